@@ -1,0 +1,277 @@
+"""What a person types: `halofeed COMMAND ...`. Each command imports its part when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import textwrap
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
+
+from halofeed import __version__
+from halofeed.options import add_options, from_options
+from halofeed.schemas.errors import HalofeedError, UsageError
+
+CONVERT_EXAMPLE = """\
+examples:
+  a folder per class, stretched to 224 x 224:
+    halofeed convert --layout folders --source photos --out data --name photos --height 224 --width 224
+
+  Pascal VOC boxes, aspect kept, padded to 640 x 640, four files per split:
+    halofeed convert --layout voc --source cards_voc --out data --name cards --resize keep-aspect \\
+        --min-dimension 640 --max-dimension 640 --pad --encoding raw --shards 4
+
+  on a cluster (Beam's options follow --):
+    halofeed convert --layout coco --source gs://bucket/coco --out gs://bucket/data --name coco \\
+        --max-rejected 100 -- --runner=DataflowRunner --extra_package=halofeed-0.1.0.tar.gz ...
+
+Killed or failed? Run the same command again: finished shards are kept, and the result is the same.
+Every input that was not written stands in OUT/NAME/VERSION/rejected.jsonl with its reason.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 done, 1 the data or the job failed, 2 wrong usage."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    beam_arguments: list[str] = []
+    if "--" in given:
+        cut = given.index("--")
+        given, beam_arguments = given[:cut], given[cut + 1 :]
+    parser = _parser()
+    try:
+        parsed = parser.parse_args(given)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    if beam_arguments and parsed.command != "convert":
+        return _fail(parsed.command, UsageError("only convert takes options after --"))
+    try:
+        return _COMMANDS[parsed.command](parsed, beam_arguments)
+    except HalofeedError as error:
+        if parsed.debug:
+            traceback.print_exc()
+        return _fail(parsed.command, error)
+    except KeyboardInterrupt:
+        print("\nhalofeed: stopped; the same command goes on where this one ended", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if parsed.debug:
+            traceback.print_exc()
+        text = f"{type(error).__name__}: {error} (--debug shows where)"
+        return _fail(parsed.command, HalofeedError(text))
+
+
+def run_and_exit() -> NoReturn:
+    """The console script: ends the process even where a library left a thread running."""
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BrokenPipeError):
+            stream.flush()
+    os._exit(code)
+
+
+def _fail(command: str, error: HalofeedError) -> int:
+    lines = str(error).splitlines() or [type(error).__name__]
+    print(f"halofeed {command}: {lines[0]}", *(f"  {line}" for line in lines[1:]), sep="\n", file=sys.stderr)
+    return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="halofeed",
+        description="From camera and scanner files to spatially partitioned training steps.",
+        epilog="`halofeed COMMAND --help` shows an example of each. `halofeed demo` goes the whole way.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"halofeed {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, summary: str, example: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            epilog=textwrap.dedent(example),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        added.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
+        return added
+
+    _add_convert(command("convert", "turn images and annotations into sharded TFRecords", CONVERT_EXAMPLE))
+
+    verify = command(
+        "verify",
+        "check every checksum, record, index entry and promise of a data set",
+        "example:\n  halofeed verify data/cards/1.0.0      # exit 1 and the place, if anything is wrong",
+    )
+    verify.add_argument("path", metavar="FOLDER", help="the data set's version folder, e.g. data/cards/1.0.0")
+
+    inspect = command(
+        "inspect",
+        "say what is in a data set, or in one record of it",
+        "examples:\n  halofeed inspect data/cards/1.0.0\n  halofeed inspect data/cards/1.0.0 --record train:17",
+    )
+    inspect.add_argument("path", metavar="FOLDER", help="the data set's version folder")
+    inspect.add_argument("--record", metavar="SPLIT:NUMBER", help="show one record, counted from 0")
+
+    report = command(
+        "report",
+        "write one self-contained HTML file about a data set",
+        "example:\n  halofeed report data/cards/1.0.0 --output cards.html",
+    )
+    report.add_argument("path", metavar="FOLDER", help="the data set's version folder")
+    report.add_argument("--output", metavar="FILE", help="default: report.html beside the version's folder")
+    report.add_argument(
+        "--source", metavar="FOLDER", help="where the source images are now, if they were moved"
+    )
+    report.add_argument("--samples", type=int, default=12, metavar="N", help="pictures to show (default: 12)")
+
+    _add_train(
+        command(
+            "train",
+            "train a small classifier, each image split over several cores",
+            """\
+            examples:
+              halofeed train data/cards/1.0.0 --steps 20 --cores-per-replica 4 --partition image=1,4,1,1
+              halofeed train data/photos/1.0.0 --steps 500 --batch-size 64       # every core a whole image
+
+            Without an accelerator the cores are virtual: --virtual-devices of them on this processor.""",
+        )
+    )
+
+    demo = command(
+        "demo",
+        "draw a small data set and go the whole way: convert, verify, load, train, report",
+        "example:\n  halofeed demo --folder demo",
+    )
+    demo.add_argument("--folder", default="demo", help="where to put everything (default: demo)")
+    demo.add_argument("--images", type=int, default=120, help="pictures to draw (default: 120)")
+
+    package = command(
+        "package",
+        "write halofeed's sdist for Beam's --extra_package",
+        """\
+        example:
+          halofeed package --output .
+          halofeed convert ... -- --runner=DataflowRunner --extra_package=halofeed-0.1.0.tar.gz""",
+    )
+    package.add_argument("--output", default=".", metavar="FOLDER", help="where to write it (default: here)")
+    return parser
+
+
+def _add_convert(parser: argparse.ArgumentParser) -> None:
+    from halofeed.pipelines.job import JobOptions
+    from halofeed.prep.annotations import LAYOUTS
+    from halofeed.prep.recipe import Recipe
+
+    layouts = "\n".join(f"  {layout.name:<9} {layout.summary}" for layout in LAYOUTS.values())
+    parser.epilog = f"layouts:\n{layouts}\n\n{CONVERT_EXAMPLE}"
+    parser.usage = (
+        "halofeed convert --layout LAYOUT --source SOURCE --out OUT --name NAME [options] [-- BEAM OPTIONS]"
+    )
+    add_options(parser.add_argument_group("where"), JobOptions)
+    add_options(parser.add_argument_group("what"), Recipe)
+
+
+def _add_train(parser: argparse.ArgumentParser) -> None:
+    from halofeed.trainer.options import TrainOptions
+
+    parser.add_argument("path", metavar="FOLDER", help="the data set's version folder")
+    parser.add_argument("--split", default="train", help="which split to learn from (default: train)")
+    add_options(parser, TrainOptions)
+
+
+def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
+    from halofeed.pipelines.job import JobOptions
+    from halofeed.prep.recipe import Recipe
+
+    if not hasattr(parsed, "layout"):
+        raise UsageError(
+            "--layout: say how the source is laid out; `halofeed convert --help` lists the layouts"
+        )
+    options, recipe = from_options(JobOptions, parsed), from_options(Recipe, parsed)
+    with _installed("convert", "apache_beam"):
+        from halofeed.pipelines.convert import convert
+    from halofeed.pipelines.summary import summary
+
+    done = convert(options, recipe, beam_arguments)
+    print(summary(done))
+    return 0
+
+
+def _verify(parsed: argparse.Namespace, _: list[str]) -> int:
+    from halofeed.inspection.verify import verify
+
+    report = verify(parsed.path)
+    print(report)
+    return 0 if report.ok else 1
+
+
+def _inspect(parsed: argparse.Namespace, _: list[str]) -> int:
+    from halofeed.inspection.inspect import describe, describe_record
+
+    print(describe(parsed.path) if parsed.record is None else describe_record(parsed.path, parsed.record))
+    return 0
+
+
+def _report(parsed: argparse.Namespace, _: list[str]) -> int:
+    from halofeed.inspection.report import write_report
+
+    print(write_report(parsed.path, output=parsed.output, source=parsed.source, samples=parsed.samples))
+    return 0
+
+
+def _train(parsed: argparse.Namespace, _: list[str]) -> int:
+    from halofeed.trainer.options import TrainOptions
+    from halofeed.trainer.platform import configure_platform
+
+    options = from_options(TrainOptions, parsed)
+    configure_platform(options.virtual_devices)
+    with _installed("train", "jax", "flax", "optax"):
+        from halofeed.trainer.train import data_facts, train
+    from halofeed.loader import Loader
+
+    loader = Loader(parsed.path, split=parsed.split, batch_size=options.batch_size, seed=options.seed)
+    train(options, loader, data_facts(loader.manifest, parsed.split))
+    return 0
+
+
+def _demo(parsed: argparse.Namespace, _: list[str]) -> int:
+    from halofeed.demo import run_demo
+
+    return run_demo(parsed.folder, images=parsed.images)
+
+
+def _package(parsed: argparse.Namespace, _: list[str]) -> int:
+    from halofeed.packaging import write_sdist
+
+    print(write_sdist(parsed.output))
+    return 0
+
+
+@contextlib.contextmanager
+def _installed(extra: str, *modules: str) -> Iterator[None]:
+    """Turn a missing optional package into the command that installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name and error.name.partition(".")[0] in modules:
+            raise UsageError(f"{error.name} is not installed; pip install 'halofeed[{extra}]'") from error
+        raise
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
+    "convert": _convert,
+    "verify": _verify,
+    "inspect": _inspect,
+    "report": _report,
+    "train": _train,
+    "demo": _demo,
+    "package": _package,
+}

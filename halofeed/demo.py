@@ -1,0 +1,208 @@
+"""The whole way on a data set that is drawn here: `halofeed demo`.
+
+Pictures of discs, squares and triangles on noisy ground, so that every box is known: what comes out of the
+records is compared with what was drawn. Some files are made awkward on purpose: rotated by EXIF, CMYK, grey,
+with an alpha channel, and one is cut short.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from halofeed.schemas.errors import JobError, UsageError
+
+SHAPES = ("disc", "square", "triangle")
+_Move = Callable[[float, float, int, int], tuple[float, float]]
+_STORED_TURNED: dict[int, tuple[Image.Transpose, _Move]] = {
+    3: (Image.Transpose.ROTATE_180, lambda x, y, width, height: (width - x, height - y)),
+    6: (Image.Transpose.ROTATE_90, lambda x, y, width, height: (y, width - x)),
+    8: (Image.Transpose.ROTATE_270, lambda x, y, width, height: (height - y, x)),
+}
+"""Per EXIF orientation how an upright picture is stored so that viewers turn it back, and where its points go."""
+_DRAWN_AS = (
+    "plain",
+    "orientation 3",
+    "plain",
+    "orientation 6",
+    "grey",
+    "orientation 8",
+    "cmyk",
+    "png with alpha",
+)
+
+
+def draw_picture(
+    generator: np.random.Generator, width: int, height: int
+) -> tuple[Image.Image, list[dict[str, Any]]]:
+    """A picture and its objects: the name of the shape, its centre, and its corners [n, 2] as x, y in pixels."""
+    ground = generator.integers(90, 150, 3)
+    noise = generator.normal(0, 12, (height, width, 3))
+    slope = np.linspace(-25, 25, width)[None, :, None] * generator.choice([-1, 1])
+    picture = Image.fromarray(np.clip(ground + noise + slope, 0, 255).astype(np.uint8))
+    pen = ImageDraw.Draw(picture)
+    objects: list[dict[str, Any]] = []
+    for _ in range(int(generator.integers(1, 6))):
+        shape = SHAPES[int(generator.integers(len(SHAPES)))]
+        radius = float(generator.uniform(0.07, 0.2)) * min(width, height)
+        x, y = generator.uniform(radius, width - radius), generator.uniform(radius, height - radius)
+        if any(
+            math.hypot(x - other["centre"][0], y - other["centre"][1]) < 2.2 * radius for other in objects
+        ):
+            continue
+        corners = {"disc": 48, "square": 4, "triangle": 3}[shape]
+        turns = np.arange(corners) / corners * 2 * math.pi + generator.uniform(0, 2 * math.pi)
+        points = np.stack([x + radius * np.cos(turns), y + radius * np.sin(turns)], 1)
+        colour = tuple(int(value) for value in generator.choice([30, 225], 3))
+        pen.polygon([tuple(point) for point in points], fill=colour)
+        objects.append({"shape": shape, "centre": (x, y), "corners": points})
+    return picture, objects
+
+
+def draw_data_set(folder: Path, images: int, seed: int = 0) -> None:
+    """Draw `images` pictures below `folder`, with COCO annotations and the known truth in truth.json."""
+    generator = np.random.default_rng(seed)
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    listed: dict[str, dict[str, list[Any]]] = {
+        split: {"images": [], "annotations": []} for split in ("train", "test")
+    }
+    for number in range(1, images + 1):
+        width, height = (int(side) for side in generator.integers(180, 420, 2))
+        picture, objects = draw_picture(generator, width, height)
+        name, size = _save(folder / "images", number, picture, objects)
+        document = listed["test" if number % 5 == 0 else "train"]
+        document["images"].append({"id": number, "file_name": name, "width": size[0], "height": size[1]})
+        for drawn in objects:
+            (left, top), (right, bottom) = drawn["corners"].min(0).tolist(), drawn["corners"].max(0).tolist()
+            document["annotations"].append(
+                {
+                    "id": sum(len(part["annotations"]) for part in listed.values()) + 1,
+                    "image_id": number,
+                    "category_id": 1 + SHAPES.index(drawn["shape"]),
+                    "bbox": [left, top, right - left, bottom - top],
+                    "area": (right - left) * (bottom - top),
+                    "iscrowd": 0,
+                    "segmentation": [drawn["corners"].ravel().tolist()],
+                }
+            )
+    damaged = folder / "images" / listed["train"]["images"][0]["file_name"]
+    damaged.write_bytes(damaged.read_bytes()[:900])
+    categories = [{"id": 1 + number, "name": shape} for number, shape in enumerate(SHAPES)]
+    (folder / "annotations").mkdir(exist_ok=True)
+    for split, document in listed.items():
+        text = json.dumps({**document, "categories": categories})
+        (folder / "annotations" / f"instances_{split}.json").write_text(text)
+
+
+def _save(
+    folder: Path, number: int, upright: Image.Image, objects: list[dict[str, Any]]
+) -> tuple[str, tuple[int, int]]:
+    """Write a picture in one of several forms, and turn its objects' corners as its pixels are stored."""
+    form = _DRAWN_AS[number % len(_DRAWN_AS)]
+    name = f"shapes_{number:04d}.{'png' if form.startswith('png') else 'jpg'}"
+    if form.startswith("orientation"):
+        orientation = int(form.split()[1])
+        turn, move = _STORED_TURNED[orientation]
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        stored = upright.transpose(turn)
+        stored.save(folder / name, quality=92, exif=exif)
+        for drawn in objects:
+            drawn["corners"] = np.array([move(x, y, *upright.size) for x, y in drawn["corners"]])
+        return name, stored.size
+    if form == "png with alpha":
+        upright.convert("RGBA").save(folder / name)
+    else:
+        upright.convert({"grey": "L", "cmyk": "CMYK"}.get(form, "RGB")).save(folder / name, quality=92)
+    return name, upright.size
+
+
+def run_demo(folder: str, *, images: int = 120) -> int:
+    """Draw, convert, verify, look, load, train and report; every command is shown as a person would type it."""
+    if images < 16:
+        raise UsageError(f"--images {images}: expected 16 or more, so that both splits fill a batch")
+    root = Path(folder)
+    if root.exists() and any(root.iterdir()) and not (root / "source" / "annotations").is_dir():
+        raise UsageError(f"--folder {folder}: is not empty and not a demo's; name another")
+    began = time.monotonic()
+    _say(f"drawing {images} pictures with known boxes into {root / 'source'} (one is damaged on purpose)")
+    draw_data_set(root / "source", images)
+    data = str(root / "data" / "shapes" / "1.0.0")
+    _command(
+        "convert", "--layout", "coco", "--source", str(root / "source"), "--out", str(root / "data"),
+        "--name", "shapes", "--resize", "keep-aspect", "--min-dimension", "256", "--max-dimension", "256",
+        "--pad", "--encoding", "raw", "--shards", "2", "--max-boxes", "8", "--overwrite",
+    )  # fmt: skip
+    _command("verify", data)
+    _command("inspect", data, "--record", "train:0")
+    _say("loading: comparing every box of the records with what was drawn")
+    count, worst = compare_with_truth(root / "source", data)
+    print(f"  {count} boxes, mapped back to their source: at most {worst:.4f} pixels away")
+    if worst > 0.5:
+        raise JobError(f"a box of {data} is {worst:.2f} pixels from where it was drawn")
+    _command(
+        "train", data, "--steps", "20", "--batch-size", "8",
+        "--cores-per-replica", "4", "--partition", "image=1,4,1,1",
+    )  # fmt: skip
+    _command("report", data, "--output", str(root / "report.html"))
+    _say(f"done in {time.monotonic() - began:.0f} s. Open the report in a browser:")
+    print(f"  {(root / 'report.html').resolve()}")
+    return 0
+
+
+def compare_with_truth(source: Path, data: str) -> tuple[int, float]:
+    """How many boxes a converted demo holds, and how far the worst lies from its annotation, in pixels.
+
+    Raises:
+        JobError: a record's boxes are not those of its picture.
+    """
+    from halofeed.loader import Loader
+
+    count, worst = 0, 0.0
+    for split in ("train", "test"):
+        document = json.loads((source / "annotations" / f"instances_{split}.json").read_text())
+        truth: dict[int, list[list[float]]] = {entry["id"]: [] for entry in document["images"]}
+        for entry in document["annotations"]:
+            x, y, width, height = entry["bbox"]
+            truth[entry["image_id"]].append([y, x, y + height, x + width])
+        loader = Loader(data, split=split, batch_size=8, training=False, include=("transform", "key"))
+        height, width = loader.spec["image"].shape[1:3]
+        for batch in loader.batches():
+            for row in np.flatnonzero(batch["valid"]):
+                boxes = batch["boxes"][row, : batch["num_boxes"][row]] * [height, width, height, width]
+                expected = np.array(truth[int(batch["id"][row])]).reshape(-1, 4)
+                if len(boxes) != len(expected):
+                    raise JobError(
+                        f"{data}: picture {batch['id'][row]} has {len(boxes)} boxes, drew {len(expected)}"
+                    )
+                count += len(boxes)
+                mapped = _to_source(boxes, batch["transform"][row])
+                if len(boxes):
+                    worst = max(worst, float(np.abs(mapped - expected).max()))
+    return count, worst
+
+
+def _to_source(boxes: np.ndarray, transform: np.ndarray) -> np.ndarray:
+    scaled = [np.column_stack([boxes[:, i : i + 2], np.ones(len(boxes))]) @ transform.T for i in (0, 2)]
+    return np.concatenate([np.minimum(*scaled), np.maximum(*scaled)], 1)
+
+
+def _say(text: str) -> None:
+    print(f"\n# {text}", flush=True)
+
+
+def _command(*arguments: str) -> None:
+    print(f"\n$ halofeed {shlex.join(arguments)}", flush=True)
+    done = subprocess.run([sys.executable, "-m", "halofeed", *arguments], check=False)  # noqa: S603
+    if done.returncode:
+        raise JobError(f"`halofeed {arguments[0]}` ended with exit code {done.returncode}")

@@ -1,0 +1,74 @@
+"""How the command line's options are made from frozen dataclasses, so that each is said once."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import types
+import typing
+from collections.abc import Collection
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def add_options(parser: Any, kind: type[Any], *, leave_out: Collection[str] = ()) -> None:
+    """Add a --flag per field of a dataclass that has a `help` in its metadata.
+
+    A boolean becomes --flag, a tuple takes values between commas or the `separator` of its metadata.
+    """
+    hints = typing.get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        if "help" not in field.metadata or field.name in leave_out:
+            continue
+        flag, hint = "--" + field.name.replace("_", "-"), _without_none(hints[field.name])
+        text = field.metadata["help"]
+        if field.default not in (None, (), "", False, True) and field.default is not dataclasses.MISSING:
+            text += f" (default: {_written(field.default)})"
+        text = text.replace("%", "%%")
+        if hint is bool:
+            action = argparse.BooleanOptionalAction if field.default else "store_true"
+            parser.add_argument(flag, action=action, default=argparse.SUPPRESS, help=text)
+            continue
+        choices = field.metadata.get("choices")
+        metavar = field.metadata.get("metavar") or (
+            None if choices else field.name.rpartition("_")[2].upper()
+        )
+        parser.add_argument(
+            flag,
+            type=_parser_of(hint, field.metadata.get("separator", ",")),
+            choices=choices,
+            metavar=metavar,
+            default=argparse.SUPPRESS,
+            help=text,
+        )
+
+
+def from_options(kind: type[T], parsed: argparse.Namespace, **more: Any) -> T:
+    """The dataclass of what was parsed; options that were not given keep the dataclass's defaults."""
+    names = {field.name for field in dataclasses.fields(typing.cast(Any, kind))}
+    return kind(**{name: value for name, value in vars(parsed).items() if name in names}, **more)
+
+
+def _written(default: Any) -> str:
+    return ",".join(map(str, default)) if isinstance(default, tuple) else f"{default}"
+
+
+def _without_none(hint: Any) -> Any:
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return next(part for part in typing.get_args(hint) if part is not type(None))
+    return hint
+
+
+def _parser_of(hint: Any, separator: str) -> Any:
+    if typing.get_origin(hint) is typing.Literal:
+        return type(typing.get_args(hint)[0])
+    if typing.get_origin(hint) is not tuple:
+        return hint
+    item = typing.get_args(hint)[0]
+
+    def split(text: str) -> tuple[Any, ...]:
+        return tuple(item(part.strip()) for part in text.split(separator) if part.strip())
+
+    split.__name__ = f"list of {item.__name__}"
+    return split

@@ -1,0 +1,409 @@
+"""Is a converted data set whole? Every checksum, record, index entry and invariant, and every problem with its place."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.inspection.records import block_problems, bytes_of, count_of, record_problems, text_of
+from halofeed.prep.statistics import merge_statistics
+from halofeed.schemas.checksum import crc32c
+from halofeed.schemas.errors import CorruptFileError, HalofeedError, ManifestError, UsageError
+from halofeed.schemas.identity import shard_of
+from halofeed.schemas.index import ShardIndex
+from halofeed.schemas.layout import MANIFEST, REJECTED, TEMPORARY_FOLDER, index_file
+from halofeed.schemas.manifest import Manifest, Shard
+from halofeed.schemas.tasks import TASKS
+from halofeed.schemas.tfds import DATASET_INFO, FEATURES, dataset_info_json, features_json
+from halofeed.schemas.tfexample import decode_example
+from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_record
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes checked, bytes in all)."""
+
+_CHUNK_BYTES = 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One fault and its place: the file, and where known the record's number in it, byte offset and id.
+
+    >>> print(Problem(file="a.tfrecord-00000-of-00001", record=3, offset=120, id=7, message="label is missing"))
+    a.tfrecord-00000-of-00001: record 3 at byte 120, id 7: label is missing
+    """
+
+    file: str
+    message: str
+    record: int | None = None
+    offset: int | None = None
+    id: int | None = None
+
+    def __str__(self) -> str:
+        named = [("record", self.record), ("at byte", self.offset)]
+        place = " ".join(f"{word} {value}" for word, value in named if value is not None)
+        place = ", ".join(filter(None, [place, "" if self.id is None else f"id {self.id}"]))
+        return f"{self.file}: {place}: {self.message}" if place else f"{self.file}: {self.message}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyReport:
+    """What was checked, and every problem found."""
+
+    folder: str
+    files: int
+    records: int
+    bytes: int
+    problems: tuple[Problem, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        checked = f"{self.files} files, {self.records:,} records, {self.bytes:,} bytes"
+        count = len(self.problems)
+        verdict = "whole" if self.ok else f"{count} problem" + ("s" if count > 1 else "")
+        return "\n".join([f"{self.folder}: {verdict} ({checked})", *(f"  {problem}" for problem in self.problems)])
+
+
+def verify(path: str | Path, progress: Progress | None = None) -> VerifyReport:
+    """Check a data set from its first byte to its last, one record in memory at a time.
+
+    Args:
+        path: the folder that holds manifest.json.
+        progress: told how many of the shards' bytes are checked.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder; name the one that holds {MANIFEST}")
+    run = _Run(folder=folder, progress=progress or (lambda done, total: None))
+    manifest = run.manifest()
+    if manifest is not None:
+        run.check(manifest)
+    return VerifyReport(
+        folder=str(folder), files=run.files, records=run.records, bytes=run.bytes, problems=tuple(run.problems)
+    )
+
+
+@dataclass(kw_only=True)
+class _Counts:
+    """A shard's statistics as its records give them."""
+
+    records: int = 0
+    labels: Counter[str] = field(default_factory=Counter)
+    boxes_per_image: Counter[str] = field(default_factory=Counter)
+    stored_pixels: int = 0
+    pixels: int = 0
+    largest: tuple[int, int] = (0, 0)
+
+    def add(self, counted: Mapping[str, Any]) -> None:
+        self.records += 1
+        self.labels.update(map(str, counted["labels"]))
+        if counted["boxes"] is not None:
+            self.boxes_per_image[str(counted["boxes"])] += 1
+        self.stored_pixels += counted["stored_pixels"]
+        self.pixels += counted["pixels"]
+        height, width = counted["size"]
+        self.largest = (max(self.largest[0], height), max(self.largest[1], width))
+
+    def problems(self, statistics: Mapping[str, Any]) -> Iterator[str]:
+        """In what the stored statistics differ from the records."""
+        found = {
+            "records": self.records,
+            "labels": dict(self.labels),
+            "boxes_per_image": dict(self.boxes_per_image),
+            "padding": {"stored_pixels": self.stored_pixels, "padded_pixels": self.stored_pixels - self.pixels},
+            "largest": list(self.largest),
+        }
+        for name, value in found.items():
+            if statistics.get(name) != value:
+                yield f"statistics.{name}: the records give {value!r:.300}, stored is {statistics.get(name)!r:.300}"
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """One verification: where it stands, and what it found."""
+
+    folder: Path
+    progress: Progress
+    problems: list[Problem] = field(default_factory=list)
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+    total: int = 0
+    ids: list[tuple[str, NDArray[np.int64]]] = field(default_factory=list)
+    rejected: list[Mapping[str, str]] = field(default_factory=list)
+
+    def add(self, file: str, message: str, **place: int | None) -> None:
+        self.problems.append(Problem(file=file, message=message, **place))
+
+    def read(self, name: str) -> bytes | None:
+        """A small file's bytes; None and a problem where it cannot be read."""
+        try:
+            data = (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            self.add(name, "it is missing")
+            return None
+        except OSError as error:
+            self.add(name, f"it cannot be read: {error.strerror or error}")
+            return None
+        self.files += 1
+        self.bytes += len(data)
+        return data
+
+    def manifest(self) -> Manifest | None:
+        if not (self.folder / MANIFEST).exists():
+            self.add(MANIFEST, "it is missing: the conversion did not finish; run the same `halofeed convert` again")
+            return None
+        data = self.read(MANIFEST)
+        if data is None:
+            return None
+        try:
+            manifest = Manifest.from_json(data, MANIFEST)
+        except ManifestError as error:
+            for path, message in error.problems:
+                self.add(MANIFEST, f"{path}: {message}" if path else message)
+            return None
+        self.same_text(MANIFEST, data, manifest.to_json())
+        first = TASKS[manifest.task].first_label_id
+        for label in manifest.labels:
+            if label < first:
+                self.add(MANIFEST, f"labels.{label}: labels of {manifest.task} begin at {first}")
+        return manifest
+
+    def same_text(self, name: str, data: bytes | None, text: str) -> None:
+        """A problem where a file is not what follows from the manifest."""
+        expected = text.encode()
+        if data is None or data == expected:
+            return
+        pairs = zip(data, expected, strict=False)
+        at = next((n for n, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(data), len(expected)))
+        around = slice(max(0, at - 20), at + 20)
+        message = f"expected {expected[around]!r} there as the manifest says, got {data[around]!r}"
+        self.add(name, message, offset=at)
+
+    def check(self, manifest: Manifest) -> None:
+        shards = [shard for split in manifest.splits.values() for shard in split.shards]
+        self.total = sum(shard.bytes for shard in shards)
+        self.leftovers({name for shard in shards for name in (shard.file, index_file(shard.file))})
+        self.same_text(DATASET_INFO, self.read(DATASET_INFO), dataset_info_json(manifest))
+        self.same_text(FEATURES, self.read(FEATURES), features_json(manifest))
+        done = 0
+        for name, split in manifest.splits.items():
+            statistics: list[Mapping[str, Any]] = []
+            for number, shard in enumerate(split.shards):
+                index = self.index(shard, manifest)
+                self.shard(shard, number, len(split.shards), index, manifest, done)
+                done += shard.bytes
+                if index is not None:
+                    statistics.append(index.statistics)
+                    self.rejected += index.rejected
+            if len(statistics) == len(split.shards) and merge_statistics(statistics) != split.statistics:
+                self.add(MANIFEST, f"splits.{name}.statistics: not the sum of the shards' statistics")
+        self.unique_ids()
+        indexes_read = all((self.folder / index_file(shard.file)).exists() for shard in shards)
+        self.rejects(manifest, indexes_read and not any(p.file.endswith(".index") for p in self.problems))
+
+    def leftovers(self, shard_files: set[str]) -> None:
+        """Name what lies in the folder and belongs to nothing."""
+        known = shard_files | {MANIFEST, REJECTED, DATASET_INFO, FEATURES}
+        for entry in sorted(self.folder.iterdir()):
+            if entry.name == TEMPORARY_FOLDER:
+                self.add(entry.name, "unfinished files of a conversion that was stopped; delete the folder")
+            elif entry.name not in known:
+                self.add(entry.name, "it belongs to nothing that the manifest names; delete it or move it away")
+            elif not entry.is_file():
+                self.add(entry.name, "expected a file")
+
+    def index(self, shard: Shard, manifest: Manifest) -> ShardIndex | None:
+        """The shard's index, checked against the manifest; None where it cannot be used."""
+        name = index_file(shard.file)
+        data = self.read(name)
+        if data is None:
+            return None
+        if len(data) != shard.index_bytes:
+            self.add(name, f"expected {shard.index_bytes:,} bytes as the manifest says, got {len(data):,}")
+        if crc32c(data) != shard.index_crc32c:
+            self.add(name, f"its checksum is {crc32c(data):#010x}, the manifest says {shard.index_crc32c:#010x}")
+        try:
+            index = ShardIndex.from_bytes(data, name)
+        except CorruptFileError as error:
+            self.add(name, str(error).removeprefix(f"{name}: "))
+            return None
+        for what, ours, theirs in (
+            ("records", len(index), shard.records),
+            ("file_bytes", index.file_bytes, shard.bytes),
+            ("file_checksum", index.file_checksum, shard.crc32c),
+        ):
+            if ours != theirs:
+                self.add(name, f"{what}: {ours}, the manifest says {theirs}")
+        frame = HEADER_BYTES + FOOTER_BYTES
+        ends = index.offsets + index.lengths + frame
+        expected = np.concatenate([np.zeros(1, np.int64), ends])
+        for number in np.flatnonzero(expected[:-1] != index.offsets)[:1]:
+            message = f"begins at byte {index.offsets[number]}, but the record before it ends at {expected[number]}"
+            self.add(name, message, record=int(number))
+        if expected[-1] != index.file_bytes:
+            self.add(name, f"the last record ends at byte {expected[-1]}, the file at {index.file_bytes}")
+        for number in np.flatnonzero(index.ids[1:] <= index.ids[:-1]):
+            message = f"its id comes after {index.ids[number]}; expected ids in rising order"
+            self.add(name, message, record=int(number) + 1, id=int(index.ids[number + 1]))
+        raw_keys = {key for field in manifest.fields if field.encoding == "raw" for key in field.keys}
+        if len(index) and set(index.raw_starts) != raw_keys:
+            self.add(name, f"raw keys: expected {sorted(raw_keys)}, got {sorted(index.raw_starts)}")
+        self.ids.append((shard.file, np.array(index.ids)))
+        return index
+
+    def shard(
+        self, shard: Shard, number: int, count: int, index: ShardIndex | None, manifest: Manifest, done: int
+    ) -> None:
+        """Check a shard's file and each of its records."""
+        path = self.folder / shard.file
+        if not path.is_file():
+            self.add(shard.file, "it is missing")
+            return
+        size = path.stat().st_size
+        self.files += 1
+        self.bytes += size
+        if size != shard.bytes:
+            self.add(shard.file, f"expected {shard.bytes:,} bytes as the manifest says, got {size:,}")
+        view = memoryview(np.memmap(path, np.uint8, "r")) if size else memoryview(b"")
+        counts = _Counts()
+        checksum = 0
+        whole = True
+        for record, (offset, stored) in enumerate(_records(view, shard.file, index)):
+            if isinstance(stored, CorruptFileError):
+                message = str(stored).removeprefix(f"{shard.file}: record at byte {offset:,}: ")
+                identity = None if index is None else int(index.ids[record])
+                self.add(shard.file, message, record=record, offset=offset, id=identity)
+                whole = False
+                continue
+            self.records += 1
+            whole = self.record(shard.file, record, offset, stored, index, manifest, counts, number, count) and whole
+            self.progress(done + offset, self.total)
+        for start in range(0, size, _CHUNK_BYTES):
+            checksum = crc32c(view[start : start + _CHUNK_BYTES], checksum)
+        if checksum != shard.crc32c:
+            self.add(shard.file, f"its checksum is {checksum:#010x}, the manifest says {shard.crc32c:#010x}")
+        if whole and counts.records != shard.records:
+            self.add(shard.file, f"holds {counts.records} records, the manifest says {shard.records}")
+        if whole and index is not None and counts.records == len(index):
+            for problem in counts.problems(index.statistics):
+                self.add(index_file(shard.file), problem)
+        self.progress(done + shard.bytes, self.total)
+
+    def record(
+        self,
+        file: str,
+        record: int,
+        offset: int,
+        data: memoryview,
+        index: ShardIndex | None,
+        manifest: Manifest,
+        counts: _Counts,
+        shard: int,
+        shard_count: int,
+    ) -> bool:
+        """Check one record; whether it could be parsed and so counted."""
+        identity = None if index is None else int(index.ids[record])
+        try:
+            features = decode_example(data)
+        except CorruptFileError as error:
+            self.add(file, str(error), record=record, offset=offset, id=identity)
+            return False
+        counts.add(count_of(features))
+        found = list(record_problems(features, manifest))
+        stored = text_of(features, "image/source_id") or ""
+        if index is not None:
+            if stored != str(identity):
+                found.append(f"image/source_id: {stored!r:.80}, the index says {identity}")
+            for key, starts in index.raw_starts.items():
+                value = bytes_of(features, key)
+                if value is None:
+                    continue
+                at = offset + HEADER_BYTES + _distance(data, value)
+                if at != starts[record]:
+                    found.append(f"{key} begins at byte {at}, the index says {starts[record]}")
+                if key in index.raw_checksums:
+                    found += [f"{key}: {text}" for text in block_problems(value, index.raw_checksums[key][record])]
+        if stored.isdecimal() and len(stored) < 20 and shard_of(int(stored), shard_count) != shard:
+            found.append(f"its id belongs into shard {shard_of(int(stored), shard_count)}, it lies in {shard}")
+        for message in found:
+            self.add(file, message, record=record, offset=offset, id=identity)
+        return True
+
+    def unique_ids(self) -> None:
+        """Name the ids that two records share, over all shards and splits."""
+        if not self.ids:
+            return
+        everything = np.concatenate([ids for _, ids in self.ids])
+        unique, counted = np.unique(everything, return_counts=True)
+        repeated = unique[counted > 1]
+        for identity in repeated.tolist():
+            places = [f"{file} record {n}" for file, ids in self.ids for n in np.flatnonzero(ids == identity)]
+            self.add(MANIFEST, f"several records have this id: {', '.join(places)}", id=identity)
+
+    def rejects(self, manifest: Manifest, complete: bool) -> None:
+        """Compare rejected.jsonl with the indexes and the manifest, line by line."""
+        data = self.read(REJECTED)
+        if data is None:
+            return
+        lines = data.decode("utf-8", "surrogateescape").split("\n")
+        if lines.pop():
+            self.add(REJECTED, "its last line does not end", record=len(lines))
+        entries = []
+        for number, line in enumerate(lines):
+            try:
+                entry = json.loads(line)
+                entries.append(entry)
+                if json.dumps(entry, ensure_ascii=False) != line:
+                    self.add(REJECTED, "not as it was written (white space or escapes were changed)", record=number)
+                elif complete and number < len(self.rejected) and entry != dict(self.rejected[number]):
+                    self.add(REJECTED, f"{entry!r:.200}, the index says {self.rejected[number]!r:.200}", record=number)
+            except (ValueError, RecursionError) as error:
+                self.add(REJECTED, f"not a JSON line: {error}", record=number)
+        if complete and len(lines) != len(self.rejected):
+            self.add(REJECTED, f"holds {len(lines)} lines, the indexes name {len(self.rejected)} rejected inputs")
+        reasons = Counter(f"{e.get('stage')}: {e.get('reason')}" for e in entries if isinstance(e, dict))
+        if reasons != Counter(dict(manifest.rejected)):
+            self.add(REJECTED, f"counts {dict(reasons)!r:.300}, the manifest says {dict(manifest.rejected)!r:.300}")
+
+
+def _records(
+    view: memoryview, file: str, index: ShardIndex | None
+) -> Iterator[tuple[int, memoryview | CorruptFileError]]:
+    """Each record's offset, and its data or what is wrong; by the index where there is one, else one by one."""
+    if index is not None:
+        for offset in index.offsets.tolist():
+            try:
+                yield offset, check_record(view, offset, file)
+            except HalofeedError as error:
+                yield offset, CorruptFileError(str(error))
+        return
+    offset = 0
+    while offset < len(view):
+        try:
+            data = check_record(view, offset, file)
+        except CorruptFileError as error:
+            yield offset, error
+            return
+        yield offset, data
+        offset += HEADER_BYTES + len(data) + FOOTER_BYTES
+
+
+def _distance(whole: memoryview, part: memoryview) -> int:
+    """At which byte of `whole` its view `part` begins."""
+    return int(
+        np.frombuffer(part, np.uint8).ctypes.data - np.frombuffer(whole, np.uint8).ctypes.data if len(part) else 0
+    )

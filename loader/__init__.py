@@ -1,0 +1,9 @@
+"""Batches for training: NumPy, tf.data or jax.Arrays on a mesh, from the data sets that `halofeed convert` writes.
+
+Neither Beam nor TensorFlow nor JAX is imported here; `Loader.dataset` and `Loader.on_mesh` import theirs.
+"""
+
+from halofeed.loader.augment import FlipLeftRight, FlipUpDown, RandomCrop
+from halofeed.loader.dataset import Loader
+
+__all__ = ["FlipLeftRight", "FlipUpDown", "Loader", "RandomCrop"]

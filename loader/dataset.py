@@ -1,0 +1,317 @@
+"""How a converted data set becomes a stream of batches: `Loader`."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from halofeed.loader.assemble import ArraySpec, Assembler, Batch, allocate
+from halofeed.loader.augment import Augmentation
+from halofeed.loader.buffers import BufferPool
+from halofeed.loader.gather import Shards, read_manifest
+from halofeed.loader.sampler import Rows, Sampler
+from halofeed.loader.state import STATE_VERSION, describe_augmentations, fingerprint, restore_step
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.partition import Partition
+
+if TYPE_CHECKING:
+    import jax
+    import tensorflow as tf
+    from jax.sharding import Mesh, PartitionSpec
+
+TASKS_READ = ("classification", "detection")
+PREFETCH = 2
+"""Batches that `Loader.dataset` makes ahead."""
+_MAX_THREADS = 16
+
+
+class Loader:
+    """Batches of a converted data set, each a pure function of (data set, seed, step).
+
+    A batch is a dict of NumPy arrays with the batch axis first, of the shapes in `spec`: `image`; `label` int32
+    (classification); `boxes` float32 [batch, max_boxes, 4], normalised ymin, xmin, ymax, xmax, with `classes`
+    int32, `is_crowd` bool and `area` float32 [batch, max_boxes] and `num_boxes` int32 [batch] (detection); `id`
+    int64; `valid` bool, False where a row is padding, which holds the fields' fill values and id -1. Of more
+    than max_boxes boxes the first max_boxes are given (after crops), and `num_boxes` counts those.
+
+    Memory: one batch while it is made, what the caller keeps, up to `buffers.IDLE_PER_SIZE` recycled batches,
+    and with `dataset()` the `PREFETCH` batches made ahead; 33 to 41 bytes a record for the index. Shards are
+    mapped into memory and count as page cache.
+
+    Args:
+        path: the version's folder, such as data/cards/1.0.0.
+        split: its name.
+        batch_size: rows of the global batch, over all hosts.
+        seed: 0 to 2**64 - 1; decides the order and the augmentations.
+        shuffle: an exact permutation of all records, another in every epoch.
+        training: False is evaluation: in stored order, one epoch, the last batch padded.
+        num_epochs: None is without end (training) or one (evaluation). The last batch of a finite stream is
+            padded with rows that are not valid.
+        drop_remainder: cut every epoch to floor(num_records / batch_size) batches; else training batches
+            straddle epochs.
+        augment: from `halofeed.loader.augment`, applied in order.
+        shard_index, shard_count: which of how many hosts this is; it gets the contiguous rows
+            [shard_index, shard_index + 1) * batch_size / shard_count of every batch.
+        verify: "first", "always" or "never" checks the CRC of a record when it is read.
+        include: names of optional fields: those of the manifest (as they are stored; `transform` and `masks`
+            follow flips and crops, the unpadded and source sizes don't), and `size`, int32 [batch, 2]: the height
+            and width of the picture, which begins at the top left of `image`; the rest is padding.
+
+    Raises:
+        UsageError: an argument that cannot be; says which are possible.
+        ManifestError: the conversion has not finished, or the manifest is wrong.
+        CorruptFileError: a shard is missing or of another size. Reading may raise it later, with file,
+            offset and id.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        split: str = "train",
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        training: bool = True,
+        num_epochs: int | None = None,
+        drop_remainder: bool = False,
+        augment: Sequence[Augmentation] = (),
+        shard_index: int = 0,
+        shard_count: int = 1,
+        verify: str = "first",
+        include: Sequence[str] = (),
+    ) -> None:
+        self._arguments = {name: value for name, value in locals().items() if name != "self"}
+        folder = Path(path)
+        self.manifest: Manifest = read_manifest(folder)
+        if self.manifest.task not in TASKS_READ:
+            raise UsageError(f"{folder}: task {self.manifest.task!r} is not one of {', '.join(TASKS_READ)}")
+        stored = self.manifest.split(split)
+        if stored.records == 0:
+            filled = [name for name, other in self.manifest.splits.items() if other.records]
+            raise UsageError(
+                f"{folder}: split {split!r} holds no records; splits with records: {', '.join(filled)}"
+            )
+        if not training and num_epochs not in (None, 1):
+            raise UsageError(f"num_epochs: evaluation (training=False) is one epoch, got {num_epochs}")
+        self.batch_size, self.split, self.seed = batch_size, split, seed
+        self.shard_index, self.shard_count = shard_index, shard_count
+        self._sampler = Sampler(
+            records=stored.records,
+            batch_size=batch_size,
+            seed=seed,
+            shuffle=shuffle and training,
+            num_epochs=num_epochs if training else 1,
+            drop_remainder=drop_remainder,
+        )
+        _check_hosts(batch_size, shard_index, shard_count)
+        self._augmentations = tuple(augment)
+        self._assembler = Assembler(self.manifest, include, self._augmentations)
+        self._shards = Shards(folder, stored.shards, verify)
+        self._pool = BufferPool()
+        self._threads: tuple[int, ThreadPoolExecutor] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial(Loader, **self._arguments), ()
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self._arguments.items() if name != "path")
+        return f"Loader({str(self._arguments['path'])!r}, {options})"
+
+    @property
+    def num_records(self) -> int:
+        """Records of the split."""
+        return self._sampler.records
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches that hold one epoch, the last one perhaps in part."""
+        return -(-self._sampler.epoch_places // self.batch_size)
+
+    @property
+    def steps(self) -> int | None:
+        """Batches of the whole stream; None if it has no end."""
+        return self._sampler.steps
+
+    def __len__(self) -> int:
+        if self.steps is None:
+            raise TypeError("the stream has no end and so no length; pass num_epochs, or use steps_per_epoch")
+        return self.steps
+
+    @property
+    def spec(self) -> dict[str, ArraySpec]:
+        """Shape and dtype of each array of this host's batches."""
+        rows = self.batch_size // self.shard_count
+        return _with_batch(self._assembler.spec, rows)
+
+    def batch(self, step: int) -> Batch:
+        """This host's rows of one global batch; may be called from several threads.
+
+        Raises:
+            UsageError: the step is negative or past the stream's end.
+            CorruptFileError: names the file, the record's offset and id, and the cure.
+        """
+        rows = self.batch_size // self.shard_count
+        return self._rows(step, self.shard_index * rows, (self.shard_index + 1) * rows)
+
+    def batches(self, start_step: int = 0) -> Iterator[Batch]:
+        """`batch(start_step)`, `batch(start_step + 1)`, ... to the end of the stream, each made when asked for."""
+        return map(self.batch, self._steps_from(start_step))
+
+    def dataset(self, start_step: int = 0) -> tf.data.Dataset:
+        """The same stream as a tf.data.Dataset, whose first element is `batch(start_step)`.
+
+        TensorFlow adopts the batches' memory without a copy. `PREFETCH` batches are made ahead; with the one
+        being made and the one in use that is what lies in memory. Text comes as tf.string.
+        """
+        import tensorflow as tf
+
+        steps = self._steps_from(start_step)
+        spec = self.spec
+        types = [tf.string if array.dtype.hasobject else tf.as_dtype(array.dtype) for array in spec.values()]
+
+        def make(step: Any) -> tuple[Any, ...]:
+            return tuple(_encoded(array) for array in self.batch(int(step)).values())
+
+        def element(step: tf.Tensor) -> dict[str, tf.Tensor]:
+            tensors = tf.numpy_function(make, [step], types)
+            for tensor, array in zip(tensors, spec.values(), strict=True):
+                tensor.set_shape(array.shape)
+            return dict(zip(spec, tensors, strict=True))
+
+        if isinstance(steps, range):
+            numbers = tf.data.Dataset.range(steps.start, steps.stop)
+        else:
+            numbers = tf.data.Dataset.counter(start_step)
+        return numbers.map(element).prefetch(PREFETCH)
+
+    def on_mesh(
+        self, mesh: Mesh, partition: Partition | Mapping[str, PartitionSpec], start_step: int = 0
+    ) -> Iterator[dict[str, jax.Array]]:
+        """The same stream as global jax.Arrays, each core's slab already on its device.
+
+        `shard_index` and `shard_count` have no say: each process reads the rows that its devices need. `id`
+        comes as uint32 [batch, 2], high and low.
+
+        Args:
+            mesh: where to.
+            partition: ours, or a PartitionSpec per key.
+            start_step: the first batch.
+
+        Raises:
+            PartitionError: the partition does not fit the mesh or the batch.
+            UsageError: the batches hold text, which no device takes.
+        """
+        from halofeed.loader.mesh import mesh_specs, place_batch
+
+        spec = _with_batch(self._assembler.spec, self.batch_size)
+        if text := [name for name, array in spec.items() if array.dtype.hasobject]:
+            raise UsageError(
+                f"on_mesh: {', '.join(text)} is text, which no device takes; leave it out of include"
+            )
+        shapes = {name: array.shape for name, array in spec.items()}
+        specs = mesh_specs(mesh, partition, shapes) if isinstance(partition, Partition) else dict(partition)
+
+        def place(step: int) -> dict[str, jax.Array]:
+            return place_batch(mesh, specs, shapes, functools.partial(self._rows, step))
+
+        return map(place, self._steps_from(start_step))
+
+    def state(self, step: int) -> dict[str, Any]:
+        """What to save so that another loader, on any number of hosts, goes on with batch `step`; JSON values."""
+        return {"state_version": STATE_VERSION, "step": step, **self._stream()}
+
+    def restore(self, state: Mapping[str, Any]) -> int:
+        """The step at which to go on.
+
+        `num_epochs`, `include`, `verify` and the hosts may differ from those of the loader that gave the state.
+
+        Raises:
+            UsageError: the state is of another data set or stream; lists what differs.
+        """
+        step = restore_step(state, self._stream())
+        self._steps_from(step)
+        return step
+
+    def _stream(self) -> dict[str, Any]:
+        return {
+            "name": self.manifest.name,
+            "version": self.manifest.version,
+            "split": self.split,
+            "fingerprint": fingerprint(self.manifest, self.split),
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "shuffle": self._sampler.shuffle,
+            "training": bool(self._arguments["training"]),
+            "drop_remainder": self._sampler.drop_remainder,
+            "augment": describe_augmentations(self._augmentations),
+        }
+
+    def _steps_from(self, start_step: int) -> Iterable[int]:
+        if start_step < 0 or (self.steps is not None and start_step > self.steps):
+            last = " and more" if self.steps is None else f" to {self.steps}"
+            raise UsageError(f"start_step {start_step}: expected 0{last}")
+        return itertools.count(start_step) if self.steps is None else range(start_step, self.steps)
+
+    def _rows(self, step: int, start: int, stop: int) -> Batch:
+        rows = self._sampler.rows(step, start, stop)
+        batch = allocate(self._assembler.spec, stop - start, self._pool)
+        write = functools.partial(self._write, batch, rows)
+        for _ in self._executor().map(write, range(stop - start)):
+            pass
+        return batch
+
+    def _write(self, batch: Batch, rows: Rows, row: int) -> None:
+        if not rows.valid[row]:
+            self._assembler.fill(batch, row)
+            return
+        record = self._shards.record(int(rows.records[row]))
+        self._assembler.write(batch, row, record, seed=self.seed, epoch=int(rows.epochs[row]))
+
+    def _executor(self) -> ThreadPoolExecutor:
+        # Threads do not survive a fork: a child makes its own.
+        if self._threads is None or self._threads[0] != os.getpid():
+            count = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, _MAX_THREADS)
+            self._threads = (os.getpid(), ThreadPoolExecutor(count, "halofeed-loader"))
+        return self._threads[1]
+
+
+def _check_hosts(batch_size: int, shard_index: int, shard_count: int) -> None:
+    if shard_count < 1 or not 0 <= shard_index < shard_count:
+        raise UsageError(
+            f"shard_index {shard_index} of shard_count {shard_count}: expected 0 to shard_count - 1"
+        )
+    if batch_size % shard_count:
+        divisors = [count for count in range(1, batch_size + 1) if batch_size % count == 0]
+        below = [count for count in divisors if count < shard_count][-1:]
+        above = [count for count in divisors if count > shard_count][:1]
+        batches = [batch_size // shard_count * shard_count, -(-batch_size // shard_count) * shard_count]
+        raise UsageError(
+            f"batch_size {batch_size} does not divide by shard_count {shard_count}; use "
+            f"{' or '.join(map(str, below + above))} hosts, or a batch_size of "
+            f"{' or '.join(str(size) for size in batches if size)}"
+        )
+
+
+def _with_batch(spec: Mapping[str, ArraySpec], rows: int) -> dict[str, ArraySpec]:
+    return {
+        name: ArraySpec(shape=(rows, *array.shape), dtype=array.dtype, fill=array.fill)
+        for name, array in spec.items()
+    }
+
+
+def _encoded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Text as the bytes that TensorFlow takes, file names that are not UTF-8 included."""
+    if not array.dtype.hasobject:
+        return array
+    encoded = np.empty(array.shape, object)
+    encoded[...] = [text.encode("utf-8", "surrogateescape") for text in array]
+    return encoded

@@ -1,0 +1,128 @@
+"""How the features of one record become arrays: pictures, masks, numbers, lists and text.
+
+Records hold what this package's converter wrote: baseline JPEG, and PNG of 1, 3 or 4 channels and 8 or 16 bits,
+upright and without a palette. So the two decoders are called directly, and not through `prep.readers`, which
+must first find out what a stranger's file is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cv2
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+
+from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.schemas.fields import Field
+from halofeed.schemas.tfexample import Decoded
+
+_JPEG_COLOURS = {1: "GRAY", 3: "RGB"}
+_PNG_ORDERS = {3: cv2.COLOR_BGR2RGB, 4: cv2.COLOR_BGRA2RGBA}
+_CURE = "run `halofeed verify` on the data set, and convert it again"
+
+
+def array_dtype(field: Field) -> np.dtype[Any]:
+    """The NumPy dtype of a field's array; text is an array of Python's str."""
+    if field.dtype == "bfloat16":
+        raise UsageError(f"{field.name}: NumPy has no bfloat16; convert to float32 or uint16")
+    return np.dtype(object if field.dtype == "str" else field.dtype)
+
+
+def _damaged(place: str, what: str) -> CorruptFileError:
+    return CorruptFileError(f"{place}: {what}; {_CURE}")
+
+
+def decode_image(data: memoryview, field: Field, place: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Decode a stored picture.
+
+    Args:
+        data: a JPEG or PNG file, as `field.encoding` says.
+        field: the image's field; its shape is the largest there may be.
+        place: the record, for messages.
+        out: [height, width, channel], contiguous; a JPEG of just that size is decoded into it.
+
+    Returns:
+        [height, width, channel] of the field's dtype; `out` itself where it was used.
+
+    Raises:
+        CorruptFileError: it cannot be decoded, or is larger or of another kind than the field says.
+    """
+    try:
+        pixels = _decode_jpeg(data, field.shape[2], out) if field.encoding == "jpeg" else decode_png(data)
+    except ValueError as error:
+        raise _damaged(place, f"the {field.encoding} image cannot be decoded: {error}") from error
+    too_large = any(size > most for size, most in zip(pixels.shape, field.shape, strict=True))
+    if too_large or pixels.shape[2] != field.shape[2] or pixels.dtype != field.dtype:
+        found = f"{pixels.dtype} {pixels.shape}"
+        raise _damaged(place, f"expected a {field.dtype} image of at most {field.shape}, got {found}")
+    return pixels
+
+
+def _decode_jpeg(data: memoryview, channels: int, out: NDArray[Any] | None) -> NDArray[Any]:
+    colours = _JPEG_COLOURS[channels]
+    file = bytes(data)
+    if out is not None and simplejpeg.decode_jpeg_header(file)[:2] == out.shape[:2]:
+        simplejpeg.decode_jpeg(file, colours, buffer=out)
+        return out
+    pixels: NDArray[Any] = simplejpeg.decode_jpeg(file, colours)
+    return pixels
+
+
+def decode_png(data: memoryview) -> NDArray[Any]:
+    """A PNG file as uint8 or uint16 [height, width, channel]; ValueError if it is none."""
+    try:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    except cv2.error as error:
+        raise ValueError(str(error)) from error
+    if pixels is None:
+        raise ValueError("not a PNG file, or damaged")
+    if pixels.ndim == 2:
+        return np.asarray(pixels[..., None])
+    return np.asarray(cv2.cvtColor(pixels, _PNG_ORDERS[pixels.shape[2]]))
+
+
+def read_numbers(field: Field, features: Decoded, place: str) -> NDArray[Any]:
+    """A field's numbers: [...] of the static shape ("value"), or [n, ...] of any length n ("list").
+
+    Raises:
+        CorruptFileError: a value is missing, lists that belong together differ in length, or a number does not
+            fit the field's dtype.
+    """
+    columns = []
+    for key in field.keys:
+        values = features.get(key, np.zeros(0, np.int64))
+        if not isinstance(values, np.ndarray):
+            raise _damaged(place, f"expected numbers under {key}, got bytes")
+        columns.append(values)
+    if any(len(column) != len(columns[0]) for column in columns):
+        lengths = ", ".join(f"{len(column)} {key}" for key, column in zip(field.keys, columns, strict=True))
+        raise _damaged(place, f"lists of {field.name} differ in length: {lengths}")
+    numbers = np.stack(columns, axis=-1) if len(columns) > 1 else columns[0]
+    if field.encoding == "value":
+        if numbers.size != int(np.prod(field.shape)):
+            raise _damaged(place, f"expected {field.shape or 1} numbers of {field.name}, got {numbers.size}")
+        numbers = numbers.reshape(field.shape)
+    converted = numbers.astype(array_dtype(field))
+    if numbers.dtype.kind == "i" and not np.array_equal(converted.astype(np.int64), numbers):
+        raise _damaged(place, f"{field.name} {numbers.tolist()} does not fit in {field.dtype}")
+    return converted
+
+
+def read_bytes(key: str, features: Decoded, place: str) -> list[memoryview]:
+    """The bytes values under a key; none where it is missing."""
+    values = features.get(key, [])
+    if isinstance(values, np.ndarray):
+        if values.size:
+            raise _damaged(place, f"expected bytes under {key}, got numbers")
+        return []
+    return values
+
+
+def read_text(field: Field, features: Decoded, place: str) -> str:
+    """A text field's value; bytes that are not UTF-8 (of a file's name) become surrogates, as in os.fsdecode."""
+    values = read_bytes(field.keys[0], features, place)
+    if len(values) != 1:
+        raise _damaged(place, f"expected one text of {field.name}, got {len(values)}")
+    return str(values[0], "utf-8", "surrogateescape")

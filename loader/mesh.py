@@ -1,0 +1,177 @@
+"""How does a batch of NumPy rows become global jax.Arrays, each core holding its own slab?
+
+JAX is imported inside the functions. `Loader.on_mesh` calls `place_batch` once a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from halofeed.schemas.errors import PartitionError
+from halofeed.schemas.partition import REPLICA_AXIS, Partition, axis_names, core_axes
+
+if TYPE_CHECKING:
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+Rows = Callable[[int, int], Mapping[str, np.ndarray[Any, Any]]]
+
+
+def partition_specs(
+    partition: Partition, shapes: Mapping[str, tuple[int, ...]], *, replicas: int = 1
+) -> dict[str, PartitionSpec]:
+    """The PartitionSpec of every key of a batch on a mesh of `replica`, `core0`, `core1`, ... axes.
+
+    Args:
+        partition: which keys are split over a replica's cores, and how.
+        shapes: the global batch's shapes by key, batch axis first.
+        replicas: over how many replicas the batch is spread.
+
+    Returns:
+        The batch axis over `replica` for every key; the other axes over the core axes that `dims` name.
+
+    Raises:
+        PartitionError: as `Partition.resolve`.
+
+    >>> partition = Partition(cores_per_replica=8, dims={"image": [1, 4, 2, 1]})
+    >>> tuple(partition_specs(partition, {"image": (2, 8, 8, 3)})["image"])
+    ('replica', ('core0', 'core1'), 'core2', None)
+    """
+    from jax.sharding import PartitionSpec
+
+    specs = {}
+    for key, dims in partition.resolve(shapes, replicas=replicas).items():
+        batch, *others = axis_names(dims) if dims is not None else ((),)
+        specs[key] = PartitionSpec(*map(_entry, ((REPLICA_AXIS, *batch), *others)))  # type: ignore[no-untyped-call]
+    return specs
+
+
+def mesh_specs(
+    mesh: Mesh, partition: Partition, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, PartitionSpec]:
+    """`partition_specs` for a mesh, after checking that the mesh has the partition's axes.
+
+    Raises:
+        PartitionError: if the mesh's axes are others, and as `Partition.resolve`.
+    """
+    cores = core_axes(partition.cores_per_replica)
+    if set(mesh.shape) != {REPLICA_AXIS, *cores} or any(mesh.shape[axis] != 2 for axis in cores):
+        raise PartitionError(
+            f"mesh: expected the axes {REPLICA_AXIS}{''.join(f', {axis}=2' for axis in cores)} for "
+            f"{partition.cores_per_replica} cores per replica, got {dict(mesh.shape)}; build it with "
+            f"halofeed.trainer.mesh.make_mesh({partition.cores_per_replica}), or pass a PartitionSpec per key"
+        )
+    return partition_specs(partition, shapes, replicas=mesh.shape[REPLICA_AXIS])
+
+
+def needed_rows(sharding: NamedSharding, global_shape: tuple[int, ...]) -> tuple[int, int]:
+    """The rows [start, stop) of the global batch that this process's devices hold a part of."""
+    slabs = sharding.addressable_devices_indices_map(global_shape).values()
+    bounds = [slab[0].indices(global_shape[0])[:2] for slab in slabs if slab is not None]
+    if not bounds:
+        return 0, 0
+    return min(start for start, _ in bounds), max(stop for _, stop in bounds)
+
+
+def place_batch(
+    mesh: Mesh, specs: Mapping[str, PartitionSpec], shapes: Mapping[str, tuple[int, ...]], rows: Rows
+) -> dict[str, jax.Array]:
+    """Put one global batch onto a mesh: every device gets exactly its slab, straight from the rows.
+
+    Args:
+        mesh: any mesh; its axes are those that `specs` name.
+        specs: a PartitionSpec per key; one that is missing spreads the batch over no axis (whole everywhere).
+        shapes: the global batch's shapes by key, batch axis first.
+        rows: called once with the [start, stop) of the global batch that this process's devices need; gives
+            at least the keys of `shapes`. Its arrays may be adopted without a copy: do not write to them.
+
+    Returns:
+        Global arrays by key. `id`, int64 [batch], becomes uint32 [batch, 2], high and low halves.
+
+    Raises:
+        PartitionError: a spec that does not fit the mesh or the shape, rows of another shape, or 64-bit
+            integers that JAX would cut to 32 bits silently.
+    """
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    unknown = [key for key in specs if key not in shapes]
+    if unknown:
+        raise PartitionError(
+            f"spec of {unknown[0]!r}: the batch has no such key; it has {', '.join(sorted(shapes))}"
+        )
+    whole = PartitionSpec()  # type: ignore[no-untyped-call]
+    shardings = {key: NamedSharding(mesh, specs.get(key, whole)) for key in shapes}
+    for key, sharding in shardings.items():
+        _check_divides(key, shapes[key], sharding)
+    bounds = [needed_rows(shardings[key], shapes[key]) for key in shapes]
+    start, stop = min(first for first, _ in bounds), max(last for _, last in bounds)
+    local = rows(start, stop)
+
+    placed: dict[str, jax.Array] = {}
+    for key, shape in shapes.items():
+        array, sharding = local[key], shardings[key]
+        if array.shape != (stop - start, *shape[1:]):
+            raise PartitionError(
+                f"{key}: expected rows {start} to {stop} as {(stop - start, *shape[1:])}, got {array.shape}"
+            )
+        if key == "id":
+            array, shape = split_id(array), (shape[0], 2)
+        elif array.dtype.kind in "iu" and jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype:
+            raise PartitionError(
+                f"{key}: {array.dtype} would be cut to 32 bits on the mesh; convert it to int32, or set "
+                "JAX_ENABLE_X64=1"
+            )
+        placed[key] = jax.make_array_from_callback(shape, sharding, _slab_of(array, start, shape[0]))
+    return placed
+
+
+def split_id(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Ids int64 [batch] as uint32 [batch, 2], high and low halves, so that no bit is lost on a device.
+
+    >>> split_id(np.array([2**40 + 7]))
+    array([[256,   7]], dtype=uint32)
+    """
+    unsigned = np.asarray(ids, np.int64).view(np.uint64)
+    return np.stack([unsigned >> np.uint64(32), unsigned & np.uint64(0xFFFFFFFF)], axis=-1).astype(np.uint32)
+
+
+def join_id(halves: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The int64 ids [batch] of `split_id`'s uint32 [batch, 2].
+
+    >>> join_id(split_id(np.array([-1, 2**40 + 7])))
+    array([           -1, 1099511627783])
+    """
+    high, low = np.moveaxis(np.asarray(halves).astype(np.uint64), -1, 0)
+    ids: np.ndarray[Any, Any] = (high << np.uint64(32) | low).view(np.int64)
+    return ids
+
+
+def _slab_of(array: np.ndarray[Any, Any], start: int, rows: int) -> Callable[[Any], np.ndarray[Any, Any]]:
+    def slab(index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        first, last, _ = index[0].indices(rows)
+        return array[(slice(first - start, last - start), *index[1:])]
+
+    return slab
+
+
+def _check_divides(key: str, shape: tuple[int, ...], sharding: NamedSharding) -> None:
+    if len(sharding.spec) > len(shape):
+        raise PartitionError(f"{key}: expected a spec of at most {len(shape)} axes, got {sharding.spec}")
+    for axis, (size, names) in enumerate(zip(shape, sharding.spec, strict=False)):
+        axes = () if names is None else names if isinstance(names, tuple) else (names,)
+        parts = int(np.prod([sharding.mesh.shape[name] for name in axes], dtype=int))
+        if size % parts:
+            raise PartitionError(
+                f"{key}: axis {axis} of size {size} does not divide by the {parts} parts of {names}; pad or "
+                "resize it, or choose another split"
+            )
+
+
+def _entry(names: tuple[str, ...]) -> str | tuple[str, ...] | None:
+    if not names:
+        return None
+    return names[0] if len(names) == 1 else names

@@ -1,0 +1,175 @@
+"""Which record stands at which place of the stream: a permutation of each epoch, and a plan of the batches.
+
+    place       0 1 2 3 4 5 6 7 8 9 ...         place = step * batch_size + row
+    epoch       0 0 0 0 0 0 0 1 1 1 ...         7 records; a batch may hold the end of one and the next's beginning
+    record      3 0 5 6 2 1 4 5 2 0 ...         each once an epoch
+
+Everything is arithmetic on a place's number: no buffer, no state, the same for the millionth step as for the first.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.schemas.errors import UsageError
+
+_ROUNDS = 16
+"""Eight leave the orders of five records visibly uneven (chi-squared 923 at 119 degrees of freedom), sixteen do not."""
+_GOLDEN = 0x9E3779B97F4A7C15
+_WORD = (1 << 64) - 1
+Integers = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+
+def mix(words: Words) -> Words:
+    """Scrambles 64-bit words, each to another: the finaliser of splitmix64.
+
+    Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
+
+    >>> hex(mix(np.array([0x9E3779B97F4A7C15], np.uint64))[0])
+    '0xe220a8397b1dcdaf'
+    """
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def permute(positions: Integers, *, count: int, seed: int, epoch: Integers | int) -> Integers:
+    """The image of each position under a permutation of 0 .. count-1 that seed and epoch choose.
+
+    A Feistel network on the pairs (l, r) of a grid of a x b cells, a = ceil(sqrt(count)), b = ceil(count / a):
+    every round adds a keyed hash of one coordinate to the other, which can be undone, so that the whole is a
+    bijection of the grid. The grid has fewer than count + a cells; a result outside 0 .. count-1 goes through
+    the network again until it lies inside ("cycle walking"), which keeps it a bijection for every count.
+    Black, Rogaway, "Ciphers with arbitrary finite domains", 2002.
+
+    Args:
+        positions: int64 [...], each in 0 .. count-1.
+        count: how many there are, 1 and more.
+        seed: 0 to 2**64 - 1.
+        epoch: one for all, or int64 [...] of the positions' shape.
+
+    Returns:
+        int64 of the positions' shape.
+
+    >>> sorted(permute(np.arange(5), count=5, seed=0, epoch=0).tolist())
+    [0, 1, 2, 3, 4]
+    """
+    values = np.asarray(positions, np.int64).astype(np.uint64)
+    epochs = np.broadcast_to(np.asarray(epoch, np.int64), values.shape).astype(np.uint64)
+    start = mix(np.array([(seed + _GOLDEN) & _WORD], np.uint64))
+    keys = mix(mix(start ^ mix(epochs * np.uint64(_GOLDEN) + np.uint64(1))) + np.uint64(count))
+    rows = math.isqrt(count - 1) + 1
+    columns = -(-count // rows)
+    outside = np.ones(values.shape, bool)
+    while outside.any():
+        values[outside] = _network(values[outside], keys[outside], rows, columns)
+        outside = values >= count
+    return values.astype(np.int64)
+
+
+def _network(values: Words, keys: Words, rows: int, columns: int) -> Words:
+    sizes = (np.uint64(rows), np.uint64(columns))
+    left, right = values // sizes[1], values % sizes[1]
+    for number in range(_ROUNDS):
+        keys = mix(keys + np.uint64(_GOLDEN))
+        if number % 2 == 0:
+            left = (left + mix(right ^ keys) % sizes[0]) % sizes[0]
+        else:
+            right = (right + mix(left ^ keys) % sizes[1]) % sizes[1]
+    return left * sizes[1] + right
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """What stands in some rows of a global batch, each array [row].
+
+    Args:
+        records: int64, the record's number within the split; 0 where not valid.
+        epochs: int64.
+        valid: bool, False where the stream is over and the row is padding.
+    """
+
+    records: Integers
+    epochs: Integers
+    valid: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampler:
+    """The stream of one split, cut into batches.
+
+    Training batches straddle epochs; with `drop_remainder` every epoch is cut to whole batches instead. A
+    finite stream (`num_epochs`) whose last batch is not full is padded with rows that are not valid, so
+    that every batch has the same shape.
+
+    Args:
+        records: of the split.
+        batch_size: rows of the global batch.
+        seed: 0 to 2**64 - 1.
+        shuffle: whether each epoch is permuted anew; else records come in the order they are stored in.
+        num_epochs: None: without end.
+        drop_remainder: cut each epoch to floor(records / batch_size) batches.
+
+    Raises:
+        UsageError: a value that cannot be.
+    """
+
+    records: int
+    batch_size: int
+    seed: int = 0
+    shuffle: bool = True
+    num_epochs: int | None = None
+    drop_remainder: bool = False
+
+    def __post_init__(self) -> None:
+        if self.records < 1:
+            raise UsageError(f"expected at least one record, got {self.records}")
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size: expected at least 1, got {self.batch_size}")
+        if not 0 <= self.seed <= _WORD:
+            raise UsageError(f"seed: expected 0 to 2**64 - 1, got {self.seed}")
+        if self.num_epochs is not None and self.num_epochs < 1:
+            raise UsageError(f"num_epochs: expected at least 1, or None for no end, got {self.num_epochs}")
+        if self.drop_remainder and self.records < self.batch_size:
+            raise UsageError(
+                f"drop_remainder: {self.records} records give no whole batch of {self.batch_size}; use a batch_size "
+                f"of at most {self.records}, or drop_remainder=False"
+            )
+
+    @property
+    def epoch_places(self) -> int:
+        """Places of the stream that one epoch takes."""
+        if self.drop_remainder:
+            return self.records // self.batch_size * self.batch_size
+        return self.records
+
+    @property
+    def steps(self) -> int | None:
+        """Batches of the whole stream; None if it has no end."""
+        if self.num_epochs is None:
+            return None
+        return -(-self.num_epochs * self.epoch_places // self.batch_size)
+
+    def rows(self, step: int, start: int, stop: int) -> Rows:
+        """Rows start .. stop-1 of the global batch `step`.
+
+        Raises:
+            UsageError: the step is negative or past the stream's end.
+        """
+        steps = self.steps
+        if step < 0 or (steps is not None and step >= steps):
+            whole = f" to {(steps or 0) - 1} ({self.num_epochs} epochs of {self.records} records)"
+            raise UsageError(f"step {step}: expected 0{' and more' if steps is None else whole}")
+        first = step * self.batch_size
+        places = np.arange(first + start, first + stop, dtype=np.int64)
+        epochs, positions = np.divmod(places, self.epoch_places)
+        valid = epochs < self.num_epochs if self.num_epochs is not None else np.ones(len(places), bool)
+        epochs, positions = np.where(valid, epochs, 0), np.where(valid, positions, 0)
+        if self.shuffle:
+            positions = permute(positions, count=self.records, seed=self.seed, epoch=epochs)
+        return Rows(records=np.where(valid, positions, 0), epochs=epochs, valid=valid)

@@ -1,0 +1,67 @@
+"""What a stream is, so that a saved step is only resumed in the stream it was taken from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.manifest import Manifest
+
+STATE_VERSION = 1
+
+
+def fingerprint(manifest: Manifest, split: str) -> str:
+    """SHA-256 of what a split holds: its fields, and each shard's record count, size and checksum in order."""
+    content = {
+        "fields": [field.to_json() for field in manifest.fields],
+        "shards": [(shard.records, shard.bytes, shard.crc32c) for shard in manifest.split(split).shards],
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def describe_augmentations(augmentations: Sequence[object]) -> list[str]:
+    """One text per augmentation that says all of it.
+
+    >>> from halofeed.loader.augment import FlipLeftRight
+    >>> describe_augmentations([FlipLeftRight()])
+    ['FlipLeftRight(probability=0.5)']
+    """
+    return [repr(augmentation) for augmentation in augmentations]
+
+
+def restore_step(state: Mapping[str, Any], stream: Mapping[str, Any]) -> int:
+    """The step of a saved state, if it belongs to the stream.
+
+    Args:
+        state: what `Loader.state` gave, perhaps read back from JSON.
+        stream: what the state must agree with, key by key.
+
+    Raises:
+        UsageError: lists everything that differs.
+    """
+    if not isinstance(state, Mapping) or "step" not in state:
+        raise UsageError(f"not a loader's state: expected a dictionary with a step, got {state!r:.80}")
+    if state.get("state_version") != STATE_VERSION:
+        raise UsageError(
+            f"state: expected state_version {STATE_VERSION}, got {state.get('state_version')!r}; it was saved by "
+            "another version of halofeed"
+        )
+    step = state["step"]
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        raise UsageError(f"state: step: expected an integer of 0 or more, got {step!r}")
+    different = [
+        f"{key}: the state has {state.get(key)!r}, this loader {value!r}"
+        for key, value in stream.items()
+        if state.get(key) != value
+    ]
+    if different:
+        raise UsageError(
+            "the state is of another stream, whose batches differ:\n  "
+            + "\n  ".join(different)
+            + f"\nbuild the loader with the same arguments, or start the new stream at a step of your choice, "
+            f"such as start_step={step}"
+        )
+    return step

@@ -1,0 +1,190 @@
+"""How a conversion is run from beginning to end: check, plan, run the job, watch it, report."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+
+from halofeed.pipelines.build import build
+from halofeed.pipelines.job import JobOptions, ShardJob
+from halofeed.pipelines.options import RunnerChoice, choose_runner
+from halofeed.pipelines.plan import Plan, Sources, make_plan, open_sources
+from halofeed.pipelines.progress import Bar, JobProgress, is_alive
+from halofeed.pipelines.storage import OutputFolder
+from halofeed.prep.recipe import Recipe
+from halofeed.schemas.errors import HalofeedError, JobError, UsageError
+from halofeed.schemas.layout import MANIFEST
+from halofeed.schemas.manifest import Manifest
+
+_OWN_ERROR = re.compile(r"halofeed\.schemas\.errors\.\w+: (.*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """What came of a conversion: its manifest, its folder, and whether it was there already."""
+
+    manifest: Manifest
+    folder: str
+    was_there: bool
+
+
+def convert(
+    options: JobOptions, recipe: Recipe, beam_arguments: Sequence[str] = (), *, show_progress: bool = True
+) -> Conversion:
+    """Convert a source into a data set; the same call again finishes what was interrupted.
+
+    Args:
+        beam_arguments: Beam's own options, such as --runner=DataflowRunner.
+
+    Raises:
+        UsageError: an option is wrong, or another recipe's data set stands there.
+        AnnotationsError: the annotations as a whole cannot be used.
+        JobError: the job failed; what it finished is kept.
+    """
+    output = OutputFolder(options.folder)
+    sources = open_sources(options)
+    if output.exists(MANIFEST):
+        manifest = Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
+        if not options.overwrite:
+            _check_same(options, recipe, sources, manifest)
+            return Conversion(manifest=manifest, folder=options.folder, was_there=True)
+        output.delete([MANIFEST])
+    output.make()
+    output.sweep()
+    plan = make_plan(options, recipe, sources, output)
+    choice = choose_runner(options, beam_arguments)
+    _run(options, recipe, sources, plan, choice, show_progress)
+    manifest = Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
+    return Conversion(manifest=manifest, folder=options.folder, was_there=False)
+
+
+def _check_same(options: JobOptions, recipe: Recipe, sources: Sources, manifest: Manifest) -> None:
+    cure = "take another --version, or add --overwrite"
+    if differences := recipe.difference(manifest.recipe):
+        listed = "\n".join(f"  {line}" for line in differences)
+        raise UsageError(f"{options.folder} was converted with another recipe; {cure}:\n{listed}")
+    plan = make_plan(options, recipe, sources, None)
+    if plan.fingerprint != manifest.inputs["fingerprint"]:
+        before, now = manifest.inputs["count"], plan.count
+        raise UsageError(
+            f"{options.folder} was converted from other sources or labels ({before} inputs then, {now} now); {cure}"
+        )
+
+
+def _run(
+    options: JobOptions,
+    recipe: Recipe,
+    sources: Sources,
+    plan: Plan,
+    choice: RunnerChoice,
+    show_progress: bool,
+) -> None:
+    folder = tempfile.mkdtemp(prefix="halofeed-progress-") if choice.local else None
+    images = sources.images.root
+    job = ShardJob(
+        recipe=recipe,
+        task=plan.task,
+        labels=plan.labels,
+        name=options.name,
+        version=options.version,
+        images=images if "://" in images else os.path.abspath(images),
+        folder=options.folder if "://" in options.folder else os.path.abspath(options.folder),
+        splits=plan.splits,
+        inputs={
+            "source": options.source,
+            "images": images,
+            "count": plan.count,
+            "fingerprint": plan.fingerprint,
+        },
+        max_rejected=options.max_rejected,
+        threads=choice.threads,
+        progress_folder=folder,
+    )
+
+    def run() -> None:
+        with _quiet_logging():
+            pipeline = beam.Pipeline(runner=choice.runner, options=choice.options)
+            build(pipeline, job, plan.reference_files)
+            pipeline.run().wait_until_finish()
+
+    bar = Bar(plan.count, "examples", show=show_progress)
+    try:
+        if folder is None:
+            _run_remote(run)
+        else:
+            _run_local(run, JobProgress(folder), bar)
+    finally:
+        bar.close()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class _quiet_logging:
+    """Beam tells of a worker's error at length before it raises it; the command line says it in one line."""
+
+    def __enter__(self) -> None:
+        self._before = logging.getLogger().level
+        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+
+    def __exit__(self, *details: Any) -> None:
+        logging.getLogger("apache_beam").setLevel(logging.NOTSET)
+
+
+def _run_remote(run: Callable[[], None]) -> None:
+    try:
+        run()
+    except HalofeedError:
+        raise
+    except Exception as error:
+        found = _OWN_ERROR.findall(str(error))
+        if not found:
+            raise
+        raise JobError(found[-1].split(" [while running")[0]) from error
+
+
+def _run_local(run: Callable[[], None], progress: JobProgress, bar: Bar) -> None:
+    """Run the pipeline in a thread of its own, so that this one can watch it and hear Ctrl-C."""
+    failure: list[BaseException] = []
+    finished = threading.Event()
+
+    def target() -> None:
+        try:
+            run()
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            finished.set()
+
+    threading.Thread(target=target, name="pipeline", daemon=True).start()
+    lost = None
+    while lost is None and not finished.wait(0.1):
+        bar.update(*progress.counts())
+        lost = progress.vanished()
+    if lost is None and not failure:
+        return
+    cause = failure[0] if failure else None
+    if known := progress.error():
+        raise JobError(known) from cause
+    if lost := lost or progress.vanished():
+        _stop_workers(progress)
+        raise JobError(
+            f"a worker was killed, {lost}; the usual cause is too little memory: take fewer --threads or "
+            "--workers. What is finished is kept: run the same command again"
+        ) from cause
+    lines = [line for line in str(cause).splitlines() if line.strip()]
+    raise JobError(f"the pipeline failed: {type(cause).__name__}: {lines[-1] if lines else ''}") from cause
+
+
+def _stop_workers(progress: JobProgress) -> None:
+    for process in progress.workers():
+        if process != os.getpid() and is_alive(process):
+            os.kill(process, 9)

@@ -1,0 +1,158 @@
+"""What one conversion is: its sources, its output and its recipe, as one frozen value that workers receive."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from halofeed import __version__
+from halofeed.prep.annotations.reference import Box, Reference
+from halofeed.prep.labels import LabelMap
+from halofeed.prep.recipe import Recipe, option
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.layout import check_name, check_version, shard_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """Where a conversion reads and writes, and how it runs; none of it changes a record's bytes."""
+
+    source: str = option("", "folder or annotation file to convert; gs:// and s3:// work too")
+    images: str | None = option(None, "folder that image paths are relative to; default: the source's folder")
+    out: str = option("", "folder for data sets; this one goes to OUT/NAME/VERSION")
+    name: str = option("", "the data set's name, e.g. cards")
+    version: str = option("1.0.0", "the data set's version")
+    label_map: str | None = option(None, "file of class names (.txt, .json, .pbtxt); default: from the data")
+    split_lists: tuple[str, ...] = option((), "split by lists of files, e.g. train=train.txt,test=test.txt")
+    max_rejected: int | None = option(
+        None, "fail the job when more inputs than this are rejected; default: no limit"
+    )
+    overwrite: bool = option(False, "replace a version that is there already")
+    workers: int | None = option(None, "worker processes of a local run; default: one per four cores")
+    threads: int | None = option(
+        None, "decoding threads per worker; default: all cores shared by the workers"
+    )
+
+    def __post_init__(self) -> None:
+        problems = [f"--{name}: say which" for name in ("source", "out", "name") if not getattr(self, name)]
+        for name in ("workers", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                problems.append(f"--{name} {value}: expected 1 or more")
+        if self.max_rejected is not None and self.max_rejected < 0:
+            problems.append(f"--max-rejected {self.max_rejected}: expected 0 or more")
+        for check, value in ((check_name, self.name), (check_version, self.version)):
+            try:
+                if value:
+                    check(value)
+            except UsageError as error:
+                problems.append(str(error))
+        if problems:
+            raise UsageError("\n".join(problems))
+
+    @property
+    def folder(self) -> str:
+        """The folder of this version."""
+        return "/".join([self.out.rstrip("/") or "/", self.name, self.version])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardJob:
+    """What a worker needs to know to write any shard of a job; travels as JSON.
+
+    `progress_folder` is where the workers of a local run count.
+    """
+
+    recipe: Recipe
+    task: str
+    labels: LabelMap
+    name: str
+    version: str
+    images: str
+    folder: str
+    splits: tuple[str, ...]
+    inputs: Mapping[str, Any]
+    max_rejected: int | None
+    threads: int
+    progress_folder: str | None
+
+    def to_json(self) -> str:
+        """As text."""
+        document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return json.dumps({**document, "recipe": self.recipe.to_json(), "labels": self.labels.to_json()})
+
+    @classmethod
+    def from_json(cls, text: str) -> ShardJob:
+        """From text."""
+        document = json.loads(text)
+        document["recipe"] = Recipe.from_json(document["recipe"])
+        document["labels"] = LabelMap.from_json(document["labels"])
+        document["splits"] = tuple(document["splits"])
+        return cls(**document)
+
+    def shard_file(self, key: ShardKey) -> str:
+        """The file name of a shard."""
+        return shard_file(self.name, key.split, key.shard, self.recipe.shards)
+
+    def shard_keys(self) -> list[ShardKey]:
+        """Every shard of the data set, in order."""
+        return [ShardKey(split, shard) for split in self.splits for shard in range(self.recipe.shards)]
+
+    def fingerprint(self, key: ShardKey, references: list[str], contents: Mapping[str, str]) -> str:
+        """What a shard is made from: software, recipe, labels, annotations, and each source's content."""
+        made_from = {
+            "software": __version__,
+            "recipe": self.recipe.to_json(),
+            "task": self.task,
+            "labels": self.labels.to_json(),
+            "name": self.name,
+            "split": key.split,
+            "shard": key.shard,
+            "references": references,
+            "contents": dict(sorted(contents.items())),
+        }
+        return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, order=True)
+class ShardKey:
+    """A shard's place: its split and number."""
+
+    split: str
+    shard: int
+
+    def to_text(self) -> str:
+        """As the key that crosses the shuffle."""
+        return f"{self.split}/{self.shard}"
+
+    @classmethod
+    def from_text(cls, text: str) -> ShardKey:
+        """From the key that crossed the shuffle."""
+        split, _, shard = text.rpartition("/")
+        return cls(split, int(shard))
+
+
+def reference_to_json(reference: Reference) -> str:
+    """A reference as text; equal references give equal text."""
+    document = {key: value for key, value in vars(reference).items() if value is not None and key != "boxes"}
+    if reference.boxes is not None:
+        document["boxes"] = [
+            {name: value for name, value in vars(box).items() if value is not None and value is not False}
+            for box in reference.boxes
+        ]
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+
+def reference_from_json(text: str) -> Reference:
+    """The reference of a text."""
+    document = json.loads(text)
+    for name in ("problem", "declared_size"):
+        if name in document:
+            document[name] = tuple(document[name])
+    if "boxes" in document:
+        document["boxes"] = tuple(Box(**box) for box in document["boxes"])
+    return Reference(**document)

@@ -1,0 +1,212 @@
+"""What a conversion will do, found out before any image is read: references, labels, splits, totals."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from halofeed.pipelines.job import JobOptions, reference_from_json, reference_to_json
+from halofeed.pipelines.storage import OutputFolder, is_remote, source_files
+from halofeed.prep import labels
+from halofeed.prep.annotations import Layout, LayoutOptions, find_layout
+from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.labels import LabelMap
+from halofeed.prep.recipe import Recipe
+from halofeed.prep.sources import SourceFiles
+from halofeed.prep.splits import SplitOptions, assign_splits
+from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+from halofeed.schemas.identity import check_unique_ids
+from halofeed.schemas.layout import TEMPORARY_FOLDER, check_split
+from halofeed.schemas.tasks import task_named
+
+REFERENCES_PER_FILE = 10_000
+
+
+@dataclass(kw_only=True)
+class Plan:
+    """The outcome of planning: where the references lie and what is known of all of them."""
+
+    task: str
+    labels: LabelMap
+    splits: tuple[str, ...]
+    reference_files: list[str]
+    count: int
+    fingerprint: str
+
+
+@dataclass(kw_only=True)
+class _Totals:
+    """What is gathered in the one pass over the references."""
+
+    count: int = 0
+    splits: set[str] = field(default_factory=set)
+    labels: Counter[str] = field(default_factory=Counter)
+    first_sources: dict[str, str] = field(default_factory=dict)
+    has_boxes: bool = False
+    has_label: bool = False
+    digest: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """The annotations' folder, the images' folder, and the annotation file if one was named."""
+
+    annotations: SourceFiles
+    images: SourceFiles
+    annotation_file: str | None
+
+
+def open_sources(options: JobOptions) -> Sources:
+    """Find the source that the user named; UsageError where it is not there."""
+    source, annotation_file = options.source.rstrip("/") or "/", None
+    if is_remote(source):
+        folder, _, last = source.rpartition("/")
+        if last.rpartition(".")[2] in ("json", "csv", "jsonl"):
+            source, annotation_file = folder, last
+    elif os.path.isfile(source):
+        source, annotation_file = os.path.dirname(source) or ".", os.path.basename(source)
+    elif not os.path.isdir(source):
+        raise UsageError(f"--source {options.source}: no such folder or file")
+    annotations = source_files(source)
+    images = annotations if options.images is None else source_files(options.images)
+    return Sources(annotations=annotations, images=images, annotation_file=annotation_file)
+
+
+def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: OutputFolder | None) -> Plan:
+    """Read the annotations and write the references into files for the workers.
+
+    Args:
+        output: where the reference files go; None only counts and checks, and writes none.
+
+    Raises:
+        AnnotationsError: unknown labels, two sources with one id, a group divided over splits.
+        UsageError: the layout does not serve the task, or there is nothing to convert.
+    """
+    layout = find_layout(recipe.layout)
+    layout.check_task(recipe.task)
+    totals = _Totals()
+    files: list[str] = []
+    lines: list[str] = []
+    digest = hashlib.sha256()
+    keys: list[tuple[str | int, str]] = []
+    sizes = sources.images.sizes()
+    for reference in _references(options, recipe, layout, sources):
+        _count(reference, totals)
+        line = reference_to_json(reference)
+        digest.update(f"{line} {sizes.get(reference.source)}\n".encode())
+        if reference.problem is None:
+            keys.append((reference.key, reference.source))
+        if output is not None:
+            lines.append(line)
+            if len(lines) == REFERENCES_PER_FILE:
+                files.append(_write_lines(output, lines, len(files)))
+                lines = []
+    if output is not None and lines:
+        files.append(_write_lines(output, lines, len(files)))
+    if not totals.count:
+        raise UsageError(
+            f"--source {options.source}: no images and no annotations there for layout {recipe.layout}"
+        )
+    check_unique_ids(lambda: keys)
+    task = recipe.task or ("detection" if totals.has_boxes or not totals.has_label else "classification")
+    if task not in layout.tasks:
+        task = layout.tasks[0]
+    label_map = _label_map(options, recipe, layout, sources, totals, task)
+    digest.update(json.dumps(label_map.to_json()).encode())
+    return Plan(
+        task=task,
+        labels=label_map,
+        splits=tuple(sorted(totals.splits)) or ("train",),
+        reference_files=files,
+        count=totals.count,
+        fingerprint=digest.hexdigest(),
+    )
+
+
+def _references(options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources) -> Iterator[Reference]:
+    layout_options = LayoutOptions(task=recipe.task, box_origin=recipe.box_origin, masks=recipe.masks)
+    split_options = SplitOptions(
+        shares=recipe.shares(),
+        lists=_split_lists(options),
+        seed=recipe.split_seed,
+        group_pattern=recipe.group_pattern,
+    )
+    references = layout.list_references(
+        sources.annotations, sources.images, sources.annotation_file, layout_options
+    )
+    yield from assign_splits(references, split_options)
+
+
+def _split_lists(options: JobOptions) -> dict[str, str]:
+    lists = {}
+    for part in options.split_lists:
+        name, _, path = part.partition("=")
+        if not path:
+            raise UsageError(f"--split-lists {part!r}: expected name=file, e.g. train=train.txt")
+        try:
+            lists[name] = _read_file(path).decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise UsageError(f"--split-lists {path}: expected UTF-8 text: {error}") from error
+    return lists
+
+
+def _read_file(path: str) -> bytes:
+    folder, name = path.rpartition("/")[::2] if is_remote(path) else os.path.split(path)
+    try:
+        return source_files(folder or ".").read(name)
+    except SourceError as error:
+        raise UsageError(f"{path}: {error.detail or error.reason}") from error
+
+
+def _count(reference: Reference, totals: _Totals) -> None:
+    totals.count += 1
+    if reference.problem is not None:
+        return
+    totals.splits.add(check_split(reference.split))
+    totals.has_boxes |= reference.boxes is not None
+    totals.has_label |= reference.label is not None
+    for label, source in labels.label_uses([reference]):
+        totals.labels[label] += 1
+        totals.first_sources.setdefault(label, source)
+
+
+def _label_map(
+    options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources, totals: _Totals, task: str
+) -> LabelMap:
+    first_id = task_named(task).first_label_id
+    if options.label_map is None:
+        order = (
+            layout.list_labels(sources.annotations, sources.annotation_file) if layout.list_labels else None
+        )
+        if not totals.labels and not order:
+            return LabelMap(
+                entries=((first_id, "object"),), first_id=first_id, where="the labels of the data"
+            )
+        return labels.from_data(totals.labels, first_id, order)
+    label_map = labels.from_file(os.path.basename(options.label_map), _read_file(options.label_map), first_id)
+    if unknown := [name for name in sorted(totals.labels) if name not in label_map.ids]:
+        listed = [
+            f"  {name!r}: {totals.labels[name]} times, first in {totals.first_sources[name]}"
+            for name in unknown
+        ]
+        known = ", ".join(label_map.names.values())
+        head = f"{len(unknown)} label(s) of the data are not in {options.label_map} (known: {known}):"
+        raise AnnotationsError("\n".join([head, *listed]))
+    return label_map
+
+
+def _write_lines(output: OutputFolder, lines: list[str], number: int) -> str:
+    name = f"{TEMPORARY_FOLDER}/references-{number:05d}.jsonl"
+    output.write(name, ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+    return name
+
+
+def read_references(output: OutputFolder, name: str) -> Iterator[tuple[Reference, bytes]]:
+    """The references of one file, parsed and as they stand."""
+    for line in output.read(name).split(b"\n"):
+        if line:
+            yield reference_from_json(line.decode("utf-8", "surrogateescape")), line

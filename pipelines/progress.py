@@ -1,0 +1,196 @@
+"""How the driver of a local run learns how far its workers are: small files in a temporary folder.
+
+Beam's run() blocks and says nothing until it ends, and a worker's error reaches the driver as a wall of text.
+So each worker keeps a file of two counters, and a file with the error that it ended with.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from halofeed.schemas.errors import HalofeedError
+
+_COUNTS = struct.Struct("<qq")
+
+
+class WorkerProgress:
+    """A worker's side: counts examples and rejects, and leaves the error that ended it.
+
+    Args:
+        folder: where to count; None on a remote runner, which has its own counters.
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = Path(folder) if folder else None
+        self.done = self.rejected = 0
+        self._file = None
+        if self._folder:
+            name = f"counts-{os.getpid()}-{id(self):x}"
+            self._file = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT, 0o600)
+            alive = self._folder / f"worker-{os.getpid()}"
+            alive.touch()
+            atexit.register(alive.unlink, missing_ok=True)
+
+    def add(self, done: int, rejected: int) -> None:
+        """Count examples that were written and inputs that were rejected."""
+        self.done += done
+        self.rejected += rejected
+        if self._file is not None:
+            os.pwrite(self._file, _COUNTS.pack(self.done, self.rejected), 0)
+
+    @contextmanager
+    def reporting(self, what: str) -> Iterator[None]:
+        """Leave an error that passes through here, with the traceback, for the driver to find."""
+        here = None
+        if self._folder:
+            here = self._folder / f"working-{os.getpid()}"
+            here.write_text(what)
+        try:
+            yield
+        except Exception as error:
+            if self._folder:
+                expected = isinstance(error, HalofeedError)
+                message = str(error) if expected else f"{what}: {type(error).__name__}: {error}"
+                text = json.dumps({"message": message, "traceback": traceback.format_exc()})
+                (self._folder / f"error-{os.getpid()}").write_text(text)
+            raise
+        finally:
+            if here:
+                here.unlink(missing_ok=True)
+
+
+def end_with(driver: int) -> None:
+    """End this process soon after the driver's has ended, so that no orphan goes on writing."""
+    if os.getpid() == driver:
+        return
+
+    def watch() -> None:
+        while is_alive(driver):
+            time.sleep(0.2)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="watch-driver", daemon=True).start()
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process of this machine is running (a zombie is not)."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return True
+    return state not in ("Z", "X")
+
+
+class JobProgress:
+    """The driver's side: the sums over all workers, errors, and workers that vanished."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    def counts(self) -> tuple[int, int]:
+        """Examples written and inputs rejected so far."""
+        done = rejected = 0
+        for file in self.folder.glob("counts-*"):
+            data = file.read_bytes()
+            if len(data) == _COUNTS.size:
+                pair = _COUNTS.unpack(data)
+                done, rejected = done + pair[0], rejected + pair[1]
+        return done, rejected
+
+    def error(self) -> str | None:
+        """The message of the first error that a worker left."""
+        for file in sorted(self.folder.glob("error-*")):
+            try:
+                document = json.loads(file.read_text())
+            except ValueError:
+                continue
+            return str(document["message"])
+        return None
+
+    def workers(self) -> list[int]:
+        """Process ids of the workers that have begun."""
+        return [int(file.name.removeprefix("worker-")) for file in self.folder.glob("worker-*")]
+
+    def vanished(self) -> str | None:
+        """Which worker ended without taking leave, and what it was busy with; None while all is well."""
+        for process in self.workers():
+            if not is_alive(process) and (self.folder / f"worker-{process}").exists():
+                busy = self.folder / f"working-{process}"
+                return f"process {process}" + (f" while it wrote {busy.read_text()}" if busy.exists() else "")
+        return None
+
+
+class Bar:
+    """A line that says how far a job is: in place on a terminal, now and then elsewhere.
+
+    Args:
+        total: how many steps there are.
+        unit: what a step is, in the plural.
+        stream: where to write; standard error by default.
+        show: False writes nothing.
+    """
+
+    def __init__(self, total: int, unit: str, *, stream: TextIO | None = None, show: bool = True) -> None:
+        self.total, self.unit, self._show = total, unit, show
+        self._stream = stream or sys.stderr
+        self._terminal = self._stream.isatty()
+        self._start = time.monotonic()
+        self._next = 0.0 if self._terminal else 10.0
+        self._drawn = 0
+
+    def update(self, done: int, rejected: int = 0) -> None:
+        """Show a new state, at most five times a second on a terminal and every ten seconds elsewhere."""
+        elapsed = time.monotonic() - self._start
+        if self._show and elapsed >= self._next:
+            self._next = elapsed + (0.2 if self._terminal else 10.0)
+            self._draw(self.line(done, rejected, elapsed))
+
+    def line(self, done: int, rejected: int, elapsed: float) -> str:
+        """The text of a state.
+
+        >>> Bar(200, "images").line(50, 2, 10.0)
+        '[######..................]  26%  50 of 200 images  5.0/s  2 rejected  0:28 left'
+        """
+        share = min(1.0, (done + rejected) / self.total) if self.total else 1.0
+        rate = done / elapsed if elapsed > 0 else 0.0
+        through = (done + rejected) / elapsed if elapsed > 0 else 0.0
+        left = (self.total - done - rejected) / through if through else None
+        filled = int(24 * share)
+        pieces = [
+            f"[{'#' * filled}{'.' * (24 - filled)}] {share:4.0%}",
+            f"{done:,} of {self.total:,} {self.unit}",
+            f"{rate:,.1f}/s",
+            f"{rejected:,} rejected",
+            "" if left is None else f"{int(left) // 60}:{int(left) % 60:02d} left",
+        ]
+        return "  ".join(piece for piece in pieces if piece)
+
+    def _draw(self, text: str) -> None:
+        end = "" if self._terminal else "\n"
+        start = "\r" if self._terminal else ""
+        self._stream.write(f"{start}{text:<{self._drawn}}{end}")
+        self._stream.flush()
+        self._drawn = len(text) if self._terminal else 0
+
+    def close(self) -> None:
+        """Clear the line."""
+        if self._show and self._terminal and self._drawn:
+            self._stream.write("\r" + " " * self._drawn + "\r")
+            self._stream.flush()

@@ -1,0 +1,307 @@
+"""How a shard is written, and how the data set is committed once all shards are there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from halofeed import __version__
+from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
+from halofeed.pipelines.storage import OutputFolder
+from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.picture import PictureConverter, Record
+from halofeed.prep.sources import SourceFiles
+from halofeed.prep.statistics import Statistics, merge_statistics
+from halofeed.schemas.checksum import block_checksums, crc32c
+from halofeed.schemas.errors import CorruptFileError, HalofeedError, JobError, SourceError
+from halofeed.schemas.identity import example_id
+from halofeed.schemas.index import ShardIndex
+from halofeed.schemas.layout import MANIFEST, REJECTED, index_file
+from halofeed.schemas.manifest import Manifest, Shard, Split
+from halofeed.schemas.tasks import ImageFormat, task_named
+from halofeed.schemas.tfds import dataset_info_json, features_json
+from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
+
+T = TypeVar("T")
+R = TypeVar("R")
+SELECTION = "selection"
+"""The stage of inputs that were left out on purpose; they are listed but no failure."""
+
+
+def is_failure(rejected: dict[str, str] | Any) -> bool:
+    """Whether a rejected input counts against --max-rejected."""
+    return bool(rejected["stage"] != SELECTION)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one input: a record, or the reason why there is none; and its content's SHA-256."""
+
+    reference: Reference
+    content: str
+    result: Record | SourceError
+
+
+@dataclass(kw_only=True)
+class _Rows:
+    """The index's columns while a shard is being written."""
+
+    offsets: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    raw_starts: dict[str, list[int]] = field(default_factory=dict)
+    raw_checksums: dict[str, list[list[int]]] = field(default_factory=dict)
+
+
+def map_ordered(
+    function: Callable[[T], R], items: Iterable[T], executor: ThreadPoolExecutor, ahead: int
+) -> Iterator[R]:
+    """function(item) for each item in order, at most `ahead` of them computed before they are asked for."""
+    waiting: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            waiting.append(executor.submit(function, item))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def write_shard(
+    job: ShardJob,
+    key: ShardKey,
+    references: Sequence[str],
+    sources: SourceFiles,
+    executor: ThreadPoolExecutor,
+    count: Callable[[int, int], None],
+) -> bool:
+    """Write one shard and its index, unless they are there and made from the same.
+
+    Args:
+        references: the shard's references as JSON texts, in any order.
+        executor: reads and decodes; as many threads as it has, plus two, examples are held at once.
+        count: told (records written, inputs rejected) as it goes on.
+
+    Returns:
+        whether the shard was written; False where it was there already.
+    """
+    ordered = sorted(references, key=lambda text: (example_id(reference_from_json(text).key), text))
+    output = OutputFolder(job.folder)
+    name = job.shard_file(key)
+    finished = _finished_index(job, key, ordered, sources, executor, output)
+    if finished is not None:
+        count(len(finished), sum(map(is_failure, finished.rejected)))
+        return False
+    converter = PictureConverter(recipe=job.recipe, task=job.task, labels=job.labels)
+    outcomes = map_ordered(
+        lambda text: _convert(reference_from_json(text), sources, converter),
+        ordered,
+        executor,
+        job.threads + 2,
+    )
+    rows, contents, rejected = _Rows(), {}, []
+    statistics = Statistics(max_boxes=job.recipe.max_boxes)
+    with output.temporary() as file:
+        writer = RecordWriter(file.stream)
+        for outcome in outcomes:
+            source = outcome.reference.source
+            contents[source] = outcome.content
+            if isinstance(outcome.result, SourceError):
+                error = outcome.result
+                rejected.append(
+                    {
+                        "source": source,
+                        "split": outcome.reference.split,
+                        "stage": error.stage,
+                        "reason": error.reason,
+                        "detail": error.detail,
+                    }
+                )
+                count(0, int(error.stage != SELECTION))
+                continue
+            _append(outcome.result, writer, rows)
+            statistics.add(outcome.result.facts)
+            count(1, 0)
+        index = ShardIndex(
+            offsets=np.array(rows.offsets, np.int64),
+            lengths=np.array(rows.lengths, np.int64),
+            ids=np.array(rows.ids, np.int64),
+            raw_starts={name: np.array(starts, np.int64) for name, starts in rows.raw_starts.items()},
+            raw_checksums={name: np.array(sums, np.uint32) for name, sums in rows.raw_checksums.items()},
+            file_bytes=writer.offset,
+            file_checksum=writer.checksum,
+            fingerprint=job.fingerprint(key, ordered, contents),
+            inputs=contents,
+            statistics=statistics.to_json(),
+            rejected=tuple(sorted(rejected, key=lambda entry: sorted(entry.items()))),
+        )
+        file.keep_as(name)
+    output.write(index_file(name), index.to_bytes())
+    return True
+
+
+def _append(record: Record, writer: RecordWriter, rows: _Rows) -> None:
+    offset = writer.offset
+    writer.write(record.example.chunks, record.example.length)
+    rows.offsets.append(offset)
+    rows.lengths.append(record.example.length)
+    rows.ids.append(record.id)
+    for key, data in record.raw.items():
+        rows.raw_starts.setdefault(key, []).append(offset + HEADER_BYTES + record.example.starts[key])
+        rows.raw_checksums.setdefault(key, []).append(block_checksums(data))
+
+
+def _convert(reference: Reference, sources: SourceFiles, converter: PictureConverter) -> Outcome:
+    content = ""
+    try:
+        if reference.problem is not None:
+            raise SourceError(*reference.problem)
+        data = sources.read(reference.source)
+        content = hashlib.sha256(data).hexdigest()
+        return Outcome(reference=reference, content=content, result=converter.convert(reference, data))
+    except SourceError as error:
+        return Outcome(reference=reference, content=content, result=error)
+    except HalofeedError as error:
+        raise JobError(f"{reference.source}: {error}") from error
+
+
+def _finished_index(
+    job: ShardJob,
+    key: ShardKey,
+    references: Sequence[str],
+    sources: SourceFiles,
+    executor: ThreadPoolExecutor,
+    output: OutputFolder,
+) -> ShardIndex | None:
+    """The index of a shard that an earlier run finished from the same sources, or None."""
+    name = job.shard_file(key)
+    if not output.exists(index_file(name)) or not output.exists(name):
+        return None
+    try:
+        index = ShardIndex.from_bytes(output.read(index_file(name)), index_file(name))
+    except CorruptFileError:
+        return None
+    if output.size(name) != index.file_bytes:
+        return None
+    parsed = [reference_from_json(text) for text in references]
+    if {reference.source for reference in parsed} != set(index.inputs):
+        return None
+    digests = map_ordered(lambda reference: _content(reference, sources), parsed, executor, job.threads + 2)
+    contents = {reference.source: digest for reference, digest in zip(parsed, digests, strict=True)}
+    return index if job.fingerprint(key, list(references), contents) == index.fingerprint else None
+
+
+def _content(reference: Reference, sources: SourceFiles) -> str:
+    if reference.problem is not None:
+        return ""
+    try:
+        return hashlib.sha256(sources.read(reference.source)).hexdigest()
+    except SourceError:
+        return ""
+
+
+def commit(job: ShardJob) -> Manifest:
+    """Put the shards' statistics and rejects together and write the manifest, which is the commit mark.
+
+    Raises:
+        JobError: too many inputs were rejected, or none was left; rejected.jsonl is there to read.
+    """
+    output = OutputFolder(job.folder)
+    splits: dict[str, Split] = {}
+    rejected: list[dict[str, str]] = []
+    for split in job.splits:
+        shards, statistics = [], []
+        for number in range(job.recipe.shards):
+            shard, index = _read_shard(job, ShardKey(split, number), output)
+            shards.append(shard)
+            statistics.append(index.statistics)
+            rejected += [dict(entry) for entry in index.rejected]
+        splits[split] = Split(shards=tuple(shards), statistics=merge_statistics(statistics))
+    lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in rejected]
+    output.write(REJECTED, "".join(lines).encode("utf-8", "surrogateescape"))
+    reasons = Counter(f"{entry['stage']}: {entry['reason']}" for entry in rejected)
+    _check_outcome(job, rejected, reasons, sum(split.records for split in splits.values()))
+    manifest = _manifest(job, splits, reasons)
+    output.write("features.json", features_json(manifest).encode())
+    output.write("dataset_info.json", dataset_info_json(manifest).encode())
+    expected = {shard.file for split in splits.values() for shard in split.shards}
+    stale = re.compile(re.escape(job.name) + r"-.*\.tfrecord-\d{5}-of-\d{5}(\.index)?")
+    names = [
+        name
+        for name in output.sizes()
+        if stale.fullmatch(name) and name.removesuffix(".index") not in expected
+    ]
+    output.delete(names)
+    output.sweep()
+    output.write(MANIFEST, manifest.to_json().encode())
+    output.sweep()
+    return manifest
+
+
+def _read_shard(job: ShardJob, key: ShardKey, output: OutputFolder) -> tuple[Shard, ShardIndex]:
+    name = job.shard_file(key)
+    data = output.read(index_file(name))
+    index = ShardIndex.from_bytes(data, index_file(name))
+    shard = Shard(
+        file=name,
+        records=len(index),
+        bytes=index.file_bytes,
+        crc32c=index.file_checksum,
+        index_bytes=len(data),
+        index_crc32c=crc32c(data),
+    )
+    return shard, index
+
+
+def _check_outcome(
+    job: ShardJob, rejected: list[dict[str, str]], reasons: Counter[str], records: int
+) -> None:
+    failures = sum(map(is_failure, rejected))
+    most = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
+    listing = OutputFolder(job.folder).path(REJECTED)
+    if job.max_rejected is not None and failures > job.max_rejected:
+        raise JobError(
+            f"{failures} inputs were rejected and --max-rejected allows {job.max_rejected} ({most}); see {listing}. "
+            "What is finished is kept: mend the sources or raise the limit, then run the same command again"
+        )
+    if not records:
+        raise JobError(
+            f"nothing was converted: all {len(rejected)} inputs were rejected ({most}); see {listing}"
+        )
+
+
+def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) -> Manifest:
+    recipe, task = job.recipe, task_named(job.task)
+    largest = merge_statistics(split.statistics for split in splits.values())["largest"]
+    height, width = recipe.static_size() or largest
+    image = ImageFormat(
+        height=height,
+        width=width,
+        channels=recipe.channels,
+        dtype=recipe.store,
+        encoding=recipe.encoding,
+        pad_value=recipe.padding(),
+    )
+    return Manifest(
+        name=job.name,
+        version=job.version,
+        task=job.task,
+        fields=task.fields(image, max_boxes=recipe.max_boxes, masks=recipe.masks),
+        labels=job.labels.names,
+        recipe=recipe.to_json(),
+        inputs=job.inputs,
+        splits=splits,
+        rejected=dict(reasons),
+        software={"halofeed": __version__},
+    )

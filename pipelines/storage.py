@@ -1,0 +1,166 @@
+"""How the job reaches files: source folders and the output folder, on any of Beam's file systems."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+
+from halofeed.prep.sources import LocalFiles, SourceFiles, is_hidden
+from halofeed.schemas.errors import SourceError, UsageError
+from halofeed.schemas.layout import TEMPORARY_FOLDER
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path names another file system than the local one: gs://, s3://, hdfs://."""
+    return "://" in path
+
+
+class RemoteFiles:
+    """The files below a folder of one of Beam's remote file systems."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/")
+        self._sizes: dict[str, int] | None = None
+
+    def sizes(self) -> Mapping[str, int]:
+        if self._sizes is None:
+            found = {}
+            for match in FileSystems.match([self.root + "/**"]):
+                for entry in match.metadata_list:
+                    path = entry.path[len(self.root) + 1 :]
+                    if path and not path.endswith("/") and not is_hidden(path):
+                        found[path] = entry.size_in_bytes
+            if not found:
+                raise UsageError(f"{self.root}: no files there; name the folder that holds the source files")
+            self._sizes = dict(sorted(found.items()))
+        return self._sizes
+
+    def read(self, path: str) -> bytes:
+        full = f"{self.root}/{path}"
+        if not FileSystems.exists(full):
+            raise SourceError("read", "file cannot be read", "no such file")
+        with FileSystems.open(full, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+            return bytes(stream.read())
+
+
+def source_files(root: str) -> SourceFiles:
+    """The files below a folder, wherever it is."""
+    return RemoteFiles(root) if is_remote(root) else LocalFiles(root)
+
+
+class OutputFolder:
+    """The folder of one version of a data set: files appear in it whole or not at all."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/")
+
+    def path(self, name: str) -> str:
+        """The full path of a file of this folder."""
+        return str(FileSystems.join(self.root, name))
+
+    def exists(self, name: str) -> bool:
+        """Whether the file is there, and therefore whole."""
+        return bool(FileSystems.exists(self.path(name)))
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a small file."""
+        with FileSystems.open(self.path(name), compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+            return bytes(stream.read())
+
+    def size(self, name: str) -> int:
+        """The bytes of one file."""
+        return int(FileSystems.match([self.path(name)])[0].metadata_list[0].size_in_bytes)
+
+    def sizes(self) -> dict[str, int]:
+        """The files directly in the folder and their bytes."""
+        found = {}
+        for match in FileSystems.match([self.path("*")]):
+            for entry in match.metadata_list:
+                name = entry.path[len(self.root) + 1 :]
+                if (
+                    name
+                    and not name.endswith("/")
+                    and not (not is_remote(self.root) and os.path.isdir(entry.path))
+                ):
+                    found[name] = entry.size_in_bytes
+        return found
+
+    def make(self) -> None:
+        """Make the folder where folders need making."""
+        for folder in (self.root, self.path(TEMPORARY_FOLDER)):
+            if not FileSystems.exists(folder):
+                try:
+                    FileSystems.mkdirs(folder)
+                except OSError as error:
+                    if not FileSystems.exists(folder):
+                        raise UsageError(f"{folder}: cannot be made: {error}") from error
+
+    @contextmanager
+    def temporary(self) -> Iterator[TemporaryFile]:
+        """A file under a temporary name, gone at the end unless it was renamed by `keep_as`."""
+        file = TemporaryFile(self)
+        try:
+            yield file
+        finally:
+            file.discard()
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a small file whole, by way of a temporary name."""
+        with self.temporary() as file:
+            file.stream.write(data)
+            file.keep_as(name)
+
+    def delete(self, names: list[str]) -> None:
+        """Delete files of this folder; those that are not there are no error."""
+        present = [self.path(name) for name in names if self.exists(name)]
+        if present:
+            FileSystems.delete(present)
+
+    def sweep(self) -> None:
+        """Delete what interrupted runs left behind."""
+        folder = self.path(TEMPORARY_FOLDER)
+        try:
+            FileSystems.delete([folder])
+        except BeamIOError:
+            if not is_remote(folder) and os.path.exists(folder):
+                raise
+
+
+class TemporaryFile:
+    """A file that is being written below `TEMPORARY_FOLDER`."""
+
+    def __init__(self, folder: OutputFolder) -> None:
+        self._folder = folder
+        self._path: str | None = folder.path(f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
+        self.stream: Any = self._create()
+
+    def _create(self) -> Any:
+        if is_remote(self._folder.root):
+            return FileSystems.create(self._path, compression_type=CompressionTypes.UNCOMPRESSED)
+        assert self._path is not None
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        return open(self._path, "wb", buffering=1 << 20)
+
+    def keep_as(self, name: str) -> None:
+        """Close the file and give it its name, replacing what had it."""
+        self.stream.close()
+        target = self._folder.path(name)
+        if is_remote(self._folder.root):
+            FileSystems.rename([self._path], [target])
+        else:
+            assert self._path is not None
+            os.replace(self._path, target)
+        self._path = None
+
+    def discard(self) -> None:
+        """Close and delete the file if it was not kept."""
+        if self._path is not None:
+            self.stream.close()
+            FileSystems.delete([self._path])
+            self._path = None

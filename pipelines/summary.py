@@ -1,0 +1,39 @@
+"""What a person reads when a conversion is done."""
+
+from __future__ import annotations
+
+from halofeed.pipelines.convert import Conversion
+from halofeed.pipelines.storage import OutputFolder
+from halofeed.schemas.layout import REJECTED
+from halofeed.schemas.manifest import Split
+
+
+def summary(done: Conversion) -> str:
+    """A few lines: splits, what was not written and why, and where to look next."""
+    manifest = done.manifest
+    head = "already converted" if done.was_there else "converted"
+    lines = [f"{manifest.name} {manifest.version}: {head}, {manifest.task}, {len(manifest.labels)} classes"]
+    lines += [f"  {name:<12} {_describe(split)}" for name, split in manifest.splits.items()]
+    if manifest.rejected:
+        total = sum(manifest.rejected.values())
+        lines.append(f"  {total:,} inputs were not written, see {OutputFolder(done.folder).path(REJECTED)}")
+        ranked = sorted(manifest.rejected.items(), key=lambda entry: (-entry[1], entry[0]))
+        lines += [f"    {count:>7,} x {reason}" for reason, count in ranked[:8]]
+        if len(ranked) > 8:
+            lines.append(f"    and {len(ranked) - 8} reasons more")
+    for name, split in manifest.splits.items():
+        if boxes := split.statistics.get("boxes"):
+            listed = ", ".join(f"{count:,} {what}" for what, count in boxes.items())
+            lines.append(f"  boxes of {name}: {listed}")
+        if cut := split.statistics.get("cut", {}).get("boxes"):
+            images = split.statistics["cut"]["images"]
+            lines.append(
+                f"  {name}: {images:,} images have more than --max-boxes; the loader will cut {cut:,} boxes of them"
+            )
+    lines.append(f"{done.folder}: look at it with `halofeed report {done.folder}`")
+    return "\n".join(lines)
+
+
+def _describe(split: Split) -> str:
+    size = sum(shard.bytes for shard in split.shards)
+    return f"{split.records:>9,} records  {len(split.shards)} shards  {size / 1e6:,.1f} MB"

@@ -1,0 +1,17 @@
+"""What a worker process of a local run does: Beam's worker, silent, that ends with its driver.
+
+Beam's workers log to standard error at length; what matters reaches the driver through
+`halofeed.pipelines.progress`.
+"""
+
+import logging
+import sys
+
+from halofeed.pipelines.progress import end_with
+
+if __name__ == "__main__":
+    end_with(int(sys.argv[1]))
+    logging.disable(logging.CRITICAL)
+    from apache_beam.runners.worker import sdk_worker_main
+
+    sdk_worker_main.main(sys.argv)

@@ -1,0 +1,1 @@
+"""Pure functions from source files to examples: no Beam, no TensorFlow, no JAX."""

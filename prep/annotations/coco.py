@@ -1,0 +1,287 @@
+"""How COCO instances JSON is read."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from halofeed.prep.annotations.images import ImageIndex
+from halofeed.prep.annotations.layout import (
+    LayoutOptions,
+    check_order,
+    declared_size,
+    in_order,
+    number,
+    problem_of,
+    read_whole,
+    split_in_file_name,
+)
+from halofeed.prep.annotations.reference import Box, Reference
+from halofeed.prep.sources import SourceFiles
+from halofeed.schemas.errors import AnnotationsError, SourceError
+
+_ROBOFLOW = "_annotations.coco.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """One instances file: its name, its split, and its three lists."""
+
+    file: str
+    split: str
+    images: tuple[dict[str, Any], ...]
+    annotations: tuple[dict[str, Any], ...]
+    names_by_id: dict[int, str]
+
+
+def list_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """Every image of the instances file, or of all instances files of the folder.
+
+    The key is the image id; where ids start anew in each of several files, the image's path. An image
+    without annotations has no boxes and is no fault. The split is in the file's name (val2017 for
+    `instances_val2017.json`, train for `instances.json`), or the folder's for `valid/_annotations.coco.json`.
+
+    Raises:
+        AnnotationsError: if a file is not COCO instances, an image id comes twice in it, a category has no
+            definition or shares its name with another, or an image lies in two splits.
+    """
+    names = _instance_files(annotations, annotation_file)
+    documents = [read_document(name, read_whole(annotations, name)) for name in names]
+    index = ImageIndex(images)
+    ids = Counter(entry["id"] for document in documents for entry in document.images)
+    ids_restart = any(count > 1 for count in ids.values())
+    if any(document.images for document in documents):
+        index.check_any_image(names[0])
+    listed: list[Reference] = []
+    for document in documents:
+        listed += _document_references(document, index, options)
+    if ids_restart:
+        listed = [replace(reference, key=reference.source) for reference in listed]
+    listed = _check_sources(listed)
+    used = {reference.source for reference in listed}
+    listed += index.without_annotation(used, beside_used=annotation_file is not None)
+    yield from in_order(listed)
+
+
+def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
+    """The category names in the order of their ids, whether or not an object has them."""
+    names_by_id: dict[int, str] = {}
+    for name in _instance_files(annotations, annotation_file):
+        for identity, label in read_document(name, read_whole(annotations, name)).names_by_id.items():
+            if names_by_id.setdefault(identity, label) != label:
+                raise AnnotationsError(
+                    f"{name}: category {identity} is {label!r}, and {names_by_id[identity]!r} in a file "
+                    "before; convert the files one by one, or make their categories agree"
+                )
+    return tuple(dict.fromkeys(names_by_id[identity] for identity in sorted(names_by_id)))
+
+
+def _instance_files(annotations: SourceFiles, annotation_file: str | None) -> list[str]:
+    if annotation_file is not None:
+        return [annotation_file]
+    found = [path for path in annotations.sizes() if path.lower().endswith(".json")]
+    near = [path for path in found if "/" not in path or path.rpartition("/")[0] == "annotations"]
+    instances = [path for path in near if path.rsplit("/", 1)[-1].startswith("instances")]
+    roboflow = [path for path in found if path.endswith(_ROBOFLOW) and path.count("/") <= 1]
+    chosen = instances or roboflow or (near if len(near) == 1 else [])
+    if not chosen:
+        raise AnnotationsError(
+            f"{annotations.root}: expected instances*.json, annotations/instances*.json or */{_ROBOFLOW}; "
+            f"found {', '.join(found[:5]) or 'no .json file'}; name the file itself"
+        )
+    return chosen
+
+
+def read_document(name: str, data: bytes) -> Document:
+    """The lists of an instances file, checked as far as the whole depends on it."""
+    try:
+        content = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise AnnotationsError(f"{name}: expected COCO instances as JSON: {error}") from error
+    lists: dict[str, list[dict[str, Any]]] = {}
+    for part in ("images", "annotations", "categories"):
+        entries = content.get(part) if isinstance(content, dict) else None
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            found = ", ".join(content) if isinstance(content, dict) else type(content).__name__
+            raise AnnotationsError(
+                f"{name}: expected COCO instances with the lists images, annotations and categories; "
+                f"{part} is no list of objects (found {found}); name an instances file"
+            )
+        lists[part] = entries
+    _check_images(name, lists["images"])
+    if lists["annotations"] and not any("bbox" in entry for entry in lists["annotations"]):
+        keys = ", ".join(sorted(lists["annotations"][0]))
+        raise AnnotationsError(
+            f"{name}: no annotation has a bbox (found {keys}); expected an instances file, not captions"
+        )
+    names_by_id = _names_by_id(name, lists["categories"])
+    for entry in lists["annotations"]:
+        if not isinstance(entry.get("category_id"), int) or entry["category_id"] not in names_by_id:
+            raise AnnotationsError(
+                f"{name}: annotation {entry.get('id')} has category_id {entry.get('category_id')!r}, "
+                f"which is no category; defined: {_some(sorted(names_by_id))}"
+            )
+    return Document(
+        file=name,
+        split=_split_of(name),
+        images=tuple(lists["images"]),
+        annotations=tuple(lists["annotations"]),
+        names_by_id=names_by_id,
+    )
+
+
+def _some(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values[:20])) + (", ..." if len(values) > 20 else "")
+
+
+def _split_of(name: str) -> str:
+    folder, _, file = name.rpartition("/")
+    if file == _ROBOFLOW and folder:
+        return folder
+    return split_in_file_name(file) or "train"
+
+
+def _check_images(name: str, entries: Sequence[dict[str, Any]]) -> None:
+    seen: dict[int | str, str] = {}
+    for entry in entries:
+        identity, file_name = entry.get("id"), entry.get("file_name")
+        if (
+            isinstance(identity, bool)
+            or not isinstance(identity, int | str)
+            or not isinstance(file_name, str)
+        ):
+            raise AnnotationsError(
+                f"{name}: each image needs an id and a file_name; got {identity!r} and {file_name!r}"
+            )
+        if identity in seen:
+            raise AnnotationsError(
+                f"{name}: image id {identity!r} comes twice: {seen[identity]} and {file_name}; "
+                "give each its own"
+            )
+        seen[identity] = file_name
+
+
+def _names_by_id(name: str, categories: Sequence[dict[str, Any]]) -> dict[int, str]:
+    names_by_id: dict[int, str] = {}
+    for category in categories:
+        identity, label = category.get("id"), category.get("name")
+        if isinstance(identity, bool) or not isinstance(identity, int) or not isinstance(label, str):
+            raise AnnotationsError(
+                f"{name}: a category needs an integer id and a name; got {category!r:.100}"
+            )
+        if identity in names_by_id or label in names_by_id.values():
+            raise AnnotationsError(
+                f"{name}: category id {identity} or name {label!r} comes twice; both must differ"
+            )
+        names_by_id[identity] = label
+    return dict(sorted(names_by_id.items()))
+
+
+def _document_references(
+    document: Document, index: ImageIndex, options: LayoutOptions
+) -> Iterator[Reference]:
+    by_image: dict[int | str, list[dict[str, Any]]] = {entry["id"]: [] for entry in document.images}
+    orphans: dict[str, list[object]] = {}
+    for annotation in document.annotations:
+        image_id = annotation.get("image_id")
+        if isinstance(image_id, int | str) and image_id in by_image:
+            by_image[image_id].append(annotation)
+        else:
+            orphans.setdefault(repr(image_id), []).append(annotation.get("id"))
+    for entry in document.images:
+        yield _reference(document, entry, by_image[entry["id"]], index, options)
+    for image_id, ids in orphans.items():
+        place = f"{document.file}#image_id={image_id}"
+        fault = ("annotation", "annotation of an unknown image", f"{len(ids)} annotations: {_some(ids)}")
+        yield Reference(source=place, key=place, split=document.split, problem=fault)
+
+
+def _reference(
+    document: Document,
+    entry: dict[str, Any],
+    annotations: Sequence[dict[str, Any]],
+    index: ImageIndex,
+    options: LayoutOptions,
+) -> Reference:
+    source = entry["file_name"]
+    try:
+        source = find_image(index, entry["file_name"], document.split)
+        boxes = tuple(_box(annotation, document.names_by_id, options.masks) for annotation in annotations)
+        size = declared_size(entry.get("height"), entry.get("width"))
+    except SourceError as error:
+        return Reference(source=source, key=entry["id"], split=document.split, problem=problem_of(error))
+    return Reference(source=source, key=entry["id"], split=document.split, boxes=boxes, declared_size=size)
+
+
+def find_image(index: ImageIndex, file_name: str, split: str) -> str:
+    """The image file of a COCO entry: in the root, images/, the split's folder, or found by its name."""
+    for folder in ("", "images", split, f"images/{split}", f"{split}/images"):
+        found = index.at(folder, file_name)
+        if found is not None:
+            return found
+    return index.find(file_name)
+
+
+def _box(annotation: dict[str, Any], names_by_id: dict[int, str], masks: bool) -> Box:
+    what = f"annotation {annotation.get('id')}"
+    bbox = annotation.get("bbox")
+    if not isinstance(bbox, list) or len(bbox) != 4:
+        raise SourceError("annotation", "bbox is not four numbers", f"{what}: {bbox!r}"[:200])
+    x, y, width, height = (number(value, f"{what} bbox") for value in bbox)
+    area = annotation.get("area")
+    crowd = annotation.get("iscrowd", 0)
+    if crowd not in (0, 1):
+        raise SourceError("annotation", "flag is neither 0 nor 1", f"{what} iscrowd is {crowd!r}")
+    box = Box(
+        ymin=y,
+        xmin=x,
+        ymax=y + height,
+        xmax=x + width,
+        label=names_by_id[annotation["category_id"]],
+        is_crowd=bool(crowd),
+        area=None if area is None else number(area, f"{what} area"),
+        mask=_mask(annotation.get("segmentation"), what) if masks else None,
+    )
+    return check_order(box, what)
+
+
+def _mask(segmentation: Any, what: str) -> Any:
+    """The segmentation as it stands, if it has the form of polygons or of a run-length code."""
+    if segmentation is None or segmentation == []:
+        return None
+    if isinstance(segmentation, dict):
+        size, counts = segmentation.get("size"), segmentation.get("counts")
+        if isinstance(size, list) and len(size) == 2 and isinstance(counts, list | str):
+            return segmentation
+    elif isinstance(segmentation, list) and all(
+        isinstance(polygon, list) and len(polygon) >= 6 and len(polygon) % 2 == 0 for polygon in segmentation
+    ):
+        for polygon in segmentation:
+            for value in polygon:
+                number(value, f"{what} segmentation")
+        return segmentation
+    raise SourceError("annotation", "segmentation is neither polygons nor run lengths", what)
+
+
+def _check_sources(listed: Sequence[Reference]) -> list[Reference]:
+    """Each file in one split, and no file for two entries: those become problems, all of them."""
+    first: dict[str, Reference] = {}
+    counts = Counter(reference.source for reference in listed)
+    checked = []
+    for reference in listed:
+        other = first.setdefault(reference.source, reference)
+        if other.split != reference.split and other.problem is None and reference.problem is None:
+            raise AnnotationsError(
+                f"{reference.source}: lies in two splits, {other.split} and {reference.split}; "
+                "an image has one split"
+            )
+        if counts[reference.source] > 1 and reference.problem is None:
+            fault = ("annotation", "several image entries name one file", f"key {reference.key!r}")
+            reference = replace(reference, boxes=None, problem=fault)
+        checked.append(reference)
+    return checked

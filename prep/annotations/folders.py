@@ -1,0 +1,94 @@
+"""How class folders are read: `class/image` or `split/class/image`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from halofeed.prep.annotations.images import is_document_name, is_image_name
+from halofeed.prep.annotations.layout import LayoutOptions, is_split_name
+from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.sources import SourceFiles
+from halofeed.schemas.errors import AnnotationsError
+
+_CURE = "say with the split_folders option whether the first folder is a split"
+
+
+def list_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """Every image file below the folder, with the class that its folder names.
+
+    The first folder is a split where all first folders have names of splits (train, val, test, fold_1, ...),
+    and a class otherwise; everything below a class folder, however deep, belongs to that class. Text, tables,
+    licences and read-me files are passed over; any other file that is no image by its name is a problem, and
+    so is an image that lies in no class folder.
+
+    Raises:
+        AnnotationsError: if split and class folders stand side by side, or the names leave it open.
+    """
+    if annotation_file is not None:
+        raise AnnotationsError(f"{annotation_file}: class folders need no annotation file; name the folder")
+    paths = [path for path in images.sizes() if is_image_name(path) or not is_document_name(path)]
+    image_paths = [path for path in paths if is_image_name(path)]
+    if not image_paths:
+        raise AnnotationsError(f"{images.root}: no image file lies below it; expected class/image.jpg")
+    first_is_split = options.split_folders
+    if first_is_split is None:
+        first_is_split = decide_split_folders([path.split("/") for path in image_paths], images.root)
+    for path in paths:
+        yield _reference(path, first_is_split)
+
+
+def _reference(path: str, first_is_split: bool) -> Reference:
+    *folders, _ = path.split("/")
+    split = folders.pop(0) if first_is_split and folders else "train"
+    problem = None
+    if not is_image_name(path):
+        problem = ("selection", "not an image file name", "")
+    elif not folders:
+        problem = ("selection", "image lies in no class folder", "")
+    label = folders[0] if problem is None else None
+    return Reference(source=path, key=path, split=split, label=label, problem=problem)
+
+
+def decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
+    """Whether the first component of the images' paths is a split.
+
+    >>> decide_split_folders([["train", "hat", "1.jpg"], ["test", "hat", "2.jpg"]], "photos")
+    True
+    >>> decide_split_folders([["train", "1.jpg"], ["car", "2.jpg"], ["car", "2019", "3.jpg"]], "photos")
+    False
+    """
+    inside = [path for path in paths if len(path) > 1]
+    splits = [path for path in inside if is_split_name(path[0])]
+    others = [path for path in inside if not is_split_name(path[0])]
+    deep_splits = [path for path in splits if len(path) > 2]
+    if splits and not others:
+        if not deep_splits:
+            raise AnnotationsError(
+                f"{root}: {'/'.join(splits[0])} lies in a split folder but in no class folder; expected "
+                f"split/class/image, or {_CURE}"
+            )
+        return True
+    if deep_splits:
+        raise AnnotationsError(
+            f"{root}: split and class folders stand side by side: {'/'.join(deep_splits[0])} and "
+            f"{'/'.join(others[0])}; expected split/class/image or class/image throughout, or {_CURE}"
+        )
+    _refuse_unknown_splits(inside, root)
+    return False
+
+
+def _refuse_unknown_splits(inside: Sequence[Sequence[str]], root: str) -> None:
+    """Refuse a/cat/1.jpg beside b/cat/2.jpg: a and b may be classes, or splits of unusual names."""
+    if any(len(path) != 3 for path in inside):
+        return
+    second: dict[str, set[str]] = {}
+    for path in inside:
+        second.setdefault(path[0], set()).add(path[1])
+    if len(second) > 1 and len(set(map(frozenset, second.values()))) == 1:
+        first, last = min(second), max(second)
+        shared = min(second[first])
+        raise AnnotationsError(
+            f"{root}: {first}/{shared} and {last}/{shared} may be split/class or class/folder; {_CURE}"
+        )

@@ -1,0 +1,154 @@
+"""What every annotation layout shares: its form, its options, split names, and the check of a box."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from halofeed.prep.annotations.reference import Box, Reference
+from halofeed.prep.sources import SourceFiles
+from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+
+_SPLIT_NAME = re.compile(
+    r"(train|training|trn|trainval|val|valid|validation|dev|development|eval|evaluation|test|testing|tst|holdout"
+    r"|fold|split)([-_ ]?[0-9]{1,4})?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutOptions:
+    """How to read the annotations; each option is for the layouts that its line names.
+
+    Args:
+        task: "classification" or "detection"; None: what the annotations hold.
+        box_origin: VOC: the number of the first pixel. 1 (VOC's own rule, both ends inclusive) turns xmin
+            into xmin - 1; 0 takes the numbers as they stand.
+        image_sets: VOC: the lists of ImageSets/Main to follow; (): train, val and test where they are there.
+        masks: COCO: carry the segmentation of each object.
+        split_folders: class folders: whether the first folder is a split; None: decided by the names.
+    """
+
+    task: str | None = None
+    box_origin: int = 1
+    image_sets: tuple[str, ...] = ()
+    masks: bool = False
+    split_folders: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.box_origin not in (0, 1):
+            raise UsageError(f"box_origin: expected 0 or 1, got {self.box_origin!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """One way in which people lay out images and annotations.
+
+    Args:
+        name: as the user writes it.
+        tasks: what its annotations can be used for.
+        summary: one line for the help.
+        list_references: (annotations, images, annotation_file, options) to every image and every annotation
+            in a fixed order; a fault of one input is its Reference's `problem`, a fault of the whole an
+            AnnotationsError.
+        list_labels: (annotations, annotation_file) to the class names in the layout's own order, where it has
+            one.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    summary: str
+    list_references: Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Iterator[Reference]]
+    list_labels: Callable[[SourceFiles, str | None], tuple[str, ...]] | None = None
+
+    def check_task(self, task: str | None) -> None:
+        """Refuse a task that this layout's annotations cannot serve."""
+        if task is not None and task not in self.tasks:
+            raise UsageError(f"task {task!r}: layout {self.name} serves {', '.join(self.tasks)}")
+
+
+def is_split_name(name: str) -> bool:
+    """Whether a folder or a part of a file name is one that people give to a split.
+
+    >>> [is_split_name(name) for name in ("train", "Test", "val2017", "fold_3", "trainer", "hat")]
+    [True, True, True, True, False, False]
+    """
+    return _SPLIT_NAME.fullmatch(name) is not None
+
+
+def split_in_file_name(path: str) -> str | None:
+    """The split that a file's name names, as it is written there.
+
+    >>> split_in_file_name("a/train_labels.csv"), split_in_file_name("instances_val2017.json")
+    ('train', 'val2017')
+    >>> split_in_file_name("instances.json") is None
+    True
+    """
+    stem = path.rsplit("/", 1)[-1].split(".")[0]
+    return next((part for part in re.split(r"[-_ ]", stem) if is_split_name(part)), None)
+
+
+def read_whole(annotations: SourceFiles, name: str) -> bytes:
+    """The bytes of a file on which all references depend; AnnotationsError where it cannot be read."""
+    try:
+        return annotations.read(name)
+    except SourceError as error:
+        raise AnnotationsError(
+            f"{name} in {annotations.root}: {error}; name a file that can be read"
+        ) from error
+
+
+def number(text: object, what: str) -> float:
+    """A written number as a float; SourceError where it is none or is not finite.
+
+    >>> number(" 12.5 ", "xmin")
+    12.5
+    """
+    try:
+        if isinstance(text, bool) or "_" in str(text):
+            raise ValueError
+        value = float(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise SourceError("annotation", "not a number", f"{what} is {text!r}") from None
+    if not math.isfinite(value):
+        raise SourceError("annotation", "number is not finite", f"{what} is {text!r}")
+    return value
+
+
+def check_order(box: Box, what: str) -> Box:
+    """The box itself, or SourceError where it ends before it begins; a box of no area passes.
+
+    >>> try:
+    ...     check_order(Box(ymin=0, xmin=5, ymax=1, xmax=4, label="hat"), "row 3")
+    ... except SourceError as error:
+    ...     print(error)
+    annotation: box is inverted (row 3 'hat': x from 5 to 4, y from 0 to 1)
+    """
+    if box.xmax < box.xmin or box.ymax < box.ymin:
+        extent = f"x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}"
+        raise SourceError("annotation", "box is inverted", f"{what} {box.label!r}: {extent}")
+    return box
+
+
+def declared_size(height: object, width: object) -> tuple[int, int] | None:
+    """(height, width) as the annotations claim it; None where it is not given or written as 0.
+
+    >>> declared_size("480", "640"), declared_size("0", "0"), declared_size(None, "")
+    ((480, 640), None, None)
+    """
+    sides = [0.0 if side is None or side == "" else number(side, "size") for side in (height, width)]
+    if min(sides) < 0 or any(side != int(side) for side in sides):
+        raise SourceError("annotation", "size is not whole pixels", f"height {height}, width {width}")
+    return (int(sides[0]), int(sides[1])) if min(sides) > 0 else None
+
+
+def problem_of(error: SourceError) -> tuple[str, str, str]:
+    """A fault in the form in which a Reference carries it."""
+    return (error.stage, error.reason, error.detail)
+
+
+def in_order(references: list[Reference]) -> list[Reference]:
+    """The references by source, then key: an order that does not depend on the order of the annotations."""
+    return sorted(references, key=lambda reference: (reference.source, str(reference.key)))

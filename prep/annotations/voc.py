@@ -1,0 +1,327 @@
+"""How Pascal VOC XML is read: with ImageSets/Main lists, or beside the images."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from xml.etree import ElementTree
+
+from halofeed.prep.annotations.images import ImageIndex
+from halofeed.prep.annotations.layout import (
+    LayoutOptions,
+    check_order,
+    declared_size,
+    in_order,
+    is_split_name,
+    number,
+    problem_of,
+    read_whole,
+)
+from halofeed.prep.annotations.reference import Box, Reference
+from halofeed.prep.sources import SourceFiles
+from halofeed.schemas.errors import AnnotationsError, SourceError
+
+_LIST_PATH = re.compile(r"((?P<prefix>.*)/)?ImageSets/Main/(?P<name>[^/]+)\.txt")
+_LIST_FLAG = re.compile(r"\s+(-1|0|1)$")
+_MASK_FOLDERS = ("SegmentationClass", "SegmentationObject")
+
+
+def list_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """Every XML annotation, every image, and every entry of a list, below the folder.
+
+    An XML's image is its <filename> beside it, in JPEGImages/, or anywhere below; else a file of the XML's
+    own name. Where there are ImageSets/Main lists, they give the splits: train, val, test and any other list,
+    but no per-class list (`cat_train`), and trainval only where train or val is missing. Without lists the
+    first folder is the split, if all are named like splits; else all is `train`.
+
+    Raises:
+        AnnotationsError: if an image is in two lists, or a list that was asked for is missing.
+    """
+    index = ImageIndex(images)
+    paths = [path for path in annotations.sizes() if path.lower().endswith(".xml")]
+    if annotation_file is not None:
+        paths = [annotation_file]
+    if not paths:
+        raise AnnotationsError(
+            f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations"
+        )
+    index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
+    listed = [_reference(path, annotations, index, options.box_origin) for path in paths]
+    listed = _refuse_shared_images(listed, paths)
+    used = {reference.source for reference in listed}
+    if annotation_file is None:
+        listed += [
+            reference
+            for reference in index.without_annotation(used, beside_used=False)
+            if not set(reference.source.split("/")[:-1]).intersection(_MASK_FOLDERS)
+        ]
+        paths += [reference.source for reference in listed[len(paths) :]]
+        lists = read_image_sets(annotations, options.image_sets)
+        listed = _split_by_lists(listed, paths, lists) if lists else _split_by_folders(listed, paths)
+    yield from in_order(listed)
+
+
+class _NoDoctype(ElementTree.TreeBuilder):
+    """Builds no tree from a document with a DTD: VOC has none, and entities can expand without end."""
+
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
+        raise SourceError("annotation", "XML has a DTD", f"<!DOCTYPE {name}> is refused; remove it")
+
+
+def parse_xml(data: bytes) -> ElementTree.Element:
+    """The <annotation> element of a VOC file; SourceError where there is none."""
+    parser = ElementTree.XMLParser(target=_NoDoctype())  # noqa: S314 - without a DTD there are no entities
+    try:
+        parser.feed(data)
+        root: ElementTree.Element = parser.close()
+    except (ElementTree.ParseError, LookupError, ValueError) as error:
+        raise SourceError("annotation", "malformed XML", str(error)) from error
+    if root.tag != "annotation":
+        raise SourceError(
+            "annotation", "not a VOC annotation", f"expected <annotation>, got <{root.tag}>"[:200]
+        )
+    return root
+
+
+def _reference(path: str, annotations: SourceFiles, index: ImageIndex, box_origin: int) -> Reference:
+    source = path
+    try:
+        root = parse_xml(annotations.read(path))
+        source = _find_image(path, _text(root, "filename"), index)
+        size = declared_size(_text(root, "size/height"), _text(root, "size/width"))
+        boxes = tuple(
+            _box(element, order, box_origin) for order, element in enumerate(root.findall("object"), start=1)
+        )
+    except SourceError as error:
+        if source == path:
+            source = _image_of_bad_annotation(path, index)
+        stage, reason, detail = problem_of(error)
+        return Reference(source=source, key=source, problem=(stage, reason, f"{path}: {detail}"))
+    return Reference(source=source, key=source, boxes=boxes, declared_size=size)
+
+
+def _text(element: ElementTree.Element, path: str) -> str:
+    return (element.findtext(path) or "").strip()
+
+
+def _find_image(path: str, file_name: str, index: ImageIndex) -> str:
+    xml = PurePosixPath(path)
+    folder = "" if str(xml.parent) == "." else str(xml.parent)
+    above = "" if str(xml.parent.parent) == "." else f"{xml.parent.parent}/"
+    base = file_name.replace("\\", "/").rsplit("/", 1)[-1]
+    for where in (folder, f"{above}JPEGImages", f"{above}images") if base else ():
+        found = index.at(where, base)
+        if found is not None:
+            return found
+    try:
+        if base:
+            return index.find(base)
+    except SourceError as error:
+        if error.reason == "file name is ambiguous":
+            raise
+    return _find_by_stem(path, file_name, index)
+
+
+def _find_by_stem(path: str, file_name: str, index: ImageIndex) -> str:
+    xml = PurePosixPath(path)
+    try:
+        return index.find_stem(str(xml.with_suffix("")))
+    except SourceError:
+        try:
+            return index.find_stem(xml.stem)
+        except SourceError as error:
+            detail = f"neither {file_name!r} nor an image called {xml.stem!r} below {index.root}"
+            if error.reason == "file name is ambiguous":
+                raise
+            raise SourceError("annotation", "image file not found", detail) from None
+
+
+def _image_of_bad_annotation(path: str, index: ImageIndex) -> str:
+    """The image that an unreadable XML belongs to by its name, so that both count as one fault."""
+    try:
+        return _find_by_stem(path, "", index)
+    except SourceError:
+        return path
+
+
+def _box(element: ElementTree.Element, order: int, box_origin: int) -> Box:
+    label = _text(element, "name")
+    what = f"object {order}"
+    if not label:
+        raise SourceError("annotation", "box has no class", what)
+    if element.find("bndbox") is None:
+        raise SourceError("annotation", "object has no box", f"{what} {label!r}")
+    written = [
+        number(_text(element, f"bndbox/{side}"), f"{what} {side}")
+        for side in ("xmin", "ymin", "xmax", "ymax")
+    ]
+    xmin, xmax = _continuous(written[0], written[2], box_origin)
+    ymin, ymax = _continuous(written[1], written[3], box_origin)
+    box = Box(
+        ymin=ymin,
+        xmin=xmin,
+        ymax=ymax,
+        xmax=xmax,
+        label=label,
+        difficult=_flag(element, "difficult", what),
+        truncated=_flag(element, "truncated", what),
+        occluded=_flag(element, "occluded", what),
+    )
+    return check_order(box, what)
+
+
+def _continuous(first: float, last: float, box_origin: int) -> tuple[float, float]:
+    """The extent in continuous pixels of one written side of a box.
+
+    Counted from 1, pixels 3 to 5 run from 2.0 to 5.0. A side written without extent keeps none, and lies in
+    the middle of its pixel; an inverted one stays inverted, to be refused.
+
+    >>> _continuous(3, 5, 1), _continuous(3, 3, 1), _continuous(3, 5, 0)
+    ((2, 5), (2.5, 2.5), (3, 5))
+    """
+    if box_origin == 0 or last < first:
+        return first, last
+    return (first - 1, last) if first != last else (first - 0.5, last - 0.5)
+
+
+def _flag(element: ElementTree.Element, name: str, what: str) -> bool:
+    text = _text(element, name).lower()
+    if text not in ("", "0", "1", "true", "false"):
+        raise SourceError("annotation", "flag is neither 0 nor 1", f"{what} {name} is {text!r}")
+    return text in ("1", "true")
+
+
+def _refuse_shared_images(listed: Sequence[Reference], paths: Sequence[str]) -> list[Reference]:
+    """A problem for each of several XML files that name one image: which of them is right, nobody knows."""
+    counts = Counter(reference.source for reference in listed)
+    fault = ("annotation", "several annotation files name one image")
+    return [
+        replace(reference, boxes=None, declared_size=None, problem=(*fault, path))
+        if counts[reference.source] > 1 and reference.problem is None
+        else reference
+        for reference, path in zip(listed, paths, strict=True)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSets:
+    """The lists of one ImageSets/Main folder: `splits` gives each name's split."""
+
+    prefix: str
+    splits: Mapping[str, str]
+
+
+def read_image_sets(annotations: SourceFiles, chosen: Sequence[str]) -> tuple[ImageSets, ...]:
+    """The lists below each ImageSets/Main that say which image belongs to which split."""
+    found: dict[str, dict[str, str]] = {}
+    for path in annotations.sizes():
+        match = _LIST_PATH.fullmatch(path)
+        if match:
+            found.setdefault(match["prefix"] or "", {})[match["name"]] = path
+    if chosen and not found:
+        raise AnnotationsError(
+            f"{annotations.root}: image sets {', '.join(chosen)} asked for; no ImageSets/Main"
+        )
+    result = []
+    for prefix, files in found.items():
+        missing = [name for name in chosen if name not in files]
+        if missing:
+            raise AnnotationsError(
+                f"{annotations.root}: no list {', '.join(missing)} in ImageSets/Main; "
+                f"found {', '.join(sorted(files))}"
+            )
+        names = tuple(chosen) or choose_image_sets(tuple(files))
+        splits: dict[str, str] = {}
+        for name in names:
+            for entry in _entries(read_whole(annotations, files[name])):
+                other = splits.setdefault(entry, name)
+                if other != name:
+                    raise AnnotationsError(
+                        f"{files[name]}: {entry} is also in the list {other}; an image has one split: "
+                        "correct the lists, or say which to follow with the image_sets option"
+                    )
+        if names:
+            result.append(ImageSets(prefix=prefix, splits=splits))
+    return tuple(result)
+
+
+def choose_image_sets(names: Iterable[str]) -> tuple[str, ...]:
+    """The lists to follow of those that are there.
+
+    >>> choose_image_sets(["aeroplane_train", "test", "train", "trainval", "val"])
+    ('test', 'train', 'val')
+    >>> choose_image_sets(["test", "trainval"])
+    ('test', 'trainval')
+    """
+    present = set(names)
+    kept = []
+    for name in sorted(present):
+        if name == "trainval" and {"train", "val"} <= present:
+            continue
+        of_class = "_" in name and name.rsplit("_", 1)[1] in present and is_split_name(name.rsplit("_", 1)[1])
+        if not of_class:
+            kept.append(name)
+    return tuple(kept)
+
+
+def _entries(data: bytes) -> Iterator[str]:
+    for line in data.decode("utf-8-sig", "surrogateescape").splitlines():
+        if line.strip():
+            yield _LIST_FLAG.sub("", line.strip())
+
+
+def _split_by_lists(
+    listed: Sequence[Reference], paths: Sequence[str], lists: Sequence[ImageSets]
+) -> list[Reference]:
+    """Each reference with the split of its list; `paths` are what the lists' names are compared with."""
+    seen: set[tuple[str, str]] = set()
+    result = []
+    for reference, path in zip(listed, paths, strict=True):
+        under = [sets for sets in lists if path.startswith(f"{sets.prefix}/" if sets.prefix else "")]
+        under = under or (list(lists) if len(lists) == 1 else [])
+        sets = max(under, key=lambda one: len(one.prefix)) if under else None
+        name = _listed_name(path, sets) if sets else None
+        if sets and name is not None:
+            seen.add((sets.prefix, name))
+            result.append(replace(reference, split=sets.splits[name]))
+        elif reference.problem is None or reference.problem[0] == "selection":
+            fault = ("selection", "in no ImageSets list", "")
+            result.append(replace(reference, boxes=None, declared_size=None, problem=fault))
+        else:
+            result.append(reference)
+    for sets in lists:
+        for name, split in sets.splits.items():
+            if (sets.prefix, name) not in seen:
+                place = f"{sets.prefix}/ImageSets/Main/{split}.txt#{name}".lstrip("/")
+                fault = ("annotation", "listed image has no annotation", "")
+                result.append(Reference(source=place, key=place, split=split, problem=fault))
+    return result
+
+
+def _listed_name(path: str, sets: ImageSets) -> str | None:
+    """The entry of the lists that means this file: its stem, or its path below the first folder."""
+    start = f"{sets.prefix}/" if sets.prefix else ""
+    inside = PurePosixPath(path.removeprefix(start)).with_suffix("")
+    below = "/".join(inside.parts[1:])
+    return next((name for name in (below, inside.name) if name in sets.splits), None)
+
+
+def _split_by_folders(listed: Sequence[Reference], paths: Sequence[str]) -> list[Reference]:
+    firsts = []
+    for path in paths:
+        folders = path.split("/")[:-1]
+        if folders and folders[0].lower() == "annotations":
+            folders = folders[1:]
+        firsts.append(folders[0] if folders else "")
+    xml_firsts = {first for first, path in zip(firsts, paths, strict=True) if path.lower().endswith(".xml")}
+    if not all(is_split_name(first) for first in xml_firsts):
+        return list(listed)
+    return [
+        replace(reference, split=first if is_split_name(first) else "train")
+        for reference, first in zip(listed, firsts, strict=True)
+    ]

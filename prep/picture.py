@@ -1,0 +1,200 @@
+"""How one picture and its annotations become one record."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.boxes import BoxPolicy, PlacedBoxes, place_boxes
+from halofeed.prep.encode import ENCODERS
+from halofeed.prep.kernels import resize_image
+from halofeed.prep.labels import LabelMap
+from halofeed.prep.masks import encode_mask_png, stored_mask
+from halofeed.prep.readers import DecodedImage, ReadOptions, read_image
+from halofeed.prep.recipe import Recipe
+from halofeed.prep.resize import ResizePlan, displayed_size, resizer, stored_to_file
+from halofeed.prep.statistics import Facts, sum_pixels
+from halofeed.schemas.errors import SourceError
+from halofeed.schemas.identity import example_id
+from halofeed.schemas.tfexample import EncodedExample, Value, encode_example
+
+SCALED_DECODE_KERNEL = "antialias"
+"""The kernel before which a JPEG may be decoded at a smaller scale; TensorFlow's see every pixel."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One example ready to be written, and what is counted of it."""
+
+    id: int
+    example: EncodedExample
+    raw: Mapping[str, bytes | memoryview]
+    facts: Facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureConverter:
+    """Turns references and bytes into records, after one recipe and one label map."""
+
+    recipe: Recipe
+    task: str
+    labels: LabelMap
+    _read_options: ReadOptions = field(init=False)
+    _policy: BoxPolicy = field(init=False)
+
+    def __post_init__(self) -> None:
+        recipe = self.recipe
+        options = ReadOptions(
+            channels=recipe.channels,
+            dtype=recipe.store,
+            alpha=recipe.alpha,
+            background=recipe.backdrop(),
+            max_pixels=recipe.max_pixels,
+        )
+        policy = BoxPolicy(
+            outside=recipe.boxes_outside,
+            zero_area=recipe.boxes_zero_area,
+            crowd=recipe.boxes_crowd,
+            difficult=recipe.boxes_difficult,
+        )
+        object.__setattr__(self, "_read_options", options)
+        object.__setattr__(self, "_policy", policy)
+
+    def plan(self, source_size: tuple[int, int]) -> ResizePlan:
+        """The sizes of a picture whose displayed (height, width) is `source_size`."""
+        recipe = self.recipe
+        options = {
+            "fixed-shape": {"height": recipe.height, "width": recipe.width},
+            "keep-aspect": {
+                "min_dimension": recipe.min_dimension,
+                "max_dimension": recipe.max_dimension,
+                "pad": recipe.pad,
+            },
+        }
+        return resizer(recipe.resize)(source_size, **options.get(recipe.resize, {}))
+
+    def convert(self, reference: Reference, data: bytes) -> Record:
+        """Make the record of one source.
+
+        Raises:
+            SourceError: this source cannot be converted; says why.
+        """
+        recipe = self.recipe
+        needed = (
+            (lambda h, w: self.plan((h, w)).resized_size) if recipe.kernel == SCALED_DECODE_KERNEL else None
+        )
+        image = read_image(data, self._read_options, needed)
+        plan = self.plan(displayed_size(image.orientation, image.stored_size))
+        orientation = _annotated_orientation(reference, image)
+        pixels = resize_image(image.pixels, plan, recipe.kernel, recipe.padding())
+        encoded = ENCODERS[recipe.encoding](pixels, recipe.jpeg_quality)
+        identity = example_id(reference.key)
+        frame_size = displayed_size(orientation, plan.source_size)
+        features: dict[str, Value] = {
+            "image/encoded": encoded,
+            "image/format": recipe.encoding.encode(),
+            "image/height": np.array([plan.output_size[0]]),
+            "image/width": np.array([plan.output_size[1]]),
+            "image/unpadded/height": np.array([plan.resized_size[0]]),
+            "image/unpadded/width": np.array([plan.resized_size[1]]),
+            "image/source/height": np.array([frame_size[0]]),
+            "image/source/width": np.array([frame_size[1]]),
+            "image/filename": reference.source.encode("utf-8", "surrogateescape"),
+            "image/key/source": str(reference.key).encode("utf-8", "surrogateescape"),
+            "image/key/sha256": hashlib.sha256(encoded).hexdigest().encode(),
+            "image/source_id": str(identity).encode(),
+            "image/transform": stored_to_file(plan, orientation),
+        }
+        facts = Facts(
+            pixel_sums=sum_pixels(pixels[: plan.resized_size[0], : plan.resized_size[1]]),
+            stored_pixels=plan.output_size[0] * plan.output_size[1],
+            stored_size=plan.output_size,
+            source_size=plan.source_size,
+            labels=[],
+            boxes=None,
+            notes=image.notes,
+        )
+        if self.task == "classification":
+            self._add_label(reference, features, facts)
+        else:
+            self._add_boxes(reference, plan, orientation, features, facts)
+        return Record(
+            id=identity,
+            example=encode_example(features),
+            raw={"image/encoded": encoded} if recipe.encoding == "raw" else {},
+            facts=facts,
+        )
+
+    def _add_label(self, reference: Reference, features: dict[str, Value], facts: Facts) -> None:
+        if reference.label is None:
+            raise SourceError("annotation", "no class", "a classification example needs one")
+        label = self.labels.id_of(reference.label)
+        features["image/class/label"] = np.array([label])
+        features["image/class/text"] = reference.label.encode()
+        facts.labels.append(label)
+
+    def _add_boxes(
+        self,
+        reference: Reference,
+        plan: ResizePlan,
+        orientation: int,
+        features: dict[str, Value],
+        facts: Facts,
+    ) -> None:
+        boxes = reference.boxes or ()
+        placed = place_boxes(
+            np.array([(box.ymin, box.xmin, box.ymax, box.xmax) for box in boxes], np.float64).reshape(-1, 4),
+            np.array([np.nan if box.area is None else box.area for box in boxes], np.float64),
+            np.array([box.is_crowd for box in boxes], bool),
+            np.array([box.difficult for box in boxes], bool),
+            plan,
+            orientation,
+            self._policy,
+        )
+        kept = [boxes[index] for index in placed.kept]
+        ids = [self.labels.id_of(box.label) for box in kept]
+        features.update(_box_features(placed))
+        features["image/object/class/label"] = np.array(ids, np.int64)
+        features["image/object/class/text"] = [box.label.encode() for box in kept]
+        for name in ("is_crowd", "difficult", "truncated"):
+            features[f"image/object/{name}"] = np.array([getattr(box, name) for box in kept], np.int64)
+        if self.recipe.masks:
+            features["image/object/mask"] = [
+                encode_mask_png(stored_mask(box.mask, plan, orientation)) for box in kept
+            ]
+        facts.labels.extend(ids)
+        facts.boxes = len(kept)
+        facts.box_counts = placed.counts
+
+
+def _box_features(placed: PlacedBoxes) -> dict[str, NDArray[Any]]:
+    corners = ("ymin", "xmin", "ymax", "xmax")
+    features = {
+        f"image/object/bbox/{corner}": placed.boxes[:, column] for column, corner in enumerate(corners)
+    }
+    return {**features, "image/object/area": placed.area}
+
+
+def _annotated_orientation(reference: Reference, image: DecodedImage) -> int:
+    """The orientation that lies between the annotations and the displayed picture.
+
+    Annotations mostly refer to the pixels as the file stores them, and then follow its EXIF orientation.
+    Some tools annotate the picture as displayed; the size that they declare gives them away.
+    """
+    declared, stored = reference.declared_size, image.stored_size
+    displayed = displayed_size(image.orientation, stored)
+    if declared is None or declared == stored:
+        return image.orientation
+    if declared == displayed:
+        return 1
+    raise SourceError(
+        "annotation",
+        "declared size is not the picture's",
+        f"annotations say {declared[1]}x{declared[0]}, the picture is {stored[1]}x{stored[0]}",
+    )

@@ -1,0 +1,131 @@
+"""What goes into reading an image and what comes out: the options, the opened file, the decoded picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from halofeed.schemas.errors import SourceError, UsageError
+
+# uint8 or uint16; each docstring says the axes.
+Pixels = NDArray[Any]
+Size = tuple[int, int]
+
+MAX_PIXELS = 178_956_970
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """What the caller wants every picture turned into.
+
+    Args:
+        channels: 1 (grey: ITU-R BT.601 luma), 3 (red, green, blue) or 4 (with alpha; opaque where the file
+            has none).
+        dtype: "uint8" or "uint16"; the full range of the one maps to the full range of the other.
+        alpha: what happens to a file's alpha where channels is 1 or 3: "drop" keeps the stored colours,
+            "blend" puts them over `background`.
+        background: one grey or three red, green, blue values of 0 to 255, whatever the dtype.
+        max_pixels: a file that claims more pixels than this is refused before memory is taken for it.
+
+    >>> ReadOptions(channels=2)
+    Traceback (most recent call last):
+    halofeed.schemas.errors.UsageError: channels: expected 1, 3 or 4, got 2
+    """
+
+    channels: int = 3
+    dtype: str = "uint8"
+    alpha: str = "drop"
+    background: tuple[int, ...] = (0, 0, 0)
+    max_pixels: int = MAX_PIXELS
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("channels", (1, 3, 4)),
+            ("dtype", ("uint8", "uint16")),
+            ("alpha", ("drop", "blend")),
+        ):
+            if getattr(self, name) not in allowed:
+                *most, last = (str(value) for value in allowed)
+                expected = f"{', '.join(most)} or {last}"
+                raise UsageError(f"{name}: expected {expected}, got {getattr(self, name)}")
+        if len(self.background) not in (1, 3) or not all(0 <= value <= 255 for value in self.background):
+            raise UsageError(
+                f"background: expected one or three values of 0 to 255, got {self.background}; "
+                "write (255, 255, 255) for white"
+            )
+        if self.max_pixels < 1:
+            raise UsageError(f"max_pixels: expected at least 1, got {self.max_pixels}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodedImage:
+    """One picture, as the options asked for it.
+
+    Args:
+        pixels: [height, width, channel], C-contiguous, as displayed (the orientation is applied).
+        orientation: the EXIF orientation that the file said, 1 to 8; 1 where it said none or nonsense.
+        stored_size: (height, width) in the file, at full resolution, before the orientation.
+        format: the format's name in the table, such as "jpeg".
+        notes: what was done to the picture that someone might count, in the order it was done.
+    """
+
+    pixels: Pixels
+    orientation: int
+    stored_size: Size
+    format: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raster:
+    """What a format's decoder delivers.
+
+    Args:
+        pixels: [height, width, channel] as stored, uint8 or uint16; 1 channel is grey, 2 grey and alpha,
+            3 red, green, blue, 4 those and alpha (straight, not premultiplied).
+        notes: what the decoder did that someone might count.
+    """
+
+    pixels: Pixels
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedImage:
+    """A file whose header was read and whose pixels were not.
+
+    Args:
+        stored_size: (height, width) in the file.
+        orientation: EXIF orientation, 1 to 8.
+        load: from (grey is enough, the least stored (height, width) needed) to the pixels. Only a format
+            with a cheap way to less makes use of either.
+    """
+
+    stored_size: Size
+    orientation: int
+    load: Callable[[bool, Size], Raster]
+
+
+def undecodable(reason: str, detail: str = "") -> SourceError:
+    """The error of a file that cannot be decoded, for a reason that is the same for all with this fault."""
+    return SourceError("decode", reason, detail)
+
+
+def truncated(detail: str) -> SourceError:
+    """The error of a file whose end is missing."""
+    return undecodable("file is truncated", detail)
+
+
+def check_pixel_count(size: Size, max_pixels: int) -> None:
+    """Refuse an empty picture and one with more pixels than allowed; `size` is (height, width)."""
+    height, width = size
+    if height < 1 or width < 1:
+        raise undecodable("image has no pixels", f"{height} x {width} pixels (height x width)")
+    if height * width > max_pixels:
+        raise undecodable(
+            "more pixels than allowed",
+            f"{height} x {width} pixels (height x width), allowed are {max_pixels} in all",
+        )

@@ -1,0 +1,89 @@
+"""How a JPEG file is read: by libjpeg-turbo, at a reduced scale where less is needed, strict about damage."""
+
+from __future__ import annotations
+
+import simplejpeg
+from PIL import JpegImagePlugin
+
+from halofeed.prep.readers.image import OpenedImage, Pixels, Raster, Size, truncated, undecodable
+from halofeed.prep.readers.jpeg_markers import JpegHeader, read_jpeg_header, without_strays
+from halofeed.prep.readers.pillow import cmyk_to_rgb, decoder_failures, load_raster, open_with
+
+UNKNOWN_SAMPLING = "Could not determine subsampling level"
+SCALES = (8, 4, 2)
+
+
+def reduction(stored_size: Size, needed_size: Size) -> int:
+    """The largest of 1, 2, 4, 8 by which the decoder can divide both sides and still deliver `needed_size`.
+
+    Sizes are (height, width); the decoder rounds up.
+
+    >>> reduction((1200, 1800), (300, 400)), reduction((1200, 1800), (301, 400))
+    (4, 2)
+    """
+    (height, width), (needed_height, needed_width) = stored_size, needed_size
+    if needed_height >= height and needed_width >= width:
+        return 1
+    for scale in SCALES:
+        if -(-height // scale) >= needed_height and -(-width // scale) >= needed_width:
+            return scale
+    return 1
+
+
+def _failure(error: ValueError) -> Exception:
+    message = str(error)
+    if "Premature end of JPEG file" in message:
+        return truncated(message)
+    return undecodable("file is damaged", message)
+
+
+def _decode(data: bytes, colours: str, least: Size) -> Pixels:
+    pixels: Pixels = simplejpeg.decode_jpeg(
+        data, colours, min_height=least[0], min_width=least[1], strict=True
+    )
+    return pixels
+
+
+def _load_unusual_sampling(plain: bytes) -> Raster:
+    raster = load_raster(open_with(JpegImagePlugin.JpegImageFile, plain))
+    notes = (*raster.notes, "unusual JPEG sampling, damage would go unseen")
+    return Raster(pixels=raster.pixels, notes=notes)
+
+
+def _load(data: bytes, header: JpegHeader, grey_is_enough: bool, needed_size: Size) -> Raster:
+    components = len(header.sampling)
+    plain = without_strays(data, header) if header.stray_bytes else data
+    colours = "CMYK" if components == 4 else "GRAY" if components == 1 or grey_is_enough else "RGB"
+    scale = reduction(header.size, needed_size)
+    height, width = header.size
+    try:
+        pixels = _decode(plain, colours, (-(-height // scale), -(-width // scale)))
+    except ValueError as error:
+        if UNKNOWN_SAMPLING in str(error):
+            return _load_unusual_sampling(without_strays(data, header))
+        raise _failure(error) from error
+    notes = [f"decoded at 1/{scale}"] if scale > 1 else []
+    if colours == "CMYK":
+        # Adobe's convention, which every known writer of such files follows: 255 is no ink.
+        pixels = cmyk_to_rgb(255 - pixels)
+        notes.append("CMYK converted")
+    return Raster(pixels=pixels, notes=tuple(notes))
+
+
+def open_jpeg(data: bytes) -> OpenedImage:
+    """Open a JPEG file: baseline or progressive, Huffman or arithmetic; grey, YCbCr, RGB, CMYK or YCCK.
+
+    Grey from colour is the file's own luma where it stores luma and chroma (ITU-R BT.601, as JFIF says).
+    Of damage in the compressed data everything is an error that libjpeg warns of; where the components are
+    sampled so unusually that the fast decoder does not take them, Pillow reads the file, without warnings.
+
+    Raises:
+        SourceError: as `read_jpeg_header`; when loaded, also that the compressed data are damaged.
+    """
+    header = read_jpeg_header(data)
+
+    def load(grey_is_enough: bool, needed_size: Size) -> Raster:
+        with decoder_failures():
+            return _load(data, header, grey_is_enough, needed_size)
+
+    return OpenedImage(stored_size=header.size, orientation=header.orientation, load=load)

@@ -1,0 +1,132 @@
+"""Which formats are read, and how one file becomes a picture.
+
+A new format is one file beside this one and one line in FORMATS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from halofeed.prep.readers.bmp import open_bmp
+from halofeed.prep.readers.gif import open_gif
+from halofeed.prep.readers.image import (
+    DecodedImage,
+    OpenedImage,
+    ReadOptions,
+    Size,
+    check_pixel_count,
+    undecodable,
+)
+from halofeed.prep.readers.jpeg import open_jpeg
+from halofeed.prep.readers.pixels import apply_orientation, convert, swap_if_turned
+from halofeed.prep.readers.png import open_png
+from halofeed.prep.readers.tiff import open_tiff
+from halofeed.prep.readers.webp import open_webp
+
+# Name: (what the file's bytes begin with, how it is opened). A "." in a beginning stands for any byte.
+FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
+    "jpeg": ((b"\xff\xd8\xff",), open_jpeg),
+    "png": ((b"\x89PNG\r\n\x1a\n",), open_png),
+    "webp": ((b"RIFF....WEBP",), open_webp),
+    "tiff": ((b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), open_tiff),
+    "gif": ((b"GIF87a", b"GIF89a"), open_gif),
+    "bmp": ((b"BM",), open_bmp),
+}
+
+# What people have in image folders that is not read, so that the reject can say what it is.
+RECOGNISED = {
+    "a PNG picture with a damaged signature": (b"\x89PNG", b".PNG\r\n"),
+    "an AVIF or HEIC picture": (b"....ftypavif", b"....ftypheic", b"....ftypheix", b"....ftypmif1"),
+    "a JPEG 2000 picture": (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51"),
+    "a JPEG XL picture": (b"\xff\x0a", b"\0\0\0\x0cJXL "),
+    "a Photoshop document": (b"8BPS",),
+    "a PDF document": (b"%PDF",),
+    "a PostScript document": (b"%!PS",),
+    "a web page or XML": (b"<!DOCTYPE", b"<!doctype", b"<html", b"<HTML", b"<?xml", b"<svg"),
+    "a gzip archive": (b"\x1f\x8b",),
+    "a zip archive": (b"PK\x03\x04",),
+    "a Git LFS pointer; run `git lfs pull`": (b"version https://git-lfs",),
+}
+
+
+def _begins(data: bytes, pattern: bytes) -> bool:
+    head = data[: len(pattern)]
+    return len(head) == len(pattern) and all(p in (b, ord(".")) for b, p in zip(head, pattern, strict=True))
+
+
+def sniff(data: bytes) -> str:
+    """The format's name in FORMATS, by the file's first bytes.
+
+    Raises:
+        SourceError: the file is empty, or no format that is read.
+
+    >>> sniff(b"GIF89a...")
+    'gif'
+    """
+    if not data:
+        raise undecodable("file is empty")
+    for name, (beginnings, _) in FORMATS.items():
+        if any(_begins(data, beginning) for beginning in beginnings):
+            return name
+    for kind, beginnings in RECOGNISED.items():
+        if any(_begins(data, beginning) for beginning in beginnings):
+            raise undecodable("not an image format that is read", f"{kind}; read are {', '.join(FORMATS)}")
+    kind = f"begins with {data[:8].hex(' ')}"
+    raise undecodable("not an image format that is read", f"{kind}; read are {', '.join(FORMATS)}")
+
+
+def _open(data: bytes) -> tuple[str, OpenedImage]:
+    name = sniff(data)
+    return name, FORMATS[name][1](data)
+
+
+def read_size(data: bytes) -> Size:
+    """The (height, width) of an image as displayed, at full resolution, from its header alone.
+
+    Raises:
+        SourceError: as `read_image`, as far as the header shows it.
+    """
+    opened = _open(data)[1]
+    return swap_if_turned(opened.stored_size, opened.orientation)
+
+
+def read_image(
+    data: bytes, options: ReadOptions, needed_size: Callable[[int, int], Size] | None = None
+) -> DecodedImage:
+    """Decode a whole image file into the channels and depth that the options ask for, the right way up.
+
+    The format is found by the file's first bytes, never by a name. In this order: decoded at the file's own
+    depth (1, 2 and 4 bits and palettes expanded to 8, CMYK converted), turned upright, alpha dropped or
+    blended, colour converted to grey (ITU-R BT.601 luma) or grey repeated in three channels, the depth scaled
+    over its full range. Of several frames or pages the first is read. Colour profiles are not applied.
+
+    Args:
+        data: the file's bytes.
+        options: what is wanted.
+        needed_size: from the displayed (height, width) at full resolution to the (height, width) that later
+            steps make use of. A JPEG is then decoded at 1/2, 1/4 or 1/8 where that is not smaller, so that
+            `pixels` may be smaller than `stored_size`. Left out: always at full resolution.
+
+    Raises:
+        SourceError: stage `decode`: not an image, of a kind that is not read, damaged, cut off or too large.
+            A picture of which a part is missing is never returned.
+    """
+    name, opened = _open(data)
+    check_pixel_count(opened.stored_size, options.max_pixels)
+    displayed = swap_if_turned(opened.stored_size, opened.orientation)
+    needed = swap_if_turned(needed_size(*displayed) if needed_size else displayed, opened.orientation)
+    raster = opened.load(options.channels == 1, needed)
+    notes = list(raster.notes)
+    if not needed_size and raster.pixels.shape[:2] != opened.stored_size:
+        decoded = raster.pixels.shape[:2]
+        raise undecodable("file is damaged", f"header says {opened.stored_size}, decoded are {decoded}")
+    if opened.orientation != 1:
+        notes.append("orientation applied")
+    pixels, conversions = convert(apply_orientation(raster.pixels, opened.orientation), options)
+    return DecodedImage(
+        pixels=pixels,
+        orientation=opened.orientation,
+        stored_size=opened.stored_size,
+        format=name,
+        notes=(*notes, *conversions),
+    )

@@ -1,0 +1,226 @@
+"""Which options a conversion has: one frozen dataclass, from which the command line is made too."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from halofeed.prep.kernels import KERNELS
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.tasks import TASKS
+
+
+def option(default: Any, help: str, **more: Any) -> Any:
+    """A dataclass field that the command line offers as --its-name."""
+    return dataclasses.field(default=default, metadata={"help": help, **more})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything that decides the bytes of a converted data set, beside the sources and their labels.
+
+    Raises:
+        UsageError: with every option that is wrong or does not go with another.
+
+    >>> Recipe(layout="voc", resize="keep-aspect", min_dimension=640, max_dimension=640, pad=True).static_size()
+    (640, 640)
+    """
+
+    layout: str = option("", "how the source is laid out (`halofeed convert --help-layouts` explains each)")
+    task: str | None = option(
+        None, "what the records are for; default: the layout's own", choices=tuple(TASKS)
+    )
+    box_origin: int = option(
+        1, "the first pixel's number in VOC files: 1 as VOC has it, 0 as some tools write", choices=(0, 1)
+    )
+
+    resize: str = option(
+        "fixed-shape",
+        "fixed-shape stretches to --height x --width; keep-aspect scales into --min-dimension, --max-dimension; "
+        "none leaves the size alone",
+        choices=("fixed-shape", "keep-aspect", "none"),
+    )
+    height: int = option(300, "rows of a fixed shape")
+    width: int = option(300, "columns of a fixed shape")
+    min_dimension: int = option(600, "keep-aspect: the shorter side is scaled to this ...")
+    max_dimension: int = option(1024, "keep-aspect: ... unless the longer side would pass this")
+    pad: bool = option(False, "keep-aspect: pad to max x max at the bottom and right")
+    pad_value: tuple[int, ...] = option(
+        (0,), "what padding holds, one value or one per channel, e.g. 124,116,104"
+    )
+    kernel: str = option(
+        "antialias",
+        "how pixels are interpolated; tf1-* and tf2-* give TensorFlow's own pixels",
+        choices=tuple(KERNELS),
+    )
+
+    channels: int = option(3, "1 grey, 3 colour, 4 colour and alpha", choices=(1, 3, 4))
+    store: str = option(
+        "uint8",
+        "stored depth: uint8 scales 16-bit sources down, uint16 keeps them",
+        choices=("uint8", "uint16"),
+    )
+    alpha: str = option(
+        "drop", "transparency: drop ignores it, blend puts --background behind it", choices=("drop", "blend")
+    )
+    background: tuple[int, ...] = option((0, 0, 0), "the colour behind transparent pixels, 0 to 255")
+    max_pixels: int = option(178_956_970, "a source with more pixels is rejected before it is decoded")
+
+    encoding: str = option(
+        "raw",
+        "how the image is stored: raw is the fastest to load, jpeg the smallest",
+        choices=("raw", "jpeg", "png"),
+    )
+    jpeg_quality: int = option(95, "quality of stored JPEGs, 1 to 100")
+
+    max_boxes: int = option(
+        100, "static number of boxes that the loader pads to; the report says what it cuts"
+    )
+    boxes_outside: Literal["clip", "drop", "fail"] = option(
+        "clip", "boxes that leave the picture", choices=("clip", "drop", "fail")
+    )
+    boxes_zero_area: Literal["drop", "keep", "fail"] = option(
+        "drop", "boxes without height or width", choices=("drop", "keep", "fail")
+    )
+    boxes_crowd: Literal["keep", "drop"] = option(
+        "keep", "boxes that stand for a crowd (kept ones are flagged)", choices=("keep", "drop")
+    )
+    boxes_difficult: Literal["keep", "drop"] = option(
+        "keep", "boxes flagged as difficult", choices=("keep", "drop")
+    )
+    masks: bool = option(False, "carry the objects' masks (COCO) as one PNG each")
+
+    shards: int = option(1, "files per split")
+    split_shares: tuple[str, ...] = option(
+        (),
+        "split by a stable hash of the group, e.g. train=0.8,validation=0.1,test=0.1; default: the source's",
+    )
+    split_seed: int = option(0, "another seed gives another split by hash")
+    group_pattern: str | None = option(
+        None, "regular expression with one (group) in the source's path: what must not be divided over splits"
+    )
+
+    def __post_init__(self) -> None:
+        if problems := self._problems():
+            raise UsageError("\n".join(problems))
+
+    def _problems(self) -> list[str]:
+        found = []
+        for field in dataclasses.fields(self):
+            value, choices = getattr(self, field.name), field.metadata.get("choices")
+            if choices and value is not None and value not in choices:
+                known = ", ".join(map(str, choices))
+                found.append(f"{flag(field.name)} {value!r}: expected one of {known}")
+        for name in (
+            "height",
+            "width",
+            "min_dimension",
+            "max_dimension",
+            "max_pixels",
+            "max_boxes",
+            "shards",
+        ):
+            if getattr(self, name) < 1:
+                found.append(f"{flag(name)} {getattr(self, name)}: expected 1 or more")
+        if self.shards > 99_999:
+            found.append(
+                f"--shards {self.shards}: expected at most 99,999, which is what fits the file names"
+            )
+        if self.resize == "keep-aspect" and self.min_dimension > self.max_dimension:
+            found.append(
+                f"--min-dimension {self.min_dimension} is more than --max-dimension {self.max_dimension}; swap them"
+            )
+        if self.pad and self.resize != "keep-aspect":
+            found.append(f"--pad goes with --resize keep-aspect, not with {self.resize}")
+        static = self.resize == "fixed-shape" or self.pad
+        if self.encoding == "raw" and not static:
+            found.append(
+                f"--encoding raw needs one size for all, and --resize {self.resize} without padding has none; "
+                "add --pad (keep-aspect), or take --encoding jpeg or png and let the loader pad"
+            )
+        if self.encoding == "jpeg" and (self.store != "uint8" or self.channels == 4):
+            found.append("--encoding jpeg holds 8 bits and 1 or 3 channels; take png or raw")
+        if not 1 <= self.jpeg_quality <= 100:
+            found.append(f"--jpeg-quality {self.jpeg_quality}: expected 1 to 100")
+        if len(self.pad_value) not in (1, self.channels):
+            found.append(f"--pad-value: expected 1 or {self.channels} values, got {len(self.pad_value)}")
+        limit = 255 if self.store == "uint8" else 65_535
+        if any(not 0 <= value <= limit for value in self.pad_value):
+            found.append(f"--pad-value {','.join(map(str, self.pad_value))}: expected 0 to {limit}")
+        if len(self.background) not in (1, 3) or any(not 0 <= value <= 255 for value in self.background):
+            found.append(
+                f"--background {','.join(map(str, self.background))}: expected 1 or 3 values from 0 to 255"
+            )
+        if self.group_pattern is not None:
+            try:
+                groups = re.compile(self.group_pattern).groups
+            except re.error as error:
+                found.append(f"--group-pattern {self.group_pattern!r}: not a regular expression: {error}")
+            else:
+                if groups != 1:
+                    found.append(
+                        f"--group-pattern {self.group_pattern!r}: expected one (group), found {groups}"
+                    )
+        return found
+
+    def static_size(self) -> tuple[int, int] | None:
+        """The (height, width) of every stored image, or None where the recipe does not fix it."""
+        if self.resize == "fixed-shape":
+            return self.height, self.width
+        return (self.max_dimension, self.max_dimension) if self.pad else None
+
+    def padding(self) -> tuple[int, ...]:
+        """What padding holds, per channel."""
+        return self.pad_value * (self.channels // len(self.pad_value))
+
+    def backdrop(self) -> tuple[int, ...]:
+        """The colour behind transparent pixels: red, green, blue."""
+        return self.background * (3 // len(self.background))
+
+    def shares(self) -> dict[str, float]:
+        """--split-shares as numbers: {"train": 0.8, ...}."""
+        found = {}
+        for part in self.split_shares:
+            name, _, share = part.partition("=")
+            try:
+                found[name] = float(share)
+            except ValueError as error:
+                raise UsageError(f"--split-shares {part!r}: expected name=share, e.g. train=0.8") from error
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            field.name: list(value) if isinstance(value := getattr(self, field.name), tuple) else value
+            for field in dataclasses.fields(self)
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Recipe:
+        """The recipe of a manifest."""
+        return cls(**{key: _option_value(value) for key, value in document.items()})
+
+    def difference(self, other: Mapping[str, Any]) -> list[str]:
+        """Where this recipe and another's JSON form differ, one readable line each."""
+        ours = self.to_json()
+        return [
+            f"{flag(key)}: was {other.get(key)!r}, now {ours.get(key)!r}"
+            for key in dict.fromkeys([*ours, *other])
+            if ours.get(key) != other.get(key)
+        ]
+
+
+def _option_value(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def flag(name: str) -> str:
+    """The command line's spelling of an option.
+
+    >>> flag("max_boxes")
+    '--max-boxes'
+    """
+    return "--" + name.replace("_", "-")

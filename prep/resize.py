@@ -1,0 +1,239 @@
+"""How large an image becomes, and where each of its points goes: plans on shapes, and affines between grids.
+
+A source image passes through three grids of pixels; every point is (y, x) with the origin at the corner of
+the first pixel, so that pixel i covers [i, i + 1):
+
+    file            displayed              stored
+    ┌──────┐        ┌────┐                 ┌───────┬───┐
+    │      │  EXIF  │    │   resize, pad   │resized│pad│
+    └──────┘ ─────> │    │ ──────────────> ├───────┘   │
+                    └────┘                 └───────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from halofeed.schemas.errors import SourceError, UsageError
+
+Size = tuple[int, int]
+Affine = npt.NDArray[np.float64]
+"""float64 [6], row-major [2, 3]: (y, x) = A @ (y, x, 1)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResizePlan:
+    """The three sizes of one image, each (height, width) in pixels.
+
+    Args:
+        source_size: as displayed, which is after the EXIF orientation.
+        resized_size: after resizing, before padding.
+        output_size: after padding at the bottom and right.
+    """
+
+    source_size: Size
+    resized_size: Size
+    output_size: Size
+
+    def __post_init__(self) -> None:
+        for name in ("source_size", "resized_size", "output_size"):
+            if min(getattr(self, name)) < 1:
+                raise UsageError(f"{name}: expected sides of at least 1 pixel, got {getattr(self, name)}")
+        if any(out < resized for out, resized in zip(self.output_size, self.resized_size, strict=True)):
+            raise UsageError(
+                f"output_size {self.output_size} is smaller than resized_size {self.resized_size}"
+            )
+
+
+def plan_fixed_shape(source_size: Size, height: int, width: int) -> ResizePlan:
+    """Stretches the image to (height, width), whatever its aspect (fixed_shape_resizer of the TF OD API)."""
+    if height < 1 or width < 1:
+        raise UsageError(f"fixed-shape: expected a height and width of at least 1, got {height} and {width}")
+    return ResizePlan(source_size=source_size, resized_size=(height, width), output_size=(height, width))
+
+
+def keep_aspect_sizes(
+    heights: npt.ArrayLike, widths: npt.ArrayLike, min_dimension: int, max_dimension: int
+) -> npt.NDArray[np.int64]:
+    """Sizes that keep_aspect_ratio_resizer of the TF OD API gives, for many images at once.
+
+    The image is scaled, up or down, by the largest factor at which the shorter side is at most
+    `min_dimension` and the longer at most `max_dimension`. All arithmetic is float32 and rounding is half
+    to even, as in `tf.compat.v1.image.resize(preserve_aspect_ratio=True)`: in float64 the
+    example below is 666 high.
+
+    Args:
+        heights, widths: integers of any shapes [...] that broadcast.
+
+    Returns:
+        int64 [..., 2]: (height, width) before padding; 0 where a side rounds to nothing.
+
+    >>> keep_aspect_sizes(73, 146, 800, 1333).tolist()
+    [667, 1333]
+    """
+    if min_dimension < 1 or min_dimension > max_dimension:
+        raise UsageError(
+            f"keep-aspect: expected 1 <= min_dimension <= max_dimension, got {min_dimension}, {max_dimension}"
+        )
+    height, width = np.broadcast_arrays(np.asarray(heights, np.float32), np.asarray(widths, np.float32))
+    short, long = np.float32(min_dimension), np.float32(max_dimension)
+    landscape = height < width
+    scale = np.minimum(np.where(landscape, short, long) / height, np.where(landscape, long, short) / width)
+    return np.stack([np.rint(scale * height), np.rint(scale * width)], axis=-1).astype(np.int64)
+
+
+def plan_keep_aspect(source_size: Size, min_dimension: int, max_dimension: int, pad: bool) -> ResizePlan:
+    """Scales the image without distortion, and with `pad` fills it up to (max_dimension, max_dimension).
+
+    Raises:
+        UsageError: min_dimension is below 1 or above max_dimension.
+        SourceError: the image is so long and thin that its shorter side would round to 0 pixels.
+
+    >>> plan_keep_aspect((480, 640), 600, 1024, pad=True).resized_size
+    (600, 800)
+    """
+    if min(source_size) < 1:
+        raise UsageError(f"source_size: expected sides of at least 1 pixel, got {source_size}")
+    height, width = (int(side) for side in keep_aspect_sizes(*source_size, min_dimension, max_dimension))
+    if min(height, width) < 1:
+        raise SourceError(
+            "resize",
+            "image is too long and thin",
+            f"{source_size[0]}×{source_size[1]} at {min_dimension}/{max_dimension} becomes {height}×{width}; "
+            "crop it, or use fixed-shape",
+        )
+    output = (max_dimension, max_dimension) if pad else (height, width)
+    return ResizePlan(source_size=source_size, resized_size=(height, width), output_size=output)
+
+
+def plan_unchanged(source_size: Size) -> ResizePlan:
+    """Keeps the image as it is displayed."""
+    return ResizePlan(source_size=source_size, resized_size=source_size, output_size=source_size)
+
+
+RESIZERS: Final[Mapping[str, Callable[..., ResizePlan]]] = {
+    "fixed-shape": plan_fixed_shape,
+    "keep-aspect": plan_keep_aspect,
+    "none": plan_unchanged,
+}
+
+
+def resizer(name: str) -> Callable[..., ResizePlan]:
+    """The planning function of a resizer; UsageError lists the known names."""
+    if name not in RESIZERS:
+        raise UsageError(f"resizer {name!r} is not known; choose from {', '.join(RESIZERS)}")
+    return RESIZERS[name]
+
+
+def stored_to_displayed(plan: ResizePlan) -> Affine:
+    """The affine from stored points to displayed ones; padding at the bottom and right moves nothing.
+
+    >>> stored_to_displayed(plan_fixed_shape((480, 640), 240, 160)).tolist()
+    [2.0, 0.0, 0.0, 0.0, 4.0, 0.0]
+    """
+    (source_height, source_width), (height, width) = plan.source_size, plan.resized_size
+    return np.array([source_height / height, 0, 0, 0, source_width / width, 0], np.float64)
+
+
+def displayed_size(orientation: int, file_size: Size) -> Size:
+    """The size after an EXIF orientation is applied; orientations 5 to 8 swap the sides (its own inverse)."""
+    _check_orientation(orientation)
+    return (file_size[1], file_size[0]) if orientation >= 5 else file_size
+
+
+def displayed_to_file(orientation: int, file_size: Size) -> Affine:
+    """The affine from displayed points to points in the file's own grid, before its EXIF orientation.
+
+    Args:
+        orientation: 1 to 8, tag 0x0112 of EXIF 2.3.
+        file_size: (height, width) of the pixels as the file holds them.
+
+    Raises:
+        UsageError: another orientation; treat such a file as orientation 1, as viewers do.
+    """
+    _check_orientation(orientation)
+    height, width = (float(side) for side in file_size)
+    rows: dict[int, list[float]] = {
+        1: [1, 0, 0, 0, 1, 0],
+        2: [1, 0, 0, 0, -1, width],
+        3: [-1, 0, height, 0, -1, width],
+        4: [-1, 0, height, 0, 1, 0],
+        5: [0, 1, 0, 1, 0, 0],
+        6: [0, -1, height, 1, 0, 0],
+        7: [0, -1, height, -1, 0, width],
+        8: [0, 1, 0, -1, 0, width],
+    }
+    return np.array(rows[orientation], np.float64)
+
+
+def stored_to_file(plan: ResizePlan, orientation: int = 1) -> Affine:
+    """The affine that a record keeps as `image/transform`: stored points to points in the source file."""
+    file_size = displayed_size(orientation, plan.source_size)
+    return compose(displayed_to_file(orientation, file_size), stored_to_displayed(plan))
+
+
+def compose(second: Affine, first: Affine) -> Affine:
+    """The affine that does `first`, then `second`.
+
+    >>> compose(np.array([2.0, 0, 0, 0, 2, 0]), np.array([1.0, 0, 5, 0, 1, 7])).tolist()
+    [2.0, 0.0, 10.0, 0.0, 2.0, 14.0]
+    """
+    outer, inner = _matrix(second), _matrix(first)
+    product = outer[:, :2] @ inner
+    product[:, 2] += outer[:, 2]
+    return np.asarray(product, np.float64).reshape(6)
+
+
+def invert(affine: Affine) -> Affine:
+    """The affine that undoes `affine`; UsageError where that is flat, so that nothing can."""
+    matrix = _matrix(affine)
+    (a, b), (c, d) = matrix[:, :2].tolist()
+    determinant = a * d - b * c
+    if determinant == 0:
+        raise UsageError(
+            f"affine {matrix.reshape(6).tolist()} maps the plane to a line and cannot be inverted"
+        )
+    inverse = np.array([[d, -b], [-c, a]], np.float64) / determinant
+    return np.column_stack([inverse, -inverse @ matrix[:, 2]]).reshape(6)
+
+
+def apply(affine: Affine, points: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Maps points float64 [..., 2], each (y, x), to float64 [..., 2]."""
+    matrix = _matrix(affine)
+    return np.asarray(points, np.float64) @ matrix[:, :2].T + matrix[:, 2]
+
+
+def apply_to_boxes(affine: Affine, boxes: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Maps boxes [..., 4] (ymin, xmin, ymax, xmax); a flip or quarter turn leaves min below max.
+
+    Raises:
+        UsageError: the affine shears or turns by other than a quarter, which makes no box of a box.
+    """
+    matrix = _matrix(affine)
+    if not (matrix[0, 1] == matrix[1, 0] == 0 or matrix[0, 0] == matrix[1, 1] == 0):
+        raise UsageError(
+            f"affine {matrix.reshape(6).tolist()} shears; boxes only follow scales and quarter turns"
+        )
+    corners = np.asarray(boxes, np.float64)
+    first, second = apply(affine, corners[..., :2]), apply(affine, corners[..., 2:])
+    return np.concatenate([np.minimum(first, second), np.maximum(first, second)], axis=-1)
+
+
+def area_factor(affine: Affine) -> float:
+    """By how much the affine enlarges areas."""
+    matrix = _matrix(affine)
+    return float(abs(matrix[0, 0] * matrix[1, 1] - matrix[0, 1] * matrix[1, 0]))
+
+
+def _matrix(affine: Affine) -> npt.NDArray[np.float64]:
+    return np.asarray(affine, np.float64).reshape(2, 3)
+
+
+def _check_orientation(orientation: int) -> None:
+    if not 1 <= orientation <= 8:
+        raise UsageError(f"EXIF orientation: expected 1 to 8, got {orientation}")

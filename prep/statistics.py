@@ -1,0 +1,200 @@
+"""What a conversion counts, per record, and how counts are put together.
+
+Everything is a sum of integers, so that the parts may be merged in any grouping and give the same totals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+_CHUNK_PIXELS = 1 << 24
+"""OpenCV counts in float32, which is exact up to here."""
+
+
+@dataclass(kw_only=True)
+class PixelSums:
+    """Per channel: pixels, sum, sum of squares, and a histogram of 256 bins (16-bit values by their high byte)."""
+
+    count: int = 0
+    sum: NDArray[np.int64] | None = None
+    sum_squares: NDArray[np.int64] | None = None
+    histogram: NDArray[np.int64] | None = None
+
+    def add(
+        self, histogram: NDArray[np.int64], count: int, sums: NDArray[np.int64], squares: NDArray[np.int64]
+    ) -> None:
+        """Add one picture's sums."""
+        if self.sum is None or self.sum_squares is None or self.histogram is None:
+            self.sum, self.sum_squares, self.histogram = sums.copy(), squares.copy(), histogram.copy()
+        else:
+            self.sum += sums
+            self.sum_squares += squares
+            self.histogram += histogram
+        self.count += count
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values, one entry per channel."""
+        if self.sum is None or self.sum_squares is None or self.histogram is None:
+            return {"count": 0, "sum": [], "sum_squares": [], "histogram": []}
+        return {
+            "count": self.count,
+            "sum": self.sum.tolist(),
+            "sum_squares": self.sum_squares.tolist(),
+            "histogram": self.histogram.tolist(),
+        }
+
+
+def sum_pixels(pixels: NDArray[Any]) -> tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64]]:
+    """The histogram, count, sums and sums of squares of uint8 or uint16 pixels [height, width, channel]."""
+    height, width, channels = pixels.shape
+    rows = max(1, _CHUNK_PIXELS // max(1, width))
+    histogram = np.zeros((channels, 256), np.int64)
+    if pixels.dtype == np.uint8:
+        for top in range(0, height, rows):
+            part = pixels[top : top + rows]
+            for channel in range(channels):
+                counted = cv2.calcHist([part], [channel], None, [256], [0, 256])
+                histogram[channel] += counted.ravel().astype(np.int64)
+        values = np.arange(256, dtype=np.int64)
+        return histogram, height * width, histogram @ values, histogram @ values**2
+    flat = pixels.reshape(-1, channels)
+    for channel in range(channels):
+        histogram[channel] = np.bincount(flat[:, channel] >> 8, minlength=256)
+    wide = flat.astype(np.int64)
+    return histogram, height * width, wide.sum(0), (wide**2).sum(0)
+
+
+def bin_side(side: int) -> int:
+    """A side length rounded to 5 significant bits, so that few distinct sizes are kept.
+
+    >>> bin_side(31), bin_side(533), bin_side(4032)
+    (31, 528, 4096)
+    """
+    step = max(1, 1 << (side.bit_length() - 5))
+    return (side + step // 2) // step * step
+
+
+@dataclass(kw_only=True)
+class Facts:
+    """What is counted of one record."""
+
+    pixel_sums: tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64]]
+    stored_pixels: int
+    stored_size: tuple[int, int]
+    source_size: tuple[int, int]
+    labels: list[int]
+    boxes: int | None
+    box_counts: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Statistics:
+    """The sums over the records of a shard."""
+
+    max_boxes: int
+    records: int = 0
+    pixels: PixelSums = field(default_factory=PixelSums)
+    stored_pixels: int = 0
+    labels: Counter[int] = field(default_factory=Counter)
+    boxes_per_image: Counter[int] = field(default_factory=Counter)
+    boxes: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    source_sizes: Counter[str] = field(default_factory=Counter)
+    aspect_ratios: Counter[str] = field(default_factory=Counter)
+    largest: tuple[int, int] = (0, 0)
+
+    def add(self, facts: Facts) -> None:
+        """Count one record."""
+        self.records += 1
+        self.pixels.add(*facts.pixel_sums)
+        self.stored_pixels += facts.stored_pixels
+        self.labels.update(facts.labels)
+        if facts.boxes is not None:
+            self.boxes_per_image[facts.boxes] += 1
+        self.boxes.update(facts.box_counts)
+        self.notes.update(facts.notes)
+        height, width = facts.source_size
+        self.source_sizes[f"{bin_side(height)}x{bin_side(width)}"] += 1
+        self.aspect_ratios[f"{round(20 * width / height) / 20:.2f}"] += 1
+        self.largest = (
+            max(self.largest[0], facts.stored_size[0]),
+            max(self.largest[1], facts.stored_size[1]),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values; `merge_statistics` adds several of these."""
+        over = {count: images for count, images in self.boxes_per_image.items() if count > self.max_boxes}
+        return {
+            "records": self.records,
+            "pixels": self.pixels.to_json(),
+            "padding": {
+                "stored_pixels": self.stored_pixels,
+                "padded_pixels": self.stored_pixels - self.pixels.count,
+            },
+            "labels": _sorted(self.labels),
+            "boxes_per_image": _sorted(self.boxes_per_image),
+            "boxes": _sorted(self.boxes),
+            "cut": {
+                "images": sum(over.values()),
+                "boxes": sum((count - self.max_boxes) * images for count, images in over.items()),
+            },
+            "notes": _sorted(self.notes),
+            "source_sizes": _sorted(self.source_sizes),
+            "aspect_ratios": _sorted(self.aspect_ratios),
+            "largest": list(self.largest),
+        }
+
+
+def _sorted(counts: Mapping[Any, int]) -> dict[str, int]:
+    return {str(key): counts[key] for key in sorted(counts) if counts[key]}
+
+
+def merge_statistics(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The statistics of several shards together.
+
+    >>> merge_statistics([{"a": 1, "b": {"x": [1, 2]}}, {"a": 2, "b": {"x": [3, 4], "y": 1}}])
+    {'a': 3, 'b': {'x': [4, 6], 'y': 1}}
+    """
+    total: dict[str, Any] = {}
+    for part in parts:
+        total = {key: _merge(key, total.get(key), part.get(key)) for key in dict.fromkeys([*total, *part])}
+    return total
+
+
+def _merge(key: str, a: Any, b: Any) -> Any:
+    if a is None or b is None or a == [] or b == []:
+        return b if a is None or a == [] else a
+    if key == "largest":
+        return [max(pair) for pair in zip(a, b, strict=True)]
+    if isinstance(a, Mapping):
+        merged = {name: _merge(name, a.get(name), b.get(name)) for name in dict.fromkeys([*a, *b])}
+        return (
+            dict(sorted(merged.items(), key=_natural))
+            if key not in ("pixels", "padding", "cut", "")
+            else merged
+        )
+    if isinstance(a, list):
+        return [_merge("", x, y) for x, y in zip(a, b, strict=True)]
+    return a + b
+
+
+def _natural(item: tuple[str, Any]) -> tuple[int, int, str]:
+    name = item[0]
+    return (0, int(name), "") if name.isdecimal() else (1, 0, name)
+
+
+def mean_and_deviation(statistics: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+    """Per channel the mean and standard deviation of the pixels, padding left out, from the exact sums."""
+    pixels = statistics["pixels"]
+    count = pixels["count"]
+    means = [total / count for total in pixels["sum"]]
+    variances = [square / count - mean**2 for square, mean in zip(pixels["sum_squares"], means, strict=True)]
+    return means, [max(0.0, variance) ** 0.5 for variance in variances]

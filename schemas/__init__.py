@@ -1,0 +1,1 @@
+"""The contract between writer and reader: standard library, NumPy and google-crc32c only."""

@@ -1,0 +1,81 @@
+"""Which errors halofeed raises.
+
+HalofeedError
+├── UsageError          the caller asked for something impossible (exit code 2); also a ValueError
+│   └── PartitionError  a partition that the mesh, the batch or the rules refuse
+├── SourceError         one input cannot be converted; the job writes it to rejected.jsonl and goes on
+├── AnnotationsError    the annotations as a whole cannot be used (unknown label, duplicate id)
+├── ManifestError       a manifest is missing, of another version, or wrong; lists every problem
+├── CorruptFileError    bytes on disk are not what was written
+└── JobError            the conversion as a whole failed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class HalofeedError(Exception):
+    """Base of every error that halofeed raises on purpose; `exit_code` is the command line's."""
+
+    exit_code = 1
+
+
+class UsageError(HalofeedError, ValueError):
+    """The caller asked for something that cannot be: a wrong option, name or combination."""
+
+    exit_code = 2
+
+
+class PartitionError(UsageError):
+    """A partition breaks a rule of `halofeed.schemas.partition`."""
+
+
+class SourceError(HalofeedError):
+    """One input cannot be converted.
+
+    Args:
+        stage: where it failed: selection, annotation, read, decode, resize, boxes, encode.
+        reason: a short phrase that is the same for every input with this fault, to be counted.
+        detail: what is particular to this input.
+
+    >>> print(SourceError("decode", "file is truncated", "8 bytes missing"))
+    decode: file is truncated (8 bytes missing)
+    """
+
+    def __init__(self, stage: str, reason: str, detail: str = "") -> None:
+        super().__init__(stage, reason, detail)
+        self.stage, self.reason, self.detail = stage, reason, detail
+
+    def __str__(self) -> str:
+        return f"{self.stage}: {self.reason}" + (f" ({self.detail})" if self.detail else "")
+
+
+class AnnotationsError(HalofeedError):
+    """The annotations as a whole cannot be used."""
+
+
+class ManifestError(HalofeedError):
+    """A manifest that cannot be used; `problems` holds every (path in the document, what is wrong).
+
+    >>> print(ManifestError("manifest.json", [("splits.train.records", "expected an integer, got 'x'")]))
+    manifest.json: 1 problem
+      splits.train.records: expected an integer, got 'x'
+    """
+
+    def __init__(self, where: str, problems: Iterable[tuple[str, str]]) -> None:
+        self.where, self.problems = where, tuple(problems)
+        super().__init__(where, self.problems)
+
+    def __str__(self) -> str:
+        count = len(self.problems)
+        lines = [f"{self.where}: {count} problem" + ("s" if count != 1 else "")]
+        return "\n".join(lines + [f"  {path}: {message}" for path, message in self.problems])
+
+
+class CorruptFileError(HalofeedError):
+    """Bytes on disk are not what was written; the message names file, offset and record."""
+
+
+class JobError(HalofeedError):
+    """The conversion as a whole failed."""

@@ -1,0 +1,87 @@
+"""What one array of an example is: its name, dtype, axes, shape and encoding."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+ENCODINGS = {
+    "raw": "fixed-size little-endian bytes, the fast path",
+    "jpeg": "a JPEG file",
+    "png": "a PNG file",
+    "value": "exactly as many numbers as the shape says",
+    "list": "any number of numbers, padded along the first axis with `fill` when loaded",
+    "text": "UTF-8 text",
+    "png_list": "any number of PNG files, one per object",
+}
+AXES = ("depth", "height", "width", "channel", "box", "coordinate", "row", "column")
+DTYPES = ("uint8", "uint16", "int16", "int32", "int64", "float32", "float64", "bool", "str", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One array of an example.
+
+    Args:
+        name: the loader's key.
+        keys: the tf.train.Example keys that hold it; several are stacked along a new last axis.
+        dtype: as the loader gives it.
+        axes: a name per axis, without the batch.
+        shape: the static size per axis. Of an image stored without padding it is the largest of the data set,
+            to which the loader pads.
+        encoding: one of `ENCODINGS`.
+        fill: what pads a list, or an image stored without padding.
+        optional: loaded only on request (`include=`).
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    dtype: str
+    axes: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    encoding: str
+    fill: tuple[float, ...] = (0,)
+    optional: bool = False
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Every (attribute, what is wrong with it)."""
+        found = []
+        if not self.name:
+            found.append(("name", "expected a name, got an empty one"))
+        if not self.keys or not all(self.keys):
+            found.append(
+                ("keys", f"expected at least one tf.train.Example key and no empty one, got {self.keys}")
+            )
+        if self.dtype not in DTYPES:
+            found.append(("dtype", f"expected one of {', '.join(DTYPES)}, got {self.dtype!r}"))
+        if self.encoding not in ENCODINGS:
+            found.append(("encoding", f"expected one of {', '.join(ENCODINGS)}, got {self.encoding!r}"))
+        if unknown := [axis for axis in self.axes if axis not in AXES]:
+            found.append(("axes", f"expected some of {', '.join(AXES)}, got {', '.join(unknown)}"))
+        if len(self.axes) != len(self.shape):
+            found.append(("shape", f"expected {len(self.axes)} sizes for axes {self.axes}, got {self.shape}"))
+        if any(size < 1 for size in self.shape):
+            found.append(("shape", f"expected sizes of 1 and more, got {self.shape}"))
+        if self.encoding in ("raw", "jpeg", "png") and self.dtype in ("str", "bool"):
+            found.append(
+                ("dtype", f"expected a number's for the encoding {self.encoding}, got {self.dtype!r}")
+            )
+        if self.encoding == "list" and not self.shape:
+            found.append(("shape", "expected at least one size for a list, got none"))
+        if not self.fill or not all(math.isfinite(value) for value in self.fill):
+            found.append(("fill", f"expected at least one number, all finite, got {self.fill}"))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "name": self.name,
+            "keys": list(self.keys),
+            "dtype": self.dtype,
+            "axes": list(self.axes),
+            "shape": list(self.shape),
+            "encoding": self.encoding,
+            "fill": [int(value) if value == int(value) else value for value in self.fill],
+            "optional": self.optional,
+        }

@@ -1,0 +1,108 @@
+"""Which number identifies an example, and which shard that number falls into."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from array import array
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from halofeed.schemas.errors import AnnotationsError, UsageError
+
+ID_LIMIT = 2**63
+SHARD_LIMIT = 2**32
+_CANONICAL_DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}")
+_MASK = 2**64 - 1
+_SHOWN = 10
+
+
+def example_id(key: str | int) -> int:
+    """The id of the example that the source calls `key`: an integer from 0 to 2**63 - 1.
+
+    An integer in that range, or its plain decimal string, is itself; anything else is the first 63 bits of
+    the SHA-256 of its UTF-8 text.
+
+    >>> example_id(408805), example_id("408805")
+    (408805, 408805)
+    >>> example_id("007") == example_id("7"), example_id("train/hat/a.jpg")
+    (False, 7984840532960644906)
+    """
+    text = str(key)
+    if _CANONICAL_DECIMAL.fullmatch(text) and int(text) < ID_LIMIT:
+        return int(text)
+    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def mix(number: int) -> int:
+    """The SplitMix64 finalizer of a 64-bit number, a bijection (Steele, Lea, Flood, OOPSLA 2014).
+
+    >>> hex(mix(0)), hex(mix(1))
+    ('0xe220a8397b1dcdaf', '0x910a2dec89025cc1')
+    """
+    mixed = (number + 0x9E3779B97F4A7C15) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+    return mixed ^ (mixed >> 31)
+
+
+def shard_of(identity: int, shard_count: int) -> int:
+    """The shard, from 0 to shard_count - 1, that an example id belongs to.
+
+    >>> [shard_of(number, 4) for number in range(8)]
+    [3, 2, 2, 0, 1, 1, 2, 1]
+    """
+    _check_shard_count(shard_count)
+    return ((mix(identity) >> 32) * shard_count) >> 32
+
+
+def shards_of(identities: npt.ArrayLike, shard_count: int) -> npt.NDArray[np.int64]:
+    """`shard_of` of many ids at once, int64 of the same shape."""
+    _check_shard_count(shard_count)
+    mixed: Any = np.asarray(identities).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed = mixed ^ (mixed >> np.uint64(31))
+    shards = ((mixed >> np.uint64(32)) * np.uint64(shard_count)) >> np.uint64(32)
+    return np.asarray(shards, dtype=np.int64)
+
+
+def _check_shard_count(shard_count: int) -> None:
+    if not 1 <= shard_count < SHARD_LIMIT:
+        raise UsageError(f"shard count: expected 1 to {SHARD_LIMIT - 1}, got {shard_count}")
+
+
+def check_unique_ids(list_keys: Callable[[], Iterable[tuple[str | int, str]]]) -> int:
+    """Refuse two sources with one id; returns how many sources there are.
+
+    Holds 8 bytes a source. The sources' names are listed a second time only where an id came twice.
+
+    Args:
+        list_keys: gives every (key, source name), the same ones each time it is called.
+
+    Raises:
+        AnnotationsError: naming both sources of each id that came twice.
+    """
+    collected = array("q", (example_id(key) for key, _ in list_keys()))
+    identities = np.frombuffer(collected, dtype=np.int64) if collected else np.zeros(0, np.int64)
+    identities.sort()
+    repeated = set(np.unique(identities[1:][identities[1:] == identities[:-1]]).tolist())
+    if repeated:
+        raise AnnotationsError(_describe_repeated(list_keys(), repeated))
+    return len(identities)
+
+
+def _describe_repeated(pairs: Iterable[tuple[str | int, str]], repeated: set[int]) -> str:
+    named: dict[int, list[str]] = {}
+    for key, source in pairs:
+        identity = example_id(key)
+        if identity in repeated:
+            named.setdefault(identity, []).append(f"{source} (key {key!r})")
+    shown = [f"  id {identity}: {' and '.join(named[identity][:3])}" for identity in sorted(named)[:_SHOWN]]
+    more = [f"  and {len(named) - _SHOWN} more ids"] if len(named) > _SHOWN else []
+    head = f"{len(named)} id(s) belong to more than one source; give each source a key of its own:"
+    return "\n".join([head, *shown, *more])

@@ -1,0 +1,327 @@
+"""What a converted data set says of itself: the manifest, its JSON form, and every problem in one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from halofeed.schemas.checksum import crc32c
+from halofeed.schemas.errors import ManifestError, UsageError
+from halofeed.schemas.fields import Field
+from halofeed.schemas.layout import check_name, check_split, check_version, shard_file
+from halofeed.schemas.tasks import TASKS
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One TFRecord file: its name, record count, size and CRC32C, and the size and CRC32C of its index."""
+
+    file: str
+    records: int
+    bytes: int
+    crc32c: int
+    index_bytes: int
+    index_crc32c: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """The shards of one split in order, and the statistics of its records."""
+
+    shards: tuple[Shard, ...]
+    statistics: Mapping[str, Any]
+
+    @property
+    def records(self) -> int:
+        """Records of all shards together."""
+        return sum(shard.records for shard in self.shards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Everything that a reader needs to know before it opens a shard.
+
+    Args:
+        name, version: as in the folder's path.
+        task: a key of `halofeed.schemas.tasks.TASKS`.
+        fields: every array of a record.
+        labels: class name by label id.
+        recipe: the resolved options of the conversion, as plain JSON values; so are `inputs` and statistics.
+        inputs: the source listing's fingerprint and count, to tell whether the source changed since.
+        splits: in the order of their names.
+        rejected: inputs that were not written, counted by "stage: reason".
+        software: version by program.
+        format_version: of this document.
+    """
+
+    name: str
+    version: str
+    task: str
+    fields: tuple[Field, ...]
+    labels: Mapping[int, str]
+    recipe: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+    splits: Mapping[str, Split]
+    rejected: Mapping[str, int]
+    software: Mapping[str, str]
+    format_version: int = FORMAT_VERSION
+
+    def field(self, name: str) -> Field:
+        """The field of that name; UsageError that lists the known ones."""
+        for field in self.fields:
+            if field.name == name:
+                return field
+        raise UsageError(f"no field {name!r} in {self.name}; known: {', '.join(f.name for f in self.fields)}")
+
+    def split(self, name: str) -> Split:
+        """The split of that name; UsageError that lists the known ones."""
+        if name not in self.splits:
+            raise UsageError(f"no split {name!r} in {self.name}; known: {', '.join(self.splits)}")
+        return self.splits[name]
+
+    def to_json(self) -> str:
+        """The document's text, its own checksum included; equal manifests give equal bytes."""
+        document = {
+            "format_version": self.format_version,
+            "name": self.name,
+            "version": self.version,
+            "task": self.task,
+            "fields": [field.to_json() for field in self.fields],
+            "labels": {str(key): self.labels[key] for key in sorted(self.labels)},
+            "recipe": _in_order(self.recipe),
+            "inputs": _in_order(self.inputs),
+            "splits": {
+                name: {
+                    "records": split.records,
+                    "shards": [vars(shard) for shard in split.shards],
+                    "statistics": _in_order(split.statistics),
+                }
+                for name, split in sorted(self.splits.items())
+            },
+            "rejected": dict(sorted(self.rejected.items())),
+            "software": dict(sorted(self.software.items())),
+        }
+        document["crc32c"] = _checksum(document)
+        text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        # A file name that is not UTF-8 reaches Python as lone surrogates, which only an escape can carry.
+        return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, where: str = "manifest.json") -> Manifest:
+        """Read a document.
+
+        Raises:
+            ManifestError: with every problem and its path in the document.
+        """
+        try:
+            document = json.loads(text, object_pairs_hook=_refuse_repeated, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise ManifestError(where, [("", f"not JSON: {error}")]) from error
+        return _Reader(where).manifest(document)
+
+
+def _in_order(value: Any) -> Any:
+    """A JSON value with every object's members in the order of their names, whole numbers by size."""
+    if isinstance(value, Mapping):
+        ordered = sorted(value, key=lambda name: (0, len(name), name) if name.isdecimal() else (1, 0, name))
+        return {name: _in_order(value[name]) for name in ordered}
+    return [_in_order(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _checksum(document: Mapping[str, Any]) -> int:
+    """CRC32C of the document's members but `crc32c`, in one fixed form."""
+    members = {name: value for name, value in document.items() if name != "crc32c"}
+    return crc32c(json.dumps(members, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(
+            f"{next(name for name in names if names.count(name) > 1)!r} is there twice in one object"
+        )
+    return document
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+_LABEL_ID = re.compile("0|[1-9][0-9]{0,17}")
+_KINDS: dict[type, str] = {
+    int: "an integer",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+}
+
+
+class _Reader:
+    """Reads a document and gathers its problems, so that all of them are reported at once."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.problems: list[tuple[str, str]] = []
+
+    def item(self, document: Mapping[str, Any], key: str, kind: type, path: str = "") -> Any:
+        """document[key] if it is a `kind`; else an empty `kind` and a problem."""
+        full = f"{path}.{key}" if path else key
+        if key not in document:
+            self.problems.append((full, f"expected {_KINDS[kind]}, it is missing"))
+        elif not isinstance(document[key], kind) or (kind is int and isinstance(document[key], bool)):
+            self.problems.append((full, f"expected {_KINDS[kind]}, got {document[key]!r:.60}"))
+        else:
+            return document[key]
+        return kind()
+
+    def count(self, document: Mapping[str, Any], key: str, path: str) -> int:
+        """document[key] if it is an integer from 0 to 2**63 - 1, of a checksum to 2**32 - 1."""
+        value = int(self.item(document, key, int, path))
+        if not 0 <= value < (1 << 32 if key.endswith("crc32c") else 1 << 63):
+            self.problems.append((f"{path}.{key}", f"expected 0 or more, got {value:.6g}"))
+        return value
+
+    def items(
+        self, document: Mapping[str, Any], key: str, kinds: tuple[type, ...], path: str
+    ) -> tuple[Any, ...]:
+        """document[key] if it is a list of such values."""
+        found = self.item(document, key, list, path)
+        for number, value in enumerate(found):
+            if type(value) not in kinds:
+                self.problems.append(
+                    (f"{path}.{key}[{number}]", f"expected {_KINDS[kinds[-1]]}, got {value!r:.60}")
+                )
+        return tuple(value for value in found if type(value) in kinds)
+
+    def values(self, document: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
+        """document[key] if it is an object whose members are all such values."""
+        found = self.item(document, key, dict)
+        for name, value in found.items():
+            if type(value) is not kind:
+                self.problems.append((f"{key}.{name}", f"expected {_KINDS[kind]}, got {value!r:.60}"))
+        return dict(found)
+
+    def checked(self, check: Callable[[str], str], value: str, path: str) -> str:
+        """The value; a problem if `check` refuses it."""
+        try:
+            return check(value)
+        except UsageError as error:
+            self.problems.append((path, str(error)))
+            return value
+
+    def manifest(self, document: Any) -> Manifest:
+        if not isinstance(document, dict):
+            raise ManifestError(self.where, [("", f"expected an object, got {type(document).__name__}")])
+        version = self.item(document, "format_version", int)
+        if self.problems:
+            raise ManifestError(self.where, self.problems)
+        if version != FORMAT_VERSION:
+            cure = "install a newer halofeed" if version > FORMAT_VERSION else "convert the data anew"
+            problem = (
+                f"this halofeed reads version {FORMAT_VERSION}, the document is version {version}; {cure}"
+            )
+            raise ManifestError(self.where, [("format_version", problem)])
+        task = self.item(document, "task", str)
+        if task not in TASKS:
+            self.problems.append(("task", f"expected one of {', '.join(TASKS)}, got {task!r}"))
+        name = self.checked(check_name, self.item(document, "name", str), "name")
+        read = {
+            "name": name,
+            "version": self.checked(check_version, self.item(document, "version", str), "version"),
+            "task": task,
+            "fields": self.fields(self.item(document, "fields", list)),
+            "labels": self.labels(self.item(document, "labels", dict)),
+            "recipe": self.item(document, "recipe", dict),
+            "inputs": self.item(document, "inputs", dict),
+            "splits": {
+                split: self.split(document["splits"][split], f"splits.{split}", name, split)
+                for split in sorted(self.item(document, "splits", dict))
+            },
+            "rejected": self.values(document, "rejected", int),
+            "software": self.values(document, "software", str),
+        }
+        self.problems += [
+            (key, "unknown") for key in document if key not in (*read, "format_version", "crc32c")
+        ]
+        checksum = self.item(document, "crc32c", int)
+        if not self.problems and checksum != _checksum(document):
+            problem = f"expected {_checksum(document)}, got {checksum}: the document was changed; convert the data anew"
+            self.problems.append(("crc32c", problem))
+        if self.problems:
+            raise ManifestError(self.where, self.problems)
+        return Manifest(**read)
+
+    def fields(self, documents: list[Any]) -> tuple[Field, ...]:
+        found = []
+        for number, document in enumerate(documents):
+            path = f"fields[{number}]"
+            if not isinstance(document, dict):
+                self.problems.append((path, f"expected an object, got {document!r:.60}"))
+                continue
+            field = Field(
+                name=self.item(document, "name", str, path),
+                keys=self.items(document, "keys", (str,), path),
+                dtype=self.item(document, "dtype", str, path),
+                axes=self.items(document, "axes", (str,), path),
+                shape=self.items(document, "shape", (int,), path),
+                encoding=self.item(document, "encoding", str, path),
+                fill=self.items(document, "fill", (int, float), path),
+                optional=self.item(document, "optional", bool, path),
+            )
+            self.problems += [(f"{path}.{attribute}", problem) for attribute, problem in field.problems()]
+            found.append(field)
+        names = [field.name for field in found]
+        self.problems += [
+            ("fields", f"{name!r} is there twice")
+            for name in sorted({n for n in names if names.count(n) > 1})
+        ]
+        return tuple(found)
+
+    def labels(self, document: dict[str, Any]) -> dict[int, str]:
+        found = {}
+        for key, name in document.items():
+            if not _LABEL_ID.fullmatch(key) or not isinstance(name, str):
+                self.problems.append(
+                    (f"labels.{key}", f"expected an id and a name, got {key!r:.60} and {name!r:.60}")
+                )
+            else:
+                found[int(key)] = name
+        return found
+
+    def split(self, document: Any, path: str, name: str, split_name: str) -> Split:
+        self.checked(check_split, split_name, path)
+        if not isinstance(document, dict):
+            self.problems.append((path, f"expected an object, got {document!r:.60}"))
+            return Split(shards=(), statistics={})
+        shards = []
+        documents = self.item(document, "shards", list, path)
+        for number, shard in enumerate(documents):
+            place = f"{path}.shards[{number}]"
+            if not isinstance(shard, dict):
+                self.problems.append((place, f"expected an object, got {shard!r:.60}"))
+                continue
+            counts = {
+                key: self.count(shard, key, place) for key in Shard.__dataclass_fields__ if key != "file"
+            }
+            expected, file = (
+                shard_file(name, split_name, number, len(documents)),
+                self.item(shard, "file", str, place),
+            )
+            if file != expected:
+                self.problems.append((f"{place}.file", f"expected {expected!r}, got {file!r:.200}"))
+            shards.append(Shard(file=file, **counts))
+        split = Split(shards=tuple(shards), statistics=self.item(document, "statistics", dict, path))
+        records = self.count(document, "records", path)
+        if records != split.records:
+            self.problems.append(
+                (f"{path}.records", f"expected the shards' sum {split.records}, got {records}")
+            )
+        return split

@@ -1,0 +1,388 @@
+"""Which part of each tensor goes to which core, and which partitions are refused?
+
+A replica is a group of cores that share one part of the batch; within a replica each tensor is split by
+`dims`, the number of parts along each axis, row-major over the logical cores 0..n-1:
+
+    mesh axes      replica | core0 core1 core2         every core axis has size 2
+    [1, 4, 2, 1]   batch over replica, height over (core0, core1), width over core2
+    [1, 8, 1, 1]   batch over replica, height over (core0, core1, core2)
+
+The rules and names are those of tf.estimator's TPUConfig (`num_cores_per_replica`, `input_partition_dims`).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from halofeed.schemas.errors import PartitionError
+from halofeed.schemas.tiles import (
+    COMPUTATION_SHAPES,
+    CORES_PER_REPLICA,
+    computation_shape,
+    infeed_tiles,
+    nearest,
+    splits_that_divide,
+    tile_slices,
+)
+
+__all__ = [
+    "COMPUTATION_SHAPES",
+    "CORES_PER_REPLICA",
+    "PER_HOST_V2",
+    "REPLICA_AXIS",
+    "Dims",
+    "DimsTree",
+    "Partition",
+    "axis_names",
+    "computation_shape",
+    "core_axes",
+    "infeed_tiles",
+    "nearest",
+    "splits_that_divide",
+    "tile_slices",
+]
+
+Dims = tuple[int, ...] | None
+DimsTree = Dims | dict[str, Dims]
+Shape = Sequence[int | None]
+
+REPLICA_AXIS = "replica"
+PER_HOST_V2 = "PER_HOST_V2"
+_PER_HOST_V2_NUMBER = 3
+_AXES = {4: ("batch", "height", "width", "channel"), 5: ("batch", "depth", "height", "width", "channel")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """How many cores share one part of the batch, and how each tensor of a batch is split over them.
+
+    Args:
+        cores_per_replica: 1, 2, 4, ..., 128.
+        dims: parts along each axis, batch first, by the tensor's key. None is a whole copy on every core, and
+            so is a key that is not named. A product of 1, such as [1] or [1, 1, 1, 1], meant "core 0 alone"
+            to the TPU infeed; one program over all cores has no such placement, so it too is a whole copy.
+        inputs: the (features, labels) of `from_tpu_config`, kept for `check_inputs`.
+
+    Raises:
+        PartitionError: (a ValueError) if a rule is broken; the message names the entry and the cure.
+
+    >>> Partition(cores_per_replica=4, dims={"image": [1, 4, 1, 1]})
+    Partition(cores_per_replica=4, dims={'image': (1, 4, 1, 1)})
+    """
+
+    cores_per_replica: int = 1
+    dims: Mapping[str, Sequence[int] | None] = field(default_factory=dict)
+    inputs: tuple[DimsTree, DimsTree] | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        cores = self.cores_per_replica
+        if cores not in CORES_PER_REPLICA or isinstance(cores, bool):
+            raise PartitionError(
+                f"cores_per_replica: expected one of {', '.join(map(str, CORES_PER_REPLICA))}, got {cores!r}"
+            )
+        if not isinstance(self.dims, Mapping):
+            raise PartitionError(
+                f"dims: expected a dictionary from key to dims, got {self.dims!r}; write "
+                "{'image': [1, 4, 1, 1]}, or pass TPUConfig's lists to Partition.from_tpu_config"
+            )
+        object.__setattr__(
+            self,
+            "dims",
+            {key: _checked(key, dims, self.cores_per_replica) for key, dims in self.dims.items()},
+        )
+
+    def __str__(self) -> str:
+        """The form that `parse` reads.
+
+        >>> print(Partition(cores_per_replica=4, dims={"image": [1, 2, 2, 1], "label": None}))
+        image=1,2,2,1;label=none
+        """
+        return ";".join(
+            f"{key}={','.join(map(str, dims)) if dims is not None else 'none'}"
+            for key, dims in self.dims.items()
+        )
+
+    @classmethod
+    def parse(cls, text: str | Iterable[str], *, cores_per_replica: int) -> Partition:
+        """Read the command line's form: `image=1,4,1,1`, several parted by `;` or given one by one.
+
+        >>> Partition.parse(["image=1,4,1,1", "label=1,4,1"], cores_per_replica=4).dims
+        {'image': (1, 4, 1, 1), 'label': (1, 4, 1)}
+        """
+        entries = [
+            part.strip() for line in ([text] if isinstance(text, str) else text) for part in line.split(";")
+        ]
+        dims: dict[str, Sequence[int] | None] = {}
+        for entry in filter(None, entries):
+            key, equals, numbers = (part.strip() for part in entry.partition("="))
+            if not (key and equals and numbers):
+                raise PartitionError(
+                    f"partition {entry!r}: expected key=parts along each axis, e.g. image=1,4,1,1"
+                )
+            if key in dims:
+                raise PartitionError(f"partition {entry!r}: {key!r} is given twice; keep one")
+            try:
+                dims[key] = (
+                    None if numbers.lower() == "none" else [int(number) for number in numbers.split(",")]
+                )
+            except ValueError:
+                raise PartitionError(
+                    f"partition {entry!r}: expected whole numbers or none, e.g. image=1,4,1,1"
+                ) from None
+        return cls(cores_per_replica=cores_per_replica, dims=dims)
+
+    @classmethod
+    def from_tpu_config(
+        cls,
+        *,
+        num_cores_per_replica: int | None = None,
+        input_partition_dims: Sequence[object] | None = None,
+        per_host_input_for_training: object = True,
+    ) -> Partition:
+        """Take the arguments of TPUConfig as they are, with its names, defaults and refusals.
+
+        Args:
+            num_cores_per_replica: required with `input_partition_dims`.
+            input_partition_dims: [features] or [features, labels]; each is the dims of the one tensor, or a
+                dictionary from key to dims. Dims of one feature tensor are those of `image`, dims of one
+                label tensor those of `label`. Missing or None labels are whole on every core.
+            per_host_input_for_training: must be PER_HOST_V2 (the name, the enumeration's member or 3).
+
+        Raises:
+            PartitionError: as TPUConfig's ValueError.
+
+        >>> Partition.from_tpu_config(num_cores_per_replica=4, per_host_input_for_training="PER_HOST_V2",
+        ...                           input_partition_dims=[{"image": [1, 4, 1, 1]}, None])
+        Partition(cores_per_replica=4, dims={'image': (1, 4, 1, 1)})
+        """
+        if input_partition_dims is None:
+            return cls(cores_per_replica=1 if num_cores_per_replica is None else num_cores_per_replica)
+        if (
+            not isinstance(input_partition_dims, Sequence)
+            or isinstance(input_partition_dims, str)
+            or len(input_partition_dims) not in (1, 2)
+        ):
+            raise PartitionError(
+                "input_partition_dims: expected a list of one or two elements, [features] or "
+                f"[features, labels], got {input_partition_dims!r}; wrap the dims: [[1, 4, 1, 1], None]"
+            )
+        if not _is_per_host_v2(per_host_input_for_training):
+            raise PartitionError(
+                "per_host_input_for_training: input_partition_dims needs PER_HOST_V2, got "
+                f"{per_host_input_for_training!r}; pass per_host_input_for_training=PER_HOST_V2"
+            )
+        if num_cores_per_replica is None:
+            raise PartitionError(
+                "num_cores_per_replica: input_partition_dims needs it, got None; pass the product of the dims"
+            )
+        features, labels = (*input_partition_dims, None)[:2]
+        if features is None:
+            raise PartitionError(
+                "input_partition_dims[0]: expected the features' dims, got None; name the parts, "
+                "e.g. [1, 4, 1, 1]"
+            )
+        trees = (
+            _tree("input_partition_dims[0]", features, num_cores_per_replica),
+            _tree("input_partition_dims[1]", labels, num_cores_per_replica),
+        )
+        named: dict[str, Sequence[int] | None] = {}
+        for tree, only_key in zip(trees, ("image", "label"), strict=True):
+            if isinstance(tree, dict):
+                twice = sorted(set(tree) & set(named))
+                if twice:
+                    raise PartitionError(
+                        f"input_partition_dims: {twice[0]!r} is a feature and a label; rename one"
+                    )
+                named.update(tree)
+            elif tree is not None:
+                named[only_key] = tree
+        return cls(cores_per_replica=num_cores_per_replica, dims=named, inputs=trees)
+
+    def replicas(self, device_count: int) -> int:
+        """How many replicas a system holds; PartitionError if the cores do not fit or divide it.
+
+        >>> Partition(cores_per_replica=4).replicas(8)
+        2
+        """
+        cores = self.cores_per_replica
+        if cores > device_count:
+            raise PartitionError(
+                f"cores_per_replica {cores}: expected at most the {device_count} devices there are; "
+                f"ask for fewer, or make CPU devices with --virtual-devices {cores} "
+                f"(XLA_FLAGS=--xla_force_host_platform_device_count={cores})"
+            )
+        if device_count % cores:
+            raise PartitionError(
+                f"cores_per_replica {cores}: expected a divisor of the {device_count} devices; use "
+                f"{' or '.join(map(str, nearest(device_count, cores)))} of them"
+            )
+        return device_count // cores
+
+    def resolve(self, shapes: Mapping[str, Shape], *, replicas: int = 1) -> dict[str, Dims]:
+        """Check the partition against a batch and say how each of its tensors is split.
+
+        Args:
+            shapes: the global batch's shapes by key, batch axis first.
+            replicas: over how many replicas the batch is spread.
+
+        Returns:
+            Dims for every key of `shapes`; None where the tensor is whole on every core of its replica.
+
+        Raises:
+            PartitionError: an unknown key, an axis of unknown size, a wrong rank, or a size that does
+                not divide.
+
+        >>> Partition(cores_per_replica=2, dims={"image": [1, 2, 1, 1]}).resolve(
+        ...     {"image": (4, 32, 32, 3), "label": (4,)}, replicas=2)
+        {'image': (1, 2, 1, 1), 'label': None}
+        """
+        unknown = [key for key in self.dims if key not in shapes]
+        if unknown:
+            raise PartitionError(
+                f"partition of {unknown[0]!r}: the batch has no such key; it has {_keys(shapes)}"
+            )
+        return {
+            key: self._resolve_one(key, shape, self.dims.get(key), replicas) for key, shape in shapes.items()
+        }
+
+    def check_inputs(
+        self,
+        features: Shape | Mapping[str, Shape],
+        labels: Shape | Mapping[str, Shape] | None = None,
+        *,
+        replicas: int = 1,
+    ) -> None:
+        """Check `from_tpu_config`'s structure against a first batch's, exactly as TPUEstimator did.
+
+        Stricter than `resolve`: one tensor or a dictionary as in `input_partition_dims`, with the same keys.
+
+        Raises:
+            PartitionError: a structure or keys that differ, and what `resolve` raises.
+        """
+        expected = self.inputs or (dict(self.dims), None)  # type: ignore[arg-type]
+        for which, shapes, tree in zip(("features", "labels"), (features, labels), expected, strict=True):
+            where = f"input_partition_dims[{0 if which == 'features' else 1}]"
+            if shapes is None:
+                if tree is not None:
+                    raise PartitionError(f"{where}: dims for labels, but the batch has none; drop {where}")
+            elif isinstance(tree, dict) != isinstance(shapes, Mapping) and tree is not None:
+                kinds = {True: "a dictionary", False: "one tensor"}
+                raise PartitionError(
+                    f"{where}: mismatched structure of the {which}; the batch has "
+                    f"{kinds[isinstance(shapes, Mapping)]}, the dims are for {kinds[isinstance(tree, dict)]}"
+                )
+            elif isinstance(tree, dict) and isinstance(shapes, Mapping) and set(tree) != set(shapes):
+                raise PartitionError(
+                    f"{where}: mismatched keys of the {which}; the batch has {_keys(shapes)}, the dims have "
+                    f"{_keys(tree)}; name every key, with None for a whole copy"
+                )
+            else:
+                leaves = shapes if isinstance(shapes, Mapping) else {which: shapes}
+                for key, shape in leaves.items():
+                    self._resolve_one(key, shape, tree.get(key) if isinstance(tree, dict) else tree, replicas)
+
+    def _resolve_one(self, key: str, shape: Shape, dims: Sequence[int] | None, replicas: int) -> Dims:
+        if any(size is None or size < 0 for size in shape):
+            raise PartitionError(
+                f"{key}: expected a shape that is fully known, got {tuple(shape)}; pad or resize to one "
+                "size, and drop the remainder of the batch"
+            )
+        sizes = tuple(size for size in shape if size is not None)
+        if not sizes:
+            raise PartitionError(f"{key}: expected a batch axis first, got a scalar; stack it over the batch")
+        if sizes[0] % replicas:
+            raise PartitionError(
+                f"{key}: the batch of {sizes[0]} does not divide by the {replicas} replicas; use a batch of "
+                f"{' or '.join(map(str, nearest(sizes[0], replicas)))}"
+            )
+        if dims is None or math.prod(dims) == 1:
+            return None
+        if len(dims) != len(sizes):
+            raise PartitionError(
+                f"{key}: expected dims of length {len(sizes)}, one for each axis of {sizes}, got {list(dims)}"
+            )
+        one_replica = (sizes[0] // replicas, *sizes[1:])
+        for axis, (size, parts) in enumerate(zip(one_replica, dims, strict=True)):
+            if size % parts:
+                raise PartitionError(self._uneven(key, one_replica, axis, parts))
+        return tuple(dims)
+
+    def _uneven(self, key: str, shape: tuple[int, ...], axis: int, parts: int) -> str:
+        names = _AXES.get(len(shape), ()) if key == "image" else ()
+        name = names[axis] if names else ("batch" if axis == 0 else f"axis {axis}")
+        spatial = range(1, len(shape) - 1 if names else len(shape))
+        splits = splits_that_divide(shape, (self.cores_per_replica,), tuple(spatial))[self.cores_per_replica]
+        offered = ", ".join("[" + ",".join(map(str, split)) + "]" for split in splits[:3]) or "none"
+        return (
+            f"{key}: {name} of size {shape[axis]} does not divide by {parts}; resize or pad it to "
+            f"{' or '.join(map(str, nearest(shape[axis], parts)))}; splits of {shape} over "
+            f"{self.cores_per_replica} cores that divide: {offered}"
+        )
+
+
+def core_axes(cores_per_replica: int) -> tuple[str, ...]:
+    """The mesh's axes within a replica, each of size 2.
+
+    >>> core_axes(8)
+    ('core0', 'core1', 'core2')
+    """
+    return tuple(f"core{axis}" for axis in range(cores_per_replica.bit_length() - 1))
+
+
+def axis_names(dims: Sequence[int]) -> tuple[tuple[str, ...], ...]:
+    """Which core axes of the mesh split each axis of a tensor, so that tiles lie row-major on the cores.
+
+    >>> axis_names([1, 4, 2, 1])
+    ((), ('core0', 'core1'), ('core2',), ())
+    """
+    names, first = [], 0
+    for parts in dims:
+        count = parts.bit_length() - 1
+        names.append(tuple(f"core{axis}" for axis in range(first, first + count)))
+        first += count
+    return tuple(names)
+
+
+def _checked(key: str, dims: object, cores: int) -> Dims:
+    if dims is None:
+        return None
+    if not isinstance(dims, Iterable) or isinstance(dims, str | Mapping):
+        raise PartitionError(
+            f"{key}: expected parts along each axis, e.g. [1, 4, 1, 1], or None, got {dims!r}"
+        )
+    try:
+        parts = tuple(operator.index(part) for part in dims)
+    except TypeError:
+        raise PartitionError(f"{key}: expected whole numbers along each axis, got {dims!r}") from None
+    if not parts or any(part < 1 for part in parts):
+        raise PartitionError(
+            f"{key}: expected every entry to be at least 1, got {list(parts)}; write 1 for no split"
+        )
+    product = math.prod(parts)
+    if product not in (1, cores):
+        raise PartitionError(
+            f"{key}: expected dims whose product is the cores per replica, {cores}, got {list(parts)} "
+            f"with product {product}; change the dims, or pass cores_per_replica={product} "
+            f"(--cores-per-replica {product})"
+        )
+    return parts
+
+
+def _tree(where: str, tree: object, cores: int) -> DimsTree:
+    if isinstance(tree, Mapping):
+        return {str(key): _checked(f"{where}[{key!r}]", dims, cores) for key, dims in tree.items()}
+    return _checked(where, tree, cores)
+
+
+def _is_per_host_v2(mode: object) -> bool:
+    if isinstance(mode, bool):
+        return False
+    name = getattr(mode, "name", mode)
+    return name in (PER_HOST_V2, f"InputPipelineConfig.{PER_HOST_V2}") or mode == _PER_HOST_V2_NUMBER
+
+
+def _keys(mapping: Mapping[str, object]) -> str:
+    return ", ".join(map(str, sorted(mapping))) or "none"

@@ -1,0 +1,111 @@
+"""What TensorFlow Datasets must be told of a data set: the texts of dataset_info.json and features.json.
+
+With both beside the shards, `tfds.builder_from_directory(folder)` reads them. Each tf.train.Example key is one
+feature of the same flat name (`example["image/encoded"]`). A raw image is a Tensor of encoding `bytes`, so TFDS
+gives the pixels themselves; jpeg and png are Image features; the Object Detection API's lists are Sequences
+in their stored types, float32, int64 and bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from halofeed.schemas.fields import Field
+from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
+
+DATASET_INFO = "dataset_info.json"
+FEATURES = "features.json"
+
+_PACKAGE = "tensorflow_datasets.core.features"
+_DESCRIPTIVE = {
+    "": {"image/format": "text", "image/key/sha256": "text", "image/height": "int64", "image/width": "int64"},
+    "classification": {"image/class/text": "text"},
+    "detection": {"image/object/class/text": "texts"},
+}
+"""Keys that every record of a task holds, beside those of the manifest's fields."""
+
+
+def dataset_info_json(manifest: Manifest) -> str:
+    """The text of dataset_info.json: name, version, splits and each shard's exact record count."""
+    frame = HEADER_BYTES + FOOTER_BYTES
+    document = {
+        "name": manifest.name,
+        "version": manifest.version,
+        "description": f"{manifest.name} {manifest.version}: {manifest.task}, written by halofeed; see manifest.json.",
+        "fileFormat": "tfrecord",
+        "splits": [
+            {
+                "name": name,
+                "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+                "numBytes": str(sum(shard.bytes - frame * shard.records for shard in split.shards)),
+                "shardLengths": [str(shard.records) for shard in split.shards],
+            }
+            for name, split in sorted(manifest.splits.items())
+        ],
+    }
+    return _text(document)
+
+
+def features_json(manifest: Manifest) -> str:
+    """The text of features.json: one feature per tf.train.Example key."""
+    features = {}
+    for field in manifest.fields:
+        for key in field.keys:
+            features[key] = _ENCODINGS[field.encoding](field)
+    for task in ("", manifest.task):
+        for key, kind in _DESCRIPTIVE.get(task, {}).items():
+            features.setdefault(key, _DESCRIBED[kind])
+    document = {
+        "pythonClassName": f"{_PACKAGE}.features_dict.FeaturesDict",
+        "featuresDict": {"features": features},
+    }
+    return _text(document)
+
+
+def _text(document: Any) -> str:
+    return json.dumps(document, indent=2, sort_keys=True) + "\n"
+
+
+def _shape(shape: tuple[int, ...]) -> dict[str, Any]:
+    return {"dimensions": [str(size) for size in shape]} if shape else {}
+
+
+def _tensor(shape: tuple[int, ...], dtype: str, encoding: str = "none") -> dict[str, Any]:
+    name = "tensor_feature.Tensor" if shape else "scalar.Scalar"
+    tensor = {"dtype": dtype, "encoding": encoding, "shape": _shape(shape)}
+    return {"pythonClassName": f"{_PACKAGE}.{name}", "tensor": tensor}
+
+
+def _image(dtype: str, encoding: str, channels: int) -> dict[str, Any]:
+    image = {"dtype": dtype, "encodingFormat": encoding, "shape": _shape((-1, -1, channels))}
+    return {"pythonClassName": f"{_PACKAGE}.image_feature.Image", "image": image}
+
+
+def _sequence(feature: dict[str, Any]) -> dict[str, Any]:
+    sequence = {"feature": feature, "length": "-1"}
+    return {"pythonClassName": f"{_PACKAGE}.sequence_feature.Sequence", "sequence": sequence}
+
+
+def _stored(field: Field) -> str:
+    """The type in which tf.train.Example holds the field's numbers."""
+    return "float32" if field.dtype in ("float32", "float64", "bfloat16") else "int64"
+
+
+_BYTES = {"pythonClassName": f"{_PACKAGE}.text_feature.Text", "text": {}}
+_DESCRIBED: dict[str, dict[str, Any]] = {
+    "text": _BYTES,
+    "texts": _sequence(_BYTES),
+    "int64": _tensor((), "int64"),
+}
+_ENCODINGS: dict[str, Callable[[Field], dict[str, Any]]] = {
+    "raw": lambda field: _tensor(field.shape, field.dtype, "bytes"),
+    "jpeg": lambda field: _image(field.dtype, "jpeg", field.shape[-1]),
+    "png": lambda field: _image(field.dtype, "png", field.shape[-1]),
+    "value": lambda field: _tensor(field.shape, _stored(field)),
+    "list": lambda field: _sequence(_tensor((), _stored(field))),
+    "text": lambda field: _BYTES,
+    "png_list": lambda field: _sequence(_image("uint8", "png", 1)),
+}

@@ -1,0 +1,87 @@
+"""How records are framed in a TFRecord file, without TensorFlow.
+
+A record is: uint64 length, uint32 masked CRC32C of those 8 bytes, the data, uint32 masked CRC32C of the data,
+all little-endian. https://www.tensorflow.org/tutorials/load_data/tfrecord
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+from halofeed.schemas.checksum import crc32c, mask_crc
+from halofeed.schemas.errors import CorruptFileError
+
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
+
+
+class Sink(Protocol):
+    """Anything that bytes can be written to."""
+
+    def write(self, data: Any, /) -> Any:
+        """Write all of `data`."""
+
+
+class RecordWriter:
+    """Writes records to a sink and keeps the whole file's checksum.
+
+    Attributes:
+        offset: bytes written so far, which is where the next record begins.
+        checksum: CRC32C of all bytes written so far.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.offset = 0
+        self.checksum = 0
+
+    def _write(self, data: Any) -> None:
+        self._sink.write(data)
+        self.offset += len(data)
+        self.checksum = crc32c(data, self.checksum)
+
+    def write(self, chunks: Iterable[Any], length: int) -> None:
+        """Write one record that is given in pieces of `length` bytes together."""
+        header = struct.pack("<Q", length)
+        self._write(header + struct.pack("<I", mask_crc(crc32c(header))))
+        crc = written = 0
+        for chunk in chunks:
+            crc = crc32c(chunk, crc)
+            written += len(chunk)
+            self._write(chunk)
+        if written != length:
+            raise ValueError(f"a record of {length} bytes was announced and {written} came")
+        self._write(struct.pack("<I", mask_crc(crc)))
+
+
+def check_record(view: memoryview, offset: int, where: str) -> memoryview:
+    """The data of the record that begins at `offset`, after both its checksums.
+
+    Raises:
+        CorruptFileError: names `where`, the offset and what is wrong.
+    """
+    place = f"{where}: record at byte {offset:,}"
+    if offset + HEADER_BYTES > len(view):
+        raise CorruptFileError(f"{place}: the file ends inside the record's header")
+    length, length_crc = struct.unpack_from("<QI", view, offset)
+    if mask_crc(crc32c(view[offset : offset + 8])) != length_crc:
+        raise CorruptFileError(f"{place}: the length's checksum is wrong")
+    start = offset + HEADER_BYTES
+    if start + length + FOOTER_BYTES > len(view):
+        raise CorruptFileError(f"{place}: the file ends inside the record ({length:,} bytes announced)")
+    data = view[start : start + length]
+    if mask_crc(crc32c(data)) != struct.unpack_from("<I", view, start + length)[0]:
+        raise CorruptFileError(f"{place}: the data's checksum is wrong")
+    return data
+
+
+def read_records(data: Any, where: str) -> Iterator[tuple[int, memoryview]]:
+    """Each record of a whole TFRecord file: its offset and its data, both checksums verified."""
+    view = memoryview(data).cast("B")
+    offset = 0
+    while offset < len(view):
+        record = check_record(view, offset, where)
+        yield offset, record
+        offset += HEADER_BYTES + len(record) + FOOTER_BYTES

@@ -1,0 +1,22 @@
+"""Builds halofeed: its parts lie at the top level, and halofeed/ links to them."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).resolve().parent
+PARTS = ("inspection", "loader", "pipelines", "prep", "schemas", "trainer")
+
+for part in PARTS:
+    if not (HERE / "halofeed" / part / "__init__.py").is_file():
+        raise SystemExit(
+            f"halofeed/{part} is no folder: this checkout lost its symbolic links. Clone again with "
+            "`git -c core.symlinks=true clone ...` (on Windows in developer mode), or install an sdist."
+        )
+
+setup(
+    version=re.search(r'__version__ = "(.+?)"', (HERE / "halofeed" / "__init__.py").read_text()).group(1),
+    packages=find_packages(include=["halofeed", "halofeed.*"]),
+    package_data={"halofeed": ["py.typed"], "halofeed.inspection": ["*.css", "*.js", "*.html"]},
+)

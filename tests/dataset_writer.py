@@ -1,0 +1,273 @@
+"""How tests write a small data set: drawn examples in, a finished folder out, with `halofeed.schemas` alone.
+
+Statistics are counted by `halofeed.prep.statistics`, images encoded by Pillow; nothing of the Beam job is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from halofeed.prep.statistics import Facts, Statistics, merge_statistics, sum_pixels
+from halofeed.schemas.checksum import block_checksums, crc32c
+from halofeed.schemas.identity import example_id, shard_of
+from halofeed.schemas.index import ShardIndex
+from halofeed.schemas.layout import MANIFEST, REJECTED, index_file, shard_file
+from halofeed.schemas.manifest import Manifest, Shard, Split
+from halofeed.schemas.tasks import ImageFormat, task_named
+from halofeed.schemas.tfds import DATASET_INFO, FEATURES, dataset_info_json, features_json
+from halofeed.schemas.tfexample import encode_example
+from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
+
+SOURCE_SCALE = 8
+"""The sources of the examples are said to have been larger by this factor."""
+
+LABELS = {
+    "classification": {0: "cat", 1: "Hund (Köter)", 2: "bird"},
+    "detection": {1: "cat", 2: "Hund (Köter)", 5: "bird"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """One example: pixels [height, width, channel] and their label, or boxes [box, (ymin, xmin, ymax, xmax)]."""
+
+    key: str
+    split: str
+    pixels: NDArray[Any]
+    unpadded: tuple[int, int]
+    label: int | None = None
+    boxes: NDArray[np.float32] | None = None
+    classes: Sequence[int] = ()
+
+
+def draw_examples(
+    task: str,
+    counts: Mapping[str, int],
+    *,
+    shape: tuple[int, int, int] = (8, 12, 3),
+    dtype: str = "uint8",
+    varied: bool = False,
+    most_boxes: int = 4,
+    seed: int = 0,
+) -> list[Drawn]:
+    """Random examples per split, each with a padded bottom row; sizes differ where `varied`."""
+    generator = np.random.default_rng(seed)
+    labels = sorted(LABELS[task])
+    drawn = []
+    for split, count in counts.items():
+        for number in range(count):
+            height, width, channels = shape
+            if varied:
+                height, width = int(generator.integers(2, height + 1)), int(generator.integers(2, width + 1))
+            pixels = generator.integers(0, np.iinfo(dtype).max + 1, (height, width, channels)).astype(dtype)
+            unpadded = (height, width)
+            if not varied:
+                pixels[-1], unpadded = 0, (height - 1, width)
+            boxes, classes, label = None, (), None
+            if task == "detection":
+                corners = np.sort(generator.random((int(generator.integers(0, most_boxes + 1)), 2, 2)), axis=1)
+                boxes = corners.reshape(-1, 4).astype(np.float32)
+                classes = tuple(int(item) for item in generator.choice(labels, len(boxes)))
+            else:
+                label = int(generator.choice(labels))
+            key = f"{split}/picture {number}.jpg" if number % 3 else str(1000 * len(split) + number)
+            drawn.append(
+                Drawn(
+                    key=key,
+                    split=split,
+                    pixels=pixels,
+                    unpadded=unpadded,
+                    label=label,
+                    boxes=boxes,
+                    classes=classes,
+                )
+            )
+    return drawn
+
+
+def encode_pixels(pixels: NDArray[Any], encoding: str) -> bytes:
+    """The image as raw bytes, JPEG or PNG."""
+    if encoding == "raw":
+        return pixels.astype(pixels.dtype.newbyteorder("<")).tobytes()
+    stream = io.BytesIO()
+    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(stream, encoding.upper(), quality=95)
+    return stream.getvalue()
+
+
+def encode_mask(shape: tuple[int, int], box: NDArray[np.float32]) -> bytes:
+    """A PNG of 0 and 1, image-sized, in which the box is set."""
+    mask = np.zeros(shape, np.uint8)
+    top, left, bottom, right = np.round(box * np.array([*shape, *shape])).astype(int)
+    mask[top:bottom, left:right] = 1
+    return encode_pixels(mask[:, :, None], "png")
+
+
+def record_features(example: Drawn, task: str, encoding: str, masks: bool = False) -> dict[str, Any]:
+    """The tf.train.Example features of one example."""
+    encoded = encode_pixels(example.pixels, encoding)
+    height, width, _ = example.pixels.shape
+    features: dict[str, Any] = {
+        "image/encoded": encoded,
+        "image/format": encoding.encode(),
+        "image/height": np.array([height]),
+        "image/width": np.array([width]),
+        "image/unpadded/height": np.array([example.unpadded[0]]),
+        "image/unpadded/width": np.array([example.unpadded[1]]),
+        "image/source/height": np.array([SOURCE_SCALE * example.unpadded[0]]),
+        "image/source/width": np.array([SOURCE_SCALE * example.unpadded[1]]),
+        "image/filename": example.key.encode(),
+        "image/key/source": example.key.encode(),
+        "image/key/sha256": hashlib.sha256(encoded).hexdigest().encode(),
+        "image/source_id": str(example_id(example.key)).encode(),
+        "image/transform": np.array([SOURCE_SCALE, 0, 0, 0, SOURCE_SCALE, 0], np.float32),
+    }
+    if task == "classification":
+        features["image/class/label"] = np.array([example.label])
+        features["image/class/text"] = LABELS[task][example.label or 0].encode()
+        return features
+    boxes = example.boxes if example.boxes is not None else np.zeros((0, 4), np.float32)
+    for column, corner in enumerate(("ymin", "xmin", "ymax", "xmax")):
+        features[f"image/object/bbox/{corner}"] = boxes[:, column]
+    sides = (boxes[:, 2:] - boxes[:, :2]) * np.array([height, width], np.float32)
+    features["image/object/area"] = sides.prod(axis=1)
+    features["image/object/class/label"] = np.array(example.classes, np.int64)
+    features["image/object/class/text"] = [LABELS[task][item].encode() for item in example.classes]
+    for name, every in (("is_crowd", 2), ("difficult", 3), ("truncated", 1)):
+        features[f"image/object/{name}"] = (np.arange(len(boxes)) % every == 1).astype(np.int64)
+    if masks:
+        features["image/object/mask"] = [encode_mask((height, width), box) for box in boxes]
+    return features
+
+
+def write_dataset(
+    folder: Path,
+    examples: Sequence[Drawn],
+    *,
+    task: str,
+    encoding: str = "raw",
+    shards: int = 2,
+    max_boxes: int = 3,
+    masks: bool = False,
+    name: str = "tiny",
+    rejected: Sequence[Mapping[str, str]] = (),
+    alter: Callable[[Drawn, dict[str, Any]], dict[str, Any]] = lambda example, features: features,
+) -> Path:
+    """Write the data set into `folder`, which is made; returns the folder.
+
+    `alter` may change a record's features, so that all checksums are right and the content is not.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    splits = {}
+    all_rejected: list[dict[str, str]] = []
+    for split in sorted({example.split for example in examples}):
+        parts, statistics = [], []
+        for number in range(shards):
+            chosen = [e for e in examples if e.split == split and shard_of(example_id(e.key), shards) == number]
+            refused = [dict(entry) for entry in rejected if entry["split"] == split and number == 0]
+            file = shard_file(name, split, number, shards)
+            index = _write_shard(folder / file, chosen, task, encoding, masks, max_boxes, refused, alter)
+            data = index.to_bytes()
+            (folder / index_file(file)).write_bytes(data)
+            parts.append(
+                Shard(
+                    file=file,
+                    records=len(index),
+                    bytes=index.file_bytes,
+                    crc32c=index.file_checksum,
+                    index_bytes=len(data),
+                    index_crc32c=crc32c(data),
+                )
+            )
+            statistics.append(index.statistics)
+            all_rejected += refused
+        splits[split] = Split(shards=tuple(parts), statistics=merge_statistics(statistics))
+    sizes = [example.pixels.shape for example in examples]
+    image = ImageFormat(
+        height=max(size[0] for size in sizes),
+        width=max(size[1] for size in sizes),
+        channels=sizes[0][2],
+        dtype=str(examples[0].pixels.dtype),
+        encoding=encoding,
+    )
+    manifest = Manifest(
+        name=name,
+        version="1.0.0",
+        task=task,
+        fields=task_named(task).fields(image, max_boxes=max_boxes, masks=masks),
+        labels=LABELS[task],
+        recipe={"resize": "fixed-shape", "pad_value": [0]},
+        inputs={"count": len(examples) + len(rejected)},
+        splits=splits,
+        rejected=Counter(f"{entry['stage']}: {entry['reason']}" for entry in all_rejected),
+        software={"halofeed": "0.1.0"},
+    )
+    lines = [json.dumps(entry, ensure_ascii=False, sort_keys=True) + "\n" for entry in all_rejected]
+    (folder / REJECTED).write_bytes("".join(lines).encode("utf-8", "surrogateescape"))
+    (folder / DATASET_INFO).write_text(dataset_info_json(manifest))
+    (folder / FEATURES).write_text(features_json(manifest))
+    (folder / MANIFEST).write_bytes(manifest.to_json().encode())
+    return folder
+
+
+def _write_shard(
+    path: Path,
+    examples: Sequence[Drawn],
+    task: str,
+    encoding: str,
+    masks: bool,
+    max_boxes: int,
+    rejected: Sequence[Mapping[str, str]],
+    alter: Callable[[Drawn, dict[str, Any]], dict[str, Any]],
+) -> ShardIndex:
+    offsets, lengths, ids, starts, checksums = [], [], [], [], []
+    statistics = Statistics(max_boxes=max_boxes)
+    with path.open("wb") as stream:
+        writer = RecordWriter(stream)
+        for example in sorted(examples, key=lambda item: example_id(item.key)):
+            features = alter(example, record_features(example, task, encoding, masks))
+            encoded = encode_example(features)
+            offsets.append(writer.offset)
+            lengths.append(encoded.length)
+            ids.append(example_id(example.key))
+            starts.append(writer.offset + HEADER_BYTES + encoded.starts.get("image/encoded", 0))
+            checksums.append(block_checksums(features.get("image/encoded", b"-")))
+            writer.write(encoded.chunks, encoded.length)
+            statistics.add(_facts(example))
+    raw = encoding == "raw" and bool(examples)
+    return ShardIndex(
+        offsets=np.array(offsets, np.int64),
+        lengths=np.array(lengths, np.int64),
+        ids=np.array(ids, np.int64),
+        raw_starts={"image/encoded": np.array(starts, np.int64)} if raw else {},
+        raw_checksums={"image/encoded": np.array(checksums, np.uint32)} if raw else {},
+        file_bytes=writer.offset,
+        file_checksum=writer.checksum,
+        fingerprint=hashlib.sha256(path.name.encode()).hexdigest(),
+        inputs={example.key: hashlib.sha256(example.key.encode()).hexdigest() for example in examples},
+        statistics=statistics.to_json(),
+        rejected=tuple(rejected),
+    )
+
+
+def _facts(example: Drawn) -> Facts:
+    height, width, _ = example.pixels.shape
+    unpadded = np.ascontiguousarray(example.pixels[: example.unpadded[0], : example.unpadded[1]])
+    return Facts(
+        pixel_sums=sum_pixels(unpadded),
+        stored_pixels=height * width,
+        stored_size=(height, width),
+        source_size=(SOURCE_SCALE * example.unpadded[0], SOURCE_SCALE * example.unpadded[1]),
+        labels=list(example.classes) if example.boxes is not None else [example.label or 0],
+        boxes=None if example.boxes is None else len(example.boxes),
+    )

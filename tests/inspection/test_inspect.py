@@ -1,0 +1,123 @@
+"""Does inspect say what is in a data set, and in a record?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halofeed.inspection.inspect import describe, describe_record, find_record
+from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
+from halofeed.schemas.identity import example_id
+from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.tfrecord import read_records
+from tests.dataset_writer import LABELS, draw_examples, write_dataset
+
+REJECTED = [{"source": "b.jpg", "split": "train", "stage": "decode", "reason": "truncated", "detail": ""}] * 2
+
+
+def write(folder: Path, task: str = "detection", encoding: str = "raw", **more: Any) -> tuple[Path, list[Any]]:
+    examples = draw_examples(task, {"train": 9, "test": 3}, varied=encoding != "raw")
+    more = {"shards": 3, "rejected": REJECTED, **more}
+    return write_dataset(folder, examples, task=task, encoding=encoding, **more), examples
+
+
+def test_the_description_names_fields_splits_labels_boxes_padding_rejects_and_recipe(tmp_path: Path) -> None:
+    folder, examples = write(tmp_path)
+    text = describe(folder)
+    boxes = sum(len(example.boxes) for example in examples if example.split == "train")
+    assert text.startswith("tiny 1.0.0: detection, 12 records, ")
+    for expected in (
+        "boxes       float32  3 x 4       box, coordinate         list      image/object/bbox/ymin and 3 more",
+        f"train: {boxes} boxes in 9 images, ",
+        "Hund (Köter)",
+        "12.5 % of them padding; largest 8 x 12",
+        "2 x decode: truncated",
+        'resize: "fixed-shape"',
+        "Written by halofeed 0.1.0",
+        "the loader cuts",
+    ):
+        assert expected in text, text
+    counts = [int(line.split()[-2]) for line in text.splitlines() if "bird" in line]
+    assert counts == [sum(e.classes.count(5) for e in examples if e.split == "train")]
+
+
+@pytest.mark.parametrize(("task", "encoding"), [("detection", "png"), ("classification", "jpeg"), ("detection", "raw")])
+def test_every_record_is_described_in_shard_order(tmp_path: Path, task: str, encoding: str) -> None:
+    folder, examples = write(tmp_path, task, encoding, masks=task == "detection")
+    manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
+    by_id = {example_id(example.key): example for example in examples}
+    for split, content in manifest.splits.items():
+        number = 0
+        for shard in content.shards:
+            for offset, _ in read_records((folder / shard.file).read_bytes(), shard.file):
+                text = describe_record(folder, f"{split}:{number}")
+                assert f"{shard.file}, record " in text and f" byte {offset:,}\n" in text
+                identity = int(next(line.split()[1] for line in text.splitlines() if line.startswith("  id ")))
+                example = by_id.pop(identity)
+                height, width, channels = example.pixels.shape
+                assert f"  image   {height} x {width} x {channels} uint8, {encoding}, " in text
+                assert f"key {example.key!r}" in text
+                for box, label in zip(example.boxes if task == "detection" else (), example.classes, strict=True):
+                    pixels = [f"{v:.1f}" for v in box.astype(float) * np.array([height, width] * 2)]
+                    assert [*pixels] == next(
+                        line.split(LABELS[task][label])[1].split()[:4]
+                        for line in text.splitlines()
+                        if f"{label} {LABELS[task][label]}" in line and pixels[0] in line
+                    )
+                number += 1
+    assert not by_id
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ("train:9", "train has 9 records; known numbers: 0 to 8"),
+        ("train:-1", "expected SPLIT:NUMBER"),
+        ("train", "expected SPLIT:NUMBER, such as test:0"),
+        ("train:٣", "expected SPLIT:NUMBER"),
+        ("train:" + "9" * 5000, "expected SPLIT:NUMBER"),
+        ("valid:1", "no split 'valid' in tiny; known: test, train"),
+    ],
+)
+def test_a_wrong_record_is_wrong_usage_and_the_error_says_which_there_are(
+    tmp_path: Path, record: str, message: str
+) -> None:
+    folder, _ = write(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        describe_record(folder, record)
+
+
+def test_a_folder_without_a_data_set_and_damaged_files_give_readable_errors(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such file; name the folder of a finished data set"):
+        describe(tmp_path / "nothing")
+    folder, _ = write(tmp_path)
+    manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
+    shard, number = find_record(manifest, "train:0")
+    path = folder / shard.file
+    data = path.read_bytes()
+    path.write_bytes(data[:200])
+    with pytest.raises(CorruptFileError, match=f"record {number} at byte 0: the file ends inside the record"):
+        describe_record(folder, "train:0")
+    path.unlink()
+    with pytest.raises(CorruptFileError, match="cannot be read"):
+        describe_record(folder, "train:0")
+    (folder / "manifest.json").write_text("{}")
+    with pytest.raises(ManifestError, match="manifest.json"):
+        describe(folder)
+
+
+def test_what_a_terminal_would_obey_is_escaped(tmp_path: Path) -> None:
+    folder, _ = write(
+        tmp_path, alter=lambda example, features: {**features, "image/filename": b"\x1b[31m\xff.jpg"}
+    )
+    assert "source  \\x1b[31m\\udcff.jpg" in describe_record(folder, "train:0")
+
+
+def test_an_empty_split_and_an_image_without_boxes_are_described(tmp_path: Path) -> None:
+    examples = draw_examples("detection", {"train": 2}, most_boxes=0)
+    folder = write_dataset(tmp_path, examples, task="detection")
+    assert "0 boxes in 2 images, 0 to 0 per image" in describe(folder)
+    assert "Boxes, in pixels of the stored image\n  none" in describe_record(folder, "train:1")

@@ -1,0 +1,284 @@
+"""Does verify find every fault, and say where it is?"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halofeed.inspection.verify import verify
+from halofeed.schemas.checksum import crc32c
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.index import ShardIndex
+from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.tfds import dataset_info_json
+from tests.dataset_writer import Drawn, draw_examples, encode_pixels, write_dataset
+
+REJECTED = (
+    {"source": "a/ä\udcff.jpg", "split": "train", "stage": "decode", "reason": "truncated", "detail": "8 bytes"},
+    {"source": "b.jpg", "split": "test", "stage": "read", "reason": "cannot be read", "detail": ""},
+)
+CASES = [
+    ("classification", "raw", "uint8", 3),
+    ("classification", "png", "uint16", 1),
+    ("detection", "raw", "uint16", 1),
+    ("detection", "png", "uint8", 4),
+    ("detection", "jpeg", "uint8", 3),
+]
+
+
+def write(folder: Path, task: str = "detection", encoding: str = "raw", **more: Any) -> Path:
+    examples = draw_examples(task, {"train": 9, "test": 3}, varied=encoding != "raw")
+    return write_dataset(folder, examples, task=task, encoding=encoding, rejected=REJECTED, **more)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("sound") / "set")
+
+
+@pytest.fixture
+def copied(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "set"))
+
+
+@pytest.mark.parametrize(("task", "encoding", "dtype", "channels"), CASES)
+def test_a_sound_data_set_has_no_problems(
+    tmp_path: Path, task: str, encoding: str, dtype: str, channels: int
+) -> None:
+    examples = draw_examples(
+        task, {"train": 9, "test": 3}, shape=(8, 12, channels), dtype=dtype, varied=encoding != "raw"
+    )
+    folder = write_dataset(tmp_path, examples, task=task, encoding=encoding, shards=5, masks=task == "detection")
+    seen: list[tuple[int, int]] = []
+    report = verify(folder, progress=lambda done, total: seen.append((done, total)))
+    assert report.ok, str(report)
+    assert report.records == 12
+    assert report.bytes == sum(path.stat().st_size for path in folder.iterdir())
+    assert report.files == len(list(folder.iterdir()))
+    assert seen == sorted(seen) and seen[-1][0] == seen[-1][1]
+
+
+def test_every_flipped_byte_is_found_and_its_file_named(copied: Path) -> None:
+    generator = np.random.default_rng(3)
+    missed = []
+    for path in sorted(copied.iterdir()):
+        data = path.read_bytes()
+        count = min(len(data), 60)
+        for position in generator.choice(len(data), count, replace=False).tolist():
+            changed = bytearray(data)
+            changed[position] ^= int(generator.integers(1, 256))
+            path.write_bytes(changed)
+            if not any(problem.file == path.name for problem in verify(copied).problems):
+                missed.append((path.name, position, data[position], changed[position]))
+        path.write_bytes(data)
+    assert not missed
+    assert verify(copied).ok
+
+
+@pytest.mark.parametrize("cut", [1, 5, 100])
+def test_every_truncation_is_found_and_its_file_named(copied: Path, cut: int) -> None:
+    for path in sorted(copied.iterdir()):
+        data = path.read_bytes()
+        if not data:
+            continue
+        path.write_bytes(data[:-cut])
+        assert any(problem.file == path.name for problem in verify(copied).problems), path.name
+        path.write_bytes(data)
+
+
+def test_every_missing_file_is_named(copied: Path) -> None:
+    for path in sorted(copied.iterdir()):
+        data = path.read_bytes()
+        path.unlink()
+        found = [problem for problem in verify(copied).problems if problem.file == path.name]
+        assert found and "missing" in found[0].message, path.name
+        path.write_bytes(data)
+
+
+def test_leftovers_are_named(copied: Path) -> None:
+    (copied / ".incomplete").mkdir()
+    (copied / "tiny-train.tfrecord-00000-of-00009").write_bytes(b"")
+    (copied / "notes.txt").write_text("mine")
+    assert [problem.file for problem in verify(copied).problems] == [
+        ".incomplete",
+        "notes.txt",
+        "tiny-train.tfrecord-00000-of-00009",
+    ]
+
+
+def test_a_damaged_record_is_named_with_number_offset_and_id_and_the_others_are_still_checked(
+    copied: Path,
+) -> None:
+    name = "tiny-train.tfrecord-00001-of-00002"
+    index = ShardIndex.from_bytes((copied / f"{name}.index").read_bytes(), name)
+    data = bytearray((copied / name).read_bytes())
+    for record in (0, 2):
+        data[int(index.offsets[record]) + 3] ^= 1
+    (copied / name).write_bytes(data)
+    report = verify(copied)
+    damaged = [(p.record, p.offset, p.id) for p in report.problems if p.record is not None]
+    assert damaged == [(n, int(index.offsets[n]), int(index.ids[n])) for n in (0, 2)]
+    assert report.records == 10
+
+
+def test_a_folder_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such folder"):
+        verify(tmp_path / "nothing")
+    assert "did not finish" in str(verify(tmp_path))
+
+
+def one_value(key: str, value: Any) -> Callable[[Drawn, dict[str, Any]], dict[str, Any]]:
+    return lambda example, features: {**features, key: value}
+
+
+def first_box(key: str, value: float) -> Callable[[Drawn, dict[str, Any]], dict[str, Any]]:
+    def alter(example: Drawn, features: dict[str, Any]) -> dict[str, Any]:
+        changed = np.array(features[key])
+        changed[:1] = value
+        return {**features, key: changed}
+
+    return alter
+
+
+def without(key: str) -> Callable[[Drawn, dict[str, Any]], dict[str, Any]]:
+    return lambda example, features: {name: value for name, value in features.items() if name != key}
+
+
+def replaced_image(data: bytes) -> Callable[[Drawn, dict[str, Any]], dict[str, Any]]:
+    digest = hashlib.sha256(data).hexdigest().encode()
+    return lambda example, features: {**features, "image/encoded": data, "image/key/sha256": digest}
+
+
+SMALL_PNG = encode_pixels(np.zeros((2, 3, 3), np.uint8), "png")
+FAULTS = [
+    ("detection", "raw", without("image/transform"), "image/transform is missing"),
+    ("detection", "raw", without("image/encoded"), "image/encoded is missing"),
+    ("detection", "raw", without("image/object/class/text"), "image/object/class/text is missing"),
+    ("classification", "raw", without("image/class/text"), "image/class/text is missing"),
+    ("detection", "raw", one_value("image/transform", np.zeros(5, np.float32)), "expected 6 values"),
+    ("detection", "raw", one_value("image/transform", np.full(6, np.nan, np.float32)), "is nan, which is no float32"),
+    ("detection", "raw", one_value("image/transform", np.zeros(6, np.int64)), "expected float32 values, got 6 int64"),
+    ("detection", "raw", one_value("image/format", b"jpeg"), "expected 'raw' as the manifest says, got 'jpeg'"),
+    ("detection", "raw", one_value("image/height", np.array([9])), "of a raw image, got [9, 12]"),
+    ("detection", "raw", one_value("image/unpadded/height", np.array([9])), "expected 1 to 8, got 9"),
+    ("detection", "raw", one_value("image/source/width", np.array([2**40])), "which is no int32"),
+    ("detection", "raw", one_value("image/key/sha256", b"0" * 64), "image/key/sha256: image/encoded has"),
+    ("detection", "raw", one_value("image/source_id", b"7"), "image/source_id: 7, but image/key/source"),
+    ("detection", "raw", one_value("image/source_id", b"7 "), "expected a decimal number, got '7 '"),
+    ("detection", "raw", one_value("image/source_id", b"7"), "the index says"),
+    ("detection", "raw", replaced_image(b"\0" * 7), "expected 288 bytes (uint8 [8, 12, 3]), got 7"),
+    ("detection", "png", replaced_image(b"\0" * 7), "not a png image that can be decoded"),
+    ("detection", "jpeg", replaced_image(SMALL_PNG), "not a jpeg image that can be decoded"),
+    ("detection", "png", replaced_image(SMALL_PNG), "decodes to 2 x 3"),
+    ("detection", "raw", first_box("image/object/bbox/ymin", -0.1), "ymin: box 0: expected 0 to 1, got -0.1"),
+    ("detection", "raw", first_box("image/object/bbox/xmax", np.nan), "xmax: box 0: expected 0 to 1, got nan"),
+    ("detection", "raw", first_box("image/object/bbox/xmin", 1), "box 0: xmin 1.0 is more than xmax"),
+    ("detection", "raw", first_box("image/object/is_crowd", 2), "value 0 is 2, which is no bool (0 or 1)"),
+    ("detection", "raw", first_box("image/object/area", -1), "area: box 0: expected 0 or more, got -1.0"),
+    ("detection", "raw", first_box("image/object/class/label", 3), "box 0: 3 is not in the manifest's labels"),
+    ("detection", "raw", one_value("image/object/area", np.ones(9, np.float32)), "expected lists of one length"),
+    ("detection", "raw", one_value("image/object/class/text", [b"dog"] * 4), "'dog', but label"),
+    ("classification", "raw", one_value("image/class/label", np.array([1, 2])), "expected 1 values (shape []), got 2"),
+    ("classification", "raw", one_value("image/class/label", [b"1"]), "expected int64 values, got 1 bytes values"),
+    ("classification", "raw", one_value("image/class/text", b"dog"), "'dog', but label"),
+    ("classification", "raw", one_value("image/class/label", np.array([1])), "statistics.labels: the records give"),
+]
+
+
+@pytest.mark.parametrize(("task", "encoding", "alter", "expected"), FAULTS, ids=[fault[3][:40] for fault in FAULTS])
+def test_content_that_is_wrong_under_right_checksums_is_found(
+    tmp_path: Path, task: str, encoding: str, alter: Any, expected: str
+) -> None:
+    problems = verify(write(tmp_path, task, encoding, alter=alter)).problems
+    assert any(expected in str(problem) for problem in problems), [str(problem) for problem in problems[:20]]
+
+
+def test_masks_that_do_not_fit_are_found(tmp_path: Path) -> None:
+    masks = [SMALL_PNG, encode_pixels(np.full((8, 12, 1), 2, np.uint8), "png"), b"no"]
+    folder = write(tmp_path, masks=True, alter=one_value("image/object/mask", masks))
+    text = str(verify(folder))
+    assert "mask 0 is uint8 [2, 3, 3], expected uint8 [8, 12, 1]" in text
+    assert "mask 1 holds 2, expected 0 and 1" in text
+    assert "mask 2 is no PNG that can be decoded" in text
+
+
+def rewrite_index(folder: Path, name: str, **changes: Any) -> None:
+    """Change an index and put its new checksum into the manifest, as a faulty writer would have."""
+    path = folder / f"{name}.index"
+    changed = dataclasses.replace(ShardIndex.from_bytes(path.read_bytes(), name), **changes)
+    data = changed.to_bytes()
+    path.write_bytes(data)
+    manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
+    splits = {}
+    for split, content in manifest.splits.items():
+        shards = [
+            dataclasses.replace(shard, index_bytes=len(data), index_crc32c=crc32c(data)) if shard.file == name else shard
+            for shard in content.shards
+        ]
+        splits[split] = dataclasses.replace(content, shards=tuple(shards))
+    (folder / "manifest.json").write_text(dataclasses.replace(manifest, splits=splits).to_json())
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda index: {"ids": index.ids[::-1]}, "expected ids in rising order"),
+        (lambda index: {"ids": index.ids + 1}, "the index says"),
+        (lambda index: {"offsets": index.offsets + 1}, "but the record before it ends at 0"),
+        (lambda index: {"lengths": index.lengths + 1}, "but the record before it ends at"),
+        (lambda index: {"raw_starts": {"image/encoded": index.raw_starts["image/encoded"] - 1}}, "begins at byte"),
+        (lambda index: {"raw_checksums": {"image/encoded": index.raw_checksums["image/encoded"] ^ 1}}, "of block 0 is"),
+        (lambda index: {"raw_starts": {}, "raw_checksums": {}}, "raw keys: expected ['image/encoded'], got []"),
+        (lambda index: {"statistics": {**index.statistics, "records": 1}}, "statistics.records: the records give"),
+        (lambda index: {"statistics": {**index.statistics, "notes": {"x": 1}}}, "not the sum of the shards'"),
+        (lambda index: {"rejected": ()}, "holds 2 lines, the indexes name 1"),
+    ],
+)
+def test_an_index_that_is_wrong_under_right_checksums_is_found(copied: Path, change: Any, expected: str) -> None:
+    name = "tiny-train.tfrecord-00000-of-00002"
+    index = ShardIndex.from_bytes((copied / f"{name}.index").read_bytes(), name)
+    rewrite_index(copied, name, **change(index))
+    assert expected in str(verify(copied))
+
+
+def test_a_record_in_the_wrong_shard_and_an_id_in_two_splits_are_found(tmp_path: Path) -> None:
+    examples = draw_examples("classification", {"train": 4})
+    twins = [*examples, dataclasses.replace(examples[0], split="test")]
+    report = str(verify(write_dataset(tmp_path / "twins", twins, task="classification")))
+    assert "several records have this id: tiny-test" in report
+    folder = write_dataset(tmp_path / "swapped", examples, task="classification")
+    first, second = (f"tiny-train.tfrecord-0000{number}-of-00002" for number in range(2))
+    manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
+    shards = manifest.splits["train"].shards
+    swapped = tuple(
+        dataclasses.replace(shard, file=name) for shard, name in zip(reversed(shards), (first, second), strict=True)
+    )
+    split = dataclasses.replace(manifest.splits["train"], shards=swapped)
+    for suffix in ("", ".index"):
+        (folder / f"{first}{suffix}").rename(folder / "moved")
+        (folder / f"{second}{suffix}").rename(folder / f"{first}{suffix}")
+        (folder / "moved").rename(folder / f"{second}{suffix}")
+    changed = dataclasses.replace(manifest, splits={"train": split})
+    (folder / "manifest.json").write_text(changed.to_json())
+    (folder / "dataset_info.json").write_text(dataset_info_json(changed))
+    report = verify(folder)
+    assert len(report.problems) == 4
+    assert all("its id belongs into shard" in str(problem) for problem in report.problems)
+
+
+def test_rejects_that_differ_from_the_indexes_are_found_by_line(copied: Path) -> None:
+    path = copied / "rejected.jsonl"
+    lines = path.read_bytes().splitlines()
+    entry = json.loads(lines[1].decode("utf-8", "surrogateescape"))
+    path.write_bytes(lines[0] + b"\n" + json.dumps({**entry, "reason": "other"}).encode() + b"\n")
+    problems = verify(copied).problems
+    assert [problem.record for problem in problems if problem.record is not None] == [1]
+    assert any("the manifest says" in problem.message for problem in problems)

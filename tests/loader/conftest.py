@@ -1,0 +1,192 @@
+"""Small data sets, written with the contract's own parts and without the converter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from halofeed.prep.encode import ENCODERS
+from halofeed.schemas.checksum import block_checksums, crc32c
+from halofeed.schemas.index import ShardIndex
+from halofeed.schemas.layout import MANIFEST, index_file, shard_file
+from halofeed.schemas.manifest import Manifest, Shard, Split
+from halofeed.schemas.tasks import ImageFormat, task_named
+from halofeed.schemas.tfexample import encode_example
+from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
+
+FILL = (9, 8, 7, 6)
+
+
+def draw_examples(count, *, frame=(24, 32), channels=3, dtype="uint8", seed=0, vary=True, task="detection"):
+    """Random pictures, up to the frame's size, with 0 to 6 random boxes each in whole pixels."""
+    rng = np.random.default_rng(seed)
+    top = np.iinfo(dtype).max
+    examples = []
+    for number in range(count):
+        size = [int(rng.integers(side // 2, side + 1)) for side in frame] if vary else list(frame)
+        small = rng.integers(0, top + 1, (5, 5, channels)).astype(dtype)
+        pixels = cv2.resize(small, size[::-1], interpolation=cv2.INTER_LINEAR).reshape(*size, channels)
+        boxes = []
+        for _ in range(int(rng.integers(0, 7))):
+            (ymin, ymax), (xmin, xmax) = (np.sort(rng.choice(side + 1, 2, replace=False)) for side in size)
+            boxes.append((ymin, xmin, ymax, xmax))
+        examples.append(
+            {
+                "id": 1000 + 7 * number if number % 2 else 2**62 + number,
+                "pixels": pixels,
+                "label": int(rng.integers(0, 5)),
+                "boxes": np.array(boxes, np.int64).reshape(-1, 4),
+                "classes": rng.integers(1, 300, len(boxes)),
+                "is_crowd": rng.integers(0, 2, len(boxes)),
+                "task": task,
+            }
+        )
+    return examples
+
+
+def features_of(example, *, frame, encoding, pad, masks):
+    """The tf.train.Example features of one example, its boxes normalised to the stored picture."""
+    pixels = example["pixels"]
+    height, width, channels = pixels.shape
+    if pad:
+        stored = np.empty((*frame, channels), pixels.dtype)
+        stored[...] = FILL[:channels]
+        stored[:height, :width] = pixels
+    else:
+        stored = pixels
+    boxes = example["boxes"]
+    features = {
+        "image/encoded": bytes(ENCODERS[encoding](stored, 95)),
+        "image/format": encoding.encode(),
+        "image/height": np.array([stored.shape[0]]),
+        "image/width": np.array([stored.shape[1]]),
+        "image/unpadded/height": np.array([height]),
+        "image/unpadded/width": np.array([width]),
+        "image/source/height": np.array([height * 2]),
+        "image/source/width": np.array([width * 2]),
+        "image/filename": f"folder/ünïcode {example['id']}.jpg".encode(),
+        "image/key/source": str(example["id"]).encode(),
+        "image/source_id": str(example["id"]).encode(),
+        "image/transform": np.array([2.0, 0, 1, 0, 2, -3]),
+    }
+    if example["task"] == "classification":
+        return {**features, "image/class/label": np.array([example["label"]])}
+    for column, corner in enumerate(("ymin", "xmin", "ymax", "xmax")):
+        features[f"image/object/bbox/{corner}"] = (boxes[:, column] / stored.shape[column % 2]).astype(
+            np.float32
+        )
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    features["image/object/area"] = areas.astype(np.float32)
+    features["image/object/class/label"] = np.asarray(example["classes"])
+    features["image/object/is_crowd"] = np.asarray(example["is_crowd"])
+    features["image/object/difficult"] = 1 - np.asarray(example["is_crowd"])
+    features["image/object/truncated"] = np.zeros(len(boxes), np.int64)
+    if masks:
+        pictures = np.zeros((len(boxes), *stored.shape[:2], 1), np.uint8)
+        for picture, (ymin, xmin, ymax, xmax) in zip(pictures, boxes, strict=True):
+            picture[ymin:ymax, xmin:xmax] = 1
+        features["image/object/mask"] = [bytes(ENCODERS["png"](picture, 95)) for picture in pictures]
+    return features
+
+
+def write_shard(path, records, raw_keys):
+    """Write one shard and its index; returns the manifest's entry."""
+    offsets, lengths, starts, checksums = [], [], [], []
+    with path.open("wb") as file:
+        writer = RecordWriter(file)
+        for _, features in records:
+            encoded = encode_example(features)
+            offsets.append(writer.offset)
+            lengths.append(encoded.length)
+            if raw_keys:
+                starts.append(writer.offset + HEADER_BYTES + encoded.starts["image/encoded"])
+                checksums.append(block_checksums(features["image/encoded"]))
+            writer.write(encoded.chunks, encoded.length)
+    index = ShardIndex(
+        offsets=np.array(offsets, np.int64),
+        lengths=np.array(lengths, np.int64),
+        ids=np.array([identity for identity, _ in records], np.int64),
+        raw_starts={"image/encoded": np.array(starts, np.int64)} if starts else {},
+        raw_checksums={"image/encoded": np.array(checksums, np.uint32)} if starts else {},
+        file_bytes=writer.offset,
+        file_checksum=writer.checksum,
+        fingerprint="",
+        inputs={},
+        statistics={},
+        rejected=(),
+    ).to_bytes()
+    path.with_name(index_file(path.name)).write_bytes(index)
+    return Shard(
+        file=path.name,
+        records=len(records),
+        bytes=writer.offset,
+        crc32c=writer.checksum,
+        index_bytes=len(index),
+        index_crc32c=crc32c(index),
+    )
+
+
+def write_splits(
+    folder: Path, splits, *, frame=(24, 32), encoding="raw", pad=True, shards=3, max_boxes=4, masks=False
+):
+    """Write a whole data set, each split's examples dealt in runs over the shards; returns its folder."""
+    folder.mkdir(parents=True)
+    first = next(example for examples in splits.values() for example in examples)
+    written = {}
+    for split, examples in splits.items():
+        entries = []
+        for number, part in enumerate(np.array_split(np.arange(len(examples)), shards)):
+            records = [
+                (
+                    examples[place]["id"],
+                    features_of(examples[place], frame=frame, encoding=encoding, pad=pad, masks=masks),
+                )
+                for place in part
+            ]
+            entries.append(
+                write_shard(folder / shard_file("tiny", split, number, shards), records, encoding == "raw")
+            )
+        written[split] = Split(shards=tuple(entries), statistics={})
+    channels = first["pixels"].shape[2]
+    image = ImageFormat(
+        height=frame[0],
+        width=frame[1],
+        channels=channels,
+        dtype=str(first["pixels"].dtype),
+        encoding=encoding,
+        pad_value=FILL[:channels],
+    )
+    manifest = Manifest(
+        name="tiny",
+        version="1.0.0",
+        task=first["task"],
+        fields=task_named(first["task"]).fields(image, max_boxes=max_boxes, masks=masks),
+        labels={},
+        recipe={},
+        inputs={},
+        splits=written,
+        rejected={},
+        software={},
+    )
+    (folder / MANIFEST).write_text(manifest.to_json())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def draw():
+    """Draws random examples."""
+    return draw_examples
+
+
+@pytest.fixture(scope="session")
+def write(tmp_path_factory):
+    """Writes {split: examples}, or examples as `train`, and gives the folder."""
+
+    def write(examples, **options):
+        splits = examples if isinstance(examples, dict) else {"train": examples}
+        return write_splits(tmp_path_factory.mktemp("tiny") / "1.0.0", splits, **options)
+
+    return write

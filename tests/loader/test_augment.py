@@ -1,0 +1,243 @@
+"""Do boxes, areas, masks and the transform follow the pixels under flips and crops?"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halofeed.loader import FlipLeftRight, FlipUpDown, Loader, RandomCrop
+from halofeed.loader.augment import Objects, View, augment, draw_uniform
+from halofeed.schemas.errors import UsageError
+
+FRAME = (24, 32)
+STORAGE = [("raw", True), ("png", True), ("png", False)]
+CHAINS = {
+    "flip left right": [FlipLeftRight(1.0)],
+    "flip up down": [FlipUpDown(1.0)],
+    "sometimes": [FlipLeftRight(), FlipUpDown()],
+    "crop": [RandomCrop(13, 17, 0.0)],
+    "flip, crop": [FlipLeftRight(1.0), FlipUpDown(1.0), RandomCrop(13, 17, 0.0)],
+    "crop, flip, crop": [RandomCrop(20, 20, 0.0), FlipLeftRight(1.0), RandomCrop(13, 17, 0.0)],
+    "whole": [RandomCrop(*FRAME, 0.0)],
+}
+
+
+def painted(count, seed=0):
+    """Pictures of a grid of cells, some of which are boxes painted in a colour of their own; the rest is black."""
+    rng = np.random.default_rng(seed)
+    examples = []
+    for number in range(count):
+        size = (int(rng.integers(12, FRAME[0] + 1)), int(rng.integers(12, FRAME[1] + 1)))
+        pixels = np.zeros((*size, 3), np.uint8)
+        rows, columns = (np.unique(np.append(rng.choice(side + 1, 3), [0, side])) for side in size)
+        cells = [
+            (rows[i], columns[j], rows[i + 1], columns[j + 1])
+            for i in range(len(rows) - 1)
+            for j in range(len(columns) - 1)
+            if rng.random() < 0.6
+        ]
+        for colour, (ymin, xmin, ymax, xmax) in enumerate(cells, start=1):
+            pixels[ymin:ymax, xmin:xmax] = (10 * colour, 255 - colour, number)
+        examples.append(
+            {
+                "id": number * 11,
+                "pixels": pixels,
+                "label": 0,
+                "boxes": np.array(cells, np.int64).reshape(-1, 4),
+                "classes": np.arange(1, len(cells) + 1),
+                "is_crowd": np.arange(1, len(cells) + 1) % 2,
+                "task": "detection",
+            }
+        )
+    return examples
+
+
+@pytest.mark.parametrize(("encoding", "pad"), STORAGE)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_boxes_follow_their_pixels(write, encoding, pad, chain):
+    examples = painted(9)
+    folder = write(examples, encoding=encoding, pad=pad, max_boxes=20, masks=True)
+    include = ["size", "masks", "difficult"]
+    loader = Loader(folder, batch_size=9, seed=1, augment=CHAINS[chain], include=include)
+    batch = loader.batch(2)
+    frame = np.array(batch["image"].shape[1:3])
+    originals = {example["id"]: example for example in examples}
+    for row in range(9):
+        original = originals[int(batch["id"][row])]
+        image, (height, width) = batch["image"][row], batch["size"][row]
+        assert (image[height:] == (9, 8, 7)).all() and (image[:, width:] == (9, 8, 7)).all()
+        picture = image[:height, :width]
+        found = []
+        for colour in range(1, len(original["boxes"]) + 1):
+            places = np.argwhere((picture[..., 0] == 10 * colour) & (picture[..., 1] == 255 - colour))
+            if len(places):
+                found.append((colour, *places.min(axis=0), *(places.max(axis=0) + 1), len(places)))
+        count = batch["num_boxes"][row]
+        assert batch["classes"][row, :count].tolist() == [colour for colour, *_ in found]
+        boxes = np.array([box for _, *box, _ in found]).reshape(-1, 4)
+        assert np.allclose(batch["boxes"][row, :count] * np.tile(frame, 2), boxes, atol=1e-4)
+        assert np.allclose(batch["area"][row, :count], [area for *_, area in found], rtol=1e-5)
+        assert batch["is_crowd"][row, :count].tolist() == [colour % 2 == 1 for colour, *_ in found]
+        assert batch["difficult"][row, :count].tolist() == [colour % 2 == 0 for colour, *_ in found]
+        for name in ("boxes", "classes", "area", "is_crowd", "difficult", "masks"):
+            assert not batch[name][row, count:].any()
+        for mask, (colour, *_) in zip(batch["masks"][row], found, strict=False):
+            expected = (picture[..., 0] == 10 * colour) & (picture[..., 1] == 255 - colour)
+            assert np.array_equal(mask[:height, :width], expected) and mask.sum() == expected.sum()
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize(("encoding", "pad"), STORAGE)
+def test_the_transform_maps_every_pixel_back_to_its_source(write, encoding, pad, chain):
+    rng = np.random.default_rng(0)
+    examples = painted(5)
+    for example in examples:
+        example["pixels"] = rng.integers(0, 256, example["pixels"].shape).astype(np.uint8)
+    originals = {example["id"]: example["pixels"] for example in examples}
+    loader = Loader(
+        write(examples, encoding=encoding, pad=pad),
+        batch_size=5,
+        augment=CHAINS[chain],
+        include=["transform", "size"],
+    )
+    batch = loader.batch(1)
+    for row in range(5):
+        height, width = batch["size"][row]
+        y, x = np.mgrid[:height, :width] + 0.5
+        source = np.einsum("ij,jhw->ihw", batch["transform"][row], np.stack([y, x, np.ones_like(y)]))
+        # The data sets' own transform is y * 2 + 1, x * 2 - 3.
+        stored_y, stored_x = (source[0] - 1) / 2 - 0.5, (source[1] + 3) / 2 - 0.5
+        back = originals[int(batch["id"][row])][np.rint(stored_y).astype(int), np.rint(stored_x).astype(int)]
+        assert np.allclose(stored_y, np.rint(stored_y)) and np.array_equal(
+            batch["image"][row, :height, :width], back
+        )
+
+
+def test_a_window_shows_as_much_picture_as_there_is(write):
+    examples = painted(9)
+    sizes = {example["id"]: example["pixels"].shape for example in examples}
+    batch = Loader(write(examples), batch_size=9, augment=[RandomCrop(16, 16)], include=["size"]).batch(0)
+    for row, identity in enumerate(batch["id"].tolist()):
+        assert batch["size"][row].tolist() == [min(16, sizes[identity][0]), min(16, sizes[identity][1])]
+
+
+@pytest.mark.parametrize("minimum", [0.0, 0.3, 0.5, 1.0])
+def test_boxes_of_which_too_little_is_left_are_dropped(write, minimum):
+    examples = painted(20)
+    classes_of = {example["id"]: example for example in examples}
+    folder = write(examples, max_boxes=20)
+    dropped = 0
+    for step in range(3):
+        everything = Loader(folder, batch_size=20, augment=[RandomCrop(10, 10, 0.0)]).batch(step)
+        batch = Loader(folder, batch_size=20, augment=[RandomCrop(10, 10, minimum)]).batch(step)
+        assert np.array_equal(batch["image"], everything["image"])
+        for row in range(20):
+            original = classes_of[int(batch["id"][row])]
+            whole = np.prod(original["boxes"][:, 2:] - original["boxes"][:, :2], axis=1)
+            count = everything["num_boxes"][row]
+            classes, areas = everything["classes"][row, :count], everything["area"][row, :count]
+            share = areas / whole[classes - 1]
+            kept = batch["classes"][row, : batch["num_boxes"][row]]
+            assert kept.tolist() == classes[share >= minimum - 1e-6].tolist()
+            dropped += count - len(kept)
+    assert (dropped > 0) == (minimum > 0)
+
+
+def test_boxes_are_cut_to_max_boxes_after_the_crop(write):
+    examples = painted(12)
+    folder, large = write(examples, max_boxes=2), write(examples, max_boxes=20)
+    options = {"batch_size": 12, "augment": [RandomCrop(8, 8)]}
+    few, all_of_them = Loader(folder, **options).batch(0), Loader(large, **options).batch(0)
+    assert (all_of_them["num_boxes"] > 2).any()
+    assert np.array_equal(few["num_boxes"], np.minimum(all_of_them["num_boxes"], 2))
+    assert np.array_equal(few["boxes"], all_of_them["boxes"][:, :2])
+
+
+def test_a_flip_happens_as_often_as_was_asked_for():
+    view = View(top=0, left=0, height=4, width=4)
+    nothing = Objects(boxes=np.zeros((0, 4)), areas=np.zeros(0), kept=np.zeros(0, np.int64))
+    for probability in (0.0, 0.25, 1.0):
+        chain = [FlipUpDown(probability), FlipLeftRight(probability)]
+        seen = Counter()
+        for identity in range(4000):
+            result, _ = augment(chain, view, nothing, 1, 0, identity)
+            seen[result.upside_down, result.mirrored] += 1
+        for (down, mirrored), share in {
+            (a, b): (probability if a else 1 - probability) * (probability if b else 1 - probability)
+            for a in (True, False)
+            for b in (True, False)
+        }.items():
+            assert abs(seen[down, mirrored] / 4000 - share) < 0.05
+
+
+def test_windows_are_everywhere_about_equally_often():
+    view = View(top=0, left=0, height=6, width=9)
+    nothing = Objects(boxes=np.zeros((0, 4)), areas=np.zeros(0), kept=np.zeros(0, np.int64))
+    views = [augment([RandomCrop(4, 7)], view, nothing, 0, epoch, 5)[0] for epoch in range(4500)]
+    seen = Counter((found.top, found.left) for found in views)
+    assert len(seen) == 9 and min(seen.values()) > 400 and max(seen.values()) < 600
+
+
+def test_draws_differ_by_seed_epoch_example_and_place_in_the_list():
+    draws = {
+        tuple(draw_uniform(seed, epoch, identity, number).tolist())
+        for seed in (0, 1, 2**64 - 1)
+        for epoch in (0, 1)
+        for identity in (0, 1, -1, 2**63 - 1)
+        for number in (0, 1)
+    }
+    assert len(draws) == 48
+    assert all(0 <= value < 1 for draw in draws for value in draw)
+
+
+def test_draws_are_fixed_for_all_time():
+    drawn = [0.6044423335601707, 0.7235559951065417, 0.038216092089916165, 0.7863267218367057]
+    assert draw_uniform(7, 3, 12345, 1).tolist() == drawn
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    data=st.data(),
+    dtype=st.sampled_from(["uint8", "uint16", "float32", "float64", "bool"]),
+    channels=st.integers(0, 4),
+)
+def test_a_copied_view_is_what_numpy_slices_give(data, dtype, channels):
+    height, width = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
+    shape = (height, width, channels) if channels else (height, width)
+    source = (np.arange(np.prod(shape)).reshape(shape) % 251).astype(dtype)
+    view, seen = View(top=0, left=0, height=height, width=width), source
+    for _ in range(data.draw(st.integers(0, 3))):
+        step = data.draw(st.sampled_from(["mirror", "turn", "crop"]))
+        if step == "mirror":
+            view, seen = View(**{**vars(view), "mirrored": not view.mirrored}), seen[:, ::-1]
+        elif step == "turn":
+            view, seen = View(**{**vars(view), "upside_down": not view.upside_down}), seen[::-1]
+        else:
+            top, left = data.draw(st.integers(0, view.height - 1)), data.draw(st.integers(0, view.width - 1))
+            rows = data.draw(st.integers(1, view.height - top))
+            columns = data.draw(st.integers(1, view.width - left))
+            view, seen = view.crop(top, left, rows, columns), seen[top : top + rows, left : left + columns]
+    frame = np.full((view.height + 2, view.width + 3, *shape[2:]), 3, dtype)
+    view.copy(source, frame[: view.height, : view.width])
+    assert np.array_equal(frame[: view.height, : view.width], seen)
+    assert (frame[view.height :] == np.array(3, dtype)).all() and (
+        frame[:, view.width :] == np.array(3, dtype)
+    ).all()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FlipLeftRight(1.5),
+        lambda: FlipUpDown(-1),
+        lambda: RandomCrop(0, 3),
+        lambda: RandomCrop(3, 3, 2.0),
+    ],
+)
+def test_impossible_augmentations_are_refused(make):
+    with pytest.raises(UsageError):
+        make()

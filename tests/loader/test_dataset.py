@@ -1,0 +1,358 @@
+"""Does a loader give what was written, in the promised order, whoever asks and wherever it starts?"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from halofeed.schemas.errors import UsageError
+
+ALL_OPTIONAL = ["source", "key", "transform"]
+ALL_OPTIONAL += [f"{which}_{side}" for which in ("unpadded", "source") for side in ("height", "width")]
+STORAGE = [("raw", True), ("jpeg", True), ("jpeg", False), ("png", True), ("png", False)]
+
+
+def same(first, second):
+    assert list(first) == list(second)
+    for name in first:
+        assert first[name].dtype == second[name].dtype and first[name].shape == second[name].shape
+        assert np.array_equal(first[name], second[name]), name
+
+
+@pytest.fixture(scope="module")
+def detection(draw, write):
+    return write(draw(11), max_boxes=4)
+
+
+@pytest.fixture(scope="module")
+def classification(draw, write):
+    return write(draw(11, task="classification"))
+
+
+def parse_with_tensorflow(folder, split, frame, encoding, max_boxes):
+    """Every record by TensorFlow's own readers, padded here: {key: array [record, ...]}."""
+    import tensorflow as tf
+
+    corners = ["ymin", "xmin", "ymax", "xmax"]
+    ragged = {
+        **{f"image/object/bbox/{corner}": tf.io.VarLenFeature(tf.float32) for corner in corners},
+        "image/object/area": tf.io.VarLenFeature(tf.float32),
+        "image/object/class/label": tf.io.VarLenFeature(tf.int64),
+        "image/object/is_crowd": tf.io.VarLenFeature(tf.int64),
+    }
+    fixed = {
+        "image/encoded": tf.io.FixedLenFeature([], tf.string),
+        "image/source_id": tf.io.FixedLenFeature([], tf.string),
+        "image/filename": tf.io.FixedLenFeature([], tf.string),
+        "image/transform": tf.io.FixedLenFeature([2, 3], tf.float32),
+    }
+    files = sorted(str(path) for path in folder.glob(f"*-{split}.tfrecord-*-of-?????"))
+    rows = []
+    for record in tf.data.TFRecordDataset(files).as_numpy_iterator():
+        example = tf.io.parse_single_example(record, {**fixed, **ragged})
+        data = example["image/encoded"]
+        if encoding == "raw":
+            pixels = tf.reshape(tf.io.decode_raw(data, tf.uint8), [*frame, 3]).numpy()
+        elif encoding == "jpeg":
+            pixels = tf.io.decode_jpeg(data, dct_method="INTEGER_ACCURATE").numpy()
+        else:
+            pixels = tf.io.decode_png(data).numpy()
+        image = np.empty((*frame, 3), np.uint8)
+        image[...] = (9, 8, 7)
+        image[: pixels.shape[0], : pixels.shape[1]] = pixels
+        lists = {key: tf.sparse.to_dense(example[key]).numpy() for key in ragged}
+        boxes = np.stack([lists[f"image/object/bbox/{corner}"] for corner in corners], axis=-1).astype(
+            np.float64
+        )
+        boxes *= np.array(pixels.shape[:2] * 2) / np.array(frame * 2)
+        row = {
+            "image": image,
+            "num_boxes": min(len(boxes), max_boxes),
+            "id": int(example["image/source_id"].numpy()),
+        }
+        padded = {
+            "boxes": boxes.astype(np.float32),
+            "classes": lists["image/object/class/label"].astype(np.int32),
+            "is_crowd": lists["image/object/is_crowd"] > 0,
+            "area": lists["image/object/area"],
+        }
+        for name, values in padded.items():
+            row[name] = np.zeros((max_boxes, *values.shape[1:]), values.dtype)
+            row[name][: min(len(values), max_boxes)] = values[:max_boxes]
+        row["source"] = example["image/filename"].numpy().decode()
+        row["transform"] = example["image/transform"].numpy()
+        rows.append(row)
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+@pytest.mark.parametrize(("encoding", "pad"), STORAGE)
+def test_evaluation_gives_what_tensorflow_reads(draw, write, encoding, pad):
+    folder = write({"val": draw(11), "train": draw(2)}, encoding=encoding, pad=pad, max_boxes=4)
+    expected = parse_with_tensorflow(folder, "val", (24, 32), encoding, 4)
+    loader = Loader(folder, split="val", batch_size=4, training=False, include=["source", "transform"])
+    batches = list(loader.batches())
+    assert len(batches) == len(loader) == 3 and loader.num_records == 11
+    for number, batch in enumerate(batches):
+        assert batch["valid"].tolist() == [number * 4 + row < 11 for row in range(4)]
+        for name, values in expected.items():
+            real = values[number * 4 : number * 4 + 4]
+            assert np.array_equal(batch[name][: len(real)], real), name
+            assert batch[name].dtype == loader.spec[name].dtype
+
+
+def test_rows_that_are_not_valid_hold_padding(detection):
+    batch = Loader(detection, batch_size=4, training=False, include=["source", "size"]).batch(2)
+    assert batch["id"].tolist()[3] == -1 and batch["num_boxes"][3] == 0 and batch["source"][3] == ""
+    assert (batch["image"][3] == (9, 8, 7)).all()
+    for name in ("boxes", "classes", "area", "is_crowd", "size"):
+        assert not batch[name][3].any()
+
+
+def test_classification_has_labels(draw, classification):
+    examples = {example["id"]: example for example in draw(11, task="classification")}
+    batch = Loader(classification, batch_size=11).batch(0)
+    assert list(batch) == ["image", "label", "id", "valid"]
+    assert batch["label"].dtype == np.int32 and batch["id"].dtype == np.int64
+    for row, identity in enumerate(batch["id"].tolist()):
+        assert batch["label"][row] == examples[identity]["label"]
+        height, width, _ = examples[identity]["pixels"].shape
+        assert np.array_equal(batch["image"][row, :height, :width], examples[identity]["pixels"])
+
+
+@pytest.mark.parametrize(("encoding", "dtype", "channels"), [("raw", "uint16", 3), ("png", "uint16", 1),
+                                                              ("png", "uint16", 4), ("raw", "uint8", 1),
+                                                              ("png", "uint8", 4), ("jpeg", "uint8", 1)])  # fmt: skip
+@pytest.mark.parametrize("augment", [(), (FlipLeftRight(1.0),)])
+def test_depth_and_channels_are_kept(draw, write, encoding, dtype, channels, augment):
+    examples = draw(5, dtype=dtype, channels=channels)
+    batch = Loader(write(examples, encoding=encoding, pad=False) if encoding != "raw" else write(examples),
+                   batch_size=5, training=False, augment=augment).batch(0)  # fmt: skip
+    assert batch["image"].dtype == dtype and batch["image"].shape == (5, 24, 32, channels)
+    for row, example in enumerate(examples):
+        height, width, _ = example["pixels"].shape
+        expected = example["pixels"][:, ::-1] if augment else example["pixels"]
+        found = batch["image"][row, :height, :width].astype(int)
+        assert np.abs(found - expected).max() <= (30 if encoding == "jpeg" else 0)
+
+
+def test_every_record_comes_exactly_once_an_epoch(detection):
+    loader = Loader(detection, batch_size=4, seed=3)
+    seen = np.concatenate([loader.batch(step)["id"] for step in range(11)])
+    epochs = seen.reshape(4, 11)
+    assert all(len(set(epoch.tolist())) == 11 for epoch in epochs)
+    assert len({tuple(epoch.tolist()) for epoch in epochs}) == 4
+    assert loader.steps is None and loader.steps_per_epoch == 3
+    with pytest.raises(TypeError, match="no end"):
+        len(loader)
+
+
+def test_without_shuffle_records_come_as_stored(draw, detection):
+    stored = [example["id"] for example in draw(11)]
+    loader = Loader(detection, batch_size=4, shuffle=False)
+    assert np.concatenate([loader.batch(step)["id"] for step in range(6)]).tolist() == (stored * 3)[:24]
+
+
+def test_all_host_counts_give_the_same_rows(detection):
+    options = {
+        "batch_size": 4,
+        "seed": 5,
+        "augment": [FlipLeftRight(), RandomCrop(16, 16)],
+        "include": ["source"],
+    }
+    whole = Loader(detection, **options)
+    for count in (1, 2, 4):
+        hosts = [Loader(detection, **options, shard_index=index, shard_count=count) for index in range(count)]
+        for step in range(6):
+            parts = [host.batch(step) for host in hosts]
+            assert all(part["image"].shape[0] == 4 // count for part in parts)
+            same(
+                {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, whole.batch(step)
+            )
+
+
+def test_evaluation_takes_equal_steps_on_every_host(detection):
+    hosts = [Loader(detection, batch_size=8, training=False, shard_index=i, shard_count=4) for i in range(4)]
+    assert {len(host) for host in hosts} == {2}
+    valid = np.concatenate([host.batch(1)["valid"] for host in hosts])
+    assert valid.tolist() == [True] * 3 + [False] * 5
+
+
+def test_a_stream_resumes_at_every_step(detection):
+    options = {"batch_size": 4, "seed": 5, "num_epochs": 2, "augment": [RandomCrop(16, 16)]}
+    whole = list(Loader(detection, **options).batches())
+    assert len(whole) == 6
+    for start in range(7):
+        resumed = Loader(detection, **options)
+        state = json.loads(json.dumps(Loader(detection, **options).state(start)))
+        rest = list(resumed.batches(resumed.restore(state)))
+        assert len(rest) == 6 - start
+        for first, second in zip(rest, whole[start:], strict=True):
+            same(first, second)
+
+
+def test_a_far_step_costs_nothing_more(detection):
+    batch = Loader(detection, batch_size=4).batch(10**12)
+    assert batch["valid"].all()
+
+
+def test_batches_that_are_kept_stay_as_they_are(detection):
+    loader = Loader(detection, batch_size=4, seed=1)
+    kept = [loader.batch(step) for step in range(20)]
+    copies = [{name: array.copy() for name, array in batch.items()} for batch in kept]
+    views = [batch["image"].reshape(4, -1)[1:, ::2] for batch in kept[:10]]
+    seen = [view.copy() for view in views]
+    del kept[:10]
+    for step in range(20):
+        loader.batch(step + 100)
+    for batch, copy in zip(kept, copies[10:], strict=True):
+        same(batch, copy)
+    assert all(np.array_equal(view, copy) for view, copy in zip(views, seen, strict=True))
+
+
+def test_memory_is_recycled_and_bounded(detection):
+    loader = Loader(detection, batch_size=4)
+    addresses = {loader.batch(step)["image"].ctypes.data for step in range(50)}
+    assert len(addresses) == 1
+    batches = [loader.batch(step) for step in range(50)]
+    assert all(array.ctypes.data % 64 == 0 for batch in batches for array in batch.values())
+    one = sum(array.nbytes + 64 for array in batches[0].values())
+    del batches
+    assert loader._pool.idle_bytes <= 5 * one
+
+
+def test_threads_get_the_same_batches(detection):
+    loader = Loader(detection, batch_size=4, seed=2, augment=[FlipLeftRight(), RandomCrop(12, 12)])
+    expected = [
+        Loader(detection, batch_size=4, seed=2, augment=loader._augmentations).batch(s) for s in range(16)
+    ]
+    found = [None] * 16
+
+    def work(first):
+        for step in range(first, 16, 4):
+            found[step] = loader.batch(step)
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for first, second in zip(found, expected, strict=True):
+        same(first, second)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_goes_on(detection):
+    code = f"""
+import os, sys
+from halofeed.loader import Loader
+loader = Loader({str(detection)!r}, batch_size=4)
+expected = loader.batch(5)["id"].tolist()
+loader._shards._lock.acquire()
+child = os.fork()
+if child == 0:
+    os._exit(0 if loader.batch(5)["id"].tolist() == expected else 3)
+loader._shards._lock.release()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60).returncode == 0
+
+
+def test_a_loader_can_be_pickled(detection):
+    loader = Loader(detection, batch_size=4, seed=2, augment=[FlipLeftRight()])
+    same(pickle.loads(pickle.dumps(loader)).batch(3), loader.batch(3))
+
+
+def test_spec_says_what_comes(detection):
+    loader = Loader(detection, batch_size=4, shard_count=2, include=[*ALL_OPTIONAL, "difficult", "size"])
+    batch = loader.batch(0)
+    assert list(batch) == list(loader.spec)
+    for name, array in batch.items():
+        assert array.shape == loader.spec[name].shape and array.dtype == loader.spec[name].dtype
+    assert loader.spec["boxes"].shape == (2, 4, 4) and loader.spec["transform"].shape == (2, 2, 3)
+    assert np.array_equal(batch["size"][:, 0], batch["unpadded_height"])
+    assert np.array_equal(batch["size"][:, 1], batch["unpadded_width"])
+
+
+def test_boxes_beyond_max_boxes_are_cut(draw, write):
+    examples = draw(6)
+    batch = Loader(write(examples, max_boxes=2), batch_size=6, training=False).batch(0)
+    assert max(len(example["boxes"]) for example in examples) > 2
+    assert batch["num_boxes"].tolist() == [min(2, len(example["boxes"])) for example in examples]
+
+
+USAGE = [
+    ({"batch_size": 0}, "batch_size"),
+    ({"split": "dev"}, "known: empty, train"),
+    ({"split": "empty"}, "holds no records; splits with records: train"),
+    ({"include": ["sauce"]}, r"sauce.*difficult.*size.*source"),
+    ({"include": "source"}, "list"),
+    ({"verify": "sometimes"}, "first, always, never"),
+    ({"batch_size": 12, "shard_count": 5}, r"use 4 or 6 hosts, or a batch_size of 10 or 15"),
+    ({"shard_index": 2, "shard_count": 2}, "shard_index 2"),
+    ({"training": False, "num_epochs": 3}, "one epoch"),
+    ({"batch_size": 12, "drop_remainder": True}, "no whole batch"),
+    ({"augment": [RandomCrop(25, 8)]}, r"RandomCrop\(25, 8\): the images are 24 high and 32 wide"),
+    ({"augment": [RandomCrop(8, 8), RandomCrop(9, 8)]}, "8 high and 8 wide"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), USAGE)
+def test_what_cannot_be_is_refused_with_what_can(draw, write, arguments, message):
+    folder = write({"train": draw(11), "empty": []})
+    with pytest.raises(UsageError, match=message):
+        Loader(folder, **{"batch_size": 4, **arguments})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"batch_size": 2},
+        {"shuffle": False},
+        {"drop_remainder": True},
+        {"training": False},
+        {"augment": [FlipLeftRight(0.1)]},
+    ],
+)
+def test_a_state_of_another_stream_is_refused_with_the_reason(detection, change):
+    loader = Loader(detection, **{"batch_size": 4, "augment": [FlipLeftRight()], **change})
+    with pytest.raises(UsageError, match=next(iter(change))):
+        loader.restore(Loader(detection, batch_size=4, augment=[FlipLeftRight()]).state(1))
+
+
+def test_a_state_of_other_data_is_refused(draw, write, detection):
+    other = Loader(write(draw(11, seed=1)), batch_size=4)
+    with pytest.raises(UsageError, match="fingerprint"):
+        other.restore(Loader(detection, batch_size=4).state(3))
+
+
+@pytest.mark.parametrize(
+    "state", [None, {}, {"step": 3}, {"step": "3", "state_version": 1}, {"step": -1, "state_version": 1}]
+)
+def test_what_is_no_state_is_refused(detection, state):
+    with pytest.raises(UsageError, match="state"):
+        Loader(detection, batch_size=4).restore(state)
+
+
+def test_a_state_goes_on_with_other_hosts_and_more_epochs(detection):
+    state = Loader(detection, batch_size=4, num_epochs=1).state(2)
+    assert Loader(detection, batch_size=4, num_epochs=3, shard_index=1, shard_count=2).restore(state) == 2
+
+
+def test_importing_the_loader_loads_no_heavy_library():
+    code = (
+        "import sys, halofeed.loader\n"
+        "heavy = {'tensorflow', 'jax', 'apache_beam', 'flax'} & set(sys.modules)\n"
+        "sys.exit(f'loaded: {heavy}' if heavy else 0)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr

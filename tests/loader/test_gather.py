@@ -1,0 +1,240 @@
+"""Are records found where the index says, is damage named, and does memory come back?"""
+
+from __future__ import annotations
+
+import gc
+import re
+import shutil
+import struct
+import threading
+
+import numpy as np
+import pytest
+
+from halofeed.loader import Loader
+from halofeed.loader import gather as gather_module
+from halofeed.loader.buffers import ALIGNMENT, IDLE_PER_SIZE, BufferPool
+from halofeed.loader.gather import read_manifest
+from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
+from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.tfrecord import read_records
+
+
+@pytest.fixture
+def folder(draw, write):
+    return write(draw(7), shards=3)
+
+
+def copies(folder, **options):
+    return Loader(folder, batch_size=7, training=False, **options)
+
+
+def shards_of(folder):
+    return sorted(folder.glob("*.tfrecord-*-of-?????"))
+
+
+@pytest.fixture
+def damaged(folder):
+    """The data set with one bit of the second shard's second record turned, in its picture; and its id."""
+    path = shards_of(folder)[1]
+    data = bytearray(path.read_bytes())
+    offset, record = list(read_records(bytes(data), ""))[1]
+    data[offset + 12 + len(record) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    return folder, path, offset
+
+
+def test_damage_is_named_with_file_offset_id_and_cure(draw, damaged):
+    folder, path, offset = damaged
+    identity = draw(7)[4]["id"]
+    expected = rf"{re.escape(str(path))}: record at byte {offset:,}.*checksum is wrong.*id {identity}.*halofeed convert"
+    for verify in ("first", "always"):
+        loader = copies(folder, verify=verify)
+        for _ in range(2):
+            with pytest.raises(CorruptFileError, match=expected):
+                loader.batch(0)
+        # The other records can still be read.
+        assert Loader(folder, batch_size=1, training=False, verify=verify).batch(0)["valid"].all()
+
+
+def test_never_verifying_gives_the_damaged_pixels(damaged):
+    batch = copies(damaged[0], verify="never").batch(0)
+    assert batch["valid"].all()
+
+
+def test_first_looks_once_and_always_every_time(folder):
+    path = shards_of(folder)[0]
+    first, always = copies(folder, verify="first"), copies(folder, verify="always")
+    first.batch(0), always.batch(0)
+    offset, record = next(iter(read_records(path.read_bytes(), "")))
+    with path.open("r+b") as file:
+        file.seek(offset + 12 + len(record) // 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 1]))
+    assert first.batch(0)["valid"].all()
+    with pytest.raises(CorruptFileError, match="checksum"):
+        always.batch(0)
+
+
+def test_a_record_whose_length_is_not_the_indexs_is_refused_even_unverified(folder):
+    path = shards_of(folder)[0]
+    with path.open("r+b") as file:
+        length = struct.unpack("<Q", file.read(8))[0]
+        file.seek(0)
+        file.write(struct.pack("<Q", length + 1))
+    with pytest.raises(CorruptFileError, match=r"record at byte 0 \(id .*its length is not"):
+        copies(folder, verify="never").batch(0)
+
+
+def test_a_missing_shard_is_named_with_the_cure(folder):
+    path = shards_of(folder)[2]
+    path.unlink()
+    with pytest.raises(CorruptFileError, match=rf"{re.escape(str(path))}: it is missing.*halofeed convert"):
+        copies(folder)
+
+
+@pytest.mark.parametrize("suffix", ["", ".index"])
+def test_a_cut_off_file_is_named_with_both_sizes(folder, suffix):
+    path = shards_of(folder)[0]
+    path = path.with_name(path.name + suffix)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    with pytest.raises(CorruptFileError, match=rf"expected {len(data):,} bytes, found {len(data) - 1:,}"):
+        copies(folder)
+
+
+def test_an_index_of_other_content_is_refused(folder):
+    path = shards_of(folder)[0]
+    index = path.with_name(path.name + ".index")
+    data = bytearray(index.read_bytes())
+    data[-40] ^= 1
+    index.write_bytes(bytes(data))
+    with pytest.raises(CorruptFileError, match="checksum is not the manifest's"):
+        copies(folder).batch(0)
+
+
+def test_a_missing_folder_says_what_to_name(tmp_path):
+    with pytest.raises(UsageError, match="no such folder"):
+        read_manifest(tmp_path / "nothing")
+    with pytest.raises(UsageError, match="halofeed convert"):
+        read_manifest(tmp_path)
+
+
+def test_a_folder_of_versions_lists_them(folder):
+    with pytest.raises(UsageError, match=re.escape(str(folder))):
+        read_manifest(folder.parent)
+
+
+def test_an_unfinished_conversion_says_how_to_finish_it(folder):
+    (folder / "manifest.json").unlink()
+    with pytest.raises(ManifestError, match=r"(?s)not finished.*same command again"):
+        Loader(folder, batch_size=1)
+
+
+def test_a_manifest_of_a_newer_format_is_refused(folder):
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
+    with pytest.raises(ManifestError, match="newer"):
+        Loader(folder, batch_size=1)
+
+
+def test_a_list_that_does_not_go_with_the_boxes_is_refused(draw, write):
+    examples = draw(3)
+    examples[1]["boxes"] = np.array([[0, 0, 2, 2]])
+    examples[1]["classes"], examples[1]["is_crowd"] = np.array([1, 2]), np.array([0])
+    with pytest.raises(CorruptFileError, match=r"record at byte .* 2 values of classes for 1 boxes"):
+        Loader(write(examples), batch_size=3).batch(0)
+
+
+def test_a_label_that_does_not_fit_its_dtype_is_refused(draw, write):
+    examples = draw(1, task="classification")
+    examples[0]["label"] = 2**40
+    with pytest.raises(CorruptFileError, match="does not fit in int32"):
+        Loader(write(examples, shards=1), batch_size=1).batch(0)
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "png"])
+def test_a_picture_that_cannot_be_decoded_is_named(draw, write, encoding, monkeypatch):
+    from halofeed.prep import encode
+
+    whole = encode.ENCODERS[encoding]
+    monkeypatch.setitem(encode.ENCODERS, encoding, lambda pixels, quality: bytes(whole(pixels, quality))[:60])
+    folder = write(draw(2), encoding=encoding, pad=False)
+    with pytest.raises(
+        CorruptFileError, match=rf"record at byte .*the {encoding} image cannot be decoded.*verify"
+    ):
+        Loader(folder, batch_size=2).batch(0)
+
+
+def test_a_picture_larger_than_the_manifest_says_is_refused(draw, write):
+    folder = write(draw(2, frame=(40, 32), vary=False), encoding="png", pad=False, frame=(24, 32))
+    with pytest.raises(CorruptFileError, match=r"at most \(24, 32, 3\), got uint8 \(40, 32, 3\)"):
+        Loader(folder, batch_size=2).batch(0)
+
+
+def test_few_files_are_open_at_a_time(draw, write, monkeypatch):
+    monkeypatch.setattr(gather_module, "MAX_OPEN_SHARDS", 2)
+    folder = write(draw(12), shards=6)
+    loader = Loader(folder, batch_size=12, seed=1)
+    expected = Loader(folder, batch_size=12, seed=1).batch(0)["id"].tolist()
+    assert loader.batch(0)["id"].tolist() == expected and len(loader._shards._open) <= 2
+
+
+def test_empty_shards_are_passed_over(draw, write):
+    loader = Loader(write(draw(3), shards=8), batch_size=3, training=False)
+    assert loader.batch(0)["id"].tolist() == [example["id"] for example in draw(3)]
+
+
+def test_the_manifest_survives_a_copy_of_the_folder(draw, folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "moved")
+    assert isinstance(read_manifest(tmp_path / "moved"), Manifest)
+    assert copies(tmp_path / "moved").state(0) == copies(folder).state(0)
+
+
+def test_a_buffer_returns_when_the_last_view_dies():
+    pool = BufferPool()
+    array = pool.empty((4, 5), np.float32)
+    address = array.ctypes.data
+    view = array.reshape(-1)[3:].view(np.uint8)
+    del array
+    gc.collect()
+    assert pool.idle_bytes == 0
+    assert pool.empty((4, 5), np.float32).ctypes.data != address
+    del view
+    taken = [pool.empty((4, 5), np.float32) for _ in range(3)]
+    assert address in {array.ctypes.data for array in taken}
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 7), (0, 4)])
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int64, np.float32])
+def test_buffers_are_aligned_and_writable(shape, dtype):
+    array = BufferPool().empty(shape, dtype)
+    assert array.shape == shape and array.dtype == dtype and array.ctypes.data % ALIGNMENT == 0
+    array[...] = 1
+    assert (array == 1).all()
+
+
+def test_the_pool_keeps_a_bounded_number_of_buffers():
+    pool = BufferPool()
+    arrays = [pool.empty((1000,), np.uint8) for _ in range(50)]
+    del arrays
+    assert pool.idle_bytes == IDLE_PER_SIZE * (1000 + ALIGNMENT)
+
+
+def test_threads_never_share_a_buffer():
+    pool, wrong = BufferPool(), []
+
+    def work(number):
+        for _ in range(2000):
+            array = pool.empty((64,), np.int64)
+            array[:] = number
+            if (array != number).any():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -1,0 +1,186 @@
+"""Does every device of a mesh get exactly its slab of the batch?"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from halofeed.loader.mesh import join_id, mesh_specs, needed_rows, partition_specs, place_batch, split_id
+from halofeed.schemas.errors import PartitionError
+from halofeed.schemas.partition import Partition, tile_slices
+from halofeed.trainer.mesh import make_mesh
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+
+
+def batch_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray[Any, Any]]:
+    return {key: np.arange(math.prod(shape), dtype=np.int32).reshape(shape) for key, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(
+    ("cores", "dims"),
+    [
+        (1, [1, 1, 1, 1]),
+        (2, [1, 2, 1, 1]),
+        (2, [2, 1, 1, 1]),
+        (4, [1, 4, 1, 1]),
+        (4, [1, 2, 2, 1]),
+        (8, [1, 8, 1, 1]),
+        (8, [1, 4, 2, 1]),
+        (8, [1, 2, 2, 2]),
+        (8, [2, 2, 2, 1]),
+    ],
+)
+def test_each_core_of_each_replica_holds_its_row_major_tile(cores: int, dims: list[int]) -> None:
+    shapes = {"image": (16, 8, 8, 2), "label": (16,)}
+    batch = batch_of(shapes)
+    mesh = make_mesh(cores)
+    specs = mesh_specs(mesh, Partition(cores_per_replica=cores, dims={"image": dims}), shapes)
+    placed = place_batch(mesh, specs, shapes, lambda a, b: {key: value[a:b] for key, value in batch.items()})
+
+    replicas, rows = 8 // cores, 16 // (8 // cores)
+    by_device = {key: {s.device: s.data for s in array.addressable_shards} for key, array in placed.items()}
+    for replica, core in itertools.product(range(replicas), range(cores)):
+        device = mesh.devices.reshape(replicas, cores)[replica, core]
+        part = {key: value[replica * rows : (replica + 1) * rows] for key, value in batch.items()}
+        tile = part["image"][tile_slices(part["image"].shape, dims, core)]
+        np.testing.assert_array_equal(by_device["image"][device], tile)
+        np.testing.assert_array_equal(by_device["label"][device], part["label"])
+    for key, value in batch.items():
+        np.testing.assert_array_equal(np.asarray(placed[key]), value)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_a_spec_of_any_axes_on_any_mesh_gives_what_device_put_gives(data: st.DataObject) -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("x", "y"))
+    axes = data.draw(st.permutations(["x", "y", None]))
+    spec = PartitionSpec(*axes[: data.draw(st.integers(0, 3))])
+    batch = batch_of({"image": (8, 4, 4)})
+    placed = place_batch(
+        mesh, {"image": spec}, {"image": (8, 4, 4)}, lambda a, b: {"image": batch["image"][a:b]}
+    )
+    expected = jax.device_put(batch["image"], NamedSharding(mesh, spec))
+    for ours, theirs in zip(placed["image"].addressable_shards, expected.addressable_shards, strict=True):
+        assert ours.device == theirs.device and ours.index == theirs.index
+        np.testing.assert_array_equal(ours.data, theirs.data)
+
+
+def test_a_mesh_over_some_devices_asks_for_all_rows_once() -> None:
+    mesh = make_mesh(2, jax.devices()[2:6])
+    shapes = {"image": (4, 4, 4, 1)}
+    asked = []
+
+    def rows(start: int, stop: int) -> dict[str, np.ndarray[Any, Any]]:
+        asked.append((start, stop))
+        return {"image": np.zeros((stop - start, 4, 4, 1), np.uint8)}
+
+    specs = mesh_specs(mesh, Partition(cores_per_replica=2, dims={"image": [1, 2, 1, 1]}), shapes)
+    place_batch(mesh, specs, shapes, rows)
+    assert asked == [(0, 4)]
+    assert needed_rows(NamedSharding(mesh, specs["image"]), (4, 4, 4, 1)) == (0, 4)
+
+
+TWO_PROCESSES = """
+import sys
+import numpy as np, jax
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
+from halofeed.loader.mesh import mesh_specs, place_batch
+from halofeed.schemas.partition import Partition
+from halofeed.trainer.mesh import make_mesh
+
+cores = int(sys.argv[3])
+mesh, shapes = make_mesh(cores), {"image": (4, 4, 2, 1), "id": (4,)}
+batch = {"image": np.arange(32).reshape(4, 4, 2, 1).astype(np.uint8), "id": np.arange(4) + 2**40}
+asked = []
+def rows(start, stop):
+    asked.append((start, stop))
+    return {key: value[start:stop] for key, value in batch.items()}
+partition = Partition(cores_per_replica=cores, dims={"image": [1, cores, 1, 1]})
+placed = place_batch(mesh, mesh_specs(mesh, partition, shapes), shapes, rows)
+for shard in placed["image"].addressable_shards:
+    np.testing.assert_array_equal(shard.data, batch["image"][shard.index])
+print("asked", asked)
+"""
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(2, [(0, 2), (2, 4)]), (4, [(0, 4), (0, 4)])])
+def test_each_process_reads_only_the_rows_that_its_devices_need(
+    cores: int, expected: list[tuple[int, int]]
+) -> None:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO_PROCESSES, address, str(number), str(cores)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    results = [process.communicate(timeout=100) for process in processes]
+    for (output, errors), rows in zip(results, expected, strict=True):
+        assert f"asked [{rows}]" in output, errors
+
+
+def test_ids_keep_all_their_bits() -> None:
+    ids = np.array([0, 1, -1, 2**63 - 1, -(2**63), 2**32, 2**40 + 7])
+    np.testing.assert_array_equal(join_id(split_id(ids)), ids)
+    mesh = make_mesh(1)
+    rows = np.arange(8) + 2**40
+    placed = place_batch(mesh, {"id": PartitionSpec("replica")}, {"id": (8,)}, lambda a, b: {"id": rows[a:b]})
+    assert placed["id"].dtype == np.uint32
+    np.testing.assert_array_equal(join_id(np.asarray(placed["id"])), rows)
+
+
+def test_other_64_bit_integers_are_refused_rather_than_cut() -> None:
+    with pytest.raises(PartitionError, match="count: int64 would be cut to 32 bits"):
+        place_batch(make_mesh(1), {}, {"count": (8,)}, lambda a, b: {"count": np.arange(a, b)})
+
+
+def test_what_does_not_fit_is_refused_with_the_cure() -> None:
+    mesh = make_mesh(4)
+    partition = Partition(cores_per_replica=4, dims={"image": [1, 4, 1, 1]})
+    with pytest.raises(PartitionError, match="batch of 7 does not divide by the 2 replicas"):
+        mesh_specs(mesh, partition, {"image": (7, 8, 8, 3)})
+    with pytest.raises(PartitionError, match=r"build it with halofeed.trainer.mesh.make_mesh\(4\)"):
+        mesh_specs(make_mesh(2), partition, {"image": (8, 8, 8, 3)})
+    with pytest.raises(PartitionError, match="axis 1 of size 6 does not divide by the 4 parts"):
+        specs = {"image": PartitionSpec(None, ("core0", "core1"))}
+        place_batch(mesh, specs, {"image": (2, 6, 8, 3)}, lambda a, b: {})
+    with pytest.raises(PartitionError, match="expected rows 0 to 2 as"):
+        place_batch(mesh, {}, {"image": (2, 8, 8, 3)}, lambda a, b: {"image": np.zeros((b - a, 4, 8, 3))})
+    with pytest.raises(PartitionError, match="'mask': the batch has no such key"):
+        place_batch(mesh, {"mask": PartitionSpec()}, {"image": (2, 8, 8, 3)}, lambda a, b: {})
+
+
+def test_importing_the_module_does_not_import_jax() -> None:
+    check = "import sys, halofeed.loader.mesh; assert not {'jax', 'tensorflow'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_partition_specs_put_the_batch_over_the_replicas_for_every_key() -> None:
+    specs = partition_specs(
+        Partition(cores_per_replica=4, dims={"image": [2, 2, 1, 1]}),
+        {"image": (4, 8, 8, 3), "boxes": (4, 9, 4)},
+    )
+    assert tuple(specs["image"]) == (("replica", "core0"), "core1", None, None)
+    assert tuple(specs["boxes"]) == ("replica",)

@@ -1,0 +1,89 @@
+"""Is the stream on a mesh the loader's own stream, each batch whole when its slabs are put together?"""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from halofeed.loader.mesh import join_id
+from halofeed.schemas.errors import PartitionError, UsageError
+from halofeed.schemas.partition import Partition
+from halofeed.trainer.mesh import make_mesh
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+
+
+@pytest.fixture(scope="module")
+def folder(draw, write):
+    return write(draw(11), masks=True)
+
+
+OPTIONS = {
+    "batch_size": 8,
+    "seed": 3,
+    "augment": [FlipLeftRight(), RandomCrop(16, 16)],
+    "include": ["masks", "size"],
+}
+
+
+def same(placed, batch):
+    assert set(placed) == set(batch)
+    for name, array in placed.items():
+        found = np.asarray(array)
+        if name == "id":
+            assert found.dtype == np.uint32 and found.shape == (*batch["id"].shape, 2)
+            found = join_id(found)
+        assert found.dtype == batch[name].dtype and np.array_equal(found, batch[name]), name
+
+
+@pytest.mark.parametrize(
+    ("cores", "dims"), [(1, [1, 1, 1, 1]), (4, [1, 4, 1, 1]), (4, [1, 2, 2, 1]), (8, [1, 8, 1, 1])]
+)
+def test_the_slabs_together_are_the_batch(folder, cores, dims):
+    loader = Loader(folder, **OPTIONS)
+    partition = Partition(cores_per_replica=cores, dims={"image": dims})
+    stream = loader.on_mesh(make_mesh(cores), partition, start_step=5)
+    for step, placed in zip(range(5, 8), stream, strict=False):
+        same(placed, loader.batch(step))
+        tile = placed["image"].addressable_shards[0].data.shape
+        assert tile == (8 * cores // 8, 16 // dims[1], 16 // dims[2], 3)
+
+
+def test_a_finite_stream_ends_and_kept_batches_stay(folder):
+    loader = Loader(folder, **OPTIONS, num_epochs=2)
+    kept = list(loader.on_mesh(make_mesh(2), Partition(cores_per_replica=2, dims={"image": [1, 2, 1, 1]})))
+    assert len(kept) == len(loader) == 3
+    for step, placed in enumerate(kept):
+        same(placed, loader.batch(step))
+
+
+def test_the_hosts_of_the_loader_have_no_say(folder):
+    other = Loader(folder, **OPTIONS, shard_index=1, shard_count=4)
+    placed = next(other.on_mesh(make_mesh(1), Partition()))
+    same(placed, Loader(folder, **OPTIONS).batch(0))
+
+
+def test_a_mesh_of_ones_own_takes_a_spec_per_key(folder):
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "rows"))
+    loader = Loader(folder, **OPTIONS)
+    specs = {name: PartitionSpec("data") for name in loader.spec}
+    specs["image"] = PartitionSpec("data", "rows")
+    for step, placed in enumerate(itertools.islice(loader.on_mesh(mesh, specs), 2)):
+        same(placed, loader.batch(step))
+        assert placed["image"].addressable_shards[0].data.shape == (4, 4, 16, 3)
+
+
+def test_what_does_not_fit_is_refused_before_a_record_is_read(folder):
+    loader = Loader(folder, **OPTIONS)
+    with pytest.raises(PartitionError, match="masks"):
+        loader.on_mesh(make_mesh(2), Partition(cores_per_replica=2, dims={"masks": [1, 1, 1, 1, 2]}))
+    with pytest.raises(PartitionError, match="mesh"):
+        loader.on_mesh(make_mesh(2), Partition(cores_per_replica=4, dims={"image": [1, 4, 1, 1]}))
+    with pytest.raises(UsageError, match="source is text"):
+        Loader(folder, batch_size=8, include=["source"]).on_mesh(make_mesh(1), Partition())

@@ -1,0 +1,111 @@
+"""Is the tf.data stream the same stream, with static shapes and without a copy?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from halofeed.schemas.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def folder(draw, write):
+    return write(draw(11), masks=True)
+
+
+OPTIONS = {"batch_size": 4, "seed": 3, "augment": [FlipLeftRight(), RandomCrop(16, 16)]}
+EVERYTHING = ["source", "key", "masks", "size", "transform", "difficult"]
+
+
+def same(element, batch):
+    assert set(element) == set(batch)
+    for name, array in batch.items():
+        found = element[name]
+        if array.dtype.hasobject:
+            assert [text.decode() for text in found] == array.tolist()
+        else:
+            assert found.dtype == array.dtype and found.tobytes() == array.tobytes(), name
+
+
+@pytest.mark.parametrize("start", [0, 1, 5, 10**9])
+def test_the_stream_is_the_batches_from_any_step(folder, start):
+    loader = Loader(folder, **OPTIONS, include=EVERYTHING)
+    for step, element in zip(
+        range(start, start + 4), loader.dataset(start).as_numpy_iterator(), strict=False
+    ):
+        same(element, loader.batch(step))
+
+
+def test_a_finite_stream_ends_and_knows_its_length(folder):
+    loader = Loader(folder, **OPTIONS, num_epochs=2)
+    for start in range(7):
+        dataset = loader.dataset(start)
+        assert dataset.cardinality().numpy() == 6 - start
+        assert len(list(dataset)) == 6 - start
+    assert Loader(folder, **OPTIONS).dataset().cardinality() == tf.data.INFINITE_CARDINALITY
+    with pytest.raises(UsageError, match="start_step 7: expected 0 to 6"):
+        loader.dataset(7)
+
+
+def test_evaluation_counts_every_record_once(folder):
+    dataset = Loader(folder, batch_size=4, training=False).dataset()
+    batches = list(dataset.as_numpy_iterator())
+    assert len(np.unique(np.concatenate([batch["id"][batch["valid"]] for batch in batches]))) == 11
+    assert sum(batch["valid"].sum() for batch in batches) == 11
+
+
+def test_shapes_and_dtypes_are_static(folder):
+    loader = Loader(folder, **OPTIONS, include=EVERYTHING, shard_count=2)
+    element = loader.dataset().element_spec
+    assert list(element) and set(element) == set(loader.spec)
+    for name, spec in element.items():
+        expected = loader.spec[name]
+        assert spec.shape == expected.shape
+        assert spec.dtype == (tf.string if expected.dtype.hasobject else tf.as_dtype(expected.dtype))
+    assert element["image"].shape == (2, 16, 16, 3)
+
+
+def test_the_memory_is_adopted_and_returned(folder):
+    loader = Loader(folder, **OPTIONS)
+    made = set()
+    original = loader.batch
+
+    def noting(step):
+        batch = original(step)
+        made.add(batch["image"].ctypes.data)
+        return batch
+
+    loader.batch = noting
+    addresses = [
+        element["image"].ctypes.data
+        for _, element in zip(range(40), loader.dataset().as_numpy_iterator(), strict=False)
+    ]
+    assert set(addresses) <= made
+    # One in use here, PREFETCH waiting, one being made, and one that changes hands.
+    assert len(made) <= 6
+
+
+def test_elements_that_are_kept_stay_as_they_are(folder):
+    loader = Loader(folder, **OPTIONS)
+    kept = [element for _, element in zip(range(30), loader.dataset().as_numpy_iterator(), strict=False)]
+    for step, element in enumerate(kept):
+        same(element, loader.batch(step))
+
+
+def test_keras_style_training_sees_the_stream(folder):
+    total = 0
+    for batch in Loader(folder, batch_size=4, num_epochs=1).dataset():
+        total += int(tf.reduce_sum(tf.cast(batch["valid"], tf.int32)))
+    assert total == 11
+
+
+def test_damage_reaches_the_trainer_with_its_place(draw, write):
+    folder = write(draw(3), shards=1)
+    path = next(folder.glob("*-of-00001"))
+    data = bytearray(path.read_bytes())
+    data[500] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(tf.errors.OpError, match="record at byte 0"):
+        list(Loader(folder, batch_size=3, training=False).dataset())

@@ -1,0 +1,90 @@
+"""Example ids, shards, and the refusal of ids that come twice."""
+
+from __future__ import annotations
+
+import hashlib
+import tracemalloc
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halofeed.schemas.errors import AnnotationsError, UsageError
+from halofeed.schemas.identity import check_unique_ids, example_id, mix, shard_of, shards_of
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_an_integer_and_its_plain_decimal_string_are_one_id(number: int) -> None:
+    assert example_id(number) == example_id(str(number)) == number
+
+
+@given(st.text(st.characters().filter(lambda character: not character.isdigit())))
+def test_any_other_string_is_the_first_63_bits_of_its_sha256(text: str) -> None:
+    bits = "".join(f"{byte:08b}" for byte in hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest())
+    assert example_id(text) == int(bits[:63], 2)
+
+
+@pytest.mark.parametrize(
+    "key", ["007", "+7", "-7", " 7", "7\n", "1_0", "٧", "7.0", "", str(2**63), -7, 2**63]
+)
+def test_what_is_no_plain_decimal_is_hashed(key: str | int) -> None:
+    assert example_id(key) == int.from_bytes(hashlib.sha256(str(key).encode()).digest()[:8], "big") >> 1
+
+
+def test_mix_gives_the_published_splitmix64_sequence() -> None:
+    # The generator's first outputs for seed 1234567, as its authors' reference code prints them.
+    state, outputs = 1234567, []
+    for _ in range(3):
+        outputs.append(mix(state))
+        state += 0x9E3779B97F4A7C15
+    assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+@given(st.lists(st.integers(0, 2**63 - 1), max_size=20), st.integers(1, 2**32 - 1))
+def test_many_ids_at_once_go_where_each_one_goes(identities: list[int], shard_count: int) -> None:
+    shards = shards_of(np.array(identities, np.int64), shard_count)
+    assert shards.tolist() == [shard_of(identity, shard_count) for identity in identities]
+    assert all(0 <= shard < shard_count for shard in shards.tolist())
+
+
+@pytest.mark.parametrize("stride", [1, 7, 4096])
+def test_consecutive_ids_fill_the_shards_evenly(stride: int) -> None:
+    counts = np.bincount(shards_of(np.arange(100_000) * stride, 16), minlength=16)
+    expected = 100_000 / 16
+    assert np.abs(counts - expected).max() < 5 * np.sqrt(expected)
+
+
+def test_no_shards_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="got 0"):
+        shard_of(1, 0)
+
+
+@given(st.lists(st.one_of(st.integers(0, 5), st.sampled_from(["a", "b", "3", "03"]))))
+def test_a_repeated_id_is_found_exactly_when_there_is_one(keys: list[str | int]) -> None:
+    pairs = [(key, f"source {number}") for number, key in enumerate(keys)]
+    repeated = len({example_id(key) for key in keys}) < len(keys)
+    if repeated:
+        with pytest.raises(AnnotationsError):
+            check_unique_ids(lambda: pairs)
+    else:
+        assert check_unique_ids(lambda: pairs) == len(keys)
+
+
+def test_both_sources_of_a_repeated_id_are_named() -> None:
+    pairs: list[tuple[str | int, str]] = [(17, "a.jpg"), (18, "b.jpg"), ("17", "c.jpg")]
+    with pytest.raises(AnnotationsError, match=r"id 17: a.jpg \(key 17\) and c.jpg \(key '17'\)"):
+        check_unique_ids(lambda: pairs)
+
+
+def test_many_ids_are_checked_in_a_few_bytes_each() -> None:
+    def pairs() -> Iterator[tuple[str | int, str]]:
+        return ((number * 977, "a.jpg") for number in range(count))
+
+    count = 200_000
+    tracemalloc.start()
+    assert check_unique_ids(pairs) == count
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak / count < 20

@@ -1,0 +1,280 @@
+"""Does the partition keep every rule and figure that TPUConfig's users know?"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halofeed.schemas.errors import PartitionError
+from halofeed.schemas.partition import (
+    PER_HOST_V2,
+    Partition,
+    axis_names,
+    computation_shape,
+    core_axes,
+    infeed_tiles,
+    splits_that_divide,
+    tile_slices,
+)
+
+
+def from_lists(*dims: object, cores: int | None = 4, mode: object = PER_HOST_V2) -> Partition:
+    return Partition.from_tpu_config(
+        num_cores_per_replica=cores, input_partition_dims=list(dims), per_host_input_for_training=mode
+    )
+
+
+IMAGE, MASK = (8, 64, 48, 3), (8, 64, 48, 1)
+
+
+def test_the_three_published_configurations_are_taken_as_they_are() -> None:
+    dims = {"image": [1, 4, 1, 1], "image_mask": [1, 2, 2, 1]}
+    first = from_lists([1, 4, 1, 1], None)
+    first.check_inputs(IMAGE, (8,))
+    first.check_inputs(IMAGE, {"class_label": (8,), "mask": MASK})
+    assert first.resolve({"image": IMAGE, "label": (8,)}) == {"image": (1, 4, 1, 1), "label": None}
+
+    second = from_lists(dims, {"class_label": [1], "mask": None})
+    second.check_inputs({"image": IMAGE, "image_mask": MASK}, {"class_label": (8,), "mask": MASK}, replicas=2)
+    third = from_lists(dims, [1])
+    third.check_inputs({"image": IMAGE, "image_mask": MASK}, (8,), replicas=8)
+    assert third.dims == {"image": (1, 4, 1, 1), "image_mask": (1, 2, 2, 1), "label": (1,)}
+
+
+class Mode(enum.Enum):
+    PER_HOST_V1 = 2
+    PER_HOST_V2 = 3
+
+
+@pytest.mark.parametrize("mode", ["PER_HOST_V2", "InputPipelineConfig.PER_HOST_V2", Mode.PER_HOST_V2, 3])
+def test_every_spelling_of_per_host_v2_is_taken(mode: object) -> None:
+    assert from_lists([1, 4, 1, 1], mode=mode).cores_per_replica == 4
+
+
+@pytest.mark.parametrize(
+    ("dims", "options", "message"),
+    [
+        ([], {}, "one or two elements"),
+        ([[1, 4, 1, 1], None, None], {}, "one or two elements"),
+        ([[1, 4, 1, 1]], {"mode": True}, "needs PER_HOST_V2"),
+        ([[1, 4, 1, 1]], {"mode": Mode.PER_HOST_V1}, "needs PER_HOST_V2"),
+        ([[1, 4, 1, 1]], {"cores": None}, "num_cores_per_replica"),
+        ([[1, 3, 1, 1]], {"cores": 3}, "1, 2, 4, 8, 16, 32, 64, 128"),
+        ([[1, 256, 1, 1]], {"cores": 256}, "1, 2, 4, 8, 16, 32, 64, 128"),
+        ([None], {}, "expected the features' dims, got None"),
+        ([[1, 4, 0, 1]], {}, "at least 1"),
+        ([[-1, -4, 1, 1]], {}, "at least 1"),
+        ([[]], {}, "at least 1"),
+        ([[1, 2.0, 2, 1]], {}, "whole numbers"),
+        ([[1, 2, 1, 1]], {}, "product is the cores per replica, 4"),
+        ([[1, 8, 1, 1]], {}, "product is the cores per replica, 4"),
+        ([{"image": [1, 4, 1, 1]}, {"image": None}], {}, "a feature and a label"),
+        ([{"image": "1,4,1,1"}], {}, "expected parts along each axis"),
+    ],
+)
+def test_a_mistake_at_construction_is_refused(
+    dims: list[object], options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_lists(*dims, **options)  # type: ignore[arg-type]
+
+
+def test_dims_not_wrapped_in_a_list_are_refused() -> None:
+    with pytest.raises(PartitionError, match=r"wrap the dims"):
+        from_lists(1, 4, 1, 1)
+
+
+FEATURES, LABELS = {"image": [1, 4, 1, 1]}, {"label": None}
+
+
+@pytest.mark.parametrize(
+    ("dims", "features", "labels", "message"),
+    [
+        ([FEATURES, LABELS], {"picture": IMAGE}, {"label": (8,)}, r"\[0\]: mismatched keys of the features"),
+        (
+            [FEATURES, LABELS],
+            {"image": IMAGE, "id": (8,)},
+            {"label": (8,)},
+            r"\[0\]: mismatched keys of the features",
+        ),
+        ([FEATURES, LABELS], {"image": IMAGE}, {"class": (8,)}, r"\[1\]: mismatched keys of the labels"),
+        ([FEATURES, LABELS], IMAGE, {"label": (8,)}, r"\[0\]: mismatched structure of the features"),
+        ([[1, 4, 1, 1]], {"image": IMAGE}, None, r"\[0\]: mismatched structure of the features"),
+        ([FEATURES, LABELS], {"image": IMAGE}, (8,), r"\[1\]: mismatched structure of the labels"),
+        ([FEATURES, [1]], {"image": IMAGE}, {"label": (8,)}, r"\[1\]: mismatched structure of the labels"),
+        ([FEATURES, [1]], {"image": IMAGE}, None, "the batch has none"),
+        ([[1, 4, 1, 1]], (8, None, 48, 3), None, "fully known"),
+        ([[1, 4, 1, 1]], (8, 64, 48), None, "one for each axis"),
+        ([[1, 4, 1, 1]], (8, 62, 48, 3), None, "does not divide by 4"),
+        (
+            [[1, 4, 1, 1]],
+            (7, 64, 48, 3),
+            None,
+            "batch of 7 does not divide by the 2 replicas; use a batch of 6 or 8",
+        ),
+        ([[1, 4, 1, 1]], IMAGE, (None,), "fully known"),
+        ([[1, 4, 1, 1]], IMAGE, (), "scalar"),
+    ],
+)
+def test_a_mistake_against_the_first_batch_is_refused(
+    dims: list[object], features: object, labels: object, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_lists(*dims).check_inputs(features, labels, replicas=2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("labels", [None, (8,), {"class": (8,), "mask": MASK}])
+@pytest.mark.parametrize("dims", [[FEATURES], [FEATURES, None]])
+def test_missing_or_none_label_dims_leave_every_label_whole(dims: list[object], labels: object) -> None:
+    from_lists(*dims).check_inputs({"image": IMAGE}, labels)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("parts", [[1], [1, 1], [1, 1, 1, 1, 1]])
+def test_a_product_of_one_is_a_whole_copy_at_any_rank(parts: list[int]) -> None:
+    assert Partition(cores_per_replica=4, dims={"image": parts}).resolve({"image": IMAGE}) == {"image": None}
+
+
+def test_keys_that_are_not_named_are_whole() -> None:
+    partition = Partition.parse("image=1,4,1,1", cores_per_replica=4)
+    assert partition.resolve({"image": IMAGE, "boxes": (8, 100, 4)}) == {"image": (1, 4, 1, 1), "boxes": None}
+
+
+def test_a_key_that_the_batch_lacks_is_refused_with_the_known_keys() -> None:
+    with pytest.raises(PartitionError, match="'imge': the batch has no such key; it has image, label"):
+        Partition.parse("imge=1,4,1,1", cores_per_replica=4).resolve({"image": IMAGE, "label": (8,)})
+
+
+def test_an_uneven_size_is_refused_with_the_axis_the_divisor_and_the_cure() -> None:
+    with pytest.raises(PartitionError) as caught:
+        Partition.parse("image=1,1,4,1", cores_per_replica=4).resolve({"image": (2, 64, 50, 3)})
+    assert str(caught.value) == (
+        "image: width of size 50 does not divide by 4; resize or pad it to 48 or 52; splits of "
+        "(2, 64, 50, 3) over 4 cores that divide: [1,2,2,1], [1,4,1,1]"
+    )
+
+
+def test_the_batch_axis_is_divided_after_the_replicas() -> None:
+    partition = Partition(cores_per_replica=2, dims={"image": [2, 1, 1, 1]})
+    assert partition.resolve({"image": (4, 8, 8, 3)}, replicas=2) == {"image": (2, 1, 1, 1)}
+    with pytest.raises(PartitionError, match="batch of size 3 does not divide by 2"):
+        partition.resolve({"image": (6, 8, 8, 3)}, replicas=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("image", "expected key=parts"),
+        ("=1,4", "expected key=parts"),
+        ("image=1,four", "whole numbers"),
+        ("image=1,4,1,1;image=1,4,1,1", "given twice"),
+        ("image=1,2,1,1", "cores_per_replica=2"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_refused(text: str, message: str) -> None:
+    with pytest.raises(PartitionError, match=message):
+        Partition.parse(text, cores_per_replica=4)
+
+
+def test_what_is_printed_parses_to_the_same_partition() -> None:
+    partition = Partition(cores_per_replica=8, dims={"image": [1, 4, 2, 1], "label": None, "mask": [1]})
+    assert Partition.parse(str(partition), cores_per_replica=8) == partition
+
+
+def test_cores_must_fit_the_system_and_divide_it() -> None:
+    assert Partition(cores_per_replica=4).replicas(8) == 2
+    with pytest.raises(PartitionError, match="--virtual-devices 8"):
+        Partition(cores_per_replica=8).replicas(1)
+    with pytest.raises(PartitionError, match="use 4 or 8 of them"):
+        Partition(cores_per_replica=4).replicas(6)
+
+
+@pytest.mark.parametrize(
+    ("size", "parts", "expected"),
+    [
+        (14, 4, (4, 4, 4, 2)),
+        (6, 4, (2, 2, 2, 0)),
+        (9, 8, (2, 2, 2, 2, 1, 0, 0, 0)),
+        (17, 8, (3, 3, 3, 3, 3, 2, 0, 0)),
+        (16, 4, (4, 4, 4, 4)),
+    ],
+)
+def test_the_old_infeed_cut_uneven_sizes_like_this(size: int, parts: int, expected: tuple[int, ...]) -> None:
+    assert infeed_tiles(size, parts) == expected
+
+
+@given(st.integers(1, 300), st.integers(1, 128))
+def test_infeed_tiles_cover_the_axis_and_never_grow(size: int, parts: int) -> None:
+    tiles = infeed_tiles(size, parts)
+    assert (len(tiles), sum(tiles)) == (parts, size)
+    assert list(tiles) == sorted(tiles, reverse=True)
+
+
+def test_computation_shapes_hold_their_number_of_cores() -> None:
+    assert computation_shape(1) == (1, 1, 1, 1)
+    assert computation_shape(16) == (4, 2, 1, 2)
+    assert computation_shape(128) == (8, 8, 1, 2)
+    assert all(math.prod(computation_shape(2**power)) == 2**power for power in range(8))
+    with pytest.raises(PartitionError, match="got 3"):
+        computation_shape(3)
+
+
+splits = st.lists(st.integers(1, 3), min_size=1, max_size=4)
+
+
+@given(splits, st.data())
+def test_tiles_are_row_major_and_cover_the_tensor_once(dims: list[int], data: st.DataObject) -> None:
+    shape = [parts * data.draw(st.integers(1, 3)) for parts in dims]
+    owner = np.full(shape, -1)
+    for core, index in enumerate(itertools.product(*map(range, dims))):
+        cells = tile_slices(shape, dims, core)
+        assert (owner[cells] == -1).all()
+        owner[cells] = core
+        if math.prod(dims) > 1:
+            expected = [i * size // parts for i, size, parts in zip(index, shape, dims, strict=True)]
+            assert [cell.start for cell in cells] == expected
+    assert (owner >= 0).all()
+
+
+def test_tile_slices_refuse_what_does_not_divide_and_a_core_that_is_not_there() -> None:
+    with pytest.raises(PartitionError, match="7 does not divide by 2; nearest: 6, 8"):
+        tile_slices((7, 4), (2, 2), 0)
+    with pytest.raises(PartitionError, match="from 0 to 3"):
+        tile_slices((8, 4), (2, 2), 4)
+    with pytest.raises(PartitionError, match="each axis"):
+        tile_slices((8, 4), (2, 2, 1), 0)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=3), st.sampled_from([2, 4, 8, 16]))
+def test_splits_that_divide_are_those_that_brute_force_finds(shape: list[int], cores: int) -> None:
+    expected = {
+        split
+        for split in itertools.product(range(1, cores + 1), repeat=len(shape))
+        if math.prod(split) == cores
+        and all(size % parts == 0 for size, parts in zip(shape, split, strict=True))
+    }
+    found = splits_that_divide(shape, (cores,))[cores]
+    assert len(found) == len(set(found))
+    assert set(found) == expected
+
+
+def test_splits_with_the_least_halo_come_first() -> None:
+    assert splits_that_divide((128, 128, 128), (8,))[8][0] == (2, 2, 2)
+    assert splits_that_divide((1, 1000, 100, 3), (4,), axes=(1, 2))[4][0] == (1, 4, 1, 1)
+
+
+@given(st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=5))
+def test_core_axes_spell_the_row_major_core_number(dims: list[int]) -> None:
+    """A core's number in binary, most significant bit first, is its coordinate along core0, core1, ..."""
+    names = axis_names(dims)
+    cores = math.prod(dims)
+    axes = core_axes(cores)
+    assert [name for group in names for name in group] == list(axes)
+    for core, tile in enumerate(itertools.islice(itertools.product(*map(range, dims)), 64)):
+        bits = dict(zip(axes, f"{core:0{len(axes)}b}" if axes else "", strict=True))
+        assert tile == tuple(int("".join(bits[name] for name in group) or "0", 2) for group in names)

@@ -1,0 +1,106 @@
+"""Does TensorFlow Datasets read our folder, with the same values and exact lengths?"""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.dataset_writer import Drawn, draw_examples, record_features, write_dataset
+from PIL import Image
+
+from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.tfds import dataset_info_json, features_json
+
+tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    tfds = pytest.importorskip("tensorflow_datasets", reason="tensorflow-datasets is not installed")
+
+# TFDS copies the proto by a field property that newer protobufs deprecate.
+pytestmark = pytest.mark.filterwarnings(
+    r"ignore:label\(\) is deprecated:DeprecationWarning"
+)
+
+CASES = [
+    ("classification", "raw", "uint8", 3, False),
+    ("classification", "raw", "uint16", 1, False),
+    ("classification", "jpeg", "uint8", 1, True),
+    ("classification", "png", "uint8", 4, True),
+    ("detection", "raw", "uint8", 3, False),
+    ("detection", "png", "uint8", 3, True),
+    ("detection", "jpeg", "uint8", 3, False),
+]
+
+
+def expected_value(example: Drawn, key: str, value: Any, encoding: str) -> Any:
+    if key == "image/encoded" and encoding == "raw":
+        return example.pixels
+    if key == "image/encoded" and encoding == "jpeg":
+        return tf.io.decode_image(value, example.pixels.shape[2]).numpy()
+    if key == "image/encoded":
+        return np.asarray(Image.open(io.BytesIO(value))).reshape(example.pixels.shape)
+    if key == "image/object/mask":
+        return np.array([np.asarray(Image.open(io.BytesIO(item)))[..., None] for item in value])
+    if key == "image/transform":
+        return np.asarray(value).reshape(2, 3)
+    return value[0] if isinstance(value, np.ndarray) and "object" not in key else value
+
+
+@pytest.mark.parametrize(("task", "encoding", "dtype", "channels", "varied"), CASES)
+def test_tfds_reads_the_same_values_and_exact_lengths(
+    tmp_path: Path, task: str, encoding: str, dtype: str, channels: int, varied: bool
+) -> None:
+    examples = draw_examples(
+        task, {"train": 9, "validation": 3}, shape=(8, 12, channels), dtype=dtype, varied=varied
+    )
+    masks = task == "detection"
+    folder = write_dataset(
+        tmp_path / "tiny" / "1.0.0", examples, task=task, encoding=encoding, shards=4, masks=masks
+    )
+    builder = tfds.builder_from_directory(str(folder))
+    assert builder.info.full_name == "tiny/1.0.0"
+    assert {name: split.num_examples for name, split in builder.info.splits.items()} == {
+        "train": 9,
+        "validation": 3,
+    }
+    for split in ("train", "validation"):
+        by_key = {example.key: example for example in examples if example.split == split}
+        dataset = builder.as_dataset(split=split)
+        assert int(dataset.cardinality()) == len(by_key)
+        for read in tfds.as_numpy(dataset):
+            example = by_key.pop(read["image/key/source"].decode())
+            features = record_features(example, task, encoding, masks)
+            assert set(read) == set(features)
+            for key, value in features.items():
+                expected = expected_value(example, key, value, encoding)
+                if key == "image/object/mask" and not len(value):
+                    assert len(read[key]) == 0
+                elif isinstance(expected, list):
+                    assert list(read[key]) == expected, key
+                else:
+                    np.testing.assert_array_equal(read[key], expected, err_msg=key)
+        assert not by_key
+
+
+def test_tfds_slices_by_record_since_lengths_are_exact(tmp_path: Path) -> None:
+    examples = draw_examples("classification", {"train": 9})
+    folder = write_dataset(tmp_path / "tiny" / "1.0.0", examples, task="classification", shards=3)
+    builder = tfds.builder_from_directory(str(folder))
+    parts = [builder.as_dataset(split=split) for split in ("train[:4]", "train[4:]")]
+    keys = [read["image/key/source"].decode() for part in parts for read in tfds.as_numpy(part)]
+    assert sorted(keys) == sorted(example.key for example in examples)
+
+
+def test_both_texts_are_a_pure_function_of_the_manifest(tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path, draw_examples("detection", {"b": 3, "a": 4}), task="detection")
+    manifest = Manifest.from_json((folder / "manifest.json").read_text())
+    assert (folder / "dataset_info.json").read_text() == dataset_info_json(manifest)
+    assert (folder / "features.json").read_text() == features_json(manifest)
+    info = json.loads(dataset_info_json(manifest))
+    assert [split["name"] for split in info["splits"]] == ["a", "b"]
+    assert all(sum(map(int, s["shardLengths"])) == manifest.splits[s["name"]].records for s in info["splits"])

@@ -1,0 +1,8 @@
+"""Eight virtual CPU devices for every test of the trainer."""
+
+from __future__ import annotations
+
+import jax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)

@@ -1,0 +1,73 @@
+"""On which mesh does a replica's work lie, and which activations stay split on it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from halofeed.schemas.partition import REPLICA_AXIS, Dims, Partition, axis_names, core_axes
+
+LEAST_ROWS = 2
+"""The fewest rows (or columns) of a split activation on one core."""
+
+
+def make_mesh(cores_per_replica: int = 1, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """A mesh of `replica` and one axis of size 2 per doubling of the cores: core0, core1, ...
+
+    Axes of size 2 let [1, 4, 2, 1] and [1, 8, 1, 1] live on one mesh. They are Auto axes: under Explicit
+    ones resize, reshape, sort and top_k raise.
+
+    Args:
+        cores_per_replica: 1, 2, 4, ..., 128.
+        devices: all of the system's by default, in its order.
+
+    Raises:
+        PartitionError: if the cores do not fit the devices or divide them.
+    """
+    found = list(jax.devices() if devices is None else devices)
+    replicas = Partition(cores_per_replica=cores_per_replica).replicas(len(found))
+    cores = core_axes(cores_per_replica)
+    shape, names = (replicas, *[2] * len(cores)), (REPLICA_AXIS, *cores)
+    types = (AxisType.Auto,) * len(names)
+    if devices is None and found[0].platform == "tpu":
+        return jax.make_mesh(shape, names, types)
+    return Mesh(np.array(found, dtype=object).reshape(shape), names, axis_types=types)
+
+
+def activation_spec(shape: Sequence[int], dims: Dims) -> PartitionSpec:
+    """How an activation is split when its image is split by `dims`: along every axis, or along none.
+
+    It is split only if each split axis divides and leaves every core at least two rows. Otherwise it is
+    whole on every core of its replica, for XLA gives wrong gradients without a word where fewer than all
+    of a replica's cores share a convolution, where an axis has fewer rows than parts, and where a core has
+    a single row of two split axes (docs/decisions.md has the measurements).
+
+    Args:
+        shape: [batch, height, width, channel] of the activation.
+        dims: the image's; None is whole.
+
+    >>> tuple(activation_spec((8, 16, 8, 32), (1, 4, 2, 1)))
+    ('replica', ('core0', 'core1'), 'core2', None)
+    >>> tuple(activation_spec((8, 8, 2, 64), (1, 4, 2, 1)))
+    ('replica', None, None, None)
+    """
+    parts = dims if dims is not None else (1,) * len(shape)
+    batch, *others = axis_names(parts)
+    if not all(
+        count == 1 or (size % count == 0 and size >= LEAST_ROWS * count)
+        for size, count in zip(shape[1:], parts[1:], strict=True)
+    ):
+        others = [()] * len(others)
+    return PartitionSpec((REPLICA_AXIS, *batch), *(axes or None for axes in others))  # type: ignore[no-untyped-call]
+
+
+def constrain(activation: jax.Array, mesh: Mesh | None, dims: Dims) -> jax.Array:
+    """Hold an activation to `activation_spec` on the mesh; without a mesh nothing is done."""
+    if mesh is None:
+        return activation
+    sharding = NamedSharding(mesh, activation_spec(activation.shape, dims))
+    held: jax.Array = jax.lax.with_sharding_constraint(activation, sharding)  # type: ignore[no-untyped-call]
+    return held
