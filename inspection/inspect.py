@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from halofeed.inspection.records import IMAGE_KEY, bytes_of, integer_of, item_bytes, text_of
-from halofeed.schemas.errors import CorruptFileError, HalofeedError, ManifestError, UsageError
+from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.layout import MANIFEST, REJECTED, index_file
@@ -38,7 +38,9 @@ def read_manifest(path: str | Path) -> Manifest:
     try:
         text = file.read_bytes()
     except FileNotFoundError as error:
-        raise UsageError(f"{file}: no such file; name the folder of a finished data set, <out>/<name>/<version>") from error
+        raise UsageError(
+            f"{file}: no such file; name the folder of a finished data set, <out>/<name>/<version>"
+        ) from error
     except OSError as error:
         raise ManifestError(str(file), [("", f"cannot be read: {error.strerror or error}")]) from error
     return Manifest.from_json(text, str(file))
@@ -56,9 +58,19 @@ def describe(path: str | Path) -> str:
     lines = [
         f"{manifest.name} {manifest.version}: {manifest.task}, {records:,} records, {human_bytes(size)}",
         f"in {path}",
-        *_section("Fields", _table(("name", "dtype", "shape", "axes", "encoding", "stored as"), map(_field_row, manifest.fields))),
+        *_section(
+            "Fields",
+            _table(
+                ("name", "dtype", "shape", "axes", "encoding", "stored as"), map(_field_row, manifest.fields)
+            ),
+        ),
         "  (*) loaded on request: include=[...]",
-        *_section("Splits", _table(("split", "records", "shards", "bytes", "per shard"), _split_rows(splits), right=(1, 2, 3))),
+        *_section(
+            "Splits",
+            _table(
+                ("split", "records", "shards", "bytes", "per shard"), _split_rows(splits), right=(1, 2, 3)
+            ),
+        ),
         *_section("Labels", _label_lines(manifest)),
     ]
     if any(split.statistics.get("boxes_per_image") for split in splits.values()):
@@ -67,7 +79,10 @@ def describe(path: str | Path) -> str:
     lines += _section("Rejected", _reject_lines(manifest))
     lines += _section("Recipe", [f"{name}: {_json(value)}" for name, value in manifest.recipe.items()])
     lines += _section("Source", [f"{name}: {_json(value)}" for name, value in manifest.inputs.items()])
-    lines += ["", "Written by " + ", ".join(f"{name} {version}" for name, version in manifest.software.items())]
+    lines += [
+        "",
+        "Written by " + ", ".join(f"{name} {version}" for name, version in manifest.software.items()),
+    ]
     return printable("\n".join(lines))
 
 
@@ -111,11 +126,15 @@ def find_record(manifest: Manifest, record: str) -> tuple[Shard, int]:
     """
     matched = _RECORD.fullmatch(record)
     if not matched:
-        raise UsageError(f"record {record!r}: expected SPLIT:NUMBER, such as {next(iter(manifest.splits), 'train')}:0")
+        raise UsageError(
+            f"record {record!r}: expected SPLIT:NUMBER, such as {next(iter(manifest.splits), 'train')}:0"
+        )
     split, number = manifest.split(matched[1]), int(matched[2])
     if number >= split.records:
         known = f"0 to {split.records - 1}" if split.records else "none"
-        raise UsageError(f"record {record}: {matched[1]} has {split.records:,} records; known numbers: {known}")
+        raise UsageError(
+            f"record {record}: {matched[1]} has {split.records:,} records; known numbers: {known}"
+        )
     for shard in split.shards:
         if number < shard.records:
             return shard, number
@@ -153,18 +172,21 @@ def _read_record(folder: Path, shard: Shard, number: int) -> tuple[int, Decoded]
     try:
         index = ShardIndex.from_bytes((folder / index_name).read_bytes(), str(folder / index_name))
         if number >= len(index):
-            raise CorruptFileError(f"{folder / index_name}: holds {len(index)} records, the manifest says {shard.records}")
+            raise CorruptFileError(
+                f"{folder / index_name}: holds {len(index)} records, the manifest says {shard.records}"
+            )
         offset = int(index.offsets[number])
         with (folder / shard.file).open("rb") as stream:
             stream.seek(offset)
             data = stream.read(int(index.lengths[number]) + HEADER_BYTES + FOOTER_BYTES)
     except (OSError, ValueError) as error:
         raise CorruptFileError(f"{folder / shard.file}: record {number} cannot be read: {error}") from error
-    place = f"{folder / shard.file}: record {number} at byte {offset:,}"
     try:
-        return offset, decode_example(check_record(memoryview(data), 0, place))
-    except HalofeedError as error:
-        raise CorruptFileError(f"{place}: {error}; run `halofeed verify {folder}`") from error
+        return offset, decode_example(check_record(memoryview(data), 0, shard.file))
+    except CorruptFileError as error:
+        message = str(error).removeprefix(f"{shard.file}: record at byte 0: ")
+        place = f"{folder / shard.file}: record {number} at byte {offset:,}"
+        raise CorruptFileError(f"{place}: {message}; run `halofeed verify {folder}`") from error
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
@@ -214,7 +236,9 @@ def _split_rows(splits: Mapping[str, Split]) -> Iterator[tuple[str, ...]]:
 def _label_lines(manifest: Manifest) -> list[str]:
     splits = manifest.splits
     counts = {name: split.statistics.get("labels", {}) for name, split in splits.items()}
-    totals = {label: sum(int(count.get(str(label), 0)) for count in counts.values()) for label in manifest.labels}
+    totals = {
+        label: sum(int(count.get(str(label), 0)) for count in counts.values()) for label in manifest.labels
+    }
     most = max(totals.values(), default=0) or 1
     rows = [
         (
@@ -226,7 +250,9 @@ def _label_lines(manifest: Manifest) -> list[str]:
         for label, total in sorted(totals.items(), key=lambda item: (-item[1], item[0]))
     ]
     unit = "boxes" if manifest.task == "detection" else "images"
-    shown = _table(("id", "name", *splits, unit), rows[:_LONGEST_TABLE], right=(0, *range(2, 2 + len(splits))))
+    shown = _table(
+        ("id", "name", *splits, unit), rows[:_LONGEST_TABLE], right=(0, *range(2, 2 + len(splits)))
+    )
     left = rows[_LONGEST_TABLE:]
     return [*shown, f"and {len(left):,} more"] if left else shown
 
@@ -234,17 +260,21 @@ def _label_lines(manifest: Manifest) -> list[str]:
 def _box_lines(splits: Mapping[str, Split]) -> list[str]:
     lines = []
     for name, split in splits.items():
-        per_image = {int(boxes): images for boxes, images in split.statistics.get("boxes_per_image", {}).items()}
-        total, images = sum(boxes * count for boxes, count in per_image.items()), sum(per_image.values())
-        if not images:
+        per_image = {
+            int(boxes): images for boxes, images in split.statistics.get("boxes_per_image", {}).items()
+        }
+        total, pictures = sum(boxes * count for boxes, count in per_image.items()), sum(per_image.values())
+        if not pictures:
             continue
+        empty = _count(per_image.get(0, 0), "image")
         lines.append(
-            f"{name}: {total:,} boxes in {images:,} images, {min(per_image)} to {max(per_image)} per image, "
-            f"{total / images:.1f} on average, {per_image.get(0, 0):,} images without"
+            f"{name}: {_count(total, 'box', 'boxes')} in {_count(pictures, 'image')}, {min(per_image)} to "
+            f"{max(per_image)} per image, {total / pictures:.1f} on average, {empty} without"
         )
         cut = split.statistics.get("cut", {})
         if cut.get("images"):
-            lines.append(f"  the loader cuts {cut['boxes']:,} boxes of {cut['images']:,} images that have more than max_boxes")
+            boxes, images = _count(cut["boxes"], "box", "boxes"), _count(cut["images"], "image")
+            lines.append(f"  beyond max_boxes, and cut by the loader: {boxes} in {images}")
         lines += [f"  {what}: {count:,}" for what, count in split.statistics.get("boxes", {}).items()]
     return lines
 
@@ -257,16 +287,24 @@ def _pixel_lines(splits: Mapping[str, Split]) -> list[str]:
         if not stored:
             continue
         height, width = split.statistics.get("largest", (0, 0))
-        lines.append(f"{name}: {stored:,} stored, {100 * padded / stored:.1f} % of them padding; largest {height} x {width}")
+        lines.append(
+            f"{name}: {stored:,} stored, {100 * padded / stored:.1f} % of them padding; largest {height} x {width}"
+        )
         pixels = split.statistics.get("pixels", {})
         if pixels.get("sum"):
             count = pixels["count"]
             means = [total / count for total in pixels["sum"]]
             squares = zip(pixels["sum_squares"], means, strict=True)
             deviations = [max(0.0, square / count - mean**2) ** 0.5 for square, mean in squares]
-            lines.append(f"  mean {_joined(means)}, standard deviation {_joined(deviations)} (per channel, without padding)")
+            lines.append(
+                f"  mean {_joined(means)}, standard deviation {_joined(deviations)} (per channel, without padding)"
+            )
         lines += [f"  {note}: {count:,}" for note, count in split.statistics.get("notes", {}).items()]
     return lines
+
+
+def _count(count: int, one: str, many: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def _joined(values: Sequence[float]) -> str:
@@ -290,7 +328,9 @@ def _image_lines(features: Decoded, manifest: Manifest) -> list[str]:
     ]
     pixels = (integer_of(features, "image/height") or 0) * (integer_of(features, "image/width") or 0)
     plain = pixels * image.shape[-1] * item_bytes(image.dtype)
-    share = f", {100 * len(data) / plain:.0f} % of the plain pixels" if image.encoding != "raw" and plain else ""
+    share = (
+        f", {100 * len(data) / plain:.0f} % of the plain pixels" if image.encoding != "raw" and plain else ""
+    )
     return [
         f"  image   {sizes[0]} x {image.shape[-1]} {image.dtype}, {text_of(features, 'image/format')}, "
         f"{human_bytes(len(data))}{share} (height x width)",
@@ -302,7 +342,9 @@ def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
     sides = [integer_of(features, "image/height") or 0, integer_of(features, "image/width") or 0] * 2
     corners = [features.get(f"image/object/bbox/{name}", []) for name in ("ymin", "xmin", "ymax", "xmax")]
     labels = features["image/object/class/label"]
-    flags = {name: features.get(f"image/object/{name}", []) for name in ("is_crowd", "difficult", "truncated")}
+    flags = {
+        name: features.get(f"image/object/{name}", []) for name in ("is_crowd", "difficult", "truncated")
+    }
     areas = features.get("image/object/area", [])
     if not len(labels):
         return []
@@ -319,20 +361,27 @@ def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
         )
         for number, label in enumerate(labels)
     ]
-    return _table(("", "label", "ymin", "xmin", "ymax", "xmax", "area", "flags"), rows, right=(0, 2, 3, 4, 5, 6))
+    return _table(
+        ("", "label", "ymin", "xmin", "ymax", "xmax", "area", "flags"), rows, right=(0, 2, 3, 4, 5, 6)
+    )
 
 
 def _shortened(value: Any) -> tuple[str, int, str]:
     """A feature's dtype, length and values, cut to fit a line."""
     if isinstance(value, np.ndarray):
-        shown = ", ".join(f"{item:.6g}" if value.dtype.kind == "f" else str(item) for item in value[:_SHOWN_NUMBERS].tolist())
+        shown = ", ".join(
+            f"{item:.6g}" if value.dtype.kind == "f" else str(item)
+            for item in value[:_SHOWN_NUMBERS].tolist()
+        )
         return str(value.dtype), len(value), shown + (", ..." if len(value) > _SHOWN_NUMBERS else "")
-    if len(value) == 1 and (text := _as_text(value[0])) is None:
+    if len(value) == 1 and _as_text(value[0]) is None:
         data = value[0]
         ending = " ..." if len(data) > _SHOWN_BYTES else ""
         return "bytes", 1, f"{len(data):,} bytes: {bytes(data[:_SHOWN_BYTES]).hex(' ')}{ending}"
     texts = [_as_text(item) for item in value[:_SHOWN_NUMBERS]]
-    shown = ", ".join(f"{len(item):,} bytes" if text is None else text for item, text in zip(value, texts, strict=False))
+    shown = ", ".join(
+        f"{len(item):,} bytes" if text is None else text for item, text in zip(value, texts, strict=False)
+    )
     return "bytes", len(value), shown + (", ..." if len(value) > _SHOWN_NUMBERS else "")
 
 

@@ -21,7 +21,8 @@ from halofeed.schemas.tfexample import Decoded
 IMAGE_KEY = "image/encoded"
 _SIZES = ("image/height", "image/width", "image/unpadded/height", "image/unpadded/width")
 _INTEGER_LIMITS = {"bool": (0, 1)} | {
-    name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in ("uint8", "uint16", "int16", "int32", "int64")
+    name: (int(np.iinfo(name).min), int(np.iinfo(name).max))
+    for name in ("uint8", "uint16", "int16", "int32", "int64")
 }
 
 
@@ -33,7 +34,11 @@ def item_bytes(dtype: str) -> int:
 def integer_of(features: Decoded, key: str) -> int | None:
     """The single integer of a key, or None where there is none."""
     value = features.get(key)
-    return int(value[0]) if isinstance(value, np.ndarray) and value.dtype == np.int64 and len(value) == 1 else None
+    return (
+        int(value[0])
+        if isinstance(value, np.ndarray) and value.dtype == np.int64 and len(value) == 1
+        else None
+    )
 
 
 def bytes_of(features: Decoded, key: str) -> memoryview | None:
@@ -63,7 +68,9 @@ def record_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
             if key not in features:
                 yield f"{key} is missing"
             else:
-                yield from (f"{key}: {problem}" for problem in _CHECKS[field.encoding](features[key], field, features))
+                yield from (
+                    f"{key}: {problem}" for problem in _CHECKS[field.encoding](features[key], field, features)
+                )
     yield from _parallel_problems(features, manifest)
     yield from _image_problems(features, manifest)
     yield from _box_problems(features)
@@ -109,7 +116,8 @@ def _compressed(value: Any, field: Field, features: Decoded) -> Iterator[str]:
         return
     size = (integer_of(features, "image/height"), integer_of(features, "image/width"))
     if pixels.shape[:2] != size:
-        yield f"decodes to {pixels.shape[0]} x {pixels.shape[1]}, image/height and image/width say {size[0]} x {size[1]}"
+        stated = f"image/height and image/width say {size[0]} x {size[1]}"
+        yield f"decodes to {pixels.shape[0]} x {pixels.shape[1]}, {stated}"
     if pixels.shape[2] != field.shape[-1] or str(pixels.dtype) != field.dtype:
         yield f"expected {field.shape[-1]} channels of {field.dtype}, got {pixels.shape[2]} of {pixels.dtype}"
     if any(side > most for side, most in zip(pixels.shape[:2], field.shape[:2], strict=True)):
@@ -124,13 +132,12 @@ def _numbers(value: Any, field: Field, features: Decoded) -> Iterator[str]:
         if len(value):
             yield f"expected {wanted} values, got {_kind(value)}"
         return
-    if limits is not None:
-        wrong = (value < limits[0]) | (value > limits[1])
-    else:
-        wrong = ~np.isfinite(value)
+    wrong = ~np.isfinite(value) if limits is None else (value < limits[0]) | (value > limits[1])
     if wrong.any():
         at = int(np.argmax(wrong))
-        yield f"value {at} is {value[at]}, which is no {field.dtype}" + (" (0 or 1)" if field.dtype == "bool" else "")
+        yield f"value {at} is {value[at]}, which is no {field.dtype}" + (
+            " (0 or 1)" if field.dtype == "bool" else ""
+        )
 
 
 def _value(value: Any, field: Field, features: Decoded) -> Iterator[str]:
@@ -227,7 +234,11 @@ def _label_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
         if labels is None:
             continue
         if not isinstance(texts, list):
-            yield f"{prefix}/text is missing" if texts is None else f"{prefix}/text: expected texts, got {_kind(texts)}"
+            yield (
+                f"{prefix}/text is missing"
+                if texts is None
+                else f"{prefix}/text: expected texts, got {_kind(texts)}"
+            )
             texts = []
         if isinstance(labels, list):
             continue

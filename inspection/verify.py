@@ -1,4 +1,4 @@
-"""Is a converted data set whole? Every checksum, record, index entry and invariant, and every problem with its place."""
+"""Is a converted data set whole? Every checksum, record, index entry and invariant, each problem with its place."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ class VerifyReport:
         checked = f"{self.files} files, {self.records:,} records, {self.bytes:,} bytes"
         count = len(self.problems)
         verdict = "whole" if self.ok else f"{count} problem" + ("s" if count > 1 else "")
-        return "\n".join([f"{self.folder}: {verdict} ({checked})", *(f"  {problem}" for problem in self.problems)])
+        return "\n".join(
+            [f"{self.folder}: {verdict} ({checked})", *(f"  {problem}" for problem in self.problems)]
+        )
 
 
 def verify(path: str | Path, progress: Progress | None = None) -> VerifyReport:
@@ -92,7 +94,11 @@ def verify(path: str | Path, progress: Progress | None = None) -> VerifyReport:
     if manifest is not None:
         run.check(manifest)
     return VerifyReport(
-        folder=str(folder), files=run.files, records=run.records, bytes=run.bytes, problems=tuple(run.problems)
+        folder=str(folder),
+        files=run.files,
+        records=run.records,
+        bytes=run.bytes_read,
+        problems=tuple(run.problems),
     )
 
 
@@ -123,7 +129,10 @@ class _Counts:
             "records": self.records,
             "labels": dict(self.labels),
             "boxes_per_image": dict(self.boxes_per_image),
-            "padding": {"stored_pixels": self.stored_pixels, "padded_pixels": self.stored_pixels - self.pixels},
+            "padding": {
+                "stored_pixels": self.stored_pixels,
+                "padded_pixels": self.stored_pixels - self.pixels,
+            },
             "largest": list(self.largest),
         }
         for name, value in found.items():
@@ -140,7 +149,7 @@ class _Run:
     problems: list[Problem] = field(default_factory=list)
     files: int = 0
     records: int = 0
-    bytes: int = 0
+    bytes_read: int = 0
     total: int = 0
     ids: list[tuple[str, NDArray[np.int64]]] = field(default_factory=list)
     rejected: list[Mapping[str, str]] = field(default_factory=list)
@@ -159,12 +168,15 @@ class _Run:
             self.add(name, f"it cannot be read: {error.strerror or error}")
             return None
         self.files += 1
-        self.bytes += len(data)
+        self.bytes_read += len(data)
         return data
 
     def manifest(self) -> Manifest | None:
         if not (self.folder / MANIFEST).exists():
-            self.add(MANIFEST, "it is missing: the conversion did not finish; run the same `halofeed convert` again")
+            self.add(
+                MANIFEST,
+                "it is missing: the conversion did not finish; run the same `halofeed convert` again",
+            )
             return None
         data = self.read(MANIFEST)
         if data is None:
@@ -188,7 +200,9 @@ class _Run:
         if data is None or data == expected:
             return
         pairs = zip(data, expected, strict=False)
-        at = next((n for n, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(data), len(expected)))
+        at = next(
+            (n for n, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(data), len(expected))
+        )
         around = slice(max(0, at - 20), at + 20)
         message = f"expected {expected[around]!r} there as the manifest says, got {data[around]!r}"
         self.add(name, message, offset=at)
@@ -222,7 +236,9 @@ class _Run:
             if entry.name == TEMPORARY_FOLDER:
                 self.add(entry.name, "unfinished files of a conversion that was stopped; delete the folder")
             elif entry.name not in known:
-                self.add(entry.name, "it belongs to nothing that the manifest names; delete it or move it away")
+                self.add(
+                    entry.name, "it belongs to nothing that the manifest names; delete it or move it away"
+                )
             elif not entry.is_file():
                 self.add(entry.name, "expected a file")
 
@@ -235,7 +251,9 @@ class _Run:
         if len(data) != shard.index_bytes:
             self.add(name, f"expected {shard.index_bytes:,} bytes as the manifest says, got {len(data):,}")
         if crc32c(data) != shard.index_crc32c:
-            self.add(name, f"its checksum is {crc32c(data):#010x}, the manifest says {shard.index_crc32c:#010x}")
+            self.add(
+                name, f"its checksum is {crc32c(data):#010x}, the manifest says {shard.index_crc32c:#010x}"
+            )
         try:
             index = ShardIndex.from_bytes(data, name)
         except CorruptFileError as error:
@@ -252,7 +270,9 @@ class _Run:
         ends = index.offsets + index.lengths + frame
         expected = np.concatenate([np.zeros(1, np.int64), ends])
         for number in np.flatnonzero(expected[:-1] != index.offsets)[:1]:
-            message = f"begins at byte {index.offsets[number]}, but the record before it ends at {expected[number]}"
+            message = (
+                f"begins at byte {index.offsets[number]}, but the record before it ends at {expected[number]}"
+            )
             self.add(name, message, record=int(number))
         if expected[-1] != index.file_bytes:
             self.add(name, f"the last record ends at byte {expected[-1]}, the file at {index.file_bytes}")
@@ -275,10 +295,10 @@ class _Run:
             return
         size = path.stat().st_size
         self.files += 1
-        self.bytes += size
+        self.bytes_read += size
         if size != shard.bytes:
             self.add(shard.file, f"expected {shard.bytes:,} bytes as the manifest says, got {size:,}")
-        view = memoryview(np.memmap(path, np.uint8, "r")) if size else memoryview(b"")
+        view = np.memmap(path, np.uint8, "r").data if size else memoryview(b"")
         counts = _Counts()
         checksum = 0
         whole = True
@@ -290,7 +310,10 @@ class _Run:
                 whole = False
                 continue
             self.records += 1
-            whole = self.record(shard.file, record, offset, stored, index, manifest, counts, number, count) and whole
+            whole = (
+                self.record(shard.file, record, offset, stored, index, manifest, counts, number, count)
+                and whole
+            )
             self.progress(done + offset, self.total)
         for start in range(0, size, _CHUNK_BYTES):
             checksum = crc32c(view[start : start + _CHUNK_BYTES], checksum)
@@ -336,9 +359,13 @@ class _Run:
                 if at != starts[record]:
                     found.append(f"{key} begins at byte {at}, the index says {starts[record]}")
                 if key in index.raw_checksums:
-                    found += [f"{key}: {text}" for text in block_problems(value, index.raw_checksums[key][record])]
+                    found += [
+                        f"{key}: {text}" for text in block_problems(value, index.raw_checksums[key][record])
+                    ]
         if stored.isdecimal() and len(stored) < 20 and shard_of(int(stored), shard_count) != shard:
-            found.append(f"its id belongs into shard {shard_of(int(stored), shard_count)}, it lies in {shard}")
+            found.append(
+                f"its id belongs into shard {shard_of(int(stored), shard_count)}, it lies in {shard}"
+            )
         for message in found:
             self.add(file, message, record=record, offset=offset, id=identity)
         return True
@@ -368,16 +395,26 @@ class _Run:
                 entry = json.loads(line)
                 entries.append(entry)
                 if json.dumps(entry, ensure_ascii=False) != line:
-                    self.add(REJECTED, "not as it was written (white space or escapes were changed)", record=number)
+                    self.add(
+                        REJECTED, "not as it was written (white space or escapes were changed)", record=number
+                    )
                 elif complete and number < len(self.rejected) and entry != dict(self.rejected[number]):
-                    self.add(REJECTED, f"{entry!r:.200}, the index says {self.rejected[number]!r:.200}", record=number)
+                    self.add(
+                        REJECTED,
+                        f"{entry!r:.200}, the index says {self.rejected[number]!r:.200}",
+                        record=number,
+                    )
             except (ValueError, RecursionError) as error:
                 self.add(REJECTED, f"not a JSON line: {error}", record=number)
         if complete and len(lines) != len(self.rejected):
-            self.add(REJECTED, f"holds {len(lines)} lines, the indexes name {len(self.rejected)} rejected inputs")
+            self.add(
+                REJECTED, f"holds {len(lines)} lines, the indexes name {len(self.rejected)} rejected inputs"
+            )
         reasons = Counter(f"{e.get('stage')}: {e.get('reason')}" for e in entries if isinstance(e, dict))
         if reasons != Counter(dict(manifest.rejected)):
-            self.add(REJECTED, f"counts {dict(reasons)!r:.300}, the manifest says {dict(manifest.rejected)!r:.300}")
+            self.add(
+                REJECTED, f"counts {dict(reasons)!r:.300}, the manifest says {dict(manifest.rejected)!r:.300}"
+            )
 
 
 def _records(
@@ -405,5 +442,7 @@ def _records(
 def _distance(whole: memoryview, part: memoryview) -> int:
     """At which byte of `whole` its view `part` begins."""
     return int(
-        np.frombuffer(part, np.uint8).ctypes.data - np.frombuffer(whole, np.uint8).ctypes.data if len(part) else 0
+        np.frombuffer(part, np.uint8).ctypes.data - np.frombuffer(whole, np.uint8).ctypes.data
+        if len(part)
+        else 0
     )

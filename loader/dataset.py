@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,8 +44,8 @@ class Loader:
     than max_boxes boxes the first max_boxes are given (after crops), and `num_boxes` counts those.
 
     Memory: one batch while it is made, what the caller keeps, up to `buffers.IDLE_PER_SIZE` recycled batches,
-    and with `dataset()` the `PREFETCH` batches made ahead; 33 to 41 bytes a record for the index. Shards are
-    mapped into memory and count as page cache.
+    with `dataset()` the `PREFETCH` batches made ahead, one decoded picture a thread (jpeg, png), and 33 bytes a
+    record for the index. Shards are mapped into memory and count as page cache.
 
     Args:
         path: the version's folder, such as data/cards/1.0.0.
@@ -57,7 +58,7 @@ class Loader:
             padded with rows that are not valid.
         drop_remainder: cut every epoch to floor(num_records / batch_size) batches; else training batches
             straddle epochs.
-        augment: from `halofeed.loader.augment`, applied in order.
+        augment: from `halofeed.loader.augment`, applied in order, in evaluation too.
         shard_index, shard_count: which of how many hosts this is; it gets the contiguous rows
             [shard_index, shard_index + 1) * batch_size / shard_count of every batch.
         verify: "first", "always" or "never" checks the CRC of a record when it is read.
@@ -96,23 +97,32 @@ class Loader:
             raise UsageError(f"{folder}: task {self.manifest.task!r} is not one of {', '.join(TASKS_READ)}")
         stored = self.manifest.split(split)
         if stored.records == 0:
-            filled = [name for name, other in self.manifest.splits.items() if other.records]
+            filled = [name for name, other in self.manifest.splits.items() if other.records] or ["none"]
             raise UsageError(
                 f"{folder}: split {split!r} holds no records; splits with records: {', '.join(filled)}"
             )
         if not training and num_epochs not in (None, 1):
             raise UsageError(f"num_epochs: evaluation (training=False) is one epoch, got {num_epochs}")
-        self.batch_size, self.split, self.seed = batch_size, split, seed
-        self.shard_index, self.shard_count = shard_index, shard_count
+        self.batch_size, self.split, self.seed = (
+            _integer("batch_size", batch_size),
+            split,
+            _integer("seed", seed),
+        )
+        self.shard_index = _integer("shard_index", shard_index)
+        self.shard_count = _integer("shard_count", shard_count)
         self._sampler = Sampler(
             records=stored.records,
-            batch_size=batch_size,
-            seed=seed,
+            batch_size=self.batch_size,
+            seed=self.seed,
             shuffle=shuffle and training,
-            num_epochs=num_epochs if training else 1,
+            num_epochs=1
+            if not training
+            else None
+            if num_epochs is None
+            else _integer("num_epochs", num_epochs),
             drop_remainder=drop_remainder,
         )
-        _check_hosts(batch_size, shard_index, shard_count)
+        _check_hosts(self.batch_size, self.shard_index, self.shard_count)
         self._augmentations = tuple(augment)
         self._assembler = Assembler(self.manifest, include, self._augmentations)
         self._shards = Shards(folder, stored.shards, verify)
@@ -160,7 +170,7 @@ class Loader:
             CorruptFileError: names the file, the record's offset and id, and the cure.
         """
         rows = self.batch_size // self.shard_count
-        return self._rows(step, self.shard_index * rows, (self.shard_index + 1) * rows)
+        return self._rows(operator.index(step), self.shard_index * rows, (self.shard_index + 1) * rows)
 
     def batches(self, start_step: int = 0) -> Iterator[Batch]:
         """`batch(start_step)`, `batch(start_step + 1)`, ... to the end of the stream, each made when asked for."""
@@ -227,7 +237,7 @@ class Loader:
 
     def state(self, step: int) -> dict[str, Any]:
         """What to save so that another loader, on any number of hosts, goes on with batch `step`; JSON values."""
-        return {"state_version": STATE_VERSION, "step": step, **self._stream()}
+        return {"state_version": STATE_VERSION, "step": operator.index(step), **self._stream()}
 
     def restore(self, state: Mapping[str, Any]) -> int:
         """The step at which to go on.
@@ -256,6 +266,7 @@ class Loader:
         }
 
     def _steps_from(self, start_step: int) -> Iterable[int]:
+        start_step = operator.index(start_step)
         if start_step < 0 or (self.steps is not None and start_step > self.steps):
             last = " and more" if self.steps is None else f" to {self.steps}"
             raise UsageError(f"start_step {start_step}: expected 0{last}")
@@ -282,6 +293,14 @@ class Loader:
             count = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, _MAX_THREADS)
             self._threads = (os.getpid(), ThreadPoolExecutor(count, "halofeed-loader"))
         return self._threads[1]
+
+
+def _integer(name: str, value: int) -> int:
+    """The value as Python's int, whose products do not overflow as NumPy's do."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise UsageError(f"{name}: expected a whole number, got {value!r}") from None
 
 
 def _check_hosts(batch_size: int, shard_index: int, shard_count: int) -> None:

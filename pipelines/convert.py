@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -52,19 +53,38 @@ def convert(
     """
     output = OutputFolder(options.folder)
     sources = open_sources(options)
-    if output.exists(MANIFEST):
+    _check_apart(options, sources)
+    if output.exists(MANIFEST) and not options.overwrite:
         manifest = Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
-        if not options.overwrite:
-            _check_same(options, recipe, sources, manifest)
-            return Conversion(manifest=manifest, folder=options.folder, was_there=True)
-        output.delete([MANIFEST])
-    output.make()
-    output.sweep()
-    plan = make_plan(options, recipe, sources, output)
-    choice = choose_runner(options, beam_arguments)
+        _check_same(options, recipe, sources, manifest)
+        output.sweep()
+        return Conversion(manifest=manifest, folder=options.folder, was_there=True)
+    try:
+        output.make()
+        output.sweep()
+        plan = make_plan(options, recipe, sources, output)
+        choice = choose_runner(options, beam_arguments)
+    except BaseException:
+        output.withdraw()
+        raise
+    output.delete([MANIFEST])
     _run(options, recipe, sources, plan, choice, show_progress)
     manifest = Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
     return Conversion(manifest=manifest, folder=options.folder, was_there=False)
+
+
+def _check_apart(options: JobOptions, sources: Sources) -> None:
+    """Refuse to write into a folder that is listed as the source: the next run would read the output as input."""
+    if sources.annotation_file is not None:
+        return
+    folder = os.path.realpath(options.folder)
+    for flag, root in (("--source", sources.annotations.root), ("--images", sources.images.root)):
+        if "://" in root or "://" in options.folder:
+            inside = options.folder.startswith(root.rstrip("/") + "/")
+        else:
+            inside = os.path.commonpath([folder, os.path.realpath(root)]) == os.path.realpath(root)
+        if inside:
+            raise UsageError(f"--out {options.out}: lies inside {flag} {root}; name a folder outside of it")
 
 
 def _check_same(options: JobOptions, recipe: Recipe, sources: Sources, manifest: Manifest) -> None:
@@ -132,11 +152,11 @@ class _quiet_logging:
     """Beam tells of a worker's error at length before it raises it; the command line says it in one line."""
 
     def __enter__(self) -> None:
-        self._before = logging.getLogger().level
+        self._before = logging.getLogger("apache_beam").level
         logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
 
     def __exit__(self, *details: Any) -> None:
-        logging.getLogger("apache_beam").setLevel(logging.NOTSET)
+        logging.getLogger("apache_beam").setLevel(self._before)
 
 
 def _run_remote(run: Callable[[], None]) -> None:
@@ -187,4 +207,5 @@ def _run_local(run: Callable[[], None], progress: JobProgress, bar: Bar) -> None
 def _stop_workers(progress: JobProgress) -> None:
     for process in progress.workers():
         if process != os.getpid() and is_alive(process):
-            os.kill(process, 9)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, 9)

@@ -20,7 +20,7 @@ from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.picture import PictureConverter, Record
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.statistics import Statistics, merge_statistics
-from halofeed.schemas.checksum import block_checksums, crc32c
+from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import CorruptFileError, HalofeedError, JobError, SourceError
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
@@ -91,7 +91,7 @@ def write_shard(
     Args:
         references: the shard's references as JSON texts, in any order.
         executor: reads and decodes; as many threads as it has, plus two, examples are held at once.
-        count: told (records written, inputs rejected) as it goes on.
+        count: told (records written, inputs rejected) as it goes on; its JobError ends the shard.
 
     Returns:
         whether the shard was written; False where it was there already.
@@ -128,7 +128,10 @@ def write_shard(
                         "detail": error.detail,
                     }
                 )
-                count(0, int(error.stage != SELECTION))
+                try:
+                    count(0, int(error.stage != SELECTION))
+                except JobError as stop:
+                    raise JobError(f"{stop}; the last was {source}: {error}") from stop
                 continue
             _append(outcome.result, writer, rows)
             statistics.add(outcome.result.facts)
@@ -153,13 +156,14 @@ def write_shard(
 
 def _append(record: Record, writer: RecordWriter, rows: _Rows) -> None:
     offset = writer.offset
-    writer.write(record.example.chunks, record.example.length)
+    known = {record.example.starts[key]: value.checksum for key, value in record.raw.items()}
+    writer.write(record.example.chunks, record.example.length, known)
     rows.offsets.append(offset)
     rows.lengths.append(record.example.length)
     rows.ids.append(record.id)
-    for key, data in record.raw.items():
+    for key, value in record.raw.items():
         rows.raw_starts.setdefault(key, []).append(offset + HEADER_BYTES + record.example.starts[key])
-        rows.raw_checksums.setdefault(key, []).append(block_checksums(data))
+        rows.raw_checksums.setdefault(key, []).append(value.blocks)
 
 
 def _convert(reference: Reference, sources: SourceFiles, converter: PictureConverter) -> Outcome:
@@ -197,9 +201,19 @@ def _finished_index(
     parsed = [reference_from_json(text) for text in references]
     if {reference.source for reference in parsed} != set(index.inputs):
         return None
+    if _checksum(output, name) != index.file_checksum:
+        return None
     digests = map_ordered(lambda reference: _content(reference, sources), parsed, executor, job.threads + 2)
     contents = {reference.source: digest for reference, digest in zip(parsed, digests, strict=True)}
     return index if job.fingerprint(key, list(references), contents) == index.fingerprint else None
+
+
+def _checksum(output: OutputFolder, name: str) -> int:
+    checksum = 0
+    with output.open(name) as stream:
+        while block := stream.read(1 << 22):
+            checksum = crc32c(block, checksum)
+    return checksum
 
 
 def _content(reference: Reference, sources: SourceFiles) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -68,26 +70,31 @@ class OutputFolder:
         """Whether the file is there, and therefore whole."""
         return bool(FileSystems.exists(self.path(name)))
 
+    def open(self, name: str) -> Any:
+        """A file as a stream of bytes."""
+        return FileSystems.open(self.path(name), compression_type=CompressionTypes.UNCOMPRESSED)
+
     def read(self, name: str) -> bytes:
         """The bytes of a small file."""
-        with FileSystems.open(self.path(name), compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+        with self.open(name) as stream:
             return bytes(stream.read())
 
     def size(self, name: str) -> int:
         """The bytes of one file."""
+        if not is_remote(self.root):
+            return os.path.getsize(self.path(name))
         return int(FileSystems.match([self.path(name)])[0].metadata_list[0].size_in_bytes)
 
     def sizes(self) -> dict[str, int]:
         """The files directly in the folder and their bytes."""
+        if not is_remote(self.root):
+            with os.scandir(self.root) as entries:
+                return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
         found = {}
         for match in FileSystems.match([self.path("*")]):
             for entry in match.metadata_list:
                 name = entry.path[len(self.root) + 1 :]
-                if (
-                    name
-                    and not name.endswith("/")
-                    and not (not is_remote(self.root) and os.path.isdir(entry.path))
-                ):
+                if name and not name.endswith("/"):
                     found[name] = entry.size_in_bytes
         return found
 
@@ -119,17 +126,30 @@ class OutputFolder:
     def delete(self, names: list[str]) -> None:
         """Delete files of this folder; those that are not there are no error."""
         present = [self.path(name) for name in names if self.exists(name)]
-        if present:
+        if not is_remote(self.root):
+            for path in present:
+                os.remove(path)
+        elif present:
             FileSystems.delete(present)
 
     def sweep(self) -> None:
         """Delete what interrupted runs left behind."""
         folder = self.path(TEMPORARY_FOLDER)
-        try:
-            FileSystems.delete([folder])
-        except BeamIOError:
-            if not is_remote(folder) and os.path.exists(folder):
-                raise
+        if not is_remote(folder):
+            # Beam's own delete takes a path for a glob pattern, and finds nothing below `data[1]`.
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(folder)
+            return
+        with contextlib.suppress(BeamIOError):
+            FileSystems.delete([folder + "/"])
+
+    def withdraw(self) -> None:
+        """Delete what was begun, and the folders made for it where nothing else lies in them."""
+        self.sweep()
+        if not is_remote(self.root):
+            with contextlib.suppress(OSError):
+                os.rmdir(self.root)
+                os.rmdir(os.path.dirname(self.root))
 
 
 class TemporaryFile:
@@ -161,6 +181,10 @@ class TemporaryFile:
     def discard(self) -> None:
         """Close and delete the file if it was not kept."""
         if self._path is not None:
+            path, self._path = self._path, None
             self.stream.close()
-            FileSystems.delete([self._path])
-            self._path = None
+            if not is_remote(path):
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(path)
+            else:
+                FileSystems.delete([path])

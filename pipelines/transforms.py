@@ -63,7 +63,7 @@ class WriteShards(beam.DoFn):  # type: ignore[misc]
             Metrics.counter("halofeed", "rejected").inc(rejected)
         if limit is not None and self._progress.rejected > limit and rejected:
             raise JobError(
-                f"more than --max-rejected {limit} inputs were rejected; raise the limit, then see rejected.jsonl"
+                f"more than --max-rejected {limit} inputs were rejected; a higher limit lists all in rejected.jsonl"
             )
 
     def teardown(self) -> None:

@@ -5,10 +5,9 @@ pixel i looks at source point (i + 0.5) · source / resized, so that boxes scale
 exactly where the picture shows them. The `tf1-` kernels look at i · source / resized, up to half a source
 pixel off, and are there to reproduce models trained on them.
 
-Nothing here starts threads, holds locks over a fork or depends on the processor: Pillow's 8-bit resampling is
-integer arithmetic in the calling thread and releases the GIL, the rest is NumPy. (OpenCV is faster, but its
-thread pool is a setting of the whole process, and its area filter lets more aliasing through: see
-benchmarks/resizers.py.)
+The default is integer arithmetic that releases the GIL and does not depend on the processor: OpenCV's exact
+bilinear for enlarging, Pillow's triangle filter for shrinking, since OpenCV's area filter lets more aliasing through
+(benchmarks/resizers.py). The rest is NumPy.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
@@ -282,12 +282,16 @@ _PILLOW_MODES: Final = {1: "L", 3: "RGB", 4: "CMYK"}  # modes without alpha: Pil
 def _antialias(pixels: Pixels, size: Size) -> Pixels:
     """A triangle filter as wide as the shrinking factor asks, bilinear when enlarging; half-pixel centres.
 
-    Of uint8 it is Pillow's, in integers and at most one level from `tf2-bilinear-antialias`; of uint16, where
-    Pillow has one channel only, it is that kernel.
+    Of uint8 it is OpenCV's exact bilinear where neither side shrinks and Pillow's filter elsewhere: both in
+    integers and at most one level from `tf2-bilinear-antialias`. Of uint16, where Pillow has one channel only,
+    it is that kernel.
     """
     if pixels.dtype != np.uint8:
         return _spans(pixels, size, _triangle, 1)
     channels = pixels.shape[2]
+    if size[0] >= pixels.shape[0] and size[1] >= pixels.shape[1]:
+        enlarged = cv2.resize(pixels, size[::-1], interpolation=cv2.INTER_LINEAR_EXACT)
+        return np.asarray(enlarged).reshape(*size, channels)
     if channels not in _PILLOW_MODES:
         return np.concatenate([_antialias(pixels[..., i : i + 1], size) for i in range(channels)], axis=2)
     contiguous = np.ascontiguousarray(pixels)

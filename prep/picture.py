@@ -20,6 +20,7 @@ from halofeed.prep.readers import DecodedImage, ReadOptions, read_image
 from halofeed.prep.recipe import Recipe
 from halofeed.prep.resize import ResizePlan, displayed_size, resizer, stored_to_file
 from halofeed.prep.statistics import Facts, sum_pixels
+from halofeed.schemas.checksum import block_checksums, combine_blocks
 from halofeed.schemas.errors import SourceError
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.tfexample import EncodedExample, Value, encode_example
@@ -29,12 +30,27 @@ SCALED_DECODE_KERNEL = "antialias"
 
 
 @dataclass(frozen=True, kw_only=True)
+class RawValue:
+    """A raw field's bytes, with the CRC32C of each block and of the whole."""
+
+    data: memoryview
+    blocks: list[int]
+    checksum: int
+
+    @classmethod
+    def of(cls, data: memoryview) -> RawValue:
+        """Compute the checksums."""
+        blocks = block_checksums(data)
+        return cls(data=data, blocks=blocks, checksum=combine_blocks(blocks, len(data)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """One example ready to be written, and what is counted of it."""
 
     id: int
     example: EncodedExample
-    raw: Mapping[str, bytes | memoryview]
+    raw: Mapping[str, RawValue]
     facts: Facts
 
 
@@ -79,6 +95,15 @@ class PictureConverter:
         }
         return resizer(recipe.resize)(source_size, **options.get(recipe.resize, {}))
 
+    def needed_size(self, height: int, width: int) -> tuple[int, int]:
+        """The least size at which a picture of this displayed size may be decoded: twice the resized one.
+
+        Then the decoder's own scaling differs from that of the whole picture by at most 2 of 255 levels
+        (docs/decisions.md).
+        """
+        resized_height, resized_width = self.plan((height, width)).resized_size
+        return 2 * resized_height, 2 * resized_width
+
     def convert(self, reference: Reference, data: bytes) -> Record:
         """Make the record of one source.
 
@@ -86,9 +111,7 @@ class PictureConverter:
             SourceError: this source cannot be converted; says why.
         """
         recipe = self.recipe
-        needed = (
-            (lambda h, w: self.plan((h, w)).resized_size) if recipe.kernel == SCALED_DECODE_KERNEL else None
-        )
+        needed = self.needed_size if recipe.kernel == SCALED_DECODE_KERNEL else None
         image = read_image(data, self._read_options, needed)
         plan = self.plan(displayed_size(image.orientation, image.stored_size))
         orientation = _annotated_orientation(reference, image)
@@ -107,10 +130,11 @@ class PictureConverter:
             "image/source/width": np.array([frame_size[1]]),
             "image/filename": reference.source.encode("utf-8", "surrogateescape"),
             "image/key/source": str(reference.key).encode("utf-8", "surrogateescape"),
-            "image/key/sha256": hashlib.sha256(encoded).hexdigest().encode(),
             "image/source_id": str(identity).encode(),
             "image/transform": stored_to_file(plan, orientation),
         }
+        if recipe.encoding != "raw":
+            features["image/key/sha256"] = hashlib.sha256(encoded).hexdigest().encode()
         facts = Facts(
             pixel_sums=sum_pixels(pixels[: plan.resized_size[0], : plan.resized_size[1]]),
             stored_pixels=plan.output_size[0] * plan.output_size[1],
@@ -127,7 +151,7 @@ class PictureConverter:
         return Record(
             id=identity,
             example=encode_example(features),
-            raw={"image/encoded": encoded} if recipe.encoding == "raw" else {},
+            raw={"image/encoded": RawValue.of(encoded)} if isinstance(encoded, memoryview) else {},
             facts=facts,
         )
 

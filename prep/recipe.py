@@ -29,7 +29,7 @@ class Recipe:
     (640, 640)
     """
 
-    layout: str = option("", "how the source is laid out (`halofeed convert --help-layouts` explains each)")
+    layout: str = option("", "how the source is laid out: one of the layouts listed below")
     task: str | None = option(
         None, "what the records are for; default: the layout's own", choices=tuple(TASKS)
     )

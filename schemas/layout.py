@@ -38,10 +38,10 @@ def check_version(version: str) -> str:
 
 def check_split(split: str) -> str:
     """A split's name if it can stand in a file name; else UsageError."""
-    if not _SPLIT.fullmatch(split):
+    if not _SPLIT.fullmatch(split) or split == "all":
         raise UsageError(
             f"split {split!r}: expected letters, digits, '_' and '.', starting with a letter, "
-            "since it becomes part of file names; rename it in the source"
+            "since it becomes part of file names, and not 'all', which TFDS keeps for itself; rename it in the source"
         )
     return split
 

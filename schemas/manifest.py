@@ -185,9 +185,14 @@ class _Reader:
     def count(self, document: Mapping[str, Any], key: str, path: str) -> int:
         """document[key] if it is an integer from 0 to 2**63 - 1, of a checksum to 2**32 - 1."""
         value = int(self.item(document, key, int, path))
-        if not 0 <= value < (1 << 32 if key.endswith("crc32c") else 1 << 63):
-            self.problems.append((f"{path}.{key}", f"expected 0 or more, got {value:.6g}"))
-        return value
+        return self.in_range(value, f"{path}.{key}", 32 if key.endswith("crc32c") else 63)
+
+    def in_range(self, value: int, path: str, bits: int) -> int:
+        """The value; a problem and 0 if it is negative or needs more bits."""
+        if 0 <= value < 1 << bits:
+            return value
+        self.problems.append((path, f"expected 0 to 2**{bits} - 1, got {value!r:.60}"))
+        return 0
 
     def items(
         self, document: Mapping[str, Any], key: str, kinds: tuple[type, ...], path: str
@@ -202,12 +207,12 @@ class _Reader:
         return tuple(value for value in found if type(value) in kinds)
 
     def values(self, document: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
-        """document[key] if it is an object whose members are all such values."""
+        """document[key] if it is an object; those of its members that are such values."""
         found = self.item(document, key, dict)
         for name, value in found.items():
             if type(value) is not kind:
                 self.problems.append((f"{key}.{name}", f"expected {_KINDS[kind]}, got {value!r:.60}"))
-        return dict(found)
+        return {name: value for name, value in found.items() if type(value) is kind}
 
     def checked(self, check: Callable[[str], str], value: str, path: str) -> str:
         """The value; a problem if `check` refuses it."""
@@ -245,7 +250,10 @@ class _Reader:
                 split: self.split(document["splits"][split], f"splits.{split}", name, split)
                 for split in sorted(self.item(document, "splits", dict))
             },
-            "rejected": self.values(document, "rejected", int),
+            "rejected": {
+                reason: self.in_range(count, f"rejected.{reason}", 63)
+                for reason, count in self.values(document, "rejected", int).items()
+            },
             "software": self.values(document, "software", str),
         }
         self.problems += [

@@ -206,8 +206,11 @@ def decode_example(data: Buffer, keys: Collection[str] | None = None) -> Decoded
     Raises:
         CorruptFileError: the bytes are not an Example.
 
-    >>> decode_example(encode_example({"a": np.array([1, -1]), "b": b"xy"}).to_bytes())["a"].tolist()
+    >>> data = encode_example({"a": np.array([1, -1]), "b": b"xy"}).to_bytes()
+    >>> decode_example(data)["a"].tolist()
     [1, -1]
+    >>> list(decode_example(data, keys=["b"]))
+    ['b']
     """
     view = memoryview(data).cast("B")
     wanted = None if keys is None else {key.encode() for key in keys}

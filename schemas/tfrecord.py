@@ -7,10 +7,10 @@ all little-endian. https://www.tensorflow.org/tutorials/load_data/tfrecord
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-from halofeed.schemas.checksum import crc32c, mask_crc
+from halofeed.schemas.checksum import combine, crc32c, mask_crc
 from halofeed.schemas.errors import CorruptFileError
 
 HEADER_BYTES = 12
@@ -37,23 +37,30 @@ class RecordWriter:
         self.offset = 0
         self.checksum = 0
 
-    def _write(self, data: Any) -> None:
+    def _write(self, data: Any, crc: int) -> None:
         self._sink.write(data)
         self.offset += len(data)
-        self.checksum = crc32c(data, self.checksum)
+        self.checksum = combine(self.checksum, crc, len(data))
 
-    def write(self, chunks: Iterable[Any], length: int) -> None:
-        """Write one record that is given in pieces of `length` bytes together."""
+    def write(self, chunks: Iterable[Any], length: int, known: Mapping[int, int] | None = None) -> None:
+        """Write one record that is given in pieces of `length` bytes together.
+
+        Args:
+            known: by the position of a piece in the record its CRC32C, where that was computed already.
+        """
         header = struct.pack("<Q", length)
-        self._write(header + struct.pack("<I", mask_crc(crc32c(header))))
+        header += struct.pack("<I", mask_crc(crc32c(header)))
+        self._write(header, crc32c(header))
         crc = written = 0
         for chunk in chunks:
-            crc = crc32c(chunk, crc)
+            piece = known[written] if known and written in known else crc32c(chunk)
+            crc = combine(crc, piece, len(chunk))
             written += len(chunk)
-            self._write(chunk)
+            self._write(chunk, piece)
         if written != length:
             raise ValueError(f"a record of {length} bytes was announced and {written} came")
-        self._write(struct.pack("<I", mask_crc(crc)))
+        footer = struct.pack("<I", mask_crc(crc))
+        self._write(footer, crc32c(footer))
 
 
 def check_record(view: memoryview, offset: int, where: str) -> memoryview:

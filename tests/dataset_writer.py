@@ -76,7 +76,9 @@ def draw_examples(
                 pixels[-1], unpadded = 0, (height - 1, width)
             boxes, classes, label = None, (), None
             if task == "detection":
-                corners = np.sort(generator.random((int(generator.integers(0, most_boxes + 1)), 2, 2)), axis=1)
+                corners = np.sort(
+                    generator.random((int(generator.integers(0, most_boxes + 1)), 2, 2)), axis=1
+                )
                 boxes = corners.reshape(-1, 4).astype(np.float32)
                 classes = tuple(int(item) for item in generator.choice(labels, len(boxes)))
             else:
@@ -101,7 +103,9 @@ def encode_pixels(pixels: NDArray[Any], encoding: str) -> bytes:
     if encoding == "raw":
         return pixels.astype(pixels.dtype.newbyteorder("<")).tobytes()
     stream = io.BytesIO()
-    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(stream, encoding.upper(), quality=95)
+    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(
+        stream, encoding.upper(), quality=95
+    )
     return stream.getvalue()
 
 
@@ -173,7 +177,9 @@ def write_dataset(
     for split in sorted({example.split for example in examples}):
         parts, statistics = [], []
         for number in range(shards):
-            chosen = [e for e in examples if e.split == split and shard_of(example_id(e.key), shards) == number]
+            chosen = [
+                e for e in examples if e.split == split and shard_of(example_id(e.key), shards) == number
+            ]
             refused = [dict(entry) for entry in rejected if entry["split"] == split and number == 0]
             file = shard_file(name, split, number, shards)
             index = _write_shard(folder / file, chosen, task, encoding, masks, max_boxes, refused, alter)

@@ -11,7 +11,7 @@ from halofeed.prep.recipe import option
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Partition
 
-COMPUTE_DTYPES = ("auto", "bfloat16", "float32")
+COMPUTE_DTYPES = ("bfloat16", "float32")
 OPTIMIZER_NAMES = ("sgd", "adamw")
 
 
@@ -34,13 +34,12 @@ class TrainOptions:
     model: str = option(
         "classifier", "which network; for a detection set it learns which classes are present"
     )
-    compute_dtype: str = option(
-        "auto", "precision of the activations; auto is float32 on CPUs, else bfloat16", choices=COMPUTE_DTYPES
-    )
+    compute_dtype: str = option("bfloat16", "precision of the activations", choices=COMPUTE_DTYPES)
     seed: int = option(0, "draws the initial parameters and the order of the data")
     cores_per_replica: int = option(1, "over how many cores each image is split: 1, 2, 4, ..., 128")
-    partition: tuple[str, ...] = option(
-        (), "parts along each axis of a key, batch first, e.g. image=1,4,1,1 for 4 bands of rows"
+    partition: str = option(
+        "",
+        "parts along each axis, batch first, e.g. image=1,4,1,1 for 4 bands of rows; part several by ;",
     )
     virtual_devices: int | None = option(None, "make this many CPU devices, to try a partition without a TPU")
 
@@ -74,7 +73,7 @@ class TrainOptions:
     def parsed_partition(self) -> Partition:
         """The partition that `cores_per_replica` and `partition` spell.
 
-        >>> TrainOptions(cores_per_replica=4, partition=("image=1,2,2,1",)).parsed_partition().dims
+        >>> TrainOptions(cores_per_replica=4, partition="image=1,2,2,1").parsed_partition().dims
         {'image': (1, 2, 2, 1)}
         """
         return Partition.parse(self.partition, cores_per_replica=self.cores_per_replica)

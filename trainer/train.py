@@ -121,7 +121,7 @@ def train(
         mean=facts.mean,
         std=facts.std,
         model=options.model,
-        compute_dtype=_compute_dtype(options.compute_dtype, platform),
+        compute_dtype=options.compute_dtype,
         mesh=mesh,
         dims=tuple(dims) if dims is not None and math.prod(dims) > 1 else None,
     )
@@ -164,12 +164,6 @@ def train(
         images_per_second=progress.rate(),
         state=state,
     )
-
-
-def _compute_dtype(name: str, platform: str) -> str:
-    if name != "auto":
-        return name
-    return "float32" if platform == "cpu" else "bfloat16"
 
 
 def _check_batch(batch: Batch, options: TrainOptions, facts: DataFacts) -> None:

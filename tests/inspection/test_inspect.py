@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from tests.dataset_writer import LABELS, draw_examples, write_dataset
 REJECTED = [{"source": "b.jpg", "split": "train", "stage": "decode", "reason": "truncated", "detail": ""}] * 2
 
 
-def write(folder: Path, task: str = "detection", encoding: str = "raw", **more: Any) -> tuple[Path, list[Any]]:
+def write(
+    folder: Path, task: str = "detection", encoding: str = "raw", **more: Any
+) -> tuple[Path, list[Any]]:
     examples = draw_examples(task, {"train": 9, "test": 3}, varied=encoding != "raw")
     more = {"shards": 3, "rejected": REJECTED, **more}
     return write_dataset(folder, examples, task=task, encoding=encoding, **more), examples
@@ -26,27 +29,30 @@ def write(folder: Path, task: str = "detection", encoding: str = "raw", **more: 
 
 def test_the_description_names_fields_splits_labels_boxes_padding_rejects_and_recipe(tmp_path: Path) -> None:
     folder, examples = write(tmp_path)
-    text = describe(folder)
+    text = re.sub(" +", " ", describe(folder))
     boxes = sum(len(example.boxes) for example in examples if example.split == "train")
     assert text.startswith("tiny 1.0.0: detection, 12 records, ")
     for expected in (
-        "boxes       float32  3 x 4       box, coordinate         list      image/object/bbox/ymin and 3 more",
+        "boxes float32 3 x 4 box, coordinate list image/object/bbox/ymin and 3 more",
         f"train: {boxes} boxes in 9 images, ",
         "Hund (Köter)",
         "12.5 % of them padding; largest 8 x 12",
         "2 x decode: truncated",
         'resize: "fixed-shape"',
         "Written by halofeed 0.1.0",
-        "the loader cuts",
+        "cut by the loader: ",
     ):
         assert expected in text, text
     counts = [int(line.split()[-2]) for line in text.splitlines() if "bird" in line]
     assert counts == [sum(e.classes.count(5) for e in examples if e.split == "train")]
 
 
-@pytest.mark.parametrize(("task", "encoding"), [("detection", "png"), ("classification", "jpeg"), ("detection", "raw")])
+@pytest.mark.parametrize(
+    ("task", "encoding"), [("detection", "png"), ("classification", "jpeg"), ("detection", "raw")]
+)
 def test_every_record_is_described_in_shard_order(tmp_path: Path, task: str, encoding: str) -> None:
     folder, examples = write(tmp_path, task, encoding, masks=task == "detection")
+    boxed = task == "detection"
     manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
     by_id = {example_id(example.key): example for example in examples}
     for split, content in manifest.splits.items():
@@ -55,18 +61,18 @@ def test_every_record_is_described_in_shard_order(tmp_path: Path, task: str, enc
             for offset, _ in read_records((folder / shard.file).read_bytes(), shard.file):
                 text = describe_record(folder, f"{split}:{number}")
                 assert f"{shard.file}, record " in text and f" byte {offset:,}\n" in text
-                identity = int(next(line.split()[1] for line in text.splitlines() if line.startswith("  id ")))
+                identity = int(
+                    next(line.split()[1] for line in text.splitlines() if line.startswith("  id "))
+                )
                 example = by_id.pop(identity)
                 height, width, channels = example.pixels.shape
                 assert f"  image   {height} x {width} x {channels} uint8, {encoding}, " in text
                 assert f"key {example.key!r}" in text
-                for box, label in zip(example.boxes if task == "detection" else (), example.classes, strict=True):
-                    pixels = [f"{v:.1f}" for v in box.astype(float) * np.array([height, width] * 2)]
-                    assert [*pixels] == next(
-                        line.split(LABELS[task][label])[1].split()[:4]
-                        for line in text.splitlines()
-                        if f"{label} {LABELS[task][label]}" in line and pixels[0] in line
-                    )
+                for row, (box, label) in enumerate(
+                    zip(example.boxes if boxed else (), example.classes, strict=True)
+                ):
+                    pixels = " ".join(f"{v:.1f}" for v in box.astype(float) * np.array([height, width] * 2))
+                    assert f"\n {row} {label} {LABELS[task][label]} {pixels} " in re.sub(" +", " ", text)
                 number += 1
     assert not by_id
 
@@ -105,7 +111,7 @@ def test_a_folder_without_a_data_set_and_damaged_files_give_readable_errors(tmp_
     with pytest.raises(CorruptFileError, match="cannot be read"):
         describe_record(folder, "train:0")
     (folder / "manifest.json").write_text("{}")
-    with pytest.raises(ManifestError, match="manifest.json"):
+    with pytest.raises(ManifestError, match=r"manifest\.json"):
         describe(folder)
 
 

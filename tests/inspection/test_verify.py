@@ -19,10 +19,17 @@ from halofeed.schemas.errors import UsageError
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfds import dataset_info_json
+from halofeed.schemas.tfrecord import RecordWriter, read_records
 from tests.dataset_writer import Drawn, draw_examples, encode_pixels, write_dataset
 
 REJECTED = (
-    {"source": "a/ä\udcff.jpg", "split": "train", "stage": "decode", "reason": "truncated", "detail": "8 bytes"},
+    {
+        "source": "a/ä\udcff.jpg",
+        "split": "train",
+        "stage": "decode",
+        "reason": "truncated",
+        "detail": "8 bytes",
+    },
     {"source": "b.jpg", "split": "test", "stage": "read", "reason": "cannot be read", "detail": ""},
 )
 CASES = [
@@ -56,7 +63,9 @@ def test_a_sound_data_set_has_no_problems(
     examples = draw_examples(
         task, {"train": 9, "test": 3}, shape=(8, 12, channels), dtype=dtype, varied=encoding != "raw"
     )
-    folder = write_dataset(tmp_path, examples, task=task, encoding=encoding, shards=5, masks=task == "detection")
+    folder = write_dataset(
+        tmp_path, examples, task=task, encoding=encoding, shards=5, masks=task == "detection"
+    )
     seen: list[tuple[int, int]] = []
     report = verify(folder, progress=lambda done, total: seen.append((done, total)))
     assert report.ok, str(report)
@@ -129,6 +138,25 @@ def test_a_damaged_record_is_named_with_number_offset_and_id_and_the_others_are_
     assert report.records == 10
 
 
+def test_a_record_that_was_exchanged_under_right_frame_checksums_breaks_the_files_checksum(
+    copied: Path,
+) -> None:
+    name = "tiny-train.tfrecord-00000-of-00002"
+    records = [bytearray(data) for _, data in read_records((copied / name).read_bytes(), name)]
+    records[1][-1] ^= 1
+    with (copied / name).open("wb") as stream:
+        writer = RecordWriter(stream)
+        for record in records:
+            writer.write([record], len(record))
+    assert f"{name}: its checksum is " in str(verify(copied))
+
+
+def test_changed_white_space_in_the_rejects_is_found(copied: Path) -> None:
+    path = copied / "rejected.jsonl"
+    path.write_bytes(path.read_bytes().replace(b", ", b",\t", 1))
+    assert [(problem.file, problem.record) for problem in verify(copied).problems] == [("rejected.jsonl", 0)]
+
+
 def test_a_folder_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such folder"):
         verify(tmp_path / "nothing")
@@ -164,9 +192,24 @@ FAULTS = [
     ("detection", "raw", without("image/object/class/text"), "image/object/class/text is missing"),
     ("classification", "raw", without("image/class/text"), "image/class/text is missing"),
     ("detection", "raw", one_value("image/transform", np.zeros(5, np.float32)), "expected 6 values"),
-    ("detection", "raw", one_value("image/transform", np.full(6, np.nan, np.float32)), "is nan, which is no float32"),
-    ("detection", "raw", one_value("image/transform", np.zeros(6, np.int64)), "expected float32 values, got 6 int64"),
-    ("detection", "raw", one_value("image/format", b"jpeg"), "expected 'raw' as the manifest says, got 'jpeg'"),
+    (
+        "detection",
+        "raw",
+        one_value("image/transform", np.full(6, np.nan, np.float32)),
+        "is nan, which is no float32",
+    ),
+    (
+        "detection",
+        "raw",
+        one_value("image/transform", np.zeros(6, np.int64)),
+        "expected float32 values, got 6 int64",
+    ),
+    (
+        "detection",
+        "raw",
+        one_value("image/format", b"jpeg"),
+        "expected 'raw' as the manifest says, got 'jpeg'",
+    ),
     ("detection", "raw", one_value("image/height", np.array([9])), "of a raw image, got [9, 12]"),
     ("detection", "raw", one_value("image/unpadded/height", np.array([9])), "expected 1 to 8, got 9"),
     ("detection", "raw", one_value("image/source/width", np.array([2**40])), "which is no int32"),
@@ -179,21 +222,53 @@ FAULTS = [
     ("detection", "jpeg", replaced_image(SMALL_PNG), "not a jpeg image that can be decoded"),
     ("detection", "png", replaced_image(SMALL_PNG), "decodes to 2 x 3"),
     ("detection", "raw", first_box("image/object/bbox/ymin", -0.1), "ymin: box 0: expected 0 to 1, got -0.1"),
-    ("detection", "raw", first_box("image/object/bbox/xmax", np.nan), "xmax: box 0: expected 0 to 1, got nan"),
+    (
+        "detection",
+        "raw",
+        first_box("image/object/bbox/xmax", np.nan),
+        "xmax: box 0: expected 0 to 1, got nan",
+    ),
     ("detection", "raw", first_box("image/object/bbox/xmin", 1), "box 0: xmin 1.0 is more than xmax"),
     ("detection", "raw", first_box("image/object/is_crowd", 2), "value 0 is 2, which is no bool (0 or 1)"),
     ("detection", "raw", first_box("image/object/area", -1), "area: box 0: expected 0 or more, got -1.0"),
-    ("detection", "raw", first_box("image/object/class/label", 3), "box 0: 3 is not in the manifest's labels"),
-    ("detection", "raw", one_value("image/object/area", np.ones(9, np.float32)), "expected lists of one length"),
+    (
+        "detection",
+        "raw",
+        first_box("image/object/class/label", 3),
+        "box 0: 3 is not in the manifest's labels",
+    ),
+    (
+        "detection",
+        "raw",
+        one_value("image/object/area", np.ones(9, np.float32)),
+        "expected lists of one length",
+    ),
     ("detection", "raw", one_value("image/object/class/text", [b"dog"] * 4), "'dog', but label"),
-    ("classification", "raw", one_value("image/class/label", np.array([1, 2])), "expected 1 values (shape []), got 2"),
-    ("classification", "raw", one_value("image/class/label", [b"1"]), "expected int64 values, got 1 bytes values"),
+    (
+        "classification",
+        "raw",
+        one_value("image/class/label", np.array([1, 2])),
+        "expected 1 values (shape []), got 2",
+    ),
+    (
+        "classification",
+        "raw",
+        one_value("image/class/label", [b"1"]),
+        "expected int64 values, got 1 bytes values",
+    ),
     ("classification", "raw", one_value("image/class/text", b"dog"), "'dog', but label"),
-    ("classification", "raw", one_value("image/class/label", np.array([1])), "statistics.labels: the records give"),
+    (
+        "classification",
+        "raw",
+        one_value("image/class/label", np.array([1])),
+        "statistics.labels: the records give",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("task", "encoding", "alter", "expected"), FAULTS, ids=[fault[3][:40] for fault in FAULTS])
+@pytest.mark.parametrize(
+    ("task", "encoding", "alter", "expected"), FAULTS, ids=[fault[3][:40] for fault in FAULTS]
+)
 def test_content_that_is_wrong_under_right_checksums_is_found(
     tmp_path: Path, task: str, encoding: str, alter: Any, expected: str
 ) -> None:
@@ -220,7 +295,9 @@ def rewrite_index(folder: Path, name: str, **changes: Any) -> None:
     splits = {}
     for split, content in manifest.splits.items():
         shards = [
-            dataclasses.replace(shard, index_bytes=len(data), index_crc32c=crc32c(data)) if shard.file == name else shard
+            dataclasses.replace(shard, index_bytes=len(data), index_crc32c=crc32c(data))
+            if shard.file == name
+            else shard
             for shard in content.shards
         ]
         splits[split] = dataclasses.replace(content, shards=tuple(shards))
@@ -234,15 +311,29 @@ def rewrite_index(folder: Path, name: str, **changes: Any) -> None:
         (lambda index: {"ids": index.ids + 1}, "the index says"),
         (lambda index: {"offsets": index.offsets + 1}, "but the record before it ends at 0"),
         (lambda index: {"lengths": index.lengths + 1}, "but the record before it ends at"),
-        (lambda index: {"raw_starts": {"image/encoded": index.raw_starts["image/encoded"] - 1}}, "begins at byte"),
-        (lambda index: {"raw_checksums": {"image/encoded": index.raw_checksums["image/encoded"] ^ 1}}, "of block 0 is"),
-        (lambda index: {"raw_starts": {}, "raw_checksums": {}}, "raw keys: expected ['image/encoded'], got []"),
-        (lambda index: {"statistics": {**index.statistics, "records": 1}}, "statistics.records: the records give"),
+        (
+            lambda index: {"raw_starts": {"image/encoded": index.raw_starts["image/encoded"] - 1}},
+            "begins at byte",
+        ),
+        (
+            lambda index: {"raw_checksums": {"image/encoded": index.raw_checksums["image/encoded"] ^ 1}},
+            "of block 0 is",
+        ),
+        (
+            lambda index: {"raw_starts": {}, "raw_checksums": {}},
+            "raw keys: expected ['image/encoded'], got []",
+        ),
+        (
+            lambda index: {"statistics": {**index.statistics, "records": 1}},
+            "statistics.records: the records give",
+        ),
         (lambda index: {"statistics": {**index.statistics, "notes": {"x": 1}}}, "not the sum of the shards'"),
         (lambda index: {"rejected": ()}, "holds 2 lines, the indexes name 1"),
     ],
 )
-def test_an_index_that_is_wrong_under_right_checksums_is_found(copied: Path, change: Any, expected: str) -> None:
+def test_an_index_that_is_wrong_under_right_checksums_is_found(
+    copied: Path, change: Any, expected: str
+) -> None:
     name = "tiny-train.tfrecord-00000-of-00002"
     index = ShardIndex.from_bytes((copied / f"{name}.index").read_bytes(), name)
     rewrite_index(copied, name, **change(index))
@@ -259,7 +350,8 @@ def test_a_record_in_the_wrong_shard_and_an_id_in_two_splits_are_found(tmp_path:
     manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
     shards = manifest.splits["train"].shards
     swapped = tuple(
-        dataclasses.replace(shard, file=name) for shard, name in zip(reversed(shards), (first, second), strict=True)
+        dataclasses.replace(shard, file=name)
+        for shard, name in zip(reversed(shards), (first, second), strict=True)
     )
     split = dataclasses.replace(manifest.splits["train"], shards=swapped)
     for suffix in ("", ".index"):

@@ -203,6 +203,12 @@ def test_a_far_step_costs_nothing_more(detection):
     assert batch["valid"].all()
 
 
+def test_numbers_of_numpy_are_taken_as_they_are(detection):
+    loader = Loader(detection, batch_size=np.int32(4), seed=np.uint64(2**64 - 1))
+    same(loader.batch(np.int64(10**12)), Loader(detection, batch_size=4, seed=2**64 - 1).batch(10**12))
+    json.dumps(loader.state(np.int64(3)))
+
+
 def test_batches_that_are_kept_stay_as_they_are(detection):
     loader = Loader(detection, batch_size=4, seed=1)
     kept = [loader.batch(step) for step in range(20)]
@@ -252,13 +258,14 @@ def test_threads_get_the_same_batches(detection):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_goes_on(detection):
     code = f"""
-import os, sys
+import os, signal, sys
 from halofeed.loader import Loader
 loader = Loader({str(detection)!r}, batch_size=4)
 expected = loader.batch(5)["id"].tolist()
 loader._shards._lock.acquire()
 child = os.fork()
 if child == 0:
+    signal.alarm(40)
     os._exit(0 if loader.batch(5)["id"].tolist() == expected else 3)
 loader._shards._lock.release()
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -291,6 +298,8 @@ def test_boxes_beyond_max_boxes_are_cut(draw, write):
 
 USAGE = [
     ({"batch_size": 0}, "batch_size"),
+    ({"batch_size": 4.0}, "batch_size: expected a whole number, got 4.0"),
+    ({"seed": "7"}, "seed: expected a whole number"),
     ({"split": "dev"}, "known: empty, train"),
     ({"split": "empty"}, "holds no records; splits with records: train"),
     ({"include": ["sauce"]}, r"sauce.*difficult.*size.*source"),

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.dataset_writer import Drawn, draw_examples, record_features, write_dataset
 from PIL import Image
 
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfds import dataset_info_json, features_json
+from tests.dataset_writer import Drawn, draw_examples, record_features, write_dataset
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 with warnings.catch_warnings():
@@ -22,9 +22,7 @@ with warnings.catch_warnings():
     tfds = pytest.importorskip("tensorflow_datasets", reason="tensorflow-datasets is not installed")
 
 # TFDS copies the proto by a field property that newer protobufs deprecate.
-pytestmark = pytest.mark.filterwarnings(
-    r"ignore:label\(\) is deprecated:DeprecationWarning"
-)
+pytestmark = pytest.mark.filterwarnings(r"ignore:label\(\) is deprecated:DeprecationWarning")
 
 CASES = [
     ("classification", "raw", "uint8", 3, False),

@@ -111,8 +111,8 @@ def wrong_leaves(ours: dict[str, Any], expected: dict[str, Any]) -> dict[str, fl
 
 @pytest.mark.parametrize(
     ("task", "height", "width", "cores", "dims"),
-    [("classification", 64, 32, *split) for split in SPLITS]
-    + [("detection", 32, 64, *split) for split in (SPLITS[0], SPLITS[3], SPLITS[5])],
+    [("classification", 64, 16, *split) for split in SPLITS]
+    + [("detection", 16, 64, *split) for split in (SPLITS[0], SPLITS[3], SPLITS[5])],
 )
 def test_loss_and_every_gradient_are_those_of_one_device(
     task: str, height: int, width: int, cores: int, dims: tuple[int, ...]
@@ -127,15 +127,15 @@ def test_loss_and_every_gradient_are_those_of_one_device(
 @pytest.mark.parametrize(("cores", "dims"), [(8, (2, 2, 2, 1)), (4, (1, 1, 1, 1))])
 def test_a_split_batch_axis_and_a_whole_image_are_right_too(cores: int, dims: tuple[int, ...]) -> None:
     with jax.enable_x64(True):
-        _, _, expected = one_device("classification", "float64", 64, 32)
-        _, gradients = partitioned("classification", "float64", 64, 32, cores, dims)
+        _, _, expected = one_device("classification", "float64", 64, 16)
+        _, gradients = partitioned("classification", "float64", 64, 16, cores, dims)
     assert wrong_leaves(gradients, expected) == {}
 
 
 @pytest.mark.parametrize(("cores", "dims"), [(8, (1, 4, 2, 1))])
 def test_the_float32_loss_agrees_to_four_digits(cores: int, dims: tuple[int, ...]) -> None:
-    _, expected, _ = one_device("classification", "float32", 64, 32)
-    loss, _ = partitioned("classification", "float32", 64, 32, cores, dims)
+    _, expected, _ = one_device("classification", "float32", 64, 16)
+    loss, _ = partitioned("classification", "float32", 64, 16, cores, dims)
     assert loss == pytest.approx(expected, rel=1e-4)
 
 

@@ -1,0 +1,110 @@
+"""What the tests of conversions share: how to run one, and how to read what it left, without the loader."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from halofeed.pipelines.convert import Conversion, convert
+from halofeed.pipelines.job import JobOptions
+from halofeed.prep.recipe import Recipe
+from halofeed.schemas.tfexample import decode_example
+from halofeed.schemas.tfrecord import read_records
+
+CLASSES = ("hat", "shirt")
+
+
+def run_convert(source: object, out: object, **options: Any) -> Conversion:
+    """Convert in this process; options of the job and of the recipe together, small pictures by default."""
+    fields = {field.name for field in dataclasses.fields(JobOptions)}
+    recipe = {"height": 16, "width": 24} | {k: v for k, v in options.items() if k not in fields}
+    job = {"name": "set", "workers": 1} | {k: v for k, v in options.items() if k in fields}
+    return convert(
+        JobOptions(source=str(source), out=str(out), **job), Recipe(**recipe), show_progress=False
+    )
+
+
+def halofeed(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "halofeed", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        **more,
+    )
+
+
+def error_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What the command itself wrote to standard error: Beam's own import warning is left out."""
+    return [line for line in done.stderr.splitlines() if not line.startswith("WARNING:root:apitools")]
+
+
+def all_bytes(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, hidden ones too."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def shard_bytes(folder: Path) -> dict[str, bytes]:
+    """The shards and their indexes."""
+    return {name: data for name, data in all_bytes(folder).items() if ".tfrecord-" in name}
+
+
+def shard_paths(folder: Path, split: str) -> list[Path]:
+    """The shards of a split in order."""
+    return sorted(p for p in folder.glob(f"*-{split}.tfrecord-*-of-*") if p.suffix != ".index")
+
+
+def read_split(folder: Path, split: str) -> Iterator[dict[str, Any]]:
+    """The features of each record of a split, in stored order."""
+    for path in shard_paths(folder, split):
+        for _, data in read_records(path.read_bytes(), path.name):
+            yield decode_example(data)
+
+
+def read_all(folder: Path, splits: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The features of every record by its source's file name."""
+    found = {}
+    for split in splits:
+        for features in read_split(folder, split):
+            name = bytes(features["image/filename"][0]).decode()
+            assert name not in found
+            found[name] = {**features, "split": split}
+    return found
+
+
+def boxes_in_source(features: Mapping[str, Any]) -> NDArray[np.float64]:
+    """The boxes of a record [n, 4] in pixels of its source, by way of image/transform."""
+    height, width = (float(features[f"image/{side}"][0]) for side in ("height", "width"))
+    matrix = np.asarray(features["image/transform"], np.float64).reshape(2, 3)
+    mapped = []
+    corners = (features[f"image/object/bbox/{name}"] for name in ("ymin", "xmin", "ymax", "xmax"))
+    for ymin, xmin, ymax, xmax in zip(*corners, strict=True):
+        first = matrix @ [ymin * height, xmin * width, 1]
+        second = matrix @ [ymax * height, xmax * width, 1]
+        mapped.append([*np.minimum(first, second), *np.maximum(first, second)])
+    return np.array(mapped, np.float64).reshape(-1, 4)
+
+
+def draw_folders(root: Path, images: int, *, seed: int = 0, side: int = 40, broken: int = 0) -> None:
+    """A class folder of noisy JPEGs for each of CLASSES; the first `broken` files are no images at all."""
+    generator = np.random.default_rng(seed)
+    for number in range(images):
+        folder = root / CLASSES[number % len(CLASSES)]
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{number:04d}.jpg"
+        if number < broken:
+            path.write_bytes(b"not an image")
+        else:
+            height, width = (int(n) for n in generator.integers(side // 2, side, 2))
+            pixels = generator.integers(0, 256, (height // 4 + 1, width // 4 + 1, 3)).astype(np.uint8)
+            Image.fromarray(pixels).resize((width, height)).save(path, quality=90)

@@ -1,0 +1,177 @@
+"""Does an index come back as it was, and is every damaged or foreign one refused?"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from halofeed.schemas.checksum import crc32c
+from halofeed.schemas.errors import CorruptFileError
+from halofeed.schemas.index import MAGIC, ShardIndex
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+@st.composite
+def indexes(draw: Any) -> ShardIndex:
+    count, blocks = draw(st.integers(0, 5)), draw(st.integers(0, 3))
+    column = hnp.arrays(np.int64, count, elements=INT64)
+    sums = hnp.arrays(np.uint32, (count, blocks), elements=st.integers(0, 2**32 - 1))
+    keys = draw(st.lists(st.text(max_size=8), max_size=3, unique=True))
+    return ShardIndex(
+        offsets=draw(column),
+        lengths=draw(column),
+        ids=draw(column),
+        raw_starts={key: draw(column) for key in keys},
+        raw_checksums={key: draw(sums) for key in keys},
+        file_bytes=draw(st.integers(0, 2**63)),
+        file_checksum=draw(st.integers(0, 2**32 - 1)),
+        fingerprint=draw(st.text()),
+        inputs=draw(st.dictionaries(st.text(), st.text(), max_size=3)),
+        statistics=draw(st.dictionaries(st.text(), JSON, max_size=3)),
+        rejected=tuple(draw(st.lists(st.dictionaries(st.text(), st.text(), max_size=3), max_size=2))),
+    )
+
+
+def sample(**changes: Any) -> ShardIndex:
+    index = ShardIndex(
+        offsets=np.array([0, 100]),
+        lengths=np.array([84, 50]),
+        ids=np.array([3, 9]),
+        raw_starts={"image/encoded": np.array([20, 120])},
+        raw_checksums={"image/encoded": np.array([[1, 2], [3, 4]], np.uint32)},
+        file_bytes=166,
+        file_checksum=77,
+        fingerprint="abc",
+        inputs={"b/\udcff.jpg": "12", "a.jpg": ""},
+        statistics={"records": 2},
+        rejected=({"source": "c.jpg", "stage": "decode"},),
+    )
+    return dataclasses.replace(index, **changes)
+
+
+@settings(deadline=None)
+@given(indexes())
+def test_what_is_written_is_read_again_and_gives_the_same_bytes(index: ShardIndex) -> None:
+    data = index.to_bytes()
+    read = ShardIndex.from_bytes(data, "x.index")
+    for name in ("offsets", "lengths", "ids"):
+        assert getattr(read, name).dtype == np.int64
+        np.testing.assert_array_equal(getattr(read, name), getattr(index, name))
+    assert set(read.raw_starts) == set(read.raw_checksums) == set(index.raw_starts)
+    for key in index.raw_starts:
+        np.testing.assert_array_equal(read.raw_starts[key], index.raw_starts[key])
+        np.testing.assert_array_equal(read.raw_checksums[key], index.raw_checksums[key])
+        assert read.raw_checksums[key].dtype == np.uint32
+    for name in ("file_bytes", "file_checksum", "fingerprint", "inputs", "statistics", "rejected"):
+        assert getattr(read, name) == getattr(index, name)
+    assert read.to_bytes() == data and read == index and len(read) == len(index.offsets)
+
+
+def test_equal_indexes_give_equal_bytes_whatever_their_order_and_integer_type() -> None:
+    index = sample()
+    other = sample(
+        offsets=index.offsets.astype(">i4"),
+        ids=index.ids.astype(np.uint16),
+        inputs=dict(reversed(index.inputs.items())),
+        raw_checksums={key: value.astype(np.int64) for key, value in index.raw_checksums.items()},
+    )
+    assert other.to_bytes() == index.to_bytes() and other == index
+    assert sample(ids=np.array([3, 10])) != index and index != "something else"
+
+
+def test_arrays_lie_at_multiples_of_64_bytes() -> None:
+    data = sample().to_bytes()
+    base = 16 + struct.unpack_from("<Q", data, 8)[0]
+    places = [entry["at"] for entry in json.loads(data[16:base])["arrays"]]
+    assert [(base + at) % 64 for at in places] == [0] * 5
+
+
+def test_every_changed_byte_and_every_truncation_is_a_corrupt_file_that_says_how_to_mend_it() -> None:
+    data = sample().to_bytes()
+    for position in range(len(data)):
+        changed = bytearray(data)
+        changed[position] ^= 1 << position % 8
+        for broken in (bytes(changed), data[:position]):
+            with pytest.raises(CorruptFileError, match=r"x\.index: .*run the same `halofeed convert` again"):
+                ShardIndex.from_bytes(broken, "x.index")
+    with pytest.raises(CorruptFileError):
+        ShardIndex.from_bytes(data + b"\0", "x.index")
+
+
+def checked(header: Any, body: bytes = b"") -> bytes:
+    """A file with a right checksum around any header."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    whole = MAGIC + struct.pack("<Q", len(text)) + text + body
+    return whole + struct.pack("<I", crc32c(whole))
+
+
+def good_header() -> dict[str, Any]:
+    data = sample().to_bytes()
+    header: dict[str, Any] = json.loads(data[16 : 16 + struct.unpack_from("<Q", data, 8)[0]])
+    return header
+
+
+def with_array(**changes: Any) -> dict[str, Any]:
+    header = good_header()
+    header["arrays"][0].update(changes)
+    return header
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"\xff",
+        b"[" * 100_000,
+        [],
+        {},
+        {"arrays": 7},
+        {"arrays": [{"name": 7}]},
+        {**good_header(), "file_bytes": "many"},
+        {**good_header(), "inputs": 5},
+        {**good_header(), "rejected": [3]},
+        with_array(shape=[2**62]),
+        with_array(shape=[2**70]),
+        with_array(shape=[-1]),
+        with_array(shape=[1]),
+        with_array(shape=[2.0]),
+        with_array(shape=[True, 2]),
+        with_array(dtype="O"),
+        with_array(dtype="<f8"),
+        with_array(at=10**9),
+        with_array(at=2**70),
+        with_array(at=-(10**6)),
+        with_array(at="x"),
+    ],
+    ids=lambda header: re.sub(r"\W+", "_", str(header)[:30]),
+)
+def test_a_right_checksum_around_a_wrong_content_is_a_corrupt_file(header: Any) -> None:
+    body = sample().to_bytes()[-300:]
+    with pytest.raises(CorruptFileError, match="the content is no index of this version"):
+        ShardIndex.from_bytes(checked(header, body), "x.index")
+
+
+def test_a_header_that_claims_to_be_huge_is_a_corrupt_file() -> None:
+    whole = MAGIC + struct.pack("<Q", 2**64 - 1) + b"{}"
+    with pytest.raises(CorruptFileError):
+        ShardIndex.from_bytes(whole + struct.pack("<I", crc32c(whole)), "x.index")
+
+
+def test_statistics_that_json_cannot_hold_are_refused_when_written() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        sample(statistics={"mean": float("nan")}).to_bytes()

@@ -1,0 +1,331 @@
+"""Does a manifest come back as it was, and does a wrong one name every problem with its path?"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halofeed.schemas.errors import ManifestError, UsageError
+from halofeed.schemas.layout import shard_file
+from halofeed.schemas.manifest import FORMAT_VERSION, Manifest, Shard, Split
+from halofeed.schemas.tasks import TASKS, ImageFormat
+
+TEXT = st.text(st.characters(), max_size=6)  # lone surrogates too: file names that are not UTF-8
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+COUNT = st.integers(0, 2**40)
+CRC = st.integers(0, 2**32 - 1)
+NAME = st.from_regex("[a-z][a-z0-9_]{0,5}", fullmatch=True)
+
+
+@st.composite
+def manifests(draw: Any) -> Manifest:
+    name, task = draw(NAME), draw(st.sampled_from(sorted(TASKS)))
+    image = ImageFormat(
+        height=draw(st.integers(1, 9999)),
+        width=draw(st.integers(1, 9999)),
+        channels=3,
+        dtype=draw(st.sampled_from(["uint8", "uint16"])),
+        encoding=draw(st.sampled_from(["raw", "png"])),
+        pad_value=tuple(draw(st.lists(st.integers(0, 255), min_size=1, max_size=3))),
+    )
+    splits = {}
+    for split in draw(
+        st.lists(st.from_regex("[A-Za-z][A-Za-z0-9_.]{0,5}", fullmatch=True), max_size=3, unique=True)
+    ):
+        count = draw(st.integers(0, 3))
+        shards = tuple(
+            Shard(
+                file=shard_file(name, split, number, count),
+                records=draw(COUNT),
+                bytes=draw(COUNT),
+                crc32c=draw(CRC),
+                index_bytes=draw(COUNT),
+                index_crc32c=draw(CRC),
+            )
+            for number in range(count)
+        )
+        if split != "all":
+            splits[split] = Split(shards=shards, statistics=draw(st.dictionaries(TEXT, JSON, max_size=3)))
+    return Manifest(
+        name=name,
+        version=".".join(str(draw(st.integers(0, 99))) for _ in range(3)),
+        task=task,
+        fields=TASKS[task].fields(image, max_boxes=draw(st.integers(1, 300)), masks=draw(st.booleans())),
+        labels=draw(st.dictionaries(st.integers(0, 10**6), TEXT, max_size=4)),
+        recipe=draw(st.dictionaries(TEXT, JSON, max_size=3)),
+        inputs=draw(st.dictionaries(TEXT, JSON, max_size=3)),
+        splits=splits,
+        rejected=draw(st.dictionaries(TEXT, COUNT, max_size=3)),
+        software=draw(st.dictionaries(TEXT, TEXT, max_size=3)),
+    )
+
+
+def sample() -> Manifest:
+    image = ImageFormat(height=4, width=6, channels=3, dtype="uint8", encoding="raw")
+    shards = tuple(
+        Shard(
+            file=shard_file("cards", "train", number, 2),
+            records=3,
+            bytes=100,
+            crc32c=5,
+            index_bytes=64,
+            index_crc32c=2**32 - 1,
+        )
+        for number in range(2)
+    )
+    return Manifest(
+        name="cards",
+        version="1.0.0",
+        task="classification",
+        fields=TASKS["classification"].fields(image, max_boxes=1, masks=False),
+        labels={0: "cat", 10: "Käfer", 9: "猫"},
+        recipe={"kernel": "antialias", "height": 4, "nested": {"b": [1, 2.5], "a": None}},
+        inputs={"count": 6},
+        splits={"train": Split(shards=shards, statistics={"labels": {"10": 1, "9": 2}, "records": 6})},
+        rejected={"decode: truncated": 1},
+        software={"halofeed": "0.1.0"},
+    )
+
+
+def reversed_inside(value: Any) -> Any:
+    """The same JSON value with every object's members in the opposite order."""
+    if isinstance(value, dict):
+        return {key: reversed_inside(item) for key, item in reversed(value.items())}
+    return [reversed_inside(item) for item in value] if isinstance(value, list) else value
+
+
+@settings(deadline=None)
+@given(manifests())
+def test_what_is_written_is_read_again_and_gives_the_same_bytes(manifest: Manifest) -> None:
+    text = manifest.to_json()
+    read = Manifest.from_json(text.encode())
+    assert read == manifest
+    assert read.to_json() == text
+    assert text == text.encode().decode()
+
+
+@settings(deadline=None)
+@given(manifests())
+def test_equal_manifests_give_equal_bytes(manifest: Manifest) -> None:
+    changes = {
+        name: reversed_inside(getattr(manifest, name)) for name in ("labels", "recipe", "inputs", "rejected")
+    }
+    splits = {
+        name: dataclasses.replace(split, statistics=reversed_inside(split.statistics))
+        for name, split in reversed(manifest.splits.items())
+    }
+    other = dataclasses.replace(manifest, **changes, splits=splits)
+    assert other == manifest and other.to_json() == manifest.to_json()
+
+
+def test_a_person_can_read_it() -> None:
+    text = sample().to_json()
+    assert '"9": "猫"' in text and "Käfer" in text
+    assert text.index('"9": 2') < text.index('"10": 1'), "numbers are ordered by size"
+
+
+def test_every_changed_byte_and_every_truncation_is_a_manifest_error_unless_it_is_white_space() -> None:
+    manifest = sample()
+    data = manifest.to_json().encode()
+    for position in range(len(data)):
+        for change in (1, 0x20, 1 << position % 8, 0x29):
+            changed = bytearray(data)
+            changed[position] ^= change
+            try:
+                assert Manifest.from_json(bytes(changed)) == manifest
+            except ManifestError:
+                continue
+            assert data[position : position + 1].isspace() and changed[position : position + 1].isspace()
+    for length in range(len(data) - 1):
+        with pytest.raises(ManifestError):
+            Manifest.from_json(data[:length])
+
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+def put(*path: Any, value: Any) -> Change:
+    def change(document: dict[str, Any]) -> None:
+        target: Any = document
+        for step in path[:-1]:
+            target = target[step]
+        target[path[-1]] = value
+
+    return change
+
+
+def remove(key: str) -> Change:
+    return lambda document: document.pop(key)
+
+
+PROBLEMS: list[tuple[Change, str, str]] = [
+    (put("name", value="Cards"), "name", "--name 'Cards': expected lower case"),
+    (put("name", value=7), "name", "expected a text, got 7"),
+    (put("version", value="1"), "version", "expected three numbers"),
+    (put("task", value="depth"), "task", "expected one of classification, detection, got 'depth'"),
+    (remove("task"), "task", "expected a text, it is missing"),
+    (put("labels", value=[]), "labels", "expected an object, got []"),
+    (put("labels", "01", value="x"), "labels.01", "expected an id and a name"),
+    (put("labels", "٣", value="x"), "labels.٣", "expected an id and a name"),
+    (put("labels", "9" * 5000, value="x"), "labels." + "9" * 5000, "expected an id and a name"),
+    (put("labels", "0", value=None), "labels.0", "got '0' and None"),
+    (put("fields", value={}), "fields", "expected a list, got {}"),
+    (put("fields", 0, value=3), "fields[0]", "expected an object, got 3"),
+    (put("fields", 0, "dtype", value="complex64"), "fields[0].dtype", "expected one of uint8"),
+    (put("fields", 0, "shape", 1, value=True), "fields[0].shape[1]", "expected an integer, got True"),
+    (put("fields", 0, "shape", 1, value=-3), "fields[0].shape", "expected sizes of 1 and more"),
+    (put("fields", 0, "keys", 0, value=["x"]), "fields[0].keys[0]", "expected a text, got ['x']"),
+    (put("fields", 0, "axes", 0, value={}), "fields[0].axes[0]", "expected a text, got {}"),
+    (put("fields", 0, "fill", 0, value="0"), "fields[0].fill[0]", "expected a number, got '0'"),
+    (put("fields", 0, "optional", value=0), "fields[0].optional", "expected true or false, got 0"),
+    (put("fields", 1, "name", value="image"), "fields", "'image' is there twice"),
+    (put("splits", "train", value=[]), "splits.train", "expected an object, got []"),
+    (
+        put("splits", "a/b", value={"records": 0, "shards": [], "statistics": {}}),
+        "splits.a/b",
+        "split 'a/b': expected",
+    ),
+    (put("splits", "train", "records", value=7), "splits.train.records", "expected the shards' sum 6, got 7"),
+    (put("splits", "train", "shards", 1, value=0), "splits.train.shards[1]", "expected an object, got 0"),
+    (
+        put("splits", "train", "shards", 1, "file", value="/etc/x"),
+        "splits.train.shards[1].file",
+        "got '/etc/x'",
+    ),
+    (put("splits", "train", "shards", 1, "bytes", value=-1), "splits.train.shards[1].bytes", "expected 0 to"),
+    (
+        put("splits", "train", "shards", 1, "bytes", value=1.5),
+        "splits.train.shards[1].bytes",
+        "expected an integer",
+    ),
+    (
+        put("splits", "train", "shards", 1, "crc32c", value=2**32),
+        "splits.train.shards[1].crc32c",
+        "expected 0 to",
+    ),
+    (
+        put("splits", "train", "shards", 1, "bytes", value=10**400),
+        "splits.train.shards[1].bytes",
+        "expected 0 to",
+    ),
+    (
+        put("splits", "train", "statistics", value=None),
+        "splits.train.statistics",
+        "expected an object, got None",
+    ),
+    (
+        put("rejected", "decode: truncated", value="1"),
+        "rejected.decode: truncated",
+        "expected an integer, got '1'",
+    ),
+    (put("rejected", "decode: truncated", value=-1), "rejected.decode: truncated", "expected 0 to"),
+    (put("software", "halofeed", value=1), "software.halofeed", "expected a text, got 1"),
+    (put("surprise", value=1), "surprise", "unknown"),
+    (put("crc32c", value="x"), "crc32c", "expected an integer, got 'x'"),
+    (put("recipe", "height", value=5), "crc32c", "the document was changed"),
+    (put("format_version", value=FORMAT_VERSION + 1), "format_version", "install a newer halofeed"),
+    (put("format_version", value=0), "format_version", "convert the data anew"),
+    (remove("format_version"), "format_version", "it is missing"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "path", "message"),
+    PROBLEMS,
+    ids=[f"{path[:30]} {message[:20]}" for _, path, message in PROBLEMS],
+)
+def test_each_problem_is_named_by_its_path(change: Change, path: str, message: str) -> None:
+    document = json.loads(sample().to_json())
+    change(document)
+    with pytest.raises(ManifestError) as caught:
+        Manifest.from_json(json.dumps(document), "m.json")
+    assert any(place == path and message in text for place, text in caught.value.problems), (
+        caught.value.problems
+    )
+    assert str(caught.value).startswith("m.json: ")
+
+
+def test_all_problems_are_reported_at_once() -> None:
+    document = json.loads(sample().to_json())
+    wanted = []
+    for change, path, _ in PROBLEMS:
+        if path in (
+            "name",
+            "version",
+            "task",
+            "fields[0].dtype",
+            "fields[0].fill[0]",
+            "software.halofeed",
+            "surprise",
+        ):
+            change(document)
+            wanted.append(path)
+    with pytest.raises(ManifestError) as caught:
+        Manifest.from_json(json.dumps(document))
+    assert {path for path, _ in caught.value.problems} >= set(wanted)
+
+
+HUGE_COUNTS = json.loads(sample().to_json())
+for _shard in HUGE_COUNTS["splits"]["train"]["shards"]:
+    _shard["records"] = (
+        10**4299
+    )  # Python prints no integer of more than 4,300 digits, which twice 9 * this has
+    _shard["records"] *= 9
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[]", "expected an object, got list"),
+        (b"7", "expected an object, got int"),
+        (b"[" * 200_000, "not JSON"),
+        (b'{"a": ' + b"9" * 10_000 + b"}", "not JSON"),
+        (b'{"a": 1, "a": 1}', "'a' is there twice in one object"),
+        (json.dumps(HUGE_COUNTS).encode(), "expected 0 to 2"),
+        (b'{"a": NaN}', "NaN is no JSON number"),
+    ],
+    ids=["empty", "not UTF-8", "list", "number", "deep", "long number", "repeated", "huge counts", "NaN"],
+)
+def test_what_is_no_manifest_at_all_is_a_manifest_error(text: bytes, message: str) -> None:
+    with pytest.raises(ManifestError, match=message):
+        Manifest.from_json(text)
+
+
+@settings(deadline=None)
+@given(JSON)
+def test_any_json_in_any_place_is_a_manifest_error_or_a_manifest(value: Any) -> None:
+    for key in json.loads(sample().to_json()):
+        document = {**json.loads(sample().to_json()), key: value}
+        try:
+            Manifest.from_json(json.dumps(document))
+        except ManifestError:
+            continue
+
+
+def test_numbers_that_json_cannot_hold_are_refused_when_written() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        dataclasses.replace(sample(), inputs={"mean": float("inf")}).to_json()
+
+
+def test_unknown_fields_and_splits_are_wrong_usage_that_lists_the_known() -> None:
+    manifest = sample()
+    assert manifest.field("label").dtype == "int32" and manifest.split("train").records == 6
+    with pytest.raises(
+        UsageError, match=re.escape("no field 'boxes' in cards; known: image, label, id, source")
+    ):
+        manifest.field("boxes")
+    with pytest.raises(UsageError, match="no split 'test' in cards; known: train"):
+        manifest.split("test")

@@ -1,0 +1,221 @@
+"""Is our tf.train.Example TensorFlow's, byte for byte and value for value, and are bad bytes always refused?"""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.schemas.tfexample import decode_example, encode_example
+
+tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+
+FLOATS = hnp.arrays(np.float32, st.integers(0, 20), elements=st.floats(width=32))
+INTEGERS = hnp.arrays(np.int64, st.integers(0, 20), elements=st.integers(-(2**63), 2**63 - 1))
+BYTES = st.lists(st.binary(max_size=300), max_size=5)
+VALUES = st.one_of(FLOATS, INTEGERS, BYTES)
+FEATURES = st.dictionaries(st.text(max_size=10), VALUES, max_size=6)
+# Where one key begins another, protobuf's deterministic form has an order of its own (the longer one first).
+FEATURES_OF_EQUAL_LENGTH = st.dictionaries(st.text(min_size=3, max_size=3), VALUES, max_size=6)
+
+
+def tf_example(features: dict[str, Any]) -> Any:
+    """The same features as TensorFlow's own message."""
+    example = tf.train.Example()
+    example.features.SetInParent()
+    for key, value in features.items():
+        feature = example.features.feature[key]
+        if isinstance(value, list):
+            feature.bytes_list.SetInParent()
+            feature.bytes_list.value.extend(value)
+        elif value.dtype == np.float32:
+            feature.float_list.SetInParent()
+            feature.float_list.value.extend(value.tolist())
+        else:
+            feature.int64_list.SetInParent()
+            feature.int64_list.value.extend(value.tolist())
+    return example
+
+
+def assert_same(decoded: dict[str, Any], features: dict[str, Any]) -> None:
+    assert set(decoded) == set(features)
+    for key, value in features.items():
+        if isinstance(value, list):
+            assert [bytes(item) for item in decoded[key]] == value
+        else:
+            assert decoded[key].dtype == value.dtype
+            assert decoded[key].tobytes() == value.tobytes()
+
+
+@settings(deadline=None)
+@given(FEATURES_OF_EQUAL_LENGTH)
+def test_our_bytes_are_those_of_tensorflows_deterministic_form(features: dict[str, Any]) -> None:
+    encoded = encode_example(features)
+    assert encoded.to_bytes() == tf_example(features).SerializeToString(deterministic=True)
+    assert encoded.length == len(encoded.to_bytes())
+
+
+@settings(deadline=None)
+@given(FEATURES)
+def test_what_tensorflow_writes_is_read_with_the_same_values(features: dict[str, Any]) -> None:
+    assert_same(decode_example(tf_example(features).SerializeToString()), features)
+
+
+@settings(deadline=None)
+@given(FEATURES)
+def test_what_is_written_is_read_again_whatever_the_order_of_keys(features: dict[str, Any]) -> None:
+    data = encode_example(features).to_bytes()
+    assert_same(decode_example(data), features)
+    assert encode_example(dict(reversed(features.items()))).to_bytes() == data
+
+
+def test_tensorflows_parser_reads_ours() -> None:
+    features = {
+        "bytes": b"\0\xff" * 1000,
+        "floats": np.array([1.5, -0.0, np.inf], np.float32),
+        "integers": np.array([0, -1, 2**63 - 1, -(2**63)]),
+        "texts": [b"a", b"", b"ccc"],
+    }
+    wanted = {
+        "bytes": tf.io.FixedLenFeature([], tf.string),
+        "floats": tf.io.FixedLenFeature([3], tf.float32),
+        "integers": tf.io.FixedLenFeature([4], tf.int64),
+        "texts": tf.io.VarLenFeature(tf.string),
+    }
+    parsed = tf.io.parse_single_example(encode_example(features).to_bytes(), wanted)
+    assert parsed["bytes"].numpy() == features["bytes"]
+    assert parsed["floats"].numpy().tobytes() == features["floats"].tobytes()
+    assert parsed["integers"].numpy().tolist() == features["integers"].tolist()
+    assert parsed["texts"].values.numpy().tolist() == features["texts"]
+
+
+def test_unpacked_numbers_are_read_as_packed_ones() -> None:
+    # Feature {int64_list {value: 5, value: -1}} and {float_list {value: 1.0}} with one tag per value.
+    minus_one = b"\xff" * 9 + b"\x01"
+    integers = b"\x1a" + bytes([4 + len(minus_one) - 1]) + b"\x08\x05\x08" + minus_one
+    floats = b"\x12\x05\x0d\x00\x00\x80\x3f"
+    data = b""
+    for key, feature in ((b"f", floats), (b"i", integers)):
+        entry = b"\x0a\x01" + key + b"\x12" + bytes([len(feature)]) + feature
+        data += b"\x0a" + bytes([len(entry)]) + entry
+    data = b"\x0a" + bytes([len(data)]) + data
+    theirs = tf.train.Example.FromString(data).features.feature
+    assert theirs["i"].int64_list.value == [5, -1] and theirs["f"].float_list.value == [1.0]
+    ours = decode_example(data)
+    assert ours["i"].tolist() == [5, -1] and ours["f"].tolist() == [1.0]
+
+
+def test_starts_say_where_each_single_bytes_value_begins() -> None:
+    features = {"z": b"last", "a": b"first" * 100, "many": [b"x", b"y"], "n": np.arange(300), "empty": b""}
+    encoded = encode_example(features)
+    data = encoded.to_bytes()
+    assert set(encoded.starts) == {"a", "z", "empty"}
+    for key, start in encoded.starts.items():
+        assert data[start : start + len(features[key])] == features[key]
+
+
+def test_large_values_are_referred_to_and_not_copied() -> None:
+    image = memoryview(np.arange(12, dtype="<u2")).cast("B")
+    encoded = encode_example({"image": image})
+    assert any(getattr(chunk, "obj", None) is image.obj for chunk in encoded.chunks)
+    read = decode_example(encoded.to_bytes())["image"][0]
+    assert isinstance(read, memoryview) and read == image
+
+
+SAMPLE = encode_example(
+    {
+        "a": np.array([1, -1, 300]),
+        "b": b"bytes" * 30,
+        "c": np.array([1.5, 2.5], np.float32),
+        "d": [b"x", b""],
+        "é": np.array([], np.float32),
+    }
+).to_bytes()
+
+
+def test_every_changed_byte_gives_another_example_or_a_corrupt_file_error_and_nothing_else() -> None:
+    for position in range(len(SAMPLE)):
+        for change in range(1, 256):
+            data = bytearray(SAMPLE)
+            data[position] ^= change
+            try:
+                decode_example(data)
+            except CorruptFileError:
+                continue
+
+
+def test_every_truncation_is_refused_but_the_empty_one() -> None:
+    assert decode_example(b"") == {}
+    for length in range(1, len(SAMPLE)):
+        with pytest.raises(CorruptFileError):
+            decode_example(SAMPLE[:length])
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.binary(max_size=80))
+def test_any_bytes_are_an_example_or_refused(data: bytes) -> None:
+    try:
+        decode_example(data)
+    except CorruptFileError:
+        return
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x0a" + b"\xff" * 9 + b"\x01",  # 2**64 - 1 bytes of Features
+        b"\x0a" + b"\xff" * 9 + b"\x7f",  # more than 64 bits of length
+        b"\x0a" + b"\xff\xff\xff\xff\x0f" + b"x",
+        b"\x0a\x08\x0a\x06\x12\x04\x12\x02\x0a\x7f",  # a float list past its Feature
+        b"\x0a\x09\x0a\x07\x12\x05\x12\x03\x0a\x01\x00",  # one byte of float32
+        b"\x0a\x0a\x0a\x08\x12\x06\x12\x04\x0d\x00\x00\x00",  # three bytes of an unpacked float32
+        b"\x0a" * 5000,
+        b"\x00\x01",  # field number 0
+        b"\x0b",  # a group
+    ],
+)
+def test_claimed_lengths_are_checked_before_anything_is_allocated(data: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptFileError, match=r"not a tf\.train\.Example"):
+            decode_example(data)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_number_of_more_than_64_bits_is_cut_as_protobuf_does() -> None:
+    data = b"\x0a\x15\x0a\x13\x0a\x01k\x12\x0e\x1a\x0c" + b"\x0a\x0a" + b"\xff" * 9 + b"\x7f"
+    assert tf.train.Example.FromString(data).features.feature["k"].int64_list.value == [-1]
+    assert decode_example(data)["k"].tolist() == [-1]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.zeros((2, 2)), "expected a one-dimensional array"),
+        (np.array(["a"]), "has no form in tf.train.Example"),
+        (np.array([2**63], np.uint64), "which int64 cannot hold"),
+        ("text", "expected bytes, a list of bytes or an array, got 'text'"),
+        (7, "expected bytes, a list of bytes or an array, got 7"),
+        ([b"a", "b"], "expected a list of bytes, got 'b' in it"),
+    ],
+)
+def test_values_without_a_form_are_wrong_usage_that_names_the_key(value: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=f"key: .*{message}"):
+        encode_example({"key": value})
+
+
+def test_an_example_of_two_gibibytes_is_refused_with_the_advice_to_tile() -> None:
+    class Huge(bytes):
+        def __len__(self) -> int:
+            return 2**31
+
+    with pytest.raises(UsageError, match="over protobuf's limit of 2,147,483,647; cut it into tiles"):
+        encode_example({"image": Huge()})

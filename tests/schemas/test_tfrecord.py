@@ -1,0 +1,110 @@
+"""Are our TFRecord files TensorFlow's, and is every damaged byte found?"""
+
+from __future__ import annotations
+
+import io
+import struct
+import tempfile
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halofeed.schemas.checksum import crc32c, mask_crc
+from halofeed.schemas.errors import CorruptFileError
+from halofeed.schemas.tfrecord import RecordWriter, check_record, read_records
+
+tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+
+RECORDS = [b"first", b"", b"x" * 1000, bytes(range(256))]
+
+
+def written(records: list[bytes]) -> bytes:
+    stream = io.BytesIO()
+    writer = RecordWriter(stream)
+    for record in records:
+        writer.write([record[:3], record[3:]], len(record))
+    assert writer.offset == len(stream.getvalue())
+    assert writer.checksum == crc32c(stream.getvalue())
+    return stream.getvalue()
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.binary(max_size=200), max_size=5))
+def test_our_file_is_tensorflows_byte_for_byte(records: list[bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        theirs = Path(folder, "theirs")
+        with tf.io.TFRecordWriter(str(theirs)) as writer:
+            for record in records:
+                writer.write(record)
+        assert theirs.read_bytes() == written(records)
+
+
+def test_tensorflow_reads_ours_and_we_read_tensorflows(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.write_bytes(written(RECORDS))
+    assert [item.numpy() for item in tf.data.TFRecordDataset(str(ours))] == RECORDS
+    with tf.io.TFRecordWriter(str(theirs)) as writer:
+        for record in RECORDS:
+            writer.write(record)
+    read = list(read_records(theirs.read_bytes(), "theirs"))
+    assert [bytes(data) for _, data in read] == RECORDS
+    assert [offset for offset, _ in read] == [0, 21, 37, 1053]
+
+
+def test_every_changed_byte_is_found_and_placed() -> None:
+    data = written(RECORDS)
+    offsets = [offset for offset, _ in read_records(data, "a.tfrecord")]
+    for position in range(len(data)):
+        changed = bytearray(data)
+        changed[position] ^= 1 << position % 8
+        offset = max(start for start in offsets if start <= position)
+        with pytest.raises(CorruptFileError, match=f"a.tfrecord: record at byte {offset:,}: "):
+            list(read_records(changed, "a.tfrecord"))
+
+
+def test_every_truncation_inside_a_record_is_found() -> None:
+    data = written(RECORDS)
+    whole = {offset for offset, _ in read_records(data, "a")} | {len(data)}
+    for length in range(len(data)):
+        if length in whole:
+            assert len(list(read_records(data[:length], "a"))) == sorted(whole).index(length)
+        else:
+            with pytest.raises(CorruptFileError, match="the file ends inside the record"):
+                list(read_records(data[:length], "a"))
+
+
+@pytest.mark.parametrize("length", [1, 2**31, 2**63, 2**64 - 1])
+def test_a_claimed_length_with_a_right_checksum_allocates_nothing(length: int) -> None:
+    head = struct.pack("<Q", length)
+    data = head + struct.pack("<I", mask_crc(crc32c(head)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            CorruptFileError, match=f"ends inside the record \\({length:,} bytes announced\\)"
+        ):
+            list(read_records(data, "a"))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_offset_past_the_end_is_a_corrupt_file() -> None:
+    with pytest.raises(CorruptFileError, match="inside the record's header"):
+        check_record(memoryview(written(RECORDS)), 10**9, "a")
+
+
+def test_a_record_of_another_length_than_announced_is_refused() -> None:
+    with pytest.raises(ValueError, match="a record of 3 bytes was announced and 4 came"):
+        RecordWriter(io.BytesIO()).write([b"ab", b"cd"], 3)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=100))
+def test_any_bytes_are_records_or_a_corrupt_file(data: bytes) -> None:
+    try:
+        list(read_records(data, "a"))
+    except CorruptFileError:
+        return
