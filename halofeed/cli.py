@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import sys
 import textwrap
@@ -126,7 +127,9 @@ def _parser() -> argparse.ArgumentParser:
         "example:\n  halofeed report data/cards/1.0.0 --output cards.html",
     )
     report.add_argument("path", metavar="FOLDER", help="the data set's version folder")
-    report.add_argument("--output", metavar="FILE", help="default: report.html beside the version's folder")
+    report.add_argument(
+        "--output", metavar="FILE", help="default: VERSION-report.html beside the version's folder"
+    )
     report.add_argument(
         "--source", metavar="FOLDER", help="where the source images are now, if they were moved"
     )
@@ -141,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
               halofeed train data/cards/1.0.0 --steps 20 --cores-per-replica 4 --partition image=1,4,1,1
               halofeed train data/photos/1.0.0 --steps 500 --batch-size 64       # every core a whole image
 
-            Without an accelerator the cores are virtual: --virtual-devices of them on this processor.""",
+            Without an accelerator the cores are virtual: this processor counts as that many.""",
         )
     )
 
@@ -196,7 +199,7 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
             "--layout: say how the source is laid out; `halofeed convert --help` lists the layouts"
         )
     options, recipe = from_options(JobOptions, parsed), from_options(Recipe, parsed)
-    with _installed("convert", "apache_beam"):
+    with _installed("convert", "apache_beam"), _unlogged():
         from halofeed.pipelines.convert import convert
     from halofeed.pipelines.summary import summary
 
@@ -232,7 +235,7 @@ def _train(parsed: argparse.Namespace, _: list[str]) -> int:
     from halofeed.trainer.platform import configure_platform
 
     options = from_options(TrainOptions, parsed)
-    configure_platform(options.virtual_devices)
+    configure_platform(options.virtual_devices, at_least=options.cores_per_replica)
     with _installed("train", "jax", "flax", "optax"):
         from halofeed.trainer.train import data_facts, train
     from halofeed.loader import Loader
@@ -253,6 +256,16 @@ def _package(parsed: argparse.Namespace, _: list[str]) -> int:
 
     print(write_sdist(parsed.output))
     return 0
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Beam warns, as it is imported, of Google Cloud packages that only some runners need."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 @contextlib.contextmanager

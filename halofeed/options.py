@@ -10,6 +10,7 @@ from collections.abc import Collection
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_METAVARS = {int: "N", float: "X"}
 
 
 def add_options(parser: Any, kind: type[Any], *, leave_out: Collection[str] = ()) -> None:
@@ -31,9 +32,7 @@ def add_options(parser: Any, kind: type[Any], *, leave_out: Collection[str] = ()
             parser.add_argument(flag, action=action, default=argparse.SUPPRESS, help=text)
             continue
         choices = field.metadata.get("choices")
-        metavar = field.metadata.get("metavar") or (
-            None if choices else field.name.rpartition("_")[2].upper()
-        )
+        metavar = None if choices else _METAVARS.get(hint, field.name.rpartition("_")[2].upper())
         parser.add_argument(
             flag,
             type=_parser_of(hint, field.metadata.get("separator", ",")),

@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,12 +184,13 @@ def _run_local(run: Callable[[], None], progress: JobProgress, bar: Bar) -> None
         finally:
             finished.set()
 
-    threading.Thread(target=target, name="pipeline", daemon=True).start()
     lost = None
-    while lost is None and not finished.wait(0.1):
-        bar.update(*progress.counts())
-        lost = progress.vanished()
-    if lost is None and not failure:
+    with _worker_failures() as failed_workers:
+        threading.Thread(target=target, name="pipeline", daemon=True).start()
+        while lost is None and not failed_workers and not finished.wait(0.1):
+            bar.update(*progress.counts())
+            lost = progress.vanished()
+    if lost is None and not failure and not failed_workers:
         return
     cause = failure[0] if failure else None
     if known := progress.error():
@@ -200,8 +201,33 @@ def _run_local(run: Callable[[], None], progress: JobProgress, bar: Bar) -> None
             f"a worker was killed, {lost}; the usual cause is too little memory: take fewer --threads or "
             "--workers. What is finished is kept: run the same command again"
         ) from cause
+    if failed_workers:
+        _stop_workers(progress)
+        raise JobError(
+            f"a worker process could not go on: {failed_workers[0]}; --workers 1 works in this process. What is "
+            "finished is kept: run the same command again"
+        ) from cause
     lines = [line for line in str(cause).splitlines() if line.strip()]
     raise JobError(f"the pipeline failed: {type(cause).__name__}: {lines[-1] if lines else ''}") from cause
+
+
+@contextlib.contextmanager
+def _worker_failures() -> Iterator[list[str]]:
+    """What the threads died of in which Beam waits for its worker processes; Beam itself would wait on."""
+    failures: list[str] = []
+    before = threading.excepthook
+
+    def hook(arguments: threading.ExceptHookArgs) -> None:
+        if arguments.thread is not None and arguments.thread.name == "run_worker":
+            failures.append(str(arguments.exc_value))
+        else:
+            before(arguments)
+
+    threading.excepthook = hook
+    try:
+        yield failures
+    finally:
+        threading.excepthook = before
 
 
 def _stop_workers(progress: JobProgress) -> None:

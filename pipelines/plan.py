@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from halofeed.pipelines.job import JobOptions, reference_from_json, reference_to_json
 from halofeed.pipelines.storage import OutputFolder, is_remote, source_files
 from halofeed.prep import labels
-from halofeed.prep.annotations import Layout, LayoutOptions, find_layout
+from halofeed.prep.annotations import Layout, find_layout
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.labels import LabelMap
 from halofeed.prep.recipe import Recipe
@@ -128,7 +128,6 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
 
 
 def _references(options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources) -> Iterator[Reference]:
-    layout_options = LayoutOptions(task=recipe.task, box_origin=recipe.box_origin, masks=recipe.masks)
     split_options = SplitOptions(
         shares=recipe.shares(),
         lists=_split_lists(options),
@@ -136,7 +135,7 @@ def _references(options: JobOptions, recipe: Recipe, layout: Layout, sources: So
         group_pattern=recipe.group_pattern,
     )
     references = layout.list_references(
-        sources.annotations, sources.images, sources.annotation_file, layout_options
+        sources.annotations, sources.images, sources.annotation_file, recipe.layout_options()
     )
     yield from assign_splits(references, split_options)
 
@@ -156,6 +155,8 @@ def _split_lists(options: JobOptions) -> dict[str, str]:
 
 def _read_file(path: str) -> bytes:
     folder, name = path.rpartition("/")[::2] if is_remote(path) else os.path.split(path)
+    if not is_remote(path) and not os.path.isfile(path):
+        raise UsageError(f"{path}: no such file")
     try:
         return source_files(folder or ".").read(name)
     except SourceError as error:

@@ -178,6 +178,8 @@ def _convert(reference: Reference, sources: SourceFiles, converter: PictureConve
         return Outcome(reference=reference, content=content, result=error)
     except HalofeedError as error:
         raise JobError(f"{reference.source}: {error}") from error
+    except Exception as error:
+        raise JobError(f"{reference.source}: {type(error).__name__}: {error}") from error
 
 
 def _finished_index(

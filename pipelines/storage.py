@@ -61,6 +61,7 @@ class OutputFolder:
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
+        self._made: list[str] = []
 
     def path(self, name: str) -> str:
         """The full path of a file of this folder."""
@@ -100,6 +101,10 @@ class OutputFolder:
 
     def make(self) -> None:
         """Make the folder where folders need making."""
+        above = self.path(TEMPORARY_FOLDER)
+        while not is_remote(self.root) and above and not os.path.exists(above):
+            self._made.append(above)
+            above = os.path.dirname(above)
         for folder in (self.root, self.path(TEMPORARY_FOLDER)):
             if not FileSystems.exists(folder):
                 try:
@@ -137,19 +142,18 @@ class OutputFolder:
         folder = self.path(TEMPORARY_FOLDER)
         if not is_remote(folder):
             # Beam's own delete takes a path for a glob pattern, and finds nothing below `data[1]`.
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 shutil.rmtree(folder)
             return
         with contextlib.suppress(BeamIOError):
             FileSystems.delete([folder + "/"])
 
     def withdraw(self) -> None:
-        """Delete what was begun, and the folders made for it where nothing else lies in them."""
+        """Delete what was begun, and the folders that `make` made."""
         self.sweep()
-        if not is_remote(self.root):
-            with contextlib.suppress(OSError):
-                os.rmdir(self.root)
-                os.rmdir(os.path.dirname(self.root))
+        with contextlib.suppress(OSError):
+            for folder in self._made[1:]:
+                os.rmdir(folder)
 
 
 class TemporaryFile:
@@ -165,7 +169,7 @@ class TemporaryFile:
             return FileSystems.create(self._path, compression_type=CompressionTypes.UNCOMPRESSED)
         assert self._path is not None
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        return open(self._path, "wb", buffering=1 << 20)
+        return open(self._path, "wb")
 
     def keep_as(self, name: str) -> None:
         """Close the file and give it its name, replacing what had it."""

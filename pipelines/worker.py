@@ -5,6 +5,7 @@ Beam's workers log to standard error at length; what matters reaches the driver 
 """
 
 import logging
+import os
 import sys
 
 from halofeed.pipelines.progress import end_with
@@ -14,4 +15,6 @@ if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
     from apache_beam.runners.worker import sdk_worker_main
 
+    # When the driver stops, gRPC's threads in here tell of every connection that they lost.
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     sdk_worker_main.main(sys.argv)

@@ -53,13 +53,15 @@ def resize_image(
     if pixels.ndim != 3 or pixels.dtype not in (np.uint8, np.uint16):
         raise UsageError(f"pixels: expected uint8 or uint16 [h, w, c], got {pixels.dtype} {pixels.shape}")
     fill = _fill(pad_value, pixels.shape[2], pixels.dtype)
-    size = plan.resized_size
-    resized = pixels if pixels.shape[:2] == size else _to_dtype(KERNELS[kernel](pixels, size), pixels.dtype)
-    if plan.output_size == size:
-        return np.ascontiguousarray(resized)
+    height, width = size = plan.resized_size
     output = np.empty((*plan.output_size, pixels.shape[2]), pixels.dtype)
-    height, width = size
-    output[:height, :width] = resized
+    picture = output[:height, :width]
+    if kernel == "antialias" and pixels.dtype == np.uint8 and _enlarges(pixels, size) and pixels.shape[2] > 1:
+        _enlarge(pixels, size, picture)
+    else:
+        picture[...] = (
+            pixels if pixels.shape[:2] == size else _to_dtype(KERNELS[kernel](pixels, size), pixels.dtype)
+        )
     output[:height, width:] = fill
     output[height:] = fill
     return output
@@ -279,6 +281,18 @@ def _spans(
 _PILLOW_MODES: Final = {1: "L", 3: "RGB", 4: "CMYK"}  # modes without alpha: Pillow weighs RGBA by its alpha
 
 
+def _enlarges(pixels: Pixels, size: Size) -> bool:
+    return size[0] >= pixels.shape[0] and size[1] >= pixels.shape[1]
+
+
+def _enlarge(pixels: Pixels, size: Size, into: Pixels | None) -> Pixels:
+    """Exact bilinear, straight `into` the record's pixels where they are given: a copy of each picture less."""
+    enlarged = cv2.resize(pixels, size[::-1], dst=into, interpolation=cv2.INTER_LINEAR_EXACT)
+    if into is not None and enlarged is not into:
+        into[...] = enlarged
+    return np.asarray(enlarged)
+
+
 def _antialias(pixels: Pixels, size: Size) -> Pixels:
     """A triangle filter as wide as the shrinking factor asks, bilinear when enlarging; half-pixel centres.
 
@@ -289,9 +303,8 @@ def _antialias(pixels: Pixels, size: Size) -> Pixels:
     if pixels.dtype != np.uint8:
         return _spans(pixels, size, _triangle, 1)
     channels = pixels.shape[2]
-    if size[0] >= pixels.shape[0] and size[1] >= pixels.shape[1]:
-        enlarged = cv2.resize(pixels, size[::-1], interpolation=cv2.INTER_LINEAR_EXACT)
-        return np.asarray(enlarged).reshape(*size, channels)
+    if _enlarges(pixels, size):
+        return _enlarge(pixels, size, None).reshape(*size, channels)
     if channels not in _PILLOW_MODES:
         return np.concatenate([_antialias(pixels[..., i : i + 1], size) for i in range(channels)], axis=2)
     contiguous = np.ascontiguousarray(pixels)

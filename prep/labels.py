@@ -66,6 +66,8 @@ class LabelMap:
                 yield f"id {identity} belongs to {ids[identity]!r} and to {name!r}; give each name its own id"
             if name in names:
                 yield f"name {name!r} comes twice, with ids {names[name]} and {identity}; keep one"
+            if name != name.encode("utf-8", "replace").decode():
+                yield f"id {identity} is {name!r}, which is not UTF-8; rename the folder or class"
             if not name.strip():
                 yield f"id {identity} has an empty name; name it or remove it"
             if self.first_id == 1 and (identity == 0 or name.lower() in _BACKGROUND):

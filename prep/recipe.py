@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from halofeed.prep.annotations.layout import LayoutOptions
 from halofeed.prep.kernels import KERNELS
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.tasks import TASKS
@@ -35,6 +36,15 @@ class Recipe:
     )
     box_origin: int = option(
         1, "the first pixel's number in VOC files: 1 as VOC has it, 0 as some tools write", choices=(0, 1)
+    )
+
+    split_folders: str = option(
+        "auto",
+        "class folders: whether the first folder names a split; auto decides by its name",
+        choices=("auto", "yes", "no"),
+    )
+    image_sets: tuple[str, ...] = option(
+        (), "VOC: the lists of ImageSets/Main to follow, e.g. trainval,test; default: train, val and test"
     )
 
     resize: str = option(
@@ -171,6 +181,16 @@ class Recipe:
         if self.resize == "fixed-shape":
             return self.height, self.width
         return (self.max_dimension, self.max_dimension) if self.pad else None
+
+    def layout_options(self) -> LayoutOptions:
+        """What the layout needs to know."""
+        return LayoutOptions(
+            task=self.task,
+            box_origin=self.box_origin,
+            image_sets=self.image_sets,
+            masks=self.masks,
+            split_folders={"auto": None, "yes": True, "no": False}[self.split_folders],
+        )
 
     def padding(self) -> tuple[int, ...]:
         """What padding holds, per channel."""

@@ -74,10 +74,10 @@ def sum_pixels(pixels: NDArray[Any]) -> tuple[NDArray[np.int64], int, NDArray[np
 def bin_side(side: int) -> int:
     """A side length rounded to 5 significant bits, so that few distinct sizes are kept.
 
-    >>> bin_side(31), bin_side(533), bin_side(4032)
-    (31, 528, 4096)
+    >>> bin_side(1), bin_side(31), bin_side(533), bin_side(4032)
+    (1, 31, 528, 4096)
     """
-    step = max(1, 1 << (side.bit_length() - 5))
+    step = 1 << max(0, side.bit_length() - 5)
     return (side + step // 2) // step * step
 
 

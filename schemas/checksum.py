@@ -69,7 +69,10 @@ def _append_zeros(bit: int) -> list[list[int]]:
         half = _append_zeros(bit - 1)
         once = [half[place // 8][1 << place % 8] for place in range(32)]
         columns = [
-            half[0][value & 255] ^ half[1][value >> 8 & 255] ^ half[2][value >> 16 & 255] ^ half[3][value >> 24]
+            half[0][value & 255]
+            ^ half[1][value >> 8 & 255]
+            ^ half[2][value >> 16 & 255]
+            ^ half[3][value >> 24]
             for value in once
         ]
     tables = []

@@ -7,7 +7,8 @@ HalofeedError
 ├── AnnotationsError    the annotations as a whole cannot be used (unknown label, duplicate id)
 ├── ManifestError       a manifest is missing, of another version, or wrong; lists every problem
 ├── CorruptFileError    bytes on disk are not what was written
-└── JobError            the conversion as a whole failed
+├── JobError            the conversion as a whole failed
+└── TrainingError       a training run cannot go on
 """
 
 from __future__ import annotations
@@ -79,3 +80,7 @@ class CorruptFileError(HalofeedError):
 
 class JobError(HalofeedError):
     """The conversion as a whole failed."""
+
+
+class TrainingError(HalofeedError):
+    """A training run cannot go on: the loss is not a number, or the data ended before the first step."""

@@ -21,11 +21,13 @@ FEATURES = "features.json"
 
 _PACKAGE = "tensorflow_datasets.core.features"
 _DESCRIPTIVE = {
-    "": {"image/format": "text", "image/key/sha256": "text", "image/height": "int64", "image/width": "int64"},
+    "": {"image/format": "text", "image/height": "int64", "image/width": "int64"},
     "classification": {"image/class/text": "text"},
     "detection": {"image/object/class/text": "texts"},
+    "jpeg": {"image/key/sha256": "text"},
+    "png": {"image/key/sha256": "text"},
 }
-"""Keys that every record of a task holds, beside those of the manifest's fields."""
+"""Keys that every record of a task or encoding holds, beside those of the manifest's fields."""
 
 
 def dataset_info_json(manifest: Manifest) -> str:
@@ -55,8 +57,9 @@ def features_json(manifest: Manifest) -> str:
     for field in manifest.fields:
         for key in field.keys:
             features[key] = _ENCODINGS[field.encoding](field)
-    for task in ("", manifest.task):
-        for key, kind in _DESCRIPTIVE.get(task, {}).items():
+    encodings = {field.encoding for field in manifest.fields}
+    for part in ("", manifest.task, *sorted(encodings)):
+        for key, kind in _DESCRIPTIVE.get(part, {}).items():
             features.setdefault(key, _DESCRIBED[kind])
     document = {
         "pythonClassName": f"{_PACKAGE}.features_dict.FeaturesDict",

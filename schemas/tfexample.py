@@ -22,6 +22,8 @@ Value: TypeAlias = Buffer | Sequence[Buffer] | NDArray[Any]
 """One feature: bytes or a list of bytes, or a one-dimensional array of floats or integers."""
 Decoded: TypeAlias = dict[str, "list[memoryview] | NDArray[Any]"]
 
+REFERRED_BYTES = 1 << 14
+"""From this size on a value is referred to rather than copied."""
 MAX_EXAMPLE_BYTES = (1 << 31) - 1
 """Protobuf refuses a message of 2 GiB or more."""
 
@@ -125,8 +127,23 @@ def encode_example(features: Mapping[str, Value]) -> EncodedExample:
             f"an example of {length:,} bytes is over protobuf's limit of {MAX_EXAMPLE_BYTES:,}; cut it into tiles"
         )
     return EncodedExample(
-        chunks=(head, *body), length=length, starts={key: start + len(head) for key, start in starts.items()}
+        chunks=tuple(_join_small([head, *body])),
+        length=length,
+        starts={key: start + len(head) for key, start in starts.items()},
     )
+
+
+def _join_small(pieces: list[Buffer]) -> Iterator[Buffer]:
+    """The same bytes in few pieces: the large ones as they are, what lies between them joined."""
+    small: list[Buffer] = []
+    for piece in pieces:
+        if len(piece) < REFERRED_BYTES:
+            small.append(piece)
+            continue
+        yield b"".join(small)
+        yield piece
+        small = []
+    yield b"".join(small)
 
 
 def _read_varint(view: memoryview, at: int, end: int) -> tuple[int, int]:

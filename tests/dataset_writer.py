@@ -132,10 +132,11 @@ def record_features(example: Drawn, task: str, encoding: str, masks: bool = Fals
         "image/source/width": np.array([SOURCE_SCALE * example.unpadded[1]]),
         "image/filename": example.key.encode(),
         "image/key/source": example.key.encode(),
-        "image/key/sha256": hashlib.sha256(encoded).hexdigest().encode(),
         "image/source_id": str(example_id(example.key)).encode(),
         "image/transform": np.array([SOURCE_SCALE, 0, 0, 0, SOURCE_SCALE, 0], np.float32),
     }
+    if encoding != "raw":
+        features["image/key/sha256"] = hashlib.sha256(encoded).hexdigest().encode()
     if task == "classification":
         features["image/class/label"] = np.array([example.label])
         features["image/class/text"] = LABELS[task][example.label or 0].encode()

@@ -41,7 +41,9 @@ class TrainOptions:
         "",
         "parts along each axis, batch first, e.g. image=1,4,1,1 for 4 bands of rows; part several by ;",
     )
-    virtual_devices: int | None = option(None, "make this many CPU devices, to try a partition without a TPU")
+    virtual_devices: int | None = option(
+        None, "train on this many CPU devices, whatever accelerators there are"
+    )
 
     def __post_init__(self) -> None:
         wrong = [

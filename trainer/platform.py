@@ -11,14 +11,18 @@ from halofeed.schemas.errors import UsageError
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
 
 
-def platform_environment(environment: Mapping[str, str], virtual_devices: int | None) -> dict[str, str]:
-    """The variables to set so that JAX sees `virtual_devices` CPU devices; none if it is None.
+def platform_environment(
+    environment: Mapping[str, str], virtual_devices: int | None, *, at_least: int = 1
+) -> dict[str, str]:
+    """The variables to set so that JAX sees `virtual_devices` CPU devices.
 
-    Accelerators are hidden from every library of the process, TensorFlow's included.
+    If a number is given, accelerators are hidden from every library of the process, TensorFlow's included.
 
     Args:
         environment: the present one; other flags in its XLA_FLAGS are kept.
         virtual_devices: how many CPU devices to make, or None to use the machine's own devices.
+        at_least: as how many devices the CPU counts where the machine turns out to have no others; a number
+            already in XLA_FLAGS stands.
 
     Raises:
         UsageError: if the number is below 1.
@@ -26,13 +30,14 @@ def platform_environment(environment: Mapping[str, str], virtual_devices: int | 
     >>> platform_environment({"XLA_FLAGS": "--a"}, 8)["XLA_FLAGS"]
     '--a --xla_force_host_platform_device_count=8'
     """
+    flags = environment.get("XLA_FLAGS", "").split()
+    kept = [flag for flag in flags if not flag.startswith(DEVICE_COUNT_FLAG)]
     if virtual_devices is None:
-        return {}
+        if at_least == 1 or kept != flags:
+            return {}
+        return {"XLA_FLAGS": " ".join([*kept, f"{DEVICE_COUNT_FLAG}={at_least}"])}
     if virtual_devices < 1:
         raise UsageError(f"virtual devices: expected 1 or more, got {virtual_devices}")
-    kept = [
-        flag for flag in environment.get("XLA_FLAGS", "").split() if not flag.startswith(DEVICE_COUNT_FLAG)
-    ]
     return {
         "XLA_FLAGS": " ".join([*kept, f"{DEVICE_COUNT_FLAG}={virtual_devices}"]),
         "JAX_PLATFORMS": "cpu",
@@ -40,8 +45,10 @@ def platform_environment(environment: Mapping[str, str], virtual_devices: int | 
     }
 
 
-def configure_platform(virtual_devices: int | None) -> None:
-    """Set this process's environment for JAX; call it before anything imports JAX (TensorFlow does).
+def configure_platform(virtual_devices: int | None, *, at_least: int = 1) -> None:
+    """Set this process's environment for JAX as `platform_environment` says.
+
+    Call it before anything imports JAX (TensorFlow does).
 
     Raises:
         UsageError: if virtual devices are asked for and JAX is already imported.
@@ -51,7 +58,7 @@ def configure_platform(virtual_devices: int | None) -> None:
             f"virtual devices: JAX is already imported; set XLA_FLAGS={DEVICE_COUNT_FLAG}={virtual_devices} "
             "and JAX_PLATFORMS=cpu before Python starts, or call configure_platform first"
         )
-    os.environ.update(platform_environment(os.environ, virtual_devices))
+    os.environ.update(platform_environment(os.environ, virtual_devices, at_least=at_least))
 
 
 def hide_accelerators_from_tensorflow() -> None:

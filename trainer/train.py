@@ -13,7 +13,7 @@ import jax
 from jax.sharding import Mesh
 
 from halofeed.prep.statistics import mean_and_deviation
-from halofeed.schemas.errors import HalofeedError, UsageError
+from halofeed.schemas.errors import TrainingError, UsageError
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
 from halofeed.schemas.tasks import task_named
@@ -22,10 +22,6 @@ from halofeed.trainer.optimizers import OPTIMIZERS, warmup_cosine
 from halofeed.trainer.options import TrainOptions
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
 from halofeed.trainer.step import Batch, Problem, TrainState, compile_step, new_state
-
-
-class TrainingError(HalofeedError):
-    """The run cannot go on: the loss is not a number, or the data ended before the first step."""
 
 
 class MeshLoader(Protocol):

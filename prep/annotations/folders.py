@@ -10,7 +10,7 @@ from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError
 
-_CURE = "say with the split_folders option whether the first folder is a split"
+_CURE = "say with --split-folders yes or no whether the first folder is a split"
 
 
 def list_references(

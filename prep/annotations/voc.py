@@ -243,7 +243,7 @@ def read_image_sets(annotations: SourceFiles, chosen: Sequence[str]) -> tuple[Im
                 if other != name:
                     raise AnnotationsError(
                         f"{files[name]}: {entry} is also in the list {other}; an image has one split: "
-                        "correct the lists, or say which to follow with the image_sets option"
+                        "correct the lists, or say which to follow with --image-sets"
                     )
         if names:
             result.append(ImageSets(prefix=prefix, splits=splits))

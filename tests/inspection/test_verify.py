@@ -214,6 +214,8 @@ FAULTS = [
     ("detection", "raw", one_value("image/unpadded/height", np.array([9])), "expected 1 to 8, got 9"),
     ("detection", "raw", one_value("image/source/width", np.array([2**40])), "which is no int32"),
     ("detection", "raw", one_value("image/key/sha256", b"0" * 64), "image/key/sha256: image/encoded has"),
+    ("detection", "jpeg", one_value("image/key/sha256", b"0" * 64), "image/key/sha256: image/encoded has"),
+    ("detection", "png", without("image/key/sha256"), "the record says None"),
     ("detection", "raw", one_value("image/source_id", b"7"), "image/source_id: 7, but image/key/source"),
     ("detection", "raw", one_value("image/source_id", b"7 "), "expected a decimal number, got '7 '"),
     ("detection", "raw", one_value("image/source_id", b"7"), "the index says"),

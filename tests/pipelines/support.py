@@ -27,9 +27,7 @@ def run_convert(source: object, out: object, **options: Any) -> Conversion:
     fields = {field.name for field in dataclasses.fields(JobOptions)}
     recipe = {"height": 16, "width": 24} | {k: v for k, v in options.items() if k not in fields}
     job = {"name": "set", "workers": 1} | {k: v for k, v in options.items() if k in fields}
-    return convert(
-        JobOptions(source=str(source), out=str(out), **job), Recipe(**recipe), show_progress=False
-    )
+    return convert(JobOptions(source=str(source), out=str(out), **job), Recipe(**recipe), show_progress=False)
 
 
 def halofeed(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -42,11 +40,6 @@ def halofeed(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str
         timeout=120,
         **more,
     )
-
-
-def error_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """What the command itself wrote to standard error: Beam's own import warning is left out."""
-    return [line for line in done.stderr.splitlines() if not line.startswith("WARNING:root:apitools")]
 
 
 def all_bytes(folder: Path) -> dict[str, bytes]:

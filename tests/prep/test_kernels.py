@@ -222,15 +222,15 @@ def test_resizing_works_in_a_process_forked_after_resizing() -> None:
 import os, numpy as np
 from halofeed.prep.kernels import resize_image
 from halofeed.prep.resize import plan_fixed_shape
-resize = lambda: resize_image(np.zeros((2000, 2000, 3), np.uint8), plan_fixed_shape((2000, 2000), 900, 900))
+def resize():
+    for side in (900, 2500):
+        resize_image(np.zeros((2000, 2000, 3), np.uint8), plan_fixed_shape((2000, 2000), side, side))
 resize()
 child = os.fork()
 if child == 0:
     resize()
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
-import sys, threading
-assert threading.active_count() == 1 and "cv2" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
 

@@ -121,7 +121,7 @@ def test_starts_say_where_each_single_bytes_value_begins() -> None:
 
 
 def test_large_values_are_referred_to_and_not_copied() -> None:
-    image = memoryview(np.arange(12, dtype="<u2")).cast("B")
+    image = memoryview(np.arange(50_000, dtype="<u2")).cast("B")
     encoded = encode_example({"image": image})
     assert any(getattr(chunk, "obj", None) is image.obj for chunk in encoded.chunks)
     read = decode_example(encoded.to_bytes())["image"][0]

@@ -1,0 +1,161 @@
+"""What is known of a data set that a report speaks of, as plain numbers?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from halofeed.inspection.records import IMAGE_KEY
+from halofeed.prep.resize import keep_aspect_sizes
+from halofeed.prep.statistics import merge_statistics
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.fields import Field
+from halofeed.schemas.manifest import Manifest
+
+SELECTION = "selection"
+"""The stage of inputs that were left out on purpose."""
+CORES = (2, 4, 8, 16)
+
+_USUAL_ORDER = ("train", "training", "val", "valid", "validation", "test", "testing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What all sections speak of.
+
+    Args:
+        path: of the data set, as it is shown in commands.
+        manifest: its manifest.
+        splits: names in the order in which people read them.
+        total: the statistics of all splits together.
+        image: the field that holds the picture.
+        rejects: by (stage, reason) some examples of rejected.jsonl.
+    """
+
+    path: str
+    manifest: Manifest
+    splits: tuple[str, ...]
+    total: Mapping[str, Any]
+    image: Field
+    rejects: Mapping[tuple[str, str], Sequence[Mapping[str, str]]]
+
+    @classmethod
+    def of(
+        cls, path: str, manifest: Manifest, rejects: Mapping[tuple[str, str], Sequence[Mapping[str, str]]]
+    ) -> Facts:
+        """The facts of a manifest."""
+        known = {name: at for at, name in enumerate(_USUAL_ORDER)}
+        splits = sorted(manifest.splits, key=lambda name: (known.get(name, len(known)), name))
+        return cls(
+            path=path,
+            manifest=manifest,
+            splits=tuple(splits),
+            total=merge_statistics(manifest.splits[name].statistics for name in splits),
+            image=next(field for field in manifest.fields if IMAGE_KEY in field.keys),
+            rejects=rejects,
+        )
+
+    @property
+    def records(self) -> int:
+        """Of all splits."""
+        return sum(split.records for split in self.manifest.splits.values())
+
+    @property
+    def bytes(self) -> int:
+        """Of all shards, without their indexes."""
+        return sum(shard.bytes for split in self.manifest.splits.values() for shard in split.shards)
+
+    @property
+    def is_detection(self) -> bool:
+        """Whether records have boxes."""
+        return self.manifest.task == "detection"
+
+    def per_split(self, key: str) -> dict[str, list[int]]:
+        """A counter of the statistics as [split] lists by its keys, in the splits' order."""
+        counters = [self.manifest.splits[name].statistics.get(key, {}) for name in self.splits]
+        return {name: [int(counter.get(name, 0)) for counter in counters] for name in self.total.get(key, {})}
+
+    def label_counts(self) -> dict[int, list[int]]:
+        """Per label id its count in each split, zeros included; the most frequent first."""
+        counted = self.per_split("labels")
+        every = {
+            label: counted.get(str(label), [0] * len(self.splits))
+            for label in {*self.manifest.labels, *map(int, counted)}
+        }
+        return dict(sorted(every.items(), key=lambda item: (-sum(item[1]), item[0])))
+
+    def label_name(self, label: int) -> str:
+        """The name of a label id."""
+        return self.manifest.labels.get(label, f"label {label}")
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """A count and its noun.
+
+    >>> plural(1, "box", "boxes"), plural(1200, "record")
+    ('1 box', '1,200 records')
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def percent(share: float) -> str:
+    """A share for reading.
+
+    >>> percent(0), percent(0.0004), percent(0.278)
+    ('0 %', '< 0.1 %', '27.8 %')
+    """
+    return "0 %" if share <= 0 else "< 0.1 %" if share < 0.001 else f"{100 * share:.1f} %"
+
+
+def source_sizes(facts: Facts) -> dict[tuple[int, int], int]:
+    """Images per source size (height, width) as displayed, binned to about 3 %."""
+    found = {}
+    for key, count in facts.total.get("source_sizes", {}).items():
+        height, _, width = key.partition("x")
+        found[int(height), int(width)] = int(count)
+    return found
+
+
+def padding_choices(facts: Facts) -> list[tuple[str, tuple[int, int], float]]:
+    """What padding costs: (name, stored (height, width), share of its pixels), counted now, then estimates."""
+    height, width = facts.image.shape[:2]
+    stored, filled = facts.records * height * width, facts.total.get("pixels", {}).get("count", 0)
+    choices = [("as it is now", (height, width), 1 - filled / stored if stored else 0.0)]
+    binned = source_sizes(facts)
+    if not binned:
+        return choices
+    asked = facts.manifest.recipe
+    kept = asked.get("resize") == "keep-aspect"
+    longest = int(asked["max_dimension"]) if kept and "max_dimension" in asked else max(height, width)
+    shortest = int(asked["min_dimension"]) if kept and "min_dimension" in asked else longest
+    sources, counts = np.array(list(binned)), np.array(list(binned.values()))
+    try:
+        resized = keep_aspect_sizes(sources[:, 0], sources[:, 1], shortest, longest)
+    except UsageError:
+        return choices
+    area = float((resized.prod(axis=1) * counts).sum())
+
+    def estimate(name: str, size: tuple[int, int]) -> None:
+        if (size not in [known for _, known, _ in choices]) and min(size) > 0:
+            choices.append((name, size, max(0.0, 1 - area / (int(counts.sum()) * size[0] * size[1]))))
+
+    tight = (int(resized[:, 0].max()), int(resized[:, 1].max()))
+    estimate("aspect kept, padded to a square", (longest, longest))
+    estimate("aspect kept, padded to the largest", tight)
+    up = (math.ceil(tight[0] / 16) * 16, math.ceil(tight[1] / 16) * 16)
+    estimate("the same, rounded up to divide by 16 cores", up)
+    choices.append(("stretched (fixed-shape): changes aspect ratios", (height, width), 0.0))
+    return choices if asked.get("resize") != "fixed-shape" else choices[:-1]
+
+
+def count_failures(facts: Facts) -> int:
+    return sum(count for key, count in facts.manifest.rejected.items() if split_reason(key)[0] != SELECTION)
+
+
+def split_reason(key: str) -> tuple[str, str]:
+    stage, _, reason = key.partition(": ")
+    return stage, reason

@@ -1,0 +1,155 @@
+"""Does the command line speak plainly: exit codes, one-line errors, examples, Beam's options after `--`?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.support import draw_folders, halofeed
+
+COMMANDS = ("convert", "verify", "inspect", "report", "train", "demo", "package")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("source")
+    draw_folders(root, 8, broken=1)
+    return root
+
+
+def convert(source: Path, out: Path, *more: object, layout: str = "folders"):
+    given = ["--layout", layout, "--source", source, "--out", out, "--name", "set"]
+    return halofeed("convert", *given, "--height", 16, "--width", 24, *more)
+
+
+def assert_readable(done, code: int, match: str) -> None:
+    """One line, or a head line and an indented list; no traceback, no log."""
+    assert done.returncode == code, done.stderr
+    first, *rest = done.stderr.splitlines()
+    assert re.match(rf"halofeed [a-z]+: .*{match}", first), done.stderr
+    assert all(line.startswith("  ") for line in rest) and "Traceback" not in done.stderr, done.stderr
+    assert done.stdout == ""
+
+
+def test_a_conversion_says_what_it_did_and_exits_0(source, tmp_path):
+    done = convert(source, tmp_path)
+    assert done.returncode == 0 and done.stderr == ""
+    assert "set 1.0.0: converted, classification, 2 classes" in done.stdout
+    assert re.search(r"train +7 records", done.stdout)
+    assert re.search(r"1 inputs were not written, see .*rejected\.jsonl", done.stdout)
+    assert re.search(r"1 x decode: ", done.stdout)
+    again = convert(source, tmp_path)
+    assert again.returncode == 0 and "set 1.0.0: already converted" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "match"),
+    [
+        (["--max-rejected", 0], r"more than --max-rejected 0 .*hat/0000\.jpg"),
+        (["--label-map", "LABELS"], r"1 label\(s\) of the data are not in"),
+    ],
+)
+def test_what_the_data_makes_impossible_exits_1(source, tmp_path, more, match):
+    (tmp_path / "labels.txt").write_text("shirt\n")
+    more = [tmp_path / "labels.txt" if word == "LABELS" else word for word in more]
+    assert_readable(convert(source, tmp_path / "out", *more), 1, match)
+
+
+@pytest.mark.parametrize(
+    ("more", "match"),
+    [
+        (["--encoding", "raw", "--resize", "none"], "--encoding raw needs one size for all"),
+        (["--name", "Bad Name"], "--name 'Bad Name': expected lower case"),
+        (["--version", "1"], "--version '1': expected three numbers"),
+        (["--workers", 0], "--workers 0: expected 1 or more"),
+        (["--pad-value", "1,2"], "--pad-value: expected 1 or 3 values"),
+        (["--split-shares", "train=0.5"], "expected a sum of 1"),
+        (["--source", "/no/such/folder"], "--source /no/such/folder: no such folder or file"),
+        (["--group-pattern", "("], "not a regular expression"),
+    ],
+)
+def test_wrong_usage_exits_2(source, tmp_path, more, match):
+    assert_readable(convert(source, tmp_path / "out", *more), 2, match)
+    assert not (tmp_path / "out").exists()
+
+
+def test_several_problems_are_told_at_once(source, tmp_path):
+    done = convert(source, tmp_path, "--shards", 0, "--jpeg-quality", 101, "--min-dimension", 0)
+    assert_readable(done, 2, "")
+    assert len(done.stderr.splitlines()) == 3
+
+
+def test_an_unknown_layout_lists_the_known_ones(source, tmp_path):
+    assert_readable(convert(source, tmp_path, layout="lmdb"), 2, "folders, csv, jsonl, coco, voc")
+
+
+def test_another_recipe_exits_2_and_names_the_options(source, tmp_path):
+    assert convert(source, tmp_path).returncode == 0
+    done = convert(source, tmp_path, "--channels", 1)
+    assert_readable(done, 2, "another recipe; take another --version, or add --overwrite")
+    assert done.stderr.splitlines()[1].strip() == "--channels: was 3, now 1"
+
+
+def test_an_unwritable_out_exits_2(source, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert_readable(convert(source, tmp_path / "file"), 2, "cannot be made")
+
+
+def test_debug_adds_the_traceback(source, tmp_path):
+    done = convert(source, tmp_path, "--max-rejected", 0, "--debug")
+    assert done.returncode == 1 and "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("halofeed convert: more than --max-rejected 0")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_shows_an_example_and_debug(command):
+    done = halofeed(command, "--help")
+    assert done.returncode == 0 and done.stderr == ""
+    assert re.search(r"examples?:", done.stdout) and f"  halofeed {command}" in done.stdout
+    assert "--debug" in done.stdout
+
+
+def test_every_option_of_convert_is_explained_and_exists():
+    text = halofeed("convert", "--help").stdout
+    offered = set(re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE))
+    mentioned = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", text))
+    others = {"--help", "--runner", "--extra", "--job"}  # argparse's own, and the beginnings of Beam's
+    assert mentioned - others <= offered, mentioned - others - offered
+    assert {"--layout", "--max-rejected", "--overwrite", "--shards", "--masks"} <= offered
+
+
+def test_help_and_version_exit_0_and_nothing_exits_2():
+    assert halofeed("--help").returncode == 0
+    assert re.fullmatch(r"halofeed \d+\.\d+\.\d+\n", halofeed("--version").stdout)
+    for wrong in ([], ["frobnicate"], ["convert", "--shards", "many"], ["convert", "--no-such-option"]):
+        done = halofeed(*wrong)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, wrong
+
+
+def test_options_are_not_guessed_from_their_beginnings(source, tmp_path):
+    done = convert(source, tmp_path / "out", "--over")
+    assert done.returncode == 2 and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("runner", ["FnApiRunner", "DirectRunner"])
+def test_options_after_the_dashes_reach_beam(source, tmp_path, runner):
+    done = convert(source, tmp_path, "--", "--job_name=x", f"--runner={runner}")
+    assert done.returncode == 0 and "converted" in done.stdout, done.stderr
+
+
+def test_an_unknown_runner_is_told_with_the_known_ones(source, tmp_path):
+    done = convert(source, tmp_path, "--", "--runner=NoSuchRunner")
+    assert done.returncode in (1, 2) and "NoSuchRunner" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_only_convert_takes_options_of_beam():
+    assert_readable(halofeed("verify", "x", "--", "--runner=x"), 2, "only convert takes options after --")
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect", "report", "train"])
+def test_a_folder_that_is_no_data_set_is_told(tmp_path, command):
+    done = halofeed(command, tmp_path / "absent")
+    assert done.returncode in (1, 2) and "Traceback" not in done.stderr
+    assert "absent" in done.stderr + done.stdout

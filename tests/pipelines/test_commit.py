@@ -1,0 +1,162 @@
+"""What does a second command do where a data set stands already?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from halofeed.schemas.errors import AnnotationsError, UsageError
+from tests.pipelines.support import CLASSES, all_bytes, draw_folders, run_convert
+
+OPTIONS = {"layout": "folders", "shards": 2}
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    draw_folders(tmp_path / "src", 10)
+    return tmp_path / "src"
+
+
+def state(folder: Path) -> dict[str, tuple[int, int]]:
+    return {
+        str(p.relative_to(folder)): (p.stat().st_mtime_ns, p.stat().st_ino)
+        for p in [folder, *folder.rglob("*")]
+    }
+
+
+def test_the_same_command_does_nothing_and_says_so(source, tmp_path):
+    first = run_convert(source, tmp_path / "out", **OPTIONS)
+    before = state(Path(first.folder))
+    second = run_convert(source, tmp_path / "out", workers=2, threads=3, max_rejected=0, **OPTIONS)
+    assert not first.was_there and second.was_there
+    assert second.manifest == first.manifest
+    assert state(Path(first.folder)) == before
+
+
+def test_another_recipe_is_refused_and_every_difference_named(source, tmp_path):
+    folder = Path(run_convert(source, tmp_path / "out", **OPTIONS).folder)
+    before = state(folder)
+    with pytest.raises(UsageError) as caught:
+        run_convert(source, tmp_path / "out", layout="folders", shards=3, height=20, kernel="tf2-area")
+    lines = str(caught.value).splitlines()
+    assert "--overwrite" in lines[0] and "--version" in lines[0] and str(folder) in lines[0]
+    assert lines[1:] == [
+        "  --height: was 16, now 20",
+        "  --kernel: was 'antialias', now 'tf2-area'",
+        "  --shards: was 2, now 3",
+    ]
+    assert state(folder) == before
+
+
+def add(source: Path) -> None:
+    (source / "hat/new.jpg").write_bytes((source / "hat/0000.jpg").read_bytes())
+
+
+def remove(source: Path) -> None:
+    (source / "hat/0000.jpg").unlink()
+
+
+def enlarge(source: Path) -> None:
+    with (source / "hat/0000.jpg").open("ab") as file:
+        file.write(b"\0")
+
+
+def rename(source: Path) -> None:
+    (source / "hat/0000.jpg").rename(source / "hat/0001b.jpg")
+
+
+def reclass(source: Path) -> None:
+    (source / "hat").rename(source / "cap")
+
+
+@pytest.mark.parametrize("change", [add, remove, enlarge, rename, reclass])
+def test_a_changed_source_is_an_error_until_overwritten(source, tmp_path, change):
+    folder = Path(run_convert(source, tmp_path / "out", **OPTIONS).folder)
+    before = state(folder)
+    change(source)
+    with pytest.raises(UsageError, match="was converted from other sources or labels"):
+        run_convert(source, tmp_path / "out", **OPTIONS)
+    assert state(folder) == before
+    replaced = run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
+    assert not replaced.was_there
+    fresh = run_convert(source, tmp_path / "fresh", **OPTIONS)
+    assert all_bytes(folder) == all_bytes(Path(fresh.folder))
+
+
+def test_another_label_map_is_an_error(source, tmp_path):
+    run_convert(source, tmp_path / "out", **OPTIONS)
+    (tmp_path / "labels.txt").write_text("shirt\nhat\n")
+    with pytest.raises(UsageError, match="other sources or labels"):
+        run_convert(source, tmp_path / "out", label_map=str(tmp_path / "labels.txt"), **OPTIONS)
+
+
+def test_overwriting_leaves_no_file_of_the_old_set(source, tmp_path):
+    folder = Path(run_convert(source, tmp_path / "out", layout="folders", shards=5).folder)
+    assert len(list(folder.glob("*-of-00005"))) == 5
+    options = {"layout": "folders", "shards": 2, "split_shares": ("train=0.5", "test=0.5")}
+    run_convert(source, tmp_path / "out", overwrite=True, **options)
+    fresh = Path(run_convert(source, tmp_path / "fresh", **options).folder)
+    assert all_bytes(folder) == all_bytes(fresh)
+
+
+def test_a_failing_overwrite_leaves_the_old_set_committed(source, tmp_path):
+    folder = Path(run_convert(source, tmp_path / "out", **OPTIONS).folder)
+    before = all_bytes(folder)
+    (tmp_path / "labels.txt").write_text("shirt\n")
+    for problem in (
+        {"label_map": str(tmp_path / "labels.txt")},
+        {"label_map": str(tmp_path / "absent.txt")},
+        {"split_shares": ("train=0.8",)},
+    ):
+        with pytest.raises((UsageError, AnnotationsError)):
+            run_convert(source, tmp_path / "out", overwrite=True, **problem, **OPTIONS)
+        assert all_bytes(folder) == before
+
+
+def test_files_of_others_in_the_folder_are_left_alone(source, tmp_path):
+    folder = tmp_path / "out/set/1.0.0"
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "set-train.txt").write_text("mine too")
+    run_convert(source, tmp_path / "out", **OPTIONS)
+    run_convert(source, tmp_path / "out", **{**OPTIONS, "shards": 1}, overwrite=True)
+    assert (folder / "notes.txt").read_text() == "mine" and (folder / "set-train.txt").exists()
+
+
+@pytest.mark.parametrize("name", ["data[1]", "a*b", "what?", "with space", "ünï", "{x}"])
+def test_folders_with_awkward_names_work(tmp_path, name):
+    """Beam's local file system takes paths for glob patterns."""
+    draw_folders(tmp_path / name / "src", 6)
+    out = tmp_path / name / "out"
+    folder = Path(run_convert(tmp_path / name / "src", out, layout="folders", shards=3).folder)
+    (folder / "manifest.json").unlink()
+    run_convert(tmp_path / name / "src", out, layout="folders", shards=3)
+    run_convert(tmp_path / name / "src", out, layout="folders", shards=2, overwrite=True)
+    draw_folders(tmp_path / "src", 6)
+    plain = Path(run_convert(tmp_path / "src", tmp_path / "plain", layout="folders", shards=2).folder)
+    ours, theirs = all_bytes(folder), all_bytes(plain)
+    assert sorted(ours) == sorted(theirs)
+    del ours["manifest.json"], theirs["manifest.json"]  # it names the source's path
+    assert ours == theirs
+
+
+def test_a_source_inside_out_is_fine_and_out_inside_the_source_is_refused(tmp_path):
+    draw_folders(tmp_path / "data/src", 6)
+    assert run_convert(tmp_path / "data/src", tmp_path / "data", **OPTIONS).manifest
+    for out in (tmp_path / "data/src", tmp_path / "data/src/converted"):
+        before = all_bytes(tmp_path / "data/src")
+        with pytest.raises(UsageError, match="lies inside --source"):
+            run_convert(tmp_path / "data/src", out, **OPTIONS)
+        assert all_bytes(tmp_path / "data/src") == before
+
+
+def test_a_named_annotation_file_may_lie_beside_the_output(tmp_path, monkeypatch):
+    draw_folders(tmp_path, 6)
+    rows = [f"{label}/{number:04d}.jpg,{label}" for number, label in enumerate(CLASSES * 3)]
+    (tmp_path / "labels.csv").write_text("\n".join(["filename,class", *rows]) + "\n")
+    monkeypatch.chdir(tmp_path)
+    for was_there in (False, True):
+        done = run_convert("labels.csv", "out", layout="csv")
+        assert done.was_there == was_there and done.manifest.splits["train"].records == 6
+    assert not done.manifest.rejected

@@ -1,0 +1,240 @@
+"""Does the same command finish what a kill interrupted, with the same bytes and nothing left over?"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.support import all_bytes, draw_folders, halofeed, run_convert
+
+OPTIONS = {"layout": "folders", "shards": 4, "kernel": "tf2-lanczos5", "height": 96, "width": 96}
+KILLS = 10
+
+
+def arguments(source: Path, out: Path, workers: int) -> list[str]:
+    given = ["convert", "--source", source, "--out", out, "--name", "set", "--workers", workers]
+    return [str(word) for word in [*given, *(w for k, v in OPTIONS.items() for w in (f"--{k}", v))]]
+
+
+def start(source: Path, out: Path, workers: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "halofeed", *arguments(source, out, workers)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def workers_of(driver: int) -> list[int]:
+    """Process ids of the running worker processes of a driver."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if b"halofeed.pipelines.worker" in words and str(driver).encode() in words and state != "Z":
+                found.append(int(folder.name))
+    return found
+
+
+def wait_until(condition: Callable[[], object], seconds: float, what: str) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("source")
+    draw_folders(root, 48, side=400, broken=3)
+    return root
+
+
+@pytest.fixture(scope="module")
+def undisturbed(source, tmp_path_factory) -> dict[str, bytes]:
+    return all_bytes(Path(run_convert(source, tmp_path_factory.mktemp("undisturbed"), **OPTIONS).folder))
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see processes")
+
+
+@needs_proc
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ten_kills_lose_nothing(source, undisturbed, tmp_path, workers):
+    seed = random.SystemRandom().randrange(2**32)
+    generator = random.Random(seed)
+    story = [f"seed {seed}, {workers} workers"]
+    began = time.monotonic()
+    done = halofeed(*arguments(source, tmp_path / "first", workers))
+    duration = time.monotonic() - began
+    assert done.returncode == 0, done.stderr
+    assert all_bytes(tmp_path / "first/set/1.0.0") == undisturbed
+    out, orphans = tmp_path / "out", []
+    folder = out / "set/1.0.0"
+    for number in range(KILLS):
+        if (folder / "manifest.json").exists():
+            shutil.rmtree(out)
+        # Before a third of the run has passed Python is still importing.
+        moment = duration * (0.35 + 0.65 * (number + generator.random()) / KILLS)
+        process = start(source, out, workers)
+        time.sleep(moment)
+        orphans += workers_of(process.pid)
+        process.kill()
+        process.communicate()
+        left = sorted(all_bytes(folder)) if folder.exists() else []
+        story.append(f"killed after {moment:.2f} s of {duration:.2f}: {len(left)} files")
+    done = halofeed(*arguments(source, out, workers))
+    assert done.returncode == 0, [*story, done.stderr]
+    found = all_bytes(folder)
+    assert sorted(found) == sorted(undisturbed), story
+    assert [name for name in found if found[name] != undisturbed[name]] == [], story
+    assert not (folder / ".incomplete").exists(), story
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans), 5, f"orphans end: {story}")
+    again = halofeed(*arguments(source, out, workers))
+    assert again.returncode == 0 and "already converted" in again.stdout, story
+
+
+DIE_AT = """
+import os, signal, sys
+from halofeed.pipelines import sinks, storage
+place, before = sys.argv[1], sys.argv[2] == "before"
+keep_as = storage.TemporaryFile.keep_as
+def deadly(self, name):
+    here = name.endswith(place)
+    if here and before:
+        os.kill(os.getpid(), signal.SIGKILL)
+    keep_as(self, name)
+    if here:
+        os.kill(os.getpid(), signal.SIGKILL)
+storage.TemporaryFile.keep_as = deadly
+from halofeed.cli import main
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        ".jsonl",
+        "-00002-of-00004",
+        "-00002-of-00004.index",
+        "rejected.jsonl",
+        "features.json",
+        "manifest.json",
+    ],
+)
+def test_a_kill_at_each_rename_loses_nothing(source, undisturbed, tmp_path, place, when):
+    """The run dies just before or after a file takes its name, so between a shard and its index too."""
+    command = [sys.executable, "-c", DIE_AT, place, when, *arguments(source, tmp_path, 1)]
+    died = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    folder = tmp_path / "set/1.0.0"
+    committed = place == "manifest.json" and when == "after"
+    assert (folder / "manifest.json").exists() == committed
+    done = run_convert(source, tmp_path, **OPTIONS)
+    assert done.was_there == committed
+    assert all_bytes(folder) == undisturbed
+    assert not (folder / ".incomplete").exists()
+
+
+def kept_shards(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("*.tfrecord-*")}
+
+
+def test_finished_shards_are_not_made_again(source, undisturbed, tmp_path):
+    folder = Path(run_convert(source, tmp_path, **OPTIONS).folder)
+    (folder / "manifest.json").unlink()
+    before = kept_shards(folder)
+    assert not run_convert(source, tmp_path, **OPTIONS).was_there
+    assert kept_shards(folder) == before
+    assert all_bytes(folder) == undisturbed
+
+
+def flip(path: Path, position: float) -> None:
+    data = bytearray(path.read_bytes())
+    data[int(position * (len(data) - 1))] ^= 1
+    path.write_bytes(data)
+
+
+SHARD = "set-train.tfrecord-00001-of-00004"
+DAMAGES: dict[str, Callable[[Path, Path], object]] = {
+    "no index": lambda folder, other: (folder / f"{SHARD}.index").unlink(),
+    "no shard": lambda folder, other: (folder / SHARD).unlink(),
+    "shard cut": lambda folder, other: os.truncate(folder / SHARD, 5000),
+    "shard empty": lambda folder, other: os.truncate(folder / SHARD, 0),
+    "shard flipped": lambda folder, other: flip(folder / SHARD, 0.5),
+    "shard flipped at its end": lambda folder, other: flip(folder / SHARD, 1),
+    "index cut": lambda folder, other: os.truncate(folder / f"{SHARD}.index", 300),
+    "index empty": lambda folder, other: os.truncate(folder / f"{SHARD}.index", 0),
+    "index flipped": lambda folder, other: flip(folder / f"{SHARD}.index", 0.7),
+    "another recipe's shard of the same size": lambda folder, other: shutil.copy(
+        other / SHARD, folder / SHARD
+    ),
+    "another recipe's index": lambda folder, other: shutil.copy(
+        other / f"{SHARD}.index", folder / f"{SHARD}.index"
+    ),
+    "another recipe's shard and index": lambda folder, other: [
+        shutil.copy(other / name, folder / name) for name in (SHARD, f"{SHARD}.index")
+    ],
+    "leftovers": lambda folder, other: [
+        (folder / ".incomplete").mkdir(),
+        (folder / ".incomplete" / "abc").write_bytes(b"half"),
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def other_recipe(source, tmp_path_factory) -> Path:
+    options = {**OPTIONS, "kernel": "tf2-bilinear"}
+    return Path(run_convert(source, tmp_path_factory.mktemp("other"), **options).folder)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_leftovers_are_made_anew_and_not_trusted(source, undisturbed, other_recipe, tmp_path, damage):
+    folder = tmp_path / "set/1.0.0"
+    folder.mkdir(parents=True)
+    for name, data in undisturbed.items():
+        if name != "manifest.json":
+            (folder / name).write_bytes(data)
+    before = kept_shards(folder)
+    DAMAGES[damage](folder, other_recipe)
+    run_convert(source, tmp_path, **OPTIONS)
+    assert all_bytes(folder) == undisturbed
+    others = {name for name in before if not name.startswith(SHARD)}
+    assert {name: kept_shards(folder)[name] for name in others} == {name: before[name] for name in others}
+
+
+@needs_proc
+def test_a_killed_worker_is_told_in_one_line_and_the_rerun_completes(source, undisturbed, tmp_path):
+    process = start(source, tmp_path, 2)
+    folder = tmp_path / "set/1.0.0"
+
+    def working() -> bool:
+        begun = [path for path in folder.glob(".incomplete/*") if not path.name.startswith("references")]
+        return bool(begun and workers_of(process.pid))
+
+    wait_until(working, 60, "a worker writes")
+    for worker in workers_of(process.pid)[:1]:
+        os.kill(worker, signal.SIGKILL)
+    killed = time.monotonic()
+    _, errors = process.communicate(timeout=60)
+    waited = time.monotonic() - killed
+    assert process.returncode == 1, errors
+    assert waited < 5, f"{waited:.1f} s, {errors}"
+    assert "halofeed convert: a worker was killed, process" in errors
+    assert "run the same command again" in errors and "too little memory" in errors
+    assert "Traceback" not in errors, errors
+    wait_until(lambda: not workers_of(process.pid), 5, "the other workers end")
+    done = halofeed(*arguments(source, tmp_path, 2))
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert all_bytes(folder) == undisturbed

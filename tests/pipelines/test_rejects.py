@@ -1,0 +1,169 @@
+"""Does every input end as a record or in rejected.jsonl, and do turned pictures come out upright?"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from halofeed.demo import draw_data_set
+from halofeed.schemas.errors import JobError
+from tests.pipelines.support import boxes_in_source, draw_folders, read_all, run_convert
+
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp"}
+
+
+def rejected(folder: str | Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in Path(folder, "rejected.jsonl").read_text().splitlines()]
+
+
+def test_every_odd_file_is_converted_or_rejected_with_a_true_reason(test_data, tmp_path):
+    root = test_data / "odd/images"
+    files = {str(path.relative_to(root)) for path in root.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES}
+    table = [line.split("\t") for line in (root / "EXPECTED.tsv").read_text().splitlines()]
+    by_path = {row[0]: dict(zip(table[0], row, strict=False)) for row in table[1:]}
+    done = run_convert(root, tmp_path, layout="folders", shards=3)
+    converted = set(read_all(Path(done.folder), list(done.manifest.splits)))
+    listed = rejected(done.folder)
+    refused = {entry["source"] for entry in listed if entry["source"] in files}
+    assert len(listed) == len({entry["source"] for entry in listed})
+    assert converted | refused == files and not converted & refused
+    assert len(files) > 50 and len(converted) > 20 and len(refused) > 10
+    counted = Counter(f"{entry['stage']}: {entry['reason']}" for entry in listed)
+    assert counted == done.manifest.rejected
+    for entry in listed:
+        assert entry["stage"] in ("selection", "decode", "read") and entry["reason"] and entry["split"]
+        assert "Error" not in entry["reason"] and "\n" not in entry["reason"]
+    # What Pillow and TensorFlow both read is converted, but for files with a fault that they pass over.
+    fine = {
+        p for p, row in by_path.items() if row["pil"] == "ok" and not row["tf_decode(ch=3)"].startswith("ERR")
+    }
+    stern = {entry["source"]: entry["reason"] for entry in listed if entry["source"] in fine}
+    assert len(stern) <= 4, stern
+
+
+def eight_views(grid: np.ndarray) -> list[np.ndarray]:
+    return [
+        view
+        for base in (grid, grid.swapaxes(0, 1))
+        for view in (base, base[::-1], base[:, ::-1], base[::-1, ::-1])
+    ]
+
+
+def stored_turned(
+    upright: np.ndarray, marker: np.ndarray, orientation: int
+) -> tuple[bytes, np.ndarray, np.ndarray]:
+    """A PNG that Pillow turns upright, its pixels as stored, and the marker turned with them."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    for stored, mask in zip(eight_views(upright), eight_views(marker), strict=True):
+        buffer = io.BytesIO()
+        Image.fromarray(np.ascontiguousarray(stored)).save(buffer, "png", exif=exif)
+        if np.array_equal(np.asarray(ImageOps.exif_transpose(Image.open(buffer))), upright):
+            return buffer.getvalue(), stored, mask
+    raise AssertionError(f"no symmetry fits orientation {orientation}")
+
+
+def test_eight_orientations_of_one_picture_give_one_record(tmp_path):
+    generator = np.random.default_rng(5)
+    coarse = generator.integers(0, 256, (6, 9, 3)).astype(np.uint8)
+    upright = np.asarray(Image.fromarray(coarse).resize((72, 48), Image.Resampling.NEAREST))
+    marker = np.zeros(upright.shape[:2], np.uint8)
+    marker[6:17, 40:70] = 1
+    images, annotations = [], []
+    (tmp_path / "src").mkdir()
+    for orientation in range(1, 9):
+        data, stored, mask = stored_turned(upright, marker, orientation)
+        (tmp_path / "src" / f"o{orientation}.png").write_bytes(data)
+        ys, xs = np.nonzero(mask)
+        box = [int(xs.min()), int(ys.min()), int(np.ptp(xs)) + 1, int(np.ptp(ys)) + 1]
+        images.append(
+            {
+                "id": orientation,
+                "file_name": f"o{orientation}.png",
+                "height": stored.shape[0],
+                "width": stored.shape[1],
+            }
+        )
+        annotations.append(
+            {"id": orientation, "image_id": orientation, "category_id": 1, "bbox": box, "iscrowd": 0}
+            | {"area": box[2] * box[3]}
+        )
+    document = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "mark"}]}
+    (tmp_path / "src" / "instances.json").write_text(json.dumps(document))
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout="coco", resize="none", encoding="png")
+    records = read_all(Path(done.folder), ["train"])
+    assert len(records) == 8
+    for (source, features), image, entry in zip(sorted(records.items()), images, annotations, strict=True):
+        pixels = np.asarray(Image.open(io.BytesIO(features["image/encoded"][0])))
+        assert np.array_equal(pixels, upright), source
+        corners = np.array([features[f"image/object/bbox/{n}"][0] for n in ("ymin", "xmin", "ymax", "xmax")])
+        assert np.allclose(corners * [48, 72, 48, 72], [6, 40, 17, 70], atol=1e-4), source
+        assert features["image/object/area"][0] == 11 * 30
+        x, y, width, height = entry["bbox"]
+        assert np.allclose(boxes_in_source(features), [[y, x, y + height, x + width]], atol=1e-3), source
+        stored_size = [int(features[f"image/source/{side}"][0]) for side in ("height", "width")]
+        assert stored_size == [image["height"], image["width"]]
+
+
+def test_the_real_orientations_agree(test_data, tmp_path):
+    """The four Landscape files are one picture, saved turned and compressed apart."""
+    root = test_data / "odd/images/exif_orient"
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a").symlink_to(root)
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", height=30, width=45)
+    images = [
+        np.frombuffer(features["image/encoded"][0], np.uint8).astype(np.int16)
+        for features in read_all(Path(done.folder), ["train"]).values()
+    ]
+    assert len(images) == 4
+    assert max(float(np.abs(image - images[0]).mean()) for image in images) < 4
+
+
+def test_a_truncated_picture_is_the_only_reject_of_the_drawn_set(tmp_path):
+    draw_data_set(tmp_path / "src", 20)
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout="coco", max_rejected=1)
+    assert [(e["stage"], e["reason"], e["split"]) for e in rejected(done.folder)] == [
+        ("decode", "file is truncated", "train")
+    ]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_budget_allows_its_number_and_no_more(tmp_path, workers):
+    draw_folders(tmp_path / "src", 12, broken=3)
+    options = {"layout": "folders", "shards": 2, "workers": workers}
+    done = run_convert(tmp_path / "src", tmp_path / "ok", max_rejected=3, **options)
+    assert sum(done.manifest.rejected.values()) == 3
+    with pytest.raises(JobError, match=r"--max-rejected (allows )?2") as caught:
+        run_convert(tmp_path / "src", tmp_path / "low", max_rejected=2, **options)
+    folder = tmp_path / "low/set/1.0.0"
+    assert not (folder / "manifest.json").exists()
+    listing = folder / "rejected.jsonl"
+    assert listing.exists() or ("the last was" in str(caught.value) and ".jpg: " in str(caught.value))
+    again = run_convert(tmp_path / "src", tmp_path / "low", max_rejected=3, **options)
+    assert not again.was_there and len(rejected(again.folder)) == 3
+
+
+def test_a_budget_of_zero_names_the_culprit(tmp_path):
+    draw_folders(tmp_path / "src", 4, broken=1)
+    with pytest.raises(JobError, match=r"--max-rejected 0 .*hat/0000\.jpg: decode: \w+"):
+        run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=0)
+
+
+def test_inputs_left_out_on_purpose_are_listed_and_cost_nothing(tmp_path):
+    draw_folders(tmp_path / "src", 4)
+    (tmp_path / "src/hat/picture.heic").write_bytes(b"0")
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=0)
+    assert [entry["stage"] for entry in rejected(done.folder)] == ["selection"]
+
+
+def test_nothing_converted_is_an_error_that_leaves_the_list(tmp_path):
+    draw_folders(tmp_path / "src", 3, broken=3)
+    with pytest.raises(JobError, match="nothing was converted: all 3 inputs were rejected"):
+        run_convert(tmp_path / "src", tmp_path / "out", layout="folders")
+    assert len(rejected(tmp_path / "out/set/1.0.0")) == 3

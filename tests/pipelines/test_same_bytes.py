@@ -1,0 +1,107 @@
+"""Do a shard's bytes depend on the sources and the recipe alone?"""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from halofeed.pipelines.job import JobOptions, ShardJob, ShardKey
+from halofeed.pipelines.plan import make_plan, open_sources, read_references
+from halofeed.pipelines.sinks import write_shard
+from halofeed.pipelines.storage import OutputFolder
+from halofeed.prep.recipe import Recipe
+from tests.pipelines.support import all_bytes, draw_folders, run_convert, shard_bytes
+
+OPTIONS = {"layout": "folders", "shards": 3, "split_shares": ("train=0.7", "test=0.3")}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("source")
+    draw_folders(root, 40, broken=2)
+    return root
+
+
+@pytest.fixture(scope="module")
+def expected(source, tmp_path_factory) -> dict[str, bytes]:
+    return all_bytes(Path(run_convert(source, tmp_path_factory.mktemp("out"), **OPTIONS).folder))
+
+
+def test_six_shards_and_their_indexes_are_there(expected):
+    assert len([name for name in expected if ".tfrecord-" in name]) == 12
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_workers_and_threads_change_no_byte_of_any_file(source, expected, tmp_path, workers, threads):
+    if workers == 3 and threads == 5:
+        pytest.skip("fifteen threads on two cores add nothing to the other eight cases")
+    done = run_convert(source, tmp_path, workers=workers, threads=threads, **OPTIONS)
+    assert all_bytes(Path(done.folder)) == expected
+
+
+def test_the_sources_path_changes_no_byte_of_a_shard(source, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(source.parent)
+    shards = {name: data for name, data in expected.items() if ".tfrecord-" in name}
+    for number, path in enumerate((f"./{source.name}/", source.name, source)):
+        assert shard_bytes(Path(run_convert(path, tmp_path / f"{number}", **OPTIONS).folder)) == shards
+    moved = tmp_path / "moved"
+    source.rename(moved)
+    try:
+        assert shard_bytes(Path(run_convert(moved, tmp_path / "of moved", **OPTIONS).folder)) == shards
+    finally:
+        moved.rename(source)
+
+
+def test_a_committed_set_is_known_by_another_path_of_the_source(source, tmp_path, monkeypatch):
+    run_convert(source, tmp_path, **OPTIONS)
+    monkeypatch.chdir(source.parent)
+    assert run_convert(source.name, tmp_path, **OPTIONS).was_there
+
+
+def note(counted: list[tuple[int, int]], done: int, rejected: int) -> None:
+    counted.append((done, rejected))
+
+
+def test_the_order_of_arrival_changes_no_byte(source, tmp_path):
+    recipe = Recipe(layout="folders", height=16, width=24)
+    options = JobOptions(source=str(source), out=str(tmp_path), name="set")
+    output = OutputFolder(options.folder)
+    output.make()
+    sources = open_sources(options)
+    plan = make_plan(options, recipe, sources, output)
+    references = [line.decode() for name in plan.reference_files for _, line in read_references(output, name)]
+    assert len(references) == 40
+    generator, seen = random.Random(7), set()
+    for number in range(4):
+        job = ShardJob(
+            recipe=recipe,
+            task=plan.task,
+            labels=plan.labels,
+            name="set",
+            version="1.0.0",
+            images=str(source),
+            folder=str(tmp_path / str(number)),
+            splits=plan.splits,
+            inputs={},
+            max_rejected=None,
+            threads=2,
+            progress_folder=None,
+        )
+        OutputFolder(job.folder).make()
+        generator.shuffle(references)
+        counted: list[tuple[int, int]] = []
+        with ThreadPoolExecutor(2) as executor:
+            key = ShardKey("train", 0)
+            count = partial(note, counted)
+            assert write_shard(job, key, references, sources.images, executor, count)
+            assert tuple(map(sum, zip(*counted, strict=True))) == (38, 2)
+            counted.clear()
+            assert not write_shard(job, key, references[::-1], sources.images, executor, count)
+            assert counted == [(38, 2)]
+        seen.add(tuple(sorted(all_bytes(Path(job.folder)).items())))
+    assert len(seen) == 1

@@ -1,0 +1,250 @@
+"""Does each part import only what the design allows it?"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PARTS = ("schemas", "prep", "pipelines", "loader", "trainer", "inspection")
+ANYWHERE, INSIDE_FUNCTIONS = "anywhere", "inside functions"
+
+MAY_IMPORT_PARTS = {
+    "schemas": {"schemas"},
+    "prep": {"prep", "schemas"},
+    "pipelines": {"pipelines", "prep", "schemas"},
+    "loader": {"loader", "prep", "schemas"},
+    "trainer": {"trainer", "loader", "prep", "schemas"},
+    "inspection": {"inspection", "loader", "pipelines", "prep", "schemas"},
+}
+"""schemas <- prep <- pipelines; schemas, prep <- loader <- trainer; inspection may use all but the trainer."""
+
+MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
+    "schemas": {"numpy": ANYWHERE, "google_crc32c": ANYWHERE},
+    "prep": {"numpy": ANYWHERE, "PIL": ANYWHERE, "cv2": ANYWHERE, "simplejpeg": ANYWHERE},
+    "pipelines": {"numpy": ANYWHERE, "apache_beam": ANYWHERE},
+    "loader": {
+        "numpy": ANYWHERE,
+        "cv2": ANYWHERE,
+        "simplejpeg": ANYWHERE,
+        "tensorflow": INSIDE_FUNCTIONS,
+        "jax": INSIDE_FUNCTIONS,
+    },
+    "trainer": {
+        "numpy": ANYWHERE,
+        "jax": ANYWHERE,
+        "flax": ANYWHERE,
+        "optax": ANYWHERE,
+        "tensorflow": INSIDE_FUNCTIONS,
+    },
+    "inspection": {"numpy": ANYWHERE, "cv2": ANYWHERE, "PIL": ANYWHERE},
+}
+ONLY_IN_FILES = {
+    ("loader", "tensorflow"): {"loader/dataset.py", "loader/assemble.py"},
+    ("loader", "jax"): {"loader/mesh.py", "loader/dataset.py"},
+    ("pipelines", "apache_beam"): {
+        f"pipelines/{name}.py"
+        for name in ("build", "convert", "options", "storage", "transforms", "worker", "progress")
+    },
+}
+"""Where a heavy package may appear at all."""
+
+TOP_PACKAGES = {"numpy": ANYWHERE, "PIL": ANYWHERE, "setuptools": INSIDE_FUNCTIONS, "build": INSIDE_FUNCTIONS}
+"""What halofeed/*.py may import; parts of halofeed only inside functions, but for the light ones."""
+LIGHT = {"halofeed", "halofeed.options", "halofeed.cli", "halofeed.schemas.errors", "halofeed.schemas.layout"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, where it stands, and whether it is executed with its file."""
+
+    module: str
+    line: int
+    at_import: bool
+
+
+def imports_of(text: str) -> Iterator[Import]:
+    """Every module that a source imports; what stands under `if TYPE_CHECKING` is never executed."""
+
+    def visit(node: ast.AST, at_import: bool) -> Iterator[Import]:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for child in node.orelse:
+                yield from visit(child, at_import)
+            return
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, at_import)
+        elif isinstance(node, ast.ImportFrom):
+            yield Import("." * node.level + (node.module or ""), node.lineno, at_import)
+            if node.module and node.module.startswith("halofeed"):
+                for alias in node.names:
+                    yield Import(f"{node.module}.{alias.name}", node.lineno, at_import)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            "__import__",
+            "importlib.import_module",
+        ):
+            name = node.args[0] if node.args else None
+            constant = name.value if isinstance(name, ast.Constant) else "computed"
+            yield Import(str(constant), node.lineno, at_import)
+        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, at_import and not inside)
+
+    yield from visit(ast.parse(text), True)
+
+
+def offences(path: str, text: str) -> list[str]:
+    """Every import of a file, named by its path below the root, that the design forbids."""
+    part = path.split("/")[0]
+    found = []
+    for entry in imports_of(text):
+        place = f"{path}:{entry.line}: {entry.module}"
+        top, *below = entry.module.split(".")
+        if entry.module.startswith("."):
+            found.append(f"{place}: relative; import by the installed name")
+        elif top in PARTS:
+            found.append(f"{place}: import it as halofeed.{entry.module}")
+        elif top == "halofeed" and below and below[0] in PARTS:
+            if part in PARTS and below[0] not in MAY_IMPORT_PARTS[part]:
+                found.append(f"{place}: {part} may not import {below[0]}")
+            if (
+                part == "halofeed"
+                and entry.at_import
+                and entry.module.rpartition(".")[0] not in LIGHT | {"halofeed.schemas"}
+                and entry.module not in LIGHT
+            ):
+                found.append(f"{place}: import it inside the function that needs it")
+        elif top != "halofeed" and top not in sys.stdlib_module_names:
+            allowed = MAY_IMPORT_PACKAGES.get(part, TOP_PACKAGES).get(top)
+            if allowed is None:
+                found.append(f"{place}: {part} may not import {top}")
+            elif allowed == INSIDE_FUNCTIONS and entry.at_import:
+                found.append(f"{place}: only inside functions")
+            files = ONLY_IN_FILES.get((part, top))
+            if files is not None and path not in files:
+                found.append(f"{place}: only in {', '.join(sorted(files))}")
+    return found
+
+
+def sources() -> list[Path]:
+    """The files of every part, each once: the symlinks below halofeed/ are not followed."""
+    own = sorted((ROOT / "halofeed").glob("*.py"))
+    return own + [path for part in PARTS for path in sorted((ROOT / part).rglob("*.py"))]
+
+
+def test_every_import_is_allowed():
+    paths = sources()
+    assert len(paths) > 60
+    found = [
+        offence for path in paths for offence in offences(path.relative_to(ROOT).as_posix(), path.read_text())
+    ]
+    assert found == [], "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        ("schemas/fake.py", "import cv2", "schemas may not import cv2"),
+        ("schemas/fake.py", "from halofeed.prep.resize import apply", "schemas may not import prep"),
+        ("schemas/fake.py", "def f():\n    from halofeed import loader", "schemas may not import loader"),
+        ("prep/fake.py", "import apache_beam as beam", "prep may not import apache_beam"),
+        ("prep/fake.py", "def f():\n    import tensorflow", "prep may not import tensorflow"),
+        ("prep/fake.py", "from halofeed.pipelines.job import ShardJob", "prep may not import pipelines"),
+        ("prep/fake.py", "import importlib\nimportlib.import_module('jax')", "prep may not import jax"),
+        ("pipelines/sinks.py", "import apache_beam", "only in pipelines/build.py"),
+        ("pipelines/fake.py", "from halofeed.loader import Loader", "pipelines may not import loader"),
+        ("loader/dataset.py", "import tensorflow as tf", "only inside functions"),
+        ("loader/dataset.py", "if True:\n    import jax.numpy", "only inside functions"),
+        ("loader/dataset.py", "class A:\n    import jax", "only inside functions"),
+        ("loader/sampler.py", "def f():\n    import jax", "only in loader/dataset.py, loader/mesh.py"),
+        ("loader/fake.py", "from halofeed.trainer import train", "loader may not import trainer"),
+        ("trainer/fake.py", "import apache_beam", "trainer may not import apache_beam"),
+        ("inspection/fake.py", "import halofeed.trainer.step", "inspection may not import trainer"),
+        ("prep/fake.py", "from .boxes import place_boxes", "relative"),
+        ("prep/fake.py", "from schemas.errors import SourceError", "import it as halofeed.schemas.errors"),
+        ("halofeed/fake.py", "from halofeed.loader import Loader", "inside the function that needs it"),
+        ("halofeed/fake.py", "import requests", "halofeed may not import requests"),
+    ],
+)
+def test_a_forbidden_import_is_found(path, text, expected):
+    found = offences(path, text)
+    assert found and expected in found[0], found
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("loader/dataset.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import jax"),
+        ("loader/dataset.py", "def f():\n    import tensorflow as tf"),
+        ("prep/fake.py", "import os, json\nfrom halofeed.schemas.errors import SourceError"),
+        ("pipelines/build.py", "import apache_beam as beam"),
+        ("halofeed/fake.py", "def f():\n    from halofeed.loader import Loader"),
+    ],
+)
+def test_an_allowed_import_passes(path, text):
+    assert offences(path, text) == []
+
+
+def modules_after(program: str) -> set[str]:
+    """The top-level modules that are loaded once a program has run in a new process."""
+    code = f"{program}\nimport sys\nprint('|', *sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.rpartition("|")[2].split())
+
+
+HEAVY = {"apache_beam", "tensorflow", "jax", "flax", "optax"}
+HELP = "import contextlib, io, halofeed.cli\nwith contextlib.redirect_stdout(io.StringIO()): halofeed.cli.main({})"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import halofeed",
+        "import halofeed.schemas.manifest, halofeed.schemas.partition, halofeed.schemas.index",
+        "import halofeed.prep, halofeed.prep.picture, halofeed.prep.annotations, halofeed.prep.recipe",
+        "import halofeed.loader, halofeed.loader.mesh",
+        "import halofeed.inspection.verify, halofeed.inspection.inspect",
+        "import halofeed.pipelines.job",
+        "import halofeed.trainer.options, halofeed.trainer.platform",
+        HELP.format("['--help']"),
+        HELP.format("['convert', '--help']"),
+        HELP.format("['train', '--help']"),
+    ],
+)
+def test_light_imports_load_nothing_heavy(program):
+    assert not modules_after(program) & HEAVY
+
+
+def test_the_check_of_light_imports_can_fail():
+    assert "apache_beam" in modules_after("import halofeed.pipelines.transforms") & HEAVY
+
+
+def test_only_one_import_of_schemas_is_third_party_beyond_numpy():
+    loaded = modules_after(
+        "import halofeed.schemas.manifest, halofeed.schemas.tfrecord, halofeed.schemas.index"
+    )
+    assert "google_crc32c" in loaded and not loaded & {"cv2", "PIL", "simplejpeg"}
+
+
+def test_help_takes_less_than_a_second_of_imports():
+    """The least of three, since the machine may be busy with something else."""
+    totals = []
+    for _ in range(3):
+        command = [sys.executable, "-X", "importtime", "-m", "halofeed", "--help"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        lines = re.findall(r"import time:\s+(\d+) \|", done.stderr)
+        assert len(lines) > 50
+        totals.append(sum(map(int, lines)) / 1e6)
+    assert min(totals) < 1, totals
+
+
+def test_the_layouts_of_the_house_are_symlinks_that_lead_home():
+    for part in PARTS:
+        assert (ROOT / "halofeed" / part).resolve() == ROOT / part
