@@ -251,7 +251,8 @@ def main() -> None:
             memory = max(peaks[case]) / 2**20
             times = f"{ours / middle[case]:.2f}x" if case[0] != "convert" else ""
             print(
-                f"{case[0]:<9} {counts[case[1]]:>7} {middle[case]:>9.1f} {spread:<24} {statistics.median(work[case]):>7.2f} {memory:>9.0f}  {times}"
+                f"{case[0]:<9} {counts[case[1]]:>7} {middle[case]:>9.1f} {spread:<24} "
+                f"{statistics.median(work[case]):>7.2f} {memory:>9.0f}  {times}"
             )
         pairs = [a / b for a, b in zip(rates["convert", "all"], rates["bare", "all"], strict=True)]
         print(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from halofeed.inspection.markup import Markup, element
 
 WIDTH, HEIGHT = 360, 208
-LEFT, RIGHT, TOP, BOTTOM = 40, 10, 14, 34
+LEFT, RIGHT, TOP, BOTTOM = 40, 10, 14, 38
 _MOST_BARS = 45
 
 Axis = tuple[float, float]
@@ -24,8 +24,8 @@ def nice_ticks(highest: float, wanted: int = 4) -> list[float]:
     if highest <= 0:
         return [0.0]
     power = 10 ** math.floor(math.log10(highest / wanted))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor * wanted >= highest * 0.99)
-    return [step * number for number in range(math.floor(highest / step + 1e-9) + 1)]
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor * (wanted + 1) >= highest)
+    return [float(step * number) for number in range(math.floor(highest / step + 1e-9) + 1)]
 
 
 def short(value: float) -> str:
@@ -98,7 +98,7 @@ def histogram(
         for series, count in enumerate(counts):
             into[series] += count
     bins = (highest - lowest) // width + 1
-    axis_y = (0.0, float(max(sum(counts) for counts in binned.values())))
+    axis_y = (0.0, float(max(1, *map(sum, binned.values()))))
     step = min((WIDTH - LEFT - RIGHT) / bins, 44.0)
     drawn = []
     for number, counts in sorted(binned.items()):
@@ -140,7 +140,7 @@ def ratios(counts: Mapping[float, Sequence[int]]) -> Markup:
         )
         for series, count in enumerate(per_series):
             into[series] += count
-    axis_x, axis_y = (-reach, reach), (0.0, float(max(map(sum, binned.values()))))
+    axis_x, axis_y = (-reach, reach), (0.0, float(max(1, *map(sum, binned.values()))))
     step = (WIDTH - LEFT - RIGHT) / bins
     drawn = []
     for number, per_series in sorted(binned.items()):
@@ -267,7 +267,7 @@ def _grid_y(axis: Axis, *, numbers: bool = True) -> list[Markup]:
 
 
 def _ticks_x(ticks: Sequence[tuple[float, str]]) -> list[Markup]:
-    return [_label(at, HEIGHT - BOTTOM + 14, words) for at, words in ticks]
+    return [_label(at, HEIGHT - BOTTOM + 17, words) for at, words in ticks]
 
 
 def _name_x(words: str) -> Markup:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 from halofeed.inspection.records import IMAGE_KEY
 from halofeed.prep.resize import keep_aspect_sizes
 from halofeed.prep.statistics import merge_statistics
-from halofeed.schemas.errors import UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
 
@@ -128,28 +126,27 @@ def padding_choices(facts: Facts) -> list[tuple[str, tuple[int, int], float]]:
     binned = source_sizes(facts)
     if not binned:
         return choices
-    asked = facts.manifest.recipe
-    kept = asked.get("resize") == "keep-aspect"
-    longest = int(asked["max_dimension"]) if kept and "max_dimension" in asked else max(height, width)
-    shortest = int(asked["min_dimension"]) if kept and "min_dimension" in asked else longest
     sources, counts = np.array(list(binned)), np.array(list(binned.values()))
-    try:
-        resized = keep_aspect_sizes(sources[:, 0], sources[:, 1], shortest, longest)
-    except UsageError:
-        return choices
+    asked = facts.manifest.recipe
+    if asked.get("resize") == "keep-aspect" and "min_dimension" in asked and "max_dimension" in asked:
+        shortest, longest = int(asked["min_dimension"]), int(asked["max_dimension"])
+    elif asked.get("resize") == "fixed-shape":
+        shortest = longest = max(height, width)
+    else:
+        shortest = longest = int(np.median(np.repeat(sources.max(axis=1), np.minimum(counts, 1000))))
+    resized = keep_aspect_sizes(sources[:, 0], sources[:, 1], shortest, longest)
     area = float((resized.prod(axis=1) * counts).sum())
 
     def estimate(name: str, size: tuple[int, int]) -> None:
-        if (size not in [known for _, known, _ in choices]) and min(size) > 0:
+        if size not in [known for _, known, _ in choices]:
             choices.append((name, size, max(0.0, 1 - area / (int(counts.sum()) * size[0] * size[1]))))
 
+    estimate(f"aspect kept within {longest}, padded to a square (--pad)", (longest, longest))
     tight = (int(resized[:, 0].max()), int(resized[:, 1].max()))
-    estimate("aspect kept, padded to a square", (longest, longest))
-    estimate("aspect kept, padded to the largest", tight)
-    up = (math.ceil(tight[0] / 16) * 16, math.ceil(tight[1] / 16) * 16)
-    estimate("the same, rounded up to divide by 16 cores", up)
-    choices.append(("stretched (fixed-shape): changes aspect ratios", (height, width), 0.0))
-    return choices if asked.get("resize") != "fixed-shape" else choices[:-1]
+    estimate(f"aspect kept within {longest}, jpeg or png, padded to the largest by the loader", tight)
+    if asked.get("resize") != "fixed-shape":
+        choices.append(("stretched to the same (fixed-shape), aspect lost", (height, width), 0.0))
+    return choices
 
 
 def count_failures(facts: Facts) -> int:

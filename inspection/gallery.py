@@ -155,7 +155,7 @@ def _picture(
         element("g", "halo", drawn) if drawn else None,
         element("g", "boxes", drawn) if drawn else None,
     )
-    image = element("img", {"src": picture.uri, "alt": f"{caption}: {sample.source}", "loading": "lazy"})
+    image = element("img", {"src": picture.uri, "alt": f"{caption}: {sample.source}"})
     small = " tiny" if max(picture.size) <= 64 else ""
     ratio = width / height
     frame = element(

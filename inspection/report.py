@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -61,7 +62,8 @@ def write_report(
         temporary.write_bytes(page.encode())
         temporary.replace(file)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise UsageError(f"--output {file}: cannot be written: {error.strerror or error}") from error
     return file
 

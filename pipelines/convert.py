@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.io.filesystems import FileSystems
 
 from halofeed.pipelines.build import build
 from halofeed.pipelines.job import JobOptions, ShardJob
@@ -51,6 +52,8 @@ def convert(
         AnnotationsError: the annotations as a whole cannot be used.
         JobError: the job failed; what it finished is kept.
     """
+    choice = choose_runner(options, beam_arguments)
+    FileSystems.set_options(choice.options)
     output = OutputFolder(options.folder)
     sources = open_sources(options)
     _check_apart(options, sources)
@@ -63,7 +66,6 @@ def convert(
         output.make()
         output.sweep()
         plan = make_plan(options, recipe, sources, output)
-        choice = choose_runner(options, beam_arguments)
     except BaseException:
         output.withdraw()
         raise
@@ -184,25 +186,26 @@ def _run_local(run: Callable[[], None], progress: JobProgress, bar: Bar) -> None
         finally:
             finished.set()
 
-    lost = None
+    lost = known = None
     with _worker_failures() as failed_workers:
         threading.Thread(target=target, name="pipeline", daemon=True).start()
-        while lost is None and not failed_workers and not finished.wait(0.1):
+        while not (finished.wait(0.1) or lost or known or failed_workers):
             bar.update(*progress.counts())
-            lost = progress.vanished()
-    if lost is None and not failure and not failed_workers:
+            lost, known = progress.vanished(), progress.error()
+        if not finished.is_set():
+            _stop_workers(progress)
+            finished.wait(0.5)
+    if finished.is_set() and not failure:
         return
     cause = failure[0] if failure else None
-    if known := progress.error():
+    if known := known or progress.error():
         raise JobError(known) from cause
     if lost := lost or progress.vanished():
-        _stop_workers(progress)
         raise JobError(
             f"a worker was killed, {lost}; the usual cause is too little memory: take fewer --threads or "
             "--workers. What is finished is kept: run the same command again"
         ) from cause
     if failed_workers:
-        _stop_workers(progress)
         raise JobError(
             f"a worker process could not go on: {failed_workers[0]}; --workers 1 works in this process. What is "
             "finished is kept: run the same command again"
@@ -213,14 +216,18 @@ def _run_local(run: Callable[[], None], progress: JobProgress, bar: Bar) -> None
 
 @contextlib.contextmanager
 def _worker_failures() -> Iterator[list[str]]:
-    """What the threads died of in which Beam waits for its worker processes; Beam itself would wait on."""
+    """What the threads died of in which Beam waits for its worker processes; Beam itself would wait on.
+
+    Its other threads tell at length of each connection that is lost when a worker ends; here they are silent.
+    """
     failures: list[str] = []
     before = threading.excepthook
 
     def hook(arguments: threading.ExceptHookArgs) -> None:
-        if arguments.thread is not None and arguments.thread.name == "run_worker":
+        name = arguments.thread.name if arguments.thread is not None else ""
+        if name == "run_worker":
             failures.append(str(arguments.exc_value))
-        else:
+        elif not name.startswith(("beam_", "read_grpc_")):
             before(arguments)
 
     threading.excepthook = hook

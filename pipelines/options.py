@@ -52,7 +52,8 @@ def choose_runner(job: JobOptions, beam_arguments: Sequence[str]) -> RunnerChoic
 
     workers = job.workers or max(1, cores // CORES_PER_WORKER)
     threads = job.threads or max(1, -(-cores // workers))
-    command = f"exec {shlex.quote(sys.executable)} -m halofeed.pipelines.worker {os.getpid()}"
+    worker = [sys.executable, "-m", "halofeed.pipelines.worker", str(os.getpid()), *beam_arguments]
+    command = f"exec {shlex.join(worker)}"
     processes = SubprocessSDKEnvironment.from_command_string(command) if workers > 1 else None
     local = PipelineOptions([*beam_arguments, f"--direct_num_workers={workers}"])
     return RunnerChoice(

@@ -14,7 +14,7 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from halofeed.prep.sources import LocalFiles, SourceFiles, is_hidden
-from halofeed.schemas.errors import SourceError, UsageError
+from halofeed.schemas.errors import JobError, SourceError, UsageError
 from halofeed.schemas.layout import TEMPORARY_FOLDER
 
 
@@ -123,7 +123,10 @@ class OutputFolder:
             file.discard()
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file whole, by way of a temporary name."""
+        """Write a small file whole, by way of a temporary name; an empty one on s3:// is left out."""
+        if not data and self.root.startswith("s3://"):
+            self.delete([name])
+            return
         with self.temporary() as file:
             file.stream.write(data)
             file.keep_as(name)
@@ -172,9 +175,15 @@ class TemporaryFile:
         return open(self._path, "wb")
 
     def keep_as(self, name: str) -> None:
-        """Close the file and give it its name, replacing what had it."""
-        self.stream.close()
+        """Close the file and give it its name, replacing what had it.
+
+        Raises:
+            JobError: the file is empty and the folder on s3://, where Beam's client cannot make one.
+        """
         target = self._folder.path(name)
+        if target.startswith("s3://") and not self.stream.tell():
+            raise JobError(f"{target} would be empty, which Beam cannot write to S3; take fewer --shards")
+        self.stream.close()
         if is_remote(self._folder.root):
             FileSystems.rename([self._path], [target])
         else:
@@ -186,9 +195,13 @@ class TemporaryFile:
         """Close and delete the file if it was not kept."""
         if self._path is not None:
             path, self._path = self._path, None
-            self.stream.close()
             if not is_remote(path):
+                self.stream.close()
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(path)
-            else:
+                return
+            # Closing is what uploads, and may fail; what led here is the error to be told.
+            with contextlib.suppress(Exception):
+                self.stream.close()
+            with contextlib.suppress(BeamIOError):
                 FileSystems.delete([path])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from halofeed.pipelines.convert import Conversion
-from halofeed.pipelines.storage import OutputFolder
+from halofeed.pipelines.storage import OutputFolder, is_remote
 from halofeed.schemas.layout import REJECTED
 from halofeed.schemas.manifest import Split
 
@@ -30,7 +30,8 @@ def summary(done: Conversion) -> str:
             lines.append(
                 f"  {name}: {images:,} images have more than --max-boxes; the loader will cut {cut:,} boxes of them"
             )
-    lines.append(f"{done.folder}: look at it with `halofeed report {done.folder}`")
+    where = "copy it to a local folder, then look at it" if is_remote(done.folder) else "look at it"
+    lines.append(f"{done.folder}: {where} with `halofeed report {done.folder}`")
     return "\n".join(lines)
 
 

@@ -13,8 +13,11 @@ from halofeed.pipelines.progress import end_with
 if __name__ == "__main__":
     end_with(int(sys.argv[1]))
     logging.disable(logging.CRITICAL)
+    from apache_beam.io.filesystems import FileSystems
+    from apache_beam.options.pipeline_options import PipelineOptions
     from apache_beam.runners.worker import sdk_worker_main
 
+    FileSystems.set_options(PipelineOptions(sys.argv[2:]))
     # When the driver stops, gRPC's threads in here tell of every connection that they lost.
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     sdk_worker_main.main(sys.argv)

@@ -282,7 +282,7 @@ _PILLOW_MODES: Final = {1: "L", 3: "RGB", 4: "CMYK"}  # modes without alpha: Pil
 
 
 def _enlarges(pixels: Pixels, size: Size) -> bool:
-    return size[0] >= pixels.shape[0] and size[1] >= pixels.shape[1]
+    return bool(size[0] >= pixels.shape[0] and size[1] >= pixels.shape[1])
 
 
 def _enlarge(pixels: Pixels, size: Size, into: Pixels | None) -> Pixels:

@@ -163,8 +163,8 @@ def test_what_does_not_fit_is_refused_with_the_cure() -> None:
         mesh_specs(mesh, partition, {"image": (7, 8, 8, 3)})
     with pytest.raises(PartitionError, match=r"build it with halofeed.trainer.mesh.make_mesh\(4\)"):
         mesh_specs(make_mesh(2), partition, {"image": (8, 8, 8, 3)})
+    specs = {"image": PartitionSpec(None, ("core0", "core1"))}
     with pytest.raises(PartitionError, match="axis 1 of size 6 does not divide by the 4 parts"):
-        specs = {"image": PartitionSpec(None, ("core0", "core1"))}
         place_batch(mesh, specs, {"image": (2, 6, 8, 3)}, lambda a, b: {})
     with pytest.raises(PartitionError, match="expected rows 0 to 2 as"):
         place_batch(mesh, {}, {"image": (2, 8, 8, 3)}, lambda a, b: {"image": np.zeros((b - a, 4, 8, 3))})

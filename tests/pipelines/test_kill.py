@@ -16,7 +16,7 @@ import pytest
 
 from tests.pipelines.support import all_bytes, draw_folders, halofeed, run_convert
 
-OPTIONS = {"layout": "folders", "shards": 4, "kernel": "tf2-lanczos5", "height": 96, "width": 96}
+OPTIONS = {"layout": "folders", "shards": 8, "kernel": "tf2-lanczos5", "height": 96, "width": 96}
 KILLS = 10
 
 
@@ -55,7 +55,7 @@ def wait_until(condition: Callable[[], object], seconds: float, what: str) -> No
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("source")
-    draw_folders(root, 48, side=400, broken=3)
+    draw_folders(root, 96, side=400, broken=3)
     return root
 
 
@@ -65,6 +65,10 @@ def undisturbed(source, tmp_path_factory) -> dict[str, bytes]:
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see processes")
+
+
+def finished_shards(folder: Path) -> int:
+    return len(list(folder.glob("*.tfrecord-*.index")))
 
 
 @needs_proc
@@ -78,27 +82,34 @@ def test_ten_kills_lose_nothing(source, undisturbed, tmp_path, workers):
     duration = time.monotonic() - began
     assert done.returncode == 0, done.stderr
     assert all_bytes(tmp_path / "first/set/1.0.0") == undisturbed
-    out, orphans = tmp_path / "out", []
+    out = tmp_path / "out"
     folder = out / "set/1.0.0"
     for number in range(KILLS):
         if (folder / "manifest.json").exists():
             shutil.rmtree(out)
-        # Before a third of the run has passed Python is still importing.
-        moment = duration * (0.35 + 0.65 * (number + generator.random()) / KILLS)
-        process = start(source, out, workers)
-        time.sleep(moment)
-        orphans += workers_of(process.pid)
+        before, process = finished_shards(folder), start(source, out, workers)
+        began = time.monotonic()
+        if number % 3:
+            wanted = before + generator.randrange(4)
+            while finished_shards(folder) <= wanted and process.poll() is None:
+                time.sleep(0.005)
+            time.sleep(0.1 * generator.random())
+        else:
+            time.sleep(duration * generator.random())
+        moment = time.monotonic() - began
         process.kill()
-        process.communicate()
-        left = sorted(all_bytes(folder)) if folder.exists() else []
-        story.append(f"killed after {moment:.2f} s of {duration:.2f}: {len(left)} files")
+        process.wait()
+        if number % 2:  # else the next run begins while the workers of this one are still ending
+            wait_until(lambda: not workers_of(process.pid), 3, f"orphans end: {story}")  # noqa: B023
+        for stream in (process.stdout, process.stderr):
+            stream.close()
+        story.append(f"killed after {moment:.2f} s of {duration:.2f}: {finished_shards(folder)} shards")
     done = halofeed(*arguments(source, out, workers))
     assert done.returncode == 0, [*story, done.stderr]
     found = all_bytes(folder)
     assert sorted(found) == sorted(undisturbed), story
     assert [name for name in found if found[name] != undisturbed[name]] == [], story
     assert not (folder / ".incomplete").exists(), story
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans), 5, f"orphans end: {story}")
     again = halofeed(*arguments(source, out, workers))
     assert again.returncode == 0 and "already converted" in again.stdout, story
 
@@ -126,8 +137,8 @@ sys.exit(main(sys.argv[3:]))
     "place",
     [
         ".jsonl",
-        "-00002-of-00004",
-        "-00002-of-00004.index",
+        "-00002-of-00008",
+        "-00002-of-00008.index",
         "rejected.jsonl",
         "features.json",
         "manifest.json",
@@ -166,7 +177,7 @@ def flip(path: Path, position: float) -> None:
     path.write_bytes(data)
 
 
-SHARD = "set-train.tfrecord-00001-of-00004"
+SHARD = "set-train.tfrecord-00001-of-00008"
 DAMAGES: dict[str, Callable[[Path, Path], object]] = {
     "no index": lambda folder, other: (folder / f"{SHARD}.index").unlink(),
     "no shard": lambda folder, other: (folder / SHARD).unlink(),
@@ -237,4 +248,32 @@ def test_a_killed_worker_is_told_in_one_line_and_the_rerun_completes(source, und
     wait_until(lambda: not workers_of(process.pid), 5, "the other workers end")
     done = halofeed(*arguments(source, tmp_path, 2))
     assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert all_bytes(folder) == undisturbed
+
+
+@needs_proc
+def test_a_worker_that_dies_before_it_begins_is_told_and_not_waited_for(source, tmp_path):
+    process = start(source, tmp_path, 2)
+    wait_until(lambda: workers_of(process.pid), 60, "a worker starts")
+    os.kill(workers_of(process.pid)[0], signal.SIGKILL)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1, errors
+    assert errors.startswith("halofeed convert: a worker ") and len(errors.splitlines()) == 1, errors
+    assert "run the same command again" in errors
+    wait_until(lambda: not workers_of(process.pid), 5, "the other workers end")
+
+
+@needs_proc
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_interrupted_run_says_so_and_the_rerun_completes(source, undisturbed, tmp_path, workers):
+    process = start(source, tmp_path, workers)
+    folder = tmp_path / "set/1.0.0"
+    wait_until(lambda: list(folder.glob(".incomplete/references*")), 60, "the plan is made")
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert errors.strip() == "halofeed: stopped; the same command goes on where this one ended"
+    wait_until(lambda: not workers_of(process.pid), 5, "the workers end")
+    run_convert(source, tmp_path, **OPTIONS)
     assert all_bytes(folder) == undisturbed

@@ -82,9 +82,9 @@ def test_first_folder_is_a_split_only_where_all_first_folders_are_named_so(
 @pytest.mark.parametrize(
     ("paths", "words"),
     [
-        (["train/hat/1.jpg", "hat/2.jpg"], ["train/hat/1.jpg", "hat/2.jpg", "split_folders"]),
+        (["train/hat/1.jpg", "hat/2.jpg"], ["train/hat/1.jpg", "hat/2.jpg", "--split-folders"]),
         (["train/1.jpg", "test/2.jpg"], ["test/2.jpg", "no class folder"]),
-        (["a/hat/1.jpg", "b/hat/2.jpg"], ["a/hat", "b/hat", "split_folders"]),
+        (["a/hat/1.jpg", "b/hat/2.jpg"], ["a/hat", "b/hat", "--split-folders"]),
         (["LICENSE"], ["no image file"]),
     ],
 )

@@ -1,0 +1,662 @@
+"""Is the report about the data set it is given: complete, self-contained, escaped, and the same every time?"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import html
+import io
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from halofeed.cli import _parser
+from halofeed.inspection import charts
+from halofeed.inspection.facts import Facts, padding_choices
+from halofeed.inspection.inspect import read_manifest
+from halofeed.inspection.markup import Markup, element, text
+from halofeed.inspection.report import write_report
+from halofeed.inspection.samples import Candidate, Picture, Sample, choose, find_candidates, load_sample
+from halofeed.inspection.verify import verify
+from halofeed.options import from_options
+from halofeed.prep.annotations.reference import Box, Reference
+from halofeed.prep.labels import LabelMap
+from halofeed.prep.picture import PictureConverter
+from halofeed.prep.recipe import Recipe
+from halofeed.prep.sources import LocalFiles
+from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.schemas.manifest import Manifest, Shard, Split
+from halofeed.schemas.partition import Partition
+from halofeed.schemas.tfexample import decode_example
+from halofeed.trainer.options import TrainOptions
+from tests.dataset_writer import Drawn, draw_examples, record_features, write_dataset
+
+SECTIONS = ["conversion", "samples", "labels", "boxes", "sizes", "pixels", "partitions", "recipe", "use"]
+VOID = {"img", "meta", "br"}
+
+
+DRAWN_BY_DEFAULT = draw_examples("detection", {"train": 14, "test": 4})
+
+
+class Page(HTMLParser):
+    """A page taken apart; refuses elements that are not closed in order."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.open: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[list[str], str]] = []
+        self.feed(source)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop()[0] == tag, tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(([given.get("id") or "" for _, given in self.open], data))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        """The attributes of every such element."""
+        return [given for name, given in self.elements if name == tag]
+
+    def words(self, section: str | None = None) -> str:
+        """The visible text, of one section or of all."""
+        return "".join(data for ids, data in self.texts if section is None or section in ids)
+
+
+def rows(source: str, section: str) -> list[list[str]]:
+    """The table rows of a section, as plain texts."""
+    start = source.index(f'<section id="{section}">')
+    part = source[start : source.index("</section>", start)]
+    return [
+        [html.unescape(re.sub("<[^>]*>", "", cell)) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+        for row in re.findall(r"<tr>(<td.*?)</tr>", part)
+    ]
+
+
+def make(folder: Path, task: str = "detection", **more: Any) -> Path:
+    shape = {key: more.pop(key) for key in ("shape", "dtype", "varied", "most_boxes") if key in more}
+    examples = draw_examples(task, {"train": 14, "test": 4}, **shape)
+    return write_dataset(folder / "tiny" / "1.0.0", examples, task=task, **more)
+
+
+def change(folder: Path, **values: Any) -> Manifest:
+    """Write the manifest anew with other values."""
+    manifest = dataclasses.replace(read_manifest(folder), **values)
+    (folder / "manifest.json").write_text(manifest.to_json())
+    return manifest
+
+
+def report(folder: Path, **more: Any) -> tuple[str, Page]:
+    source = write_report(folder, **more).read_text("utf-8")
+    return source, Page(source)
+
+
+def test_the_page_is_well_formed_loads_nothing_and_has_every_section_in_order(tmp_path: Path) -> None:
+    source, page = report(make(tmp_path))
+    assert [given["id"] for given in page.all("section")] == SECTIONS
+    assert source.startswith("<!doctype html>") and not page.all("script") and not page.all("link")
+    loaded = [given[key] for _, given in page.elements for key in ("src", "href", "srcset") if key in given]
+    assert loaded and all(str(where).startswith("data:image/") for where in loaded)
+    assert not re.search(r"https?:|@import|url\(", source)
+    assert "prefers-color-scheme: dark" in source and "@media print" in source
+    assert len([given for given in page.all("meta") if given.get("name") == "viewport"]) == 1
+
+
+def test_the_default_file_lies_beside_the_version_and_leaves_the_data_set_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make(tmp_path)
+    written = write_report(folder)
+    assert written == tmp_path / "tiny" / "1.0.0-report.html" and written.is_file()
+    assert verify(folder).ok
+    monkeypatch.chdir(folder)
+    assert write_report(".").resolve() == written.resolve()
+    assert sorted(path.name for path in written.parent.iterdir()) == ["1.0.0", "1.0.0-report.html"]
+
+
+def test_the_counts_are_the_manifests(tmp_path: Path) -> None:
+    refused = [
+        {"source": f"{n}.jpg", "split": "train", "stage": stage, "reason": reason, "detail": f"detail {n}"}
+        for n, (stage, reason) in enumerate(
+            [("decode", "file is truncated")] * 7 + [("selection", "no label")] * 2
+        )
+    ]
+    folder = make(tmp_path, rejected=refused)
+    source, page = report(folder)
+    manifest = read_manifest(folder)
+    assert (
+        "27 inputs gave 18 records; 7 could not be converted, and 2 were left out on purpose." in page.words()
+    )
+    assert "rejected7" in page.words()
+    parts = [
+        round(float(width)) for width in re.findall(r'<i class="\w+" style="width:([\d.]+)%', source)[:4]
+    ]
+    assert parts == [round(100 * count / 27) for count in (14, 4, 7, 2)]
+    splits = {row[0]: row[1:3] for row in rows(source, "conversion")}
+    assert splits == {"train": ["14", "2"], "test": ["4", "2"]}
+    conversion = page.words("conversion")
+    assert "7file is truncated decode0.jpg detail 0" in conversion and "and 3 more" in conversion
+    assert "Left out on purpose2no label selection7.jpg detail 7" in conversion
+    for label, name in manifest.labels.items():
+        counts = [
+            manifest.splits[split].statistics["labels"].get(str(label), 0) for split in ("train", "test")
+        ]
+        assert f"{name}{sum(counts)}{counts[0]}{counts[1]}" in page.words("labels")
+    boxes = {row[0]: row[1:] for row in rows(source, "boxes")}
+    for split, content in manifest.splits.items():
+        held = {int(value): count for value, count in content.statistics["boxes_per_image"].items()}
+        total = sum(value * count for value, count in held.items())
+        average = f"{total / content.records:.1f}"
+        assert boxes[split] == [str(total), average, str(max(held)), str(held.get(0, 0))]
+    drawn = [0 if example.boxes is None else len(example.boxes) for example in DRAWN_BY_DEFAULT]
+    assert f"{sum(drawn)} boxes, {np.mean(drawn):.1f} an image; " in page.words("boxes")
+    cut = Counter[str]()
+    for content in manifest.splits.values():
+        cut.update(content.statistics["cut"])
+    assert f"would cut {cut['boxes']} boxes of {cut['images']} images" in page.words("boxes")
+    assert "12.5 % of the stored pixels are padding" in page.words("sizes")
+    assert len(page.all("figure")) == len(page.all("img")) == 12
+
+
+def test_text_is_never_taken_for_html(tmp_path: Path) -> None:
+    evil = '<script>alert("1")</script>\'&\x1b[31m'
+    refused = [{"source": evil, "split": "train", "stage": "read", "reason": evil, "detail": evil}]
+
+    def alter(example: Drawn, features: dict[str, Any]) -> dict[str, Any]:
+        return {**features, "image/filename": evil.encode() + b"\xff"}
+
+    folder = make(tmp_path, rejected=refused, alter=alter)
+    change(
+        folder,
+        labels={1: evil, 2: "</style>", 5: '" onload="'},
+        recipe={"layout": evil, "resize": evil},
+        inputs={"images": evil, "source": evil, "count": 3},
+        software={evil: evil},
+    )
+    _, page = report(folder)
+    assert not page.all("script") and not any("onload" in given for _, given in page.elements)
+    shown = evil.replace("\x1b", "\\x1b")
+    for section in ("conversion", "samples", "labels", "recipe"):
+        assert shown in page.words(section), section
+    assert shown + "\\udcff" in page.words("samples")
+    assert text("<") == "&lt;" and text(Markup("<")) == "<" and element("b", None, "<") == "<b>&lt;</b>"
+
+
+def test_the_same_data_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    pages = []
+    for place in ("a", "b"):
+        monkeypatch.chdir(tmp_path / place)
+        pages.append(write_report("tiny/1.0.0").read_bytes())
+    assert pages[0] == pages[1]
+
+
+def test_missing_sources_are_said_with_the_cure(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    change(folder, inputs={"images": str(tmp_path / "gone"), "count": 18})
+    _, page = report(folder)
+    assert f"not at {tmp_path / 'gone'}" in page.words("samples")
+    assert f"halofeed report {folder} --source FOLDER" in page.words("samples")
+    (tmp_path / "elsewhere").mkdir()
+    _, page = report(folder, source=str(tmp_path / "elsewhere"))
+    assert page.words("samples").count("file cannot be read (No such file or directory)") == 12
+    with pytest.raises(UsageError, match="no such folder"):
+        write_report(folder, source=str(tmp_path / "never"))
+
+
+def test_a_source_that_changed_or_is_damaged_is_said(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    photos = tmp_path / "photos"
+    for number, example in enumerate(DRAWN_BY_DEFAULT):
+        (photos / example.key).parent.mkdir(parents=True, exist_ok=True)
+        if number % 2:
+            Image.fromarray(np.zeros((56, 96, 3), np.uint8)).save(photos / example.key, "PNG")
+        else:
+            (photos / example.key).write_bytes(b"\x89PNG\r\n\x1a\nnothing")
+    _, page = report(folder, source=str(photos), samples=18)
+    words = page.words("samples")
+    assert words.count("has changed since the conversion") == 9
+    assert words.count("the source picture cannot be shown: decode: ") == 9
+    assert len(page.all("img")) == 27
+
+
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("classification", {}),
+        ("classification", {"shape": (8, 12, 1), "encoding": "png"}),
+        ("detection", {"shape": (8, 12, 4), "encoding": "png"}),
+        ("detection", {"shape": (9, 7, 1), "dtype": "uint16"}),
+        ("classification", {"dtype": "uint16", "shape": (6, 6, 4)}),
+        ("classification", {"encoding": "jpeg", "varied": True, "shape": (130, 150, 3)}),
+        ("detection", {"encoding": "png", "varied": True, "masks": True, "shape": (40, 50, 3)}),
+        ("detection", {"most_boxes": 0}),
+        ("detection", {"most_boxes": 300, "shape": (200, 240, 3)}),
+    ],
+)
+def test_every_kind_of_data_set_has_its_report(tmp_path: Path, task: str, options: dict[str, Any]) -> None:
+    folder = make(tmp_path, task, **options)
+    source, page = report(folder, samples=6)
+    found = [given["id"] for given in page.all("section")]
+    assert found == [name for name in SECTIONS if name != "boxes" or task == "detection"]
+    manifest = read_manifest(folder)
+    assert manifest.fields[0].shape[-1] * 2 == len(rows(source, "pixels"))
+    for image in page.all("img"):
+        kind, _, data = str(image["src"]).partition(";base64,")
+        picture = Image.open(io.BytesIO(base64.b64decode(data)))
+        picture.load()
+        assert kind == f"data:image/{picture.format}".lower() and max(picture.size) <= 360
+    assert not re.search(r"\bnan\b|\binf\b|None", page.words())
+
+
+def test_an_empty_split_no_records_and_no_rejects_are_no_trouble(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    manifest = read_manifest(folder)
+    empty = Split(shards=(), statistics={})
+    change(folder, splits={**manifest.splits, "never": empty})
+    (folder / "rejected.jsonl").unlink()
+    source, page = report(folder)
+    assert ["never", "0", "0", "0 B", "–"] in rows(source, "conversion")
+    assert "Rejected" not in [words for _, words in page.texts]
+    change(folder, splits={"train": empty}, rejected={"decode: broken": 3})
+    _, page = report(folder)
+    assert "No record is shown." in page.words("samples") and "No pixels were counted." in page.words(
+        "pixels"
+    )
+    assert "3 could not be converted" in page.words("conversion")
+
+
+def test_thousands_of_classes_stay_readable(tmp_path: Path) -> None:
+    folder = make(tmp_path, "classification")
+    manifest = read_manifest(folder)
+    names = {label: f"class number {label}" for label in range(4000)}
+    counts = {str(label): 4000 - label for label in range(3990)}
+    train = manifest.splits["train"]
+    statistics = {**train.statistics, "labels": counts}
+    change(folder, labels=names, splits={"train": Split(shards=train.shards, statistics=statistics)})
+    source, page = report(folder, samples=0)
+    words = page.words("labels")
+    assert len(source) < 150_000 and "3,880 classes between them not shown" in words
+    assert (
+        "class number 04,000" in words and "class number 398911" in words and "class number 2000" not in words
+    )
+    assert "Never seen: class number 3990, class number 3991" in words
+
+
+def test_thumbnails_shrink_where_many_are_asked_for(tmp_path: Path) -> None:
+    examples = draw_examples("classification", {"train": 80}, shape=(380, 420, 3))
+    folder = write_dataset(tmp_path / "d" / "1.0.0", examples, task="classification")
+    for samples, side in ((3, 360), (80, 197)):
+        source, page = report(folder, samples=samples)
+        data = str(page.all("img")[0]["src"]).partition(",")[2]
+        assert max(Image.open(io.BytesIO(base64.b64decode(data))).size) == side
+        assert len(source) < 5_000_000, "random noise is the worst case"
+
+
+def test_wrong_use_is_refused_in_words(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    for output in (folder / "report.html", folder / "deeper" / "report.html"):
+        with pytest.raises(UsageError, match="lies in the version's folder"):
+            write_report(folder, output=output)
+    with pytest.raises(UsageError, match="is a folder; name a file"):
+        write_report(folder, output=tmp_path)
+    with pytest.raises(UsageError, match="expected 0 or more"):
+        write_report(folder, samples=-1)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_report(folder, output=tmp_path / "file" / "report.html")
+    with pytest.raises(UsageError, match="name the folder of a finished data set"):
+        write_report(tmp_path)
+    assert write_report(folder, output=tmp_path / "new" / "page.html").is_file()
+
+
+@pytest.mark.parametrize("damage", ["shard", "index", "cut", "rejects"])
+def test_a_damaged_data_set_is_refused_and_no_page_is_left(tmp_path: Path, damage: str) -> None:
+    folder = make(tmp_path)
+    shard = folder / "tiny-train.tfrecord-00000-of-00002"
+    data = bytearray(shard.read_bytes())
+    if damage == "shard":
+        data[len(data) // 2] ^= 1
+        shard.write_bytes(data)
+    elif damage == "cut":
+        shard.write_bytes(data[: len(data) // 2])
+    elif damage == "index":
+        (folder / (shard.name + ".index")).unlink()
+    else:
+        (folder / "rejected.jsonl").write_text('{"stage": 1}\n')
+    with pytest.raises(CorruptFileError, match=r"tiny-train|rejected\.jsonl: line 1"):
+        write_report(folder, samples=18)
+    assert [path.name for path in folder.parent.iterdir()] == ["1.0.0"]
+
+
+PADDED = {"resize": "keep-aspect", "min_dimension": 160, "max_dimension": 160, "pad": True}
+STRETCHED = {"resize": "fixed-shape", "height": 120, "width": 200}
+
+
+@pytest.mark.parametrize("sizing", [PADDED, STRETCHED], ids=["padded", "stretched"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_boxes_lie_on_their_objects_before_and_after_for_every_orientation(
+    tmp_path: Path, orientation: int, sizing: dict[str, Any]
+) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    pixels = np.full((90, 140, 3), 40, np.uint8)
+    pixels[16:48, 24:104] = (230, 30, 30)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels).save(photos / "one.jpg", quality=97, subsampling=0, exif=exif)
+    recipe = Recipe(layout="coco", encoding="png", **sizing)
+    stored_size = recipe.static_size() or (0, 0)
+    labels = LabelMap(entries=((1, "cat"),), first_id=1, where="here")
+    box = Box(label="cat", ymin=16, xmin=24, ymax=48, xmax=104)
+    reference = Reference(key="one.jpg", source="one.jpg", split="train", boxes=(box,))
+    converter = PictureConverter(recipe=recipe, task="detection", labels=labels)
+    record = converter.convert(reference, (photos / "one.jpg").read_bytes())
+    features = {
+        key: bytes(value[0]) if isinstance(value, list) and len(value) == 1 else value
+        for key, value in decode_example(record.example.to_bytes()).items()
+    }
+    drawn = Drawn(
+        key="one.jpg",
+        split="train",
+        pixels=np.zeros((*stored_size, 3), np.uint8),
+        unpadded=stored_size,
+        boxes=np.zeros((1, 4), np.float32),
+        classes=(1,),
+    )
+    folder = write_dataset(
+        tmp_path / "d" / "1.0.0", [drawn], task="detection", encoding="png", alter=lambda *_: features
+    )
+    manifest = read_manifest(folder)
+    (candidate,) = find_candidates(folder, manifest)
+    assert candidate.orientation == orientation and candidate.labels == (1,)
+    sample = load_sample(folder, manifest, (candidate, None), LocalFiles(photos), side=160)
+    assert sample.before is not None and sample.before.size == (90, 140)
+    np.testing.assert_allclose(sample.before.boxes[0] * [90, 140, 90, 140], [16, 24, 48, 104], atol=1e-3)
+    assert sample.stored.size == stored_size
+    assert min(sample.stored.content) == pytest.approx(103 / 160 if recipe.pad else 1, abs=0.01)
+    for picture in (sample.before, sample.stored):
+        assert_red_is_in_the_box(picture)
+    assert ("orientation applied" in sample.notes) == (orientation != 1)
+
+
+def assert_red_is_in_the_box(picture: Picture) -> None:
+    data = base64.b64decode(picture.uri.partition(",")[2])
+    shown = np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).astype(int)
+    red = shown[..., 0] - shown[..., 1] > 90
+    height, width = red.shape
+    found = [np.flatnonzero(red.any(axis=axis))[[0, -1]] + [0, 1] for axis in (1, 0)]
+    measured = np.array(
+        [found[0][0] / height, found[1][0] / width, found[0][1] / height, found[1][1] / width]
+    )
+    np.testing.assert_allclose(picture.boxes[0], measured, atol=1.6 / min(height, width))
+
+
+SHARD = Shard(file="f", records=0, bytes=0, crc32c=0, index_bytes=0, index_crc32c=0)
+CANDIDATE = st.builds(
+    Candidate,
+    split=st.sampled_from(["a", "b", "c"]),
+    number=st.just(0),
+    shard=st.just(SHARD),
+    row=st.just(0),
+    labels=st.lists(st.integers(0, 5), max_size=6).map(tuple),
+    padding=st.sampled_from([0.0, 0.3, 0.6]),
+    elongation=st.sampled_from([0.0, 1.5]),
+    orientation=st.sampled_from([1, 1, 1, 6, 8]),
+)
+
+
+@given(st.lists(CANDIDATE, max_size=30), st.integers(0, 14))
+def test_the_choice_is_distinct_reproducible_and_spread(found: list[Candidate], count: int) -> None:
+    found = [dataclasses.replace(item, number=number) for number, item in enumerate(found)]
+    chosen = choose(found, count, detection=True)
+    assert chosen == choose(list(found), count, detection=True)
+    numbers = [item.number for item, _ in chosen]
+    assert len(numbers) == len(set(numbers)) == min(count, len(found))
+    awkward = [reason for _, reason in chosen if reason]
+    assert len(awkward) <= count // 2 and [reason is None for _, reason in chosen] == sorted(
+        (reason is None for _, reason in chosen), reverse=True
+    )
+    if len(awkward) and count >= 2:
+        assert max(len(item.labels) for item in found) in [len(item.labels) for item, _ in chosen]
+    ordinary = Counter(item.split for item, reason in chosen if reason is None)
+    for split, shown in ordinary.items():
+        others = [name for name in ordinary if ordinary[name] < shown - 1]
+        for other in others:
+            left = [i for i in found if i.split == other and i.number not in numbers]
+            assert not left, (
+                f"{split} is shown {shown} times, {other} {ordinary[other]} times with more to show"
+            )
+
+
+def test_every_class_is_shown_where_there_is_room() -> None:
+    found = [
+        Candidate(
+            split="train",
+            number=number,
+            shard=SHARD,
+            row=number,
+            labels=(0,) if number < 500 else (number % 7,),
+            padding=0.0,
+            elongation=0.0,
+            orientation=1,
+        )
+        for number in range(520)
+    ]
+    chosen = choose(found, 7, detection=False)
+    assert {item.labels[0] for item, _ in chosen} == set(range(7))
+
+
+def test_every_split_is_shown_equally_often_however_large() -> None:
+    sizes = {"train": 100, "validation": 5, "test": 4}
+    found = [
+        Candidate(
+            split=split,
+            number=number,
+            shard=SHARD,
+            row=number,
+            labels=(number % 3,),
+            padding=0.0,
+            elongation=0.0,
+            orientation=1,
+        )
+        for split, size in sizes.items()
+        for number in range(size)
+    ]
+    chosen = choose(found, 9, detection=False)
+    assert Counter(item.split for item, _ in chosen) == {"train": 3, "validation": 3, "test": 3}
+
+
+@pytest.mark.parametrize("task", ["classification", "detection"])
+def test_the_commands_and_code_shown_work_as_they_stand(tmp_path: Path, task: str) -> None:
+    folder = make(tmp_path, task, shape=(32, 24, 3))
+    source, _ = report(folder)
+    part = source[source.index('<section id="use">') :]
+    load, train, mesh = (
+        html.unescape(code) for code in re.findall(r"<pre><code>(.*?)</code></pre>", part, re.S)
+    )
+    names: dict[str, Any] = {}
+    exec(load.rpartition("\n")[0], names)
+    assert f"[{len(names['batch']['image'])}, 32, 24, 3]" in load
+    command = shlex.split(train.replace("\\\n", " "))
+    assert command[:3] == ["halofeed", "train", str(folder)]
+    options = from_options(TrainOptions, _parser().parse_args(command[1:]))
+    assert options.parsed_partition() == Partition(cores_per_replica=4, dims={"image": (1, 4, 1, 1)})
+    compile(mesh, "mesh", "exec")
+
+
+def test_padding_is_counted_now_and_estimated_for_other_sizes(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    sizes = {"480x640": 3, "640x480": 1}
+    train = read_manifest(folder).splits["train"]
+    statistics = {**train.statistics, "source_sizes": sizes}
+    recipe = {"resize": "keep-aspect", "min_dimension": 300, "max_dimension": 400, "pad": True}
+    manifest = change(
+        folder, splits={"train": Split(shards=train.shards, statistics=statistics)}, recipe=recipe
+    )
+    choices = {name: (size, share) for name, size, share in padding_choices(Facts.of("x", manifest, {}))}
+    for name, size, share in (
+        ("as it is now", (8, 12), 1 / 8),
+        ("aspect kept within 400, padded to a square (--pad)", (400, 400), 0.25),
+    ):
+        assert choices[name][0] == size and choices[name][1] == pytest.approx(share)
+    assert not [name for name in choices if "the loader" in name], "that would be the square"
+
+
+@pytest.mark.parametrize("highest", [0, 1, 2, 3, 7, 10, 99, 101, 12345, 3e9])
+def test_axes_have_few_round_ticks_that_reach_far(highest: float) -> None:
+    ticks = charts.nice_ticks(highest)
+    assert ticks[0] == 0 and len(ticks) <= 6 and ticks[-1] <= highest
+    assert highest == 0 or ticks[-1] >= highest * 0.5
+
+
+@given(st.dictionaries(st.integers(0, 5000), st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=40))
+def test_a_histogram_draws_every_image_once(values: dict[int, tuple[int, int]]) -> None:
+    drawn = charts.histogram(values, unit="boxes", marker=(7, "limit"))
+    titles = [int(count.replace(",", "")) for count in re.findall(r"boxes: ([\d,]+)</title>", drawn)]
+    assert sum(titles) == sum(map(sum, values.values()))
+
+
+PROBE = """
+<script>
+addEventListener("load", () => {
+  const clash = (a, b) => a.width && b.width && a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1
+    && b.top < a.bottom - 1;
+  const check = (page) => {
+    let overlaps = [];
+    const named = ".bars, .row, .where, .split, .tiles div, .legend, .chips";
+    const groups = [...page.querySelectorAll(named)].map(g => [...g.children])
+      .concat([...page.querySelectorAll("svg.chart")].map(g => [...g.querySelectorAll("text")]));
+    for (const group of groups) for (let i = 0; i < group.length; i++) for (let j = i + 1; j < group.length; j++)
+      if (clash(group[i].getBoundingClientRect(), group[j].getBoundingClientRect()))
+        overlaps.push(group[i].textContent + " | " + group[j].textContent);
+    const images = [...page.images];
+    return {images: images.length, broken: images.filter(i => !i.naturalWidth).length, overlaps,
+      scroll: page.documentElement.scrollWidth, width: page.documentElement.clientWidth};
+  };
+  const found = [...document.querySelectorAll("iframe")].map(f => check(f.contentDocument));
+  document.body.innerHTML = "";
+  document.body.dataset.found = JSON.stringify(found);
+});
+</script>
+"""
+
+
+def browse(page: str, folder: Path) -> tuple[list[dict[str, Any]], str]:
+    """What headless Chromium finds of a page in frames as wide as a phone, a tablet and a desk's screen."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium here; install it to check the report in a browser")
+    frames = "".join(
+        f'<iframe width="{width}" height="4000" srcdoc="{html.escape(page)}"></iframe>'
+        for width in (375, 820, 1280)
+    )
+    file = folder / "probe.html"
+    file.write_text(f'<!doctype html><meta charset="utf-8"><body>{frames}{PROBE}</body>')
+    quiet = [
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--no-first-run",
+    ]
+    done = subprocess.run(
+        [chromium, "--headless", "--no-sandbox", "--disable-gpu", *quiet, f"--user-data-dir={folder / 'profile'}",
+         "--window-size=1400,4000", "--enable-logging=stderr", "--v=0", "--dump-dom", file.as_uri()],
+        capture_output=True, text=True, timeout=240, check=True,
+    )  # fmt: skip
+    found = re.search(r'data-found="(.*?)"', done.stdout)
+    assert found, done.stdout[:500] + done.stderr[-2000:]
+    return json.loads(html.unescape(found[1])), done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("task", "shape"), [("detection", (60, 90, 3)), ("classification", (64, 48, 4))])
+def test_a_browser_shows_every_picture_without_errors_overlaps_or_sideways_scrolling(
+    tmp_path: Path, task: str, shape: tuple[int, int, int]
+) -> None:
+    refused = [
+        {
+            "source": "x" * 300,
+            "split": "train",
+            "stage": "decode",
+            "reason": "broken " * 9,
+            "detail": "y" * 200,
+        }
+    ]
+    folder = make(tmp_path, task, shape=shape, encoding="png", most_boxes=30, rejected=refused)
+    manifest = read_manifest(folder)
+    long = {label: f"{name} with quite a long name" for label, name in manifest.labels.items()}
+    change(folder, labels=long)
+    source, _ = report(folder)
+    found, log = browse(source, tmp_path)
+    for frame in found:
+        assert frame["images"] == 12 and frame["broken"] == 0
+        assert frame["overlaps"] == []
+        assert frame["scroll"] <= frame["width"]
+    assert "CONSOLE" not in log, log
+    damaged = re.sub(r"(src=\"data:image/\w+;base64,.{40})", r"\1!!", source, count=1)
+    bad = '<p style="width:3000px">wide</p><script>console.error("loud")</script></body>'
+    found, log = browse(damaged.replace("</body>", bad), tmp_path)
+    assert [frame["broken"] for frame in found] == [1, 1, 1], "the check would see a damaged picture"
+    assert all(frame["scroll"] > frame["width"] for frame in found) and "CONSOLE" in log
+
+
+def test_real_photographs_are_shown_before_and_after(tmp_path: Path, test_data: Path) -> None:
+    photos = test_data / "detection" / "cards_voc"
+    names = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.[jJ][pP][gG]"))[:6]
+    recipe = Recipe(layout="voc", resize="keep-aspect", min_dimension=200, max_dimension=200, pad=True)
+    converter = PictureConverter(
+        recipe=recipe, task="detection", labels=LabelMap(entries=((1, "cat"),), first_id=1, where="here")
+    )
+    made: dict[str, dict[str, Any]] = {}
+    for name in names:
+        reference = Reference(key=name, source=name, split="train", boxes=())
+        record = converter.convert(reference, (photos / name).read_bytes())
+        decoded = decode_example(record.example.to_bytes())
+        made[name] = {
+            key: bytes(value[0]) if isinstance(value, list) and len(value) == 1 else value
+            for key, value in decoded.items()
+        }
+    drawn = [
+        Drawn(key=name, split="train", pixels=np.zeros((200, 200, 3), np.uint8), unpadded=(200, 200),
+              boxes=np.zeros((0, 4), np.float32))
+        for name in names
+    ]  # fmt: skip
+
+    def alter(example: Drawn, features: dict[str, Any]) -> dict[str, Any]:
+        return {**record_features(example, "detection", "raw"), **made[example.key]}
+
+    folder = write_dataset(tmp_path / "d" / "1.0.0", drawn, task="detection", alter=alter)
+    manifest = read_manifest(folder)
+    shown: list[Sample] = [
+        load_sample(folder, manifest, one, LocalFiles(photos), side=200)
+        for one in choose(find_candidates(folder, manifest), 6, detection=True)
+    ]
+    for sample in shown:
+        assert sample.before is not None
+        before, stored = (
+            np.asarray(Image.open(io.BytesIO(base64.b64decode(picture.uri.partition(",")[2]))).convert("RGB"))
+            for picture in (sample.before, sample.stored)
+        )
+        content = stored[: before.shape[0], : before.shape[1]].astype(int)
+        assert np.abs(content - before[: content.shape[0], : content.shape[1]]).mean() < 6, sample.source

@@ -1,0 +1,90 @@
+"""Conversion from and to s3://, on a real object store server at loopback."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from halofeed.demo import draw_data_set
+from halofeed.inspection.verify import verify
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A server with one empty bucket; gives boto3's client."""
+    boto3 = pytest.importorskip("boto3")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with (tmp_path / "server.log").open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            for _ in range(300):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                assert server.poll() is None, (tmp_path / "server.log").read_text()
+                time.sleep(0.1)
+            client = boto3.client("s3")
+            client.create_bucket(Bucket="bucket")
+            yield client
+        finally:
+            server.terminate()
+            server.wait(10)
+
+
+def convert(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command line, with small pictures and two shards."""
+    command = [sys.executable, "-m", "halofeed", "convert", "--layout", "coco", "--name", "shapes"]
+    command += ["--height", "32", "--width", "32", "--shards", "2", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_an_object_store_gives_and_takes_the_same_files_as_a_local_folder(store, tmp_path: Path) -> None:
+    draw_data_set(tmp_path / "source", 24)
+    for path in sorted((tmp_path / "source").rglob("*.*")):
+        store.upload_file(str(path), "bucket", f"source/{path.relative_to(tmp_path / 'source')}")
+    local = convert("--source", str(tmp_path / "source"), "--out", str(tmp_path / "local"))
+    assert local.returncode == 0, local.stderr
+    remote = convert("--source", "s3://bucket/source", "--out", "s3://bucket/out")
+    assert remote.returncode == 0, remote.stderr
+
+    listed = store.list_objects_v2(Bucket="bucket", Prefix="out/")["Contents"]
+    folder = tmp_path / "copy" / "shapes" / "1.0.0"
+    folder.mkdir(parents=True)
+    for entry in listed:
+        store.download_file("bucket", entry["Key"], str(folder / os.path.basename(entry["Key"])))
+    expected = tmp_path / "local" / "shapes" / "1.0.0"
+    assert {path.name for path in folder.iterdir()} == {path.name for path in expected.iterdir()}
+    for path in expected.iterdir():
+        if path.name != "manifest.json":
+            assert (folder / path.name).read_bytes() == path.read_bytes(), path.name
+    assert verify(folder).ok
+
+    again = convert("--source", "s3://bucket/source", "--out", "s3://bucket/out")
+    assert again.returncode == 0
+    assert "already converted" in again.stdout
+
+
+def test_an_empty_shard_is_refused_with_the_cure(store, tmp_path: Path) -> None:
+    draw_data_set(tmp_path / "source", 4)
+    done = convert("--source", str(tmp_path / "source"), "--out", "s3://bucket/out", "--shards", "40")
+    assert done.returncode == 1
+    assert "take fewer --shards" in done.stderr
