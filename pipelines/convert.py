@@ -18,7 +18,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from halofeed.pipelines.build import build
 from halofeed.pipelines.job import JobOptions, ShardJob
-from halofeed.pipelines.options import RunnerChoice, choose_runner
+from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
 from halofeed.pipelines.plan import Plan, Sources, make_plan, open_sources
 from halofeed.pipelines.progress import Bar, JobProgress, is_alive
 from halofeed.pipelines.storage import OutputFolder
@@ -53,6 +53,7 @@ def convert(
         JobError: the job failed; what it finished is kept.
     """
     choice = choose_runner(options, beam_arguments)
+    pipeline = new_pipeline(choice)
     FileSystems.set_options(choice.options)
     output = OutputFolder(options.folder)
     sources = open_sources(options)
@@ -70,7 +71,7 @@ def convert(
         output.withdraw()
         raise
     output.delete([MANIFEST])
-    _run(options, recipe, sources, plan, choice, show_progress)
+    _run(options, recipe, sources, plan, choice, pipeline, show_progress)
     manifest = Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
     return Conversion(manifest=manifest, folder=options.folder, was_there=False)
 
@@ -108,6 +109,7 @@ def _run(
     sources: Sources,
     plan: Plan,
     choice: RunnerChoice,
+    pipeline: beam.Pipeline,
     show_progress: bool,
 ) -> None:
     folder = tempfile.mkdtemp(prefix="halofeed-progress-") if choice.local else None
@@ -134,7 +136,6 @@ def _run(
 
     def run() -> None:
         with _quiet_logging():
-            pipeline = beam.Pipeline(runner=choice.runner, options=choice.options)
             build(pipeline, job, plan.reference_files)
             pipeline.run().wait_until_finish()
 

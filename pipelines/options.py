@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shlex
 import sys
@@ -9,9 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.runners.runner import create_runner
 
 from halofeed.pipelines.job import JobOptions
+from halofeed.schemas.errors import UsageError
 
 CORES_PER_WORKER = 4
 """Decoding releases Python's lock, so that one process keeps several cores busy; see docs/decisions.md."""
@@ -37,16 +42,17 @@ def available_cores() -> int:
 
 
 def choose_runner(job: JobOptions, beam_arguments: Sequence[str]) -> RunnerChoice:
-    """The runner that the user names after `--`, or this machine's cores.
+    """The runner that the user names after `--`, or this machine's cores; UsageError where Beam knows it not.
 
     The local runner is Beam's FnApiRunner by name: its DirectRunner first tries to fetch a Prism binary from
     the network. One worker runs in this process; several are processes of their own.
     """
-    options = PipelineOptions(list(beam_arguments))
+    options = _parse(beam_arguments)
     named = options.view_as(StandardOptions).runner
     cores = available_cores()
-    if named and named not in ("DirectRunner", "FnApiRunner"):
-        return RunnerChoice(local=False, runner=named, options=options, threads=job.threads or 2, workers=0)
+    if named and named.lower() not in ("directrunner", "fnapirunner"):
+        runner = _find_runner(named)
+        return RunnerChoice(local=False, runner=runner, options=options, threads=job.threads or 2, workers=0)
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
@@ -63,3 +69,34 @@ def choose_runner(job: JobOptions, beam_arguments: Sequence[str]) -> RunnerChoic
         threads=threads,
         workers=workers,
     )
+
+
+def new_pipeline(choice: RunnerChoice) -> beam.Pipeline:
+    """An empty pipeline; UsageError where the runner lacks an option that it needs."""
+    try:
+        return beam.Pipeline(runner=choice.runner, options=choice.options)
+    except ValueError as error:
+        raise UsageError(f"after --, {error}") from error
+
+
+def _parse(beam_arguments: Sequence[str]) -> PipelineOptions:
+    """Beam's options; UsageError in place of its parser's way of printing and leaving."""
+    if any(argument.startswith("--direct_num_workers") for argument in beam_arguments):
+        raise UsageError("--direct_num_workers: say --workers, before the --")
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            options = PipelineOptions(list(beam_arguments))
+            options.get_all_options()
+    except SystemExit as stop:
+        lines = printed.getvalue().strip().splitlines()
+        reason = lines[-1].partition("error: ")[2] if lines else ""
+        raise UsageError(f"after --, Beam's options: {reason or 'not understood'}") from stop
+    return options
+
+
+def _find_runner(name: str) -> Any:
+    try:
+        return create_runner(name)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise UsageError(f"--runner={name}: {error}") from error

@@ -75,7 +75,7 @@ def bin_side(side: int) -> int:
     """A side length rounded to 5 significant bits, so that few distinct sizes are kept.
 
     >>> bin_side(1), bin_side(31), bin_side(533), bin_side(4032)
-    (1, 31, 528, 4096)
+    (1, 31, 544, 4096)
     """
     step = 1 << max(0, side.bit_length() - 5)
     return (side + step // 2) // step * step
