@@ -201,8 +201,10 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     options, recipe = from_options(JobOptions, parsed), from_options(Recipe, parsed)
     with _installed("convert", "apache_beam"), _unlogged():
         from halofeed.pipelines.convert import convert
+    from halofeed.pipelines.memory import keep_freed_memory
     from halofeed.pipelines.summary import summary
 
+    keep_freed_memory()
     done = convert(options, recipe, beam_arguments)
     print(summary(done))
     return 0

@@ -121,7 +121,9 @@ def source_sizes(facts: Facts) -> dict[tuple[int, int], int]:
 def padding_choices(facts: Facts) -> list[tuple[str, tuple[int, int], float]]:
     """What padding costs: (name, stored (height, width), share of its pixels), counted now, then estimates."""
     height, width = facts.image.shape[:2]
-    stored, filled = facts.records * height * width, facts.total.get("pixels", {}).get("count", 0)
+    padding = facts.total.get("padding", {})
+    filled = padding.get("stored_pixels", 0) - padding.get("padded_pixels", 0)
+    stored = facts.records * height * width
     choices = [("as it is now", (height, width), 1 - filled / stored if stored else 0.0)]
     binned = source_sizes(facts)
     if not binned:

@@ -422,11 +422,18 @@ def _records(
 ) -> Iterator[tuple[int, memoryview | CorruptFileError]]:
     """Each record's offset, and its data or what is wrong; by the index where there is one, else one by one."""
     if index is not None:
-        for offset in index.offsets.tolist():
+        frame = HEADER_BYTES + FOOTER_BYTES
+        for number, (offset, length) in enumerate(
+            zip(index.offsets.tolist(), index.lengths.tolist(), strict=True)
+        ):
             try:
                 yield offset, check_record(view, offset, file)
             except HalofeedError as error:
-                yield offset, CorruptFileError(str(error))
+                cut_off = len(index) - number - 1 if offset + length + frame > len(view) else 0
+                also = f"; the {cut_off:,} records after it are missing too" if cut_off else ""
+                yield offset, CorruptFileError(f"{error}{also}")
+                if cut_off:
+                    return
         return
     offset = 0
     while offset < len(view):

@@ -222,6 +222,11 @@ class Loader:
         """
         from halofeed.loader.mesh import mesh_specs, place_batch
 
+        if not isinstance(partition, Partition | Mapping):
+            raise UsageError(
+                f"partition: expected a Partition or a PartitionSpec per key, got {partition!r}; "
+                "Partition.parse reads 'image=1,4,1,1'"
+            )
         spec = _with_batch(self._assembler.spec, self.batch_size)
         if text := [name for name, array in spec.items() if array.dtype.hasobject]:
             raise UsageError(

@@ -20,7 +20,7 @@ from halofeed.schemas.tfexample import Decoded
 
 _JPEG_COLOURS = {1: "GRAY", 3: "RGB"}
 _PNG_ORDERS = {3: cv2.COLOR_BGR2RGB, 4: cv2.COLOR_BGRA2RGBA}
-_CURE = "run `halofeed verify` on the data set, and convert it again"
+_CURE = "run `halofeed verify` on the data set, and the same `halofeed convert` with --overwrite"
 
 
 def array_dtype(field: Field) -> np.dtype[Any]:

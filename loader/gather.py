@@ -29,7 +29,7 @@ VERIFY = {
 MAX_OPEN_SHARDS = 256
 """A mapped shard costs a file descriptor, of which a process often may have only 1,024."""
 
-_CURE = "run the same `halofeed convert` again to make it anew, or copy the data set again"
+_CURE = "run the same `halofeed convert` with --overwrite to make it anew, or copy the data set again"
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -49,7 +49,7 @@ def read_manifest(folder: Path) -> Manifest:
                 f"{folder}: holds versions, not a data set; name one: {', '.join(str(folder / v) for v in versions)}"
             )
         if any(folder.glob("*.tfrecord-*")) or any(folder.glob(".incomplete")):
-            cure = "it is missing, so the conversion has not finished; run the same command again"
+            cure = "it is missing, so the conversion has not finished; run the same `halofeed convert` again"
             raise ManifestError(str(file), [("commit mark", cure)])
         raise UsageError(f"{folder}: no {MANIFEST} in it; name the folder that `halofeed convert` wrote")
     return Manifest.from_json(file.read_bytes(), str(file))

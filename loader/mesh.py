@@ -103,6 +103,8 @@ def place_batch(
         raise PartitionError(
             f"spec of {unknown[0]!r}: the batch has no such key; it has {', '.join(sorted(shapes))}"
         )
+    for key, spec in specs.items():
+        _check_axes(key, spec, mesh)
     whole = PartitionSpec()  # type: ignore[no-untyped-call]
     shardings = {key: NamedSharding(mesh, specs.get(key, whole)) for key in shapes}
     for key, sharding in shardings.items():
@@ -156,6 +158,15 @@ def _slab_of(array: np.ndarray[Any, Any], start: int, rows: int) -> Callable[[An
         return array[(slice(first - start, last - start), *index[1:])]
 
     return slab
+
+
+def _check_axes(key: str, spec: PartitionSpec, mesh: Mesh) -> None:
+    for names in spec:
+        for name in names if isinstance(names, tuple) else (names,):
+            if name is not None and name not in mesh.shape:
+                raise PartitionError(
+                    f"{key}: the mesh has no axis {name!r}; it has {', '.join(map(str, mesh.shape))}"
+                )
 
 
 def _check_divides(key: str, shape: tuple[int, ...], sharding: NamedSharding) -> None:

@@ -163,7 +163,7 @@ class Sampler:
         """
         steps = self.steps
         if step < 0 or (steps is not None and step >= steps):
-            whole = f" to {(steps or 0) - 1} ({self.num_epochs} epochs of {self.records} records)"
+            whole = f" to {(steps or 0) - 1} (epochs: {self.num_epochs}, of {self.records} records)"
             raise UsageError(f"step {step}: expected 0{' and more' if steps is None else whole}")
         first = step * self.batch_size
         places = np.arange(first + start, first + stop, dtype=np.int64)

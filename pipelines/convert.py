@@ -24,7 +24,7 @@ from halofeed.pipelines.progress import Bar, JobProgress, is_alive
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.recipe import Recipe
 from halofeed.schemas.errors import HalofeedError, JobError, UsageError
-from halofeed.schemas.layout import MANIFEST
+from halofeed.schemas.layout import MANIFEST, index_file
 from halofeed.schemas.manifest import Manifest
 
 _OWN_ERROR = re.compile(r"halofeed\.schemas\.errors\.\w+: (.*)")
@@ -61,8 +61,9 @@ def convert(
     if output.exists(MANIFEST) and not options.overwrite:
         manifest = Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
         _check_same(options, recipe, sources, manifest)
-        output.sweep()
-        return Conversion(manifest=manifest, folder=options.folder, was_there=True)
+        if _is_whole(output, manifest):
+            output.sweep()
+            return Conversion(manifest=manifest, folder=options.folder, was_there=True)
     try:
         output.make()
         output.sweep()
@@ -74,6 +75,16 @@ def convert(
     _run(options, recipe, sources, plan, choice, pipeline, show_progress)
     manifest = Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
     return Conversion(manifest=manifest, folder=options.folder, was_there=False)
+
+
+def _is_whole(output: OutputFolder, manifest: Manifest) -> bool:
+    """Whether every shard and index is there in its size; where one is not, the job makes it anew."""
+    sizes = output.sizes()
+    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    return all(
+        sizes.get(shard.file) == shard.bytes and sizes.get(index_file(shard.file)) == shard.index_bytes
+        for shard in shards
+    )
 
 
 def _check_apart(options: JobOptions, sources: Sources) -> None:

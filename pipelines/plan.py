@@ -88,6 +88,7 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
     """
     layout = find_layout(recipe.layout)
     layout.check_task(recipe.task)
+    layout.check_masks(recipe.masks)
     totals = _Totals()
     files: list[str] = []
     lines: list[str] = []

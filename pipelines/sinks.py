@@ -96,7 +96,9 @@ def write_shard(
     Returns:
         whether the shard was written; False where it was there already.
     """
-    ordered = sorted(references, key=lambda text: (example_id(reference_from_json(text).key), text))
+    parsed = [(text, reference_from_json(text)) for text in references]
+    parsed.sort(key=lambda pair: (example_id(pair[1].key), pair[0]))
+    ordered = [text for text, _ in parsed]
     output = OutputFolder(job.folder)
     name = job.shard_file(key)
     finished = _finished_index(job, key, ordered, sources, executor, output)
@@ -105,8 +107,8 @@ def write_shard(
         return False
     converter = PictureConverter(recipe=job.recipe, task=job.task, labels=job.labels)
     outcomes = map_ordered(
-        lambda text: _convert(reference_from_json(text), sources, converter),
-        ordered,
+        lambda pair: _convert(pair[1], sources, converter),
+        parsed,
         executor,
         job.threads + 2,
     )

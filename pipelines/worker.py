@@ -8,10 +8,12 @@ import logging
 import os
 import sys
 
+from halofeed.pipelines.memory import keep_freed_memory
 from halofeed.pipelines.progress import end_with
 
 if __name__ == "__main__":
     end_with(int(sys.argv[1]))
+    keep_freed_memory()
     logging.disable(logging.CRITICAL)
     from apache_beam.io.filesystems import FileSystems
     from apache_beam.options.pipeline_options import PipelineOptions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -84,16 +85,7 @@ class PictureConverter:
 
     def plan(self, source_size: tuple[int, int]) -> ResizePlan:
         """The sizes of a picture whose displayed (height, width) is `source_size`."""
-        recipe = self.recipe
-        options = {
-            "fixed-shape": {"height": recipe.height, "width": recipe.width},
-            "keep-aspect": {
-                "min_dimension": recipe.min_dimension,
-                "max_dimension": recipe.max_dimension,
-                "pad": recipe.pad,
-            },
-        }
-        return resizer(recipe.resize)(source_size, **options.get(recipe.resize, {}))
+        return _plan(self.recipe, source_size)
 
     def needed_size(self, height: int, width: int) -> tuple[int, int]:
         """The least size at which a picture of this displayed size may be decoded: twice the resized one.
@@ -137,8 +129,8 @@ class PictureConverter:
             features["image/key/sha256"] = hashlib.sha256(encoded).hexdigest().encode()
         facts = Facts(
             pixel_sums=sum_pixels(pixels[: plan.resized_size[0], : plan.resized_size[1]]),
-            stored_pixels=plan.output_size[0] * plan.output_size[1],
             stored_size=plan.output_size,
+            picture_size=plan.resized_size,
             source_size=plan.source_size,
             labels=[],
             boxes=None,
@@ -195,6 +187,19 @@ class PictureConverter:
         facts.labels.extend(ids)
         facts.boxes = len(kept)
         facts.box_counts = placed.counts
+
+
+@lru_cache(maxsize=4096)
+def _plan(recipe: Recipe, source_size: tuple[int, int]) -> ResizePlan:
+    options = {
+        "fixed-shape": {"height": recipe.height, "width": recipe.width},
+        "keep-aspect": {
+            "min_dimension": recipe.min_dimension,
+            "max_dimension": recipe.max_dimension,
+            "pad": recipe.pad,
+        },
+    }
+    return resizer(recipe.resize)(source_size, **options.get(recipe.resize, {}))
 
 
 def _box_features(placed: PlacedBoxes) -> dict[str, NDArray[Any]]:

@@ -33,8 +33,16 @@ def is_hidden(path: str) -> bool:
     return any(part.startswith(".") or part == "__MACOSX" for part in path.split("/"))
 
 
+def _leads_back(folder: str) -> bool:
+    """Whether a folder is a symbolic link to one in which it lies itself: following it would never end."""
+    if not os.path.islink(folder):
+        return False
+    target, above = os.path.realpath(folder), os.path.realpath(os.path.dirname(folder))
+    return os.path.commonpath([target, above]) == target
+
+
 class LocalFiles:
-    """The files below a local folder."""
+    """The files below a local folder; symbolic links are followed, but not in circles."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = str(root)
@@ -45,12 +53,17 @@ class LocalFiles:
     def sizes(self) -> Mapping[str, int]:
         if self._sizes is None:
             found = {}
-            for folder, _, names in os.walk(self.root, followlinks=True):
+            for folder, folders, names in os.walk(self.root, followlinks=True):
+                folders[:] = [name for name in folders if not _leads_back(os.path.join(folder, name))]
                 for name in names:
                     full = os.path.join(folder, name)
                     path = os.path.relpath(full, self.root).replace(os.sep, "/")
-                    if not is_hidden(path) and os.path.isfile(full):
+                    if is_hidden(path):
+                        continue
+                    if os.path.isfile(full):
                         found[path] = os.path.getsize(full)
+                    elif os.path.islink(full):
+                        found[path] = 0  # leads nowhere: reading it says so, and it is listed as rejected
             self._sizes = dict(sorted(found.items()))
         return self._sizes
 

@@ -103,7 +103,7 @@ class ShardIndex:
         Raises:
             CorruptFileError: names `where` and says how to mend it.
         """
-        cure = "run the same `halofeed convert` again to make it anew"
+        cure = "run the same `halofeed convert` with --overwrite to make it anew"
         if len(data) < len(MAGIC) + 12 or data[: len(MAGIC)] != MAGIC:
             raise CorruptFileError(
                 f"{where}: not a halofeed index (no {MAGIC.decode()} at its beginning); {cure}"

@@ -79,10 +79,11 @@ class Partition:
 
     def __post_init__(self) -> None:
         cores = self.cores_per_replica
-        if cores not in CORES_PER_REPLICA or isinstance(cores, bool):
+        if isinstance(cores, bool | float) or cores not in CORES_PER_REPLICA:
             raise PartitionError(
                 f"cores_per_replica: expected one of {', '.join(map(str, CORES_PER_REPLICA))}, got {cores!r}"
             )
+        object.__setattr__(self, "cores_per_replica", int(cores))  # NumPy's integers know no bit_length
         if not isinstance(self.dims, Mapping):
             raise PartitionError(
                 f"dims: expected a dictionary from key to dims, got {self.dims!r}; write "
@@ -217,7 +218,7 @@ class Partition:
         if device_count % cores:
             raise PartitionError(
                 f"cores_per_replica {cores}: expected a divisor of the {device_count} devices; use "
-                f"{' or '.join(map(str, nearest(device_count, cores)))} of them"
+                f"{device_count // cores * cores} of them, or other cores per replica"
             )
         return device_count // cores
 

@@ -272,8 +272,8 @@ def _facts(example: Drawn) -> Facts:
     unpadded = np.ascontiguousarray(example.pixels[: example.unpadded[0], : example.unpadded[1]])
     return Facts(
         pixel_sums=sum_pixels(unpadded),
-        stored_pixels=height * width,
         stored_size=(height, width),
+        picture_size=example.unpadded,
         source_size=(SOURCE_SCALE * example.unpadded[0], SOURCE_SCALE * example.unpadded[1]),
         labels=list(example.classes) if example.boxes is not None else [example.label or 0],
         boxes=None if example.boxes is None else len(example.boxes),

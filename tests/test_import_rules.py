@@ -29,7 +29,7 @@ MAY_IMPORT_PARTS = {
 MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "schemas": {"numpy": ANYWHERE, "google_crc32c": ANYWHERE},
     "prep": {"numpy": ANYWHERE, "PIL": ANYWHERE, "cv2": ANYWHERE, "simplejpeg": ANYWHERE},
-    "pipelines": {"numpy": ANYWHERE, "apache_beam": ANYWHERE},
+    "pipelines": {"numpy": ANYWHERE, "cv2": ANYWHERE, "apache_beam": ANYWHERE},
     "loader": {
         "numpy": ANYWHERE,
         "cv2": ANYWHERE,

@@ -38,6 +38,7 @@ LAYOUTS: dict[str, Layout] = {
             summary="COCO instances JSON",
             list_references=coco.list_references,
             list_labels=coco.list_labels,
+            has_masks=True,
         ),
         Layout(
             name="voc",

@@ -55,6 +55,7 @@ class Layout:
             AnnotationsError.
         list_labels: (annotations, annotation_file) to the class names in the layout's own order, where it has
             one.
+        has_masks: whether its annotations can hold a mask of each object.
     """
 
     name: str
@@ -62,6 +63,12 @@ class Layout:
     summary: str
     list_references: Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Iterator[Reference]]
     list_labels: Callable[[SourceFiles, str | None], tuple[str, ...]] | None = None
+    has_masks: bool = False
+
+    def check_masks(self, masks: bool) -> None:
+        """Refuse masks of a layout whose annotations hold none."""
+        if masks and not self.has_masks:
+            raise UsageError(f"--masks: layout {self.name} holds no masks; leave it out")
 
     def check_task(self, task: str | None) -> None:
         """Refuse a task that this layout's annotations cannot serve."""

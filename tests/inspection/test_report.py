@@ -509,7 +509,8 @@ def test_padding_is_counted_now_and_estimated_for_other_sizes(tmp_path: Path) ->
     folder = make(tmp_path)
     sizes = {"480x640": 3, "640x480": 1}
     train = read_manifest(folder).splits["train"]
-    statistics = {**train.statistics, "source_sizes": sizes}
+    sampled = {**train.statistics["pixels"], "count": 1}  # pixels may be sampled: they say nothing of padding
+    statistics = {**train.statistics, "source_sizes": sizes, "pixels": sampled}
     recipe = {"resize": "keep-aspect", "min_dimension": 300, "max_dimension": 400, "pad": True}
     manifest = change(
         folder, splits={"train": Split(shards=train.shards, statistics=statistics)}, recipe=recipe

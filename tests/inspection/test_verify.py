@@ -103,6 +103,13 @@ def test_every_truncation_is_found_and_its_file_named(copied: Path, cut: int) ->
         path.write_bytes(data)
 
 
+def test_a_shard_that_ends_early_is_one_problem_not_one_a_record(copied: Path) -> None:
+    path = max(copied.glob("*.tfrecord-*[0-9]"), key=lambda found: found.stat().st_size)
+    path.write_bytes(path.read_bytes()[:5])
+    found = [problem for problem in verify(copied).problems if problem.record is not None]
+    assert len(found) == 1 and "records after it are missing too" in found[0].message
+
+
 def test_every_missing_file_is_named(copied: Path) -> None:
     for path in sorted(copied.iterdir()):
         data = path.read_bytes()

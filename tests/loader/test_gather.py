@@ -128,7 +128,7 @@ def test_a_folder_of_versions_lists_them(folder):
 
 def test_an_unfinished_conversion_says_how_to_finish_it(folder):
     (folder / "manifest.json").unlink()
-    with pytest.raises(ManifestError, match=r"(?s)not finished.*same command again"):
+    with pytest.raises(ManifestError, match=r"(?s)not finished.*same `halofeed convert` again"):
         Loader(folder, batch_size=1)
 
 

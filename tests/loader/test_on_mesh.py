@@ -87,3 +87,21 @@ def test_what_does_not_fit_is_refused_before_a_record_is_read(folder):
         loader.on_mesh(make_mesh(2), Partition(cores_per_replica=4, dims={"image": [1, 4, 1, 1]}))
     with pytest.raises(UsageError, match="source is text"):
         Loader(folder, batch_size=8, include=["source"]).on_mesh(make_mesh(1), Partition())
+
+
+@pytest.mark.parametrize(
+    ("partition", "error", "message"),
+    [
+        (
+            {"image": PartitionSpec("rows")},
+            PartitionError,
+            "image: the mesh has no axis 'rows'; it has replica",
+        ),
+        ({"image": PartitionSpec(("replica", "rows"))}, PartitionError, "no axis 'rows'"),
+        ("image=1,4,1,1", UsageError, "Partition.parse reads"),
+        (None, UsageError, "expected a Partition"),
+    ],
+)
+def test_a_wrong_partition_is_refused_in_words(folder, partition, error, message):
+    with pytest.raises(error, match=message):
+        next(Loader(folder, **OPTIONS).on_mesh(make_mesh(4), partition))

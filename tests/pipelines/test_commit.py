@@ -160,3 +160,12 @@ def test_a_named_annotation_file_may_lie_beside_the_output(tmp_path, monkeypatch
         done = run_convert("labels.csv", "out", layout="csv")
         assert done.was_there == was_there and done.manifest.splits["train"].records == 6
     assert not done.manifest.rejected
+
+
+@pytest.mark.parametrize("suffix", ["", ".index"])
+def test_a_shard_or_index_that_went_missing_is_made_again(source, tmp_path, suffix):
+    folder = Path(run_convert(source, tmp_path / "out", **OPTIONS).folder)
+    before = all_bytes(folder)
+    (folder / f"set-train.tfrecord-00001-of-00002{suffix}").unlink()
+    assert not run_convert(source, tmp_path / "out", **OPTIONS).was_there
+    assert all_bytes(folder) == before

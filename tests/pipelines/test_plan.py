@@ -201,3 +201,7 @@ def test_a_class_whose_name_is_no_utf8_is_refused_by_name(tmp_path):
     except OSError:
         pytest.skip("this file system holds UTF-8 names only")
     fails_and_writes_nothing(AnnotationsError, "UTF-8", tmp_path / "src", tmp_path / "out", **FOLDERS)
+
+
+def test_masks_of_a_layout_without_masks_are_refused(source, tmp_path):
+    fails_and_writes_nothing(UsageError, "holds no masks", source, tmp_path / "out", masks=True, **FOLDERS)

@@ -190,8 +190,14 @@ def test_cores_must_fit_the_system_and_divide_it() -> None:
     assert Partition(cores_per_replica=4).replicas(8) == 2
     with pytest.raises(PartitionError, match="--virtual-devices 8"):
         Partition(cores_per_replica=8).replicas(1)
-    with pytest.raises(PartitionError, match="use 4 or 8 of them"):
+    with pytest.raises(PartitionError, match="use 4 of them"):
         Partition(cores_per_replica=4).replicas(6)
+
+
+def test_numpy_counts_are_taken_and_fractions_refused() -> None:
+    assert core_axes(Partition(cores_per_replica=np.int64(4)).cores_per_replica) == ("core0", "core1")
+    with pytest.raises(PartitionError, match=r"got 4\.0"):
+        Partition(cores_per_replica=4.0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
