@@ -1,0 +1,77 @@
+"""What is known of a volume before its voxels are read: its grid in the patient, and what was found odd about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Shape = tuple[int, int, int]
+Triple = tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Grid:
+    """Where the voxels of a volume lie.
+
+    Args:
+        shape: (depth, height, width).
+        affine: float64 [4, 4], voxel (depth, height, width, 1) at its centre to millimetres (right, anterior,
+            superior, 1).
+    """
+
+    shape: Shape
+    affine: NDArray[np.float64]
+
+    @property
+    def spacing_mm(self) -> Triple:
+        """The distance between neighbours along depth, height and width."""
+        depth, height, width = np.linalg.norm(self.affine[:3, :3], axis=0).tolist()
+        return depth, height, width
+
+    def to_mm(self, voxels: NDArray[Any]) -> NDArray[np.float64]:
+        """Points [..., 3] in voxels as points in millimetres."""
+        return np.asarray(voxels, np.float64) @ self.affine[:3, :3].T + self.affine[:3, 3]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing about a scan that users need to know; the manifest counts findings by name.
+
+    Args:
+        name: the same words for the same thing, e.g. "gantry tilt".
+        treatment: "corrected": the voxels or the grid were changed for it; "noted": nothing was changed.
+        detail: the figures, and what was done; nothing that identifies the patient.
+    """
+
+    name: str
+    treatment: Literal["corrected", "noted"]
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scan:
+    """A volume whose header was read and found sound.
+
+    Args:
+        grid: as stored, in any orientation.
+        channels: 1, or the number of the fourth axis.
+        dtype: of the array that `read` gives: the smallest that holds every rescaled value exactly.
+        unit: "HU" where the values are Hounsfield units for certain, else "".
+        modality: "CT", "MR" ..., or "" where the file does not say.
+        findings: what was corrected or is worth knowing, in a fixed order.
+        files: the source files read, relative paths in sorted order.
+        read: the voxels [depth, height, width, channel]; SourceError where the pixel data is damaged.
+    """
+
+    grid: Grid
+    channels: int
+    dtype: str
+    unit: str
+    modality: str
+    findings: tuple[Finding, ...]
+    files: tuple[str, ...]
+    read: Callable[[], NDArray[Any]]
