@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -72,6 +72,26 @@ class Scan:
     dtype: str
     unit: str
     modality: str
+    findings: tuple[Finding, ...]
+    files: tuple[str, ...]
+    read: Callable[[], NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Mask:
+    """A label volume whose header was read and found sound.
+
+    Args:
+        grid: as stored, in any orientation.
+        names: the class names by value, where the file itself gives them (DICOM SEG, RTSTRUCT); else empty.
+        findings: as of a `Scan`.
+        files: the source files read, relative paths in sorted order.
+        read: the class values [depth, height, width], uint8, uint16 or int32, whichever is the smallest that holds
+            them; 0 is the background. SourceError where a value is not a whole number.
+    """
+
+    grid: Grid
+    names: Mapping[int, str]
     findings: tuple[Finding, ...]
     files: tuple[str, ...]
     read: Callable[[], NDArray[Any]]
