@@ -11,6 +11,7 @@ from typing import Any
 
 from halofeed import __version__
 from halofeed.prep.annotations.reference import Box, Reference
+from halofeed.prep.annotations.volume_files import common_folder
 from halofeed.prep.labels import LabelMap
 from halofeed.prep.recipe import Recipe, option
 from halofeed.schemas.errors import UsageError
@@ -137,22 +138,34 @@ class ShardKey:
 
 
 def reference_to_json(reference: Reference) -> str:
-    """A reference as text; equal references give equal text."""
-    document = {key: value for key, value in vars(reference).items() if value is not None and key != "boxes"}
+    """A reference as text; equal references give equal text. What a reference does not have is left out.
+
+    The members of a series all lie in one folder, which is written once, before their names.
+    """
+    document = {key: value for key, value in vars(reference).items() if value not in (None, ())}
     if reference.boxes is not None:
         document["boxes"] = [
             {name: value for name, value in vars(box).items() if value is not None and value is not False}
             for box in reference.boxes
         ]
+    if reference.members:
+        folder = common_folder(reference.members)
+        folder = "" if folder == "." else f"{folder}/"
+        document["members"] = [folder, *(path[len(folder) :] for path in reference.members)]
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 
 def reference_from_json(text: str) -> Reference:
     """The reference of a text."""
     document = json.loads(text)
-    for name in ("problem", "declared_size"):
+    for name in ("problem", "declared_size", "channels"):
         if name in document:
             document[name] = tuple(document[name])
     if "boxes" in document:
         document["boxes"] = tuple(Box(**box) for box in document["boxes"])
+    if "class_masks" in document:
+        document["class_masks"] = tuple((name, path) for name, path in document["class_masks"])
+    if "members" in document:
+        folder, *names = document["members"]
+        document["members"] = tuple(folder + name for name in names)
     return Reference(**document)

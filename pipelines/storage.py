@@ -44,11 +44,18 @@ class RemoteFiles:
         return self._sizes
 
     def read(self, path: str) -> bytes:
+        with self._open(path) as stream:
+            return bytes(stream.read())
+
+    def head(self, path: str, size: int) -> bytes:
+        with self._open(path) as stream:
+            return bytes(stream.read(size))
+
+    def _open(self, path: str) -> Any:
         full = f"{self.root}/{path}"
         if not FileSystems.exists(full):
             raise SourceError("read", "file cannot be read", "no such file")
-        with FileSystems.open(full, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
-            return bytes(stream.read())
+        return FileSystems.open(full, compression_type=CompressionTypes.UNCOMPRESSED)
 
 
 def source_files(root: str) -> SourceFiles:

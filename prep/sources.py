@@ -23,6 +23,9 @@ class SourceFiles(Protocol):
     def read(self, path: str) -> bytes:
         """The bytes of one file, by its relative path; SourceError of stage `read` if that fails."""
 
+    def head(self, path: str, size: int) -> bytes:
+        """The first bytes of one file, all of them where it is shorter; SourceError as `read`."""
+
 
 def is_hidden(path: str) -> bool:
     """Whether a relative path is one that tools leave behind: .git, .DS_Store, ._file, __MACOSX.
@@ -70,5 +73,12 @@ class LocalFiles:
     def read(self, path: str) -> bytes:
         try:
             return Path(self.root, path).read_bytes()
+        except OSError as error:
+            raise SourceError("read", "file cannot be read", error.strerror or str(error)) from error
+
+    def head(self, path: str, size: int) -> bytes:
+        try:
+            with Path(self.root, path).open("rb") as stream:
+                return stream.read(size)
         except OSError as error:
             raise SourceError("read", "file cannot be read", error.strerror or str(error)) from error

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from halofeed.prep.annotations import coco, folders, table, voc
+from halofeed.prep.annotations import (
+    class_masks,
+    coco,
+    dicom,
+    folders,
+    lits,
+    msd,
+    nnunet,
+    pairs,
+    table,
+    voc,
+)
 from halofeed.prep.annotations.layout import Layout, LayoutOptions
 from halofeed.prep.annotations.reference import Box, Reference
 from halofeed.schemas.errors import UsageError
 
 __all__ = ["LAYOUTS", "Box", "Layout", "LayoutOptions", "Reference", "find_layout"]
 
-_BOTH = ("classification", "detection")
+_SEGMENTATION = ("segmentation",)
+_ALL = ("classification", "detection", "segmentation")
 
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout
@@ -22,13 +34,13 @@ LAYOUTS: dict[str, Layout] = {
         ),
         Layout(
             name="csv",
-            tasks=_BOTH,
-            summary="a table: filename,class[,split,group], or one box a row in pixels",
+            tasks=_ALL,
+            summary="a table: filename,class[,split,group], one box a row in pixels, or id,image,label",
             list_references=table.list_csv_references,
         ),
         Layout(
             name="jsonl",
-            tasks=_BOTH,
+            tasks=_ALL,
             summary="the table of csv, one JSON object a line",
             list_references=table.list_jsonl_references,
         ),
@@ -45,6 +57,48 @@ LAYOUTS: dict[str, Layout] = {
             tasks=("detection",),
             summary="Pascal VOC XML, with ImageSets/Main or beside the images",
             list_references=voc.list_references,
+        ),
+        Layout(
+            name="pairs",
+            tasks=_SEGMENTATION,
+            summary="volumes or pictures with a label file each: images/a with labels/a, a with a_seg, or by patterns",
+            list_references=pairs.list_references,
+        ),
+        Layout(
+            name="msd",
+            tasks=_SEGMENTATION,
+            summary="Medical Segmentation Decathlon: dataset.json, imagesTr, labelsTr, imagesTs",
+            list_references=msd.list_references,
+            label_values=msd.label_values,
+            channel_names=msd.channel_names,
+        ),
+        Layout(
+            name="nnunet",
+            tasks=_SEGMENTATION,
+            summary="nnU-Net raw, version 2: dataset.json, imagesTr/CASE_0000, labelsTr/CASE, imagesTs",
+            list_references=nnunet.list_references,
+            label_values=nnunet.label_values,
+            channel_names=nnunet.channel_names,
+        ),
+        Layout(
+            name="lits",
+            tasks=_SEGMENTATION,
+            summary="LiTS names: volume-N with segmentation-N, test-volume-N",
+            list_references=lits.list_references,
+            label_values=lits.label_values,
+        ),
+        Layout(
+            name="class-masks",
+            tasks=_SEGMENTATION,
+            summary="one mask per class: s0001/ct with s0001/segmentations/liver, or by patterns",
+            list_references=class_masks.list_references,
+            label_values=class_masks.label_values,
+        ),
+        Layout(
+            name="dicom",
+            tasks=_SEGMENTATION,
+            summary="DICOM series in folders, each with a SEG, an RTSTRUCT or a NIfTI mask, or with none",
+            list_references=dicom.list_references,
         ),
     )
 }

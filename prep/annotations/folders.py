@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from halofeed.prep.annotations.images import is_document_name, is_image_name
 from halofeed.prep.annotations.layout import LayoutOptions, is_split_name
+from halofeed.prep.annotations.names import is_document_name, is_image_name
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError

@@ -1,44 +1,15 @@
-"""Which of the source files an annotation means, and which files are images at all."""
+"""Which of the source files an annotation means."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from posixpath import splitext
 
+from halofeed.prep.annotations.names import IMAGE_EXTENSIONS, is_image_name
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError
-
-IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif")
-_TEXT_EXTENSIONS = (
-    *(".txt", ".md", ".rst", ".html", ".htm", ".pdf", ".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".xml"),
-    *(".yaml", ".yml", ".toml", ".pbtxt", ".log", ".py", ".sh", ".ipynb"),
-)
-_DOCUMENT_NAME = re.compile(
-    r"(.*[-_.])?(licen[sc]es?|readme|copying|notice|authors|changelog|_?source|citation)([-_.].*)?|thumbs\.db|desktop\.ini",
-    re.IGNORECASE,
-)
-
-
-def is_image_name(path: str) -> bool:
-    """Whether a file's extension is one of an image, in upper or lower case.
-
-    >>> is_image_name("a/b.JPG"), is_image_name("a/b.dcm"), is_image_name("a/b")
-    (True, False, False)
-    """
-    return splitext(path)[1].lower() in IMAGE_EXTENSIONS
-
-
-def is_document_name(path: str) -> bool:
-    """Whether a file's name says that it cannot be an image: a licence, a read-me, text or a table.
-
-    >>> [is_document_name(path) for path in ("LICENSE", "x__LICENSE-MIT", "labels.csv", "0001", "a.heic")]
-    [True, True, True, False, False]
-    """
-    name = path.rpartition("/")[2]
-    return splitext(name)[1].lower() in _TEXT_EXTENSIONS or _DOCUMENT_NAME.fullmatch(name) is not None
 
 
 def _fold_extension(name: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from halofeed.prep.annotations.reference import Box, Reference
 from halofeed.prep.sources import SourceFiles
@@ -23,12 +23,21 @@ class LayoutOptions:
     """How to read the annotations; each option is for the layouts that its line names.
 
     Args:
-        task: "classification" or "detection"; None: what the annotations hold.
+        task: "classification", "detection" or "segmentation"; None: what the annotations hold.
         box_origin: VOC: the number of the first pixel. 1 (VOC's own rule, both ends inclusive) turns xmin
             into xmin - 1; 0 takes the numbers as they stand.
         image_sets: VOC: the lists of ImageSets/Main to follow; (): train, val and test where they are there.
         masks: COCO: carry the segmentation of each object.
-        split_folders: class folders: whether the first folder is a split; None: decided by the names.
+        split_folders: class folders, pairs, class-masks, lits and dicom: whether the first folder is a split;
+            None: decided by the names.
+        image_pattern: pairs and class-masks: the images' paths, such as "images/{id}.nii.gz"; see `patterns`.
+        label_pattern: pairs, class-masks and dicom: the labels' paths, such as "labels/{id}.nii.gz".
+        classes: class-masks: the classes to take, in the order of their values from 1; (): all, by name.
+        missing_masks: what becomes of an image without label where nothing says that it has none: "refuse", or
+            "prediction" to keep it for prediction.
+        missing_classes: class-masks: what becomes of a scan that lacks the mask of a class: "refuse", or
+            "empty" to take the class for absent in it.
+        salt: DICOM: mixed into the hashes that stand for patients and series.
     """
 
     task: str | None = None
@@ -36,10 +45,22 @@ class LayoutOptions:
     image_sets: tuple[str, ...] = ()
     masks: bool = False
     split_folders: bool | None = None
+    image_pattern: str | None = None
+    label_pattern: str | None = None
+    classes: tuple[str, ...] = ()
+    missing_masks: str = "refuse"
+    missing_classes: str = "refuse"
+    salt: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if self.box_origin not in (0, 1):
             raise UsageError(f"box_origin: expected 0 or 1, got {self.box_origin!r}")
+        if self.missing_masks not in ("refuse", "prediction"):
+            raise UsageError(f"missing_masks: expected refuse or prediction, got {self.missing_masks!r}")
+        if self.missing_classes not in ("refuse", "empty"):
+            raise UsageError(f"missing_classes: expected refuse or empty, got {self.missing_classes!r}")
+        if len(set(self.classes)) < len(self.classes) or "" in self.classes:
+            raise UsageError(f"classes: expected different names, got {','.join(self.classes)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +77,10 @@ class Layout:
         list_labels: (annotations, annotation_file) to the class names in the layout's own order, where it has
             one.
         has_masks: whether its annotations can hold a mask of each object.
+        label_values: segmentation: (annotations, images, annotation_file, options) to the class name of each value
+            of a label volume, as the layout gives it; 0 is the background, named or not.
+        channel_names: segmentation: (annotations, annotation_file) to the names of an image's channels, such as
+            ("CT",), as the layout gives them.
     """
 
     name: str
@@ -64,6 +89,10 @@ class Layout:
     list_references: Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Iterator[Reference]]
     list_labels: Callable[[SourceFiles, str | None], tuple[str, ...]] | None = None
     has_masks: bool = False
+    label_values: (
+        Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Mapping[int, str]] | None
+    ) = None
+    channel_names: Callable[[SourceFiles, str | None], tuple[str, ...]] | None = None
 
     def check_masks(self, masks: bool) -> None:
         """Refuse masks of a layout whose annotations hold none."""

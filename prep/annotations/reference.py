@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from halofeed.prep.annotations.volume_files import files_of
+
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
@@ -31,10 +33,11 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """One source image, before a byte of it is read.
+    """One source image or scan, before its pixels are read.
 
     Args:
-        source: its path below the images' root, with '/'.
+        source: its path below the images' root, with '/'; of a .hdr/.img pair the header's; of a DICOM series
+            its folder, with `#` and a hash where the folder holds several.
         key: the original id, kept in `image/key/source`: an integer of the annotations, or `source`.
         split: as the source names it; "train" where it names none.
         group: what must not be divided by a split (patient, scene); None: the image itself.
@@ -43,6 +46,11 @@ class Reference:
         declared_size: (height, width) that the annotations claim, before any EXIF orientation is applied
             or after it: a converter compares both.
         problem: (stage, reason, detail) of a fault found in the annotations; such an input is rejected.
+        channels: segmentation: the files of the further channels on the same grid, in order.
+        mask: segmentation: the file of the labels: a volume, a mask PNG, a DICOM SEG or RTSTRUCT; None without
+            `class_masks` as well: an example for prediction only.
+        class_masks: segmentation: (class name, file) where each class has a mask of its own.
+        members: the files of a DICOM series, sorted; () for an image that `source` itself names.
     """
 
     source: str
@@ -53,3 +61,24 @@ class Reference:
     boxes: tuple[Box, ...] | None = None
     declared_size: tuple[int, int] | None = None
     problem: tuple[str, str, str] | None = None
+    channels: tuple[str, ...] = ()
+    mask: str | None = None
+    class_masks: tuple[tuple[str, str], ...] = ()
+    members: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Every file that must be read for this example, each once: the image's first, then the labels'.
+
+        >>> Reference(source="ct.hdr", key="ct.hdr", mask="seg.nii.gz").paths
+        ('ct.hdr', 'ct.img', 'seg.nii.gz')
+        """
+        masks = [path for _, path in self.class_masks] + ([self.mask] if self.mask is not None else [])
+        image = self.members or files_of(self.source)
+        more = [file for path in (*self.channels, *masks) for file in files_of(path)]
+        return tuple(dict.fromkeys([*image, *more]))
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether a segmentation example has labels; one without is for prediction only."""
+        return self.mask is not None or bool(self.class_masks)

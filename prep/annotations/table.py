@@ -1,13 +1,10 @@
-"""How tables are read: CSV and JSONL with one image or one box a row."""
+"""How tables of classes and boxes are read: CSV and JSONL with one image or one box a row."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+from halofeed.prep.annotations import segmentation_table
 from halofeed.prep.annotations.images import ImageIndex
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
@@ -16,33 +13,22 @@ from halofeed.prep.annotations.layout import (
     in_order,
     number,
     problem_of,
-    read_whole,
     split_in_file_name,
 )
 from halofeed.prep.annotations.reference import Box, Reference
+from halofeed.prep.annotations.rows import Columns, Row, Table, read_csv_tables, read_jsonl_tables
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError
 
 IMAGE_COLUMNS = ("filename", "class")
 BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
+COLUMNS = Columns(
+    required=IMAGE_COLUMNS,
+    together=BOX_COLUMNS,
+    expected=f"{','.join(IMAGE_COLUMNS)} for one image a row, with {','.join(BOX_COLUMNS)} for one box a row; "
+    "image,label need --task segmentation",
+)
 _FLAGS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One row of a table: where it stands, its cells by column, and what is wrong with its form."""
-
-    file: str
-    line: int
-    cells: dict[str, str]
-    fault: str = ""
-
-    @property
-    def place(self) -> str:
-        return f"{self.file}:{self.line}"
-
-    def cell(self, column: str) -> str:
-        return self.cells.get(column, "")
 
 
 def list_csv_references(
@@ -59,8 +45,10 @@ def list_csv_references(
     Raises:
         AnnotationsError: if columns are missing, or one image has two classes, splits, groups or ids.
     """
-    names = _table_files(annotations, annotation_file, (".csv", ".tsv"))
-    tables = [read_csv(name, read_whole(annotations, name)) for name in names]
+    if options.task == "segmentation":
+        yield from segmentation_table.list_csv_references(annotations, images, annotation_file, options)
+        return
+    tables = read_csv_tables(annotations, annotation_file, COLUMNS)
     yield from _references(tables, images, annotation_file is not None, options)
 
 
@@ -68,109 +56,11 @@ def list_jsonl_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[Reference]:
     """Every image of the JSONL file or files: one object a line, with the keys of the CSV columns."""
-    names = _table_files(annotations, annotation_file, (".jsonl", ".ndjson"))
-    tables = [read_jsonl(name, read_whole(annotations, name)) for name in names]
+    if options.task == "segmentation":
+        yield from segmentation_table.list_jsonl_references(annotations, images, annotation_file, options)
+        return
+    tables = read_jsonl_tables(annotations, annotation_file, COLUMNS)
     yield from _references(tables, images, annotation_file is not None, options)
-
-
-def _table_files(
-    annotations: SourceFiles, annotation_file: str | None, extensions: tuple[str, ...]
-) -> list[str]:
-    if annotation_file is not None:
-        return [annotation_file]
-    for extension in extensions:
-        found = [path for path in annotations.sizes() if "/" not in path and path.lower().endswith(extension)]
-        if found:
-            return found
-    raise AnnotationsError(
-        f"{annotations.root}: no {' or '.join(extensions)} file lies straight in it; name the table itself"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """All rows of one file; `columns` is what its header, or any of its objects, names."""
-
-    file: str
-    columns: tuple[str, ...]
-    rows: tuple[Row, ...]
-
-
-def _decode(name: str, data: bytes) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise AnnotationsError(
-            f"{name}: expected UTF-8 text, byte {error.start} is 0x{data[error.start]:02x}; save it as UTF-8"
-        ) from error
-
-
-def read_csv(name: str, data: bytes) -> Table:
-    """The rows of a CSV file; a row with too few or too many cells keeps that as its fault."""
-    reader = csv.reader(io.StringIO(_decode(name, data), newline=""), delimiter=_delimiter(name, data))
-    columns: tuple[str, ...] | None = None
-    rows = []
-    try:
-        for cells in reader:
-            if not any(cell.strip() for cell in cells):
-                continue
-            if columns is None:
-                columns = _check_columns(name, [cell.strip().lower() for cell in cells])
-                continue
-            fault = "" if len(cells) == len(columns) else f"{len(cells)} cells under {len(columns)} columns"
-            by_column = {column: cell.strip() for column, cell in zip(columns, cells, strict=False)}
-            rows.append(Row(file=name, line=reader.line_num, cells=by_column, fault=fault))
-    except csv.Error as error:
-        raise AnnotationsError(f"{name}:{reader.line_num}: not readable as CSV: {error}") from error
-    return Table(file=name, columns=columns or _check_columns(name, []), rows=tuple(rows))
-
-
-def _delimiter(name: str, data: bytes) -> str:
-    header = next((line for line in _decode(name, data).splitlines() if line.strip()), "")
-    for delimiter in (",", ";", "\t"):
-        cells = {cell.strip().lower() for cell in next(csv.reader([header], delimiter=delimiter), [])}
-        if cells.issuperset(IMAGE_COLUMNS):
-            return delimiter
-    return ","
-
-
-def _check_columns(name: str, columns: Sequence[str]) -> tuple[str, ...]:
-    missing = [column for column in IMAGE_COLUMNS if column not in columns]
-    boxes = [column for column in BOX_COLUMNS if column in columns]
-    if boxes:
-        missing += [column for column in BOX_COLUMNS if column not in columns]
-    twice = sorted({column for column in columns if column and columns.count(column) > 1})
-    if missing or twice:
-        fault = f"no column {', '.join(missing)}" if missing else f"column {', '.join(twice)} comes twice"
-        raise AnnotationsError(
-            f"{name}: {fault}; found {', '.join(columns) or 'nothing'}; expected "
-            f"{','.join(IMAGE_COLUMNS)} for one image a row, with {','.join(BOX_COLUMNS)} for one box a row"
-        )
-    return tuple(columns)
-
-
-def read_jsonl(name: str, data: bytes) -> Table:
-    """The rows of a JSONL file; absent keys and null are empty cells."""
-    rows = []
-    columns: dict[str, None] = {}
-    for line, text in enumerate(_decode(name, data).split("\n"), start=1):
-        if not text.strip():
-            continue
-        try:
-            entry = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise AnnotationsError(f"{name}:{line}: expected one JSON object a line: {error}") from error
-        if not isinstance(entry, dict):
-            raise AnnotationsError(f"{name}:{line}: expected a JSON object, got {type(entry).__name__}")
-        columns.update(dict.fromkeys(entry))
-        rows.append(Row(file=name, line=line, cells={key: _cell(value) for key, value in entry.items()}))
-    return Table(file=name, columns=_check_columns(name, list(columns)), rows=tuple(rows))
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return value.strip() if isinstance(value, str) else json.dumps(value)
 
 
 def _references(

@@ -1,0 +1,278 @@
+"""How folders of DICOM series are read, and which mask belongs to which series."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from halofeed.prep.annotations.layout import LayoutOptions, in_order
+from halofeed.prep.annotations.pairing import (
+    NEITHER,
+    NO_IMAGE,
+    Key,
+    Label,
+    find_split_folder,
+    label_of,
+    pair_up,
+    split_at,
+)
+from halofeed.prep.annotations.patterns import compile_pattern
+from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.annotations.volume_files import (
+    DICOM_EXTENSIONS,
+    FolderIndex,
+    Problem,
+    common_folder,
+    extension_of,
+    folder_of,
+    is_scan_name,
+    is_volume_name,
+    missing_part,
+    stem_of,
+    whole_scans,
+)
+from halofeed.prep.sources import SourceFiles
+from halofeed.schemas.errors import AnnotationsError, SourceError
+
+if TYPE_CHECKING:
+    from halofeed.prep.volume_readers.dicom_series import Apart
+
+MASK_KINDS = ("segmentation", "label map segmentation", "structure set")
+_SEVERAL: Problem = ("annotation", "label fits several series", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundSeries:
+    """One series of a folder, by the name under which a data set knows it.
+
+    Args:
+        source: the folder that holds its files ("." is the root), with `#` and a hash where that holds several.
+        folder: that folder.
+        members: the files, sorted as paths.
+        group: the hash of the patient.
+        key: the hash of its UID, and the hash of its frame of reference.
+        what: a few words for messages.
+        problem: a damaged file in its folder may be one of its slices.
+    """
+
+    source: str
+    folder: str
+    members: tuple[str, ...]
+    group: str | None
+    key: str | None
+    frame_of_reference: str | None
+    what: str
+    problem: Problem | None = None
+
+
+def list_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """Every DICOM series below the folder with its mask, and every other file that is no document.
+
+    Series are told apart by what the headers say, never by names. A group is the salted hash of the patient's id.
+    The mask of a series is
+
+    1. a SEG or RTSTRUCT that refers to it; one that refers to no series is that of the only series in its frame
+       of reference;
+    2. with a label pattern, the NIfTI file that it gives with {id} for the series' folder; without one, a NIfTI
+       file in the series' folder or the one above it, if that leaves only one series; else one whose name, without
+       extension, is that of the series' folder.
+
+    Where no series has a mask, all are for prediction only. A folder called train, val, test, ... is the split.
+
+    Raises:
+        AnnotationsError: if there is no DICOM series.
+    """
+    if annotation_file is not None:
+        raise AnnotationsError(
+            f"{annotation_file}: a folder of series needs no annotation file; or say --layout csv"
+        )
+    paths = FolderIndex(images).below(".")
+    scans = list(whole_scans(paths))
+    found, apart = _group(images, [path for path in paths if not is_scan_name(path)], options)
+    if not found:
+        kinds = ", ".join(
+            f"{count} x {kind}" for kind, count in sorted(Counter(one.kind for one in apart).items())
+        )
+        raise AnnotationsError(f"{images.root}: no DICOM series lies below it; found {kinds or 'no file'}")
+    folders = [series.folder.split("/") if series.folder != "." else [] for series in found]
+    place = find_split_folder(folders, options.split_folders, images.root)
+    listed = [
+        ((series.source,), _reference(series, split_at(path, place)))
+        for series, path in zip(found, folders, strict=True)
+    ]
+    masks = [path for path in scans if is_volume_name(path)]
+    labels = [(_series_of(one, found), label_of(one.path)) for one in apart if one.kind in MASK_KINDS]
+    labels += _nifti_labels(masks, found, images, options)
+    fitting, unfit = _sort_labels(labels)
+    yield from in_order(
+        [
+            *pair_up(listed, fitting, options.missing_masks, lambda key: not fitting),
+            *unfit,
+            *_others(apart, found),
+            *(
+                Reference(source=path, key=path, problem=NEITHER)
+                for path in scans
+                if not is_volume_name(path)
+            ),
+        ]
+    )
+
+
+def find_series(index: FolderIndex, source: str, options: LayoutOptions) -> FoundSeries:
+    """The series that a table means by a folder, or by a folder with `#` and the hash of one of its series.
+
+    Raises:
+        SourceError: there is none, there are several, or a file beside it is damaged.
+    """
+    below = index.below(source)
+    marked = not below
+    if marked:
+        below = index.below(source.rpartition("#")[0])
+    found, apart = _group(index.files, [path for path in below if not is_scan_name(path)], options)
+    chosen = [series for series in found if series.source == source] if marked else found
+    if not chosen:
+        kinds = ", ".join(
+            f"{count} x {kind}" for kind, count in sorted(Counter(one.kind for one in apart).items())
+        )
+        kinds = ", ".join(series.source for series in found[:8]) or kinds
+        raise SourceError(
+            "annotation", "folder holds no such DICOM series", f"{source}: found {kinds or 'no file'}"
+        )
+    if len(chosen) > 1:
+        listed = ", ".join(f"{series.source} ({series.what})" for series in chosen[:8])
+        raise SourceError("annotation", "folder holds several DICOM series", f"write one of {listed}")
+    if chosen[0].problem is not None:
+        raise SourceError(*chosen[0].problem)
+    return chosen[0]
+
+
+def _group(
+    images: SourceFiles, paths: Sequence[str], options: LayoutOptions
+) -> tuple[list[FoundSeries], list[Apart]]:
+    from halofeed.prep.volume_readers.dicom_series import group_series
+    from halofeed.prep.volume_readers.series_policy import SeriesPolicy
+
+    series, apart = group_series(images, paths, SeriesPolicy(salt=options.salt))
+    damaged: dict[str, str] = {}
+    for one in apart:
+        if _is_damaged(one):
+            damaged.setdefault(folder_of(one.path), one.path)
+    folders = [common_folder(stack.members) for stack in series]
+    counts = Counter(folders)
+    found = []
+    for stack, folder in zip(series, folders, strict=True):
+        beside = next(
+            (damaged[name] for name in sorted(set(map(folder_of, stack.members))) if name in damaged), None
+        )
+        rows, columns = stack.size
+        found.append(
+            FoundSeries(
+                source=folder if counts[folder] == 1 else f"{folder}#{stack.key}",
+                folder=folder,
+                members=tuple(sorted(stack.members)),
+                group=stack.group,
+                key=stack.series,
+                frame_of_reference=stack.frame_of_reference,
+                what=f"{stack.modality or 'DICOM'}, {stack.slices} of {rows} x {columns}",
+                problem=None if beside is None else ("read", "damaged file among the slices", beside),
+            )
+        )
+    return sorted(found, key=lambda one: one.source), list(apart)
+
+
+def _is_damaged(one: Apart) -> bool:
+    """Whether a file may be a slice that cannot be read."""
+    named = extension_of(one.path).lower() in DICOM_EXTENSIONS
+    return one.kind == "damaged" or (one.kind == "not DICOM" and named)
+
+
+def _reference(series: FoundSeries, split: str) -> Reference:
+    return Reference(
+        source=series.source,
+        key=series.source,
+        split=split,
+        group=series.group,
+        members=series.members,
+        problem=series.problem,
+    )
+
+
+def _fitting(found: Iterable[FoundSeries], fits: Callable[[FoundSeries], bool]) -> list[str]:
+    return [series.source for series in found if fits(series)]
+
+
+def _series_of(one: Apart, found: Sequence[FoundSeries]) -> list[str]:
+    """The series that a SEG or RTSTRUCT was drawn on."""
+    if one.refers_to:
+        return _fitting(found, lambda series: series.key in one.refers_to)
+    if one.frame_of_reference is None:
+        return []
+    return _fitting(found, lambda series: series.frame_of_reference == one.frame_of_reference)
+
+
+def _nifti_labels(
+    masks: Sequence[str], found: Sequence[FoundSeries], images: SourceFiles, options: LayoutOptions
+) -> list[tuple[list[str], Label]]:
+    """Each NIfTI file as a label, with the series that it may belong to."""
+    paths = images.sizes()
+    pattern = None
+    if options.label_pattern is not None:
+        pattern = compile_pattern(options.label_pattern, "label_pattern", ("id",))
+    labels = []
+    for path in masks:
+        if pattern is not None:
+            values = pattern.match(path)
+            fits = [] if values is None else _fitting(found, _is_in(values.get("id", ".")))
+        else:
+            fits = _by_place(path, found)
+        labels.append((fits, label_of(path, missing_part(path, paths))))
+    return labels
+
+
+def _is_in(folder: str) -> Callable[[FoundSeries], bool]:
+    return lambda series: series.folder == folder
+
+
+def _by_place(path: str, found: Sequence[FoundSeries]) -> list[str]:
+    """The series that a NIfTI file belongs to by its folder, then by its name."""
+    beside = _fitting(found, _is_in(folder_of(path)))
+    beside = beside or _fitting(
+        found, lambda series: series.folder != "." and folder_of(series.folder) == folder_of(path)
+    )
+    if len(beside) == 1:
+        return beside
+    named = _fitting(found, lambda series: series.folder.rpartition("/")[2] == stem_of(path))
+    return named or beside
+
+
+def _sort_labels(
+    labels: Iterable[tuple[list[str], Label]],
+) -> tuple[list[tuple[Key, Label]], list[Reference]]:
+    """The labels of one series each, and a problem for each of the others."""
+    fitting: list[tuple[Key, Label]] = []
+    unfit = []
+    for sources, label in labels:
+        if len(sources) == 1:
+            fitting.append(((sources[0],), label))
+        else:
+            stage, reason, _ = _SEVERAL if sources else NO_IMAGE
+            problem = label.problem or (stage, reason, ", ".join(sources[:3]))
+            unfit.append(Reference(source=label.path, key=label.path, problem=problem))
+    return fitting, unfit
+
+
+def _others(apart: Iterable[Apart], found: Iterable[FoundSeries]) -> Iterator[Reference]:
+    """What is said of files that are neither slices nor masks; a damaged one is named by the series beside it."""
+    named = {series.problem[2] for series in found if series.problem is not None}
+    folders = {folder_of(path) for path in named}
+    for one in apart:
+        if one.kind in MASK_KINDS or (_is_damaged(one) and folder_of(one.path) in folders):
+            continue
+        problem = ("selection", "file is no slice of a volume", one.kind)
+        if _is_damaged(one) and one.error is not None:
+            problem = (one.error.stage, one.error.reason, one.error.detail)
+        yield Reference(source=one.path, key=one.path, problem=problem)

@@ -1,0 +1,116 @@
+"""How images and labels that were found one by one come together, and what becomes of those left over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from halofeed.prep.annotations.layout import in_order, is_split_name
+from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.annotations.volume_files import Problem
+from halofeed.schemas.errors import AnnotationsError
+
+Key = tuple[str, ...]
+NO_LABEL: Problem = ("selection", "image has no label", "")
+NO_IMAGE: Problem = ("annotation", "label has no image", "")
+NEITHER: Problem = ("selection", "file is neither image nor label by its name", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """The label of one example: its files as a Reference has them, or what is wrong with it."""
+
+    path: str
+    mask: str | None = None
+    class_masks: tuple[tuple[str, str], ...] = ()
+    problem: Problem | None = None
+
+
+def label_of(path: str, problem: Problem | None = None) -> Label:
+    """The label that is one file."""
+    return Label(path=path, mask=path, problem=problem)
+
+
+def pair_up(
+    images: Iterable[tuple[Key, Reference]],
+    labels: Iterable[tuple[Key, Label]],
+    missing_masks: str,
+    has_no_label: Callable[[Key], bool] = lambda key: False,
+) -> list[Reference]:
+    """One reference for each image, and for each label without one, in order of source.
+
+    An image with two labels, two images with one label, and an image or a label left alone are problems.
+
+    Args:
+        images: each with what it shares with its label.
+        labels: likewise.
+        missing_masks: "refuse" or "prediction", see `LayoutOptions`.
+        has_no_label: whether the layout itself says that images of this key have no labels.
+    """
+    labels_by_key: dict[Key, list[Label]] = {}
+    for key, label in labels:
+        labels_by_key.setdefault(key, []).append(label)
+    images_by_key: dict[Key, list[Reference]] = {}
+    for key, image in images:
+        images_by_key.setdefault(key, []).append(image)
+    references = []
+    for key, found in images_by_key.items():
+        masks = labels_by_key.pop(key, [])
+        keep = missing_masks == "prediction" or has_no_label(key)
+        together = _one_problem("several images for one label", [image.source for image in found])
+        together = together or _one_problem("several labels for one image", [label.path for label in masks])
+        for image in found:
+            problem = image.problem or together
+            if problem is None and masks:
+                label = masks[0]
+                image = replace(image, mask=label.mask, class_masks=label.class_masks)
+                problem = label.problem
+            elif problem is None and not keep:
+                problem = NO_LABEL
+            references.append(
+                replace(image, mask=None, class_masks=(), problem=problem) if problem else image
+            )
+    for left in labels_by_key.values():
+        references += [
+            Reference(source=label.path, key=label.path, problem=label.problem or NO_IMAGE) for label in left
+        ]
+    return in_order(references)
+
+
+def _one_problem(reason: str, paths: Sequence[str]) -> Problem | None:
+    return ("annotation", reason, ", ".join(sorted(paths)[:3])) if len(paths) > 1 else None
+
+
+def find_split_folder(paths: Sequence[Sequence[str]], chosen: bool | None, root: str) -> int | None:
+    """Which folder of the images' paths names the split, counted from 0; None where none does.
+
+    It is the first place at which any image has a folder called like a split; then all must have one there.
+
+    Args:
+        paths: the folders of each image, outermost first.
+        chosen: --split-folders: True is the first folder, False is none, None is found out by the names.
+
+    >>> find_split_folder([["train", "images"], ["val", "images"]], None, "scans")
+    0
+    >>> find_split_folder([["p1"], ["p2"]], None, "scans") is None
+    True
+    """
+    if chosen is not None or not paths:
+        return 0 if chosen else None
+    for place in range(max(map(len, paths))):
+        named = [path for path in paths if len(path) > place and is_split_name(path[place])]
+        if not named:
+            continue
+        if len(named) < len(paths):
+            other = next(path for path in paths if len(path) <= place or not is_split_name(path[place]))
+            raise AnnotationsError(
+                f"{root}: folder {'/'.join(named[0])} names a split and {'/'.join(other) or 'the root'} does not; put "
+                "every image in the folder of a split, or say --split-folders no"
+            )
+        return place
+    return None
+
+
+def split_at(folders: Sequence[str], place: int | None) -> str:
+    """The split of an image with these folders; "train" where none names it."""
+    return folders[place] if place is not None and len(folders) > place else "train"

@@ -1,0 +1,183 @@
+"""How pairs of image and label files are read, by patterns or by the customs of folder and file names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from halofeed.prep.annotations.layout import LayoutOptions
+from halofeed.prep.annotations.pairing import (
+    NEITHER,
+    Key,
+    Label,
+    find_split_folder,
+    label_of,
+    pair_up,
+    split_at,
+)
+from halofeed.prep.annotations.patterns import PatternPair, compile_pair
+from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.annotations.volume_files import missing_part, stem_of, whole_scans
+from halofeed.prep.sources import SourceFiles
+from halofeed.schemas.errors import AnnotationsError
+
+SUFFIX_SPLITS = {"tr": "train", "ts": "test", "va": "validation", "val": "validation"}
+_IMAGE_FOLDER = re.compile(r"(?:images?|imgs?|volumes?|scans?)(tr|ts|va|val)?", re.IGNORECASE)
+_LABEL_FOLDER = re.compile(
+    r"(?:labels?|masks?|segmentations?|segs?|annotations?)(tr|ts|va|val)?", re.IGNORECASE
+)
+_LABEL_STEM = re.compile(
+    r"(.+?)[-_.](?:seg|segmentation|masks?|labels?|gt|groundtruth)(?:[-_.].+)?", re.IGNORECASE
+)
+
+
+@dataclass(kw_only=True)
+class _Sorted:
+    """The files of a folder, sorted into images and labels."""
+
+    images: list[tuple[Key, Reference]] = field(default_factory=list)
+    labels: list[tuple[Key, Label]] = field(default_factory=list)
+    neither: list[str] = field(default_factory=list)
+
+    def has_pair(self) -> bool:
+        return not {key for key, _ in self.images}.isdisjoint(key for key, _ in self.labels)
+
+
+def list_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """Every image with the label that its name leads to.
+
+    With patterns in the options, an image and its label are those in which {id}, and {split} and {group} where
+    both patterns have them, stand for the same. Without patterns, the first of these rules by which any image has
+    a label:
+
+    1. The path of the label is that of the image with a folder `labels` (label, masks, segmentations, ...) for
+       `images` (image, scans, ...), or labelsTr for imagesTr; the extensions may differ. The split is Tr: train,
+       Ts: test, Val: validation. Images in imagesTs are for prediction where there are no labelsTs.
+    2. Both lie in one folder, and the label's name is that of the image followed by _seg, -mask, _label or the
+       like, and whatever follows that.
+
+    Where no {split} and no Tr says it, a folder called train, val, test, ... is the split.
+
+    Raises:
+        AnnotationsError: if no rule finds a pair, or some images lie in the folder of a split and others do not.
+    """
+    if annotation_file is not None:
+        raise AnnotationsError(
+            f"{annotation_file}: pairs need no annotation file; name the folder, or --layout csv"
+        )
+    with_patterns = options.image_pattern is not None or options.label_pattern is not None
+    if with_patterns:
+        pair = compile_pair(options.image_pattern, options.label_pattern, with_class=False)
+        found = _by_pattern(images, pair)
+        if not found.images:
+            raise AnnotationsError(
+                f"{images.root}: no volume or picture matches the image pattern {pair.image.text!r}"
+            )
+        if "split" not in pair.image.names:
+            found.images = split_by_folder(found.images, images.root, options.split_folders)
+    else:
+        found = _by_custom(images, options)
+    labelled = {key[0] for key, _ in found.labels if key}
+    yield from pair_up(
+        found.images,
+        found.labels,
+        options.missing_masks,
+        lambda key: not with_patterns and key[0] == "ts" and "ts" not in labelled,
+    )
+    for path in found.neither:
+        yield Reference(source=path, key=path, problem=NEITHER)
+
+
+def _by_pattern(images: SourceFiles, pair: PatternPair) -> _Sorted:
+    result = _Sorted()
+    paths = images.sizes()
+    for path in whole_scans(paths):
+        sorted_out = pair.sort_out(path)
+        if sorted_out is None:
+            result.neither.append(path)
+            continue
+        is_image, values = sorted_out
+        key = tuple(values[name] for name in pair.shared)
+        if is_image:
+            result.images.append((key, image_reference(path, paths, values)))
+        else:
+            result.labels.append((key, label_of(path, missing_part(path, paths))))
+    return result
+
+
+def image_reference(path: str, paths: Mapping[str, int], values: Mapping[str, str]) -> Reference:
+    """The reference of an image with the split and the group that a pattern found in its path."""
+    return Reference(
+        source=path,
+        key=path,
+        split=values.get("split", "train"),
+        group=values.get("group"),
+        problem=missing_part(path, paths),
+    )
+
+
+def split_by_folder(
+    images: list[tuple[Key, Reference]], root: str, chosen: bool | None
+) -> list[tuple[Key, Reference]]:
+    """The images, each with the split that a folder of its path names."""
+    folders = [reference.source.split("/")[:-1] for _, reference in images]
+    place = find_split_folder(folders, chosen, root)
+    return [
+        (key, replace(reference, split=split_at(path, place)))
+        for (key, reference), path in zip(images, folders, strict=True)
+    ]
+
+
+def _by_custom(images: SourceFiles, options: LayoutOptions) -> _Sorted:
+    paths = images.sizes()
+    for sort in (_sort_by_folder, _sort_by_suffix):
+        found = sort(paths)
+        if found.has_pair():
+            unnamed = [entry for entry in found.images if not entry[0][0]]
+            split = split_by_folder(unnamed, images.root, options.split_folders)
+            found.images = [entry for entry in found.images if entry[0][0]] + split
+            return found
+    raise AnnotationsError(
+        f"{images.root}: no volume or picture has a label by its name; expected images/a.nii.gz with "
+        "labels/a.nii.gz, imagesTr with labelsTr, or a.nii.gz with a_seg.nii.gz; else say --image-pattern and "
+        "--label-pattern, such as '{id}/ct.nii.gz' and '{id}/liver.nii.gz'"
+    )
+
+
+def _sort_by_folder(paths: Mapping[str, int]) -> _Sorted:
+    """Rule 1. A key is (tr or ts or "", the other folders and the stem)."""
+    result = _Sorted()
+    for path in whole_scans(paths):
+        *folders, _ = path.split("/")
+        for place in reversed(range(len(folders))):
+            image, label = _IMAGE_FOLDER.fullmatch(folders[place]), _LABEL_FOLDER.fullmatch(folders[place])
+            found = image or label
+            if found is None:
+                continue
+            suffix = (found[1] or "").lower()
+            rest = "/".join([*folders[:place], "", *folders[place + 1 :], stem_of(path)])
+            if image:
+                values = {"split": SUFFIX_SPLITS[suffix]} if suffix else {}
+                result.images.append(((suffix, rest), image_reference(path, paths, values)))
+            else:
+                result.labels.append(((suffix, rest), label_of(path, missing_part(path, paths))))
+            break
+        else:
+            result.neither.append(path)
+    return result
+
+
+def _sort_by_suffix(paths: Mapping[str, int]) -> _Sorted:
+    """Rule 2. A key is ("", the folder and the image's stem)."""
+    result = _Sorted()
+    for path in whole_scans(paths):
+        folder = path.rpartition("/")[0]
+        label = _LABEL_STEM.fullmatch(stem_of(path))
+        if label:
+            result.labels.append((("", f"{folder}/{label[1]}"), label_of(path, missing_part(path, paths))))
+        else:
+            result.images.append((("", f"{folder}/{stem_of(path)}"), image_reference(path, paths, {})))
+    return result

@@ -1,0 +1,209 @@
+"""How tables of scans and their labels are read: CSV and JSONL with one image and its mask a row."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from halofeed.prep.annotations.dicom import find_series
+from halofeed.prep.annotations.layout import LayoutOptions, in_order, problem_of, split_in_file_name
+from halofeed.prep.annotations.names import is_document_name
+from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.annotations.rows import Columns, Row, Table, read_csv_tables, read_jsonl_tables
+from halofeed.prep.annotations.volume_files import (
+    FolderIndex,
+    files_of,
+    is_scan_name,
+    locate,
+    relative_path,
+    whole_scans,
+)
+from halofeed.prep.sources import SourceFiles
+from halofeed.schemas.errors import SourceError
+
+COLUMNS = Columns(
+    required=("image", "label"),
+    expected="id,image,label[,group,split], one scan a row; id may be left out, and a cell under label be empty",
+)
+
+
+def list_csv_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """Every row of the CSV file, or of all CSV files straight in the folder, and every scan that is in none.
+
+    Columns `image,label[,id,group,split]`. Paths are relative to the table's folder, or to --images; they are
+    taken at their word. An image is a volume, a picture, a DICOM file, or a folder with one DICOM series (a
+    folder with several is written with the series' mark, as the layout `dicom` lists it); several files with `;`
+    between them are channels of one image. A label is a volume, a mask PNG, a DICOM SEG or RTSTRUCT, or the
+    folder that holds nothing else; an empty cell is an image for prediction only. Without a split column the
+    table's name says it. A DICOM series without group has its patient's hash for one.
+
+    Raises:
+        AnnotationsError: if columns are missing or the file is not a table.
+    """
+    tables = read_csv_tables(annotations, annotation_file, COLUMNS)
+    yield from _references(tables, images, annotation_file is not None, options)
+
+
+def list_jsonl_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """The same for JSONL, one object a line with the keys of the CSV columns; an image may be a list of files."""
+    tables = read_jsonl_tables(annotations, annotation_file, COLUMNS)
+    yield from _references(tables, images, annotation_file is not None, options)
+
+
+def _references(
+    tables: Iterable[Table], images: SourceFiles, one_file: bool, options: LayoutOptions
+) -> Iterator[Reference]:
+    index = FolderIndex(images)
+    listed: list[tuple[Row, Reference]] = []
+    for table in tables:
+        split = split_in_file_name(table.file) or "train"
+        listed += [(row, _reference(row, split, index, options)) for row in table.rows]
+    references = _refuse_repeated(listed)
+    used = {path for reference in references for path in reference.paths}
+    yield from in_order([*references, *_unlisted(used, _named(listed, images.root), images, one_file)])
+
+
+def _reference(row: Row, split: str, index: FolderIndex, options: LayoutOptions) -> Reference:
+    written = split_cell(row.cell("image"))
+    source = relative_path(written[0], index.files.root) if written else row.place
+    known = Reference(
+        source=source,
+        key=row.cell("id") or source,
+        split=row.cell("split") or split,
+        group=row.cell("group") or None,
+    )
+    try:
+        if row.fault:
+            raise SourceError("annotation", "row has the wrong number of cells", row.fault)
+        if not written:
+            raise SourceError("annotation", "row names no file", "the cell under image is empty")
+        image = _with_image(known, written, index, options)
+        image = replace(image, key=row.cell("id") or image.source)
+        mask = _label(row.cell("label"), index) if row.cell("label") else None
+        if mask in image.paths:
+            raise SourceError("annotation", "image and label are one file", mask or "")
+        return replace(image, mask=mask)
+    except SourceError as error:
+        stage, reason, detail = problem_of(error)
+        return replace(known, problem=(stage, reason, f"{row.place}: {detail}"))
+
+
+def split_cell(cell: str) -> list[str]:
+    """The files that a cell names: one, several with `;` between them, or a list of JSON.
+
+    >>> split_cell("t1.nii.gz; t2.nii.gz"), split_cell('["a.nii", "b;c.nii"]'), split_cell("")
+    (['t1.nii.gz', 't2.nii.gz'], ['a.nii', 'b;c.nii'], [])
+    """
+    if cell.startswith("["):
+        try:
+            listed = json.loads(cell)
+        except ValueError:
+            listed = None
+        if isinstance(listed, list) and all(isinstance(path, str) and path for path in listed):
+            return listed
+    return [path.strip() for path in cell.split(";") if path.strip()]
+
+
+def _with_image(
+    known: Reference, written: Sequence[str], index: FolderIndex, options: LayoutOptions
+) -> Reference:
+    """The reference with the files of its image."""
+    images = index.files
+    if len(written) > 1:
+        paths = [locate(path, "image", images) for path in written]
+        if len(set(paths)) < len(paths):
+            raise SourceError("annotation", "channel is listed twice", "; ".join(paths))
+        others = [path for path in paths if not is_scan_name(path)]
+        if others:
+            raise SourceError(
+                "annotation", "channels are not NIfTI volumes or pictures", ", ".join(others[:3])
+            )
+        return replace(known, source=paths[0], channels=tuple(paths[1:]))
+    path = relative_path(written[0], images.root)
+    if path in images.sizes():
+        path = locate(written[0], "image", images)
+        return replace(known, source=path, members=() if is_scan_name(path) else (path,))
+    if not index.below(path) and not index.below(path.rpartition("#")[0] or path):
+        locate(written[0], "image", images)
+    series = find_series(index, path, options)
+    return replace(known, source=series.source, members=series.members, group=known.group or series.group)
+
+
+def _label(written: str, index: FolderIndex) -> str:
+    images = index.files
+    path = relative_path(written, images.root)
+    below = index.below(path)
+    if path in images.sizes() or not below:
+        return locate(written, "label", images)
+    if set(below) - set(files_of(below[0])):
+        raise SourceError("annotation", "label folder holds several files", f"{len(below)} files in {path}")
+    return locate(below[0], "label", images)
+
+
+def _refuse_repeated(listed: Sequence[tuple[Row, Reference]]) -> list[Reference]:
+    """One problem for each image in several rows, in place of them: which row is right, nobody knows."""
+    rows: dict[str, list[Row]] = {}
+    for row, reference in listed:
+        rows.setdefault(reference.source, []).append(row)
+    result, seen = [], set()
+    for _, reference in listed:
+        twice = rows[reference.source]
+        if len(twice) == 1:
+            result.append(reference)
+        elif reference.source not in seen:
+            places = ", ".join(row.place for row in twice[:3])
+            problem = ("annotation", "image is in several rows", places)
+            result.append(replace(reference, mask=None, problem=problem))
+        seen.add(reference.source)
+    return result
+
+
+def _named(listed: Iterable[tuple[Row, Reference]], root: str) -> set[str]:
+    """Every path that any row names, also one with a problem: it is accounted for."""
+    return {
+        relative_path(path, root)
+        for row, _ in listed
+        for cell in (row.cell("image"), row.cell("label"))
+        for path in split_cell(cell)
+    }
+
+
+def _unlisted(used: set[str], named: set[str], images: SourceFiles, one_file: bool) -> Iterator[Reference]:
+    """A problem for each scan that no row names, and for each folder of other files of which none is named.
+
+    Args:
+        one_file: only in folders of named files, for when one of several tables was read.
+    """
+    folders = {path.rpartition("/")[0] for path in used | named}
+    whole = set(whole_scans(images.sizes()))
+    others: Counter[str] = Counter()
+    for path in images.sizes():
+        folder = path.rpartition("/")[0]
+        if path in used or path in named or not named.isdisjoint(_above(path)):
+            continue
+        if path in whole and (not one_file or folder in folders):
+            yield Reference(
+                source=path, key=path, problem=("selection", "file is in no row of the table", "")
+            )
+        elif not is_scan_name(path) and not is_document_name(path) and not one_file and folder:
+            others[folder] += 1
+    for folder, count in others.items():
+        if folder not in folders:
+            problem = ("selection", "folder is in no row of the table", f"{count} files that may be DICOM")
+            yield Reference(source=folder, key=folder, problem=problem)
+
+
+def _above(path: str) -> Iterator[str]:
+    """The folders in which a file lies.
+
+    >>> list(_above("a/b/c.nii"))
+    ['a', 'a/b']
+    """
+    parts = path.split("/")[:-1]
+    return ("/".join(parts[:end]) for end in range(1, len(parts) + 1))

@@ -1,0 +1,80 @@
+"""How voxels are copied from one order of axes to another, at the speed of memory where that can be had.
+
+NumPy copies transposed and reversed axes voxel by voxel: 345 MB/s for a volume stored by sagittal slices against
+12,900 MB/s in order. OpenCV turns planes in blocks: 2,100 MB/s, and 5,300 to 13,700 MB/s for reversed axes
+(int16 [100, 512, 512], one core).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+_SAME_SIZE: Final = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.float64}
+"""Types that OpenCV moves bit for bit, by size in bytes."""
+_SMALLEST_SIDE: Final = 16
+"""Planes below this are left to NumPy: calling costs more than copying."""
+
+
+def copy_voxels(source: NDArray[Any], target: NDArray[Any]) -> None:
+    """Copies source [depth, height, width] to target of the same shape and dtype; both with any strides.
+
+    >>> source = np.arange(8).reshape(2, 2, 2)
+    >>> target = np.zeros_like(source)
+    >>> copy_voxels(source[:, ::-1], target)
+    >>> target.ravel().tolist()
+    [2, 3, 0, 1, 6, 7, 4, 5]
+    """
+    if not target.size:
+        return
+    # Reversed axes of the target are read reversed instead, and its axes put in the order of its memory.
+    reversed_axes = tuple(axis for axis in range(3) if target.strides[axis] < 0)
+    source, target = np.flip(source, reversed_axes), np.flip(target, reversed_axes)
+    order = sorted(range(3), key=lambda axis: -target.strides[axis])
+    source, target = source.transpose(order), target.transpose(order)
+    item = source.itemsize
+    inner = [axis for axis in range(3) if abs(source.strides[axis]) == item and source.shape[axis] > 1]
+    if (
+        len(inner) != 1
+        or item not in _SAME_SIZE
+        or source.dtype != target.dtype
+        or target.strides[2] != item
+        or (inner[0] == 2 and source.strides[2] > 0)
+    ):
+        np.copyto(target, source)
+        return
+    source, target = source.view(_SAME_SIZE[item]), target.view(_SAME_SIZE[item])
+    planes = 0 if inner[0] else 1
+    for index in range(source.shape[planes]):
+        if planes == 0:
+            _copy_plane(source[index], target[index], turned=inner[0] == 1)
+        else:
+            _copy_plane(source[:, index], target[:, index], turned=True)
+
+
+def _copy_plane(source: NDArray[Any], target: NDArray[Any], turned: bool) -> None:
+    """Copies a plane whose rows, or columns where it is turned, lie together in memory, forwards or backwards."""
+    reversed_axes = tuple(axis for axis in range(2) if source.strides[axis] < 0)
+    forward = np.flip(source, reversed_axes)
+    if turned:
+        forward = forward.T
+    rows = forward.strides[0] >= forward.shape[1] * forward.itemsize
+    if (
+        not rows
+        or min(source.shape) < _SMALLEST_SIDE
+        or target.strides[0] < target.shape[1] * target.itemsize
+    ):
+        np.copyto(target, source)
+        return
+    if turned and not reversed_axes:
+        cv2.transpose(forward, dst=target)
+        return
+    if turned:
+        forward = cv2.transpose(forward)
+    if reversed_axes:
+        cv2.flip(forward, {(0,): 0, (1,): 1, (0, 1): -1}[reversed_axes], dst=target)
+    else:
+        np.copyto(target, forward)

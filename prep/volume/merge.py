@@ -1,0 +1,109 @@
+"""How masks of one class each become one label volume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.schemas.errors import SourceError, UsageError
+
+Overlap = Literal["refuse", "last", "first"]
+LARGEST_CLASS = 65535
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MergedMasks:
+    """One label volume of several masks.
+
+    Args:
+        labels: uint8 [depth, height, width], uint16 where a class value is above 255; 0 is the background.
+        overlapped: voxels that two masks claimed, by (class value of the earlier mask, of the later one); empty
+            where every voxel was claimed once.
+    """
+
+    labels: NDArray[Any]
+    overlapped: Mapping[tuple[int, int], int]
+
+
+def merge_class_masks(masks: Iterable[tuple[int, NDArray[Any]]], overlap: Overlap = "refuse") -> MergedMasks:
+    """Merges masks of one class each; one mask is held at a time, so that `masks` may read them as it goes.
+
+    Args:
+        masks: (class value from 1 to 65535, bool or integer [depth, height, width] of 0 and one other value).
+        overlap: what becomes of a voxel in several masks: "refuse", or the value of the "last" or "first" mask.
+
+    Raises:
+        SourceError: of stage `annotation`, where masks overlap, are of different shapes or hold several values.
+
+    >>> merged = merge_class_masks([(1, np.array([[[1, 1, 0]]])), (2, np.array([[[0, 9, 9]]]))], "last")
+    >>> merged.labels.tolist(), merged.overlapped
+    ([[[1, 2, 2]]], {(1, 2): 1})
+    """
+    if overlap not in ("refuse", "last", "first"):
+        raise UsageError(f"overlap={overlap!r}: expected 'refuse', 'last' or 'first'")
+    labels: NDArray[Any] | None = None
+    seen: set[int] = set()
+    overlapped: dict[tuple[int, int], int] = {}
+    for value, mask in masks:
+        if not 1 <= value <= LARGEST_CLASS or value in seen:
+            raise UsageError(
+                f"class value {value}: expected each value from 1 to {LARGEST_CLASS} at most once"
+            )
+        seen.add(value)
+        inside = _inside(mask, value)
+        del mask  # else it lives while the next one is read
+        if labels is None:
+            labels = np.zeros(inside.shape, np.uint8)
+        if inside.shape != labels.shape:
+            raise SourceError(
+                "annotation",
+                "masks of one scan differ in shape",
+                f"class {value}: expected {_sides(labels.shape)} voxels, got {_sides(inside.shape)}",
+            )
+        if value > 255 and labels.dtype == np.uint8:
+            labels = labels.astype(np.uint16)
+        earlier, voxels = np.unique(labels[inside], return_counts=True)
+        claimed = {
+            (int(other), value): int(count) for other, count in zip(earlier, voxels, strict=True) if other
+        }
+        if claimed and overlap == "refuse":
+            others = ", ".join(str(other) for other, _ in claimed)
+            raise SourceError(
+                "annotation",
+                "masks of one scan overlap",
+                f"{sum(claimed.values())} voxels of class {value} are in class {others} too",
+            )
+        overlapped |= claimed
+        if overlap == "first":
+            inside = inside & (labels == 0)
+        labels[inside] = value
+        del inside
+    if labels is None:
+        raise UsageError("masks: expected at least one, got none")
+    return MergedMasks(labels=labels, overlapped=overlapped)
+
+
+def _inside(mask: NDArray[Any], value: int) -> NDArray[np.bool_]:
+    if mask.ndim != 3 or mask.dtype.kind not in "bui":
+        raise UsageError(
+            f"mask of class {value}: expected bool or integer [d, h, w], got {mask.dtype} {mask.shape}"
+        )
+    if mask.dtype == np.bool_ or not mask.size:
+        return mask.astype(np.bool_, copy=False)
+    lowest, highest = int(mask.min()), int(mask.max())
+    inside: NDArray[np.bool_] = mask != 0
+    if lowest < 0 or np.count_nonzero(inside) != (np.count_nonzero(mask == highest) if highest else 0):
+        raise SourceError(
+            "annotation",
+            "mask of one class holds several values",
+            f"class {value}: expected 0 and one other, got values from {lowest} to {highest}",
+        )
+    return inside
+
+
+def _sides(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))

@@ -1,0 +1,293 @@
+"""What one DICOM file says about its frames, with every identifier already replaced by a salted hash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import repeat
+
+from halofeed.prep.volume_readers import dicom_headers as headers
+from halofeed.prep.volume_readers.dicom_headers import (
+    Elements,
+    Header,
+    PixelPlace,
+    damaged,
+    integer,
+    items,
+    number,
+)
+from halofeed.prep.volume_readers.dicom_headers import numbers as numbers_of
+from halofeed.prep.volume_readers.series_policy import SeriesPolicy
+from halofeed.schemas.errors import SourceError
+
+IMAGE_MODALITIES = frozenset(
+    ("BI", "CR", "CT", "DX", "ES", "IVUS", "MG", "MR", "NM", "OCT", "OP", "OT", "PT", "PX", "RF")
+)
+MODALITIES = IMAGE_MODALITIES | frozenset(("BI", "RTIMAGE", "SC", "SEG", "SM", "ST", "US", "XA", "XC"))
+"""The modalities that are passed on; any other word is not, as nothing says that it is one."""
+
+RESCALE_TYPES = frozenset(("OD", "HU", "US", "MGML", "Z_EFF", "ED", "EDW", "HU_MOD", "PCT"))
+IMAGE_TYPE_WORDS = frozenset(("LOCALIZER", "SCOUT", "TOPOGRAM", "MOSAIC"))
+
+KINDS: Mapping[str, str] = {
+    "1.2.840.10008.1.3.10": "DICOMDIR",
+    "1.2.840.10008.5.1.4.1.1.66": "raw data",
+    "1.2.840.10008.5.1.4.1.1.66.1": "registration",
+    "1.2.840.10008.5.1.4.1.1.66.2": "fiducials",
+    "1.2.840.10008.5.1.4.1.1.66.3": "registration",
+    "1.2.840.10008.5.1.4.1.1.66.4": "segmentation",
+    "1.2.840.10008.5.1.4.1.1.66.5": "surface segmentation",
+    "1.2.840.10008.5.1.4.1.1.66.7": "label map segmentation",
+    "1.2.840.10008.5.1.4.1.1.67": "value mapping",
+    "1.2.840.10008.5.1.4.1.1.481.2": "dose",
+    "1.2.840.10008.5.1.4.1.1.481.3": "structure set",
+    "1.2.840.10008.5.1.4.1.1.481.5": "plan",
+}
+KIND_FAMILIES: Mapping[str, str] = {
+    "1.2.840.10008.5.1.4.1.1.11.": "presentation state",
+    "1.2.840.10008.5.1.4.1.1.88.": "report",
+    "1.2.840.10008.5.1.4.1.1.104.": "document",
+    "1.2.840.10008.5.1.4.1.1.9.": "waveform",
+    "1.2.840.10008.5.1.4.1.1.4.2": "spectroscopy",
+}
+MODALITY_KINDS: Mapping[str, str] = {
+    "SEG": "segmentation",
+    "RTSTRUCT": "structure set",
+    "RTDOSE": "dose",
+    "RTPLAN": "plan",
+    "SR": "report",
+    "PR": "presentation state",
+    "KO": "report",
+    "REG": "registration",
+}
+IMAGE = "image"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rescale:
+    """How stored values become real ones: `slope` * stored + `intercept`; `kind` "" where the file names none."""
+
+    slope: float
+    intercept: float
+    kind: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """Where one frame lies in the patient, in DICOM's left, posterior, superior millimetres.
+
+    Args:
+        position_mm: of the first pixel's centre; None where the file does not say.
+        orientation: the directions along a row and along a column; None likewise.
+        spacing_mm: between rows and between columns; None likewise.
+        thickness_mm: of the slice; None likewise.
+        rescale: None where the file has no slope and intercept.
+        variant: what else tells frames at one position apart: echo, time, b-value.
+    """
+
+    position_mm: tuple[float, ...] | None
+    orientation: tuple[float, ...] | None
+    spacing_mm: tuple[float, ...] | None
+    thickness_mm: float | None
+    rescale: Rescale | None
+    variant: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelFormat:
+    """How the pixels of a frame are stored.
+
+    Args:
+        padding: the bits of the padding value, and of the other end of its range; None where there is none.
+    """
+
+    size: tuple[int, int]
+    samples: int
+    photometric: str
+    bits_allocated: int
+    bits_stored: int
+    high_bit: int
+    signed: bool
+    padding: tuple[int, int] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileFacts:
+    """One DICOM file, de-identified.
+
+    Args:
+        kind: "image", or what else it is.
+        modality: one of `MODALITIES`, or "".
+        series, group, frame_of_reference: salted hashes of the series' UID, the patient's id, the frame of
+            reference; None where the file has none.
+        refers_to: the hashes of the series that it refers to.
+        image_words: those of `IMAGE_TYPE_WORDS` that its image type has.
+        image_type: a salted hash of the image type, to tell images of different kinds apart.
+        lookup_table: whether values go through a modality look-up table.
+        format, pixels: None where it is no image.
+        syntax, little: the transfer syntax.
+        frames: one or more.
+    """
+
+    kind: str
+    modality: str
+    series: str | None
+    group: str | None
+    frame_of_reference: str | None
+    refers_to: tuple[str, ...]
+    image_words: tuple[str, ...]
+    image_type: str | None
+    lookup_table: bool
+    format: PixelFormat | None
+    pixels: PixelPlace | None
+    syntax: str
+    little: bool
+    frames: tuple[Frame, ...]
+
+
+def _kind(elements: Elements, modality: str, has_pixels: bool) -> str:
+    for tag in (headers.SOP_CLASS, headers.MEDIA_SOP_CLASS):
+        uid = headers.text(elements, tag)
+        if uid in KINDS:
+            return KINDS[uid]
+        for family, kind in KIND_FAMILIES.items():
+            if uid.startswith(family):
+                return kind
+    if modality in MODALITY_KINDS:
+        return MODALITY_KINDS[modality]
+    return IMAGE if has_pixels else "no image"
+
+
+def _rescale(elements: Elements) -> Rescale | None:
+    slope, intercept = number(elements, headers.SLOPE), number(elements, headers.INTERCEPT)
+    if slope is None or intercept is None:
+        return None
+    kind = headers.text(elements, headers.RESCALE_TYPE).upper()
+    if kind and kind not in RESCALE_TYPES:
+        kind = "other"
+    return Rescale(slope=slope, intercept=intercept, kind=kind)
+
+
+def _frame(groups: tuple[Elements, ...]) -> Frame:
+    """The frame that these elements describe together; the first that has a value counts."""
+
+    def first(tag: int) -> Elements:
+        return next((elements for elements in groups if tag in elements), {})
+
+    def numbers(tag: int, count: int) -> tuple[float, ...] | None:
+        return numbers_of(first(tag), tag, count)
+
+    spacing = number(first(headers.SPACING_BETWEEN_SLICES), headers.SPACING_BETWEEN_SLICES)
+    thickness = number(first(headers.SLICE_THICKNESS), headers.SLICE_THICKNESS)
+    rescale_tag = headers.SLOPE if first(headers.SLOPE) else headers.INTERCEPT
+    variant_tags = (headers.ECHO_NUMBERS, headers.TEMPORAL_POSITION, headers.DIFFUSION_B_VALUE)
+    return Frame(
+        position_mm=numbers(headers.POSITION, 3),
+        orientation=numbers(headers.ORIENTATION, 6),
+        spacing_mm=numbers(headers.PIXEL_SPACING, 2),
+        thickness_mm=abs(thickness or spacing or 0.0) or None,
+        rescale=_rescale(first(rescale_tag)),
+        variant=tuple(_loose(first(tag), tag) for tag in variant_tags),
+    )
+
+
+def _loose(elements: Elements, tag: int) -> float | None:
+    """A number that matters only to tell images apart: None where it is none."""
+    try:
+        return number(elements, tag)
+    except SourceError:
+        return None
+
+
+def _flat(groups: Elements) -> tuple[Elements, ...]:
+    """The functional groups of one item: each is a sequence of one item."""
+    tags = (
+        headers.PLANE_POSITION,
+        headers.PLANE_ORIENTATION,
+        headers.PIXEL_MEASURES,
+        headers.VALUE_TRANSFORMATION,
+    )
+    return tuple(item for tag in tags for item in items(groups, tag)[:1])
+
+
+def _frames(elements: Elements) -> tuple[Frame, ...]:
+    count = integer(elements, headers.FRAMES, 1)
+    per_frame = items(elements, headers.FRAME_GROUPS)
+    shared = [group for item in items(elements, headers.SHARED_GROUPS)[:1] for group in _flat(item)]
+    if not per_frame and not shared:
+        if count == 1:
+            return (_frame((elements,)),)
+        # Frames that nothing places: one stands for all, as the file is no volume anyway.
+        return (replace(_frame((elements,)), position_mm=None),)
+    if not per_frame and count == 1:
+        return (_frame((*shared, elements)),)
+    if len(per_frame) != count:
+        raise damaged(f"{count} frames, but {len(per_frame)} descriptions of frames")
+    return tuple(
+        _frame((*_flat(item), *rest, elements)) for item, rest in zip(per_frame, repeat(shared), strict=False)
+    )
+
+
+def _format(elements: Elements) -> PixelFormat:
+    allocated = integer(elements, headers.BITS_ALLOCATED)
+    stored = integer(elements, headers.BITS_STORED, allocated)
+    high = integer(elements, headers.HIGH_BIT, stored - 1)
+    if not 1 <= stored <= high + 1 <= allocated <= 64:
+        raise damaged(f"{stored} bits stored up to bit {high} of {allocated} allocated")
+    padding, limit = (
+        headers.bits(elements, headers.PADDING_VALUE),
+        headers.bits(elements, headers.PADDING_LIMIT),
+    )
+    rows, columns = integer(elements, headers.ROWS), integer(elements, headers.COLUMNS)
+    if rows < 1 or columns < 1:
+        raise damaged(f"an image of {rows} x {columns} pixels")
+    photometric = headers.text(elements, headers.PHOTOMETRIC)
+    return PixelFormat(
+        size=(rows, columns),
+        samples=integer(elements, headers.SAMPLES, 1),
+        photometric=photometric if photometric in ("MONOCHROME1", "MONOCHROME2") else "colour",
+        bits_allocated=allocated,
+        bits_stored=stored,
+        high_bit=high,
+        signed=integer(elements, headers.SIGNED, 0) == 1,
+        padding=None if padding is None else (padding, padding if limit is None else limit),
+    )
+
+
+def _references(elements: Elements) -> tuple[bytes, ...]:
+    """The UIDs of the series that a segmentation or a structure set refers to."""
+    series = list(items(elements, headers.REFERENCED_SERIES))
+    for frame in items(elements, headers.RT_FRAMES):
+        for study in items(frame, headers.RT_STUDIES):
+            series.extend(items(study, headers.RT_SERIES))
+    return tuple(headers.identifier(item, headers.SERIES_UID) for item in series)
+
+
+def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
+    """De-identify a header.
+
+    Raises:
+        SourceError: it contradicts itself, or lacks what an image must say.
+    """
+    elements = header.elements
+    modality = headers.text(elements, headers.MODALITY)
+    kind = _kind(elements, modality, header.pixels is not None)
+    image_type = headers.text(elements, headers.IMAGE_TYPE).upper()
+    keys = (policy.key(uid) for uid in _references(elements))
+    is_image = kind == IMAGE
+    return FileFacts(
+        kind=kind,
+        modality=modality if modality in MODALITIES else "",
+        series=policy.key(headers.identifier(elements, headers.SERIES_UID)),
+        group=policy.key(headers.identifier(elements, headers.PATIENT_ID)),
+        frame_of_reference=policy.key(headers.identifier(elements, headers.FRAME_OF_REFERENCE)),
+        refers_to=tuple(dict.fromkeys(key for key in keys if key)),
+        image_words=tuple(sorted(IMAGE_TYPE_WORDS & {part.strip() for part in image_type.split("\\")})),
+        image_type=policy.key(image_type.encode()),
+        lookup_table=bool(items(elements, headers.MODALITY_LUT)),
+        format=_format(elements) if is_image else None,
+        pixels=header.pixels if is_image else None,
+        syntax=header.syntax,
+        little=header.little,
+        frames=_frames(elements) if is_image else (),
+    )

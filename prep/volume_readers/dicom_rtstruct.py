@@ -1,0 +1,342 @@
+"""How the contours of a DICOM structure set become a label volume on the grid of their scan.
+
+A voxel belongs to a structure if its centre lies inside an odd number of the structure's contours in its slice, so
+that a contour within another one is a hole:
+
+    +-----------+
+    |  +-----+  |
+    |  |     |  |      inside once: structure, inside twice: hole
+    |  +-----+  |
+    +-----------+
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydicom.dataset import Dataset
+
+from halofeed.prep.masks import fill_polygons
+from halofeed.prep.sources import SourceFiles
+from halofeed.prep.volume.scan import Finding, Grid, Mask
+from halofeed.prep.volume_readers.dicom_elements import (
+    damaged,
+    decimal_integer,
+    decimals,
+    declared_character_sets,
+    items,
+    label,
+    text,
+)
+from halofeed.prep.volume_readers.dicom_frames import LPS_TO_RAS
+from halofeed.schemas.errors import SourceError, UsageError
+
+STRUCTURES, STRUCTURE_NUMBER, STRUCTURE_NAME = 0x30060020, 0x30060022, 0x30060026
+STRUCTURE_CONTOURS, CONTOURS, CONTOURS_OF = 0x30060039, 0x30060040, 0x30060084
+CONTOUR_KIND, POINT_COUNT, CONTOUR_DATA = 0x30060042, 0x30060046, 0x30060050
+CLOSED, CLOSED_BY_PARITY = "CLOSED_PLANAR", "CLOSEDPLANAR_XOR"
+OTHER_KINDS = frozenset(("POINT", "OPEN_PLANAR", "OPEN_NONPLANAR"))
+ON_SLICE, NEAR_SLICE = 0.01, 0.25
+"""How far, in slices, a contour's plane may lie from a slice to be on it, and to be taken for it."""
+FLAT, SAME_PLANE = 0.25, 0.1
+"""How far, in slices, the points of a contour, and the contours of a structure in a slice, may lie apart."""
+FAR_VOXELS, EDGE_VOXELS = 1e6, 0.01
+CROSSING_VOXELS, CROSSING_SHARE = 2, 0.01
+"""Up to how many voxels, or which share of a contour's, two contours may cross: noise of coordinates that touch."""
+EDGE_ROWS_AT_ONCE = 2**22
+
+OTHER, THIN, DUPLICATE = (
+    "contours that enclose no area",
+    "contours of fewer than three points",
+    "repeated contours",
+)
+MOVED, BEYOND, CUT = (
+    "contours off their slice",
+    "contours beyond the slices",
+    "contours cut at the image's edge",
+)
+EMPTY, UNNAMED, RENUMBERED = (
+    "structures without contours",
+    "structures without a name",
+    "structures renumbered",
+)
+TREATMENTS: Mapping[str, tuple[Literal["corrected", "noted"], str]] = {
+    OTHER: ("noted", "points and open contours left out: {}"),
+    THIN: ("noted", "left out: {}"),
+    DUPLICATE: ("corrected", "drawn once: {} left out"),
+    MOVED: ("corrected", "moved to the nearest slice: {}"),
+    BEYOND: ("noted", "within one slice of the first or the last, left out: {}"),
+    CUT: ("noted", "{}"),
+    EMPTY: ("noted", "{}"),
+    UNNAMED: ("noted", "called by number: {}"),
+    RENUMBERED: ("corrected", "numbers below 1 replaced by unused ones: {}"),
+}
+"""What is done about a finding, and its detail by the count."""
+Points = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Contour:
+    """A contour that encloses an area, in voxels of the scan's grid.
+
+    Args:
+        number: of its structure, from 1.
+        by_parity: whether the file says that contours of this structure are meant to cross.
+        points: float64 [point, 3].
+    """
+
+    number: int
+    by_parity: bool
+    points: Points
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Drawing:
+    """Contours by where they are drawn.
+
+    Args:
+        axis: of the grid, across the slices.
+        slices: by slice and structure, the contours on it, every one flat.
+    """
+
+    axis: int
+    slices: Mapping[int, Mapping[int, Sequence[_Contour]]]
+
+
+def read_structures(
+    files: SourceFiles,
+    path: str,
+    dataset: Dataset,
+    image_grid: Grid | None,
+    overlap: Literal["refuse", "last"],
+) -> Mask:
+    """An RTSTRUCT as a mask; see `halofeed.prep.volume_readers.dicom_masks.open_dicom_mask`."""
+    if image_grid is None:
+        raise UsageError(
+            f"{path}: structures are contours without a grid; give image_grid, that of their scan"
+        )
+    grid = image_grid
+    counts: Counter[str] = Counter()
+    numbers, names = _structures(dataset, counts)
+    contours = _contours(dataset, numbers, names, grid, counts)
+    drawing = _drawing(contours, grid, counts)
+    largest = max(names, default=0)
+
+    def read() -> NDArray[Any]:
+        return _labels(drawing, grid, largest, overlap)
+
+    findings = tuple(
+        Finding(name=name, treatment=treatment, detail=detail.format(counts[name]))
+        for name, (treatment, detail) in TREATMENTS.items()
+        if counts[name]
+    )
+    return Mask(grid=grid, names=names, findings=findings, files=(path,), read=read)
+
+
+def _structures(dataset: Dataset, counts: Counter[str]) -> tuple[dict[int, int], dict[int, str]]:
+    """The class values of the stored structure numbers, and the names of the class values."""
+    stored: dict[int, str] = {}
+    character_set = declared_character_sets(dataset)
+    for item in items(dataset, STRUCTURES):
+        number = decimal_integer(item, STRUCTURE_NUMBER)
+        if number in stored:
+            raise damaged("two structures have one number")
+        stored[number] = label(item, STRUCTURE_NAME, character_set)
+    if not stored:
+        raise SourceError("annotation", "structure set has no structures")
+    unused = max(0, *stored) + 1
+    numbers: dict[int, int] = {}
+    for number in stored:
+        numbers[number] = number if number > 0 else unused
+        unused += number <= 0
+    counts[RENUMBERED] = sum(number <= 0 for number in stored)
+    counts[UNNAMED] = sum(not name for name in stored.values())
+    if unused > 2**31:
+        raise damaged("its structure numbers are out of range")
+    return numbers, {numbers[number]: name or f"structure {number}" for number, name in stored.items()}
+
+
+def _contours(
+    dataset: Dataset, numbers: Mapping[int, int], names: dict[int, str], grid: Grid, counts: Counter[str]
+) -> list[_Contour]:
+    """All contours that enclose an area; structures that have only others are no classes and leave `names`."""
+    to_voxels = np.linalg.inv(grid.affine[:3, :3])
+    contours: list[_Contour] = []
+    drawn: set[int] = set()
+    only_other: set[int] = set()
+    for structure in items(dataset, STRUCTURE_CONTOURS):
+        stored_number = decimal_integer(structure, CONTOURS_OF)
+        if stored_number not in numbers:
+            raise damaged("contours belong to a structure that is not described")
+        number = numbers[stored_number]
+        for item in items(structure, CONTOURS):
+            kind = text(item, CONTOUR_KIND)
+            if kind in OTHER_KINDS:
+                counts[OTHER] += 1
+                only_other.add(number)
+                continue
+            if kind not in (CLOSED, CLOSED_BY_PARITY):
+                raise damaged("a contour is of an unknown kind")
+            drawn.add(number)
+            flat = decimals(item, CONTOUR_DATA)
+            points = np.empty((0, 3)) if flat is None else flat[: len(flat) // 3 * 3].reshape(-1, 3)
+            point_count = decimal_integer(item, POINT_COUNT, len(points))
+            if len(points) != point_count or points.size != (0 if flat is None else flat.size):
+                raise damaged(
+                    f"a contour has {0 if flat is None else flat.size} coordinates for {point_count} points"
+                )
+            if len(points) > 1 and (points[0] == points[-1]).all():
+                points = points[:-1]  # closed already
+            if len(points) < 3:
+                counts[THIN] += 1
+                continue
+            with np.errstate(over="ignore", invalid="ignore"):
+                voxels = (points * LPS_TO_RAS - grid.affine[:3, 3]) @ to_voxels.T
+            if not (np.abs(voxels) < FAR_VOXELS).all():
+                raise SourceError("annotation", "contours lie outside of the image", "a million voxels away")
+            contours.append(_Contour(number=number, by_parity=kind == CLOSED_BY_PARITY, points=voxels))
+    for number in only_other - drawn:
+        del names[number]
+    counts[EMPTY] = len(names.keys() - drawn)
+    return contours
+
+
+def _drawing(contours: Sequence[_Contour], grid: Grid, counts: Counter[str]) -> _Drawing:
+    """Finds the slice of every contour; SourceError where one lies in no slice of the grid."""
+    if not contours:
+        return _Drawing(axis=0, slices={})
+    lowest = np.array([contour.points.min(axis=0) for contour in contours])
+    highest = np.array([contour.points.max(axis=0) for contour in contours])
+    axis = int((highest - lowest).max(axis=0).argmin())
+    spread = highest[:, axis] - lowest[:, axis]
+    if spread.max() > FLAT:
+        raise SourceError("annotation", "contours do not lie in the image's slices", _worst(spread, FLAT))
+    last = grid.shape[axis] - 1
+    planes = (lowest[:, axis] + highest[:, axis]) / 2
+    beyond = np.maximum(-planes, planes - last)
+    if beyond.max() > 1 + NEAR_SLICE:
+        raise SourceError("annotation", "contours lie outside of the image", _worst(beyond, 1 + NEAR_SLICE))
+    on_grid = beyond <= NEAR_SLICE
+    nearest = np.clip(np.rint(planes), 0, last).astype(np.int64)
+    offsets = np.where(on_grid, np.abs(planes - nearest), 0)
+    if offsets.max() > NEAR_SLICE:
+        raise SourceError(
+            "annotation", "contours lie between the image's slices", _worst(offsets, NEAR_SLICE)
+        )
+    sides = np.delete(np.array(grid.shape), axis) - 0.5
+    low, high = np.delete(lowest, axis, axis=1), np.delete(highest, axis, axis=1)
+    cut = ((low < -0.5 - EDGE_VOXELS) | (high > sides + EDGE_VOXELS)).any(axis=1)
+    outside = ((high < -0.5) | (low > sides)).any(axis=1) | ~on_grid
+    if outside.all():
+        raise SourceError("annotation", "contours lie outside of the image", f"all {len(contours)} of them")
+    counts[BEYOND] = int(np.count_nonzero(~on_grid))
+    counts[CUT] = int(np.count_nonzero(cut & on_grid))
+    counts[MOVED] = int(np.count_nonzero(offsets > ON_SLICE))
+    slices: dict[int, dict[int, list[_Contour]]] = defaultdict(lambda: defaultdict(list))
+    in_group: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for index in np.flatnonzero(on_grid).tolist():
+        slices[nearest[index]][contours[index].number].append(contours[index])
+        in_group[nearest[index], contours[index].number].append(planes[index])
+    crowded = sum(max(group) - min(group) > SAME_PLANE for group in in_group.values())
+    if crowded:
+        detail = (
+            f"{crowded} slices of a structure have contours of several planes; the image's are further apart"
+        )
+        raise SourceError("annotation", "contours lie closer than the image's slices", detail)
+    for structures in slices.values():
+        for number, group in structures.items():
+            once = {_shape(contour.points, axis): contour for contour in group}
+            counts[DUPLICATE] += len(group) - len(once)
+            structures[number] = list(once.values())
+    return _Drawing(axis=axis, slices=slices)
+
+
+def _worst(slices: NDArray[np.float64], limit: float) -> str:
+    return f"{np.count_nonzero(slices > limit)} of {len(slices)} contours, by up to {slices.max():.3g} slices"
+
+
+def _shape(points: Points, axis: int) -> bytes:
+    """The same for a contour that begins elsewhere or runs the other way round."""
+    flat = np.delete(points, axis, axis=1)
+    flat = np.roll(flat, -int(np.lexsort(flat.T[::-1])[0]), axis=0)
+    if tuple(flat[-1]) < tuple(flat[1]):
+        flat = np.roll(flat[::-1], 1, axis=0)
+    return flat.tobytes()
+
+
+def _labels(drawing: _Drawing, grid: Grid, largest: int, overlap: Literal["refuse", "last"]) -> NDArray[Any]:
+    dtype = np.uint8 if largest < 256 else np.uint16 if largest < 65536 else np.int32
+    labels = np.zeros(grid.shape, dtype)
+    overlapping: set[int] = set()
+    voxels = 0
+    for index in sorted(drawing.slices):
+        plane = np.moveaxis(labels, drawing.axis, 0)[index]
+        shared = np.zeros(plane.shape, np.bool_)
+        for number, contours in sorted(drawing.slices[index].items()):
+            inside = _inside(contours, drawing.axis, plane.shape, f"structure {number}")
+            taken = inside & (plane != 0)
+            if taken.any():
+                overlapping |= {number, *np.unique(plane[taken]).tolist()}
+                shared |= taken
+            plane[inside] = number
+        voxels += int(np.count_nonzero(shared))
+    if voxels and overlap == "refuse":
+        listed = ", ".join(map(str, sorted(overlapping)))
+        detail = f"{voxels} voxels are in more than one of the structures {listed}"
+        raise SourceError("annotation", "structures overlap", detail)
+    return labels
+
+
+def _inside(contours: Sequence[_Contour], axis: int, size: tuple[int, ...], what: str) -> NDArray[np.bool_]:
+    """The voxels [row, column] of one slice that an odd number of contours encloses."""
+    depth = np.zeros(size, np.int32)
+    shapes = sorted(
+        (np.delete(contour.points, axis, axis=1) for contour in contours), key=_area, reverse=True
+    )
+    may_cross = all(contour.by_parity for contour in contours)
+    for points in shapes:
+        for window, covered in _covered(points, size):
+            part = depth[window]
+            # From the largest on, contours that nest or lie apart meet every voxel of the next one equally often.
+            _, voxels = np.unique(part[covered], return_counts=True)
+            crossing = int(voxels.sum() - voxels.max(initial=0))
+            if not may_cross and crossing > max(CROSSING_VOXELS, CROSSING_SHARE * voxels.sum()):
+                detail = f"{what}, {crossing} voxels of one slice lie in one of two contours or in both"
+                raise SourceError("annotation", "contours of one structure cross", detail)
+            part += covered
+    return (depth & 1).astype(np.bool_)
+
+
+def _area(points: Points) -> float:
+    centred = points - points[0]
+    following = np.roll(centred, -1, axis=0)
+    return float(abs(np.sum(centred[:, 0] * following[:, 1] - centred[:, 1] * following[:, 0])))
+
+
+def _covered(
+    points: Points, size: tuple[int, ...]
+) -> Iterator[tuple[tuple[slice, slice], NDArray[np.bool_]]]:
+    """The window of a slice around a contour, and which of its voxels' centres lie inside; none if it misses it."""
+    low = np.maximum(np.floor(points.min(axis=0)), 0).astype(np.int64)
+    high = np.minimum(np.ceil(points.max(axis=0)) + 1, size).astype(np.int64)
+    if (low >= high).any():
+        return
+    rows, columns = (high - low).tolist()
+    y, x = (points - low + 0.5).T  # `fill_polygons` has a pixel's centre at its half
+    inside = np.zeros((rows, columns), np.uint8)
+    # A hostile contour may cross all rows with every edge; the parity of its parts is the parity of the whole.
+    edge_rows = np.cumsum(np.abs(np.diff(np.clip(y, 0, rows), append=y[:1].clip(0, rows))) + 1)
+    parts = (edge_rows / EDGE_ROWS_AT_ONCE).astype(np.int64)
+    cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(points)]
+    for start, end in itertools.pairwise(cuts):
+        corner = [0] if start else []
+        part = np.concatenate([np.array(corner, np.int64), np.arange(start, min(end + 1, len(points)))])
+        if len(part) >= 3:
+            inside ^= fill_polygons([np.stack([x[part], y[part]], axis=1).ravel()], (rows, columns))
+    yield (slice(low[0], high[0]), slice(low[1], high[1])), inside.astype(np.bool_)

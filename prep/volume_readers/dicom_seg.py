@@ -1,0 +1,373 @@
+"""How the frames of a DICOM segmentation become one label volume."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydicom._uid_dict import UID_dictionary
+from pydicom.dataset import Dataset
+from pydicom.encaps import generate_frames
+from pydicom.pixels.decoders.base import get_decoder
+
+from halofeed.prep.sources import SourceFiles
+from halofeed.prep.volume.scan import Finding, Grid, Mask
+from halofeed.prep.volume_readers.dicom_elements import (
+    PARSE_FAILURES,
+    damaged,
+    decimal_integer,
+    decimals,
+    declared_character_sets,
+    items,
+    label,
+    raw_value,
+    read_dataset,
+    text,
+    transfer_syntax,
+    unsigned_short,
+)
+from halofeed.prep.volume_readers.dicom_frames import LPS_TO_RAS, Frames, Placement, own_grid, place_frames
+from halofeed.schemas.errors import SourceError
+
+ROWS, COLUMNS, BITS_ALLOCATED, FRAME_COUNT, PIXEL_DATA = (
+    0x00280010,
+    0x00280011,
+    0x00280100,
+    0x00280008,
+    0x7FE00010,
+)
+SAMPLES, PHOTOMETRIC, PADDING_VALUE, EXTENDED_OFFSETS, EXTENDED_LENGTHS = (
+    0x00280002,
+    0x00280004,
+    0x00280120,
+    0x7FE00001,
+    0x7FE00002,
+)
+TYPE, MAXIMUM_FRACTION, FRACTION_TYPE = 0x00620001, 0x0062000E, 0x00620010
+SEGMENTS, SEGMENT_NUMBER, SEGMENT_LABEL = 0x00620002, 0x00620004, 0x00620005
+SHARED_GROUPS, FRAME_GROUPS = 0x52009229, 0x52009230
+SEGMENT_GROUP, SEGMENT_REFERENCE = 0x0062000A, 0x0062000B
+POSITION_GROUP, POSITION = 0x00209113, 0x00200032
+ORIENTATION_GROUP, ORIENTATION = 0x00209116, 0x00200037
+MEASURES_GROUP, PIXEL_SPACING, SLICE_THICKNESS, SLICE_SPACING = 0x00289110, 0x00280030, 0x00180050, 0x00180088
+BITS = {"BINARY": (1, 8), "FRACTIONAL": (8,), "LABELMAP": (8, 16)}
+"""Bits per stored pixel, by segmentation type; some writers store binary segments a byte per pixel."""
+NATIVE = frozenset(("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.1.99"))
+DECODERS = {
+    "1.2.840.10008.1.2.5": "pylibjpeg",  # RLE
+    "1.2.840.10008.1.2.4.80": "pyjpegls",
+    "1.2.840.10008.1.2.4.81": "pyjpegls",
+    "1.2.840.10008.1.2.4.90": "pylibjpeg",  # JPEG 2000
+    "1.2.840.10008.1.2.4.91": "pylibjpeg",
+    "1.2.840.10008.1.2.4.201": "pylibjpeg",  # high-throughput JPEG 2000
+    "1.2.840.10008.1.2.4.202": "pylibjpeg",
+    "1.2.840.10008.1.2.4.203": "pylibjpeg",
+}
+"""pydicom's plugin by transfer syntax: left to itself, pydicom tries GDCM on damaged frames, which may abort."""
+ALWAYS_ALLOWED_VOXELS, VOXELS_PER_BYTE, VOXELS_PER_IMAGE_VOXEL = 2**27, 64, 4
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Segmentation:
+    """What the header says, checked.
+
+    Args:
+        kind: BINARY, FRACTIONAL or LABELMAP.
+        threshold: the smallest stored value that belongs to a segment; 1 but for fractions.
+        background: the stored value of a label map's background.
+        segments: of every frame, its segment's number; empty for a label map.
+    """
+
+    kind: str
+    bits: int
+    threshold: int
+    background: int
+    names: Mapping[int, str]
+    segments: tuple[int, ...]
+    frames: Frames
+    slice_spacing_mm: float | None
+
+    @property
+    def dtype(self) -> type[np.uint8 | np.uint16]:
+        return np.uint8 if max(self.names) < 256 else np.uint16
+
+
+def read_segmentation(
+    files: SourceFiles,
+    path: str,
+    dataset: Dataset,
+    image_grid: Grid | None,
+    overlap: Literal["refuse", "last"],
+) -> Mask:
+    """A DICOM SEG or label map as a mask; see `halofeed.prep.volume_readers.dicom_masks.open_dicom_mask`."""
+    header = _header(dataset)
+    _check_pixel_data(dataset, header)
+    findings = []
+    if header.kind == "FRACTIONAL":
+        kind = text(dataset, FRACTION_TYPE).lower()
+        meaning = f"{kind} " if kind in ("probability", "occupancy") else ""
+        detail = f"{meaning}fractions of one half and more, stored as {header.threshold} and more, are inside"
+        findings.append(Finding(name="fractional segmentation", treatment="corrected", detail=detail))
+    unnamed = sum(not name for name in header.names.values())
+    if unnamed:
+        findings.append(
+            Finding(name="segments without a label", treatment="noted", detail=f"{unnamed} called by number")
+        )
+    placement = None if image_grid is None else place_frames(header.frames, image_grid)
+    if placement is None:
+        grid = own_grid(header.frames, header.slice_spacing_mm)
+        _check_voxels(grid, image_grid, len(raw_value(dataset, PIXEL_DATA)))
+        placement = place_frames(header.frames, grid)
+    if placement is None:
+        raise SourceError("annotation", "segmentation frames lie on no regular grid")
+    _check_unique(header, placement)
+    where = placement
+
+    def read() -> NDArray[Any]:
+        return _labels(read_dataset(files, path), header, where, overlap)
+
+    names = {number: name or f"segment {number}" for number, name in header.names.items() if number}
+    return Mask(grid=where.grid, names=names, findings=tuple(findings), files=(path,), read=read)
+
+
+def _header(dataset: Dataset) -> _Segmentation:
+    kind = text(dataset, TYPE)
+    if kind not in BITS:
+        raise damaged("its segmentation type is none of " + ", ".join(BITS))
+    bits = unsigned_short(dataset, BITS_ALLOCATED)
+    if bits not in BITS[kind] or unsigned_short(dataset, SAMPLES, 1) != 1:
+        raise damaged(f"{kind} segmentation with {bits} bits a pixel")
+    if text(dataset, PHOTOMETRIC) not in ("MONOCHROME2", "PALETTE COLOR"):
+        raise damaged("its pixels are neither MONOCHROME2 nor PALETTE COLOR")
+    rows, columns = unsigned_short(dataset, ROWS), unsigned_short(dataset, COLUMNS)
+    frame_count = decimal_integer(dataset, FRAME_COUNT, 1)
+    groups = items(dataset, FRAME_GROUPS)
+    if rows < 1 or columns < 1 or frame_count < 1:
+        raise SourceError(
+            "annotation", "segmentation has no pixels", f"{frame_count} frames of {rows} x {columns}"
+        )
+    if len(groups) != frame_count:
+        raise damaged(f"{frame_count} frames, but {len(groups)} are described")
+    character_set = declared_character_sets(dataset)
+    described = items(dataset, SEGMENTS)
+    names = {
+        unsigned_short(item, SEGMENT_NUMBER): label(item, SEGMENT_LABEL, character_set) for item in described
+    }
+    if not names or len(names) != len(described) or (kind != "LABELMAP" and 0 in names):
+        raise damaged("its segments are not described once each")
+    shared = items(dataset, SHARED_GROUPS)
+    frames, spacing = _frames((rows, columns), groups, shared[0] if shared else Dataset())
+    segments: tuple[int, ...] = ()
+    if kind != "LABELMAP":
+        segments = tuple(
+            unsigned_short(_group(SEGMENT_GROUP, "a segment", group, *shared[:1]), SEGMENT_REFERENCE)
+            for group in groups
+        )
+        if not set(segments) <= names.keys():
+            raise damaged("a frame belongs to a segment that is not described")
+    most = unsigned_short(dataset, MAXIMUM_FRACTION) if kind == "FRACTIONAL" else 1
+    if not 1 <= most <= 255:
+        raise damaged(f"its largest fraction is stored as {most}")
+    return _Segmentation(
+        kind=kind,
+        bits=bits,
+        threshold=(most + 1) // 2,
+        background=unsigned_short(dataset, PADDING_VALUE, 0) if kind == "LABELMAP" else 0,
+        names=names,
+        segments=segments,
+        frames=frames,
+        slice_spacing_mm=spacing,
+    )
+
+
+def _group(tag: int, what: str, *groups: Dataset) -> Dataset:
+    """The description of one kind, of a frame itself or else of all frames."""
+    for group in groups:
+        if found := items(group, tag):
+            return found[0]
+    raise SourceError("annotation", f"segmentation frame lacks {what}")
+
+
+def _frames(size: tuple[int, int], groups: Any, shared: Dataset) -> tuple[Frames, float | None]:
+    """Where all frames lie, and the distance between slices if the file says it."""
+    positions, directions, spacings, between = [], [], [], None
+    for group in groups:
+        measures = _group(MEASURES_GROUP, "a pixel spacing", group, shared)
+        orientation = _group(ORIENTATION_GROUP, "an orientation in the patient", group, shared)
+        position = _group(POSITION_GROUP, "a position in the patient", group, shared)
+        positions.append(decimals(position, POSITION, 3))
+        directions.append(decimals(orientation, ORIENTATION, 6))
+        spacings.append(decimals(measures, PIXEL_SPACING, 2))
+        for tag in (SLICE_SPACING, SLICE_THICKNESS):
+            if between is None and (found := decimals(measures, tag, 1)) is not None and found[0] > 0:
+                between = float(found[0])
+    for what, values in (("position", positions), ("orientation", directions), ("pixel spacing", spacings)):
+        if any(value is None for value in values):
+            raise SourceError("annotation", "segmentation frame lacks its place", f"no {what} in the patient")
+    origins, direction, spacing = (
+        np.array(values, np.float64) for values in (positions, directions, spacings)
+    )
+    if np.ptp(direction, axis=0).max() > 1e-4 or np.ptp(spacing, axis=0).max() > 1e-4 * spacing.max():
+        raise SourceError("annotation", "segmentation frames lie in several directions or spacings")
+    across, down = direction[0].reshape(2, 3)
+    if (
+        spacing.min() <= 0
+        or np.abs(np.array([across @ across, down @ down, across @ down]) - (1, 1, 0)).max() > 1e-3
+    ):
+        raise damaged("its pixel spacing or orientation is impossible")
+    if np.abs(origins).max() > 1e6 or spacing.max() > 1e6:
+        raise damaged("its frames lie more than a kilometre away")
+    frames = Frames(
+        size=size,
+        row_step=down * LPS_TO_RAS * spacing[0, 0],
+        column_step=across * LPS_TO_RAS * spacing[0, 1],
+        origins=origins * LPS_TO_RAS,
+    )
+    return frames, between
+
+
+def _check_pixel_data(dataset: Dataset, header: _Segmentation) -> None:
+    held = len(raw_value(dataset, PIXEL_DATA))
+    rows, columns = header.frames.size
+    frame_count = len(header.frames.origins)
+    if not held:
+        raise SourceError("read", "file is truncated", "it holds no pixels")
+    if transfer_syntax(dataset) in NATIVE:
+        needed = (frame_count * rows * columns * header.bits + 7) // 8
+        if held < needed:
+            raise SourceError("read", "file is truncated", f"{held} bytes of pixels, expected {needed}")
+
+
+def _check_voxels(grid: Grid, image_grid: Grid | None, held_bytes: int) -> None:
+    """Refuses a grid far beyond what the file, or the scan, holds."""
+    voxels = int(np.prod(grid.shape, dtype=object))
+    of_image = 0 if image_grid is None else int(np.prod(image_grid.shape, dtype=object))
+    allowed = max(ALWAYS_ALLOWED_VOXELS, VOXELS_PER_BYTE * held_bytes, VOXELS_PER_IMAGE_VOXEL * of_image)
+    if voxels > allowed:
+        detail = (
+            f"{' x '.join(map(str, grid.shape))} voxels for {held_bytes} bytes of pixels, at most {allowed}"
+        )
+        raise SourceError("annotation", "segmentation spans too many voxels", detail)
+
+
+def _check_unique(header: _Segmentation, placement: Placement) -> None:
+    segments = header.segments or (0,) * len(placement.starts)
+    places = {
+        (segment, placement.slice_of(frame))
+        if header.kind == "LABELMAP"
+        else (segment, *placement.starts[frame])
+        for frame, segment in enumerate(segments)
+    }
+    if len(places) != len(segments):
+        detail = f"{len(segments) - len(places)} of {len(segments)} frames"
+        raise SourceError("annotation", "segmentation has several frames of one segment at one place", detail)
+
+
+def _labels(
+    dataset: Dataset, header: _Segmentation, placement: Placement, overlap: Literal["refuse", "last"]
+) -> NDArray[Any]:
+    labels = np.zeros(placement.grid.shape, header.dtype)
+    shared_voxels: NDArray[np.bool_] | None = None
+    overlapping: set[int] = set()
+    for frame, pixels in enumerate(_stored_frames(dataset, header)):
+        view = placement.view(labels, frame)
+        if header.kind == "LABELMAP":
+            view[...] = _known_labels(pixels, header)
+            continue
+        if header.kind == "BINARY" and header.bits == 8 and pixels.max(initial=0) > 1:
+            raise SourceError("decode", "binary segmentation holds other values than 0 and 1")
+        inside = pixels >= header.threshold
+        taken = inside & (view != 0)
+        segment = header.segments[frame]
+        if taken.any() and overlap == "refuse":
+            if shared_voxels is None:
+                shared_voxels = np.zeros(labels.shape, np.bool_)
+            placement.view(shared_voxels, frame)[taken] = True
+            overlapping |= {segment, *np.unique(view[taken]).tolist()}
+        np.maximum(view, segment, out=view, where=inside)
+    if shared_voxels is not None:
+        numbers = ", ".join(map(str, sorted(overlapping)))
+        detail = f"{np.count_nonzero(shared_voxels)} voxels are in more than one of the segments {numbers}"
+        raise SourceError("annotation", "segments overlap", detail)
+    return labels
+
+
+def _known_labels(pixels: NDArray[Any], header: _Segmentation) -> NDArray[Any]:
+    values = np.unique(pixels)
+    unknown = set(values.tolist()) - header.names.keys() - {0, header.background}
+    if unknown:
+        listed = ", ".join(map(str, sorted(unknown)[:10]))
+        raise SourceError("annotation", "label map holds values that are no segments", f"values {listed}")
+    if header.background:
+        return np.where(pixels == header.background, 0, pixels)
+    return pixels
+
+
+def _stored_frames(dataset: Dataset, header: _Segmentation) -> Iterator[NDArray[Any]]:
+    """Every frame's stored values [row, column], in the file's order."""
+    size, frame_count = header.frames.size, len(header.frames.origins)
+    if transfer_syntax(dataset) not in NATIVE:
+        yield from _decoded_frames(dataset, size, frame_count)
+        return
+    data = np.frombuffer(raw_value(dataset, PIXEL_DATA), np.uint8)
+    pixels = size[0] * size[1]
+    for start in range(0, frame_count * pixels, pixels):
+        if header.bits == 1:  # frames follow one another bit by bit, so that one may begin within a byte
+            first, end = start // 8, (start + pixels + 7) // 8
+            values = np.unpackbits(data[first:end], bitorder="little")[start % 8 : start % 8 + pixels]
+        else:
+            width = header.bits // 8
+            values = data[start * width : (start + pixels) * width].view(f"<u{width}")
+        yield values.reshape(size)
+
+
+def _decoded_frames(dataset: Dataset, size: tuple[int, int], frame_count: int) -> Iterator[NDArray[Any]]:
+    syntax = transfer_syntax(dataset)
+    if syntax not in DECODERS:
+        known = UID_dictionary[syntax][0] if syntax in UID_dictionary else "an unknown one"
+        raise SourceError("decode", "DICOM compression is not supported for masks", known)
+    decoder = get_decoder(syntax)
+    offsets = raw_value(dataset, EXTENDED_OFFSETS), raw_value(dataset, EXTENDED_LENGTHS)
+    found = 0
+    try:
+        for encoded in generate_frames(
+            raw_value(dataset, PIXEL_DATA),
+            number_of_frames=frame_count,
+            extended_offsets=offsets if all(offsets) else None,
+        ):
+            claimed = _claimed_size(encoded)
+            if claimed not in (None, size):
+                detail = f"{claimed}, expected {size} (rows, columns)"
+                raise SourceError(
+                    "decode", "compressed frame is of another size than its header says", detail
+                )
+        for pixels, _ in decoder.iter_array(dataset, raw=True, decoding_plugin=DECODERS[syntax]):
+            found += 1
+            if found > frame_count or pixels.shape != size:
+                raise SourceError("decode", "compressed pixels do not fit their header", f"frame {found}")
+            yield pixels
+    except (*PARSE_FAILURES, RuntimeError, StopIteration) as error:
+        detail = f"frame {found + 1} of {frame_count}: {type(error).__name__}"
+        raise SourceError("decode", "compressed pixels are damaged", detail) from None
+    if found < frame_count:
+        raise SourceError("decode", "compressed pixels are damaged", f"{found} frames of {frame_count}")
+
+
+def _claimed_size(encoded: bytes) -> tuple[int, int] | None:
+    """(rows, columns) in a JPEG 2000, JPEG or JPEG-LS header: a decoder allocates what it says."""
+    at = encoded.find(b"\xff\x4f\xff\x51", 0, 512)
+    if at >= 0 and len(encoded) >= at + 24:
+        right, bottom, left, top = struct.unpack_from(">4I", encoded, at + 8)
+        return bottom - top, right - left
+    at = 2 if encoded[:2] == b"\xff\xd8" else len(encoded)
+    while at + 9 <= len(encoded) and encoded[at] == 0xFF:
+        marker, length = encoded[at + 1], int.from_bytes(encoded[at + 2 : at + 4], "big")
+        if marker == 0xF7 or (0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC)):
+            rows, columns = struct.unpack_from(">2H", encoded, at + 5)
+            return rows, columns
+        at += 2 + length
+    return None

@@ -1,0 +1,279 @@
+"""How the files of a series become a scan: sorted by position, checked, corrected or refused, then read.
+
+DICOM counts left, posterior and superior as positive; grids count right, anterior and superior. The depth of a
+scan grows along the normal of its slices, its height with the row, its width with the column.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.sources import SourceFiles
+from halofeed.prep.volume.scan import Finding, Grid, Scan
+from halofeed.prep.volume_readers.dicom_facts import FileFacts, Frame
+from halofeed.prep.volume_readers.dicom_grouping import Apart, Series, group_images, group_series, sort_out
+from halofeed.prep.volume_readers.dicom_headers import DEFLATED, read_header
+from halofeed.prep.volume_readers.dicom_pixels import FrameReader, check_pixels, values_of
+from halofeed.prep.volume_readers.dicom_slices import (
+    ORIENTATION_TOLERANCE,
+    SlicePlan,
+    axes_of,
+    duplicate_sets,
+    plan_slices,
+    refused,
+)
+from halofeed.prep.volume_readers.dicom_values import ValuePlan, apply_values, plan_values
+from halofeed.prep.volume_readers.series_policy import SeriesPolicy
+from halofeed.schemas.errors import SourceError
+
+__all__ = ["Apart", "Series", "group_series", "open_series", "read_volume"]
+
+SPACING_TOLERANCE = 1e-3
+LPS_TO_RAS = np.array([-1.0, -1.0, 1.0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Slice:
+    path: str
+    facts: FileFacts
+    index: int
+    frame: Frame
+
+
+class _Frames:
+    """The frames of a series' files; the bytes of one file are held at a time."""
+
+    def __init__(self, files: SourceFiles) -> None:
+        self._files = files
+        self._path: str | None = None
+        self._reader: FrameReader | None = None
+
+    def words(self, part: _Slice) -> NDArray[Any]:
+        """The stored words of one slice; SourceError names the file."""
+        if self._path != part.path or self._reader is None:
+            self._reader = None
+            try:
+                # The header is read again: where pixels lie in a deflated file, its inflated bytes alone tell.
+                _, body = read_header(self._files.read(part.path))
+                self._reader = FrameReader(body, part.facts)
+            except SourceError as error:
+                raise _at(error, part.path) from None
+            self._path = part.path
+        try:
+            return self._reader.words(part.index)
+        except SourceError as error:
+            raise _at(error, part.path) from None
+
+
+def _at(error: SourceError, path: str) -> SourceError:
+    return SourceError(error.stage, error.reason, f"{path}: {error.detail}" if error.detail else path)
+
+
+def open_series(files: SourceFiles, members: Iterable[str], policy: SeriesPolicy | None = None) -> Scan:
+    """Open the DICOM series among some files.
+
+    Args:
+        files: where the files are.
+        members: the files of one series; others that are no slices (localizers, reports, a license) are left out
+            and noted.
+        policy: what is corrected and what refused.
+
+    Returns:
+        The scan. Its findings are those of other files, duplicates, gaps, tilt, overlap, rescale, padding, in this
+        order. `read` holds the volume, two slices and one file's bytes.
+
+    Raises:
+        SourceError: no series, several of them, or one that is no volume, is damaged, or is refused by policy.
+    """
+    policy = policy or SeriesPolicy()
+    images, apart = sort_out(files, members, policy)
+    findings = list(_judge_apart(apart))
+    found = group_images(images, policy)
+    if not found:
+        kinds = Counter(item.kind for item in apart)
+        listed = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
+        raise refused("no DICOM series", listed)
+    if len(found) > 1:
+        sizes = ", ".join(
+            f"{series.slices} of {series.size[0]} x {series.size[1]}" for series, _ in found[:8]
+        )
+        raise refused("several series, or several stacks in one", f"{len(found)}: slices {sizes}")
+    ((series, stack),) = found
+    slices = [
+        _Slice(path=path, facts=facts, index=index, frame=frame)
+        for path, facts in stack
+        for index, frame in enumerate(facts.frames)
+    ]
+    orientation, spacing_mm = _check_alike(slices)
+    sizes_in_bytes = files.sizes()
+    for path, facts in stack:
+        if facts.lookup_table:
+            raise refused("modality look-up tables are not supported", path)
+        try:
+            check_pixels(facts, None if facts.syntax == DEFLATED else sizes_in_bytes.get(path))
+        except SourceError as error:
+            raise _at(error, path) from None
+    slices, duplicates = _without_duplicates(files, slices, orientation, policy)
+    thickness = max((part.frame.thickness_mm or 0.0 for part in slices), default=0.0) or None
+    positions = np.array([part.frame.position_mm for part in slices], np.float64)
+    plan = plan_slices(positions, orientation, thickness, policy)
+    slices = [slices[index] for index in plan.order]
+    rescales = [part.frame.rescale for part in slices]
+    kinds_of_file = [part.facts for part in slices]
+    values = plan_values(kinds_of_file, rescales, series.modality, (), policy)
+    if values.unit and values.air is None:
+        values = plan_values(kinds_of_file, rescales, series.modality, _corners(files, slices), policy)
+    if plan.interpolates and values.dtype == "uint8":
+        values = replace(values, dtype="int16")
+    along_row, along_column, _ = axes_of(orientation)
+    affine = np.eye(4)
+    affine[:3, 0] = plan.step_mm * LPS_TO_RAS
+    affine[:3, 1] = along_column * spacing_mm[0] * LPS_TO_RAS
+    affine[:3, 2] = along_row * spacing_mm[1] * LPS_TO_RAS
+    affine[:3, 3] = plan.origin_mm * LPS_TO_RAS
+    return Scan(
+        grid=Grid(shape=(len(plan.lower), *series.size), affine=affine + 0.0),
+        channels=1,
+        dtype=values.dtype,
+        unit=values.unit,
+        modality=series.modality,
+        findings=(*findings, *duplicates, *plan.findings, *values.findings),
+        files=tuple(sorted({part.path for part in slices})),
+        read=lambda: read_volume(files, slices, plan, values)[0],
+    )
+
+
+def _judge_apart(apart: Sequence[Apart]) -> Iterable[Finding]:
+    """What is said of files that are no slices; a damaged one may be a slice, so it fails the series."""
+    for item in apart:
+        if item.error is not None and (
+            item.kind == "damaged" or item.path.lower().endswith((".dcm", ".ima"))
+        ):
+            raise _at(item.error, item.path)
+    if apart:
+        kinds = Counter(item.kind for item in apart)
+        detail = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
+        yield Finding(name="other files left out", treatment="noted", detail=detail)
+
+
+def _check_alike(slices: Sequence[_Slice]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The one orientation and the one pixel spacing of all slices.
+
+    Raises:
+        SourceError: they differ, or are no orientation or spacing.
+    """
+    orientation, spacing_mm = slices[0].frame.orientation, slices[0].frame.spacing_mm
+    if orientation is None:
+        raise refused("image has no position")
+    axes_of(orientation)
+    for part in slices:
+        other = part.frame.orientation
+        if part.frame.position_mm is None or other is None:
+            raise refused("image has no position", part.path)
+        if max(abs(a - b) for a, b in zip(orientation, other, strict=True)) > ORIENTATION_TOLERANCE:
+            raise refused("slices differ in orientation", part.path)
+        if part.frame.spacing_mm is None or spacing_mm is None:
+            raise refused("pixel spacing is missing", part.path)
+        if min(part.frame.spacing_mm) <= 0:
+            raise refused("pixel spacing is not positive", part.path)
+        pairs = zip(spacing_mm, part.frame.spacing_mm, strict=True)
+        if max(abs(a - b) / a for a, b in pairs) > SPACING_TOLERANCE:
+            raise refused("slices differ in pixel spacing", part.path)
+    assert spacing_mm is not None
+    return orientation, spacing_mm
+
+
+def _without_duplicates(
+    files: SourceFiles, slices: list[_Slice], orientation: tuple[float, ...], policy: SeriesPolicy
+) -> tuple[list[_Slice], list[Finding]]:
+    """One slice at each position; the others must be the same image."""
+    positions = np.array([part.frame.position_mm for part in slices], np.float64)
+    sets = duplicate_sets(positions, orientation)
+    dropped = len(slices) - len(sets)
+    if not dropped:
+        return slices, []
+    frames = _Frames(files)
+    for alike in sets:
+        kept = slices[alike[0]]
+        for index in alike[1:]:
+            other = slices[index]
+            if np.linalg.norm(positions[index] - positions[alike[0]]) > 0.1:
+                raise refused("slices lie side by side", f"{kept.path}, {other.path}")
+            if not _same_image(frames, kept, other):
+                detail = (
+                    f"{kept.path} and {other.path}" if kept.path != other.path else f"frames of {kept.path}"
+                )
+                raise refused(
+                    "different images at one position", f"{dropped} positions more than once; {detail}"
+                )
+    if policy.duplicates == "refuse":
+        raise refused("slices are duplicated", f"{dropped} of {len(slices)}")
+    detail = f"{dropped} of {len(slices)} slices are the same image at the same position; one of each is kept"
+    return [slices[alike[0]] for alike in sets], [
+        Finding(name="duplicates", treatment="corrected", detail=detail)
+    ]
+
+
+def _same_image(frames: _Frames, one: _Slice, other: _Slice) -> bool:
+    assert one.facts.format is not None and other.facts.format is not None
+    if one.frame.rescale != other.frame.rescale:
+        return False
+    first = values_of(frames.words(one), one.facts.format)
+    return bool(np.array_equal(first, values_of(frames.words(other), other.facts.format)))
+
+
+def _corners(files: SourceFiles, slices: Sequence[_Slice]) -> tuple[int, ...]:
+    """The stored values at the corners of the middle slice."""
+    middle = slices[len(slices) // 2]
+    assert middle.facts.format is not None
+    values = values_of(_Frames(files).words(middle), middle.facts.format)
+    return tuple(int(value) for value in (values[0, 0], values[0, -1], values[-1, 0], values[-1, -1]))
+
+
+def read_volume(
+    files: SourceFiles, slices: Sequence[_Slice], plan: SlicePlan, values: ValuePlan
+) -> tuple[NDArray[Any], int]:
+    """Read the slices one by one into a volume.
+
+    Returns:
+        The voxels [depth, height, width, 1], and how many were padding. Slices between stored ones are their
+        linear interpolation, rounded to the nearest whole number in an integer dtype.
+
+    Raises:
+        SourceError: a file is damaged.
+    """
+    frames = _Frames(files)
+    held: dict[int, NDArray[Any]] = {}
+    volume: NDArray[Any] | None = None
+    padding = 0
+
+    def value(place: int) -> NDArray[Any]:
+        nonlocal padding
+        if place not in held:
+            part = slices[place]
+            assert part.facts.format is not None
+            array, count = apply_values(frames.words(part), part.facts.format, part.frame.rescale, values)
+            padding += count
+            held[place] = array
+        return held[place]
+
+    for index, (lower, weight) in enumerate(zip(plan.lower, plan.weight, strict=True)):
+        for place in [place for place in held if place < lower]:
+            del held[place]
+        array = value(lower)
+        if weight:
+            upper = value(lower + 1)
+            mixed = array * np.float64(1 - weight) + upper * np.float64(weight)
+            array = mixed if array.dtype.kind == "f" else np.rint(mixed)
+        if volume is None:
+            # Made only now: one slice at least has shown that the files hold what their headers claim.
+            volume = np.empty((len(plan.lower), *array.shape, 1), values.dtype)
+        volume[index, ..., 0] = array
+    assert volume is not None
+    return volume, padding

@@ -1,0 +1,209 @@
+"""Synthetic DICOM files for tests: slices, series and multi-frame files, in any transfer syntax that can be written.
+
+Everything is in DICOM's own terms (left, posterior, superior; stored values), except `write_volume`, which takes
+a volume as the rest of halofeed knows it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gdcm
+import numpy as np
+import pydicom
+from numpy.typing import NDArray
+from PIL import Image
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.encaps import encapsulate
+from pydicom.uid import (
+    CTImageStorage,
+    EnhancedCTImageStorage,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
+    RLELossless,
+)
+
+AXIAL = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+ENCODERS = {RLELossless: "pylibjpeg", JPEGLSLossless: "pyjpegls", JPEG2000Lossless: "pylibjpeg"}
+
+
+def image_dataset(
+    pixels: NDArray[Any],
+    *,
+    position: Sequence[float] | None = (0.0, 0.0, 0.0),
+    orientation: Sequence[float] | None = AXIAL,
+    spacing: Sequence[float] = (1.0, 1.0),
+    thickness: float | None = 1.0,
+    series: str = "1.2.3",
+    patient: str = "P1",
+    modality: str = "CT",
+    rescale: tuple[float, float] | None = (1, -1024),
+    rescale_type: str | None = None,
+    bits_stored: int | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """A data set of one image, without its file's meta information.
+
+    Args:
+        pixels: stored words, uint8, int8, uint16 or int16, [height, width], or [frame, height, width].
+        rescale: (slope, intercept); None leaves both out.
+        more: further elements by keyword; None as a value deletes one.
+    """
+    dataset = Dataset()
+    dataset.SOPClassUID = CTImageStorage
+    dataset.SOPInstanceUID = pydicom.uid.generate_uid()
+    dataset.ImageType = ["ORIGINAL", "PRIMARY", "AXIAL"]
+    dataset.Modality = modality
+    dataset.PatientID = patient
+    dataset.StudyInstanceUID = "1.2"
+    dataset.SeriesInstanceUID = series
+    dataset.FrameOfReferenceUID = "1.2.9"
+    if position is not None:
+        dataset.ImagePositionPatient = [float(value) for value in position]
+    if orientation is not None:
+        dataset.ImageOrientationPatient = [float(value) for value in orientation]
+    dataset.PixelSpacing = [float(value) for value in spacing]
+    if thickness is not None:
+        dataset.SliceThickness = thickness
+    dataset.SamplesPerPixel = 1
+    dataset.PhotometricInterpretation = "MONOCHROME2"
+    dataset.Rows, dataset.Columns = pixels.shape[-2:]
+    dataset.BitsAllocated = 8 * pixels.dtype.itemsize
+    dataset.BitsStored = bits_stored or dataset.BitsAllocated
+    dataset.HighBit = dataset.BitsStored - 1
+    dataset.PixelRepresentation = int(pixels.dtype.kind == "i")
+    if rescale is not None:
+        dataset.RescaleSlope, dataset.RescaleIntercept = rescale
+    if rescale_type is not None:
+        dataset.RescaleType = rescale_type
+    dataset.PixelData = pixels.astype(pixels.dtype.newbyteorder("<")).tobytes()
+    dataset["PixelData"].VR = "OW" if pixels.dtype.itemsize > 1 else "OB"
+    for keyword, value in (more or {}).items():
+        if value is None:
+            del dataset[keyword]
+        else:
+            setattr(dataset, keyword, value)
+    return dataset
+
+
+def save(dataset: Dataset, path: Path, syntax: str = ExplicitVRLittleEndian) -> Path:
+    """Write a data set of uncompressed pixels in any transfer syntax of `ENCODERS`, JPEG lossless or baseline."""
+    dataset.file_meta = FileMetaDataset()
+    dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID
+    dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID
+    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if syntax in ENCODERS:
+        dataset.compress(syntax, encoding_plugin=ENCODERS[syntax], generate_instance_uid=False)
+    elif syntax == JPEGBaseline8Bit:
+        pixels = np.frombuffer(dataset.PixelData, "u1").reshape(dataset.Rows, dataset.Columns)
+        encoded = io.BytesIO()
+        Image.fromarray(pixels).save(encoded, "JPEG", quality=95)
+        dataset.PixelData = encapsulate([encoded.getvalue()])
+        dataset["PixelData"].VR, dataset["PixelData"].is_undefined_length = "OB", True
+    elif syntax == ExplicitVRBigEndian and dataset.BitsAllocated == 16:
+        dataset.PixelData = np.frombuffer(dataset.PixelData, "<u2").astype(">u2").tobytes()
+    if syntax != JPEGLosslessSV1:
+        dataset.file_meta.TransferSyntaxUID = syntax
+        dataset.save_as(path, enforce_file_format=True)
+        return path
+    dataset.save_as(path, enforce_file_format=True)
+    reader = gdcm.ImageReader()
+    reader.SetFileName(str(path))
+    assert reader.Read()
+    change = gdcm.ImageChangeTransferSyntax()
+    change.SetTransferSyntax(gdcm.TransferSyntax(gdcm.TransferSyntax.JPEGLosslessProcess14_1))
+    change.SetInput(reader.GetImage())
+    assert change.Change()
+    writer = gdcm.ImageWriter()
+    writer.SetFile(reader.GetFile())
+    writer.SetImage(change.GetOutput())
+    writer.SetFileName(str(path))
+    assert writer.Write()
+    return path
+
+
+def write_series(
+    folder: Path,
+    volume: NDArray[Any],
+    positions: Sequence[Sequence[float]],
+    *,
+    syntax: str = ExplicitVRLittleEndian,
+    names: Sequence[str] | None = None,
+    **options: Any,
+) -> list[Path]:
+    """Write one file for each slice of stored values [depth, height, width]; names and instance numbers say nothing
+    about the order of the slices."""
+    count = len(volume)
+    names = names or [f"{(index * 7 + 3) % 1009:04d}-{index}.dcm" for index in range(count)]
+    paths = []
+    for index, (pixels, position, name) in enumerate(zip(volume, positions, names, strict=True)):
+        more = {"InstanceNumber": (index * 5 + 2) % count + 1, **(options.get("more") or {})}
+        dataset = image_dataset(pixels, position=position, **{**options, "more": more})
+        paths.append(save(dataset, folder / name, syntax))
+    return paths
+
+
+def write_volume(
+    folder: Path, volume: NDArray[Any], affine: NDArray[np.float64], **options: Any
+) -> list[Path]:
+    """Write a volume of Hounsfield units [depth, height, width] as a series, slice after slice along its depth.
+
+    Args:
+        affine: [4, 4], voxel (depth, height, width, 1) to millimetres (right, anterior, superior).
+    """
+    to_lps = np.diag([-1.0, -1.0, 1.0])
+    steps, origin = to_lps @ affine[:3, :3], to_lps @ affine[:3, 3]
+    sides = np.linalg.norm(steps, axis=0)
+    orientation = [*(steps[:, 2] / sides[2]), *(steps[:, 1] / sides[1])]
+    positions = [origin + index * steps[:, 0] for index in range(len(volume))]
+    return write_series(
+        folder,
+        (np.rint(volume) + 1024).astype(np.uint16),
+        positions,
+        orientation=orientation,
+        spacing=(sides[1], sides[2]),
+        thickness=float(sides[0]),
+        **options,
+    )
+
+
+def multi_frame_dataset(
+    volume: NDArray[Any],
+    positions: Sequence[Sequence[float]],
+    *,
+    rescales: Sequence[tuple[float, float]] | None = None,
+    orientation: Sequence[float] = AXIAL,
+    spacing: Sequence[float] = (1.0, 1.0),
+    **options: Any,
+) -> Dataset:
+    """An enhanced CT: orientation and spacing shared by all frames, positions and rescale of each."""
+    rescales = rescales or [(1, -1024)] * len(volume)
+    dataset = image_dataset(
+        volume, position=None, orientation=None, spacing=spacing, rescale=None, thickness=None, **options
+    )
+    del dataset.PixelSpacing
+    dataset.SOPClassUID = EnhancedCTImageStorage
+    dataset.NumberOfFrames = len(volume)
+    plane, measures, shared = Dataset(), Dataset(), Dataset()
+    plane.ImageOrientationPatient = list(orientation)
+    measures.PixelSpacing, measures.SliceThickness = list(spacing), 1.0
+    shared.PlaneOrientationSequence, shared.PixelMeasuresSequence = [plane], [measures]
+    dataset.SharedFunctionalGroupsSequence = [shared]
+    frames = []
+    for position, (slope, intercept) in zip(positions, rescales, strict=True):
+        place, transformation, frame = Dataset(), Dataset(), Dataset()
+        place.ImagePositionPatient = [float(value) for value in position]
+        transformation.RescaleSlope, transformation.RescaleIntercept = slope, intercept
+        transformation.RescaleType = "HU"
+        frame.PlanePositionSequence, frame.PixelValueTransformationSequence = [place], [transformation]
+        frames.append(frame)
+    dataset.PerFrameFunctionalGroupsSequence = frames
+    return dataset
