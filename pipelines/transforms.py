@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import apache_beam as beam
@@ -11,6 +10,7 @@ import cv2
 from apache_beam.metrics import Metrics
 
 from halofeed.pipelines.job import ShardJob, ShardKey
+from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.plan import read_references
 from halofeed.pipelines.progress import WorkerProgress
 from halofeed.pipelines.sinks import commit, write_shard
@@ -43,7 +43,7 @@ class WriteShards(beam.DoFn):  # type: ignore[misc]
     def setup(self) -> None:
         self._job = ShardJob.from_json(self._text)
         self._sources: SourceFiles = source_files(self._job.images)
-        self._executor = ThreadPoolExecutor(self._job.threads, "decode")
+        self._threads = OrderedThreads(self._job.threads)
         # OpenCV's own pool would spin beside these threads: it took half of all system time.
         self._opencv_threads = cv2.getNumThreads()
         cv2.setNumThreads(1)
@@ -54,7 +54,7 @@ class WriteShards(beam.DoFn):  # type: ignore[misc]
         references = [line.decode("utf-8", "surrogateescape") for line in grouped if line]
         with self._progress.reporting(f"shard {key}"):
             made = write_shard(
-                self._job, ShardKey.from_text(key), references, self._sources, self._executor, self._count
+                self._job, ShardKey.from_text(key), references, self._sources, self._threads, self._count
             )
         Metrics.counter("halofeed", "shards written" if made else "shards kept").inc()
         yield key
@@ -72,7 +72,7 @@ class WriteShards(beam.DoFn):  # type: ignore[misc]
 
     def teardown(self) -> None:
         cv2.setNumThreads(self._opencv_threads)
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
 
 class Commit(beam.DoFn):  # type: ignore[misc]

@@ -8,16 +8,17 @@ import logging
 import os
 import sys
 
-from halofeed.pipelines.memory import keep_freed_memory
+from halofeed.pipelines.memory import importing, keep_freed_memory
 from halofeed.pipelines.progress import end_with
 
 if __name__ == "__main__":
     end_with(int(sys.argv[1]))
     keep_freed_memory()
     logging.disable(logging.CRITICAL)
-    from apache_beam.io.filesystems import FileSystems
-    from apache_beam.options.pipeline_options import PipelineOptions
-    from apache_beam.runners.worker import sdk_worker_main
+    with importing():
+        from apache_beam.io.filesystems import FileSystems
+        from apache_beam.options.pipeline_options import PipelineOptions
+        from apache_beam.runners.worker import sdk_worker_main
 
     FileSystems.set_options(PipelineOptions(sys.argv[2:]))
     # When the driver stops, gRPC's threads in here tell of every connection that they lost.
