@@ -139,6 +139,12 @@ def test_options_after_the_dashes_reach_beam(source, tmp_path, runner):
     assert done.returncode == 0 and "converted" in done.stdout, done.stderr
 
 
+def test_an_unknown_option_after_the_dashes_exits_2(source, tmp_path):
+    done = convert(source, tmp_path / "out", "--", "--bogus=1")
+    assert_readable(done, 2, "after --, Beam knows no --bogus=1")
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_unknown_runner_is_told_with_the_known_ones(source, tmp_path):
     done = convert(source, tmp_path, "--", "--runner=NoSuchRunner")
     assert done.returncode in (1, 2) and "NoSuchRunner" in done.stderr and "Traceback" not in done.stderr
