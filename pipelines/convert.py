@@ -21,6 +21,7 @@ from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
 from halofeed.pipelines.plan import Plan, Sources, make_plan, open_sources
 from halofeed.pipelines.progress import Bar, JobProgress, is_alive
+from halofeed.pipelines.sinks import check_committed_budget
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.recipe import Recipe
 from halofeed.schemas.errors import HalofeedError, JobError, UsageError
@@ -50,7 +51,7 @@ def convert(
     Raises:
         UsageError: an option is wrong, or another recipe's data set stands there.
         AnnotationsError: the annotations as a whole cannot be used.
-        JobError: the job failed; what it finished is kept.
+        JobError: the job failed, and what it finished is kept; or more was rejected than the limit allows.
     """
     choice = choose_runner(options, beam_arguments)
     pipeline = new_pipeline(choice)
@@ -61,6 +62,7 @@ def convert(
     if output.exists(MANIFEST) and not options.overwrite:
         manifest = Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
         _check_same(options, recipe, sources, manifest)
+        check_committed_budget(manifest, options.max_rejected, options.folder)
         if _is_whole(output, manifest):
             output.sweep()
             return Conversion(manifest=manifest, folder=options.folder, was_there=True)
