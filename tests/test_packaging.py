@@ -48,7 +48,9 @@ def test_an_installed_sdist_gives_the_command(built):
 def test_an_installed_sdist_has_the_same_requirements_and_extras(built):
     ours = Parser().parsestr((built / "PKG-INFO").read_text())
     theirs = metadata.metadata("halofeed")
-    assert set(ours.get_all("Provides-Extra")) == set(theirs.get_all("Provides-Extra")) >= {"convert", "train"}
+    assert (
+        set(ours.get_all("Provides-Extra")) == set(theirs.get_all("Provides-Extra")) >= {"convert", "train"}
+    )
     assert set(ours["Requires-Python"].split(",")) == set(theirs["Requires-Python"].split(","))
     sections: dict[str, set[str]] = {"": set()}
     name = ""
@@ -58,7 +60,9 @@ def test_an_installed_sdist_has_the_same_requirements_and_extras(built):
             sections[name] = set()
         else:
             sections[name].add(line)
-    written = {f'{line}; extra == "{extra}"' if extra else line for extra in sections for line in sections[extra]}
+    written = {
+        f'{line}; extra == "{extra}"' if extra else line for extra in sections for line in sections[extra]
+    }
     assert written == set(metadata.requires("halofeed"))
 
 
