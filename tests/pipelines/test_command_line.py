@@ -65,9 +65,11 @@ def test_what_the_data_makes_impossible_exits_1(source, tmp_path, more, match):
         (["--version", "1"], "--version '1': expected three numbers"),
         (["--workers", 0], "--workers 0: expected 1 or more"),
         (["--pad-value", "1,2"], "--pad-value: expected 1 or 3 values"),
-        (["--split-shares", "train=0.5"], "expected a sum of 1"),
+        (["--split-shares", "train=0.5"], r"--split-shares: expected a sum of 1, got 0\.5 \(train=0\.5\)"),
+        (["--split-shares", "train=0,test=1"], "--split-shares: expected each above 0"),
         (["--source", "/no/such/folder"], "--source /no/such/folder: no such folder or file"),
         (["--group-pattern", "("], "not a regular expression"),
+        (["--jpeg-quality", 80], "--jpeg-quality has no effect .* --encoding jpeg"),
     ],
 )
 def test_wrong_usage_exits_2(source, tmp_path, more, match):
