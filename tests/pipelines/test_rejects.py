@@ -184,9 +184,16 @@ def test_the_list_of_an_early_stop_is_short(tmp_path):
 
 def test_inputs_left_out_on_purpose_are_listed_and_cost_nothing(tmp_path):
     draw_folders(tmp_path / "src", 4)
-    (tmp_path / "src/hat/picture.heic").write_bytes(b"0")
+    (tmp_path / "src/hat/thumbnails.db").write_bytes(b"0")
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=0)
     assert [entry["stage"] for entry in rejected(done.folder)] == ["selection"]
+
+
+def test_a_picture_of_a_format_that_is_not_read_counts_as_a_failure(tmp_path):
+    draw_folders(tmp_path / "src", 4)
+    (tmp_path / "src/hat/picture.avif").write_bytes(b"0")
+    with pytest.raises(JobError, match=r"hat/picture\.avif: decode: format not supported \(\.avif"):
+        run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=0)
 
 
 def test_nothing_converted_is_an_error_that_leaves_the_list(tmp_path):
