@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -63,8 +64,8 @@ def test_a_committed_set_is_known_by_another_path_of_the_source(source, tmp_path
     assert run_convert(source.name, tmp_path, **OPTIONS).was_there
 
 
-def note(counted: list[tuple[int, int]], done: int, rejected: int) -> None:
-    counted.append((done, rejected))
+def note(counted: list[tuple[int, int]], done: int, rejected: Sequence[Mapping[str, str]]) -> None:
+    counted.append((done, len(rejected)))
 
 
 def test_the_order_of_arrival_changes_no_byte(source, tmp_path):
