@@ -199,6 +199,7 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
             "--layout: say how the source is laid out; `halofeed convert --help` lists the layouts"
         )
     options, recipe = from_options(JobOptions, parsed), from_options(Recipe, parsed)
+    recipe.check_used()
     from halofeed.pipelines.memory import importing, keep_freed_memory
 
     with _installed("convert", "apache_beam"), _unlogged(), importing():

@@ -6,9 +6,8 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -34,9 +33,32 @@ SELECTION = "selection"
 """The stage of inputs that were left out on purpose; they are listed but no failure."""
 
 
-def is_failure(rejected: dict[str, str] | Any) -> bool:
+def is_failure(rejected: Mapping[str, str]) -> bool:
     """Whether a rejected input counts against --max-rejected."""
-    return bool(rejected["stage"] != SELECTION)
+    return rejected["stage"] != SELECTION
+
+
+def check_committed_budget(manifest: Manifest, max_rejected: int | None, folder: str) -> None:
+    """Refuse a committed version of which more inputs were rejected than a later command allows.
+
+    Raises:
+        JobError: it names the reasons.
+    """
+    failures = {
+        reason: count
+        for reason, count in manifest.rejected.items()
+        if is_failure({"stage": reason.partition(": ")[0]})
+    }
+    if max_rejected is not None and sum(failures.values()) > max_rejected:
+        raise JobError(
+            f"{folder} is converted, but {sum(failures.values())} of its inputs were rejected and --max-rejected "
+            f"allows {max_rejected} ({_most_common(Counter(failures))}); see {OutputFolder(folder).path(REJECTED)}. "
+            "Nothing was changed: mend the sources and add --overwrite, or raise the limit"
+        )
+
+
+def _most_common(reasons: Counter[str]) -> str:
+    return "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +87,14 @@ def write_shard(
     references: Sequence[str],
     sources: SourceFiles,
     threads: OrderedThreads,
-    count: Callable[[int, int], None],
+    count: Callable[[int, Sequence[Mapping[str, str]]], None],
 ) -> bool:
     """Write one shard and its index, unless they are there and made from the same.
 
     Args:
         references: the shard's references as JSON texts, in any order.
         threads: read and decode; two more examples than they are many are held at once.
-        count: told (records written, inputs rejected) as it goes on; its JobError ends the shard.
+        count: told (records written, entries of rejected inputs) as it goes on; its JobError ends the shard.
 
     Returns:
         whether the shard was written; False where it was there already.
@@ -84,7 +106,7 @@ def write_shard(
     name = job.shard_file(key)
     finished = _finished_index(job, key, ordered, sources, threads, output)
     if finished is not None:
-        count(len(finished), sum(map(is_failure, finished.rejected)))
+        count(len(finished), finished.rejected)
         return False
     converter = PictureConverter(recipe=job.recipe, task=job.task, labels=job.labels)
     outcomes = threads.map(lambda pair: _convert(pair[1], sources, converter), parsed)
@@ -106,14 +128,11 @@ def write_shard(
                         "detail": error.detail,
                     }
                 )
-                try:
-                    count(0, int(error.stage != SELECTION))
-                except JobError as stop:
-                    raise JobError(f"{stop}; the last was {source}: {error}") from stop
+                count(0, rejected[-1:])
                 continue
             _append(outcome.result, writer, rows)
             statistics.add(outcome.result.facts)
-            count(1, 0)
+            count(1, ())
         index = ShardIndex(
             offsets=np.array(rows.offsets, np.int64),
             lengths=np.array(rows.lengths, np.int64),
@@ -262,7 +281,7 @@ def _check_outcome(
     job: ShardJob, rejected: list[dict[str, str]], reasons: Counter[str], records: int
 ) -> None:
     failures = sum(map(is_failure, rejected))
-    most = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
+    most = _most_common(reasons)
     listing = OutputFolder(job.folder).path(REJECTED)
     if job.max_rejected is not None and failures > job.max_rejected:
         raise JobError(

@@ -25,6 +25,8 @@ from halofeed.schemas.errors import AnnotationsError, SourceError
 
 IMAGE_COLUMNS = ("filename", "class")
 BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
+_TEXT_COLUMNS = (*IMAGE_COLUMNS, "split", "group", "id")
+"""What must be text; a number that is none is a fault of its row alone, and other columns may hold anything."""
 _FLAGS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
 
 
@@ -118,7 +120,10 @@ def read_csv(name: str, data: bytes) -> Table:
                 columns = _check_columns(name, [cell.strip().lower() for cell in cells])
                 continue
             fault = "" if len(cells) == len(columns) else f"{len(cells)} cells under {len(columns)} columns"
-            by_column = {column: cell.strip() for column, cell in zip(columns, cells, strict=False)}
+            by_column = {
+                column: _cell(f"{name}:{reader.line_num}", column, cell)
+                for column, cell in zip(columns, cells, strict=False)
+            }
             rows.append(Row(file=name, line=reader.line_num, cells=by_column, fault=fault))
     except csv.Error as error:
         raise AnnotationsError(f"{name}:{reader.line_num}: not readable as CSV: {error}") from error
@@ -163,14 +168,22 @@ def read_jsonl(name: str, data: bytes) -> Table:
         if not isinstance(entry, dict):
             raise AnnotationsError(f"{name}:{line}: expected a JSON object, got {type(entry).__name__}")
         columns.update(dict.fromkeys(entry))
-        rows.append(Row(file=name, line=line, cells={key: _cell(value) for key, value in entry.items()}))
+        cells = {key: _cell(f"{name}:{line}", key, value) for key, value in entry.items()}
+        rows.append(Row(file=name, line=line, cells=cells))
     return Table(file=name, columns=_check_columns(name, list(columns)), rows=tuple(rows))
 
 
-def _cell(value: object) -> str:
+def _cell(place: str, column: str, value: object) -> str:
+    """A value as text; AnnotationsError where it can be none."""
     if value is None:
         return ""
-    return value.strip() if isinstance(value, str) else json.dumps(value)
+    if column in _TEXT_COLUMNS and isinstance(value, dict | list):
+        kind = "an object" if isinstance(value, dict) else "a list"
+        raise AnnotationsError(f"{place}: {column}: expected text or a number, got {kind}")
+    text = value.strip() if isinstance(value, str) else json.dumps(value)
+    if column in _TEXT_COLUMNS and "\0" in text:
+        raise AnnotationsError(f"{place}: {column}: holds a NUL character: {text!r}; remove it")
+    return text
 
 
 def _references(
