@@ -159,12 +159,13 @@ SYSTEMS = {"bare": run_bare, "convert": run_convert, "naive": run_naive, "naive+
 
 
 def tree_memory(process: int) -> int:
-    """Resident bytes of a process and its descendants, shared pages counted once per process."""
+    """Resident bytes of a process and its descendants; of pages that several share, each has its part."""
     total, waiting = 0, [process]
     while waiting:
         current = waiting.pop()
         try:
-            total += int(Path(f"/proc/{current}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            lines = Path(f"/proc/{current}/smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
             for task in Path(f"/proc/{current}/task").iterdir():
                 waiting += map(int, (task / "children").read_text().split())
         except OSError:

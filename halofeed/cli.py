@@ -204,6 +204,8 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
 
     with _installed("convert", "apache_beam"), _unlogged(), importing():
         from halofeed.pipelines.convert import convert
+        from halofeed.pipelines.forked import start_nursery
+    start_nursery()
     from halofeed.pipelines.summary import summary
 
     keep_freed_memory()

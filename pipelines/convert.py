@@ -54,7 +54,7 @@ def convert(
         JobError: the job failed, and what it finished is kept; or more was rejected than the limit allows; or
             another run is writing into the folder (on local disk; on an object store nobody sees that).
     """
-    choice = choose_runner(options, beam_arguments)
+    choice = choose_runner(options, recipe.shards, beam_arguments)
     pipeline = new_pipeline(choice)
     FileSystems.set_options(choice.options)
     output = OutputFolder(options.folder)

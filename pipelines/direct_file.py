@@ -63,7 +63,7 @@ class DirectFile:
         if self._under_way is None:
             self._set_direct(True)
         self._wait()
-        self._under_way = self._thread.submit(self._write_all, memoryview(self._buffers[0]))
+        self._under_way = self._thread.submit(self._write_all, self._buffers[0].data)
         self._buffers.reverse()
         self._filled = 0
 
@@ -98,7 +98,7 @@ class DirectFile:
         try:
             self._wait()
             self._set_direct(False)
-            self._write_all(memoryview(self._buffers[0][: self._filled]))
+            self._write_all(self._buffers[0][: self._filled].data)
         finally:
             self._thread.shutdown()
             os.close(self._file)

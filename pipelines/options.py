@@ -8,7 +8,6 @@ import io
 import os
 import re
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +16,13 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import create_runner
 
+from halofeed.pipelines.forked import has_nursery, worker_command
 from halofeed.pipelines.job import JobOptions
 from halofeed.schemas.errors import UsageError
 
 CORES_PER_WORKER = 4
-"""Decoding releases Python's lock, so that one process keeps several cores busy; see docs/decisions.md."""
+"""Where each worker is an interpreter that imports Beam anew. Decoding releases Python's lock most of the time, so that
+one process keeps several cores busy; see docs/decisions.md."""
 
 _LOCAL_RUNNERS = ("directrunner", "fnapirunner")
 
@@ -45,11 +46,12 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def choose_runner(job: JobOptions, beam_arguments: Sequence[str]) -> RunnerChoice:
+def choose_runner(job: JobOptions, shards: int, beam_arguments: Sequence[str]) -> RunnerChoice:
     """The runner that the user names after `--`, or this machine's cores; UsageError where Beam knows it not.
 
     The local runner is Beam's FnApiRunner by name: its DirectRunner first tries to fetch a Prism binary from
-    the network. One worker runs in this process; several are processes of their own.
+    the network. One worker runs in this process; several are processes of their own, no more than `shards` (of a
+    split) unless the user says so.
     """
     options = _parse(beam_arguments)
     named = options.view_as(StandardOptions).runner
@@ -60,10 +62,10 @@ def choose_runner(job: JobOptions, beam_arguments: Sequence[str]) -> RunnerChoic
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-    workers = job.workers or max(1, cores // CORES_PER_WORKER)
+    most = cores if has_nursery() else max(1, cores // CORES_PER_WORKER)
+    workers = job.workers or min(most, shards)
     threads = job.threads or max(1, -(-cores // workers))
-    worker = [sys.executable, "-m", "halofeed.pipelines.worker", str(os.getpid()), *beam_arguments]
-    command = f"exec {shlex.join(worker)}"
+    command = f"exec {shlex.join(worker_command(beam_arguments))}"
     processes = SubprocessSDKEnvironment.from_command_string(command) if workers > 1 else None
     local = PipelineOptions([*beam_arguments, f"--direct_num_workers={workers}"])
     return RunnerChoice(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ def test_what_is_read_is_what_was_written(tmp_path: Path, monkeypatch, length: i
     data = np.random.default_rng(length).integers(0, 256, length, np.uint8).tobytes()
     file = DirectFile(str(tmp_path / "file"))
     cuts = [0, *sorted(np.random.default_rng(1).integers(0, length + 1, 9).tolist()), length]
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         file.write(data[start:end])
         assert file.tell() == end
     file.close()
@@ -41,18 +42,22 @@ def test_data_may_change_after_it_was_given(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"a" * len(data)
 
 
+def write_file(path: Path, length: int) -> None:
+    file = DirectFile(str(path))
+    try:
+        file.write(bytes(length))
+    finally:
+        file.close()
+
+
 def test_a_write_that_fails_is_told(tmp_path: Path) -> None:
     old, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (BUFFER_BYTES // 2, old[1]))
     try:
         for length in (BUFFER_BYTES - 1, 3 * BUFFER_BYTES):
-            file = DirectFile(str(tmp_path / "file"))
             with pytest.raises(OSError, match="File too large"):
-                try:
-                    file.write(bytes(length))
-                finally:
-                    file.close()
+                write_file(tmp_path / "file", length)
         descriptors = os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []
         assert not any(
             os.path.exists(f"/proc/self/fd/{number}")

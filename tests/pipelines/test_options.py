@@ -35,18 +35,18 @@ PORTABLE = (
 
 @pytest.mark.parametrize("written", ["", STORES, DATAFLOW, FLINK, SPARK, PORTABLE])
 def test_options_of_real_runners_and_stores_pass(written):
-    assert choose_runner(JOB, shlex.split(written)).options is not None
+    assert choose_runner(JOB, 1, shlex.split(written)).options is not None
 
 
 @pytest.mark.parametrize("runner", [[], ["--runner=DirectRunner"], ["--runner", "DataflowRunner"]])
 @pytest.mark.parametrize("unknown", ["--bogus=1", "--bogus", "bogus", "--num_worker=3", "-x"])
 def test_an_option_that_nobody_knows_is_refused_by_its_name(runner, unknown, caplog):
     with pytest.raises(UsageError) as caught:
-        choose_runner(JOB, [*runner, "--job_name=x", unknown])
+        choose_runner(JOB, 1, [*runner, "--job_name=x", unknown])
     assert unknown.partition("=")[0] in str(caught.value) and "job_name" not in str(caught.value)
     assert not caplog.records
 
 
 def test_a_value_apart_from_its_unknown_option_is_told_with_it():
     with pytest.raises(UsageError, match=r"after --, Beam knows no --bogus 1, --other;"):
-        choose_runner(JOB, ["--bogus", "1", "--other"])
+        choose_runner(JOB, 1, ["--bogus", "1", "--other"])
