@@ -33,7 +33,7 @@ class Shard:
 class Split:
     """The shards of one split in order, and the statistics of its records.
 
-    Those of the pixels (count, sums, histogram) are of every fourth row of each picture, padding left out; all others
+    Those of the pixels (count, sums, histogram) are of every eighth row of each picture, padding left out; all others
     are of everything.
     """
 
