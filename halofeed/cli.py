@@ -199,9 +199,13 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
             "--layout: say how the source is laid out; `halofeed convert --help` lists the layouts"
         )
     options, recipe = from_options(JobOptions, parsed), from_options(Recipe, parsed)
-    with _installed("convert", "apache_beam"), _unlogged():
+    recipe.check_used()
+    from halofeed.pipelines.memory import importing, keep_freed_memory
+
+    with _installed("convert", "apache_beam"), _unlogged(), importing():
         from halofeed.pipelines.convert import convert
-    from halofeed.pipelines.memory import keep_freed_memory
+        from halofeed.pipelines.forked import start_nursery
+    start_nursery()
     from halofeed.pipelines.summary import summary
 
     keep_freed_memory()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import tarfile
 from importlib import metadata
 from pathlib import Path
@@ -22,27 +23,28 @@ setup(
     version={version!r},
     packages=find_packages(),
     package_data={{"": ["py.typed", "*.css", "*.js", "*.html"]}},
-    python_requires=">=3.11",
+    python_requires={python!r},
     install_requires={requires!r},
+    extras_require={extras!r},
+    entry_points={{"console_scripts": {scripts!r}}},
 )
 """
+_EXTRA = re.compile(r"""\s*(?:;|\band\b)\s*extra\s*==\s*["']([^"']+)["']""")
 
 
 def write_sdist(folder: str) -> Path:
     """Write halofeed-VERSION.tar.gz, holding this very code, and return its path; equal code gives equal bytes.
 
+    Installing it gives what installing halofeed itself gave: the command, the requirements and the extras.
+
     Raises:
-        UsageError: the folder is not there.
+        UsageError: the folder is not there, or halofeed is not installed, so that nothing says what it requires.
     """
     if not Path(folder).is_dir():
         raise UsageError(f"--output {folder}: no such folder; make it first")
     package = Path(__file__).resolve().parent
     base = f"halofeed-{__version__}"
-    requires = [line for line in metadata.requires("halofeed") or () if "extra ==" not in line]
-    files = {
-        f"{base}/setup.py": _SETUP.format(version=__version__, requires=requires).encode(),
-        f"{base}/PKG-INFO": f"Metadata-Version: 2.1\nName: halofeed\nVersion: {__version__}\n".encode(),
-    }
+    files = {f"{base}/{name}": text.encode() for name, text in _metadata().items()}
     for path in sorted(_walk(package)):
         files[f"{base}/halofeed/{path.relative_to(package).as_posix()}"] = path.read_bytes()
     target = Path(folder) / f"{base}.tar.gz"
@@ -56,6 +58,42 @@ def write_sdist(folder: str) -> Path:
             entry.size, entry.mode = len(data), 0o644
             archive.addfile(entry, io.BytesIO(data))
     return target
+
+
+def _metadata() -> dict[str, str]:
+    """The texts of setup.py and PKG-INFO, from what was written down when halofeed was installed."""
+    try:
+        installed = metadata.distribution("halofeed")
+    except metadata.PackageNotFoundError as error:
+        raise UsageError(
+            "halofeed is not installed here, so nothing says what it requires; `pip install .` in its checkout first"
+        ) from error
+    python, lines = installed.metadata["Requires-Python"], installed.requires or []
+    requires: list[str] = []
+    extras: dict[str, list[str]] = {name: [] for name in installed.metadata.get_all("Provides-Extra") or ()}
+    for line in lines:
+        found = _EXTRA.search(line)
+        if found is None:
+            requires.append(line)
+        else:
+            extras.setdefault(found.group(1), []).append(line[: found.start()] + line[found.end() :])
+    scripts = [
+        f"{script.name} = {script.value}"
+        for script in installed.entry_points
+        if script.group == "console_scripts"
+    ]
+    headers = [
+        "Metadata-Version: 2.1",
+        "Name: halofeed",
+        f"Version: {__version__}",
+        f"Requires-Python: {python}",
+        *(f"Provides-Extra: {name}" for name in extras),
+        *(f"Requires-Dist: {line}" for line in lines),
+    ]
+    setup = _SETUP.format(
+        version=__version__, python=python, requires=requires, extras=extras, scripts=scripts
+    )
+    return {"setup.py": setup, "PKG-INFO": "\n".join(headers) + "\n"}
 
 
 def _walk(folder: Path) -> list[Path]:

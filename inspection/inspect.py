@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from halofeed.inspection.records import IMAGE_KEY, bytes_of, integer_of, item_bytes, text_of
+from halofeed.prep.statistics import ROW_STEP
 from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.layout import MANIFEST, REJECTED, index_file
+from halofeed.schemas.layout import MANIFEST, REJECTED, index_file, local_folder
 from halofeed.schemas.manifest import Manifest, Shard, Split
 from halofeed.schemas.tfexample import Decoded, decode_example
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_record
@@ -31,10 +32,10 @@ def read_manifest(path: str | Path) -> Manifest:
     """The manifest of the data set in a folder.
 
     Raises:
-        UsageError: there is no such folder, or it holds no finished data set.
+        UsageError: there is no such folder, it holds no finished data set, or it is not on local disk.
         ManifestError: the manifest is wrong.
     """
-    file = Path(path) / MANIFEST
+    file = local_folder(path) / MANIFEST
     try:
         text = file.read_bytes()
     except FileNotFoundError as error:
@@ -297,7 +298,8 @@ def _pixel_lines(splits: Mapping[str, Split]) -> list[str]:
             squares = zip(pixels["sum_squares"], means, strict=True)
             deviations = [max(0.0, square / count - mean**2) ** 0.5 for square, mean in squares]
             lines.append(
-                f"  mean {_joined(means)}, standard deviation {_joined(deviations)} (per channel, without padding)"
+                f"  mean {_joined(means)}, standard deviation {_joined(deviations)} "
+                f"(per channel, of every {ROW_STEP}th row, without padding)"
             )
         lines += [f"  {note}: {count:,}" for note, count in split.statistics.get("notes", {}).items()]
     return lines

@@ -15,7 +15,7 @@ from halofeed.inspection.inspect import read_manifest
 from halofeed.inspection.markup import Markup, element, join
 from halofeed.inspection.samples import choose, find_candidates, load_sample, open_sources
 from halofeed.schemas.errors import CorruptFileError, UsageError
-from halofeed.schemas.layout import REJECTED
+from halofeed.schemas.layout import REJECTED, local_folder
 
 EXAMPLES_PER_REASON = 4
 _LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL = 360, 160
@@ -47,7 +47,7 @@ def write_report(
     """
     if samples < 0:
         raise UsageError(f"--samples {samples}: expected 0 or more")
-    folder = Path(path)
+    folder = local_folder(path)
     manifest = read_manifest(folder)
     absolute = Path(os.path.abspath(folder))
     file = absolute.parent / f"{absolute.name}-report.html" if output is None else Path(output)

@@ -21,7 +21,7 @@ from halofeed.inspection.facts import (
 from halofeed.inspection.inspect import human_bytes
 from halofeed.inspection.layout import card, colour_of, legend, section
 from halofeed.inspection.markup import Markup, element, join, table
-from halofeed.prep.statistics import mean_and_deviation
+from halofeed.prep.statistics import ROW_STEP, mean_and_deviation
 from halofeed.schemas.layout import REJECTED
 from halofeed.schemas.partition import nearest, splits_that_divide
 
@@ -303,7 +303,7 @@ def pixels(facts: Facts) -> Markup:
                 element("pre", None, element("code", None, code)),
             ),
         ),
-        lead=f"{plural(counted['count'], 'pixel')} of {plural(facts.records, 'picture')}.",
+        lead=f"{plural(counted['count'], 'pixel')}, of every {ROW_STEP}th row of {plural(facts.records, 'picture')}.",
     )
 
 

@@ -18,7 +18,7 @@ from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import CorruptFileError, HalofeedError, ManifestError, UsageError
 from halofeed.schemas.identity import shard_of
 from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.layout import MANIFEST, REJECTED, TEMPORARY_FOLDER, index_file
+from halofeed.schemas.layout import MANIFEST, REJECTED, TEMPORARY_FOLDER, index_file, local_folder
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.tasks import TASKS
 from halofeed.schemas.tfds import DATASET_INFO, FEATURES, dataset_info_json, features_json
@@ -86,7 +86,7 @@ def verify(path: str | Path, progress: Progress | None = None) -> VerifyReport:
     Raises:
         UsageError: there is no such folder.
     """
-    folder = Path(path)
+    folder = local_folder(path)
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; name the one that holds {MANIFEST}")
     run = _Run(folder=folder, progress=progress or (lambda done, total: None))

@@ -14,7 +14,7 @@ Only the picture is flipped and cropped, not its padding, so that the picture al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -121,6 +121,27 @@ class Augmentation(Protocol):
 
     def apply(self, view: View, objects: Objects, uniform: Uniform) -> tuple[View, Objects]:
         """The new view and its objects, from four numbers drawn for this example and epoch."""
+
+
+def check_augmentations(given: object) -> tuple[Augmentation, ...]:
+    """The augmentations as a tuple; UsageError where one is none.
+
+    >>> check_augmentations([FlipLeftRight()])
+    (FlipLeftRight(probability=0.5),)
+    """
+    example = "FlipLeftRight()"
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise UsageError(f"augment: expected a list such as [{example}], got {given!r}")
+    found = []
+    for one in given:
+        if isinstance(one, type):
+            raise UsageError(f"augment: expected augmentations, got {one!r} itself; write {one.__name__}()")
+        if not all(callable(getattr(one, name, None)) for name in ("frame", "apply")):
+            raise UsageError(
+                f"augment: expected augmentations such as {example}, got {one!r}; they are in halofeed.loader"
+            )
+        found.append(one)
+    return tuple(found)
 
 
 def _check_probability(probability: float) -> None:

@@ -8,18 +8,18 @@ import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from halofeed.loader.assemble import ArraySpec, Assembler, Batch, allocate
-from halofeed.loader.augment import Augmentation
+from halofeed.loader.augment import Augmentation, check_augmentations
 from halofeed.loader.buffers import BufferPool
 from halofeed.loader.gather import Shards, read_manifest
 from halofeed.loader.sampler import Rows, Sampler
 from halofeed.loader.state import STATE_VERSION, describe_augmentations, fingerprint, restore_step
 from halofeed.schemas.errors import UsageError
+from halofeed.schemas.layout import local_folder
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
 
@@ -48,7 +48,7 @@ class Loader:
     record for the index. Shards are mapped into memory and count as page cache.
 
     Args:
-        path: the version's folder, such as data/cards/1.0.0.
+        path: the version's folder on local disk, such as data/cards/1.0.0.
         split: its name.
         batch_size: rows of the global batch, over all hosts.
         seed: 0 to 2**64 - 1; decides the order and the augmentations.
@@ -57,14 +57,18 @@ class Loader:
         num_epochs: None is without end (training) or one (evaluation). The last batch of a finite stream is
             padded with rows that are not valid.
         drop_remainder: cut every epoch to floor(num_records / batch_size) batches; else training batches
-            straddle epochs.
+            straddle epochs. Not in evaluation.
         augment: from `halofeed.loader.augment`, applied in order, in evaluation too.
         shard_index, shard_count: which of how many hosts this is; it gets the contiguous rows
             [shard_index, shard_index + 1) * batch_size / shard_count of every batch.
+        cache: None; nothing else in this version.
         verify: "first", "always" or "never" checks the CRC of a record when it is read.
+        on_corrupt: "fail"; nothing else in this version.
         include: names of optional fields: those of the manifest (as they are stored; `transform` and `masks`
             follow flips and crops, the unpadded and source sizes don't), and `size`, int32 [batch, 2]: the height
-            and width of the picture, which begins at the top left of `image`; the rest is padding.
+            and width of the picture, which begins at the top left of `image`; the rest is padding. `transform`
+            is float32 [batch, 2, 3]: a point of `image` is [y_source, x_source] = transform @ [y, x, 1] in its
+            source, in pixels from the corner of the first one.
 
     Raises:
         UsageError: an argument that cannot be; says which are possible.
@@ -87,11 +91,18 @@ class Loader:
         augment: Sequence[Augmentation] = (),
         shard_index: int = 0,
         shard_count: int = 1,
+        cache: None = None,
         verify: str = "first",
+        on_corrupt: str = "fail",
         include: Sequence[str] = (),
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
-        folder = Path(path)
+        for name, value, only in (("cache", cache, None), ("on_corrupt", on_corrupt, "fail")):
+            if value != only:
+                raise UsageError(
+                    f"{name}: expected {only!r}, got {value!r}; this version has no other, so leave it out"
+                )
+        folder = local_folder(path)
         self.manifest: Manifest = read_manifest(folder)
         if self.manifest.task not in TASKS_READ:
             raise UsageError(f"{folder}: task {self.manifest.task!r} is not one of {', '.join(TASKS_READ)}")
@@ -103,6 +114,11 @@ class Loader:
             )
         if not training and num_epochs not in (None, 1):
             raise UsageError(f"num_epochs: evaluation (training=False) is one epoch, got {num_epochs}")
+        if not training and drop_remainder:
+            raise UsageError(
+                "drop_remainder: evaluation (training=False) gives every record once and pads the last batch, whose "
+                "`valid` says which rows are real; leave drop_remainder out"
+            )
         self.batch_size, self.split, self.seed = (
             _integer("batch_size", batch_size),
             split,
@@ -123,7 +139,7 @@ class Loader:
             drop_remainder=drop_remainder,
         )
         _check_hosts(self.batch_size, self.shard_index, self.shard_count)
-        self._augmentations = tuple(augment)
+        self._augmentations = check_augmentations(augment)
         self._assembler = Assembler(self.manifest, include, self._augmentations)
         self._shards = Shards(folder, stored.shards, verify)
         self._pool = BufferPool()
@@ -181,6 +197,9 @@ class Loader:
 
         TensorFlow adopts the batches' memory without a copy. `PREFETCH` batches are made ahead; with the one
         being made and the one in use that is what lies in memory. Text comes as tf.string.
+
+        An error of `batch`, such as CorruptFileError, comes out of the stream as TensorFlow's own
+        (tf.errors.UnknownError), whose message holds ours.
         """
         import tensorflow as tf
 
@@ -241,8 +260,12 @@ class Loader:
         return map(place, self._steps_from(start_step))
 
     def state(self, step: int) -> dict[str, Any]:
-        """What to save so that another loader, on any number of hosts, goes on with batch `step`; JSON values."""
-        return {"state_version": STATE_VERSION, "step": operator.index(step), **self._stream()}
+        """What to save so that another loader, on any number of hosts, goes on with batch `step`; JSON values.
+
+        Raises:
+            UsageError: the step is negative or past the stream's end.
+        """
+        return {"state_version": STATE_VERSION, "step": self._checked("step", step), **self._stream()}
 
     def restore(self, state: Mapping[str, Any]) -> int:
         """The step at which to go on.
@@ -271,11 +294,15 @@ class Loader:
         }
 
     def _steps_from(self, start_step: int) -> Iterable[int]:
-        start_step = operator.index(start_step)
-        if start_step < 0 or (self.steps is not None and start_step > self.steps):
-            last = " and more" if self.steps is None else f" to {self.steps}"
-            raise UsageError(f"start_step {start_step}: expected 0{last}")
+        start_step = self._checked("start_step", start_step)
         return itertools.count(start_step) if self.steps is None else range(start_step, self.steps)
+
+    def _checked(self, name: str, step: int) -> int:
+        step = operator.index(step)
+        if step < 0 or (self.steps is not None and step > self.steps):
+            last = " and more" if self.steps is None else f" to {self.steps}"
+            raise UsageError(f"{name} {step}: expected 0{last}")
+        return step
 
     def _rows(self, step: int, start: int, stop: int) -> Batch:
         rows = self._sampler.rows(step, start, stop)

@@ -6,27 +6,28 @@ import contextlib
 import logging
 import os
 import re
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 
 from halofeed.pipelines.build import build
 from halofeed.pipelines.job import JobOptions, ShardJob
+from halofeed.pipelines.lock import held, scratch_folder
 from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
 from halofeed.pipelines.plan import Plan, Sources, make_plan, open_sources
 from halofeed.pipelines.progress import Bar, JobProgress, is_alive
+from halofeed.pipelines.sinks import check_committed_budget
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.recipe import Recipe
 from halofeed.schemas.errors import HalofeedError, JobError, UsageError
 from halofeed.schemas.layout import MANIFEST, index_file
 from halofeed.schemas.manifest import Manifest
 
+T = TypeVar("T")
 _OWN_ERROR = re.compile(r"halofeed\.schemas\.errors\.\w+: (.*)")
 
 
@@ -50,31 +51,46 @@ def convert(
     Raises:
         UsageError: an option is wrong, or another recipe's data set stands there.
         AnnotationsError: the annotations as a whole cannot be used.
-        JobError: the job failed; what it finished is kept.
+        JobError: the job failed, and what it finished is kept; or more was rejected than the limit allows; or
+            another run is writing into the folder (on local disk; on an object store nobody sees that).
     """
-    choice = choose_runner(options, beam_arguments)
+    choice = choose_runner(options, recipe.shards, beam_arguments)
     pipeline = new_pipeline(choice)
     FileSystems.set_options(choice.options)
     output = OutputFolder(options.folder)
     sources = open_sources(options)
     _check_apart(options, sources)
-    if output.exists(MANIFEST) and not options.overwrite:
-        manifest = Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
-        _check_same(options, recipe, sources, manifest)
-        if _is_whole(output, manifest):
+    if not output.exists(MANIFEST):
+        _or_withdraw(output, output.make)
+    with held(options.folder):
+        if output.exists(MANIFEST) and not options.overwrite:
+            manifest = Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
+            _check_same(options, recipe, sources, manifest)
+            check_committed_budget(manifest, options.max_rejected, options.folder)
+            if _is_whole(output, manifest):
+                output.sweep()
+                return Conversion(manifest=manifest, folder=options.folder, was_there=True)
+
+        def prepare() -> Plan:
+            output.make()
             output.sweep()
-            return Conversion(manifest=manifest, folder=options.folder, was_there=True)
+            return make_plan(options, recipe, sources, output)
+
+        plan = _or_withdraw(output, prepare)
+        output.delete([MANIFEST])
+        with scratch_folder() if choice.local else contextlib.nullcontext() as scratch:
+            _run(options, recipe, sources, plan, choice, pipeline, scratch, show_progress)
+        manifest = Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
+        return Conversion(manifest=manifest, folder=options.folder, was_there=False)
+
+
+def _or_withdraw(output: OutputFolder, prepare: Callable[[], T]) -> T:
+    """What `prepare` returns; where it raises, what was begun in the folder is gone again."""
     try:
-        output.make()
-        output.sweep()
-        plan = make_plan(options, recipe, sources, output)
+        return prepare()
     except BaseException:
         output.withdraw()
         raise
-    output.delete([MANIFEST])
-    _run(options, recipe, sources, plan, choice, pipeline, show_progress)
-    manifest = Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
-    return Conversion(manifest=manifest, folder=options.folder, was_there=False)
 
 
 def _is_whole(output: OutputFolder, manifest: Manifest) -> bool:
@@ -121,9 +137,9 @@ def _run(
     plan: Plan,
     choice: RunnerChoice,
     pipeline: beam.Pipeline,
+    folder: str | None,
     show_progress: bool,
 ) -> None:
-    folder = tempfile.mkdtemp(prefix="halofeed-progress-") if choice.local else None
     images = sources.images.root
     job = ShardJob(
         recipe=recipe,
@@ -158,8 +174,6 @@ def _run(
             _run_local(run, JobProgress(folder), bar)
     finally:
         bar.close()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 class _quiet_logging:

@@ -33,7 +33,9 @@ class JobOptions:
         None, "fail the job when more inputs than this are rejected; default: no limit"
     )
     overwrite: bool = option(False, "replace a version that is there already")
-    workers: int | None = option(None, "worker processes of a local run; default: one per four cores")
+    workers: int | None = option(
+        None, "worker processes of a local run; default: one per core, at most --shards"
+    )
     threads: int | None = option(
         None, "decoding threads per worker; default: all cores shared by the workers"
     )

@@ -83,8 +83,9 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
         output: where the reference files go; None only counts and checks, and writes none.
 
     Raises:
-        AnnotationsError: unknown labels, two sources with one id, a group divided over splits.
-        UsageError: the layout does not serve the task, or there is nothing to convert.
+        AnnotationsError: unknown labels, two sources with one id, a group divided over splits, names of splits
+            that cannot be, or nothing to convert.
+        UsageError: the layout does not serve the task, or an option names a split that cannot be.
     """
     layout = find_layout(recipe.layout)
     layout.check_task(recipe.task)
@@ -109,9 +110,10 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
     if output is not None and lines:
         files.append(_write_lines(output, lines, len(files)))
     if not totals.count:
-        raise UsageError(
+        raise AnnotationsError(
             f"--source {options.source}: no images and no annotations there for layout {recipe.layout}"
         )
+    _check_splits(totals.splits, named_by_option=bool(recipe.split_shares or options.split_lists))
     check_unique_ids(lambda: keys)
     task = recipe.task or ("detection" if totals.has_boxes or not totals.has_label else "classification")
     if task not in layout.tasks:
@@ -168,12 +170,29 @@ def _count(reference: Reference, totals: _Totals) -> None:
     totals.count += 1
     if reference.problem is not None:
         return
-    totals.splits.add(check_split(reference.split))
+    totals.splits.add(reference.split)
     totals.has_boxes |= reference.boxes is not None
     totals.has_label |= reference.label is not None
     for label, source in labels.label_uses([reference]):
         totals.labels[label] += 1
         totals.first_sources.setdefault(label, source)
+
+
+def _check_splits(names: set[str], *, named_by_option: bool) -> None:
+    """Refuse names that cannot stand in file names, or only side by side where upper and lower case differ."""
+    try:
+        by_folded: dict[str, str] = {}
+        for name in sorted(names):
+            other = by_folded.setdefault(check_split(name).casefold(), name)
+            if other != name:
+                raise UsageError(
+                    f"splits {other!r} and {name!r} differ in upper and lower case alone, so that their files would "
+                    "be one on some file systems; rename one"
+                )
+    except UsageError as error:
+        if named_by_option:
+            raise
+        raise AnnotationsError(str(error)) from error
 
 
 def _label_map(

@@ -22,6 +22,7 @@ from typing import TextIO
 from halofeed.schemas.errors import HalofeedError
 
 _COUNTS = struct.Struct("<qq")
+_SECONDS_BETWEEN_COUNTS = 0.1
 
 
 class WorkerProgress:
@@ -34,6 +35,7 @@ class WorkerProgress:
     def __init__(self, folder: str | None) -> None:
         self._folder = Path(folder) if folder else None
         self.done = self.rejected = 0
+        self._told = 0.0
         self._file = None
         if self._folder:
             name = f"counts-{os.getpid()}-{id(self):x}"
@@ -46,6 +48,11 @@ class WorkerProgress:
         """Count examples that were written and inputs that were rejected."""
         self.done += done
         self.rejected += rejected
+        if time.monotonic() - self._told > _SECONDS_BETWEEN_COUNTS:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._told = time.monotonic()
         if self._file is not None:
             os.pwrite(self._file, _COUNTS.pack(self.done, self.rejected), 0)
 
@@ -66,6 +73,7 @@ class WorkerProgress:
                 (self._folder / f"error-{os.getpid()}").write_text(text)
             raise
         finally:
+            self._tell()
             if here:
                 here.unlink(missing_ok=True)
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 import numpy as np
 
 from halofeed import __version__
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
+from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.picture import PictureConverter, Record
@@ -30,15 +29,36 @@ from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import dataset_info_json, features_json
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
 
-T = TypeVar("T")
-R = TypeVar("R")
 SELECTION = "selection"
 """The stage of inputs that were left out on purpose; they are listed but no failure."""
 
 
-def is_failure(rejected: dict[str, str] | Any) -> bool:
+def is_failure(rejected: Mapping[str, str]) -> bool:
     """Whether a rejected input counts against --max-rejected."""
-    return bool(rejected["stage"] != SELECTION)
+    return rejected["stage"] != SELECTION
+
+
+def check_committed_budget(manifest: Manifest, max_rejected: int | None, folder: str) -> None:
+    """Refuse a committed version of which more inputs were rejected than a later command allows.
+
+    Raises:
+        JobError: it names the reasons.
+    """
+    failures = {
+        reason: count
+        for reason, count in manifest.rejected.items()
+        if is_failure({"stage": reason.partition(": ")[0]})
+    }
+    if max_rejected is not None and sum(failures.values()) > max_rejected:
+        raise JobError(
+            f"{folder} is converted, but {sum(failures.values())} of its inputs were rejected and --max-rejected "
+            f"allows {max_rejected} ({_most_common(Counter(failures))}); see {OutputFolder(folder).path(REJECTED)}. "
+            "Nothing was changed: mend the sources and add --overwrite, or raise the limit"
+        )
+
+
+def _most_common(reasons: Counter[str]) -> str:
+    return "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,37 +81,20 @@ class _Rows:
     raw_checksums: dict[str, list[list[int]]] = field(default_factory=dict)
 
 
-def map_ordered(
-    function: Callable[[T], R], items: Iterable[T], executor: ThreadPoolExecutor, ahead: int
-) -> Iterator[R]:
-    """function(item) for each item in order, at most `ahead` of them computed before they are asked for."""
-    waiting: deque[Future[R]] = deque()
-    try:
-        for item in items:
-            waiting.append(executor.submit(function, item))
-            if len(waiting) > ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            future.cancel()
-
-
 def write_shard(
     job: ShardJob,
     key: ShardKey,
     references: Sequence[str],
     sources: SourceFiles,
-    executor: ThreadPoolExecutor,
-    count: Callable[[int, int], None],
+    threads: OrderedThreads,
+    count: Callable[[int, Sequence[Mapping[str, str]]], None],
 ) -> bool:
     """Write one shard and its index, unless they are there and made from the same.
 
     Args:
         references: the shard's references as JSON texts, in any order.
-        executor: reads and decodes; as many threads as it has, plus two, examples are held at once.
-        count: told (records written, inputs rejected) as it goes on; its JobError ends the shard.
+        threads: read and decode; two more examples than they are many are held at once.
+        count: told (records written, entries of rejected inputs) as it goes on; its JobError ends the shard.
 
     Returns:
         whether the shard was written; False where it was there already.
@@ -101,17 +104,12 @@ def write_shard(
     ordered = [text for text, _ in parsed]
     output = OutputFolder(job.folder)
     name = job.shard_file(key)
-    finished = _finished_index(job, key, ordered, sources, executor, output)
+    finished = _finished_index(job, key, ordered, sources, threads, output)
     if finished is not None:
-        count(len(finished), sum(map(is_failure, finished.rejected)))
+        count(len(finished), finished.rejected)
         return False
     converter = PictureConverter(recipe=job.recipe, task=job.task, labels=job.labels)
-    outcomes = map_ordered(
-        lambda pair: _convert(pair[1], sources, converter),
-        parsed,
-        executor,
-        job.threads + 2,
-    )
+    outcomes = threads.map(lambda pair: _convert(pair[1], sources, converter), parsed)
     rows, contents, rejected = _Rows(), {}, []
     statistics = Statistics(max_boxes=job.recipe.max_boxes)
     with output.temporary() as file:
@@ -130,14 +128,11 @@ def write_shard(
                         "detail": error.detail,
                     }
                 )
-                try:
-                    count(0, int(error.stage != SELECTION))
-                except JobError as stop:
-                    raise JobError(f"{stop}; the last was {source}: {error}") from stop
+                count(0, rejected[-1:])
                 continue
             _append(outcome.result, writer, rows)
             statistics.add(outcome.result.facts)
-            count(1, 0)
+            count(1, ())
         index = ShardIndex(
             offsets=np.array(rows.offsets, np.int64),
             lengths=np.array(rows.lengths, np.int64),
@@ -189,7 +184,7 @@ def _finished_index(
     key: ShardKey,
     references: Sequence[str],
     sources: SourceFiles,
-    executor: ThreadPoolExecutor,
+    threads: OrderedThreads,
     output: OutputFolder,
 ) -> ShardIndex | None:
     """The index of a shard that an earlier run finished from the same sources, or None."""
@@ -207,7 +202,7 @@ def _finished_index(
         return None
     if _checksum(output, name) != index.file_checksum:
         return None
-    digests = map_ordered(lambda reference: _content(reference, sources), parsed, executor, job.threads + 2)
+    digests = threads.map(lambda reference: _content(reference, sources), parsed)
     contents = {reference.source: digest for reference, digest in zip(parsed, digests, strict=True)}
     return index if job.fingerprint(key, list(references), contents) == index.fingerprint else None
 
@@ -286,7 +281,7 @@ def _check_outcome(
     job: ShardJob, rejected: list[dict[str, str]], reasons: Counter[str], records: int
 ) -> None:
     failures = sum(map(is_failure, rejected))
-    most = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
+    most = _most_common(reasons)
     listing = OutputFolder(job.folder).path(REJECTED)
     if job.max_rejected is not None and failures > job.max_rejected:
         raise JobError(

@@ -13,6 +13,7 @@ from typing import Any
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
+from halofeed.pipelines.direct_file import DirectFile
 from halofeed.prep.sources import LocalFiles, SourceFiles, is_hidden
 from halofeed.schemas.errors import JobError, SourceError, UsageError
 from halofeed.schemas.layout import TEMPORARY_FOLDER
@@ -179,7 +180,7 @@ class TemporaryFile:
             return FileSystems.create(self._path, compression_type=CompressionTypes.UNCOMPRESSED)
         assert self._path is not None
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        return open(self._path, "wb")
+        return DirectFile(self._path)
 
     def keep_as(self, name: str) -> None:
         """Close the file and give it its name, replacing what had it.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -11,13 +11,17 @@ import cv2
 from apache_beam.metrics import Metrics
 
 from halofeed.pipelines.job import ShardJob, ShardKey
+from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.plan import read_references
 from halofeed.pipelines.progress import WorkerProgress
-from halofeed.pipelines.sinks import commit, write_shard
+from halofeed.pipelines.sinks import commit, is_failure, write_shard
 from halofeed.pipelines.storage import OutputFolder, source_files
 from halofeed.prep.sources import SourceFiles
-from halofeed.schemas.errors import JobError
+from halofeed.schemas.errors import JobError, SourceError
 from halofeed.schemas.identity import example_id, shard_of
+
+LISTED = 10
+"""How many rejected inputs the error of a job names that was stopped by its budget."""
 
 
 class ReadReferences(beam.DoFn):  # type: ignore[misc]
@@ -43,36 +47,50 @@ class WriteShards(beam.DoFn):  # type: ignore[misc]
     def setup(self) -> None:
         self._job = ShardJob.from_json(self._text)
         self._sources: SourceFiles = source_files(self._job.images)
-        self._executor = ThreadPoolExecutor(self._job.threads, "decode")
+        self._threads = OrderedThreads(self._job.threads)
         # OpenCV's own pool would spin beside these threads: it took half of all system time.
         self._opencv_threads = cv2.getNumThreads()
         cv2.setNumThreads(1)
         self._progress = WorkerProgress(self._job.progress_folder)
+        self._last: deque[Mapping[str, str]] = deque(maxlen=LISTED)
 
     def process(self, element: tuple[str, Iterable[bytes]]) -> Iterator[str]:
         key, grouped = element
         references = [line.decode("utf-8", "surrogateescape") for line in grouped if line]
         with self._progress.reporting(f"shard {key}"):
             made = write_shard(
-                self._job, ShardKey.from_text(key), references, self._sources, self._executor, self._count
+                self._job, ShardKey.from_text(key), references, self._sources, self._threads, self._count
             )
         Metrics.counter("halofeed", "shards written" if made else "shards kept").inc()
         yield key
 
-    def _count(self, done: int, rejected: int) -> None:
+    def _count(self, done: int, rejected: Sequence[Mapping[str, str]]) -> None:
         """Count, and stop as soon as this worker alone has passed the budget."""
-        self._progress.add(done, rejected)
+        failures = [entry for entry in rejected if is_failure(entry)]
+        self._progress.add(done, len(failures))
+        self._last.extend(failures)
         limit = self._job.max_rejected
-        if rejected:
-            Metrics.counter("halofeed", "rejected").inc(rejected)
-        if limit is not None and self._progress.rejected > limit and rejected:
+        if failures:
+            Metrics.counter("halofeed", "rejected").inc(len(failures))
+        if limit is not None and self._progress.rejected > limit and failures:
+            last, *others = [_describe(entry) for entry in reversed(self._last)]
             raise JobError(
-                f"more than --max-rejected {limit} inputs were rejected; a higher limit lists all in rejected.jsonl"
+                "\n".join(
+                    [
+                        f"more than --max-rejected {limit} inputs were rejected; a higher limit lists all in "
+                        f"rejected.jsonl; the last was {last}" + ("; and before it:" if others else ""),
+                        *(f"  {line}" for line in others),
+                    ]
+                )
             )
 
     def teardown(self) -> None:
         cv2.setNumThreads(self._opencv_threads)
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
+
+
+def _describe(entry: Mapping[str, str]) -> str:
+    return f"{entry['source']}: {SourceError(entry['stage'], entry['reason'], entry['detail'])}"
 
 
 class Commit(beam.DoFn):  # type: ignore[misc]

@@ -68,6 +68,8 @@ class LabelMap:
                 yield f"name {name!r} comes twice, with ids {names[name]} and {identity}; keep one"
             if name != name.encode("utf-8", "replace").decode():
                 yield f"id {identity} is {name!r}, which is not UTF-8; rename the folder or class"
+            if "\0" in name:
+                yield f"id {identity} is {name!r}, which holds a NUL character; rename the folder or class"
             if not name.strip():
                 yield f"id {identity} has an empty name; name it or remove it"
             if self.first_id == 1 and (identity == 0 or name.lower() in _BACKGROUND):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from halofeed.prep.annotations import LAYOUTS
 from halofeed.prep.annotations.layout import LayoutOptions
 from halofeed.prep.kernels import KERNELS
 from halofeed.schemas.errors import UsageError
@@ -17,6 +18,36 @@ from halofeed.schemas.tasks import TASKS
 def option(default: Any, help: str, **more: Any) -> Any:
     """A dataclass field that the command line offers as --its-name."""
     return dataclasses.field(default=default, metadata={"help": help, **more})
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What some options need to have an effect: in words, and as a test of a recipe."""
+
+    names: tuple[str, ...]
+    needs: str
+    has_effect: Callable[[Recipe], bool]
+
+
+_BOX_OPTIONS = ("max_boxes", "boxes_outside", "boxes_zero_area", "boxes_crowd", "boxes_difficult")
+_USES = (
+    _Use(("box_origin", "image_sets"), "--layout voc", lambda recipe: recipe.layout == "voc"),
+    _Use(("split_folders",), "--layout folders", lambda recipe: recipe.layout == "folders"),
+    _Use(("height", "width"), "--resize fixed-shape", lambda recipe: recipe.resize == "fixed-shape"),
+    _Use(
+        ("min_dimension", "max_dimension"),
+        "--resize keep-aspect",
+        lambda recipe: recipe.resize == "keep-aspect",
+    ),
+    _Use(("kernel",), "--resize fixed-shape or keep-aspect", lambda recipe: recipe.resize != "none"),
+    _Use(("pad_value",), "--pad", lambda recipe: recipe.pad),
+    _Use(("alpha",), "--channels 1 or 3", lambda recipe: recipe.channels != 4),
+    _Use(("background",), "--alpha blend", lambda recipe: recipe.alpha == "blend"),
+    _Use(("jpeg_quality",), "--encoding jpeg", lambda recipe: recipe.encoding == "jpeg"),
+    _Use(_BOX_OPTIONS, "a layout with boxes and --task detection", lambda recipe: recipe.may_hold_boxes()),
+    _Use(("split_seed",), "--split-shares", lambda recipe: bool(recipe.split_shares)),
+)
+"""Options that do nothing by themselves. Those of a combination that is refused anyway are not here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +206,28 @@ class Recipe:
                         f"--group-pattern {self.group_pattern!r}: expected one (group), found {groups}"
                     )
         return found
+
+    def check_used(self) -> None:
+        """Refuse options that were given, differ from their defaults, and change nothing.
+
+        It is for what a person types; a manifest's recipe, or one made by a program, may hold such values.
+
+        Raises:
+            UsageError: with each of them and what it needs.
+        """
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        needs = {name: use.needs for use in _USES if not use.has_effect(self) for name in use.names}
+        if found := [
+            f"{flag(name)} has no effect without {needs[name]}; add that, or leave it out"
+            for name, default in defaults.items()
+            if name in needs and getattr(self, name) != default
+        ]:
+            raise UsageError("\n".join(found))
+
+    def may_hold_boxes(self) -> bool:
+        """Whether records can have boxes, as far as layout and task say it."""
+        layout = LAYOUTS.get(self.layout)
+        return self.task in (None, "detection") and (layout is None or "detection" in layout.tasks)
 
     def static_size(self) -> tuple[int, int] | None:
         """The (height, width) of every stored image, or None where the recipe does not fix it."""

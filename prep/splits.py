@@ -31,7 +31,7 @@ class SplitOptions:
     >>> SplitOptions(shares={"train": 0.8, "test": 0.1})
     Traceback (most recent call last):
     ...
-    halofeed.schemas.errors.UsageError: shares: expected a sum of 1, got 0.9 (train=0.8, test=0.1)
+    halofeed.schemas.errors.UsageError: --split-shares: expected a sum of 1, got 0.9 (train=0.8, test=0.1)
     """
 
     shares: Mapping[str, float] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class SplitOptions:
 
     def __post_init__(self) -> None:
         if self.shares and self.lists:
-            raise UsageError("shares and lists both assign splits; give one of them")
+            raise UsageError("--split-shares and --split-lists both assign splits; give one of them")
         if self.shares:
             check_shares(self.shares)
         if self.group_pattern is not None:
@@ -52,9 +52,11 @@ def check_shares(shares: Mapping[str, float]) -> None:
     """Refuse shares that are not positive or do not sum to 1."""
     written = ", ".join(f"{name}={share:g}" for name, share in shares.items())
     if any(not math.isfinite(share) or share <= 0 for share in shares.values()):
-        raise UsageError(f"shares: expected each above 0, got {written}")
+        raise UsageError(f"--split-shares: expected each above 0, got {written}")
     if abs(math.fsum(shares.values()) - 1) > 1e-6:
-        raise UsageError(f"shares: expected a sum of 1, got {math.fsum(shares.values()):g} ({written})")
+        raise UsageError(
+            f"--split-shares: expected a sum of 1, got {math.fsum(shares.values()):g} ({written})"
+        )
 
 
 def compile_group_pattern(pattern: str) -> re.Pattern[str]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-ROW_STEP = 4
-"""Pixel statistics are taken from each fourth row: of all rows they cost a twelfth of a whole conversion."""
+ROW_STEP = 8
+"""Pixel statistics are taken from each eighth row: of all rows they cost a sixth of a whole conversion."""
 _CHUNK_PIXELS = 1 << 24
 """OpenCV counts in float32, which is exact up to here."""
 
@@ -84,6 +85,12 @@ def bin_side(side: int) -> int:
     return (side + step // 2) // step * step
 
 
+@lru_cache(maxsize=4096)
+def _size_and_ratio(source_size: tuple[int, int]) -> tuple[str, str]:
+    height, width = source_size
+    return f"{bin_side(height)}x{bin_side(width)}", f"{round(20 * width / height) / 20:.2f}"
+
+
 @dataclass(kw_only=True)
 class Facts:
     """What is counted of one record."""
@@ -121,14 +128,17 @@ class Statistics:
         self.pixels.add(*facts.pixel_sums)
         self.stored_pixels += facts.stored_size[0] * facts.stored_size[1]
         self.picture_pixels += facts.picture_size[0] * facts.picture_size[1]
-        self.labels.update(facts.labels)
+        for label in facts.labels:
+            self.labels[label] += 1
         if facts.boxes is not None:
             self.boxes_per_image[facts.boxes] += 1
-        self.boxes.update(facts.box_counts)
-        self.notes.update(facts.notes)
-        height, width = facts.source_size
-        self.source_sizes[f"{bin_side(height)}x{bin_side(width)}"] += 1
-        self.aspect_ratios[f"{round(20 * width / height) / 20:.2f}"] += 1
+        for name, count in facts.box_counts.items():
+            self.boxes[name] += count
+        for note in facts.notes:
+            self.notes[note] += 1
+        size, ratio = _size_and_ratio(facts.source_size)
+        self.source_sizes[size] += 1
+        self.aspect_ratios[ratio] += 1
         self.largest = (
             max(self.largest[0], facts.stored_size[0]),
             max(self.largest[1], facts.stored_size[1]),

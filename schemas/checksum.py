@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import google_crc32c
@@ -37,19 +37,22 @@ def combine(first: int, second: int, second_length: int) -> int:
     """The CRC32C of two pieces one after the other, from that of each and the second's length.
 
     Appending zeros is linear over GF(2); the operator for 2**n of them is the square of that for 2**(n - 1)
-    (M. Adler, crc32_combine of zlib).
+    (M. Adler, crc32_combine of zlib). That of a length is kept, so that fields of a static size cost four
+    look-ups; for pieces of ever new lengths it is cheaper to compute the checksum again.
 
     >>> combine(crc32c(b"12345"), crc32c(b"6789"), 4) == crc32c(b"123456789")
     True
     """
-    bit = 0
-    while second_length >> bit:
-        if second_length >> bit & 1:
-            table = _append_zeros(bit)
-            low, high = first & 0xFFFF, first >> 16
-            first = table[0][low & 255] ^ table[1][low >> 8] ^ table[2][high & 255] ^ table[3][high >> 8]
-        bit += 1
-    return first ^ second
+    return _apply(_append_zeros(second_length), first) ^ second
+
+
+Operator = tuple[list[int], ...]
+"""What becomes of each byte of a CRC, lowest first: four tables of 256."""
+
+
+def _apply(operator: Operator, crc: int) -> int:
+    first, second, third, fourth = operator
+    return first[crc & 255] ^ second[crc >> 8 & 255] ^ third[crc >> 16 & 255] ^ fourth[crc >> 24]
 
 
 def combine_blocks(blocks: list[int], length: int) -> int:
@@ -60,21 +63,25 @@ def combine_blocks(blocks: list[int], length: int) -> int:
     return whole
 
 
+@lru_cache(maxsize=64)
+def _append_zeros(count: int) -> Operator:
+    columns = [1 << place for place in range(32)]
+    for bit in range(count.bit_length()):
+        if count >> bit & 1:
+            columns = [_apply(_append_power_of_two(bit), column) for column in columns]
+    return _operator(columns)
+
+
 @cache
-def _append_zeros(bit: int) -> list[list[int]]:
-    """What becomes of each byte of a CRC, lowest first, when 2**bit zero bytes are appended."""
+def _append_power_of_two(bit: int) -> Operator:
     if bit == 0:
-        columns = [_append_zero(1 << place) for place in range(32)]
-    else:
-        half = _append_zeros(bit - 1)
-        once = [half[place // 8][1 << place % 8] for place in range(32)]
-        columns = [
-            half[0][value & 255]
-            ^ half[1][value >> 8 & 255]
-            ^ half[2][value >> 16 & 255]
-            ^ half[3][value >> 24]
-            for value in once
-        ]
+        return _operator([_append_zero(1 << place) for place in range(32)])
+    half = _append_power_of_two(bit - 1)
+    return _operator([_apply(half, _apply(half, 1 << place)) for place in range(32)])
+
+
+def _operator(columns: list[int]) -> Operator:
+    """The tables of a linear map from what it makes of each bit."""
     tables = []
     for byte in range(4):
         table = [0] * 256
@@ -82,7 +89,7 @@ def _append_zeros(bit: int) -> list[list[int]]:
             lowest = value & -value
             table[value] = table[value ^ lowest] ^ columns[8 * byte + lowest.bit_length() - 1]
         tables.append(table)
-    return tables
+    return tuple(tables)
 
 
 def _append_zero(crc: int) -> int:

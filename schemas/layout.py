@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 from halofeed.schemas.errors import UsageError
 
@@ -58,3 +60,12 @@ def shard_file(name: str, split: str, shard: int, shard_count: int) -> str:
 def index_file(shard: str) -> str:
     """The sidecar index beside a shard's file."""
     return shard + ".index"
+
+
+def local_folder(path: str | os.PathLike[str]) -> Path:
+    """The path of a folder, which must not be one of an object store: shards are mapped into memory."""
+    if "://" in os.fspath(path):
+        raise UsageError(
+            f"{path}: this version reads data sets from local disk; copy the folder to a local one first"
+        )
+    return Path(path)

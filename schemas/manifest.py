@@ -31,7 +31,11 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """The shards of one split in order, and the statistics of its records."""
+    """The shards of one split in order, and the statistics of its records.
+
+    Those of the pixels (count, sums, histogram) are of every eighth row of each picture, padding left out; all others
+    are of everything.
+    """
 
     shards: tuple[Shard, ...]
     statistics: Mapping[str, Any]

@@ -106,6 +106,8 @@ def _detection(max_boxes: int, masks: bool) -> tuple[Field, ...]:
     )
     if not masks:
         return fields
+    # A mask is as large as its own picture, so that the field names no shape: the loader gives uint8 [box, height,
+    # width], 0 and 1, where `box` and its size are those of `boxes`, `height` and `width` those of `image`.
     mask = Field(name="masks", keys=("image/object/mask",), dtype="uint8", encoding="png_list", optional=True)
     return (*fields, mask)
 

@@ -31,7 +31,12 @@ _INT64_MAX = (1 << 63) - 1
 _LARGEST_FIELD_NUMBER = (1 << 29) - 1
 
 
+_ONE_BYTE = tuple(bytes([value]) for value in range(0x80))
+
+
 def _varint(value: int) -> bytes:
+    if 0 <= value < 0x80:
+        return _ONE_BYTE[value]
     value &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while value > 0x7F:
@@ -42,7 +47,7 @@ def _varint(value: int) -> bytes:
 
 
 def _length_prefixed(field: int, length: int) -> bytes:
-    return _varint(field << 3 | 2) + _varint(length)
+    return _ONE_BYTE[field << 3 | 2] + _varint(length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +78,7 @@ def _feature_chunks(key: str, value: Value) -> tuple[list[Buffer], bool]:
         if value.dtype.kind in "iub":
             if value.dtype == np.uint64 and value.size and value.max() > _INT64_MAX:
                 raise UsageError(f"{key}: expected int64 values, got {value.max()}, which int64 cannot hold")
-            body = b"".join(_varint(int(item)) for item in value)
+            body = b"".join(map(_varint, value.tolist()))
             inner = _length_prefixed(1, len(body)) + body if body else b""
             return [_length_prefixed(3, len(inner)), inner], False
         raise UsageError(

@@ -15,6 +15,7 @@ from halofeed.schemas.errors import CorruptFileError
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
+_LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 
 
 class Sink(Protocol):
@@ -37,30 +38,32 @@ class RecordWriter:
         self.offset = 0
         self.checksum = 0
 
-    def _write(self, data: Any, crc: int) -> None:
-        self._sink.write(data)
-        self.offset += len(data)
-        self.checksum = combine(self.checksum, crc, len(data))
-
     def write(self, chunks: Iterable[Any], length: int, known: Mapping[int, int] | None = None) -> None:
         """Write one record that is given in pieces of `length` bytes together.
 
         Args:
             known: by the position of a piece in the record its CRC32C, where that was computed already.
         """
-        header = struct.pack("<Q", length)
-        header += struct.pack("<I", mask_crc(crc32c(header)))
-        self._write(header, crc32c(header))
-        crc = written = 0
+        write = self._sink.write
+        header = _LENGTH.pack(length)
+        header += _CHECKSUM.pack(mask_crc(crc32c(header)))
+        write(header)
+        whole, crc, written = crc32c(header, self.checksum), 0, 0
         for chunk in chunks:
-            piece = known[written] if known and written in known else crc32c(chunk)
-            crc = combine(crc, piece, len(chunk))
-            written += len(chunk)
-            self._write(chunk, piece)
+            size = len(chunk)
+            if known is not None and written in known:
+                piece = known[written]
+                crc, whole = combine(crc, piece, size), combine(whole, piece, size)
+            else:
+                crc, whole = crc32c(chunk, crc), crc32c(chunk, whole)
+            written += size
+            write(chunk)
         if written != length:
             raise ValueError(f"a record of {length} bytes was announced and {written} came")
-        footer = struct.pack("<I", mask_crc(crc))
-        self._write(footer, crc32c(footer))
+        footer = _CHECKSUM.pack(mask_crc(crc))
+        write(footer)
+        self.checksum = crc32c(footer, whole)
+        self.offset += HEADER_BYTES + length + FOOTER_BYTES
 
 
 def check_record(view: memoryview, offset: int, where: str) -> memoryview:

@@ -28,7 +28,15 @@ MAY_IMPORT_PARTS = {
 
 MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
     "schemas": {"numpy": ANYWHERE, "google_crc32c": ANYWHERE},
-    "prep": {"numpy": ANYWHERE, "PIL": ANYWHERE, "cv2": ANYWHERE, "simplejpeg": ANYWHERE},
+    "prep": {
+        "numpy": ANYWHERE,
+        "PIL": ANYWHERE,
+        "cv2": ANYWHERE,
+        "simplejpeg": ANYWHERE,
+        "isal": ANYWHERE,
+        "nibabel": ANYWHERE,
+        "pydicom": ANYWHERE,
+    },
     "pipelines": {"numpy": ANYWHERE, "cv2": ANYWHERE, "apache_beam": ANYWHERE},
     "loader": {
         "numpy": ANYWHERE,
@@ -49,6 +57,11 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
 ONLY_IN_FILES = {
     ("loader", "tensorflow"): {"loader/dataset.py", "loader/assemble.py"},
     ("loader", "jax"): {"loader/mesh.py", "loader/dataset.py"},
+    ("prep", "isal"): {"prep/volume_readers/gzip_stream.py"},
+    ("prep", "nibabel"): {f"prep/volume_readers/nifti_{name}.py" for name in ("header", "affine")},
+    ("prep", "pydicom"): {
+        f"prep/volume_readers/dicom_{name}.py" for name in ("elements", "masks", "seg", "rtstruct", "pixels")
+    },
     ("pipelines", "apache_beam"): {
         f"pipelines/{name}.py"
         for name in ("build", "convert", "options", "storage", "transforms", "worker", "progress")

@@ -123,6 +123,11 @@ def train(
     )
     optimizer = OPTIMIZERS[options.optimizer](warmup_cosine(options.learning_rate, options.steps))
     progress = _Progress(options, stream or sys.stderr)
+    if options.cores_per_replica > 1 and problem.dims is None:
+        progress.warn(
+            f"every image is whole on each of the {options.cores_per_replica} cores of its replica, which all do the "
+            f"same work; pass --partition image=1,{options.cores_per_replica},1,1, or --cores-per-replica 1"
+        )
 
     started = time.perf_counter()
     batches = iter(loader.on_mesh(mesh, partition, start_step=0))
@@ -185,6 +190,9 @@ class _Progress:
         self.in_place = stream.isatty()
         self.losses: list[float] = []
         self.times: list[float] = []
+
+    def warn(self, text: str) -> None:
+        self._line(f"warning: {text}")
 
     def begin(self, mesh: Mesh, platform: str, parameters: int, dtype: str, seconds: float) -> None:
         axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())

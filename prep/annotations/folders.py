@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from posixpath import splitext
 
 from halofeed.prep.annotations.layout import LayoutOptions, is_split_name
-from halofeed.prep.annotations.names import is_document_name, is_image_name
+from halofeed.prep.annotations.names import UNREAD_EXTENSIONS, is_document_name, is_image_name
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError
@@ -21,7 +22,7 @@ def list_references(
     The first folder is a split where all first folders have names of splits (train, val, test, fold_1, ...),
     and a class otherwise; everything below a class folder, however deep, belongs to that class. Text, tables,
     licences and read-me files are passed over; any other file that is no image by its name is a problem, and
-    so is an image that lies in no class folder.
+    so is an image that lies in no class folder, or whose format is not read.
 
     Raises:
         AnnotationsError: if split and class folders stand side by side, or the names leave it open.
@@ -42,11 +43,14 @@ def list_references(
 def _reference(path: str, first_is_split: bool) -> Reference:
     *folders, _ = path.split("/")
     split = folders.pop(0) if first_is_split and folders else "train"
+    extension = splitext(path)[1].lower()
     problem = None
-    if not is_image_name(path):
+    if not is_image_name(path) and extension not in UNREAD_EXTENSIONS:
         problem = ("selection", "not an image file name", "")
     elif not folders:
         problem = ("selection", "image lies in no class folder", "")
+    elif extension in UNREAD_EXTENSIONS:
+        problem = ("decode", "format not supported", f"{extension}; convert it to JPEG or PNG first")
     label = folders[0] if problem is None else None
     return Reference(source=path, key=path, split=split, label=label, problem=problem)
 

@@ -20,11 +20,13 @@ class Columns:
     Args:
         required: all of them must be there.
         together: all of them, or none.
+        text: in these an object or a list makes the table useless; elsewhere it is a fault of its row.
         expected: what the message says of them.
     """
 
     required: tuple[str, ...]
     together: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
     expected: str
 
 
@@ -107,7 +109,10 @@ def read_csv(name: str, data: bytes, rule: Columns) -> Table:
                 columns = _check_columns(name, [cell.strip().lower() for cell in cells], rule)
                 continue
             fault = "" if len(cells) == len(columns) else f"{len(cells)} cells under {len(columns)} columns"
-            by_column = {column: cell.strip() for column, cell in zip(columns, cells, strict=False)}
+            by_column = {
+                column: _cell(f"{name}:{reader.line_num}", column, cell, rule)
+                for column, cell in zip(columns, cells, strict=False)
+            }
             rows.append(Row(file=name, line=reader.line_num, cells=by_column, fault=fault))
     except csv.Error as error:
         raise AnnotationsError(f"{name}:{reader.line_num}: not readable as CSV: {error}") from error
@@ -150,11 +155,19 @@ def read_jsonl(name: str, data: bytes, rule: Columns) -> Table:
         if not isinstance(entry, dict):
             raise AnnotationsError(f"{name}:{line}: expected a JSON object, got {type(entry).__name__}")
         columns.update(dict.fromkeys(entry))
-        rows.append(Row(file=name, line=line, cells={key: _cell(value) for key, value in entry.items()}))
+        cells = {key: _cell(f"{name}:{line}", key, value, rule) for key, value in entry.items()}
+        rows.append(Row(file=name, line=line, cells=cells))
     return Table(file=name, columns=_check_columns(name, list(columns), rule), rows=tuple(rows))
 
 
-def _cell(value: object) -> str:
+def _cell(place: str, column: str, value: object, rule: Columns) -> str:
+    """A value as text; AnnotationsError where it can be none."""
     if value is None:
         return ""
-    return value.strip() if isinstance(value, str) else json.dumps(value)
+    if column in rule.text and isinstance(value, dict | list):
+        kind = "an object" if isinstance(value, dict) else "a list"
+        raise AnnotationsError(f"{place}: {column}: expected text or a number, got {kind}")
+    text = value.strip() if isinstance(value, str) else json.dumps(value)
+    if column in rule.text and "\0" in text:
+        raise AnnotationsError(f"{place}: {column}: holds a NUL character: {text!r}; remove it")
+    return text

@@ -25,6 +25,7 @@ from halofeed.schemas.errors import SourceError
 
 COLUMNS = Columns(
     required=("image", "label"),
+    text=("id", "label", "split", "group"),
     expected="id,image,label[,group,split], one scan a row; id may be left out, and a cell under label be empty",
 )
 

@@ -25,6 +25,7 @@ BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
 COLUMNS = Columns(
     required=IMAGE_COLUMNS,
     together=BOX_COLUMNS,
+    text=(*IMAGE_COLUMNS, "split", "group", "id"),
     expected=f"{','.join(IMAGE_COLUMNS)} for one image a row, with {','.join(BOX_COLUMNS)} for one box a row; "
     "image,label need --task segmentation",
 )

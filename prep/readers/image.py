@@ -13,8 +13,18 @@ from halofeed.schemas.errors import SourceError, UsageError
 # uint8 or uint16; each docstring says the axes.
 Pixels = NDArray[Any]
 Size = tuple[int, int]
+Extent = tuple[float, float, float, float]
+"""Top, left, bottom, right in pixels, from the corner of the first."""
+
+UPSIDE_DOWN, MIRRORED = (3, 4, 7, 8), (2, 3, 6, 7)
+"""Orientations whose displayed rows, or columns, run from the end to the beginning of the stored ones."""
 
 MAX_PIXELS = 178_956_970
+
+
+def swap_if_turned(size: Size, orientation: int) -> Size:
+    """(height, width) of the other side of an orientation: 5 to 8 swap the two, 1 to 4 do not."""
+    return (size[1], size[0]) if orientation >= 5 else size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +78,7 @@ class DecodedImage:
         pixels: [height, width, channel], C-contiguous, as displayed (the orientation is applied).
         orientation: the EXIF orientation that the file said, 1 to 8; 1 where it said none or nonsense.
         stored_size: (height, width) in the file, at full resolution, before the orientation.
+        scale: 1, or by how much fewer pixels lie along each side than in the file.
         format: the format's name in the table, such as "jpeg".
         notes: what was done to the picture that someone might count, in the order it was done.
     """
@@ -75,8 +86,22 @@ class DecodedImage:
     pixels: Pixels
     orientation: int
     stored_size: Size
+    scale: int
     format: str
     notes: tuple[str, ...]
+
+    @property
+    def extent(self) -> Extent:
+        """Which part of `pixels` the file's picture takes.
+
+        A decoder that leaves out pixels rounds up: at a scale of 1/8, 1201 columns take 150.125 of 151. What hangs
+        over lies at the end of the stored rows and columns, wherever the orientation has put that.
+        """
+        height, width = (side / self.scale for side in swap_if_turned(self.stored_size, self.orientation))
+        rows, columns = self.pixels.shape[:2]
+        top = rows - height if self.orientation in UPSIDE_DOWN else 0.0
+        left = columns - width if self.orientation in MIRRORED else 0.0
+        return top, left, top + height, left + width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +112,11 @@ class Raster:
         pixels: [height, width, channel] as stored, uint8 or uint16; 1 channel is grey, 2 grey and alpha,
             3 red, green, blue, 4 those and alpha (straight, not premultiplied).
         notes: what the decoder did that someone might count.
+        scale: as of a `DecodedImage`.
     """
 
     pixels: Pixels
+    scale: int = 1
     notes: tuple[str, ...] = ()
 
 

@@ -16,13 +16,14 @@ SCALES = (8, 4, 2)
 def reduction(stored_size: Size, needed_size: Size) -> int:
     """The largest of 1, 2, 4, 8 by which the decoder can divide both sides and still deliver `needed_size`.
 
-    Sizes are (height, width); the decoder rounds up.
+    Sizes are (height, width); the decoder rounds up. Below 16 pixels its choice of a scale is not clear from the
+    size that it is asked for.
 
     >>> reduction((1200, 1800), (300, 400)), reduction((1200, 1800), (301, 400))
     (4, 2)
     """
     (height, width), (needed_height, needed_width) = stored_size, needed_size
-    if needed_height >= height and needed_width >= width:
+    if (needed_height >= height and needed_width >= width) or min(height, width) < 16:
         return 1
     for scale in SCALES:
         if -(-height // scale) >= needed_height and -(-width // scale) >= needed_width:
@@ -67,7 +68,7 @@ def _load(data: bytes, header: JpegHeader, grey_is_enough: bool, needed_size: Si
         # Adobe's convention, which every known writer of such files follows: 255 is no ink.
         pixels = cmyk_to_rgb(255 - pixels)
         notes.append("CMYK converted")
-    return Raster(pixels=pixels, notes=tuple(notes))
+    return Raster(pixels=pixels, scale=scale, notes=tuple(notes))
 
 
 def open_jpeg(data: bytes) -> OpenedImage:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from halofeed.prep.readers.image import Pixels, ReadOptions, Size
+from halofeed.prep.readers.image import MIRRORED, UPSIDE_DOWN, Pixels, ReadOptions
 
 # ITU-R BT.601 luma in 1/65536, summing to 65536, so that grey stays grey: 0.299, 0.587, 0.114.
 LUMA = (19595, 38470, 7471)
-
-
-def swap_if_turned(size: Size, orientation: int) -> Size:
-    """(height, width) of the other side of an orientation: 5 to 8 swap the two, 1 to 4 do not."""
-    return (size[1], size[0]) if orientation >= 5 else size
 
 
 def apply_orientation(pixels: Pixels, orientation: int) -> Pixels:
@@ -36,9 +31,9 @@ def apply_orientation(pixels: Pixels, orientation: int) -> Pixels:
     Source: EXIF 2.32, 4.6.5.1.6.
     """
     turned = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
-    if orientation in (3, 4, 7, 8):
+    if orientation in UPSIDE_DOWN:
         turned = turned[::-1]
-    if orientation in (2, 3, 6, 7):
+    if orientation in MIRRORED:
         turned = turned[:, ::-1]
     return turned
 

@@ -15,10 +15,11 @@ from halofeed.prep.readers.image import (
     ReadOptions,
     Size,
     check_pixel_count,
+    swap_if_turned,
     undecodable,
 )
 from halofeed.prep.readers.jpeg import open_jpeg
-from halofeed.prep.readers.pixels import apply_orientation, convert, swap_if_turned
+from halofeed.prep.readers.pixels import apply_orientation, convert
 from halofeed.prep.readers.png import open_png
 from halofeed.prep.readers.tiff import open_tiff
 from halofeed.prep.readers.webp import open_webp
@@ -127,6 +128,7 @@ def read_image(
         pixels=pixels,
         orientation=opened.orientation,
         stored_size=opened.stored_size,
+        scale=raster.scale,
         format=name,
         notes=(*notes, *conversions),
     )

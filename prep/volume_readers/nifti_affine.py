@@ -165,7 +165,8 @@ def _check(affine: Affine, lengths: NDArray[Any]) -> None:
     """Refuse an affine that no volume can have."""
     if not np.isfinite(affine).all():
         raise SourceError("decode", "affine is not finite", _figures(affine))
-    sides = np.linalg.norm(affine[:3, :3], axis=0)
+    with np.errstate(over="ignore"):  # a side beyond all bounds is refused below
+        sides = np.linalg.norm(affine[:3, :3], axis=0)
     if not sides.all():
         raise SourceError("decode", "voxel size is zero", _figures(affine))
     if sides.min() < SMALLEST_MM or sides.max() > LARGEST_MM:

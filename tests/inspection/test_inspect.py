@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from halofeed.inspection.inspect import describe, describe_record, find_record
+from halofeed.inspection.report import write_report
+from halofeed.inspection.verify import verify
 from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.manifest import Manifest
@@ -41,6 +44,7 @@ def test_the_description_names_fields_splits_labels_boxes_padding_rejects_and_re
         'resize: "fixed-shape"',
         "Written by halofeed 0.1.0",
         "cut by the loader: ",
+        "(per channel, of every 4th row, without padding)",
     ):
         assert expected in text, text
     counts = [int(line.split()[-2]) for line in text.splitlines() if "bird" in line]
@@ -113,6 +117,12 @@ def test_a_folder_without_a_data_set_and_damaged_files_give_readable_errors(tmp_
     (folder / "manifest.json").write_text("{}")
     with pytest.raises(ManifestError, match=r"manifest\.json"):
         describe(folder)
+
+
+@pytest.mark.parametrize("look", [describe, verify, write_report])
+def test_a_folder_of_an_object_store_is_refused_with_the_cure(look: Callable[[str], object]) -> None:
+    with pytest.raises(UsageError, match=r"gs://bucket/set/1\.0\.0: .*local disk; copy the folder"):
+        look("gs://bucket/set/1.0.0")
 
 
 def test_what_a_terminal_would_obey_is_escaped(tmp_path: Path) -> None:

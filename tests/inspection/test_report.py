@@ -177,6 +177,11 @@ def test_the_counts_are_the_manifests(tmp_path: Path) -> None:
     assert len(page.all("figure")) == len(page.all("img")) == 12
 
 
+def test_the_page_says_that_pixels_are_those_of_every_fourth_row(tmp_path: Path) -> None:
+    page = write_report(make(tmp_path)).read_text()
+    assert re.search(r"[\d,]+ pixels, of every 4th row of \d+ pictures", page)
+
+
 def test_text_is_never_taken_for_html(tmp_path: Path) -> None:
     evil = '<script>alert("1")</script>\'&\x1b[31m'
     refused = [{"source": evil, "split": "train", "stage": "read", "reason": evil, "detail": evil}]

@@ -311,6 +311,17 @@ USAGE = [
     ({"batch_size": 12, "drop_remainder": True}, "no whole batch"),
     ({"augment": [RandomCrop(25, 8)]}, r"RandomCrop\(25, 8\): the images are 24 high and 32 wide"),
     ({"augment": [RandomCrop(8, 8), RandomCrop(9, 8)]}, "8 high and 8 wide"),
+    ({"augment": ["flip"]}, r"augment: expected augmentations such as FlipLeftRight\(\), got 'flip'"),
+    ({"augment": [FlipLeftRight(), FlipLeftRight]}, r"got .*class.*FlipLeftRight.*; write FlipLeftRight\(\)"),
+    ({"augment": FlipLeftRight()}, r"augment: expected a list .* got FlipLeftRight\(probability=0\.5\)"),
+    ({"augment": "flip"}, r"augment: expected a list .* got 'flip'"),
+    (
+        {"training": False, "drop_remainder": True},
+        r"drop_remainder: evaluation \(training=False\) gives every",
+    ),
+    ({"cache": "ram"}, r"cache: expected None, got 'ram'; this version"),
+    ({"on_corrupt": "skip"}, r"on_corrupt: expected 'fail', got 'skip'; this version"),
+    ({"path": "gs://bucket/cards/1.0.0"}, r"gs://bucket/cards/1.0.0: this version reads .* local disk; copy"),
 ]
 
 
@@ -318,7 +329,20 @@ USAGE = [
 def test_what_cannot_be_is_refused_with_what_can(draw, write, arguments, message):
     folder = write({"train": draw(11), "empty": []})
     with pytest.raises(UsageError, match=message):
-        Loader(folder, **{"batch_size": 4, **arguments})
+        Loader(**{"path": folder, "batch_size": 4, **arguments})
+
+
+def test_the_promised_defaults_of_cache_and_on_corrupt_are_accepted(detection):
+    loader = Loader(detection, batch_size=4, cache=None, on_corrupt="fail")
+    same(loader.batch(3), Loader(detection, batch_size=4).batch(3))
+
+
+@pytest.mark.parametrize(("step", "epochs"), [(-1, None), (-1, 1), (4, 1)])
+def test_a_state_of_a_step_that_cannot_be_is_refused(detection, step, epochs):
+    loader = Loader(detection, batch_size=4, num_epochs=epochs)
+    with pytest.raises(UsageError, match=f"step {step}: expected 0 (and more|to 3)"):
+        loader.state(step)
+    loader.state(3)
 
 
 @pytest.mark.parametrize(

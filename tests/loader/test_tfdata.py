@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -47,6 +49,19 @@ def test_a_finite_stream_ends_and_knows_its_length(folder):
     assert Loader(folder, **OPTIONS).dataset().cardinality() == tf.data.INFINITE_CARDINALITY
     with pytest.raises(UsageError, match="start_step 7: expected 0 to 6"):
         loader.dataset(7)
+
+
+def test_a_damaged_record_stops_the_stream_with_file_place_and_cure(draw, write):
+    folder = write(draw(4))
+    path = next(folder.glob("*.tfrecord-00000-of-?????"))
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(tf.errors.OpError) as caught:
+        list(Loader(folder, batch_size=4, training=False).dataset())
+    message = str(caught.value)
+    assert str(path) in message and "halofeed convert` with --overwrite" in message
+    assert re.search(r"byte [\d,]+: .*\(id \d+\)", message), message
 
 
 def test_evaluation_counts_every_record_once(folder):

@@ -65,9 +65,11 @@ def test_what_the_data_makes_impossible_exits_1(source, tmp_path, more, match):
         (["--version", "1"], "--version '1': expected three numbers"),
         (["--workers", 0], "--workers 0: expected 1 or more"),
         (["--pad-value", "1,2"], "--pad-value: expected 1 or 3 values"),
-        (["--split-shares", "train=0.5"], "expected a sum of 1"),
+        (["--split-shares", "train=0.5"], r"--split-shares: expected a sum of 1, got 0\.5 \(train=0\.5\)"),
+        (["--split-shares", "train=0,test=1"], "--split-shares: expected each above 0"),
         (["--source", "/no/such/folder"], "--source /no/such/folder: no such folder or file"),
         (["--group-pattern", "("], "not a regular expression"),
+        (["--jpeg-quality", 80], "--jpeg-quality has no effect .* --encoding jpeg"),
     ],
 )
 def test_wrong_usage_exits_2(source, tmp_path, more, match):
@@ -137,6 +139,12 @@ def test_options_are_not_guessed_from_their_beginnings(source, tmp_path):
 def test_options_after_the_dashes_reach_beam(source, tmp_path, runner):
     done = convert(source, tmp_path, "--", "--job_name=x", f"--runner={runner}")
     assert done.returncode == 0 and "converted" in done.stdout, done.stderr
+
+
+def test_an_unknown_option_after_the_dashes_exits_2(source, tmp_path):
+    done = convert(source, tmp_path / "out", "--", "--bogus=1")
+    assert_readable(done, 2, "after --, Beam knows no --bogus=1")
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_unknown_runner_is_told_with_the_known_ones(source, tmp_path):

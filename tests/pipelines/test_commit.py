@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from halofeed.schemas.errors import AnnotationsError, UsageError
+from halofeed.schemas.errors import AnnotationsError, JobError, UsageError
+from halofeed.schemas.manifest import Manifest
 from tests.pipelines.support import CLASSES, all_bytes, draw_folders, run_convert
 
 OPTIONS = {"layout": "folders", "shards": 2}
@@ -32,6 +33,25 @@ def test_the_same_command_does_nothing_and_says_so(source, tmp_path):
     assert not first.was_there and second.was_there
     assert second.manifest == first.manifest
     assert state(Path(first.folder)) == before
+
+
+def test_a_budget_below_what_a_committed_version_rejected_is_told_and_changes_nothing(tmp_path):
+    draw_folders(tmp_path / "src", 10, broken=3)
+    (tmp_path / "src/hat/notes.psd").write_bytes(b"left out on purpose")
+    folder = Path(run_convert(tmp_path / "src", tmp_path / "out", **OPTIONS).folder)
+    assert sum(Manifest.from_json((folder / "manifest.json").read_bytes(), "").rejected.values()) == 4
+    before = state(folder)
+    with pytest.raises(
+        JobError, match=r"3 of its inputs were rejected and --max-rejected allows 2 \(3 x decode: "
+    ):
+        run_convert(tmp_path / "src", tmp_path / "out", max_rejected=2, **OPTIONS)
+    assert run_convert(tmp_path / "src", tmp_path / "out", max_rejected=3, **OPTIONS).was_there
+    assert state(folder) == before
+    next(folder.glob("*.index")).unlink()
+    before = state(folder)
+    with pytest.raises(JobError, match="--max-rejected allows 2"):
+        run_convert(tmp_path / "src", tmp_path / "out", max_rejected=2, **OPTIONS)
+    assert state(folder) == before
 
 
 def test_another_recipe_is_refused_and_every_difference_named(source, tmp_path):

@@ -31,16 +31,16 @@ def start(source: Path, out: Path, workers: int) -> subprocess.Popen[str]:
 
 
 def workers_of(driver: int) -> list[int]:
-    """Process ids of the running worker processes of a driver."""
+    """Process ids of the running worker processes of a driver: each has a name of its own."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             try:
-                words = (folder / "cmdline").read_bytes().split(b"\0")
+                name = (folder / "comm").read_text().strip()
                 state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
             except OSError:
                 continue
-            if b"halofeed.pipelines.worker" in words and str(driver).encode() in words and state != "Z":
+            if name == f"hfw-{driver}" and state != "Z":
                 found.append(int(folder.name))
     return found
 

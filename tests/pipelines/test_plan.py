@@ -203,5 +203,38 @@ def test_a_class_whose_name_is_no_utf8_is_refused_by_name(tmp_path):
     fails_and_writes_nothing(AnnotationsError, "UTF-8", tmp_path / "src", tmp_path / "out", **FOLDERS)
 
 
+def table(folder: Path, *rows: str) -> Path:
+    """A CSV table over one drawn image a row."""
+    draw_folders(folder, len(rows))
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.jpg"))
+    lines = [f"{file},{row}" for file, row in zip(files, rows, strict=True)]
+    (folder / "labels.csv").write_text("\n".join(["filename,class,split", *lines]) + "\n")
+    return folder / "labels.csv"
+
+
+@pytest.mark.parametrize(
+    ("splits", "match"),
+    [
+        (("train", "tr ain"), "split 'tr ain': expected letters"),
+        (("train", "all"), "split 'all': "),
+        (("Train", "train"), r"splits 'Train' and 'train' differ in upper and lower case alone.*rename one"),
+    ],
+)
+def test_split_names_of_the_data_that_cannot_be_file_names_are_the_datas_fault(tmp_path, splits, match):
+    source = table(tmp_path / "src", *(f"hat,{split}" for split in splits))
+    fails_and_writes_nothing(AnnotationsError, match, source, tmp_path / "out", layout="csv")
+
+
+def test_splits_of_one_spelling_in_an_option_are_wrong_usage(source, tmp_path):
+    options = {"split_shares": ("Train=0.5", "train=0.5"), **FOLDERS}
+    fails_and_writes_nothing(UsageError, "upper and lower case", source, tmp_path / "out", **options)
+
+
+def test_a_table_without_rows_is_the_datas_fault(tmp_path):
+    (tmp_path / "labels.csv").write_text("filename,class\n")
+    match = "no images and no annotations"
+    fails_and_writes_nothing(AnnotationsError, match, tmp_path / "labels.csv", tmp_path / "out", layout="csv")
+
+
 def test_masks_of_a_layout_without_masks_are_refused(source, tmp_path):
     fails_and_writes_nothing(UsageError, "holds no masks", source, tmp_path / "out", masks=True, **FOLDERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -155,11 +156,44 @@ def test_a_budget_of_zero_names_the_culprit(tmp_path):
         run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=0)
 
 
+@pytest.mark.parametrize("shards", [1, 4])
+def test_an_early_stop_names_the_rejected_inputs_one_a_line(tmp_path, shards):
+    draw_folders(tmp_path / "src", 12, broken=6)
+    options = {"layout": "folders", "shards": shards}
+    with pytest.raises(JobError, match=r"more than --max-rejected 4 ") as caught:
+        run_convert(tmp_path / "src", tmp_path / "out", max_rejected=4, **options)
+    named = re.findall(r"(?:hat|shirt)/\d{4}\.jpg: decode: not an image", str(caught.value))
+    assert len(named) == len(set(named)) == 5, str(caught.value)
+    assert named[-1] and "the last was" in str(caught.value).splitlines()[0]
+
+
+def test_rejects_of_shards_that_were_finished_before_are_named_too(tmp_path):
+    draw_folders(tmp_path / "src", 6, broken=2)
+    folder = Path(run_convert(tmp_path / "src", tmp_path / "out", layout="folders").folder)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(JobError, match=r"--max-rejected 0 .*/000\d\.jpg: decode: "):
+        run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=0)
+
+
+def test_the_list_of_an_early_stop_is_short(tmp_path):
+    draw_folders(tmp_path / "src", 60, broken=50)
+    with pytest.raises(JobError) as caught:
+        run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=40)
+    assert 5 <= len(str(caught.value).splitlines()) <= 12
+
+
 def test_inputs_left_out_on_purpose_are_listed_and_cost_nothing(tmp_path):
     draw_folders(tmp_path / "src", 4)
-    (tmp_path / "src/hat/picture.heic").write_bytes(b"0")
+    (tmp_path / "src/hat/thumbnails.db").write_bytes(b"0")
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=0)
     assert [entry["stage"] for entry in rejected(done.folder)] == ["selection"]
+
+
+def test_a_picture_of_a_format_that_is_not_read_counts_as_a_failure(tmp_path):
+    draw_folders(tmp_path / "src", 4)
+    (tmp_path / "src/hat/picture.avif").write_bytes(b"0")
+    with pytest.raises(JobError, match=r"hat/picture\.avif: decode: format not supported \(\.avif"):
+        run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=0)
 
 
 def test_nothing_converted_is_an_error_that_leaves_the_list(tmp_path):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from halofeed.pipelines.job import JobOptions, ShardJob, ShardKey
+from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.plan import make_plan, open_sources, read_references
 from halofeed.pipelines.sinks import write_shard
 from halofeed.pipelines.storage import OutputFolder
@@ -63,8 +64,8 @@ def test_a_committed_set_is_known_by_another_path_of_the_source(source, tmp_path
     assert run_convert(source.name, tmp_path, **OPTIONS).was_there
 
 
-def note(counted: list[tuple[int, int]], done: int, rejected: int) -> None:
-    counted.append((done, rejected))
+def note(counted: list[tuple[int, int]], done: int, rejected: Sequence[Mapping[str, str]]) -> None:
+    counted.append((done, len(rejected)))
 
 
 def test_the_order_of_arrival_changes_no_byte(source, tmp_path):
@@ -95,13 +96,14 @@ def test_the_order_of_arrival_changes_no_byte(source, tmp_path):
         OutputFolder(job.folder).make()
         generator.shuffle(references)
         counted: list[tuple[int, int]] = []
-        with ThreadPoolExecutor(2) as executor:
-            key = ShardKey("train", 0)
-            count = partial(note, counted)
-            assert write_shard(job, key, references, sources.images, executor, count)
-            assert tuple(map(sum, zip(*counted, strict=True))) == (38, 2)
-            counted.clear()
-            assert not write_shard(job, key, references[::-1], sources.images, executor, count)
-            assert counted == [(38, 2)]
+        threads = OrderedThreads(2)
+        key = ShardKey("train", 0)
+        count = partial(note, counted)
+        assert write_shard(job, key, references, sources.images, threads, count)
+        assert tuple(map(sum, zip(*counted, strict=True))) == (38, 2)
+        counted.clear()
+        assert not write_shard(job, key, references[::-1], sources.images, threads, count)
+        assert counted == [(38, 2)]
+        threads.close()
         seen.add(tuple(sorted(all_bytes(Path(job.folder)).items())))
     assert len(seen) == 1

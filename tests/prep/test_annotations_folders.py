@@ -110,6 +110,9 @@ def test_nothing_that_could_be_an_image_is_lost_quietly(tmp_path: Path) -> None:
         "hat/1.jpg",
         "hat/2",
         "hat/3.heic",
+        "hat/4.AVIF",
+        "5.jxl",
+        "hat/6.psd",
         "0.jpg",
         "notes.txt",
         "hat/README.md",
@@ -123,7 +126,10 @@ def test_nothing_that_could_be_an_image_is_lost_quietly(tmp_path: Path) -> None:
         "hat/1.jpg": None,
         "hat/2": ("selection", "not an image file name", ""),
         "hat/source-1.jpg": None,
-        "hat/3.heic": ("selection", "not an image file name", ""),
+        "hat/3.heic": ("decode", "format not supported", ".heic; convert it to JPEG or PNG first"),
+        "hat/4.AVIF": ("decode", "format not supported", ".avif; convert it to JPEG or PNG first"),
+        "5.jxl": ("selection", "image lies in no class folder", ""),
+        "hat/6.psd": ("selection", "not an image file name", ""),
         "x.dat": ("selection", "not an image file name", ""),
     }
 

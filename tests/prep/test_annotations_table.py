@@ -228,3 +228,29 @@ def test_jsonl_null_bools_and_absent_keys(tmp_path: Path) -> None:
     write(tmp_path, '{"filename": "a.jpg", "class": "hat"}\n{nonsense\n', table="bad.jsonl")
     with pytest.raises(AnnotationsError, match=r"bad\.jsonl:2"):
         read(tmp_path, "bad.jsonl", layout="jsonl")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"filename": "a.jpg", "class": {"name": "hat"}}, "class: expected text or a number, got an object"),
+        ({"filename": "a.jpg", "class": ["hat"]}, "class: expected text or a number, got a list"),
+        ({"filename": ["a.jpg"], "class": "hat"}, "filename: expected text or a number, got a list"),
+        (
+            {"filename": "a.jpg", "class": "hat", "group": {}},
+            "group: expected text or a number, got an object",
+        ),
+        ({"filename": "a.jpg", "class": "h\0at"}, "class: holds a NUL character"),
+    ],
+)
+def test_cells_that_are_no_text_are_refused_by_line_and_column(tmp_path: Path, row: Any, said: str) -> None:
+    good = json.dumps({"filename": "a.jpg", "class": 3, "extra": ["not", {"looked": "at"}]})
+    write(tmp_path, f"{good}\n{json.dumps(row)}\n", "a.jpg", table="labels.jsonl")
+    with pytest.raises(AnnotationsError, match=rf"labels\.jsonl:2: {said}"):
+        read(tmp_path, None, layout="jsonl")
+
+
+def test_a_nul_character_in_a_csv_is_refused_by_line_and_column(tmp_path: Path) -> None:
+    write(tmp_path, "filename,class\na.jpg,h\0at\n", "a.jpg")
+    with pytest.raises(AnnotationsError, match=r"labels\.csv:2: .*NUL"):
+        read(tmp_path, None)

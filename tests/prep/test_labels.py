@@ -125,7 +125,7 @@ def test_all_unknown_labels_are_reported_at_once_with_counts_and_first_sources()
 
 
 NAMES = st.text(min_size=1).filter(
-    lambda name: name.strip() and name.strip().lower().strip("_") != "background"
+    lambda name: "\0" not in name and name.strip() and name.strip().lower().strip("_") != "background"
 )
 
 
@@ -150,3 +150,8 @@ def test_any_name_written_as_text_format_comes_back(names: dict[int, str]) -> No
 
     text = "".join(f'item {{ id: {identity} name: "{quote(name)}" }}\n' for identity, name in names.items())
     assert from_file("l.pbtxt", text.encode(), 1).names == names
+
+
+def test_a_name_with_a_nul_character_is_refused() -> None:
+    with pytest.raises(AnnotationsError, match=r"'h\\x00at'.* NUL character; rename"):
+        from_data(["h\0at"], 0)

@@ -212,7 +212,7 @@ def test_a_reduced_jpeg_is_never_smaller_than_needed_and_near_the_full_one(
 @given(st.tuples(*[st.integers(1, 3000)] * 4))
 def test_the_reduction_is_the_largest_that_suffices(sides: tuple[int, int, int, int]) -> None:
     stored, needed = sides[:2], sides[2:]
-    if all(want >= have for want, have in zip(needed, stored, strict=True)):
+    if min(stored) < 16 or all(want >= have for want, have in zip(needed, stored, strict=True)):
         assert reduction(stored, needed) == 1
         return
     sufficient = [n for n in (2, 4, 8) if all((-(-s // n)) >= m for s, m in zip(stored, needed, strict=True))]

@@ -107,7 +107,9 @@ def test_every_changed_byte_and_every_truncation_is_a_corrupt_file_that_says_how
         changed = bytearray(data)
         changed[position] ^= 1 << position % 8
         for broken in (bytes(changed), data[:position]):
-            with pytest.raises(CorruptFileError, match=r"x\.index: .*run the same `halofeed convert` with --overwrite"):
+            with pytest.raises(
+                CorruptFileError, match=r"x\.index: .*run the same `halofeed convert` with --overwrite"
+            ):
                 ShardIndex.from_bytes(broken, "x.index")
     with pytest.raises(CorruptFileError):
         ShardIndex.from_bytes(data + b"\0", "x.index")

@@ -284,3 +284,18 @@ def test_core_axes_spell_the_row_major_core_number(dims: list[int]) -> None:
     for core, tile in enumerate(itertools.islice(itertools.product(*map(range, dims)), 64)):
         bits = dict(zip(axes, f"{core:0{len(axes)}b}" if axes else "", strict=True))
         assert tile == tuple(int("".join(bits[name] for name in group) or "0", 2) for group in names)
+
+
+@pytest.mark.parametrize("cores", [1, 4])
+@pytest.mark.parametrize("dims", ["1,3,1,1", "1,3,2,1", "1,256,1,1"])
+def test_a_product_that_no_number_of_cores_can_be_is_not_advised(cores, dims):
+    with pytest.raises(PartitionError) as caught:
+        Partition.parse(f"image={dims}", cores_per_replica=cores)
+    message = str(caught.value)
+    assert "--cores-per-replica" not in message and "cores_per_replica=" not in message, message
+    assert "power of 2" in message and "128" in message
+
+
+def test_a_product_that_is_a_number_of_cores_is_advised():
+    with pytest.raises(PartitionError, match=r"or pass cores_per_replica=8 \(--cores-per-replica 8\)"):
+        Partition.parse("image=1,8,1,1", cores_per_replica=4)

@@ -97,6 +97,21 @@ def test_progress_is_a_line_every_tenth_of_the_run_where_there_is_no_terminal() 
     assert steps[-1].endswith("images/s")
 
 
+@pytest.mark.parametrize(
+    ("cores", "partition", "warned"),
+    [(2, "image=none", True), (2, "image=1", True), (2, "image=1,2,1,1", False), (1, "image=1", False)],
+)
+def test_cores_that_do_the_same_work_are_warned_of(cores: int, partition: str, warned: bool) -> None:
+    stream = io.StringIO()
+    options = TrainOptions(steps=1, batch_size=2, cores_per_replica=cores, partition=partition)
+    train(options, Stripes(2), FACTS, devices=jax.devices()[:cores], stream=stream)
+    warnings = [line for line in stream.getvalue().splitlines() if line.startswith("warning: ")]
+    assert bool(warnings) == warned
+    if warned:
+        assert "2 cores" in warnings[0] and "--partition image=1,2,1,1" in warnings[0]
+        assert "--cores-per-replica 1" in warnings[0]
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

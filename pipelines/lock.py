@@ -1,0 +1,106 @@
+"""How one process holds a folder, so that a second run stays away: a lock that the kernel lets go of with its holder.
+
+The lock is on the folder itself, so that nothing is left behind, whichever way the holder ended. Where the file
+system knows no such locks (some network file systems; an object store has none at all) nothing is held, and two
+runs must be kept apart by whoever starts them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from halofeed.schemas.errors import JobError
+
+try:
+    import fcntl
+except ImportError:  # not a Unix
+    fcntl = None  # type: ignore[assignment]
+
+_SCRATCH = "halofeed-progress-"
+_YOUNG_SECONDS = 60.0
+"""A scratch folder may be this young without being held yet."""
+
+
+def _try_lock(folder: str | Path) -> int | None:
+    """The descriptor that holds the folder, to be closed; None where there are no locks.
+
+    Raises:
+        BlockingIOError: another holds it.
+    """
+    if fcntl is None:
+        return None
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _holder(folder: str) -> str:
+    """Who holds the folder: `process 1234`, where this system's list of locks says it."""
+    try:
+        inode = str(os.stat(folder).st_ino)
+        for line in Path("/proc/locks").read_text().splitlines():
+            words = line.split()
+            if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode and int(words[4]) > 0:
+                return f"process {words[4]}"
+    except (OSError, IndexError, ValueError):
+        pass
+    return "another process"
+
+
+@contextmanager
+def held(folder: str) -> Iterator[None]:
+    """Hold a local folder that is there; one of an object store is not held.
+
+    Raises:
+        JobError: another run holds it; it is named.
+    """
+    try:
+        descriptor = None if "://" in folder else _try_lock(folder)
+    except BlockingIOError as error:
+        raise JobError(
+            f"{folder}: {_holder(folder)} is converting into it; wait until that has ended, or take another "
+            "--name or --version"
+        ) from error
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+@contextmanager
+def scratch_folder() -> Iterator[str]:
+    """A new temporary folder, gone at the end; those whose process was killed meanwhile are deleted too."""
+    _sweep(Path(tempfile.gettempdir()))
+    folder = tempfile.mkdtemp(prefix=_SCRATCH)
+    try:
+        with held(folder):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep(parent: Path) -> None:
+    for folder in parent.glob(f"{_SCRATCH}*"):
+        try:
+            if folder.is_symlink() or time.time() - folder.stat().st_mtime < _YOUNG_SECONDS:
+                continue
+            descriptor = _try_lock(folder)
+        except OSError:  # held, another user's, or gone by now
+            continue
+        if descriptor is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(descriptor)

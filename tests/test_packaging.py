@@ -1,0 +1,101 @@
+"""Is the sdist that `halofeed package` writes a whole halofeed: its code, its command, its extras?"""
+
+from __future__ import annotations
+
+import configparser
+import subprocess
+import sys
+import tarfile
+from email.parser import Parser
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from halofeed import __version__
+from halofeed.packaging import write_sdist
+from halofeed.schemas.errors import UsageError
+
+ROOT = Path(__file__).parents[1]
+BASE = f"halofeed-{__version__}"
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
+    with tarfile.open(write_sdist(str(folder))) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / BASE
+
+
+@pytest.fixture(scope="module")
+def built(unpacked) -> Path:
+    """What setuptools makes of the sdist's setup.py."""
+    pytest.importorskip("setuptools")
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "egg_info"], cwd=unpacked, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return unpacked / "halofeed.egg-info"
+
+
+def test_an_installed_sdist_gives_the_command(built):
+    scripts = configparser.ConfigParser()
+    scripts.read(built / "entry_points.txt")
+    assert dict(scripts["console_scripts"]) == {"halofeed": "halofeed.cli:run_and_exit"}
+
+
+def test_an_installed_sdist_has_the_same_requirements_and_extras(built):
+    ours = Parser().parsestr((built / "PKG-INFO").read_text())
+    theirs = metadata.metadata("halofeed")
+    assert (
+        set(ours.get_all("Provides-Extra")) == set(theirs.get_all("Provides-Extra")) >= {"convert", "train"}
+    )
+    assert set(ours["Requires-Python"].split(",")) == set(theirs["Requires-Python"].split(","))
+    sections: dict[str, set[str]] = {"": set()}
+    name = ""
+    for line in filter(None, (built / "requires.txt").read_text().splitlines()):
+        if line.startswith("["):
+            name = line.strip("[]")
+            sections[name] = set()
+        else:
+            sections[name].add(line)
+    written = {
+        f'{line}; extra == "{extra}"' if extra else line for extra in sections for line in sections[extra]
+    }
+    assert written == set(metadata.requires("halofeed"))
+
+
+def test_its_own_metadata_say_so_before_anything_is_built(unpacked):
+    headers = Parser().parsestr((unpacked / "PKG-INFO").read_text())
+    assert headers["Version"] == __version__
+    assert set(headers.get_all("Requires-Dist")) == set(metadata.requires("halofeed"))
+
+
+def test_it_holds_every_file_of_the_package_and_the_same_bytes_each_time(unpacked, tmp_path):
+    ours = {p.relative_to(unpacked / "halofeed") for p in (unpacked / "halofeed").rglob("*") if p.is_file()}
+    parts = [path for path in (ROOT / "halofeed").iterdir() if path.is_dir() and path.name != "__pycache__"]
+    theirs = {Path(p.name) for p in (ROOT / "halofeed").iterdir() if p.suffix in (".py", ".typed")}
+    for part in parts:
+        files = [p for p in part.resolve().rglob("*") if p.suffix in (".py", ".css", ".js", ".html")]
+        theirs |= {Path(part.name) / p.relative_to(part.resolve()) for p in files}
+    assert ours == theirs
+    (tmp_path / "again").mkdir()
+    first, second = write_sdist(str(tmp_path)), write_sdist(str(tmp_path / "again"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_checkout_that_is_not_installed_is_told(tmp_path, monkeypatch):
+    def absent(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", absent)
+    monkeypatch.setattr(metadata, "metadata", absent)
+    monkeypatch.setattr(metadata, "requires", absent)
+    with pytest.raises(UsageError, match="pip install"):
+        write_sdist(str(tmp_path))
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(UsageError, match="no such folder"):
+        write_sdist(str(tmp_path / "absent"))
