@@ -11,14 +11,34 @@ from halofeed.schemas.fields import Field
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFormat:
-    """How the task's image is stored: static (height, width), channels, dtype, encoding, padding value."""
+    """How the task's image is stored.
+
+    Args:
+        height, width: the static size, or the largest of the data set.
+        depth: of volumes; None for pictures.
+        channels, dtype, encoding: as of a `Field`.
+        pad_value: what padding holds.
+        label_dtype: of the class indices of segmentation.
+    """
 
     height: int
     width: int
     channels: int
     dtype: str
     encoding: str
-    pad_value: tuple[int, ...] = (0,)
+    pad_value: tuple[float, ...] = (0,)
+    depth: int | None = None
+    label_dtype: str = "uint8"
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the image's axes but for the channel."""
+        return ("height", "width") if self.depth is None else ("depth", "height", "width")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes along `axes`."""
+        return (self.height, self.width) if self.depth is None else (self.depth, self.height, self.width)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +47,7 @@ class Task:
 
     name: str
     first_label_id: int
-    own_fields: Callable[[int, bool], tuple[Field, ...]]
+    own_fields: Callable[[ImageFormat, int, bool], tuple[Field, ...]]
 
     def fields(self, image: ImageFormat, *, max_boxes: int, masks: bool) -> tuple[Field, ...]:
         """All fields of a record, in the order in which people read them."""
@@ -35,35 +55,37 @@ class Task:
             name="image",
             keys=("image/encoded",),
             dtype=image.dtype,
-            axes=("height", "width", "channel"),
-            shape=(image.height, image.width, image.channels),
+            axes=(*image.axes, "channel"),
+            shape=(*image.shape, image.channels),
             encoding=image.encoding,
             fill=tuple(image.pad_value),
         )
-        return (pixels, *self.own_fields(max_boxes, masks), *ORIGIN_FIELDS)
+        origin = ORIGIN_FIELDS if image.depth is None else VOLUME_ORIGIN_FIELDS
+        return (pixels, *self.own_fields(image, max_boxes, masks), *origin)
 
 
 def _value(name: str, key: str, dtype: str, *, optional: bool = True) -> Field:
     return Field(name=name, keys=(key,), dtype=dtype, encoding="value", optional=optional)
 
 
-ORIGIN_FIELDS = (
+def _numbers(name: str, keys: tuple[str, ...], dtype: str, shape: tuple[int, ...]) -> Field:
+    axes = ("coordinate",) if len(shape) == 1 else ("row", "column")
+    return Field(name=name, keys=keys, dtype=dtype, axes=axes, shape=shape, encoding="value", optional=True)
+
+
+_NAMES = (
     Field(name="id", keys=("image/source_id",), dtype="int64", encoding="text"),
     Field(name="source", keys=("image/filename",), dtype="str", encoding="text", optional=True),
     Field(name="key", keys=("image/key/source",), dtype="str", encoding="text", optional=True),
+)
+
+ORIGIN_FIELDS = (
+    *_NAMES,
     _value("unpadded_height", "image/unpadded/height", "int32"),
     _value("unpadded_width", "image/unpadded/width", "int32"),
     _value("source_height", "image/source/height", "int32"),
     _value("source_width", "image/source/width", "int32"),
-    Field(
-        name="transform",
-        keys=("image/transform",),
-        dtype="float32",
-        axes=("row", "column"),
-        shape=(2, 3),
-        encoding="value",
-        optional=True,
-    ),
+    _numbers("transform", ("image/transform",), "float32", (2, 3)),
 )
 """Where a record came from. The unpadded size is the picture's before padding to the static shape.
 
@@ -71,7 +93,29 @@ ORIGIN_FIELDS = (
 coordinates whose origin is the corner of the first pixel."""
 
 
-def _classification(max_boxes: int, masks: bool) -> tuple[Field, ...]:
+VOLUME_ORIGIN_FIELDS = (
+    *_NAMES,
+    _numbers("spacing_mm", ("image/spacing_mm",), "float32", (3,)),
+    _numbers("affine", ("image/affine",), "float32", (4, 4)),
+    _numbers("source_affine", ("image/source/affine",), "float32", (4, 4)),
+    _numbers(
+        "source_shape", tuple(f"image/source/{side}" for side in ("depth", "height", "width")), "int32", (3,)
+    ),
+    _numbers("extent", ("image/extent",), "int32", (2, 3)),
+    _value("tile", "image/tile", "int32"),
+    _numbers("tile_origin", ("image/tile/origin",), "int32", (3,)),
+)
+"""Where the record of a volume came from; triples are depth, height, width.
+
+`affine` maps stored voxels to the patient: [x, y, z, 1] = affine @ [depth, height, width, 1], in millimetres to the
+right, to anterior and to superior (RAS+, as NIfTI has it), from the centre of the first voxel. `source_affine` does
+so for the voxels of the source as its file lists them, the slowest index first: of a NIfTI array [i, j, k] it
+takes [k, j, i, 1]. So source voxel = inverse(source_affine) @ affine @ stored voxel. `extent` is the first voxel
+that shows the scan, and the one after the last, along each axis; the rest is padding. `tile` counts the patches of a
+scan from 0 and `tile_origin` is where the patch begins on the grid of the whole resampled scan."""
+
+
+def _classification(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
     return (_value("label", "image/class/label", "int32", optional=False),)
 
 
@@ -87,7 +131,7 @@ def _per_box(name: str, key: str, dtype: str, max_boxes: int, *, optional: bool 
     )
 
 
-def _detection(max_boxes: int, masks: bool) -> tuple[Field, ...]:
+def _detection(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
     corners = tuple(f"image/object/bbox/{corner}" for corner in ("ymin", "xmin", "ymax", "xmax"))
     fields = (
         Field(
@@ -112,11 +156,25 @@ def _detection(max_boxes: int, masks: bool) -> tuple[Field, ...]:
     return (*fields, mask)
 
 
+def _segmentation(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
+    label = Field(
+        name="label",
+        keys=("image/label",),
+        dtype=image.label_dtype,
+        axes=image.axes,
+        shape=image.shape,
+        encoding="raw" if image.encoding == "raw" else "png",
+    )
+    return (label, _value("labelled", "image/labelled", "bool", optional=False))
+
+
 TASKS = {
     "classification": Task(name="classification", first_label_id=0, own_fields=_classification),
     "detection": Task(name="detection", first_label_id=1, own_fields=_detection),
+    "segmentation": Task(name="segmentation", first_label_id=0, own_fields=_segmentation),
 }
-"""Known tasks. Detection's labels begin at 1: 0 is background and padding."""
+"""Known tasks. Detection's labels begin at 1: 0 is background and padding. Segmentation's label is the index of a
+class at every pixel or voxel, 0 the background; where `labelled` is False the source has none, and it is 0 throughout."""
 
 
 def task_named(name: str) -> Task:
