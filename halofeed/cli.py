@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import logging
 import os
+import re
 import sys
 import textwrap
 import traceback
@@ -34,6 +35,21 @@ Every input that was not written stands in OUT/NAME/VERSION/rejected.jsonl with 
 """
 
 
+def _join_negative(given: Sequence[str]) -> list[str]:
+    """Values that begin with a minus put to their options, for which argparse would take them otherwise.
+
+    >>> _join_negative(["--window-hu", "-160,240", "--pad"])
+    ['--window-hu=-160,240', '--pad']
+    """
+    joined: list[str] = []
+    for word in given:
+        if joined and re.match(r"-\.?\d", word) and re.fullmatch(r"--[a-z-]+", joined[-1]):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 done, 1 the data or the job failed, 2 wrong usage."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -43,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given, beam_arguments = given[:cut], given[cut + 1 :]
     parser = _parser()
     try:
-        parsed = parser.parse_args(given)
+        parsed = parser.parse_args(_join_negative(given))
     except SystemExit as stop:
         return int(stop.code or 0)
     if beam_arguments and parsed.command != "convert":
@@ -173,7 +189,7 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     from halofeed.prep.annotations import LAYOUTS
     from halofeed.prep.recipe import Recipe
 
-    layouts = "\n".join(f"  {layout.name:<9} {layout.summary}" for layout in LAYOUTS.values())
+    layouts = "\n".join(f"  {layout.name:<11} {layout.summary}" for layout in LAYOUTS.values())
     parser.epilog = f"layouts:\n{layouts}\n\n{CONVERT_EXAMPLE}"
     parser.usage = (
         "halofeed convert --layout LAYOUT --source SOURCE --out OUT --name NAME [options] [-- BEAM OPTIONS]"

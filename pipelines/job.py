@@ -13,7 +13,8 @@ from halofeed import __version__
 from halofeed.prep.annotations.reference import Box, Reference
 from halofeed.prep.annotations.volume_files import common_folder
 from halofeed.prep.labels import LabelMap
-from halofeed.prep.recipe import Recipe, option
+from halofeed.prep.option import option
+from halofeed.prep.recipe import Recipe
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.layout import check_name, check_version, shard_file
 
@@ -31,6 +32,9 @@ class JobOptions:
     split_lists: tuple[str, ...] = option((), "split by lists of files, e.g. train=train.txt,test=test.txt")
     max_rejected: int | None = option(
         None, "fail the job when more inputs than this are rejected; default: no limit"
+    )
+    salt: str = option(
+        "", "DICOM: mixed into the hashes that stand for patients when splits are made; written nowhere"
     )
     overwrite: bool = option(False, "replace a version that is there already")
     workers: int | None = option(

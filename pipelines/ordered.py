@@ -52,8 +52,14 @@ class OrderedThreads:
         self._ahead = threads + 2
         self._executor = ThreadPoolExecutor(threads - 1, "decode") if threads > 1 else None
 
-    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """function(item) for each item in order; two more than there are threads are held at once."""
+    def map(self, function: Callable[[T], R], items: Iterable[T], ahead: int | None = None) -> Iterator[R]:
+        """function(item) for each item in order.
+
+        Args:
+            ahead: how many calls may be made, or under way, before their outcome is asked for; two more than there
+                are threads if it is left out.
+        """
+        ahead = self._ahead if ahead is None else ahead
         waiting: deque[_Call[T, R]] = deque()
         try:
             for item in items:
@@ -61,7 +67,7 @@ class OrderedThreads:
                 waiting.append(call)
                 if self._executor is not None:
                     self._executor.submit(call.run)
-                if len(waiting) > self._ahead:
+                if len(waiting) > ahead:
                     yield _take(waiting)
             while waiting:
                 yield _take(waiting)

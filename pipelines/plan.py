@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from halofeed.pipelines.job import JobOptions, reference_from_json, reference_to_json
@@ -14,6 +15,7 @@ from halofeed.pipelines.storage import OutputFolder, is_remote, source_files
 from halofeed.prep import labels
 from halofeed.prep.annotations import Layout, find_layout
 from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.annotations.volume_files import is_volume_name
 from halofeed.prep.labels import LabelMap
 from halofeed.prep.recipe import Recipe
 from halofeed.prep.sources import SourceFiles
@@ -48,6 +50,7 @@ class _Totals:
     first_sources: dict[str, str] = field(default_factory=dict)
     has_boxes: bool = False
     has_label: bool = False
+    first_volume: str = ""
     digest: str = ""
 
 
@@ -99,7 +102,7 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
     for reference in _references(options, recipe, layout, sources):
         _count(reference, totals)
         line = reference_to_json(reference)
-        digest.update(f"{line} {sizes.get(reference.source)}\n".encode())
+        digest.update(f"{line} {[sizes.get(path) for path in reference.paths]}\n".encode())
         if reference.problem is None:
             keys.append((reference.key, reference.source))
         if output is not None:
@@ -114,8 +117,14 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
             f"--source {options.source}: no images and no annotations there for layout {recipe.layout}"
         )
     _check_splits(totals.splits, named_by_option=bool(recipe.split_shares or options.split_lists))
+    if totals.first_volume and recipe.depth is None:
+        raise UsageError(
+            f"{totals.first_volume} is a volume: say its static shape with --depth, --height and --width"
+        )
     check_unique_ids(lambda: keys)
     task = recipe.task or ("detection" if totals.has_boxes or not totals.has_label else "classification")
+    if recipe.depth is not None:
+        task = "segmentation"
     if task not in layout.tasks:
         task = layout.tasks[0]
     label_map = _label_map(options, recipe, layout, sources, totals, task)
@@ -138,7 +147,7 @@ def _references(options: JobOptions, recipe: Recipe, layout: Layout, sources: So
         group_pattern=recipe.group_pattern,
     )
     references = layout.list_references(
-        sources.annotations, sources.images, sources.annotation_file, recipe.layout_options()
+        sources.annotations, sources.images, sources.annotation_file, recipe.layout_options(options.salt)
     )
     yield from assign_splits(references, split_options)
 
@@ -170,6 +179,7 @@ def _count(reference: Reference, totals: _Totals) -> None:
     totals.count += 1
     if reference.problem is not None:
         return
+    totals.first_volume = totals.first_volume or _volume_of(reference)
     totals.splits.add(reference.split)
     totals.has_boxes |= reference.boxes is not None
     totals.has_label |= reference.label is not None
@@ -195,10 +205,16 @@ def _check_splits(names: set[str], *, named_by_option: bool) -> None:
         raise AnnotationsError(str(error)) from error
 
 
+def _volume_of(reference: Reference) -> str:
+    return reference.source if reference.members or is_volume_name(reference.source) else ""
+
+
 def _label_map(
     options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources, totals: _Totals, task: str
 ) -> LabelMap:
     first_id = task_named(task).first_label_id
+    if task == "segmentation":
+        return _classes(options, recipe, layout, sources)
     if options.label_map is None:
         order = (
             layout.list_labels(sources.annotations, sources.annotation_file) if layout.list_labels else None
@@ -218,6 +234,24 @@ def _label_map(
         head = f"{len(unknown)} label(s) of the data are not in {options.label_map} (known: {known}):"
         raise AnnotationsError("\n".join([head, *listed]))
     return label_map
+
+
+def _classes(options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources) -> LabelMap:
+    """The classes of segmentation: of --label-map, of the layout's own files, or whatever values there are."""
+    background = (0, "background")
+    if options.label_map is not None:
+        given = labels.from_file(os.path.basename(options.label_map), _read_file(options.label_map), 0)
+        entries = given.entries if 0 in given.names else (background, *given.entries)
+        return dataclasses.replace(given, entries=entries)
+    values: Mapping[int, str] = {}
+    if layout.label_values is not None:
+        values = layout.label_values(
+            sources.annotations, sources.images, sources.annotation_file, recipe.layout_options(options.salt)
+        )
+    if values:
+        named = {0: "background", **values}
+        return LabelMap(entries=tuple(named.items()), first_id=0, where="the classes of the data")
+    return LabelMap(entries=(background,), first_id=0, where="the values of the masks", is_open=True)
 
 
 def _write_lines(output: OutputFolder, lines: list[str], number: int) -> str:

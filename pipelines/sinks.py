@@ -16,9 +16,10 @@ from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.annotations.reference import Reference
-from halofeed.prep.picture import PictureConverter, Record
+from halofeed.prep.converters import Converter, converter_of
+from halofeed.prep.record import Record
 from halofeed.prep.sources import SourceFiles
-from halofeed.prep.statistics import Statistics, merge_statistics
+from halofeed.prep.statistics import merge_statistics
 from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import CorruptFileError, HalofeedError, JobError, SourceError
 from halofeed.schemas.identity import example_id
@@ -63,11 +64,11 @@ def _most_common(reasons: Counter[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of one input: a record, or the reason why there is none; and its content's SHA-256."""
+    """What became of one input: its records, or the reason why there are none; and its content's SHA-256."""
 
     reference: Reference
     content: str
-    result: Record | SourceError
+    result: tuple[Record, ...] | SourceError
 
 
 @dataclass(kw_only=True)
@@ -108,10 +109,12 @@ def write_shard(
     if finished is not None:
         count(len(finished), finished.rejected)
         return False
-    converter = PictureConverter(recipe=job.recipe, task=job.task, labels=job.labels)
-    outcomes = threads.map(lambda pair: _convert(pair[1], sources, converter), parsed)
+    converter = converter_of(job.recipe, job.task, job.labels)
+    # A volume takes as much memory as hundreds of pictures: none waits for its turn.
+    ahead = None if job.recipe.depth is None else job.threads - 1
+    outcomes = threads.map(lambda pair: _convert(pair[1], sources, converter), parsed, ahead)
     rows, contents, rejected = _Rows(), {}, []
-    statistics = Statistics(max_boxes=job.recipe.max_boxes)
+    statistics = converter.new_statistics()
     with output.temporary() as file:
         writer = RecordWriter(file.stream)
         for outcome in outcomes:
@@ -130,8 +133,9 @@ def write_shard(
                 )
                 count(0, rejected[-1:])
                 continue
-            _append(outcome.result, writer, rows)
-            statistics.add(outcome.result.facts)
+            for record in outcome.result:
+                _append(record, writer, rows)
+                statistics.add(record.facts)
             count(1, ())
         index = ShardIndex(
             offsets=np.array(rows.offsets, np.int64),
@@ -163,15 +167,47 @@ def _append(record: Record, writer: RecordWriter, rows: _Rows) -> None:
         rows.raw_checksums.setdefault(key, []).append(value.blocks)
 
 
-def _convert(reference: Reference, sources: SourceFiles, converter: PictureConverter) -> Outcome:
-    content = ""
+class _Hashed:
+    """Source files of which each is hashed when it is first read."""
+
+    def __init__(self, files: SourceFiles) -> None:
+        self._files = files
+        self.root = files.root
+        self._hashes: dict[str, str] = {}
+
+    def sizes(self) -> Mapping[str, int]:
+        return self._files.sizes()
+
+    def head(self, path: str, size: int) -> bytes:
+        return self._files.head(path, size)
+
+    def read(self, path: str) -> bytes:
+        data = self._files.read(path)
+        if path not in self._hashes:
+            self._hashes[path] = hashlib.sha256(data).hexdigest()
+        return data
+
+    def content_of(self, reference: Reference) -> str:
+        """The SHA-256 of a reference's file, or of the list of its files and theirs; "" where one cannot be read."""
+        try:
+            for path in reference.paths:
+                if path not in self._hashes:
+                    self.read(path)
+        except SourceError:
+            return ""
+        hashes = [self._hashes[path] for path in reference.paths]
+        return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+
+def _convert(reference: Reference, sources: SourceFiles, converter: Converter) -> Outcome:
+    content, files = "", _Hashed(sources)
     try:
         if reference.problem is not None:
             raise SourceError(*reference.problem)
-        data = sources.read(reference.source)
-        content = hashlib.sha256(data).hexdigest()
-        return Outcome(reference=reference, content=content, result=converter.convert(reference, data))
+        records = converter.records(reference, files)
+        return Outcome(reference=reference, content=files.content_of(reference), result=records)
     except SourceError as error:
+        content = "" if reference.problem is not None else files.content_of(reference)
         return Outcome(reference=reference, content=content, result=error)
     except HalofeedError as error:
         raise JobError(f"{reference.source}: {error}") from error
@@ -216,12 +252,7 @@ def _checksum(output: OutputFolder, name: str) -> int:
 
 
 def _content(reference: Reference, sources: SourceFiles) -> str:
-    if reference.problem is not None:
-        return ""
-    try:
-        return hashlib.sha256(sources.read(reference.source)).hexdigest()
-    except SourceError:
-        return ""
+    return "" if reference.problem is not None else _Hashed(sources).content_of(reference)
 
 
 def commit(job: ShardJob) -> Manifest:
@@ -305,13 +336,19 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
         dtype=recipe.store,
         encoding=recipe.encoding,
         pad_value=recipe.padding(),
+        depth=recipe.depth,
+        label_dtype=job.labels.dtype,
     )
+    names = job.labels.names
+    if job.labels.is_open:
+        found = merge_statistics(split.statistics for split in splits.values())["label_voxels"]
+        names = {**{int(value): value for value in found}, **names}
     return Manifest(
         name=job.name,
         version=job.version,
         task=job.task,
         fields=task.fields(image, max_boxes=recipe.max_boxes, masks=recipe.masks),
-        labels=job.labels.names,
+        labels=dict(sorted(names.items())),
         recipe=recipe.to_json(),
         inputs=job.inputs,
         splits=splits,

@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from halofeed.prep.annotations.reference import Reference
-from halofeed.schemas.errors import AnnotationsError
+from halofeed.schemas.errors import AnnotationsError, SourceError
 
 FIRST_ID = {"classification": 0, "detection": 1}
 _BACKGROUND = ("background", "__background__", "_background_")
@@ -42,12 +42,14 @@ class LabelMap:
         first_id: the least id allowed: 0 for classification; 1 for detection, where 0 is the background.
         aliases: (other name, id): a .pbtxt's display names, under which labels are also found.
         where: the file, or what else the map was made from; for messages only.
+        is_open: segmentation where nothing names the classes: every value is one, and its own name.
     """
 
     entries: tuple[tuple[int, str], ...]
     first_id: int
     aliases: tuple[tuple[str, int], ...] = ()
     where: str = "label map"
+    is_open: bool = False
 
     def __post_init__(self) -> None:
         if not self.entries:
@@ -103,6 +105,27 @@ class LabelMap:
             )
         return self.ids[name]
 
+    @property
+    def dtype(self) -> str:
+        """The type that holds every class index of segmentation."""
+        return "uint8" if self.is_open or max(self.names) <= 255 else "uint16"
+
+    def check_values(self, values: Iterable[int]) -> None:
+        """Refuse values of a label image or volume that are no class; 0, the background, always is one.
+
+        Raises:
+            SourceError: names them, and the classes.
+        """
+        present = [int(value) for value in values if value]
+        if self.is_open:
+            unknown, known = [value for value in present if not 0 < value <= 255], "1 to 255"
+        else:
+            unknown = [value for value in present if value not in self.names]
+            known = ", ".join(f"{identity} {name}" for identity, name in self.entries[:20])
+        if unknown:
+            listed = ", ".join(map(str, unknown[:10]))
+            raise SourceError("annotation", "mask has unknown labels", f"{listed}; known are {known}")
+
     def unknown(self, uses: Iterable[tuple[str, str]]) -> tuple[UnknownLabel, ...]:
         """Every label of (label, source) pairs that the map lacks, in order of name."""
         found: dict[str, tuple[int, str]] = {}
@@ -131,7 +154,9 @@ class LabelMap:
             "first_id": self.first_id,
             "names": {str(identity): name for identity, name in self.entries},
         }
-        return {**document, "aliases": dict(self.aliases)} if self.aliases else document
+        if self.aliases:
+            document["aliases"] = dict(self.aliases)
+        return {**document, "is_open": True} if self.is_open else document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> LabelMap:
@@ -142,6 +167,7 @@ class LabelMap:
             aliases=tuple(
                 (str(name), int(identity)) for name, identity in document.get("aliases", {}).items()
             ),
+            is_open=bool(document.get("is_open", False)),
         )
 
 

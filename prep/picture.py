@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -15,44 +14,21 @@ from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.boxes import BoxPolicy, PlacedBoxes, place_boxes
 from halofeed.prep.encode import ENCODERS
 from halofeed.prep.kernels import resize_image
+from halofeed.prep.label_image import label_on_grid, read_label_image
 from halofeed.prep.labels import LabelMap
 from halofeed.prep.masks import encode_mask_png, stored_mask
 from halofeed.prep.readers import DecodedImage, ReadOptions, read_image
 from halofeed.prep.recipe import Recipe
+from halofeed.prep.record import RawValue, Record
 from halofeed.prep.resize import ResizePlan, displayed_size, resizer, stored_to_file
-from halofeed.prep.statistics import Facts, sum_pixels
-from halofeed.schemas.checksum import block_checksums, combine_blocks
+from halofeed.prep.sources import SourceFiles
+from halofeed.prep.statistics import Facts, Statistics, count_labels, sum_pixels
 from halofeed.schemas.errors import SourceError
 from halofeed.schemas.identity import example_id
-from halofeed.schemas.tfexample import EncodedExample, Value, encode_example
+from halofeed.schemas.tfexample import Value, encode_example
 
 SCALED_DECODE_KERNEL = "antialias"
 """The kernel before which a JPEG may be decoded at a smaller scale, to 8 bits; TensorFlow's see every pixel."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RawValue:
-    """A raw field's bytes, with the CRC32C of each block and of the whole."""
-
-    data: memoryview
-    blocks: list[int]
-    checksum: int
-
-    @classmethod
-    def of(cls, data: memoryview) -> RawValue:
-        """Compute the checksums."""
-        blocks = block_checksums(data)
-        return cls(data=data, blocks=blocks, checksum=combine_blocks(blocks, len(data)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Record:
-    """One example ready to be written, and what is counted of it."""
-
-    id: int
-    example: EncodedExample
-    raw: Mapping[str, RawValue]
-    facts: Facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +59,15 @@ class PictureConverter:
         object.__setattr__(self, "_read_options", options)
         object.__setattr__(self, "_policy", policy)
 
+    def new_statistics(self) -> Statistics:
+        """What `facts` of records are added to."""
+        return Statistics(max_boxes=self.recipe.max_boxes)
+
+    def records(self, reference: Reference, files: SourceFiles) -> tuple[Record, ...]:
+        """The one record of one source; SourceError where it cannot be converted."""
+        label = None if reference.mask is None else files.read(reference.mask)
+        return (self.convert(reference, files.read(reference.source), label),)
+
     def plan(self, source_size: tuple[int, int]) -> ResizePlan:
         """The sizes of a picture whose displayed (height, width) is `source_size`."""
         return _plan(self.recipe, source_size)
@@ -96,8 +81,8 @@ class PictureConverter:
         resized_height, resized_width = self.plan((height, width)).resized_size
         return 2 * resized_height, 2 * resized_width
 
-    def convert(self, reference: Reference, data: bytes) -> Record:
-        """Make the record of one source.
+    def convert(self, reference: Reference, data: bytes, label: bytes | None = None) -> Record:
+        """Make the record of one source; `label` is the file of its label image, where it has one.
 
         Raises:
             SourceError: this source cannot be converted; says why.
@@ -137,14 +122,17 @@ class PictureConverter:
             boxes=None,
             notes=image.notes,
         )
+        raw = {"image/encoded": encoded} if isinstance(encoded, memoryview) else {}
         if self.task == "classification":
             self._add_label(reference, features, facts)
+        elif self.task == "segmentation":
+            raw |= self._add_label_image(label, image, plan, features, facts)
         else:
             self._add_boxes(reference, plan, orientation, features, facts)
         return Record(
             id=identity,
             example=encode_example(features),
-            raw={"image/encoded": RawValue.of(encoded)} if isinstance(encoded, memoryview) else {},
+            raw={key: RawValue.of(value) for key, value in raw.items()},
             facts=facts,
         )
 
@@ -155,6 +143,30 @@ class PictureConverter:
         features["image/class/label"] = np.array([label])
         features["image/class/text"] = reference.label.encode()
         facts.labels.append(label)
+
+    def _add_label_image(
+        self,
+        label: bytes | None,
+        image: DecodedImage,
+        plan: ResizePlan,
+        features: dict[str, Value],
+        facts: Facts,
+    ) -> dict[str, memoryview]:
+        if label is None:
+            indices = np.zeros(plan.output_size, np.uint8)
+        else:
+            found = read_label_image(label, self.recipe.max_pixels)
+            self.labels.check_values(count_labels(found) if found.dtype == np.uint8 else np.unique(found))
+            indices = label_on_grid(found, image, plan)
+            facts.label_voxels = count_labels(indices.astype(np.uint16))
+            facts.labels.extend(facts.label_voxels)
+        facts.labelled = label is not None
+        stored = ENCODERS["raw" if self.recipe.encoding == "raw" else "png"](
+            indices.astype(self.labels.dtype)[..., None], 0
+        )
+        features["image/label"] = stored
+        features["image/labelled"] = np.array([int(label is not None)])
+        return {"image/label": stored} if isinstance(stored, memoryview) else {}
 
     def _add_boxes(
         self,

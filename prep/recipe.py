@@ -11,13 +11,11 @@ from typing import Any, Literal
 from halofeed.prep.annotations import LAYOUTS
 from halofeed.prep.annotations.layout import LayoutOptions
 from halofeed.prep.kernels import KERNELS
+from halofeed.prep.option import flag, option
+from halofeed.prep.volume.intensity import STORES
+from halofeed.prep.volume.options import VolumeOptions, default_store
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.tasks import TASKS
-
-
-def option(default: Any, help: str, **more: Any) -> Any:
-    """A dataclass field that the command line offers as --its-name."""
-    return dataclasses.field(default=default, metadata={"help": help, **more})
 
 
 @dataclass(frozen=True)
@@ -30,17 +28,58 @@ class _Use:
 
 
 _BOX_OPTIONS = ("max_boxes", "boxes_outside", "boxes_zero_area", "boxes_crowd", "boxes_difficult")
+_PICTURE_OPTIONS = (
+    "resize",
+    "min_dimension",
+    "max_dimension",
+    "pad",
+    "kernel",
+    "alpha",
+    "background",
+    "max_pixels",
+)
+_VOLUME_OPTIONS = (
+    *(
+        "spacing_mm",
+        "fit",
+        "centre",
+        "crop_foreground",
+        "tile_overlap",
+        "interpolation",
+        "mask_interpolation",
+    ),
+    *("slice_wise", "window", "window_hu", "window_percentiles", "mask_grid", "refuse_flaws"),
+    "fill_missing_slices",
+)
 _USES = (
     _Use(("box_origin", "image_sets"), "--layout voc", lambda recipe: recipe.layout == "voc"),
     _Use(("split_folders",), "--layout folders", lambda recipe: recipe.layout == "folders"),
-    _Use(("height", "width"), "--resize fixed-shape", lambda recipe: recipe.resize == "fixed-shape"),
+    _Use(
+        ("height", "width"),
+        "--resize fixed-shape or --depth",
+        lambda recipe: recipe.resize == "fixed-shape" or recipe.depth is not None,
+    ),
     _Use(
         ("min_dimension", "max_dimension"),
         "--resize keep-aspect",
         lambda recipe: recipe.resize == "keep-aspect",
     ),
     _Use(("kernel",), "--resize fixed-shape or keep-aspect", lambda recipe: recipe.resize != "none"),
-    _Use(("pad_value",), "--pad", lambda recipe: recipe.pad),
+    _Use(("pad_value",), "--pad or --depth", lambda recipe: recipe.pad or recipe.depth is not None),
+    _Use(_PICTURE_OPTIONS, "pictures, that is without --depth", lambda recipe: recipe.depth is None),
+    _Use(_VOLUME_OPTIONS, "--depth", lambda recipe: recipe.depth is not None),
+    _Use(("centre",), "--fit crop-or-pad", lambda recipe: recipe.fit == "crop-or-pad"),
+    _Use(("tile_overlap",), "--fit tiles", lambda recipe: recipe.fit == "tiles"),
+    _Use(
+        ("class_overlap", "classes", "missing_classes"),
+        "--layout class-masks",
+        lambda recipe: recipe.layout == "class-masks",
+    ),
+    _Use(
+        ("image_pattern", "label_pattern"),
+        "--layout pairs or dicom",
+        lambda recipe: recipe.layout in ("pairs", "dicom"),
+    ),
     _Use(("alpha",), "--channels 1 or 3", lambda recipe: recipe.channels != 4),
     _Use(("background",), "--alpha blend", lambda recipe: recipe.alpha == "blend"),
     _Use(("jpeg_quality",), "--encoding jpeg", lambda recipe: recipe.encoding == "jpeg"),
@@ -51,7 +90,7 @@ _USES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(VolumeOptions):
     """Everything that decides the bytes of a converted data set, beside the sources and their labels.
 
     Raises:
@@ -90,7 +129,9 @@ class Recipe:
     max_dimension: int = option(1024, "keep-aspect: ... unless the longer side would pass this")
     pad: bool = option(False, "keep-aspect: pad to max x max at the bottom and right")
     pad_value: tuple[int, ...] = option(
-        (0,), "what padding holds, one value or one per channel, e.g. 124,116,104"
+        (),
+        "what padding holds, one value or one per channel, e.g. 124,116,104 (default: 0); volumes: in HU (default: the "
+        "scan's least value)",
     )
     kernel: str = option(
         "antialias",
@@ -98,11 +139,15 @@ class Recipe:
         choices=tuple(KERNELS),
     )
 
-    channels: int = option(3, "1 grey, 3 colour, 4 colour and alpha", choices=(1, 3, 4))
+    channels: int = option(
+        0,
+        "pictures: 1 grey, 3 colour (default), 4 colour and alpha; volumes: how many each scan has (default: 1)",
+    )
     store: str = option(
-        "uint8",
-        "stored depth: uint8 scales 16-bit sources down, uint16 keeps them",
-        choices=("uint8", "uint16"),
+        "",
+        "stored type. Pictures: uint8 scales 16-bit sources down, uint16 keeps them (default: uint8). Volumes: int16 "
+        "whole HU (default), uint8 the window (default with one), float32, bfloat16",
+        choices=("uint8", "uint16", "int16", "float32", "bfloat16"),
     )
     alpha: str = option(
         "drop", "transparency: drop ignores it, blend puts --background behind it", choices=("drop", "blend")
@@ -145,6 +190,13 @@ class Recipe:
     )
 
     def __post_init__(self) -> None:
+        resolved = {
+            "store": self.store or ("uint8" if self.depth is None else default_store(self)),
+            "channels": self.channels or (3 if self.depth is None else 1),
+            "pad_value": self.pad_value or ((0,) if self.depth is None else ()),
+        }
+        for name, value in resolved.items():
+            object.__setattr__(self, name, value)
         if problems := self._problems():
             raise UsageError("\n".join(problems))
 
@@ -166,10 +218,30 @@ class Recipe:
         ):
             if getattr(self, name) < 1:
                 found.append(f"{flag(name)} {getattr(self, name)}: expected 1 or more")
+        found += self.volume_problems()
+        found += self._picture_problems() if self.depth is None else self._record_problems()
         if self.shards > 99_999:
             found.append(
                 f"--shards {self.shards}: expected at most 99,999, which is what fits the file names"
             )
+        if self.group_pattern is not None:
+            try:
+                groups = re.compile(self.group_pattern).groups
+            except re.error as error:
+                found.append(f"--group-pattern {self.group_pattern!r}: not a regular expression: {error}")
+            else:
+                if groups != 1:
+                    found.append(
+                        f"--group-pattern {self.group_pattern!r}: expected one (group), found {groups}"
+                    )
+        return found
+
+    def _picture_problems(self) -> list[str]:
+        found = []
+        if self.channels not in (1, 3, 4):
+            found.append(f"--channels {self.channels}: expected 1, 3 or 4 of pictures")
+        if self.store not in ("uint8", "uint16"):
+            found.append(f"--store {self.store}: of pictures expected uint8 or uint16; volumes need --depth")
         if self.resize == "keep-aspect" and self.min_dimension > self.max_dimension:
             found.append(
                 f"--min-dimension {self.min_dimension} is more than --max-dimension {self.max_dimension}; swap them"
@@ -195,16 +267,27 @@ class Recipe:
             found.append(
                 f"--background {','.join(map(str, self.background))}: expected 1 or 3 values from 0 to 255"
             )
-        if self.group_pattern is not None:
-            try:
-                groups = re.compile(self.group_pattern).groups
-            except re.error as error:
-                found.append(f"--group-pattern {self.group_pattern!r}: not a regular expression: {error}")
-            else:
-                if groups != 1:
-                    found.append(
-                        f"--group-pattern {self.group_pattern!r}: expected one (group), found {groups}"
-                    )
+        return found
+
+    def _record_problems(self) -> list[str]:
+        found = []
+        if self.task not in (None, "segmentation"):
+            found.append(f"--depth goes with --task segmentation, not with {self.task}")
+        if self.encoding != "raw":
+            found.append(f"--encoding {self.encoding}: volumes are stored raw")
+        if self.store not in STORES:
+            found.append(f"--store {self.store}: of volumes expected one of {', '.join(STORES)}")
+        if self.store == "uint8" and default_store(self) != "uint8":
+            found.append("--store uint8 needs a window: give --window, --window-hu or --window-percentiles")
+        if self.channels < 1:
+            found.append(f"--channels {self.channels}: expected 1 or more")
+        if len(self.pad_value) > 1:
+            found.append(f"--pad-value: expected one value of volumes, got {len(self.pad_value)}")
+        shape = (self.depth or 1, self.height, self.width)
+        if self.fit == "tiles" and any(
+            shared >= side for shared, side in zip(self.overlap(), shape, strict=True)
+        ):
+            found.append(f"--tile-overlap {self.overlap()}: expected less than {shape} along each axis")
         return found
 
     def check_used(self) -> None:
@@ -231,14 +314,20 @@ class Recipe:
 
     def static_size(self) -> tuple[int, int] | None:
         """The (height, width) of every stored image, or None where the recipe does not fix it."""
-        if self.resize == "fixed-shape":
+        if self.resize == "fixed-shape" or self.depth is not None:
             return self.height, self.width
         return (self.max_dimension, self.max_dimension) if self.pad else None
 
-    def layout_options(self) -> LayoutOptions:
-        """What the layout needs to know."""
+    def layout_options(self, salt: str = "") -> LayoutOptions:
+        """What the layout needs to know; `salt` is mixed into the hashes of patient ids."""
         return LayoutOptions(
-            task=self.task,
+            image_pattern=self.image_pattern,
+            label_pattern=self.label_pattern,
+            classes=self.classes,
+            missing_masks=self.missing_masks,
+            missing_classes=self.missing_classes,
+            salt=salt,
+            task=self.task if self.depth is None else "segmentation",
             box_origin=self.box_origin,
             image_sets=self.image_sets,
             masks=self.masks,
@@ -247,7 +336,7 @@ class Recipe:
 
     def padding(self) -> tuple[int, ...]:
         """What padding holds, per channel."""
-        return self.pad_value * (self.channels // len(self.pad_value))
+        return (self.pad_value or (0,)) * (self.channels // max(1, len(self.pad_value)))
 
     def backdrop(self) -> tuple[int, ...]:
         """The colour behind transparent pixels: red, green, blue."""
@@ -288,12 +377,3 @@ class Recipe:
 
 def _option_value(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-def flag(name: str) -> str:
-    """The command line's spelling of an option.
-
-    >>> flag("max_boxes")
-    '--max-boxes'
-    """
-    return "--" + name.replace("_", "-")

@@ -75,6 +75,19 @@ def sum_pixels(pixels: NDArray[Any]) -> tuple[NDArray[np.int64], int, NDArray[np
     return histogram, height * width, wide.sum(0), (wide**2).sum(0)
 
 
+def count_labels(labels: NDArray[Any]) -> dict[int, int]:
+    """Voxels of each value that occurs in uint8 or uint16 [...]."""
+    flat = labels.reshape(-1)
+    if labels.dtype != np.uint8:
+        counts = np.bincount(flat)
+    else:
+        counts = np.zeros(256, np.int64)
+        for start in range(0, len(flat), _CHUNK_PIXELS):
+            part = flat[start : start + _CHUNK_PIXELS].reshape(-1, 1)
+            counts += cv2.calcHist([part], [0], None, [256], [0, 256]).ravel().astype(np.int64)
+    return {int(value): int(counts[value]) for value in np.flatnonzero(counts)}
+
+
 def bin_side(side: int) -> int:
     """A side length rounded to 5 significant bits, so that few distinct sizes are kept.
 
@@ -103,6 +116,8 @@ class Facts:
     boxes: int | None
     box_counts: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    labelled: bool | None = None
+    label_voxels: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -121,6 +136,8 @@ class Statistics:
     source_sizes: Counter[str] = field(default_factory=Counter)
     aspect_ratios: Counter[str] = field(default_factory=Counter)
     largest: tuple[int, int] = (0, 0)
+    labelled: int | None = None
+    label_voxels: Counter[int] = field(default_factory=Counter)
 
     def add(self, facts: Facts) -> None:
         """Count one record."""
@@ -130,6 +147,10 @@ class Statistics:
         self.picture_pixels += facts.picture_size[0] * facts.picture_size[1]
         for label in facts.labels:
             self.labels[label] += 1
+        if facts.labelled is not None:
+            self.labelled = (self.labelled or 0) + facts.labelled
+        for value, voxels in facts.label_voxels.items():
+            self.label_voxels[value] += voxels
         if facts.boxes is not None:
             self.boxes_per_image[facts.boxes] += 1
         for name, count in facts.box_counts.items():
@@ -147,28 +168,35 @@ class Statistics:
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values; `merge_statistics` adds several of these."""
         over = {count: images for count, images in self.boxes_per_image.items() if count > self.max_boxes}
+        segmentation = {
+            "labelled": self.labelled,
+            "label_voxels": in_order(self.label_voxels),
+            "foreground_voxels": sum(count for value, count in self.label_voxels.items() if value),
+        }
         return {
+            **({} if self.labelled is None else segmentation),
             "records": self.records,
             "pixels": self.pixels.to_json(),
             "padding": {
                 "stored_pixels": self.stored_pixels,
                 "padded_pixels": self.stored_pixels - self.picture_pixels,
             },
-            "labels": _sorted(self.labels),
-            "boxes_per_image": _sorted(self.boxes_per_image),
-            "boxes": _sorted(self.boxes),
+            "labels": in_order(self.labels),
+            "boxes_per_image": in_order(self.boxes_per_image),
+            "boxes": in_order(self.boxes),
             "cut": {
                 "images": sum(over.values()),
                 "boxes": sum((count - self.max_boxes) * images for count, images in over.items()),
             },
-            "notes": _sorted(self.notes),
-            "source_sizes": _sorted(self.source_sizes),
-            "aspect_ratios": _sorted(self.aspect_ratios),
+            "notes": in_order(self.notes),
+            "source_sizes": in_order(self.source_sizes),
+            "aspect_ratios": in_order(self.aspect_ratios),
             "largest": list(self.largest),
         }
 
 
-def _sorted(counts: Mapping[Any, int]) -> dict[str, int]:
+def in_order(counts: Mapping[Any, int]) -> dict[str, int]:
+    """Counts above 0 as JSON, by ascending key."""
     return {str(key): counts[key] for key in sorted(counts) if counts[key]}
 
 

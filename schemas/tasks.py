@@ -98,9 +98,7 @@ VOLUME_ORIGIN_FIELDS = (
     _numbers("spacing_mm", ("image/spacing_mm",), "float32", (3,)),
     _numbers("affine", ("image/affine",), "float32", (4, 4)),
     _numbers("source_affine", ("image/source/affine",), "float32", (4, 4)),
-    _numbers(
-        "source_shape", tuple(f"image/source/{side}" for side in ("depth", "height", "width")), "int32", (3,)
-    ),
+    _numbers("source_shape", ("image/source/shape",), "int32", (3,)),
     _numbers("extent", ("image/extent",), "int32", (2, 3)),
     _value("tile", "image/tile", "int32"),
     _numbers("tile_origin", ("image/tile/origin",), "int32", (3,)),
@@ -174,7 +172,7 @@ TASKS = {
     "segmentation": Task(name="segmentation", first_label_id=0, own_fields=_segmentation),
 }
 """Known tasks. Detection's labels begin at 1: 0 is background and padding. Segmentation's label is the index of a
-class at every pixel or voxel, 0 the background; where `labelled` is False the source has none, and it is 0 throughout."""
+class at every pixel or voxel, 0 the background; it is 0 throughout where the source has none (`labelled` is False)."""
 
 
 def task_named(name: str) -> Task:

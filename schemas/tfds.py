@@ -24,6 +24,8 @@ _DESCRIPTIVE = {
     "": {"image/format": "text", "image/height": "int64", "image/width": "int64"},
     "classification": {"image/class/text": "text"},
     "detection": {"image/object/class/text": "texts"},
+    "segmentation": {},
+    "volume": {"image/depth": "int64"},
     "jpeg": {"image/key/sha256": "text"},
     "png": {"image/key/sha256": "text"},
 }
@@ -58,7 +60,8 @@ def features_json(manifest: Manifest) -> str:
         for key in field.keys:
             features[key] = _ENCODINGS[field.encoding](field)
     encodings = {field.encoding for field in manifest.fields}
-    for part in ("", manifest.task, *sorted(encodings)):
+    kinds = ["volume"] if any("depth" in field.axes for field in manifest.fields) else []
+    for part in ("", manifest.task, *kinds, *sorted(encodings)):
         for key, kind in _DESCRIPTIVE.get(part, {}).items():
             features.setdefault(key, _DESCRIBED[kind])
     document = {
@@ -106,7 +109,7 @@ _DESCRIBED: dict[str, dict[str, Any]] = {
 _ENCODINGS: dict[str, Callable[[Field], dict[str, Any]]] = {
     "raw": lambda field: _tensor(field.shape, field.dtype, "bytes"),
     "jpeg": lambda field: _image(field.dtype, "jpeg", field.shape[-1]),
-    "png": lambda field: _image(field.dtype, "png", field.shape[-1]),
+    "png": lambda field: _image(field.dtype, "png", field.shape[-1] if "channel" in field.axes else 1),
     "value": lambda field: _tensor(field.shape, _stored(field)),
     "list": lambda field: _sequence(_tensor((), _stored(field))),
     "text": lambda field: _BYTES,

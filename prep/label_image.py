@@ -1,0 +1,64 @@
+"""How a picture's label image becomes class indices on the grid of the stored picture."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import PngImagePlugin, UnidentifiedImageError
+
+from halofeed.prep.kernels import resize_mask
+from halofeed.prep.readers import DecodedImage
+from halofeed.prep.readers.pillow import decoder_failures
+from halofeed.prep.readers.pixels import apply_orientation
+from halofeed.prep.resize import ResizePlan, displayed_size
+from halofeed.schemas.errors import SourceError
+
+_DEPTHS = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I": np.int32}
+
+
+def read_label_image(data: bytes, max_pixels: int) -> NDArray[Any]:
+    """The class indices [height, width] of a PNG: its grey values, or the indices of its palette.
+
+    Raises:
+        SourceError: not a PNG, damaged, too large, or in colour without a palette.
+    """
+    try:
+        image = PngImagePlugin.PngImageFile(io.BytesIO(data))
+    except (UnidentifiedImageError, SyntaxError, OSError, ValueError) as error:
+        raise SourceError("decode", "label image is not a PNG", str(error)[:80]) from error
+    if image.width * image.height > max_pixels:
+        raise SourceError(
+            "decode", "more pixels than allowed", f"{image.height} x {image.width} in the label"
+        )
+    if image.mode not in _DEPTHS:
+        raise SourceError(
+            "decode", "label image is in colour", f"mode {image.mode}; expected grey values or a palette"
+        )
+    with decoder_failures():
+        image.load()
+    return np.asarray(image).astype(_DEPTHS[image.mode])
+
+
+def label_on_grid(labels: NDArray[Any], image: DecodedImage, plan: ResizePlan) -> NDArray[Any]:
+    """Class indices of a source's label on the stored picture's grid: turned as it, nearest, padding 0.
+
+    The label is on the file's own grid, before its EXIF orientation, unless its size shows that it was drawn on the
+    picture as displayed.
+
+    Raises:
+        SourceError: the label has neither size.
+    """
+    size = (labels.shape[0], labels.shape[1])
+    if size == image.stored_size:
+        labels = apply_orientation(labels[..., None], image.orientation)[..., 0]
+    elif size != displayed_size(image.orientation, image.stored_size):
+        height, width = image.stored_size
+        raise SourceError(
+            "annotation",
+            "label image is of another size than the picture",
+            f"label {size[1]}x{size[0]}, picture {width}x{height}",
+        )
+    return resize_mask(labels, plan)

@@ -1,0 +1,35 @@
+"""What a converter makes of one source: records ready to be written, and what is counted of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from halofeed.schemas.checksum import block_checksums, combine_blocks
+from halofeed.schemas.tfexample import EncodedExample
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawValue:
+    """A raw field's bytes, with the CRC32C of each block and of the whole."""
+
+    data: memoryview
+    blocks: list[int]
+    checksum: int
+
+    @classmethod
+    def of(cls, data: memoryview) -> RawValue:
+        """Compute the checksums."""
+        blocks = block_checksums(data)
+        return cls(data=data, blocks=blocks, checksum=combine_blocks(blocks, len(data)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One example ready to be written, and what is counted of it."""
+
+    id: int
+    example: EncodedExample
+    raw: Mapping[str, RawValue]
+    facts: Any

@@ -1,0 +1,360 @@
+"""How one scan and its labels become records: read, turned, resampled, cropped or padded, windowed, stored.
+
+    scan ──> canonical ──> orthogonal ──> spacing ──> foreground ──> static shape ──> window, dtype
+    mask ──> canonical ──────── the same steps, planned once on the scan's grid ────> class indices
+
+Everything is planned on grids before a voxel is moved, and the image and its label are sampled by one plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.labels import LabelMap
+from halofeed.prep.recipe import Recipe
+from halofeed.prep.record import RawValue, Record
+from halofeed.prep.sources import SourceFiles
+from halofeed.prep.statistics import count_labels
+from halofeed.prep.volume.apply import apply_image, apply_mask, view_of
+from halofeed.prep.volume.counts import percentile_window
+from halofeed.prep.volume.foreground import (
+    CT_FOREGROUND_HU,
+    Box,
+    carry_box,
+    foreground_box,
+    label_box,
+    mean_of,
+    plan_foreground_crop,
+)
+from halofeed.prep.volume.geometry import (
+    Plan,
+    View,
+    compose,
+    plan_crop_or_pad,
+    plan_resample,
+    plan_stretch,
+    stored_affine,
+    whole,
+)
+from halofeed.prep.volume.intensity import Window, store_as
+from halofeed.prep.volume.merge import merge_class_masks
+from halofeed.prep.volume.scan import Finding, Grid, Mask, Scan, Shape
+from halofeed.prep.volume.space import check_same_space, plan_canonical, plan_onto, plan_orthogonal
+from halofeed.prep.volume.statistics import VolumeFacts, VolumeStatistics, count_values
+from halofeed.prep.volume.tiles import plan_tiles
+from halofeed.prep.volume_readers.table import open_mask, open_scan
+from halofeed.schemas.errors import SourceError
+from halofeed.schemas.identity import example_id
+from halofeed.schemas.tfexample import Value, encode_example
+
+Voxels = NDArray[Any]
+_NARROW_RANGE = 500
+"""A scan of fractional values that lie closer together than this is no CT: whole numbers would flatten it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Labels:
+    """The class indices of a scan on its canonical grid, and what was found out about the mask."""
+
+    values: Voxels
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One record of a scan: the number of its tile, where that begins, and the plan from the canonical scan."""
+
+    number: int
+    origin: Shape
+    plan: Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeConverter:
+    """Turns scans into records, after one recipe and one label map."""
+
+    recipe: Recipe
+    labels: LabelMap
+
+    def new_statistics(self) -> VolumeStatistics:
+        """What `facts` of records are added to."""
+        return VolumeStatistics()
+
+    def records(self, reference: Reference, files: SourceFiles) -> tuple[Record, ...]:
+        """The record of one scan, or one of each tile.
+
+        Raises:
+            SourceError: this scan cannot be converted; says why.
+        """
+        options = self.recipe.scan_options()
+        scan = open_scan(files, reference.source, reference.members, options)
+        more = [open_scan(files, path, (), options) for path in reference.channels]
+        for other in more:
+            check_same_space(scan.grid, other.grid)
+        canonical = plan_canonical(scan.grid)
+        labels = self._read_labels(reference, files, scan.grid, canonical.target)
+        image = view_of(canonical, self._read_image([scan, *more]))
+        least = float(image.min())
+        windows = self._windows(image, least)
+        findings = (*scan.findings, *(labels.findings if labels else ()))
+        parts = self._plan(canonical.target, image, None if labels is None else labels.values)
+        return tuple(
+            self._record(
+                reference=reference,
+                part=part,
+                image=self._store(apply_image(part.plan, image, self._fill(least)), windows),
+                labels=None if labels is None else apply_mask(part.plan, labels.values),
+                least=self._store_value(least, windows[0]),
+                source=scan,
+                findings=findings,
+            )
+            for part in parts
+        )
+
+    # What is read ---------------------------------------------------------------------------------------
+
+    def _read_image(self, scans: Sequence[Scan]) -> Voxels:
+        """[depth, height, width, channel] as stored in the file."""
+        found = sum(scan.channels for scan in scans)
+        if found != self.recipe.channels:
+            raise SourceError(
+                "read",
+                "number of channels",
+                f"found {found}, expected {self.recipe.channels}; say --channels {found} if all scans have as many",
+            )
+        parts = [scan.read() for scan in scans]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=3)
+
+    def _read_labels(
+        self, reference: Reference, files: SourceFiles, grid: Grid, canonical: Grid
+    ) -> _Labels | None:
+        """The classes on the scan's canonical grid; None where the scan has no label."""
+        options = self.recipe.scan_options()
+        if reference.class_masks:
+            found: list[Finding] = []
+
+            def each() -> Iterator[tuple[int, Voxels]]:
+                for name, path in reference.class_masks:
+                    values, findings = self._aligned(open_mask(files, path, grid, options), canonical)
+                    found.extend(findings)
+                    yield self.labels.id_of(name), values
+
+            merged = merge_class_masks(each(), self.recipe.class_overlap)  # type: ignore[arg-type]
+            if merged.overlapped:
+                voxels = sum(merged.overlapped.values())
+                found.append(
+                    Finding(name="class masks overlap", treatment="corrected", detail=f"{voxels} voxels")
+                )
+            return _Labels(values=merged.labels, findings=tuple(found))
+        if reference.mask is None:
+            return None
+        mask = open_mask(files, reference.mask, grid, options)
+        values, findings = self._aligned(mask, canonical)
+        return _Labels(values=self._known(values, mask), findings=(*mask.findings, *findings))
+
+    def _aligned(self, mask: Mask, canonical: Grid) -> tuple[Voxels, tuple[Finding, ...]]:
+        """A mask's values on the scan's canonical grid."""
+        turned = plan_canonical(mask.grid)
+        values = view_of(turned, mask.read())
+        try:
+            check_same_space(canonical, turned.target)
+        except SourceError:
+            if self.recipe.mask_grid == "refuse":
+                raise
+            finding = Finding(
+                name="mask on another grid", treatment="corrected", detail="resampled, nearest voxel"
+            )
+            return apply_mask(plan_onto(turned.target, canonical), values), (finding,)
+        return values, ()
+
+    def _known(self, values: Voxels, mask: Mask) -> Voxels:
+        """The values as ids of the label map."""
+        present = [value for value in _present(values) if value]
+        if not mask.names:
+            self.labels.check_values(present)
+            return values
+        names = [mask.names.get(value, str(value)) for value in present]
+        if self.labels.is_open:
+            raise SourceError(
+                "annotation",
+                "mask names its classes and no label map gives their ids",
+                f"{', '.join(map(repr, names))}; list them in a file and name it with --label-map",
+            )
+        if unknown := [name for name in names if name not in self.labels.ids]:
+            known = ", ".join(map(repr, self.labels.names.values()))
+            raise SourceError(
+                "annotation", "mask has unknown labels", f"{', '.join(map(repr, unknown))}; known are {known}"
+            )
+        table = np.zeros(max(present, default=0) + 1, np.uint16)
+        for value, name in zip(present, names, strict=True):
+            table[value] = self.labels.ids[name]
+        return np.asarray(table[values])
+
+    # What is planned ------------------------------------------------------------------------------------
+
+    def _plan(self, grid: Grid, image: Voxels, labels: Voxels | None) -> list[_Part]:
+        """What becomes of a scan on its canonical grid: one part, or one for each tile."""
+        recipe = self.recipe
+        shape = (recipe.depth or 1, recipe.height, recipe.width)
+        kernels: dict[str, Any] = {
+            "image_kernel": recipe.interpolation,
+            "mask_kernel": recipe.mask_interpolation,
+        }
+        plan = plan_orthogonal(grid)
+        if spacing := recipe.spacing():
+            step = plan_resample(plan.target, spacing, slice_wise=recipe.slice_wise, **kernels)  # type: ignore[arg-type]
+            plan = compose([plan, step])
+        box = None
+        if recipe.crop_foreground or recipe.centre == "foreground":
+            box = _carried(plan, foreground_box(image, _threshold(image)))
+        if recipe.crop_foreground:
+            crop = plan_foreground_crop(plan.target, box)
+            plan, box = compose([plan, crop]), None
+        if recipe.centre == "label" and labels is not None:
+            box = _carried(plan, label_box(labels))
+        if recipe.fit == "tiles":
+            tiles = plan_tiles(plan.target, shape, recipe.overlap())
+            return [_Part(tile.number, tile.origin, compose([plan, tile.plan])) for tile in tiles]
+        if recipe.fit == "stretch":
+            last = plan_stretch(plan.target, shape, **kernels)
+        else:
+            last = plan_crop_or_pad(plan.target, shape, None if box is None else box.centre)
+        return [_Part(0, (0, 0, 0), compose([plan, last]))]
+
+    def _windows(self, image: Voxels, least: float) -> list[Window | None]:
+        """The window of each channel."""
+        if not self.recipe.window_percentiles:
+            return [self.recipe.fixed_window()] * image.shape[3]
+        low, high = self.recipe.window_percentiles
+        return [percentile_window(image[..., at], low, high, above=least) for at in range(image.shape[3])]
+
+    def _fill(self, least: float) -> float:
+        """What padding holds, in the scan's unit."""
+        return float(self.recipe.pad_value[0]) if self.recipe.pad_value else least
+
+    # What is stored -------------------------------------------------------------------------------------
+
+    def _store(self, image: Voxels, windows: Sequence[Window | None]) -> Voxels:
+        store = self.recipe.store
+        if store == "int16" and image.dtype.kind == "f" and windows[0] is None:
+            _check_whole(image)
+        if len(windows) == 1:
+            return store_as(image, windows[0], store)
+        parts = [store_as(image[..., at], window, store) for at, window in enumerate(windows)]
+        return np.stack(parts, axis=3)
+
+    def _store_value(self, value: float, window: Window | None) -> float:
+        """One value as it is stored."""
+        stored = store_as(np.array([[[[value]]]]), window, self.recipe.store)
+        return float(_as_numbers(stored, self.recipe.store).item())
+
+    def _record(
+        self,
+        *,
+        reference: Reference,
+        part: _Part,
+        image: Voxels,
+        labels: Voxels | None,
+        least: float,
+        source: Scan,
+        findings: tuple[Finding, ...],
+    ) -> Record:
+        grid, upright = part.plan.target, part.plan.source
+        extent = _extent(part.plan)
+        label_dtype = self.labels.dtype
+        stored_labels = (
+            np.zeros(grid.shape, label_dtype)
+            if labels is None
+            else np.ascontiguousarray(labels.astype(label_dtype, copy=False))
+        )
+        identity = example_id(reference.key if part.number == 0 else f"{reference.key}#{part.number}")
+        pixels = image if image.dtype.isnative else image.astype(image.dtype.newbyteorder("="))
+        encoded, encoded_labels = (array.data.cast("B") for array in (pixels, stored_labels))
+        depth, height, width = grid.shape
+        features: dict[str, Value] = {
+            "image/encoded": encoded,
+            "image/format": b"raw",
+            "image/label": encoded_labels,
+            "image/labelled": np.array([int(labels is not None)]),
+            "image/depth": np.array([depth]),
+            "image/height": np.array([height]),
+            "image/width": np.array([width]),
+            "image/spacing_mm": np.array(grid.spacing_mm, np.float32),
+            "image/affine": np.array(stored_affine(grid), np.float32),
+            "image/source/affine": np.array(stored_affine(source.grid), np.float32),
+            "image/source/shape": np.array(source.grid.shape),
+            "image/extent": np.array(extent).reshape(-1),
+            "image/tile": np.array([part.number]),
+            "image/tile/origin": np.array(part.origin),
+            "image/filename": reference.source.encode("utf-8", "surrogateescape"),
+            "image/key/source": str(reference.key).encode("utf-8", "surrogateescape"),
+            "image/source_id": str(identity).encode(),
+        }
+        body, foreground = count_values(
+            _as_numbers(image, self.recipe.store), None if labels is None else stored_labels, least
+        )
+        facts = VolumeFacts(
+            shape=grid.shape,
+            inside_voxels=int(np.prod([high - low for low, high in zip(*extent, strict=True)])),
+            labelled=labels is not None,
+            label_voxels={} if labels is None else count_labels(stored_labels),
+            body=body,
+            foreground=foreground,
+            first_of_scan=part.number == 0,
+            source=upright,
+            modality=source.modality,
+            findings=findings,
+        )
+        return Record(
+            id=identity,
+            example=encode_example(features),
+            raw={"image/encoded": RawValue.of(encoded), "image/label": RawValue.of(encoded_labels)},
+            facts=facts,
+        )
+
+
+def _carried(plan: Plan, box: Box | None) -> Box | None:
+    return None if box is None else carry_box(plan, box)
+
+
+def _threshold(image: Voxels) -> float:
+    """What parts the patient from what is around: see the option `centre`."""
+    return CT_FOREGROUND_HU if float(image[..., 0].min()) <= CT_FOREGROUND_HU else mean_of(image[..., 0])
+
+
+def _extent(plan: Plan) -> tuple[Shape, Shape]:
+    """The first voxel of the target that shows the scan, and the one after the last."""
+    last = plan.steps[-1] if plan.steps else None
+    inside = last.inside if isinstance(last, View) else whole(plan.target.shape)
+    (top, bottom), (front, back), (left, right) = inside
+    return (top, front, left), (bottom, back, right)
+
+
+def _present(values: Voxels) -> list[int]:
+    if values.dtype.itemsize <= 2:
+        return list(count_labels(values))
+    return [int(value) for value in np.unique(values)]
+
+
+def _check_whole(image: Voxels) -> None:
+    """Refuse fractions that rounding to whole numbers would flatten."""
+    least, most = float(image.min()), float(image.max())
+    if most - least < _NARROW_RANGE and not np.array_equal(image[::4, ::4], np.rint(image[::4, ::4])):
+        raise SourceError(
+            "intensity",
+            "whole numbers would flatten the values",
+            f"they run from {least:g} to {most:g}; take --store float32, or --window-percentiles",
+        )
+
+
+def _as_numbers(stored: Voxels, store: str) -> Voxels:
+    """Stored voxels as numbers that NumPy can count."""
+    if store != "bfloat16":
+        return stored
+    return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)

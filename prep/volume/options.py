@@ -1,0 +1,165 @@
+"""Which options the conversion of CT and MR volumes has; triples are depth, height, width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from halofeed.prep.option import option
+from halofeed.prep.volume.intensity import STORES, WINDOWS, Window, named_window
+from halofeed.prep.volume.scan import Shape, Triple
+from halofeed.prep.volume_readers.options import ScanOptions
+from halofeed.prep.volume_readers.series_policy import SeriesPolicy
+from halofeed.schemas.errors import UsageError
+
+FLAWS = tuple(field.name.replace("_", "-") for field in fields(SeriesPolicy) if field.name != "salt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeOptions:
+    """What is done to volumes; all of it needs `depth`."""
+
+    depth: int | None = option(
+        None, "slices of a record: every source is a CT or MR volume, brought to --depth x --height x --width"
+    )
+    spacing_mm: tuple[float, ...] = option(
+        (), "volumes: resample to this spacing, e.g. 2,1.5,1.5; default: the scan's own"
+    )
+    fit: str = option(
+        "crop-or-pad",
+        "volumes: how a scan comes to the static shape: crop-or-pad about --centre, stretch whatever the spacing, or "
+        "tiles, as many records as cover it",
+        choices=("crop-or-pad", "stretch", "tiles"),
+    )
+    centre: str = option(
+        "volume",
+        "crop-or-pad: the middle of what is kept: the volume's, the foreground's (above -500 where the scan has air of "
+        "-500 and less, else above its mean) or the label's",
+        choices=("volume", "foreground", "label"),
+    )
+    crop_foreground: bool = option(False, "volumes: crop to the foreground before --fit")
+    tile_overlap: tuple[int, ...] = option((), "tiles: voxels that neighbours share at least, e.g. 8,64,64")
+    interpolation: str = option(
+        "linear",
+        "volumes: how images are resampled; what shrinks is smoothed first",
+        choices=("linear", "cubic"),
+    )
+    mask_interpolation: str = option(
+        "onehot-linear",
+        "volumes: how masks are resampled: the class of most weight, or nearest, which is 40 times as fast and up to "
+        "half a source voxel off",
+        choices=("onehot-linear", "nearest"),
+    )
+    slice_wise: str = option(
+        "auto",
+        "volumes: through thick slices take the nearest slice, as nnU-Net does; auto where the slice is over 3 times "
+        "the spacing within it",
+        choices=("auto", "always", "never"),
+    )
+    window: str | None = option(
+        None, f"volumes: a window in HU by name ({', '.join(WINDOWS)}) or as centre/width, e.g. 40/400"
+    )
+    window_hu: tuple[float, ...] = option((), "volumes: the window's low and high end, e.g. -160,240")
+    window_percentiles: tuple[float, ...] = option(
+        (), "volumes: a window of its own for each scan, e.g. 0.5,99.5 of what is above its least value (MR)"
+    )
+    mask_grid: str = option(
+        "refuse",
+        "volumes: a mask on another grid than its scan is refused, or resampled onto it",
+        choices=("refuse", "resample"),
+    )
+    class_overlap: str = option(
+        "refuse", "class-masks: voxels that two classes claim", choices=("refuse", "last", "first")
+    )
+    refuse_flaws: tuple[str, ...] = option(
+        (), f"DICOM: refuse a series with any of these in place of correcting it: {', '.join(FLAWS)}"
+    )
+    fill_missing_slices: bool = option(
+        False, "DICOM: interpolate missing slices in place of refusing the series"
+    )
+    image_pattern: str | None = option(None, "pairs, dicom: where the images are, e.g. images/{id}.nii.gz")
+    label_pattern: str | None = option(None, "pairs, dicom: where the labels are, e.g. labels/{id}.nii.gz")
+    classes: tuple[str, ...] = option(
+        (), "class-masks: the classes to take, in the order of their ids from 1"
+    )
+    missing_masks: str = option(
+        "refuse",
+        "segmentation: images without a label are rejected, or kept for prediction",
+        choices=("refuse", "prediction"),
+    )
+    missing_classes: str = option(
+        "refuse",
+        "class-masks: a scan that lacks the mask of a class is rejected, or the class is empty there",
+        choices=("refuse", "empty"),
+    )
+
+    def volume_problems(self) -> Iterator[str]:
+        """What is wrong with these options by themselves."""
+        if self.depth is not None and self.depth < 1:
+            yield f"--depth {self.depth}: expected 1 or more"
+        if self.spacing_mm and (len(self.spacing_mm) != 3 or min(self.spacing_mm) <= 0):
+            yield f"--spacing-mm {_written(self.spacing_mm)}: expected three lengths: depth,height,width"
+        if self.tile_overlap and (len(self.tile_overlap) != 3 or min(self.tile_overlap) < 0):
+            yield f"--tile-overlap {_written(self.tile_overlap)}: expected three counts: depth,height,width"
+        for name, ends in (("hu", self.window_hu), ("percentiles", self.window_percentiles)):
+            if ends and (len(ends) != 2 or ends[0] >= ends[1]):
+                yield f"--window-{name} {_written(ends)}: expected a low and a higher end"
+        if (
+            self.window_percentiles
+            and not 0 <= min(self.window_percentiles) <= max(self.window_percentiles) <= 100
+        ):
+            yield f"--window-percentiles {_written(self.window_percentiles)}: expected 0 to 100"
+        if sum(map(bool, (self.window, self.window_hu, self.window_percentiles))) > 1:
+            yield "--window, --window-hu and --window-percentiles: give one of them"
+        if self.window is not None:
+            try:
+                _parse_window(self.window)
+            except UsageError as error:
+                yield f"--window: {error}"
+        for flaw in self.refuse_flaws:
+            if flaw not in FLAWS:
+                yield f"--refuse-flaws {flaw!r}: expected some of {', '.join(FLAWS)}"
+
+    def fixed_window(self) -> Window | None:
+        """The window in HU, where all scans share one."""
+        if self.window_hu:
+            return Window(low=self.window_hu[0], high=self.window_hu[1])
+        return _parse_window(self.window) if self.window is not None else None
+
+    def overlap(self) -> Shape:
+        """--tile-overlap, none where it is left out."""
+        depth, height, width = self.tile_overlap or (0, 0, 0)
+        return depth, height, width
+
+    def spacing(self) -> Triple | None:
+        """--spacing-mm, None where it is left out."""
+        if not self.spacing_mm:
+            return None
+        depth, height, width = self.spacing_mm
+        return depth, height, width
+
+    def scan_options(self) -> ScanOptions:
+        """How volumes are read."""
+        choices = {flaw.replace("-", "_"): "refuse" for flaw in self.refuse_flaws}
+        if self.fill_missing_slices:
+            choices["missing_slice"] = "correct"
+        return ScanOptions(series=SeriesPolicy(**choices))  # type: ignore[arg-type]
+
+
+def default_store(options: VolumeOptions) -> str:
+    """What a record holds unless it is said: whole Hounsfield units, or the window in 8 bits."""
+    return "uint8" if options.window or options.window_hu or options.window_percentiles else STORES[0]
+
+
+def _parse_window(text: str) -> Window:
+    centre, slash, width = text.partition("/")
+    if not slash:
+        return named_window(text)
+    try:
+        return Window.from_centre(float(centre), float(width))
+    except ValueError as error:
+        raise UsageError(f"expected a name or centre/width, got {text!r}") from error
+
+
+def _written(values: tuple[float, ...]) -> str:
+    return ",".join(f"{value:g}" for value in values)
