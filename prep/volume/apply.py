@@ -151,7 +151,7 @@ def _slices(ranges: Ranges) -> tuple[slice, slice, slice]:
 
 def _look(view: View, array: NDArray[Any]) -> NDArray[Any]:
     """The target of a view without padding, as strides over its source."""
-    turned = array.transpose(*view.order)
+    turned = array.transpose(*view.order, *range(3, array.ndim))
     cuts = []
     for first, direction, size in zip(view.first, view.direction, view.shape, strict=True):
         end = first + direction * size

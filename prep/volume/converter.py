@@ -54,8 +54,8 @@ from halofeed.schemas.identity import example_id
 from halofeed.schemas.tfexample import Value, encode_example
 
 Voxels = NDArray[Any]
-_NARROW_RANGE = 500
-"""A scan of fractional values that lie closer together than this is no CT: whole numbers would flatten it."""
+_NARROW_RANGE = 16
+"""Whole numbers would flatten a scan of fractional values that lie closer together than this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,8 @@ class VolumeConverter:
         image = view_of(canonical, self._read_image([scan, *more]))
         least = float(image.min())
         windows = self._windows(image, least)
-        findings = (*scan.findings, *(labels.findings if labels else ()))
+        rounded = _check_whole(image) if self.recipe.store == "int16" and windows[0] is None else ()
+        findings = (*scan.findings, *(labels.findings if labels else ()), *rounded)
         parts = self._plan(canonical.target, image, None if labels is None else labels.values)
         return tuple(
             self._record(
@@ -241,12 +242,9 @@ class VolumeConverter:
     # What is stored -------------------------------------------------------------------------------------
 
     def _store(self, image: Voxels, windows: Sequence[Window | None]) -> Voxels:
-        store = self.recipe.store
-        if store == "int16" and image.dtype.kind == "f" and windows[0] is None:
-            _check_whole(image)
         if len(windows) == 1:
-            return store_as(image, windows[0], store)
-        parts = [store_as(image[..., at], window, store) for at, window in enumerate(windows)]
+            return store_as(image, windows[0], self.recipe.store)
+        parts = [store_as(image[..., at], window, self.recipe.store) for at, window in enumerate(windows)]
         return np.stack(parts, axis=3)
 
     def _store_value(self, value: float, window: Window | None) -> float:
@@ -342,15 +340,16 @@ def _present(values: Voxels) -> list[int]:
     return [int(value) for value in np.unique(values)]
 
 
-def _check_whole(image: Voxels) -> None:
-    """Refuse fractions that rounding to whole numbers would flatten."""
+def _check_whole(image: Voxels) -> tuple[Finding, ...]:
+    """What int16 without a window does to fractions; SourceError where it would flatten the scan."""
+    if image.dtype.kind != "f" or np.array_equal(image[::4, ::4], np.rint(image[::4, ::4])):
+        return ()
     least, most = float(image.min()), float(image.max())
-    if most - least < _NARROW_RANGE and not np.array_equal(image[::4, ::4], np.rint(image[::4, ::4])):
-        raise SourceError(
-            "intensity",
-            "whole numbers would flatten the values",
-            f"they run from {least:g} to {most:g}; take --store float32, or --window-percentiles",
-        )
+    detail = f"they run from {least:g} to {most:g}"
+    if most - least < _NARROW_RANGE:
+        cure = "take --store float32, or --window-percentiles"
+        raise SourceError("intensity", "whole numbers would flatten the values", f"{detail}; {cure}")
+    return (Finding(name="fractions rounded to whole numbers", treatment="corrected", detail=detail),)
 
 
 def _as_numbers(stored: Voxels, store: str) -> Voxels:
