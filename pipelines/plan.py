@@ -93,6 +93,7 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
     layout = find_layout(recipe.layout)
     layout.check_task(recipe.task)
     layout.check_masks(recipe.masks)
+    _check_channels(recipe, layout, sources)
     totals = _Totals()
     files: list[str] = []
     lines: list[str] = []
@@ -203,6 +204,18 @@ def _check_splits(names: set[str], *, named_by_option: bool) -> None:
         if named_by_option:
             raise
         raise AnnotationsError(str(error)) from error
+
+
+def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
+    """Refuse a number of channels that the layout's own files contradict."""
+    if recipe.depth is None or layout.channel_names is None:
+        return
+    names = layout.channel_names(sources.annotations, sources.annotation_file)
+    if names and len(names) != recipe.channels:
+        raise UsageError(
+            f"--channels {recipe.channels}: the data set has {len(names)} ({', '.join(names)}); say --channels "
+            f"{len(names)}"
+        )
 
 
 def _volume_of(reference: Reference) -> str:

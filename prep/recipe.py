@@ -298,7 +298,8 @@ class Recipe(VolumeOptions):
         Raises:
             UsageError: with each of them and what it needs.
         """
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        blank = type(self)(depth=self.depth)
+        defaults = {field.name: getattr(blank, field.name) for field in dataclasses.fields(self)}
         needs = {name: use.needs for use in _USES if not use.has_effect(self) for name in use.names}
         if found := [
             f"{flag(name)} has no effect without {needs[name]}; add that, or leave it out"
