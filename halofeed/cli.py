@@ -194,8 +194,8 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "halofeed convert --layout LAYOUT --source SOURCE --out OUT --name NAME [options] [-- BEAM OPTIONS]"
     )
-    add_options(parser.add_argument_group("where"), JobOptions)
-    add_options(parser.add_argument_group("what"), Recipe)
+    add_options(parser, JobOptions, title="where")
+    add_options(parser, Recipe, title="what")
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 import types
 import typing
 from collections.abc import Collection
@@ -13,34 +14,55 @@ T = TypeVar("T")
 _METAVARS = {int: "N", float: "X"}
 
 
-def add_options(parser: Any, kind: type[Any], *, leave_out: Collection[str] = ()) -> None:
+def add_options(
+    parser: argparse.ArgumentParser,
+    kind: type[Any],
+    *,
+    title: str | None = None,
+    leave_out: Collection[str] = (),
+) -> None:
     """Add a --flag per field of a dataclass that has a `help` in its metadata.
 
-    A boolean becomes --flag, a tuple takes values between commas or the `separator` of its metadata.
+    A boolean becomes --flag, a tuple takes values between commas or the `separator` of its metadata. Fields that were
+    inherited come last, each class's in a group that its OPTION_GROUP names.
     """
     hints = typing.get_type_hints(kind)
-    for field in dataclasses.fields(kind):
+    groups: dict[type[Any], Any] = {kind: parser.add_argument_group(title) if title else parser}
+    for home, field in _by_home(kind):
         if "help" not in field.metadata or field.name in leave_out:
             continue
-        flag, hint = "--" + field.name.replace("_", "-"), _without_none(hints[field.name])
-        text = field.metadata["help"]
-        if field.default not in (None, (), "", False, True) and field.default is not dataclasses.MISSING:
-            text += f" (default: {_written(field.default)})"
-        text = text.replace("%", "%%")
-        if hint is bool:
-            action = argparse.BooleanOptionalAction if field.default else "store_true"
-            parser.add_argument(flag, action=action, default=argparse.SUPPRESS, help=text)
-            continue
-        choices = field.metadata.get("choices")
-        metavar = None if choices else _METAVARS.get(hint, field.name.rpartition("_")[2].upper())
-        parser.add_argument(
-            flag,
-            type=_parser_of(hint, field.metadata.get("separator", ",")),
-            choices=choices,
-            metavar=metavar,
-            default=argparse.SUPPRESS,
-            help=text,
-        )
+        if home not in groups:
+            groups[home] = parser.add_argument_group(getattr(home, "OPTION_GROUP", home.__name__))
+        _add_option(groups[home], field, hints[field.name])
+
+
+def _by_home(kind: type[Any]) -> list[tuple[type[Any], dataclasses.Field[Any]]]:
+    """The fields, each after the class that declares it; the class's own first."""
+    homes = {name: home for home in reversed(kind.__mro__) for name in inspect.get_annotations(home)}
+    pairs = [(homes[field.name], field) for field in dataclasses.fields(kind)]
+    return sorted(pairs, key=lambda pair: kind.__mro__.index(pair[0]))
+
+
+def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any) -> None:
+    flag, hint = "--" + field.name.replace("_", "-"), _without_none(hint)
+    text = field.metadata["help"]
+    if field.default not in (None, (), "", False, True) and field.default is not dataclasses.MISSING:
+        text += f" (default: {_written(field.default)})"
+    text = text.replace("%", "%%")
+    if hint is bool:
+        action = argparse.BooleanOptionalAction if field.default else "store_true"
+        parser.add_argument(flag, action=action, default=argparse.SUPPRESS, help=text)
+        return
+    choices = field.metadata.get("choices")
+    metavar = None if choices else _METAVARS.get(hint, field.name.rpartition("_")[2].upper())
+    parser.add_argument(
+        flag,
+        type=_parser_of(hint, field.metadata.get("separator", ",")),
+        choices=choices,
+        metavar=metavar,
+        default=argparse.SUPPRESS,
+        help=text,
+    )
 
 
 def from_options(kind: type[T], parsed: argparse.Namespace, **more: Any) -> T:

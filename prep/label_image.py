@@ -13,6 +13,7 @@ from halofeed.prep.kernels import resize_mask
 from halofeed.prep.readers import DecodedImage
 from halofeed.prep.readers.pillow import decoder_failures
 from halofeed.prep.readers.pixels import apply_orientation
+from halofeed.prep.readers.png import GREY, SIGNATURE, read_header
 from halofeed.prep.resize import ResizePlan, displayed_size
 from halofeed.schemas.errors import SourceError
 
@@ -25,10 +26,15 @@ def read_label_image(data: bytes, max_pixels: int) -> NDArray[Any]:
     Raises:
         SourceError: not a PNG, damaged, too large, or in colour without a palette.
     """
+    if not data.startswith(SIGNATURE):
+        raise SourceError(
+            "decode", "label image is not a PNG", f"begins with {data[:8].hex(' ') or 'nothing'}"
+        )
+    header = read_header(data)
     try:
         image = PngImagePlugin.PngImageFile(io.BytesIO(data))
     except (UnidentifiedImageError, SyntaxError, OSError, ValueError) as error:
-        raise SourceError("decode", "label image is not a PNG", str(error)[:80]) from error
+        raise SourceError("decode", "file is damaged", str(error)[:80]) from error
     if image.width * image.height > max_pixels:
         raise SourceError(
             "decode", "more pixels than allowed", f"{image.height} x {image.width} in the label"
@@ -39,7 +45,10 @@ def read_label_image(data: bytes, max_pixels: int) -> NDArray[Any]:
         )
     with decoder_failures():
         image.load()
-    return np.asarray(image).astype(_DEPTHS[image.mode])
+    values = np.asarray(image).astype(_DEPTHS[image.mode])
+    if header.colour_type == GREY and header.depth in (2, 4):
+        values //= 255 // (2**header.depth - 1)  # Pillow spreads 0 to 3, and 0 to 15, over 0 to 255
+    return values
 
 
 def label_on_grid(labels: NDArray[Any], image: DecodedImage, plan: ResizePlan) -> NDArray[Any]:

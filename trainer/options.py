@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from halofeed.prep.recipe import option
+from halofeed.prep.option import option
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Partition
 

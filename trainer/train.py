@@ -21,6 +21,7 @@ from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.optimizers import OPTIMIZERS, warmup_cosine
 from halofeed.trainer.options import TrainOptions
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
+from halofeed.trainer.losses import LOSSES
 from halofeed.trainer.step import Batch, Problem, TrainState, compile_step, new_state
 
 
@@ -69,6 +70,11 @@ def data_facts(manifest: Manifest, split: str) -> DataFacts:
     Raises:
         UsageError: an unknown split, no labels, or a split without pixels.
     """
+    if manifest.task not in LOSSES:
+        raise UsageError(
+            f"{manifest.name}: this version trains {' and '.join(LOSSES)}, not {manifest.task}; its records are loaded "
+            "with halofeed.loader.Loader into a trainer of your own"
+        )
     if not manifest.labels:
         raise UsageError(f"{manifest.name}: no labels to learn; convert it with annotations")
     if not manifest.split(split).records:

@@ -36,6 +36,9 @@ from halofeed.prep.volume.geometry import (
     Plan,
     View,
     compose,
+    describe,
+    distance_mm,
+    grids_agree,
     plan_crop_or_pad,
     plan_resample,
     plan_stretch,
@@ -94,12 +97,11 @@ class VolumeConverter:
         """
         options = self.recipe.scan_options()
         scan = open_scan(files, reference.source, reference.members, options)
-        more = [open_scan(files, path, (), options) for path in reference.channels]
-        for other in more:
-            check_same_space(scan.grid, other.grid)
+        scans = [scan, *(open_scan(files, path, (), options) for path in reference.channels)]
         canonical = plan_canonical(scan.grid)
+        _check_channels(canonical.target, scans[1:])
         labels = self._read_labels(reference, files, scan.grid, canonical.target)
-        image = view_of(canonical, self._read_image([scan, *more]))
+        image = self._read_image(scans)
         least = float(image.min())
         windows = self._windows(image, least)
         rounded = _check_whole(image) if self.recipe.store == "int16" and windows[0] is None else ()
@@ -121,7 +123,7 @@ class VolumeConverter:
     # What is read ---------------------------------------------------------------------------------------
 
     def _read_image(self, scans: Sequence[Scan]) -> Voxels:
-        """[depth, height, width, channel] as stored in the file."""
+        """[depth, height, width, channel] on the canonical grid, of a type that holds what padding does."""
         found = sum(scan.channels for scan in scans)
         if found != self.recipe.channels:
             raise SourceError(
@@ -129,8 +131,12 @@ class VolumeConverter:
                 "number of channels",
                 f"found {found}, expected {self.recipe.channels}; say --channels {found} if all scans have as many",
             )
-        parts = [scan.read() for scan in scans]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=3)
+        parts = [view_of(plan_canonical(scan.grid), scan.read()) for scan in scans]
+        image = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=3)
+        if image.dtype.kind == "f" or not self.recipe.pad_value:
+            return image
+        padding = np.min_scalar_type(self.recipe.pad_value[0])
+        return image.astype(np.promote_types(image.dtype, padding), copy=False)
 
     def _read_labels(
         self, reference: Reference, files: SourceFiles, grid: Grid, canonical: Grid
@@ -191,6 +197,12 @@ class VolumeConverter:
             known = ", ".join(map(repr, self.labels.names.values()))
             raise SourceError(
                 "annotation", "mask has unknown labels", f"{', '.join(map(repr, unknown))}; known are {known}"
+            )
+        if lost := [name for name in names if not self.labels.ids[name] and name.lower() != "background"]:
+            raise SourceError(
+                "annotation",
+                "class of the mask has the background's id",
+                f"{', '.join(map(repr, lost))} is 0",
             )
         table = np.zeros(max(present, default=0) + 1, np.uint16)
         for value, name in zip(present, names, strict=True):
@@ -317,6 +329,17 @@ class VolumeConverter:
         )
 
 
+def _check_channels(canonical: Grid, others: Sequence[Scan]) -> None:
+    """Refuse channels whose voxels are not those of the first, in whatever order each is stored."""
+    for scan in others:
+        grid = plan_canonical(scan.grid).target
+        if not grids_agree(canonical, grid):
+            detail = f"{describe(canonical)}, {describe(grid)}"
+            if canonical.shape == grid.shape:
+                detail += f", up to {distance_mm(canonical, grid):.4g} mm apart"
+            raise SourceError("geometry", "channels lie on different grids", detail)
+
+
 def _carried(plan: Plan, box: Box | None) -> Box | None:
     return None if box is None else carry_box(plan, box)
 
@@ -342,7 +365,11 @@ def _present(values: Voxels) -> list[int]:
 
 def _check_whole(image: Voxels) -> tuple[Finding, ...]:
     """What int16 without a window does to fractions; SourceError where it would flatten the scan."""
-    if image.dtype.kind != "f" or np.array_equal(image[::4, ::4], np.rint(image[::4, ::4])):
+    if image.dtype.kind != "f":
+        return ()
+    # Slice by slice along the axis whose slices lie together in memory.
+    planes = np.moveaxis(image, int(np.argmax(np.abs(image.strides[:3]))), 0)
+    if all(np.array_equal(plane, np.rint(plane)) for plane in planes):
         return ()
     least, most = float(image.min()), float(image.max())
     detail = f"they run from {least:g} to {most:g}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
 from halofeed.prep.option import option
 from halofeed.prep.volume.intensity import STORES, WINDOWS, Window, named_window
@@ -17,17 +18,19 @@ FLAWS = tuple(field.name.replace("_", "-") for field in fields(SeriesPolicy) if 
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeOptions:
-    """What is done to volumes; all of it needs `depth`."""
+    """What is done to volumes and to the labels of segmentation."""
+
+    OPTION_GROUP: ClassVar[str] = "CT and MR volumes, and label images"
 
     depth: int | None = option(
         None, "slices of a record: every source is a CT or MR volume, brought to --depth x --height x --width"
     )
     spacing_mm: tuple[float, ...] = option(
-        (), "volumes: resample to this spacing, e.g. 2,1.5,1.5; default: the scan's own"
+        (), "resample to this spacing, e.g. 2,1.5,1.5; default: the scan's own"
     )
     fit: str = option(
         "crop-or-pad",
-        "volumes: how a scan comes to the static shape: crop-or-pad about --centre, stretch whatever the spacing, or "
+        "how a scan comes to the static shape: crop-or-pad about --centre, stretch whatever the spacing, or "
         "tiles, as many records as cover it",
         choices=("crop-or-pad", "stretch", "tiles"),
     )
@@ -37,35 +40,35 @@ class VolumeOptions:
         "-500 and less, else above its mean) or the label's",
         choices=("volume", "foreground", "label"),
     )
-    crop_foreground: bool = option(False, "volumes: crop to the foreground before --fit")
+    crop_foreground: bool = option(False, "crop to the foreground before --fit")
     tile_overlap: tuple[int, ...] = option((), "tiles: voxels that neighbours share at least, e.g. 8,64,64")
     interpolation: str = option(
         "linear",
-        "volumes: how images are resampled; what shrinks is smoothed first",
+        "how images are resampled; what shrinks is smoothed first",
         choices=("linear", "cubic"),
     )
     mask_interpolation: str = option(
         "onehot-linear",
-        "volumes: how masks are resampled: the class of most weight, or nearest, which is 40 times as fast and up to "
+        "how masks are resampled: the class of most weight, or nearest, which is 40 times as fast and up to "
         "half a source voxel off",
         choices=("onehot-linear", "nearest"),
     )
     slice_wise: str = option(
         "auto",
-        "volumes: through thick slices take the nearest slice, as nnU-Net does; auto where the slice is over 3 times "
+        "through thick slices take the nearest slice, as nnU-Net does; auto where the slice is over 3 times "
         "the spacing within it",
         choices=("auto", "always", "never"),
     )
     window: str | None = option(
-        None, f"volumes: a window in HU by name ({', '.join(WINDOWS)}) or as centre/width, e.g. 40/400"
+        None, f"a window in HU by name ({', '.join(WINDOWS)}) or as centre/width, e.g. 40/400"
     )
-    window_hu: tuple[float, ...] = option((), "volumes: the window's low and high end, e.g. -160,240")
+    window_hu: tuple[float, ...] = option((), "the window's low and high end, e.g. -160,240")
     window_percentiles: tuple[float, ...] = option(
-        (), "volumes: a window of its own for each scan, e.g. 0.5,99.5 of what is above its least value (MR)"
+        (), "a window of its own for each scan, e.g. 0.5,99.5 of what is above its least value (MR)"
     )
     mask_grid: str = option(
         "refuse",
-        "volumes: a mask on another grid than its scan is refused, or resampled onto it",
+        "a mask on another grid than its scan is refused, or resampled onto it",
         choices=("refuse", "resample"),
     )
     class_overlap: str = option(
