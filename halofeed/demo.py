@@ -1,8 +1,8 @@
-"""The whole way on a data set that is drawn here: `halofeed demo`.
+"""The whole way on data sets that are drawn here: `halofeed demo`.
 
 Pictures of discs, squares and triangles on noisy ground, so that every box is known: what comes out of the
 records is compared with what was drawn. Some files are made awkward on purpose: rotated by EXIF, CMYK, grey,
-with an alpha channel, and one is cut short.
+with an alpha channel, and one is cut short. Then CT scans, which `demo_volumes` draws and compares.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
+from halofeed import demo_volumes
 from halofeed.schemas.errors import JobError, UsageError
 
 SHAPES = ("disc", "square", "triangle")
@@ -40,6 +41,13 @@ _DRAWN_AS = (
     "cmyk",
     "png with alpha",
 )
+
+_VOLUME_SETS = {
+    "phantom": ("--depth", "80", "--height", "72", "--width", "96"),
+    "phantom_2mm": ("--depth", "64", "--height", "56", "--width", "64", "--spacing-mm", "2,2,2"),
+}
+"""How the CT scans are converted: each at its own spacing, and all at 2 mm."""
+_THE_REPORTS = {1: "the report", 2: "the reports"}
 
 
 def draw_picture(
@@ -154,10 +162,47 @@ def run_demo(folder: str, *, images: int = 120) -> int:
         "train", data, "--steps", "20", "--batch-size", "8",
         "--cores-per-replica", "4", "--partition", "image=1,4,1,1",
     )  # fmt: skip
-    _command("report", data, "--output", str(root / "report.html"))
-    _say(f"done in {time.monotonic() - began:.0f} s. Open the report in a browser:")
-    print(f"  {(root / 'report.html').resolve()}")
+    reports = [root / "report.html"]
+    _command("report", data, "--output", str(reports[0]))
+    if (report := _run_volumes(root)) is not None:
+        reports.append(report)
+    _say(f"done in {time.monotonic() - began:.0f} s. Open {_THE_REPORTS[len(reports)]} in a browser:")
+    print(*(f"  {report.resolve()}" for report in reports), sep="\n")
     return 0
+
+
+def _run_volumes(root: Path) -> Path | None:
+    """Draw CT scans, convert them at their own spacing and at one for all, verify, compare.
+
+    Returns:
+        the report; None where the readers of volumes are not installed, which it says.
+    """
+    if missing := demo_volumes.missing_readers():
+        _say(f"leaving out the CT scans, for want of {', '.join(missing)}: pip install 'halofeed[convert]'")
+        return None
+    source, report = root / "volumes", root / "report-volumes.html"
+    scans = demo_volumes.SCANS
+    _say(
+        f"drawing {len(scans)} CT scans of {len({scan.patient for scan in scans})} patients with known organs into "
+        f"{source}\n# (spacing to superior, anterior and right; one mask lacks a slice on purpose)"
+    )
+    demo_volumes.draw_scans(source)
+    print(*(f"  {scan.describe()}" for scan in scans), sep="\n")
+    for name, options in _VOLUME_SETS.items():
+        data = str(root / "data" / name / "1.0.0")
+        _command(
+            "convert", "--layout", "csv", "--task", "segmentation", "--source", str(source),
+            "--label-map", str(source / "labels.txt"), "--out", str(root / "data"), "--name", name,
+            *options, "--overwrite",
+        )  # fmt: skip
+        _command("verify", data)
+        _say(
+            "loading: comparing every organ of the records with what was drawn, in millimetres of the patient"
+        )
+        print(*(f"  {found}" for found in demo_volumes.compare_scans(data)), sep="\n")
+        print(f"  {demo_volumes.compare_twins(data)}", flush=True)
+    _command("report", data, "--output", str(report))
+    return report
 
 
 def compare_with_truth(source: Path, data: str) -> tuple[int, float]:

@@ -44,6 +44,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
         "simplejpeg": ANYWHERE,
         "tensorflow": INSIDE_FUNCTIONS,
         "jax": INSIDE_FUNCTIONS,
+        "ml_dtypes": INSIDE_FUNCTIONS,
     },
     "trainer": {
         "numpy": ANYWHERE,
@@ -69,7 +70,10 @@ ONLY_IN_FILES = {
 }
 """Where a heavy package may appear at all."""
 
-TOP_PACKAGES = {"numpy": ANYWHERE, "PIL": ANYWHERE, "setuptools": INSIDE_FUNCTIONS, "build": INSIDE_FUNCTIONS}
+TOP_PACKAGES = {
+    **dict.fromkeys(("numpy", "PIL"), ANYWHERE),
+    **dict.fromkeys(("setuptools", "build", "nibabel", "pydicom"), INSIDE_FUNCTIONS),
+}
 """What halofeed/*.py may import; parts of halofeed only inside functions, but for the light ones."""
 LIGHT = {"halofeed", "halofeed.options", "halofeed.cli", "halofeed.schemas.errors", "halofeed.schemas.layout"}
 

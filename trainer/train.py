@@ -17,11 +17,11 @@ from halofeed.schemas.errors import TrainingError, UsageError
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
 from halofeed.schemas.tasks import task_named
+from halofeed.trainer.losses import LOSSES
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.optimizers import OPTIMIZERS, warmup_cosine
 from halofeed.trainer.options import TrainOptions
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
-from halofeed.trainer.losses import LOSSES
 from halofeed.trainer.step import Batch, Problem, TrainState, compile_step, new_state
 
 

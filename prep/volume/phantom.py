@@ -112,7 +112,7 @@ def stored_grid(grid: Grid, orientation: Orientation) -> Grid:
 
 def centroid_mm(grid: Grid, mask: NDArray[Any], label: int) -> NDArray[np.float64]:
     """The mean place of a class's voxels."""
-    return grid.to_mm(np.argwhere(mask == label)).mean(axis=0)
+    return np.asarray(grid.to_mm(np.argwhere(mask == label)).mean(axis=0), np.float64)
 
 
 def interior(grid: Grid, organ: Organ, margin_mm: Triple) -> NDArray[np.bool_]:
@@ -124,7 +124,7 @@ def interior(grid: Grid, organ: Organ, margin_mm: Triple) -> NDArray[np.bool_]:
         centre_mm=organ.centre_mm,
         radii_mm=tuple(np.subtract(organ.radii_mm, margin_mm).tolist()),
     )
-    return draw(grid, [smaller])[1] == 1
+    return np.asarray(draw(grid, [smaller])[1] == 1, np.bool_)
 
 
 def margin_mm(source: Grid, target: Grid, reach: float = 1.0) -> Triple:

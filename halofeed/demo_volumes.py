@@ -1,0 +1,294 @@
+"""CT scans that are drawn here, so that every organ is known: the second half of `halofeed demo`.
+
+Each patient's organs have places and sizes of their own, in millimetres of the patient. Files differ in what ought not
+to matter: NIfTI or a DICOM series, stored along any axes, turned, with a gantry tilt. What comes out of the records
+is compared with what was drawn, in the patient; one mask lies on another grid than its scan, and must be refused.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.schemas.errors import JobError
+
+if TYPE_CHECKING:
+    from halofeed.prep.volume.phantom import Organ, Orientation
+    from halofeed.prep.volume.scan import Grid, Triple
+
+CENTRE_MM, MEAN_HU = 0.5, 1.0
+"""How far an organ of a record may be from what was drawn."""
+_AXES = {"S": (0, 1), "I": (0, -1), "A": (1, 1), "P": (1, -1), "R": (2, 1), "L": (2, -1)}
+"""Along which axis of depth, height, width a letter leads, and whether forwards."""
+_READERS = ("nibabel", "pydicom", "isal")
+_DICOM_AIR = -1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnScan:
+    """One scan of the demo.
+
+    Args:
+        patient: scans of one patient show the same organs.
+        form: NIfTI or DICOM.
+        orientation, mask_orientation: where the first, second and third axis of the file lead, as in "RAS".
+        spacing_mm: along depth, height, width of the patient.
+        turn_degrees, tilt_degrees: of the whole scan, and of the gantry.
+        mask_is_cut: the mask lacks a slice, so that it lies on another grid.
+    """
+
+    key: str
+    patient: int
+    form: str
+    orientation: str
+    mask_orientation: str = "RAS"
+    spacing_mm: Triple = (3.0, 1.5, 1.5)
+    turn_degrees: float = 0.0
+    tilt_degrees: float = 0.0
+    split: str = "train"
+    mask_is_cut: bool = False
+
+    @property
+    def image(self) -> str:
+        """Its file, or its folder."""
+        return self.key if self.form == "DICOM" else f"{self.key}.nii.gz"
+
+    @property
+    def mask(self) -> str:
+        """The file of its labels."""
+        return f"{self.key}_organs.nii.gz"
+
+    def grid(self) -> Grid:
+        """Its voxels in canonical order."""
+        from halofeed.prep.volume.phantom import grid_around
+
+        return grid_around(self.spacing_mm, turn_degrees=self.turn_degrees, tilt_degrees=self.tilt_degrees)
+
+    def organs(self) -> list[Organ]:
+        """What is drawn, the body first."""
+        from halofeed.prep.volume.phantom import ORGANS
+
+        generator = np.random.default_rng(self.patient)
+        body, *organs = ORGANS
+        moved = [
+            replace(
+                organ,
+                centre_mm=_triple(np.add(organ.centre_mm, generator.uniform(-3, 3, 3))),
+                radii_mm=_triple(np.multiply(organ.radii_mm, generator.uniform(0.9, 1.06, 3))),
+            )
+            for organ in organs
+        ]
+        return [body, *moved]
+
+    def describe(self) -> str:
+        """What a person wants to know of it, in a line."""
+        notes = [f"turned by {self.turn_degrees:g}°"] * bool(self.turn_degrees)
+        notes += [f"gantry tilted by {self.tilt_degrees:g}°"] * bool(self.tilt_degrees)
+        notes += ["mask lacks a slice"] * self.mask_is_cut
+        spacing = " x ".join(f"{side:g}" for side in self.spacing_mm)
+        return ", ".join(
+            [f"{self.key:<12} {self.form:<5} stored {self.orientation}, every {spacing} mm", *notes]
+        )
+
+
+SCANS = (
+    DrawnScan(key="patient-1a", patient=1, form="NIfTI", orientation="RAS", mask_orientation="LAS"),
+    DrawnScan(key="patient-1b", patient=1, form="DICOM", orientation="LPS", mask_orientation="SPR"),
+    DrawnScan(key="patient-2", patient=2, form="DICOM", orientation="LIP", spacing_mm=(1.5, 3.0, 1.5)),
+    DrawnScan(
+        key="patient-3", patient=3, form="NIfTI", orientation="PIR", spacing_mm=(2, 2, 2), turn_degrees=9
+    ),
+    DrawnScan(
+        key="patient-4", patient=4, form="DICOM", orientation="LPS", tilt_degrees=14, mask_orientation="LPS"
+    ),
+    DrawnScan(key="patient-5", patient=5, form="NIfTI", orientation="SLA", mask_is_cut=True),
+    DrawnScan(
+        key="patient-6",
+        patient=6,
+        form="DICOM",
+        orientation="PIL",
+        spacing_mm=(1.5, 1.5, 3.0),
+        turn_degrees=4,
+        split="test",
+    ),
+)
+
+TWINS = ("patient-1a", "patient-1b")
+"""They differ in nothing but how they are stored."""
+
+
+def missing_readers() -> tuple[str, ...]:
+    """The packages that volumes need and that are not installed."""
+    return tuple(name for name in _READERS if find_spec(name) is None)
+
+
+def draw_scans(folder: Path) -> None:
+    """Draw all `SCANS` into `folder`, with their masks, the table scans.csv and the classes in labels.txt."""
+    from halofeed.prep.volume.phantom import LABELLED, draw, stored, stored_grid
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for scan in SCANS:
+        grid, orientation, masked = (
+            scan.grid(),
+            _orientation(scan.orientation),
+            _orientation(scan.mask_orientation),
+        )
+        image, mask = draw(grid, scan.organs())
+        if scan.form == "DICOM":
+            _save_series(
+                folder / scan.image, stored(image, orientation), stored_grid(grid, orientation), scan
+            )
+        else:
+            _save_nifti(folder / scan.image, stored(image, orientation), stored_grid(grid, orientation))
+        labels = stored(mask, masked)
+        _save_nifti(folder / scan.mask, labels[1:] if scan.mask_is_cut else labels, stored_grid(grid, masked))
+    names = ["background", *(organ.name for organ in LABELLED)]
+    (folder / "labels.txt").write_text("".join(f"{name}\n" for name in names))
+    with (folder / "scans.csv").open("w", newline="") as stream:
+        table = csv.writer(stream)
+        table.writerow(["id", "image", "label", "group", "split"])
+        table.writerows([s.key, s.image, s.mask, f"patient-{s.patient}", s.split] for s in SCANS)
+
+
+def _orientation(letters: str) -> Orientation:
+    """How an array is stored whose *last* axis is the file's first."""
+    order, direction = zip(*(_AXES[letter] for letter in reversed(letters)), strict=True)
+    return order, direction
+
+
+def _triple(values: NDArray[Any]) -> Triple:
+    first, second, third = values.tolist()
+    return first, second, third
+
+
+def _save_nifti(path: Path, array: NDArray[Any], grid: Grid) -> None:
+    """Write an array [.., .., ..] and its grid, whose axes are those of the file in reverse."""
+    import nibabel
+
+    nibabel.Nifti1Image(array.transpose(), grid.affine[:, [2, 1, 0, 3]]).to_filename(path)
+
+
+def _save_series(folder: Path, array: NDArray[np.int16], grid: Grid, scan: DrawnScan) -> None:
+    """Write a file a slice; neither names nor instance numbers say in which order they lie."""
+    from pydicom.dataset import Dataset, FileMetaDataset
+    from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian
+
+    folder.mkdir(exist_ok=True)
+    to_left_posterior = np.diag([-1.0, -1.0, 1.0, 1.0]) @ grid.affine
+    sides = np.linalg.norm(to_left_posterior[:3, :3], axis=0)
+    along = to_left_posterior[:3, :3] / sides
+    series = f"1.2.826.0.1.3680043.8.498.{scan.patient}.{len(scan.key)}"
+    shuffled = np.random.default_rng(scan.patient).permutation(len(array)).tolist()
+    for number, pixels in enumerate(array):
+        dataset = Dataset()
+        dataset.file_meta = FileMetaDataset()
+        dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        dataset.SOPClassUID = dataset.file_meta.MediaStorageSOPClassUID = CTImageStorage
+        dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = f"{series}.{number}"
+        dataset.Modality, dataset.PatientID = "CT", f"P{scan.patient}"
+        dataset.StudyInstanceUID, dataset.SeriesInstanceUID = f"{series}.1", f"{series}.2"
+        dataset.FrameOfReferenceUID, dataset.InstanceNumber = f"{series}.3", shuffled[number] + 1
+        dataset.ImagePositionPatient = [
+            round(value, 6) for value in to_left_posterior[:3] @ (number, 0, 0, 1)
+        ]
+        dataset.ImageOrientationPatient = [round(value, 9) for value in (*along[:, 2], *along[:, 1])]
+        dataset.PixelSpacing, dataset.SliceThickness = sides[1:].round(6).tolist(), round(float(sides[0]), 6)
+        dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
+        dataset.Rows, dataset.Columns = pixels.shape
+        dataset.BitsAllocated = dataset.BitsStored = 16
+        dataset.HighBit, dataset.PixelRepresentation = 15, 0
+        dataset.RescaleSlope, dataset.RescaleIntercept, dataset.RescaleType = 1, _DICOM_AIR, "HU"
+        dataset.PixelData = (pixels - _DICOM_AIR).astype("<u2").tobytes()
+        dataset["PixelData"].VR = "OW"
+        dataset.save_as(folder / f"{shuffled[number]:03d}.dcm", enforce_file_format=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """An organ over all records, and how far the worst is from what was drawn; the HU are those well inside it."""
+
+    organ: str
+    drawn_hu: int
+    records: int
+    mean_hu: float
+    off_hu: float
+    off_mm: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.organ:<8} in {self.records} records: centre at most {self.off_mm:.2f} mm away, "
+            f"mean {self.mean_hu:.1f} HU (drawn {self.drawn_hu}), at most {self.off_hu:.2f} off"
+        )
+
+
+def compare_scans(data: str) -> list[Found]:
+    """What became of each organ in a converted demo.
+
+    Raises:
+        JobError: an organ is not where it was drawn or not as bright, or a scan is missing.
+    """
+    from halofeed.prep.volume.phantom import LABELLED, centroid_mm, interior, margin_mm
+
+    off_mm: dict[str, list[float]] = {organ.name: [] for organ in LABELLED}
+    means: dict[str, list[float]] = {organ.name: [] for organ in LABELLED}
+    keys = set()
+    for key, image, label, grid in _records(data):
+        scan = next(scan for scan in SCANS if scan.key == key)
+        keys.add(key)
+        margin = margin_mm(scan.grid(), grid)
+        for organ in scan.organs()[1:]:
+            if not (label == organ.label).any():
+                raise JobError(f"{data}: {key} has no {organ.name}")
+            inside = interior(grid, organ, margin)
+            away = np.linalg.norm(centroid_mm(grid, label, organ.label) - organ.centre_mm)
+            off_mm[organ.name].append(float(away))
+            means[organ.name].append(float(image[inside].mean()))
+    if expected := {scan.key for scan in SCANS if not scan.mask_is_cut} ^ keys:
+        raise JobError(f"{data}: holds other scans than were drawn: {', '.join(sorted(expected))}")
+    found = [
+        Found(
+            organ=organ.name,
+            drawn_hu=organ.hu,
+            records=len(keys),
+            mean_hu=float(np.mean(means[organ.name])),
+            off_hu=float(np.abs(np.subtract(means[organ.name], organ.hu)).max()),
+            off_mm=max(off_mm[organ.name]),
+        )
+        for organ in LABELLED
+    ]
+    for entry in found:
+        if entry.off_mm > CENTRE_MM or entry.off_hu > MEAN_HU:
+            raise JobError(
+                f"{data}: {entry.organ} is {entry.off_mm:.2f} mm and {entry.off_hu:.2f} HU from what was drawn"
+            )
+    return found
+
+
+def compare_twins(data: str) -> str:
+    """Say that the scans which differ in nothing but how they are stored gave one record; JobError where not."""
+    records = {key: (image, label, grid.affine) for key, image, label, grid in _records(data)}
+    pairs = zip(records[TWINS[0]], records[TWINS[1]], strict=True)
+    if not all(np.array_equal(one, other) for one, other in pairs):
+        raise JobError(f"{data}: {' and '.join(TWINS)} hold the same scan and gave different records")
+    ways = " and as ".join(f"{s.form} {s.orientation}" for s in SCANS if s.key in TWINS)
+    return f"{' and '.join(TWINS)}, one scan stored as {ways}: the same voxels, labels and affine"
+
+
+def _records(data: str) -> Iterator[tuple[str, NDArray[Any], NDArray[Any], Grid]]:
+    """Key, image [depth, height, width] in HU, label and grid of every record."""
+    from halofeed.loader import Loader
+    from halofeed.prep.volume.scan import Grid
+
+    for split in ("train", "test"):
+        loader = Loader(data, split=split, batch_size=1, training=False, include=("affine", "key"))
+        for batch in loader.batches():
+            image, label = batch["image"][0, ..., 0], batch["label"][0]
+            affine = np.asarray(batch["affine"][0], np.float64)
+            yield str(batch["key"][0]), image, label, Grid(shape=label.shape, affine=affine)

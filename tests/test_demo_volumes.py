@@ -1,0 +1,119 @@
+"""Are the demo's CT scans what it says of them, and does it notice when a conversion gets one wrong?"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pydicom
+import pytest
+
+from halofeed import demo, demo_volumes
+from halofeed.demo_volumes import SCANS, compare_scans, compare_twins, draw_scans
+from halofeed.schemas.errors import JobError
+from tests.pipelines.support import run_convert
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo") / "volumes"
+    draw_scans(folder)
+    return folder
+
+
+def converted(source: Path, out: Path) -> str:
+    """The scans at 2 mm."""
+    run_convert(
+        source, out, layout="csv", task="segmentation", label_map=str(source / "labels.txt"),
+        depth=64, height=56, width=64, spacing_mm=(2.0, 2.0, 2.0),
+    )  # fmt: skip
+    return str(out / "set" / "1.0.0")
+
+
+def altered(drawn: Path, folder: Path, change: Any) -> str:
+    """The converted demo after `change` of patient-3's image and mask, each (voxels, affine) to the same."""
+    shutil.copytree(drawn, folder / "volumes")
+    for name in ("patient-3.nii.gz", "patient-3_organs.nii.gz"):
+        path = folder / "volumes" / name
+        image = nibabel.load(path)
+        voxels, affine = change(np.asarray(image.dataobj), image.affine)
+        nibabel.Nifti1Image(voxels, affine).to_filename(path)
+    return converted(folder / "volumes", folder / "out")
+
+
+@pytest.mark.parametrize("scan", SCANS, ids=lambda scan: scan.key)
+def test_files_are_stored_along_the_axes_that_the_demo_names(drawn: Path, scan: Any) -> None:
+    mask = nibabel.load(drawn / scan.mask)
+    assert "".join(nibabel.aff2axcodes(mask.affine)) == scan.mask_orientation
+    if scan.form == "NIfTI":
+        axes = nibabel.load(drawn / scan.image).affine[:3, :3]
+    else:
+        slices = sorted(
+            (pydicom.dcmread(path) for path in (drawn / scan.image).iterdir()),
+            key=lambda one: int(one.SOPInstanceUID.rpartition(".")[2]),
+        )
+        assert len(slices) > 30 and [one.InstanceNumber for one in slices] != sorted(
+            one.InstanceNumber for one in slices
+        )
+        along_row, along_column = np.reshape(slices[0].ImageOrientationPatient, (2, 3)).astype(float)
+        step = np.subtract(slices[1].ImagePositionPatient, slices[0].ImagePositionPatient)
+        axes = np.stack([along_row, along_column, step], axis=1) * np.array([[-1], [-1], [1]])
+    matrix = np.eye(4)
+    matrix[:3, :3] = axes
+    assert "".join(nibabel.aff2axcodes(matrix)) == scan.orientation
+
+
+def test_the_demo_ends_with_a_report_and_every_organ_in_its_place(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    report = demo._run_volumes(tmp_path)
+    assert report is not None and report.stat().st_size > 10_000
+    printed = capfd.readouterr().out
+    for name in ("phantom", "phantom_2mm"):
+        data = str(tmp_path / "data" / name / "1.0.0")
+        assert f"$ halofeed verify {data}" in printed
+        found = compare_scans(data)
+        assert [entry.organ for entry in found] == ["liver", "spleen", "bone", "bladder"]
+        assert all(entry.records == 6 and entry.off_mm <= 0.5 and entry.off_hu <= 1 for entry in found)
+        assert all(str(entry) in printed for entry in found) and compare_twins(data) in printed
+    assert printed.count("1 x geometry: mask lies on another grid than its image") == 2
+
+
+def test_a_mirrored_scan_is_noticed(drawn: Path, tmp_path: Path) -> None:
+    data = altered(drawn, tmp_path, lambda voxels, affine: (voxels, np.diag([-1, 1, 1, 1]) @ affine))
+    with pytest.raises(JobError, match=r"liver is \d\d\.\d\d mm and .* HU from what was drawn"):
+        compare_scans(data)
+
+
+def test_a_scan_that_is_a_little_too_bright_is_noticed(drawn: Path, tmp_path: Path) -> None:
+    data = altered(drawn, tmp_path, lambda voxels, affine: (voxels + 2 * (voxels.dtype == np.int16), affine))
+    with pytest.raises(JobError, match=r"liver is 0\.\d\d mm and 2\.\d\d HU from what was drawn"):
+        compare_scans(data)
+
+
+def test_a_scan_that_is_missing_is_noticed(drawn: Path, tmp_path: Path) -> None:
+    data = altered(drawn, tmp_path, lambda voxels, affine: (voxels[: 9 + voxels.dtype.itemsize], affine))
+    with pytest.raises(JobError, match="other scans than were drawn: patient-3"):
+        compare_scans(data)
+
+
+def test_twins_that_differ_are_noticed(drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = converted(drawn, tmp_path)
+    assert "stored as NIfTI RAS and as DICOM LPS" in compare_twins(data)
+    monkeypatch.setattr(demo_volumes, "TWINS", ("patient-1a", "patient-2"))
+    with pytest.raises(JobError, match="gave different records"):
+        compare_twins(data)
+
+
+def test_missing_readers_are_named_and_the_scans_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo_volumes, "_READERS", ("nibabel", "no_such_reader"))
+    assert demo._run_volumes(tmp_path) is None
+    assert capsys.readouterr().out.strip() == (
+        "# leaving out the CT scans, for want of no_such_reader: pip install 'halofeed[convert]'"
+    )
+    assert list(tmp_path.iterdir()) == []
