@@ -3,7 +3,7 @@
 Neither Beam nor TensorFlow nor JAX is imported here; `Loader.dataset` and `Loader.on_mesh` import theirs.
 """
 
-from halofeed.loader.augment import FlipLeftRight, FlipUpDown, RandomCrop
+from halofeed.loader.augment import FlipDepth, FlipLeftRight, FlipUpDown, RandomCrop, Rotate90
 from halofeed.loader.dataset import Loader
 
-__all__ = ["FlipLeftRight", "FlipUpDown", "Loader", "RandomCrop"]
+__all__ = ["FlipDepth", "FlipLeftRight", "FlipUpDown", "Loader", "RandomCrop", "Rotate90"]

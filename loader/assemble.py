@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment import Augmentation, Objects, Size, View, augment, to_view
-from halofeed.loader.decode import array_dtype, decode_image, decode_png, read_bytes, read_numbers, read_text
+from halofeed.loader.augment import NO_OBJECTS, Augmentation, Frame, Objects, Scene, augment, to_view
+from halofeed.loader.decode import (
+    array_dtype,
+    decode_image,
+    decode_label,
+    decode_png,
+    raw_array,
+    read_bytes,
+    read_numbers,
+    read_text,
+)
 from halofeed.loader.gather import StoredRecord
+from halofeed.loader.view import Ranges, Shape, View
 from halofeed.prep.resize import compose
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded, decode_example
 
-IMAGE, BOXES, AREA, MASKS, ID, TRANSFORM = "image", "boxes", "area", "masks", "id", "transform"
-SIZE, COUNT, VALID = "size", "num_boxes", "valid"
+IMAGE, LABEL, BOXES, AREA, ID = "image", "label", "boxes", "area", "id"
+EXTENT, SIZE, COUNT, VALID = "extent", "size", "num_boxes", "valid"
 _UNPADDED = ("unpadded_height", "unpadded_width")
 _PADDING_ID = -1
 
@@ -35,18 +45,28 @@ class ArraySpec:
     fill: tuple[Any, ...] = (0,)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Shown:
-    """One record's picture as it is shown: pixels as stored, the view of them, the objects in it, all as planned.
+    """One record's image as it is shown, planned.
 
-    `stored` and `picture` are (height, width) of the pixels with and without their padding.
+    Args:
+        pixels: as stored.
+        label: class indices on the image's grid as stored, of segmentation.
+        view: what is shown of them.
+        objects: those in the view; None if they are as stored.
+        in_place: the pixels are already where they belong.
     """
 
     pixels: NDArray[Any]
-    stored: Size
+    label: NDArray[Any] | None
     view: View
     objects: Objects | None
     in_place: bool
+
+    @property
+    def stored(self) -> Shape:
+        """The shape of the pixels, padding included, without the channel."""
+        return self.pixels.shape[:-1]
 
 
 class Assembler:
@@ -61,25 +81,34 @@ class Assembler:
     ) -> None:
         self._augmentations = tuple(augmentations)
         fields = {field.name: field for field in manifest.fields}
-        optional = [field.name for field in manifest.fields if field.optional]
-        known = {*fields, SIZE}
+        self._image = fields[IMAGE]
+        self._is_volume = len(self._image.shape) == 4
+        optional = {field.name for field in manifest.fields if field.optional}
+        # Of a volume, `extent` says it.
+        made = set() if self._is_volume else {SIZE}
+        known = {*fields, *made}
         if isinstance(include, str) or (unknown := [name for name in include if name not in known]):
             names = include if isinstance(include, str) else ", ".join(unknown)
             raise UsageError(
-                f"include {names!r}: expected a list of some of {', '.join(sorted({*optional, SIZE}))}"
+                f"include {names!r}: expected a list of some of {', '.join(sorted(optional | made))}"
             )
         self._fields = [field for field in manifest.fields if not field.optional or field.name in include]
-        self._image = manifest.field(IMAGE)
+        self._label = next((field for field in self._fields if _is_grid(field)), None)
         self._has_boxes = BOXES in fields
-        self._frame: Size = (self._image.shape[0], self._image.shape[1])
+        frame = Frame(shape=self._image.shape[:-1], has_label=self._label is not None)
         for augmentation in self._augmentations:
-            self._frame = augmentation.frame(self._frame)
-        self._unpadded = [fields[name] for name in _UNPADDED if name in fields]
-        self._needs_unpadded = bool(self._augmentations) or SIZE in include
+            frame = augmentation.frame(frame)
+        self._frame = frame.shape
+        sizes = [EXTENT] if self._is_volume else list(_UNPADDED)
+        self._sizes = [fields[name] for name in sizes if name in fields]
+        self._needs_sizes = bool(self._augmentations) or SIZE in include
         self.spec = self._specify(SIZE in include)
-        # One frame of padding to copy from: NumPy broadcasts three colours at 0.5 GB/s and copies at 10.
-        self._padding = np.empty(self.spec[IMAGE].shape, self.spec[IMAGE].dtype)
-        self._padding[...] = self._image.fill
+        # Frames of padding to copy from: NumPy broadcasts three colours at 0.5 GB/s and copies at 10. What is shown
+        # of a volume always fills the frame.
+        self._padding: Batch = {}
+        for field in [] if self._is_volume else [self._image, *([self._label] if self._label else [])]:
+            self._padding[field.name] = np.empty(self.spec[field.name].shape, self.spec[field.name].dtype)
+            self._padding[field.name][...] = field.fill
         self._keys = self._wanted_keys()
 
     def _specify(self, size: bool) -> dict[str, ArraySpec]:
@@ -89,7 +118,9 @@ class Assembler:
             shape = field.shape
             fill: tuple[Any, ...] = field.fill if field.encoding != "value" else (0,)
             if field.name == IMAGE:
-                shape = (*self._frame, field.shape[2])
+                shape = (*self._frame, field.shape[-1])
+            elif _is_grid(field):
+                shape = self._frame
             elif field.encoding == "png_list":
                 shape = (self._max_boxes(), *self._frame)
             elif field.encoding == "text":
@@ -107,8 +138,8 @@ class Assembler:
 
     def _wanted_keys(self) -> frozenset[str]:
         fields = [field for field in self._fields if field.name != ID and field.encoding != "raw"]
-        if self._needs_unpadded:
-            fields += self._unpadded
+        if self._needs_sizes:
+            fields += self._sizes
         return frozenset(key for field in fields for key in field.keys)
 
     def fill(self, batch: Batch, row: int) -> None:
@@ -133,7 +164,10 @@ class Assembler:
         except CorruptFileError as error:
             raise CorruptFileError(f"{record.place}: {error}") from error
         shown = self._show(record, features, batch[IMAGE][row], seed, epoch)
-        self._write_pixels(shown, batch[IMAGE][row])
+        if not shown.in_place:
+            self._copy(IMAGE, shown.view, shown.pixels, batch[IMAGE][row])
+        if shown.label is not None:
+            self._copy(LABEL, shown.view, shown.label, batch[LABEL][row])
         for field in self._fields:
             if field.name == ID:
                 batch[ID][row] = record.id
@@ -148,11 +182,10 @@ class Assembler:
                 batch[field.name][row] = int(text) if batch[field.name].dtype.kind == "i" else text
             elif field.encoding == "value":
                 value = read_numbers(field, features, record.place)
-                if field.name == TRANSFORM:
-                    value = compose(value.reshape(6), shown.view.to_stored()).reshape(field.shape)
-                batch[field.name][row] = value
+                follow = _FOLLOWING.get(field.name)
+                batch[field.name][row] = value if follow is None else follow(value, shown.view)
         if SIZE in batch:
-            batch[SIZE][row] = shown.view.size
+            batch[SIZE][row] = shown.view.shape
         batch[VALID][row] = True
 
     def _show(
@@ -160,42 +193,55 @@ class Assembler:
     ) -> _Shown:
         field = self._image
         if field.encoding == "raw":
-            dtype = np.dtype(field.dtype).newbyteorder("<")
-            size = int(np.prod(field.shape)) * dtype.itemsize
-            pixels = np.frombuffer(record.raw(field.keys[0], size), dtype).reshape(field.shape)
+            pixels = raw_array(field, record)
         else:
-            files = read_bytes(field.keys[0], features, record.place)
-            if len(files) != 1:
-                raise CorruptFileError(f"{record.place}: expected one image, got {len(files)}")
             # Straight into the batch, unless it must be turned or cut on the way.
-            pixels = decode_image(files[0], field, record.place, None if self._augmentations else out)
-        stored = (pixels.shape[0], pixels.shape[1])
-        height, width = self._picture_size(features, stored, record) if self._needs_unpadded else stored
-        view = View(top=0, left=0, height=height, width=width)
+            file = _one_file(field, features, record)
+            pixels = decode_image(file, field, record.place, None if self._augmentations else out)
+        stored = pixels.shape[:-1]
+        label = None if self._label is None else self._read_label(self._label, stored, features, record)
+        extent = self._extent(features, stored, record)
+        view = View.whole(stored if self._is_volume else [stop for _, stop in extent])
         objects = None
         if self._has_boxes and self._augmentations:
-            objects = self._read_objects(features, record, stored, (height, width))
-        nothing = Objects(boxes=np.zeros((0, 4)), areas=np.zeros(0), kept=np.zeros(0, np.int64))
-        view, seen = augment(self._augmentations, view, objects or nothing, seed, epoch, record.id)
+            objects = self._read_objects(features, record, stored, view.shape)
+        scene = Scene(view=view, extent=extent, objects=objects or NO_OBJECTS, label=label)
+        scene = augment(self._augmentations, scene, seed, epoch, record.id)
         return _Shown(
             pixels=pixels,
-            stored=stored,
-            view=view,
-            objects=None if objects is None else seen,
+            label=label,
+            view=scene.view,
+            objects=None if objects is None else scene.objects,
             in_place=pixels is out,
         )
 
-    def _picture_size(self, features: Decoded, stored: Size, record: StoredRecord) -> Size:
-        if len(self._unpadded) != len(_UNPADDED):
-            return stored
-        height, width = (int(read_numbers(field, features, record.place)) for field in self._unpadded)
-        if not (1 <= height <= stored[0] and 1 <= width <= stored[1]):
-            raise CorruptFileError(
-                f"{record.place}: a picture of {height} x {width} does not fit in {stored}"
-            )
-        return height, width
+    @staticmethod
+    def _read_label(field: Field, stored: Shape, features: Decoded, record: StoredRecord) -> NDArray[Any]:
+        if field.encoding == "raw":
+            return raw_array(field, record)
+        return decode_label(_one_file(field, features, record), field, stored, record.place)
 
-    def _read_objects(self, features: Decoded, record: StoredRecord, stored: Size, picture: Size) -> Objects:
+    def _extent(self, features: Decoded, stored: Shape, record: StoredRecord) -> Ranges:
+        """What shows the source, along the stored axes: all of it, where nobody asks."""
+        whole = tuple((0, size) for size in stored)
+        if not self._needs_sizes or not self._sizes:
+            return whole
+        sizes = [read_numbers(field, features, record.place) for field in self._sizes]
+        starts, stops = sizes[0].tolist() if self._is_volume else ([0, 0], [int(size) for size in sizes])
+        extent = tuple(zip(starts, stops, strict=True))
+        lowest = 0 if self._is_volume else 1
+        if any(
+            not (0 <= low <= high - lowest and high <= size)
+            for (low, high), size in zip(extent, stored, strict=True)
+        ):
+            raise CorruptFileError(
+                f"{record.place}: a picture of {starts} to {stops} does not fit in {stored}"
+            )
+        return extent
+
+    def _read_objects(
+        self, features: Decoded, record: StoredRecord, stored: Shape, picture: Shape
+    ) -> Objects:
         by_name = {field.name: field for field in self._fields}
         boxes = to_view(read_numbers(by_name[BOXES], features, record.place), stored, picture)
         areas = np.zeros(len(boxes))
@@ -203,23 +249,23 @@ class Assembler:
             areas = self._of_all_boxes(by_name[AREA], features, record, len(boxes)).astype(np.float64)
         return Objects(boxes=boxes, areas=areas, kept=np.arange(len(boxes)))
 
-    def _write_pixels(self, shown: _Shown, out: NDArray[Any]) -> None:
-        if shown.in_place:
+    def _copy(self, name: str, view: View, source: NDArray[Any], out: NDArray[Any]) -> None:
+        """What the view shows of an array, all of it without augmentations, and padding around it."""
+        if self._is_volume:
+            view.copy(source, out)
             return
         if not self._augmentations:
-            height, width = shown.stored
-            out[:height, :width] = shown.pixels
-        else:
-            height, width = shown.view.size
-            shown.view.copy(shown.pixels, out[:height, :width])
-        out[height:] = self._padding[height:]
-        out[:height, width:] = self._padding[:height, width:]
+            view = View.whole(source.shape[:2])
+        height, width = view.shape
+        view.copy(source, out[:height, :width])
+        out[height:] = self._padding[name][height:]
+        out[:height, width:] = self._padding[name][:height, width:]
 
     def _write_boxes(
         self, field: Field, features: Decoded, record: StoredRecord, shown: _Shown, batch: Batch, row: int
     ) -> None:
         if shown.objects is not None:
-            scale = np.array(shown.view.size * 2) / np.array(self._frame * 2)
+            scale = np.array(shown.view.shape * 2) / np.array(self._frame * 2)
             boxes = (shown.objects.boxes * scale).astype(np.float32)
         else:
             boxes = read_numbers(field, features, record.place)
@@ -259,7 +305,7 @@ class Assembler:
             raise CorruptFileError(f"{record.place}: {len(files)} masks for {self._count(features)} boxes")
         kept = range(len(files)) if shown.objects is None else shown.objects.kept.tolist()
         out[...] = 0
-        height, width = shown.view.size
+        height, width = shown.view.shape
         for mask, index in zip(out, kept, strict=False):
             try:
                 pixels = decode_png(files[index])
@@ -270,6 +316,43 @@ class Assembler:
                     f"{record.place}: mask {index}: expected uint8 {shown.stored}, got {pixels.dtype} {pixels.shape}"
                 )
             shown.view.copy(pixels[..., 0], mask[:height, :width])
+
+
+def _is_grid(field: Field) -> bool:
+    """Whether a field is a label on the image's grid."""
+    return field.name == LABEL and field.encoding in ("raw", "png")
+
+
+def _one_file(field: Field, features: Decoded, record: StoredRecord) -> memoryview:
+    files = read_bytes(field.keys[0], features, record.place)
+    if len(files) != 1:
+        raise CorruptFileError(f"{record.place}: expected one {field.name}, got {len(files)}")
+    return files[0]
+
+
+def _follow_transform(value: NDArray[Any], view: View) -> NDArray[Any]:
+    return compose(value.reshape(6), view.to_stored(centres=False)[:2].reshape(6)).reshape(2, 3)
+
+
+def _follow_affine(value: NDArray[Any], view: View) -> NDArray[Any]:
+    return np.asarray(value.astype(np.float64) @ view.to_stored(centres=True))
+
+
+def _follow_spacing(value: NDArray[Any], view: View) -> NDArray[Any]:
+    return np.asarray(value[list(view.order)])
+
+
+def _follow_extent(value: NDArray[Any], view: View) -> NDArray[Any]:
+    return np.array(view.seen(tuple(zip(*value.tolist(), strict=True)))).T
+
+
+_FOLLOWING: dict[str, Callable[[NDArray[Any], View], NDArray[Any]]] = {
+    "transform": _follow_transform,
+    "affine": _follow_affine,
+    "spacing_mm": _follow_spacing,
+    "extent": _follow_extent,
+}
+"""Fields that say where an image's points are, and what becomes of them as seen."""
 
 
 def _pad(values: NDArray[Any], out: NDArray[Any], field: Field) -> None:

@@ -1,89 +1,43 @@
-"""Which part of a picture a batch shows, and which way round: flips and crops in which boxes follow.
+"""What is shown of an image, drawn anew for each example and epoch: flips, turns, crops, which labels and boxes follow.
 
-An augmentation is planned on sizes; the pixels are then copied once, straight from where they are stored:
-
-    stored                          row of the batch
-    ┌──────────────┬───┐            ┌────────┬─┐
-    │   ┌──────┐   │pad│   crop,    │  view  │ │
-    │   │ view │   │   │ ─────────> ├────────┘ │
-    ├───┴──────┴───┘   │   flip     │   pad    │
-    └──────────────────┘            └──────────┘
-
-Only the picture is flipped and cropped, not its padding, so that the picture always begins at the top left.
+An augmentation is planned on shapes; the pixels, and the label with them, are then copied once, straight from where
+they are stored (`halofeed.loader.view`). A new one is one class here and its name in `halofeed.loader`.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.loader.foreground import draw_foreground
+from halofeed.loader.view import Ranges, Shape, View
 from halofeed.prep.boxes import crop_boxes, flip_left_right, flip_up_down
 from halofeed.schemas.errors import UsageError
 
-Size = tuple[int, int]
 Uniform = NDArray[np.float64]
-"""float64 [4], each in 0 (inclusive) to 1 (exclusive)."""
+"""float64 [8], each in 0 (inclusive) to 1 (exclusive)."""
 
+DEPTH, HEIGHT, WIDTH = -3, -2, -1
+"""Axes, counted from the end, so that those of a picture and of a volume are the same."""
+_DRAWN = {WIDTH: 1, HEIGHT: 0, DEPTH: 2}
+"""Which of an augmentation's numbers places a window along each axis."""
+_CHOICE, _VOXEL = 3, 4
 _WORD = (1 << 64) - 1
 _NOISE_SHARE = 1e-9
 _FLOAT32_NOISE = 2.0**-23
-_FLIP_CODES = {(True, False): 0, (False, True): 1, (True, True): -1}
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
-    """A window of the stored picture and how it is turned; all sizes in pixels."""
+class Frame:
+    """What is known before any example: the static shape, and whether there is a label on the image's grid."""
 
-    top: int
-    left: int
-    height: int
-    width: int
-    upside_down: bool = False
-    mirrored: bool = False
-
-    @property
-    def size(self) -> Size:
-        """(height, width)."""
-        return self.height, self.width
-
-    def crop(self, top: int, left: int, height: int, width: int) -> View:
-        """A window of this view, in its own pixels as seen.
-
-        >>> View(top=0, left=0, height=4, width=10, mirrored=True).crop(0, 1, 4, 3).left
-        6
-        """
-        return replace(
-            self,
-            top=self.top + (self.height - top - height if self.upside_down else top),
-            left=self.left + (self.width - left - width if self.mirrored else left),
-            height=height,
-            width=width,
-        )
-
-    def to_stored(self) -> NDArray[np.float64]:
-        """The affine float64 [6] from points of the view to points of the stored image, as `prep.resize` has it."""
-        vertical = (-1, self.top + self.height) if self.upside_down else (1, self.top)
-        horizontal = (-1, self.left + self.width) if self.mirrored else (1, self.left)
-        return np.array([vertical[0], 0, vertical[1], 0, horizontal[0], horizontal[1]], np.float64)
-
-    def copy(self, source: NDArray[Any], out: NDArray[Any]) -> None:
-        """Copy what the view shows of `source` [height, width, ...] into `out` [view height, view width, ...]."""
-        window = source[self.top : self.top + self.height, self.left : self.left + self.width]
-        code = _FLIP_CODES.get((self.upside_down, self.mirrored))
-        if code is None:
-            out[...] = window
-        elif window.dtype.itemsize <= 4 and window.dtype != np.bool_:
-            # 17 GB/s, where NumPy's strides give 0.6. OpenCV writes into `out` unless the layouts disagree.
-            flipped = cv2.flip(window, code, dst=out)
-            if not np.shares_memory(flipped, out):
-                out[...] = flipped.reshape(out.shape)
-        else:
-            out[...] = window[:: -1 if self.upside_down else 1, :: -1 if self.mirrored else 1]
+    shape: Shape
+    has_label: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +55,32 @@ class Objects:
     kept: NDArray[np.int64]
 
 
-def to_view(boxes: NDArray[np.float32], stored: Size, picture: Size) -> NDArray[np.float64]:
+NO_OBJECTS = Objects(boxes=np.zeros((0, 4)), areas=np.zeros(0), kept=np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scene:
+    """One example as far as augmentations have come.
+
+    Args:
+        view: what is shown.
+        extent: along the stored axes, what shows the source; the rest is padding.
+        objects: in the view.
+        label: class indices on the image's grid as stored, where there are any.
+    """
+
+    view: View
+    extent: Ranges
+    objects: Objects = NO_OBJECTS
+    label: NDArray[Any] | None = None
+
+    @classmethod
+    def whole(cls, shape: Sequence[int]) -> Scene:
+        """All of an image without padding, objects or label."""
+        return cls(view=View.whole(shape), extent=tuple((0, size) for size in shape))
+
+
+def to_view(boxes: NDArray[np.float32], stored: Shape, picture: Shape) -> NDArray[np.float64]:
     """Boxes normalised to the stored image as float64 [n, 4] normalised to the picture, without its padding.
 
     A side that lies within float32's rounding of a whole pixel is put onto it: windows have whole pixels for
@@ -116,11 +95,11 @@ def to_view(boxes: NDArray[np.float32], stored: Size, picture: Size) -> NDArray[
 class Augmentation(Protocol):
     """What every augmentation is: a frozen value whose repr says all of it."""
 
-    def frame(self, frame: Size) -> Size:
-        """The static (height, width) that it makes of another; UsageError where that cannot be."""
+    def frame(self, frame: Frame) -> Frame:
+        """The frame that it makes of another; UsageError where that cannot be."""
 
-    def apply(self, view: View, objects: Objects, uniform: Uniform) -> tuple[View, Objects]:
-        """The new view and its objects, from four numbers drawn for this example and epoch."""
+    def apply(self, scene: Scene, uniform: Uniform) -> Scene:
+        """The new scene, from the numbers drawn for this example and epoch."""
 
 
 def check_augmentations(given: object) -> tuple[Augmentation, ...]:
@@ -144,99 +123,220 @@ def check_augmentations(given: object) -> tuple[Augmentation, ...]:
     return tuple(found)
 
 
-def _check_probability(probability: float) -> None:
-    if not 0 <= probability <= 1:
-        raise UsageError(f"probability: expected 0 to 1, got {probability}")
+def _check_share(name: str, share: float) -> None:
+    if not 0 <= share <= 1:
+        raise UsageError(f"{name}: expected 0 to 1, got {share}")
 
 
 @dataclass(frozen=True)
 class FlipLeftRight:
-    """Mirrors the picture with the given probability."""
+    """Mirrors the image along its width with the given probability."""
 
     probability: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_probability(self.probability)
+        _check_share("probability", self.probability)
 
-    def frame(self, frame: Size) -> Size:
+    def frame(self, frame: Frame) -> Frame:
         """Unchanged."""
         return frame
 
-    def apply(self, view: View, objects: Objects, uniform: Uniform) -> tuple[View, Objects]:
+    def apply(self, scene: Scene, uniform: Uniform) -> Scene:
         """Mirrored, or unchanged."""
         if uniform[0] >= self.probability:
-            return view, objects
-        return replace(view, mirrored=not view.mirrored), replace(
-            objects, boxes=flip_left_right(objects.boxes)
-        )
+            return scene
+        objects = replace(scene.objects, boxes=flip_left_right(scene.objects.boxes))
+        return replace(scene, view=scene.view.flip(WIDTH), objects=objects)
 
 
 @dataclass(frozen=True)
 class FlipUpDown:
-    """Turns the picture upside down (as in water) with the given probability."""
+    """Mirrors the image along its height (a picture as in water) with the given probability."""
 
     probability: float = 0.5
 
     def __post_init__(self) -> None:
-        _check_probability(self.probability)
+        _check_share("probability", self.probability)
 
-    def frame(self, frame: Size) -> Size:
+    def frame(self, frame: Frame) -> Frame:
         """Unchanged."""
         return frame
 
-    def apply(self, view: View, objects: Objects, uniform: Uniform) -> tuple[View, Objects]:
+    def apply(self, scene: Scene, uniform: Uniform) -> Scene:
         """Flipped, or unchanged."""
         if uniform[0] >= self.probability:
-            return view, objects
-        flipped = replace(objects, boxes=flip_up_down(objects.boxes))
-        return replace(view, upside_down=not view.upside_down), flipped
+            return scene
+        objects = replace(scene.objects, boxes=flip_up_down(scene.objects.boxes))
+        return replace(scene, view=scene.view.flip(HEIGHT), objects=objects)
 
 
 @dataclass(frozen=True)
-class RandomCrop:
-    """Shows a window of the given size, anywhere in the picture with the same probability.
+class FlipDepth:
+    """Mirrors a volume along its depth with the given probability."""
 
-    Along an axis where the picture is smaller than the window it is shown whole, and padded. Boxes are clipped
-    to the window; those of which less than `minimum_visible` (a share of their area, 0 to 1) is left are
-    dropped, and the rest move to the front. An area shrinks by the box's visible share.
-    """
-
-    height: int
-    width: int
-    minimum_visible: float = 0.3
+    probability: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.height < 1 or self.width < 1:
-            raise UsageError(
-                f"RandomCrop: expected sides of at least 1 pixel, got {self.height}, {self.width}"
-            )
-        if not 0 <= self.minimum_visible <= 1:
-            raise UsageError(f"RandomCrop: minimum_visible: expected 0 to 1, got {self.minimum_visible}")
+        _check_share("probability", self.probability)
 
-    def frame(self, frame: Size) -> Size:
-        """The window's size."""
-        if self.height > frame[0] or self.width > frame[1]:
-            raise UsageError(
-                f"RandomCrop({self.height}, {self.width}): the images are {frame[0]} high and {frame[1]} wide; "
-                "crop at most that, or convert the data to a larger size"
-            )
-        return self.height, self.width
+    def frame(self, frame: Frame) -> Frame:
+        """Unchanged; pictures have no depth."""
+        if len(frame.shape) != 3:
+            raise UsageError("FlipDepth: pictures have no depth; use FlipUpDown or FlipLeftRight")
+        return frame
 
-    def apply(self, view: View, objects: Objects, uniform: Uniform) -> tuple[View, Objects]:
-        """The view of one window."""
-        height, width = min(self.height, view.height), min(self.width, view.width)
-        top = int(uniform[0] * (view.height - height + 1))
-        left = int(uniform[1] * (view.width - width + 1))
-        window = np.array([top, left, height, width]) / np.array(view.size * 2)
+    def apply(self, scene: Scene, uniform: Uniform) -> Scene:
+        """Flipped, or unchanged."""
+        if uniform[0] >= self.probability:
+            return scene
+        return replace(scene, view=scene.view.flip(DEPTH))
+
+
+@dataclass(frozen=True)
+class Rotate90:
+    """Turns the image by 90, 180 or 270° in the plane of height and width with the given probability.
+
+    The three are equally frequent, so that by default all four orientations are.
+    """
+
+    probability: float = 0.75
+
+    def __post_init__(self) -> None:
+        _check_share("probability", self.probability)
+
+    def frame(self, frame: Frame) -> Frame:
+        """Unchanged; it must be as high as wide."""
+        height, width = frame.shape[-2:]
+        if height != width:
+            raise UsageError(
+                f"Rotate90: the images are {_describe(frame.shape)}, and a quarter turn needs them as high as wide; "
+                f"crop them first, such as RandomCrop({', '.join(map(str, _square(frame.shape)))})"
+            )
+        return frame
+
+    def apply(self, scene: Scene, uniform: Uniform) -> Scene:
+        """Turned, or unchanged."""
+        if uniform[0] >= self.probability:
+            return scene
+        for _ in range(1 + int(uniform[1] * 3)):
+            # Counter-clockwise: y and x change places, then up and down.
+            boxes = flip_up_down(scene.objects.boxes[:, [1, 0, 3, 2]])
+            scene = replace(scene, view=scene.view.turn(), objects=replace(scene.objects, boxes=boxes))
+        return scene
+
+
+@dataclass(frozen=True, init=False)
+class RandomCrop:
+    """Shows a window of the given size, anywhere with the same probability, or about the foreground.
+
+    RandomCrop(512, 512) is a height and a width, RandomCrop(32, 512, 512) a depth, a height and a width.
+
+    Windows lie within what shows the source, not in the padding. Along an axis where that is smaller than the window
+    all of it is shown, and padding: a picture's follows at the bottom and right, a volume keeps its own.
+
+    With the probability `foreground` (segmentation) a voxel of label > 0, each equally likely, is drawn first, and then
+    a window that holds it, each equally likely; where the label is empty, any window.
+
+    Boxes are clipped to the window; those of which less than `minimum_visible` (a share of their area, 0 to 1) is
+    left are dropped, and the rest move to the front. An area shrinks by the box's visible share.
+    """
+
+    sides: Shape
+    minimum_visible: float
+    foreground: float
+
+    def __init__(self, *sides: int, minimum_visible: float = 0.3, foreground: float = 0.0) -> None:
+        whole = all(hasattr(side, "__index__") and side >= 1 for side in sides)
+        if len(sides) not in (2, 3) or not whole:
+            raise UsageError(
+                "RandomCrop: expected a height and a width, or a depth, a height and a width, each at least 1, such as "
+                f"RandomCrop(512, 512), got {', '.join(map(repr, sides))}"
+            )
+        _check_share("RandomCrop: minimum_visible", minimum_visible)
+        _check_share("RandomCrop: foreground", foreground)
+        object.__setattr__(self, "sides", tuple(map(operator.index, sides)))
+        object.__setattr__(self, "minimum_visible", minimum_visible)
+        object.__setattr__(self, "foreground", foreground)
+
+    def __repr__(self) -> str:
+        sides = ", ".join(map(str, self.sides))
+        return f"RandomCrop({sides}, minimum_visible={self.minimum_visible}, foreground={self.foreground})"
+
+    def frame(self, frame: Frame) -> Frame:
+        """The window's shape."""
+        name = f"RandomCrop({', '.join(map(str, self.sides))})"
+        if len(self.sides) != len(frame.shape):
+            likely = ", ".join(map(str, (*frame.shape[: -len(self.sides)], *self.sides)[-len(frame.shape) :]))
+            raise UsageError(
+                f"{name}: the images are {_describe(frame.shape)}; name a side for each, such as RandomCrop({likely})"
+            )
+        if any(side > size for side, size in zip(self.sides, frame.shape, strict=True)):
+            raise UsageError(
+                f"{name}: the images are {_describe(frame.shape)}; crop at most that, or convert the data to a "
+                "larger size"
+            )
+        if self.foreground and not frame.has_label:
+            raise UsageError(
+                f"{name}: foreground={self.foreground} needs a label on the image's grid, which only segmentation has; "
+                "leave it out"
+            )
+        return replace(frame, shape=self.sides)
+
+    def apply(self, scene: Scene, uniform: Uniform) -> Scene:
+        """The scene of one window."""
+        view = scene.view
+        shape = tuple(min(side, size) for side, size in zip(self.sides, view.shape, strict=True))
+        inside = view.seen(scene.extent)
+        starts = [_starts(*sizes) for sizes in zip(inside, shape, view.shape, strict=True)]
+        if uniform[_CHOICE] < self.foreground and scene.label is not None:
+            shown = zip(scene.extent, view.box, strict=True)
+            both = tuple((max(low, first), min(high, last)) for (low, high), (first, last) in shown)
+            voxel = draw_foreground(scene.label, both, float(uniform[_VOXEL]))
+            if voxel is not None:
+                at = [low for low, _ in view.seen(tuple((place, place + 1) for place in voxel))]
+                starts = [
+                    (max(low, place - side + 1), min(high, place))
+                    for (low, high), place, side in zip(starts, at, shape, strict=True)
+                ]
+        start = [
+            low + int(uniform[_DRAWN[axis - len(shape)]] * (high - low + 1))
+            for axis, (low, high) in enumerate(starts)
+        ]
+        return replace(scene, view=view.crop(start, shape), objects=self._crop_objects(scene, start, shape))
+
+    def _crop_objects(self, scene: Scene, start: Sequence[int], shape: Shape) -> Objects:
+        objects = scene.objects
+        if not len(objects.kept):
+            return objects
+        window = np.array([*start, *shape]) / np.array(scene.view.shape * 2)
         # A box that only touches the window, or lies in it whole, must not hang on the last bit of a division.
         minimum = min(max(self.minimum_visible - _NOISE_SHARE, _NOISE_SHARE), 1.0)
         boxes, kept, areas = crop_boxes(objects.boxes, objects.areas, window, minimum)
-        seen = Objects(boxes=boxes[kept], areas=areas[kept], kept=objects.kept[kept])
-        return view.crop(top, left, height, width), seen
+        return Objects(boxes=boxes[kept], areas=areas[kept], kept=objects.kept[kept])
+
+
+def _starts(inside: tuple[int, int], window: int, size: int) -> tuple[int, int]:
+    """The first and last start of a window of a view of `size`, in `inside` or, if it is larger, around that."""
+    low, high = inside if inside[0] < inside[1] else (0, size)
+    if high - low >= window:
+        return low, high - window
+    return max(0, high - window), min(low, size - window)
+
+
+def _describe(shape: Shape) -> str:
+    words = [
+        f"{size} {word}" for size, word in zip(shape, ("deep", "high", "wide")[-len(shape) :], strict=True)
+    ]
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _square(shape: Shape) -> Shape:
+    side = min(shape[-2:])
+    return (*shape[:-2], side, side)
 
 
 def draw_uniform(seed: int, epoch: int, identity: int, number: int) -> Uniform:
-    """Four numbers for one augmentation of one example in one epoch, whatever was drawn before.
+    """Eight numbers for one augmentation of one example in one epoch, whatever was drawn before.
 
     Philox is a generator whose state is a counter: key (seed, epoch), counter (example, augmentation).
     Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
@@ -248,14 +348,14 @@ def draw_uniform(seed: int, epoch: int, identity: int, number: int) -> Uniform:
     """
     key = np.array([seed & _WORD, epoch & _WORD], np.uint64)
     counter = np.array([0, 0, identity & _WORD, number], np.uint64)
-    raw = np.random.Philox(key=key, counter=counter).random_raw(4)
+    raw = np.random.Philox(key=key, counter=counter).random_raw(8)
     return np.asarray((raw >> np.uint64(11)) * 2.0**-53, np.float64)
 
 
 def augment(
-    augmentations: Sequence[Augmentation], view: View, objects: Objects, seed: int, epoch: int, identity: int
-) -> tuple[View, Objects]:
+    augmentations: Sequence[Augmentation], scene: Scene, seed: int, epoch: int, identity: int
+) -> Scene:
     """Apply augmentations in order, each with its own draw."""
     for number, augmentation in enumerate(augmentations):
-        view, objects = augmentation.apply(view, objects, draw_uniform(seed, epoch, identity, number))
-    return view, objects
+        scene = augmentation.apply(scene, draw_uniform(seed, epoch, identity, number))
+    return scene

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from jax.sharding import Mesh, PartitionSpec
 
-TASKS_READ = ("classification", "detection")
+TASKS_READ = ("classification", "detection", "segmentation")
 PREFETCH = 2
 """Batches that `Loader.dataset` makes ahead."""
 _MAX_THREADS = 16
@@ -37,11 +37,17 @@ _MAX_THREADS = 16
 class Loader:
     """Batches of a converted data set, each a pure function of (data set, seed, step).
 
-    A batch is a dict of NumPy arrays with the batch axis first, of the shapes in `spec`: `image`; `label` int32
-    (classification); `boxes` float32 [batch, max_boxes, 4], normalised ymin, xmin, ymax, xmax, with `classes`
-    int32, `is_crowd` bool and `area` float32 [batch, max_boxes] and `num_boxes` int32 [batch] (detection); `id`
-    int64; `valid` bool, False where a row is padding, which holds the fields' fill values and id -1. Of more
-    than max_boxes boxes the first max_boxes are given (after crops), and `num_boxes` counts those.
+    A batch is a dict of NumPy arrays with the batch axis first, of the shapes in `spec`:
+    - `image` [batch, height, width, channel], of volumes [batch, depth, height, width, channel]; bfloat16 is that of
+      ml_dtypes.
+    - classification: `label` int32 [batch].
+    - segmentation: `label`, class indices on the image's grid, uint8 or uint16 as stored; `labelled` bool [batch],
+      False where the source has no label and it is 0 throughout.
+    - detection: `boxes` float32 [batch, max_boxes, 4], normalised ymin, xmin, ymax, xmax, with `classes` int32,
+      `is_crowd` bool and `area` float32 [batch, max_boxes], and `num_boxes` int32 [batch]. Of more than max_boxes
+      boxes the first max_boxes are given (after crops), and `num_boxes` counts those.
+    - `id` int64 [batch]; `valid` bool [batch], False where a row is padding, which holds the fields' fill values and
+      id -1.
 
     Memory: one batch while it is made, what the caller keeps, up to `buffers.IDLE_PER_SIZE` recycled batches,
     with `dataset()` the `PREFETCH` batches made ahead, one decoded picture a thread (jpeg, png), and 33 bytes a
@@ -64,11 +70,14 @@ class Loader:
         cache: None; nothing else in this version.
         verify: "first", "always" or "never" checks the CRC of a record when it is read.
         on_corrupt: "fail"; nothing else in this version.
-        include: names of optional fields: those of the manifest (as they are stored; `transform` and `masks`
-            follow flips and crops, the unpadded and source sizes don't), and `size`, int32 [batch, 2]: the height
-            and width of the picture, which begins at the top left of `image`; the rest is padding. `transform`
-            is float32 [batch, 2, 3]: a point of `image` is [y_source, x_source] = transform @ [y, x, 1] in its
-            source, in pixels from the corner of the first one.
+        include: names of optional fields of the manifest. `transform`, `masks`, `affine`, `spacing_mm` and `extent`
+            follow flips, turns and crops; all others come as they are stored, the unpadded and source sizes and
+            `tile_origin` too. Of pictures also `size`, int32 [batch, 2]: the height and width of the picture, which
+            begins at the top left of `image`; the rest is padding. `transform` is float32 [batch, 2, 3]: a point of
+            `image` is [y_source, x_source] = transform @ [y, x, 1] in its source, in pixels from the corner of the
+            first one. `affine` is float32 [batch, 4, 4]: a voxel's centre is [x, y, z, 1] = affine @ [depth, height,
+            width, 1] in the patient, in millimetres. `extent` is int32 [batch, 2, 3]: the first voxel that shows the
+            scan, and the one after the last; the rest of a volume is padding.
 
     Raises:
         UsageError: an argument that cannot be; says which are possible.

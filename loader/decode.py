@@ -1,4 +1,4 @@
-"""How the features of one record become arrays: pictures, masks, numbers, lists and text.
+"""How the features of one record become arrays: raw ones, pictures, labels, masks, numbers, lists and text.
 
 Records hold what this package's converter wrote: baseline JPEG, and PNG of 1, 3 or 4 channels and 8 or 16 bits,
 upright and without a palette. So the two decoders are called directly, and not through `prep.readers`, which
@@ -14,6 +14,7 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
+from halofeed.loader.gather import StoredRecord
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.tfexample import Decoded
@@ -26,12 +27,31 @@ _CURE = "run `halofeed verify` on the data set, and the same `halofeed convert` 
 def array_dtype(field: Field) -> np.dtype[Any]:
     """The NumPy dtype of a field's array; text is an array of Python's str."""
     if field.dtype == "bfloat16":
-        raise UsageError(f"{field.name}: NumPy has no bfloat16; convert to float32 or uint16")
+        try:
+            import ml_dtypes
+        except ImportError as error:
+            raise UsageError(
+                f"{field.name}: NumPy has no bfloat16 of its own; install the package ml_dtypes, which comes with JAX "
+                "and TensorFlow, or convert to float32"
+            ) from error
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
     return np.dtype(object if field.dtype == "str" else field.dtype)
 
 
 def _damaged(place: str, what: str) -> CorruptFileError:
     return CorruptFileError(f"{place}: {what}; {_CURE}")
+
+
+def raw_array(field: Field, record: StoredRecord) -> NDArray[Any]:
+    """A raw field's array as a view of the mapped file.
+
+    Raises:
+        CorruptFileError: as `StoredRecord.raw`.
+    """
+    dtype = array_dtype(field)
+    size = int(np.prod(field.shape)) * dtype.itemsize
+    return np.frombuffer(record.raw(field.keys[0], size), dtype.newbyteorder("<")).reshape(field.shape)
 
 
 def decode_image(data: memoryview, field: Field, place: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -58,6 +78,22 @@ def decode_image(data: memoryview, field: Field, place: str, out: NDArray[Any] |
         found = f"{pixels.dtype} {pixels.shape}"
         raise _damaged(place, f"expected a {field.dtype} image of at most {field.shape}, got {found}")
     return pixels
+
+
+def decode_label(data: memoryview, field: Field, shape: tuple[int, ...], place: str) -> NDArray[Any]:
+    """Decode the class indices [height, width] of a picture of that shape, a PNG file of one channel.
+
+    Raises:
+        CorruptFileError: it cannot be decoded, or is of another size or dtype.
+    """
+    try:
+        pixels = decode_png(data)
+    except ValueError as error:
+        raise _damaged(place, f"the {field.name} cannot be decoded: {error}") from error
+    if pixels.shape != (*shape, 1) or pixels.dtype != field.dtype:
+        expected = f"{field.dtype} {(*shape, 1)}, as the image"
+        raise _damaged(place, f"{field.name}: expected {expected}, got {pixels.dtype} {pixels.shape}")
+    return pixels[..., 0]
 
 
 def _decode_jpeg(data: memoryview, channels: int, out: NDArray[Any] | None) -> NDArray[Any]:

@@ -20,6 +20,7 @@ from halofeed.prep.labels import LabelMap
 from halofeed.prep.recipe import Recipe
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.splits import SplitOptions, assign_splits
+from halofeed.prep.volume.merge import LARGEST_CLASS
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
 from halofeed.schemas.identity import check_unique_ids
 from halofeed.schemas.layout import TEMPORARY_FOLDER, check_split
@@ -184,7 +185,8 @@ def _count(reference: Reference, totals: _Totals) -> None:
     totals.splits.add(reference.split)
     totals.has_boxes |= reference.boxes is not None
     totals.has_label |= reference.label is not None
-    for label, source in labels.label_uses([reference]):
+    masks = [(name, reference.source) for name, _ in reference.class_masks]
+    for label, source in (*labels.label_uses([reference]), *masks):
         totals.labels[label] += 1
         totals.first_sources.setdefault(label, source)
 
@@ -227,7 +229,7 @@ def _label_map(
 ) -> LabelMap:
     first_id = task_named(task).first_label_id
     if task == "segmentation":
-        return _classes(options, recipe, layout, sources)
+        return _classes(options, recipe, layout, sources, totals)
     if options.label_map is None:
         order = (
             layout.list_labels(sources.annotations, sources.annotation_file) if layout.list_labels else None
@@ -238,24 +240,37 @@ def _label_map(
             )
         return labels.from_data(totals.labels, first_id, order)
     label_map = labels.from_file(os.path.basename(options.label_map), _read_file(options.label_map), first_id)
+    _check_known(label_map, totals, options.label_map)
+    return label_map
+
+
+def _check_known(label_map: LabelMap, totals: _Totals, file: str) -> None:
+    """Refuse a label map that lacks classes of the data, naming all of them at once."""
     if unknown := [name for name in sorted(totals.labels) if name not in label_map.ids]:
         listed = [
             f"  {name!r}: {totals.labels[name]} times, first in {totals.first_sources[name]}"
             for name in unknown
         ]
         known = ", ".join(label_map.names.values())
-        head = f"{len(unknown)} label(s) of the data are not in {options.label_map} (known: {known}):"
+        head = f"{len(unknown)} label(s) of the data are not in {file} (known: {known}):"
         raise AnnotationsError("\n".join([head, *listed]))
-    return label_map
 
 
-def _classes(options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources) -> LabelMap:
+def _classes(
+    options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources, totals: _Totals
+) -> LabelMap:
     """The classes of segmentation: of --label-map, of the layout's own files, or whatever values there are."""
     background = (0, "background")
     if options.label_map is not None:
         given = labels.from_file(os.path.basename(options.label_map), _read_file(options.label_map), 0)
         entries = given.entries if 0 in given.names else (background, *given.entries)
-        return dataclasses.replace(given, entries=entries)
+        _check_known(given, totals, options.label_map)
+        if given.names.get(0) in totals.labels:
+            raise AnnotationsError(
+                f"{options.label_map}: id 0 is {given.names[0]!r}, a class with masks, and 0 is the background; let "
+                "classes start at 1 (.txt: 'background' in the first line)"
+            )
+        return _storable(dataclasses.replace(given, entries=entries))
     values: Mapping[int, str] = {}
     if layout.label_values is not None:
         values = layout.label_values(
@@ -263,8 +278,18 @@ def _classes(options: JobOptions, recipe: Recipe, layout: Layout, sources: Sourc
         )
     if values:
         named = {0: "background", **values}
-        return LabelMap(entries=tuple(named.items()), first_id=0, where="the classes of the data")
+        return _storable(LabelMap(entries=tuple(named.items()), first_id=0, where="the classes of the data"))
     return LabelMap(entries=(background,), first_id=0, where="the values of the masks", is_open=True)
+
+
+def _storable(classes: LabelMap) -> LabelMap:
+    """The label map itself; AnnotationsError where a record's label cannot hold one of its ids."""
+    largest = max(classes.names)
+    if largest > LARGEST_CLASS:
+        raise AnnotationsError(
+            f"{classes.where}: id {largest} ({classes.names[largest]!r}): expected 0 to {LARGEST_CLASS} in segmentation"
+        )
+    return classes
 
 
 def _write_lines(output: OutputFolder, lines: list[str], number: int) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from halofeed.prep.recipe import Recipe, flag
+from halofeed.prep.option import flag
+from halofeed.prep.recipe import Recipe
 from halofeed.schemas.errors import UsageError
 
 KEEP = {"resize": "keep-aspect", "encoding": "jpeg"}

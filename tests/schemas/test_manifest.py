@@ -173,7 +173,11 @@ PROBLEMS: list[tuple[Change, str, str]] = [
     (put("name", value="Cards"), "name", "--name 'Cards': expected lower case"),
     (put("name", value=7), "name", "expected a text, got 7"),
     (put("version", value="1"), "version", "expected three numbers"),
-    (put("task", value="depth"), "task", "expected one of classification, detection, got 'depth'"),
+    (
+        put("task", value="depth"),
+        "task",
+        "expected one of classification, detection, segmentation, got 'depth'",
+    ),
     (remove("task"), "task", "expected a text, it is missing"),
     (put("labels", value=[]), "labels", "expected an object, got []"),
     (put("labels", "01", value="x"), "labels.01", "expected an id and a name"),

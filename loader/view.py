@@ -1,0 +1,198 @@
+"""Which part of a stored image a batch shows and which way round, and the one copy that puts it there.
+
+    stored                          row of the batch
+    ┌──────────────┬───┐            ┌────────┬─┐
+    │   ┌──────┐   │pad│   crop,    │  view  │ │
+    │   │ view │   │   │ ─────────> ├────────┘ │
+    ├───┴──────┴───┘   │   flip,    │   pad    │
+    └──────────────────┘   turn     └──────────┘
+
+Of a picture the view shows no padding, so that it always begins at the top left. A volume has padding on all sides, so
+that a view begins as the whole of it, and `extent` says where in the view the scan is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.volume.copying import copy_voxels
+
+Shape = tuple[int, ...]
+"""(height, width) or (depth, height, width)."""
+Ranges = tuple[tuple[int, int], ...]
+"""Per axis (start, stop), the stop left out."""
+
+_WORDS = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.float64}
+"""Types that stand for all others of their size in bytes where bits are only moved."""
+_SMALLEST_SIDE = 16
+"""Planes below this are left to NumPy: calling OpenCV costs more than copying."""
+_LARGE_PLANE_BYTES = 1 << 17
+_MOST_CHANNELS, _MOST_TURNED_CHANNELS = 64, 4
+"""What OpenCV flips for certain, and what it transposes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A window of the stored image and how it is turned, in whole pixels or voxels.
+
+    Args:
+        start: per axis as seen, where the window begins along the stored axis that is seen there.
+        shape: per axis as seen.
+        order: per axis as seen, which stored axis it is.
+        backwards: per axis as seen, whether its first pixel is the last one stored.
+    """
+
+    start: Shape
+    shape: Shape
+    order: Shape
+    backwards: tuple[bool, ...]
+
+    @classmethod
+    def whole(cls, shape: Sequence[int]) -> View:
+        """All of an image, as it is stored."""
+        axes = len(shape)
+        return cls(start=(0,) * axes, shape=tuple(shape), order=tuple(range(axes)), backwards=(False,) * axes)
+
+    @property
+    def box(self) -> Ranges:
+        """The window, along the stored axes."""
+        sides = zip(self.order, self.start, self.shape, strict=True)
+        return tuple((start, start + size) for _, start, size in sorted(sides))
+
+    def crop(self, start: Sequence[int], shape: Sequence[int]) -> View:
+        """A window of this view, in its own pixels as seen.
+
+        >>> View.whole((4, 10)).flip(-1).crop((0, 1), (4, 3)).start
+        (0, 6)
+        """
+        axes = zip(self.start, self.shape, self.backwards, start, shape, strict=True)
+        moved = tuple(first + (whole - at - size if back else at) for first, whole, back, at, size in axes)
+        return replace(self, start=moved, shape=tuple(shape))
+
+    def flip(self, axis: int) -> View:
+        """The view mirrored along an axis as seen."""
+        backwards = list(self.backwards)
+        backwards[axis] = not backwards[axis]
+        return replace(self, backwards=tuple(backwards))
+
+    def turn(self) -> View:
+        """The view turned by 90° in the plane of height and width, counter-clockwise on a screen, as np.rot90 does."""
+
+        def swapped(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (*values[:-2], values[-1], values[-2])
+
+        turned = View(
+            start=swapped(self.start),
+            shape=swapped(self.shape),
+            order=swapped(self.order),
+            backwards=swapped(self.backwards),
+        )
+        return turned.flip(-2)
+
+    def seen(self, box: Ranges) -> Ranges:
+        """A box along the stored axes as it is seen, cut to the view."""
+        ranges = []
+        for start, size, axis, back in zip(self.start, self.shape, self.order, self.backwards, strict=True):
+            low, high = box[axis]
+            if back:
+                low, high = start + size - high, start + size - low
+            else:
+                low, high = low - start, high - start
+            ranges.append((min(max(low, 0), size), min(max(high, 0), size)))
+        return tuple(ranges)
+
+    def to_stored(self, *, centres: bool) -> NDArray[np.float64]:
+        """The affine float64 [axes + 1, axes + 1] from points of the view to points of the stored image.
+
+        Args:
+            centres: whole numbers are the centres of voxels, as in `image/affine`; else they are the edges of
+                pixels, as in `image/transform`.
+        """
+        axes = len(self.shape)
+        matrix = np.zeros((axes + 1, axes + 1))
+        matrix[axes, axes] = 1
+        for seen, (start, size, axis, back) in enumerate(
+            zip(self.start, self.shape, self.order, self.backwards, strict=True)
+        ):
+            matrix[axis, seen] = -1 if back else 1
+            matrix[axis, axes] = start + (size - int(centres) if back else 0)
+        return matrix
+
+    def look(self, source: NDArray[Any]) -> NDArray[Any]:
+        """What the view shows of `source` [stored axes ..., channel, or without], without a copy."""
+        axes = len(self.shape)
+        window = source[tuple(slice(low, high) for low, high in self.box)]
+        turned = window.transpose(*self.order, *range(axes, source.ndim))
+        return turned[tuple(slice(None, None, -1 if back else 1) for back in self.backwards)]
+
+    def copy(self, source: NDArray[Any], out: NDArray[Any]) -> None:
+        """Copy what the view shows of `source` into `out`, of the view's shape and the source's channels."""
+        window = self.look(source)
+        turned = self.order != tuple(sorted(self.order))
+        if window.dtype != out.dtype or not (turned or self.backwards[-1]):
+            # Whole rows, perhaps in another order.
+            out[...] = window
+            return
+        axes = len(self.shape)
+        if window.ndim == axes:
+            window, out = window[..., None], out[..., None]
+        if word := _WORDS.get(window.itemsize):
+            window, out = window.view(word), out.view(word)
+        together = window.shape[-1] == 1 or window.strides[-1] == out.strides[-1] == window.itemsize
+        if together and (word := _WORDS.get(window.itemsize * window.shape[-1])):
+            # All channels of a pixel are one word.
+            window, out = window.view(word), out.view(word)
+        if axes == 3 and not turned and out.flags.c_contiguous and window.shape[-1] <= _MOST_CHANNELS:
+            _copy_mirrored(window, out)
+        elif window.shape[-1] == 1:
+            words = (window[..., 0], out[..., 0]) if axes == 3 else (window[None, ..., 0], out[None, ..., 0])
+            copy_voxels(*words)
+        else:
+            for index in np.ndindex(window.shape[:-3]):
+                _copy_colours(window[index], out[index])
+
+
+def _copy_mirrored(window: NDArray[Any], out: NDArray[Any]) -> None:
+    """Copies a volume [depth, height, width, channel] whose rows are read backwards into contiguous memory.
+
+    Small planes all in one call: one by one, 128³ int16 are mirrored at 7 GB/s instead of 40, and a crop of 64³ at 2
+    instead of 10. Large ones one by one, so that memory is written once.
+    """
+    upside_down = window.strides[1] < 0
+    rows = (-1, *window.shape[2:])
+    mirrored = np.flip(window, 2)
+    if mirrored.flags.c_contiguous:
+        cv2.flip(mirrored.reshape(rows), 1, dst=out.reshape(rows))
+    elif window[0].nbytes >= _LARGE_PLANE_BYTES:
+        forward = np.flip(mirrored, 1) if upside_down else mirrored
+        for source, target in zip(forward, out, strict=True):
+            cv2.flip(source, -1 if upside_down else 1, dst=target)
+    else:
+        out[...] = mirrored
+        cv2.flip(out.reshape(rows), 1, dst=out.reshape(rows))
+
+
+def _copy_colours(window: NDArray[Any], out: NDArray[Any]) -> None:
+    """Copies a plane [height, width, channel] of interleaved colours: 17 GB/s, where NumPy's strides give 0.6."""
+    reversed_axes = tuple(axis for axis in range(2) if window.strides[axis] < 0)
+    forward = np.flip(window, reversed_axes)
+    turned = forward.strides[0] < forward.strides[1]
+    most = _MOST_TURNED_CHANNELS if turned else _MOST_CHANNELS
+    if min(window.shape[:2]) < _SMALLEST_SIDE or window.shape[2] > most:
+        out[...] = window
+        return
+    if turned:
+        forward = cv2.transpose(forward.transpose(1, 0, 2))
+    if not reversed_axes:
+        out[...] = forward
+        return
+    flipped = cv2.flip(forward, {(0,): 0, (1,): 1, (0, 1): -1}[reversed_axes], dst=out)
+    # OpenCV writes into `out` unless the layouts disagree.
+    if not np.shares_memory(flipped, out):
+        out[...] = flipped.reshape(out.shape)

@@ -1,0 +1,247 @@
+"""Does a segmentation data set, of volumes and of pictures, come as it was written: NumPy, tf.data and on a mesh?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, Rotate90
+from halofeed.loader.mesh import join_id
+from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.schemas.partition import Partition
+from halofeed.trainer.mesh import make_mesh
+from tests.volume_writer import draw_scans, write_scans
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+
+ORIGIN = ["spacing_mm", "affine", "source_affine", "source_shape", "extent", "tile", "tile_origin"]
+AUGMENT = [FlipDepth(), FlipLeftRight(), FlipUpDown(), RandomCrop(8, 8, 8, foreground=0.5), Rotate90()]
+
+
+def same(first, second):
+    assert set(first) == set(second)
+    for name, array in first.items():
+        assert array.dtype == second[name].dtype and array.shape == second[name].shape, name
+        assert array.tobytes() == second[name].tobytes(), name
+
+
+@pytest.fixture(scope="module")
+def scans():
+    return draw_scans({"train": 11}, shape=(8, 16, 16))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, scans):
+    return write_scans(tmp_path_factory.mktemp("scans") / "1.0.0", scans)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "float32", "bfloat16"])
+@pytest.mark.parametrize("label_dtype", ["uint8", "uint16"])
+def test_volumes_come_as_they_were_written(tmp_path, dtype, label_dtype, channels):
+    scans = draw_scans({"train": 5}, shape=(3, 4, 5), channels=channels, dtype=dtype, label_dtype=label_dtype)
+    folder = write_scans(tmp_path / "1.0.0", scans, dtype=dtype, pad_value=(7,))
+    loader = Loader(folder, batch_size=4, training=False, include=[*ORIGIN, "source", "key"])
+    by_id = {scan.id: scan for scan in scans}
+    seen = 0
+    for batch in loader.batches():
+        assert list(batch) == list(loader.spec)
+        for name, array in batch.items():
+            assert array.shape == loader.spec[name].shape and array.dtype == loader.spec[name].dtype
+        expected = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+        assert batch["image"].dtype == expected and batch["label"].dtype == label_dtype
+        assert batch["labelled"].dtype == bool
+        for row in np.flatnonzero(batch["valid"]):
+            scan, seen = by_id[int(batch["id"][row])], seen + 1
+            assert np.array_equal(batch["image"][row].view(scan.image.dtype), scan.image)
+            assert np.array_equal(batch["label"][row], scan.label)
+            assert batch["labelled"][row] == scan.labelled
+            assert np.array_equal(batch["affine"][row], scan.affine)
+            assert np.array_equal(batch["extent"][row], scan.extent)
+            assert np.array_equal(batch["spacing_mm"][row], scan.spacing_mm)
+            assert batch["key"][row] == scan.key
+    assert seen == 5
+    for row in np.flatnonzero(~batch["valid"]):
+        assert (batch["image"][row] == 7).all() and batch["id"][row] == -1
+        for name in ("label", "labelled", *ORIGIN):
+            assert not batch[name][row].any()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pad", "dtype"),
+    [
+        ("raw", True, "uint8"),
+        ("raw", True, "float32"),
+        ("png", True, "uint16"),
+        ("png", False, "uint8"),
+        ("jpeg", False, "uint8"),
+        ("jpeg", True, "uint8"),
+    ],
+)
+@pytest.mark.parametrize("label_dtype", ["uint8", "uint16"])
+def test_pictures_come_as_they_were_written(tmp_path, encoding, pad, dtype, label_dtype):
+    scans = draw_scans({"train": 5}, shape=(9, 12), channels=3, dtype=dtype, label_dtype=label_dtype)
+    folder = write_scans(tmp_path / "1.0.0", scans, encoding=encoding, pad=pad, pad_value=(0, 0, 0))
+    batch = Loader(folder, batch_size=8, training=False, include=["size"]).batch(0)
+    assert batch["image"].shape == (8, 9, 12, 3) and batch["label"].shape == (8, 9, 12)
+    by_id = {scan.id: scan for scan in scans}
+    for row in range(5):
+        scan = by_id[int(batch["id"][row])]
+        assert batch["label"].dtype == label_dtype and np.array_equal(batch["label"][row], scan.label)
+        assert (
+            batch["labelled"][row] == scan.labelled and batch["size"][row].tolist() == scan.extent[1].tolist()
+        )
+        if encoding != "jpeg":
+            assert np.array_equal(batch["image"][row], scan.image)
+    assert not batch["label"][5:].any() and not batch["image"][5:].any() and not batch["labelled"][5:].any()
+
+
+def test_size_is_of_pictures_and_extent_of_volumes(folder, tmp_path):
+    with pytest.raises(UsageError, match=r"include 'size': .*affine, extent, key"):
+        Loader(folder, batch_size=1, include=["size"])
+    pictures = write_scans(tmp_path / "1.0.0", draw_scans({"train": 2}, shape=(9, 12)))
+    with pytest.raises(UsageError, match=r"include 'extent': .*size"):
+        Loader(pictures, batch_size=1, include=["extent"])
+
+
+def test_hosts_epochs_and_resumption_are_those_of_every_stream(folder):
+    options = {"batch_size": 4, "seed": 5, "augment": AUGMENT, "num_epochs": 2, "include": ["affine", "key"]}
+    whole = list(Loader(folder, **options).batches())
+    assert len(whole) == 6
+    ids = np.concatenate([batch["id"][batch["valid"]] for batch in whole])
+    assert all(len(set(ids[first : first + 11].tolist())) == 11 for first in (0, 11))
+    for count in (2, 4):
+        hosts = [Loader(folder, **options, shard_index=index, shard_count=count) for index in range(count)]
+        for step, batch in enumerate(whole):
+            parts = [host.batch(step) for host in hosts]
+            for name, array in batch.items():
+                assert np.array_equal(np.concatenate([part[name] for part in parts]), array)
+    state = json.loads(json.dumps(Loader(folder, **options).state(3)))
+    resumed = Loader(folder, **options)
+    for first, second in zip(resumed.batches(resumed.restore(state)), whole[3:], strict=True):
+        assert np.array_equal(first["key"], second["key"])
+        del first["key"], second["key"]
+        same(first, second)
+    other = Loader(folder, **{**options, "augment": [*AUGMENT[:3], RandomCrop(8, 8, 8), Rotate90()]})
+    with pytest.raises(UsageError, match=r"foreground=0\.5"):
+        other.restore(state)
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "float32", "bfloat16"])
+def test_the_tf_data_stream_is_the_batches(tmp_path, dtype):
+    import tensorflow as tf
+
+    folder = write_scans(
+        tmp_path / "1.0.0", draw_scans({"train": 5}, shape=(8, 16, 16), dtype=dtype), dtype=dtype
+    )
+    loader = Loader(folder, batch_size=2, seed=1, augment=AUGMENT, include=ORIGIN)
+    spec = loader.dataset().element_spec
+    assert spec["image"].dtype == getattr(tf, dtype) and spec["image"].shape == (2, 8, 8, 8, 1)
+    assert spec["label"].dtype == tf.uint8 and spec["label"].shape == (2, 8, 8, 8)
+    for step, element in zip(range(3, 7), loader.dataset(3).as_numpy_iterator(), strict=False):
+        same(element, loader.batch(step))
+
+
+SPLITS = [
+    ([1, 2, 1, 1, 1], None),
+    ([1, 1, 2, 1, 1], [1, 1, 2, 1]),
+    ([1, 1, 1, 2, 1], [1, 1, 1, 2]),
+    ([1, 4, 1, 1, 1], [1, 4, 1, 1]),
+    ([1, 2, 2, 1, 1], [1, 2, 2, 1]),
+    ([1, 1, 2, 2, 1], [1, 1, 2, 2]),
+    ([1, 8, 1, 1, 1], [1, 8, 1, 1]),
+    ([1, 1, 8, 1, 1], [1, 1, 8, 1]),
+    ([1, 2, 2, 2, 1], [1, 2, 2, 2]),
+    ([1, 2, 4, 1, 1], None),
+]
+
+
+@pytest.mark.parametrize(("image", "label"), SPLITS)
+@pytest.mark.parametrize("dtype", ["int16", "bfloat16"])
+def test_the_slabs_of_volumes_together_are_the_batch(tmp_path, dtype, image, label):
+    folder = write_scans(
+        tmp_path / "1.0.0", draw_scans({"train": 5}, shape=(8, 16, 16), dtype=dtype), dtype=dtype
+    )
+    loader = Loader(folder, batch_size=8, seed=2, augment=AUGMENT, include=ORIGIN)
+    cores = int(np.prod(image))
+    partition = Partition(cores_per_replica=cores, dims={"image": image, "label": label})
+    for step, placed in zip(range(2), loader.on_mesh(make_mesh(cores), partition), strict=False):
+        batch = loader.batch(step)
+        found = {name: np.asarray(array) for name, array in placed.items()}
+        found["id"] = join_id(found["id"])
+        same(found, batch)
+        for name, dims in (("image", image), ("label", label)):
+            parts = dims or [1] * (batch[name].ndim)
+            expected = np.array(batch[name].shape) // np.array([8 // cores, *parts[1:]])
+            for shard in placed[name].addressable_shards:
+                assert shard.data.shape == tuple(expected)
+                assert np.asarray(shard.data).tobytes() == batch[name][shard.index].tobytes()
+
+
+def test_a_label_of_another_size_than_its_picture_is_refused(tmp_path):
+    scans = draw_scans({"train": 1}, shape=(9, 12), channels=3, dtype="uint8")
+    folder = write_scans(tmp_path / "good" / "1.0.0", scans, encoding="png", shards=1)
+    Loader(folder, batch_size=1).batch(0)
+    wrong = write_with(tmp_path / "wrong" / "1.0.0", scans[0], label=scans[0].label[:, :-1])
+    with pytest.raises(
+        CorruptFileError, match=r"record at byte 0.*label: expected uint8 \(9, 12, 1\).*\(9, 11, 1\)"
+    ):
+        Loader(wrong, batch_size=1).batch(0)
+
+
+@pytest.mark.parametrize(
+    "extent", [[[0, 0, 0], [9, 16, 16]], [[-1, 0, 0], [8, 16, 16]], [[5, 0, 0], [4, 16, 16]]]
+)
+def test_an_extent_outside_the_volume_is_refused(tmp_path, scans, extent):
+    folder = write_with(tmp_path / "1.0.0", scans[0], extent=np.array(extent))
+    Loader(folder, batch_size=1).batch(0)
+    with pytest.raises(CorruptFileError, match=r"record at byte 0.*does not fit"):
+        Loader(folder, batch_size=1, augment=[RandomCrop(2, 2, 2)]).batch(0)
+
+
+def write_with(folder, scan, **changes):
+    """A data set of one example of which something is not as it should be."""
+    from dataclasses import replace
+
+    encoding = "raw" if scan.image.ndim == 4 else "png"
+    whole = scan.label.shape
+    changed = replace(scan, **changes)
+    if changed.label.shape == whole:
+        return write_scans(folder, [changed], encoding=encoding, shards=1)
+    # The manifest is that of the right example.
+    write_scans(folder, [scan], encoding=encoding, shards=1)
+    from halofeed.schemas.manifest import Manifest
+
+    right = Manifest.from_json((folder / "manifest.json").read_bytes())
+    for file in folder.iterdir():
+        file.unlink()
+    folder.rmdir()
+    write_scans(folder, [changed], encoding=encoding, shards=1)
+    wrong = Manifest.from_json((folder / "manifest.json").read_bytes())
+    (folder / "manifest.json").write_text(replace(wrong, fields=right.fields).to_json())
+    return folder
+
+
+def test_a_volume_wholly_of_padding_is_cropped_anywhere(tmp_path, scans):
+    folder = write_with(tmp_path / "1.0.0", scans[0], extent=np.zeros((2, 3), int))
+    batch = Loader(folder, batch_size=3, augment=[RandomCrop(2, 2, 2)], include=["extent"]).batch(0)
+    assert batch["valid"].all() and not (batch["extent"][:, 1] - batch["extent"][:, 0]).any()
+
+
+def test_bfloat16_without_ml_dtypes_is_refused_with_the_cure(tmp_path):
+    folder = write_scans(tmp_path / "1.0.0", draw_scans({"train": 1}, dtype="bfloat16"), dtype="bfloat16")
+    code = (
+        "import sys\n"
+        "sys.modules['ml_dtypes'] = None\n"
+        "from halofeed.loader import Loader\n"
+        f"Loader({str(folder)!r}, batch_size=1)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "UsageError: image: NumPy has no bfloat16 of its own; install the package ml_dtypes" in run.stderr

@@ -1,0 +1,106 @@
+"""Does a view show what NumPy's own flips, turns and slices show, wherever and however large it is?"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halofeed.loader.view import View
+
+DTYPES = ["uint8", "uint16", "int16", "float32", "float64", "bool", "bfloat16"]
+STEPS = ["flip", "turn", "crop"]
+
+
+def seen_by_numpy(view, seen, step, data):
+    """The view after one step, and the same of the array by NumPy."""
+    axes = len(view.shape)
+    if step == "flip":
+        axis = data.draw(st.integers(0, axes - 1))
+        return view.flip(axis), np.flip(seen, axis)
+    if step == "turn":
+        return view.turn(), np.rot90(seen, axes=(axes - 2, axes - 1))
+    start = [data.draw(st.integers(0, size - 1)) for size in view.shape]
+    shape = [data.draw(st.integers(1, size - low)) for low, size in zip(start, view.shape, strict=True)]
+    window = tuple(slice(low, low + size) for low, size in zip(start, shape, strict=True))
+    return view.crop(start, shape), seen[window]
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data(), dtype=st.sampled_from(DTYPES), axes=st.integers(2, 3), channels=st.integers(0, 6))
+def test_a_view_is_what_numpy_shows(data, dtype, axes, channels):
+    # Planes from 16 pixels on go through OpenCV.
+    shape = tuple(data.draw(st.integers(1, 4 if axis == axes - 3 else 40)) for axis in range(axes))
+    source = (np.arange(np.prod(shape) * max(channels, 1)) % 251).astype(
+        ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    )
+    source = source.reshape((*shape, channels) if channels else shape)
+    view, seen = View.whole(shape), source
+    for step in data.draw(st.lists(st.sampled_from(STEPS), max_size=5)):
+        view, seen = seen_by_numpy(view, seen, step, data)
+    frame = np.full([size + 2 for size in view.shape] + ([channels] if channels else []), 3, source.dtype)
+    inside = tuple(slice(0, size) for size in view.shape)
+    view.copy(source, frame[inside])
+    assert np.array_equal(frame[inside], seen)
+    assert np.array_equal(view.look(source), seen)
+    frame[inside] = 3
+    assert (frame == np.array(3, frame.dtype)).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), axes=st.integers(2, 3))
+def test_points_and_boxes_are_found_again(data, axes):
+    shape = tuple(data.draw(st.integers(1, 7)) for _ in range(axes))
+    view, seen = View.whole(shape), np.arange(np.prod(shape)).reshape(shape)
+    for step in data.draw(st.lists(st.sampled_from(STEPS), max_size=6)):
+        view, seen = seen_by_numpy(view, seen, step, data)
+    voxels = np.moveaxis(np.indices(view.shape), 0, -1).reshape(-1, axes)
+    stored = np.stack(np.unravel_index(seen.ravel(), shape), axis=-1)
+    ones = np.ones((len(voxels), 1))
+    centres, edges = view.to_stored(centres=True), view.to_stored(centres=False)
+    assert np.array_equal(np.hstack([voxels, ones]) @ centres.T, np.hstack([stored, ones]))
+    # The middle of a pixel is half a pixel after its edge.
+    assert np.array_equal(np.hstack([voxels + 0.5, ones]) @ edges.T, np.hstack([stored + 0.5, ones]))
+    assert view.box == tuple((stored[:, axis].min(), stored[:, axis].max() + 1) for axis in range(axes))
+
+    low = [data.draw(st.integers(0, size - 1)) for size in shape]
+    high = [data.draw(st.integers(first + 1, size)) for first, size in zip(low, shape, strict=True)]
+    inside = np.zeros(shape, bool)
+    inside[tuple(map(slice, low, high))] = True
+    found = inside.ravel()[seen]
+    box = view.seen(tuple(zip(low, high, strict=True)))
+    expected = np.zeros(view.shape, bool)
+    expected[tuple(slice(*side) for side in box)] = True
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("channels", [0, 1, 2, 3, 4])
+def test_an_array_that_begins_at_an_odd_byte_is_copied_too(channels):
+    shape = (3, 40, 50, channels) if channels else (3, 40, 50)
+    data = np.random.default_rng(0).integers(0, 256, 2 * int(np.prod(shape)) + 1, np.uint8).tobytes()
+    source = np.frombuffer(data, np.int16, offset=1).reshape(shape)
+    for view, expected in (
+        (View.whole(shape[:3]).flip(-1), np.flip(source, 2)),
+        (View.whole(shape[:3]).turn(), np.rot90(source, axes=(1, 2))),
+    ):
+        out = np.empty(expected.shape, np.int16)
+        view.copy(source, out)
+        assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize("reverse", [(2,), (0, 2), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("cropped", [False, True])
+@pytest.mark.parametrize("channels", [1, 3, 70])
+def test_large_planes_are_mirrored_too(reverse, cropped, channels):
+    shape = (3, 270, 300)
+    source = np.random.default_rng(0).integers(0, 999, (*shape, channels)).astype(np.int16)
+    view, seen = View.whole(shape), source
+    if cropped:
+        view, seen = view.crop((1, 3, 5), (2, 260, 290)), seen[1:, 3:263, 5:295]
+    for axis in reverse:
+        view = view.flip(axis)
+    out = np.empty((*view.shape, channels), np.int16)
+    view.copy(source, out)
+    assert np.array_equal(out, np.flip(seen, reverse))

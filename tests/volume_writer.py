@@ -1,0 +1,273 @@
+"""How tests write a small segmentation data set, of volumes or of pictures, with `halofeed.schemas` alone.
+
+Every voxel of a drawn image holds its own number, so that a test can say which stored voxel it sees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.encode import ENCODERS
+from halofeed.schemas.checksum import block_checksums, crc32c
+from halofeed.schemas.identity import example_id, shard_of
+from halofeed.schemas.index import ShardIndex
+from halofeed.schemas.layout import MANIFEST, REJECTED, index_file, shard_file
+from halofeed.schemas.manifest import Manifest, Shard, Split
+from halofeed.schemas.tasks import ImageFormat, task_named
+from halofeed.schemas.tfds import DATASET_INFO, FEATURES, dataset_info_json, features_json
+from halofeed.schemas.tfexample import encode_example
+from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
+
+CLASSES = {0: "background", 1: "liver", 2: "spleen", 300: "tumour"}
+_SIDES = ("depth", "height", "width")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DrawnScan:
+    """One example of segmentation.
+
+    Args:
+        key: its name.
+        split: where it goes.
+        image: [depth, height, width, channel] or [height, width, channel]; bfloat16 as uint16 of its bits.
+        label: on the image's grid.
+        labelled: whether the source has a label.
+        extent: [2, axes], the first voxel that shows the scan and the one after the last; of a picture from 0.
+        affine: [4, 4] of a volume, [2, 3] (the transform) of a picture.
+        tile: of a volume.
+    """
+
+    key: str
+    split: str
+    image: NDArray[Any]
+    label: NDArray[Any]
+    labelled: bool
+    extent: NDArray[np.int64]
+    affine: NDArray[np.float32]
+    tile: int = 0
+
+    @property
+    def id(self) -> int:
+        """The example's id."""
+        return example_id(self.key)
+
+    @property
+    def spacing_mm(self) -> NDArray[np.float32]:
+        """The distance between voxels along each axis."""
+        return np.linalg.norm(self.affine[:3, :3], axis=0).astype(np.float32)
+
+
+def draw_scans(
+    counts: Mapping[str, int],
+    *,
+    shape: tuple[int, ...] = (6, 8, 10),
+    channels: int = 1,
+    dtype: str = "int16",
+    label_dtype: str = "uint8",
+    seed: int = 0,
+) -> list[DrawnScan]:
+    """Examples per split: volumes where the shape has three sides, pictures where it has two.
+
+    Every third has no label. Voxels outside the extent hold 0, those inside numbers from 1, each another as far as the
+    dtype holds so many.
+    """
+    generator = np.random.default_rng(seed)
+    drawn = []
+    for split, count in counts.items():
+        for number in range(count):
+            corners = [np.sort(generator.choice(side + 1, 2, replace=False)) for side in shape]
+            extent = np.array(corners).T
+            if len(shape) == 2:
+                extent = np.array([(0, 0), np.maximum(extent[1], 3)])
+            inside = np.zeros(shape, bool)
+            inside[tuple(slice(low, high) for low, high in extent.T)] = True
+            numbers = (np.arange(inside.size * channels) + 17 * number).reshape(*shape, channels)
+            most = 255 if dtype == "uint8" else 32_000
+            image = np.where(inside[..., None], 1 + numbers % most, 0)
+            labelled = number % 3 != 2
+            classes = [value for value in CLASSES if value <= np.iinfo(label_dtype).max]
+            label = generator.choice(classes, shape) * (generator.random(shape) < 0.2) * inside * labelled
+            if len(shape) == 3:
+                affine = generator.normal(size=(4, 4)).astype(np.float32)
+                affine[3] = 0, 0, 0, 1
+            else:
+                affine = np.array([[2, 0, 1], [0, 2, -3]], np.float32)
+            drawn.append(
+                DrawnScan(
+                    key=f"{split}/scan {number}",
+                    split=split,
+                    image=image.astype("uint16" if dtype == "bfloat16" else dtype),
+                    label=label.astype(label_dtype),
+                    labelled=labelled,
+                    extent=extent,
+                    affine=affine,
+                    tile=number % 4,
+                )
+            )
+    return drawn
+
+
+def scan_features(scan: DrawnScan, encoding: str = "raw", pad: bool = True) -> dict[str, Any]:
+    """The tf.train.Example features of one example; pictures without padding where not `pad`."""
+    image, label = scan.image, scan.label
+    features: dict[str, Any] = {
+        "image/format": encoding.encode(),
+        "image/labelled": np.array([int(scan.labelled)]),
+        "image/source_id": str(scan.id).encode(),
+        "image/filename": f"{scan.key}.nii.gz".encode(),
+        "image/key/source": scan.key.encode(),
+    }
+    if image.ndim == 4:
+        features |= {
+            "image/spacing_mm": scan.spacing_mm,
+            "image/affine": scan.affine.ravel(),
+            "image/source/affine": 2 * scan.affine.ravel(),
+            "image/extent": scan.extent.ravel(),
+            "image/tile": np.array([scan.tile]),
+            "image/tile/origin": np.array([scan.tile, 0, 2 * scan.tile]),
+        }
+        features |= {
+            f"image/{side}": np.array([size]) for side, size in zip(_SIDES, label.shape, strict=True)
+        }
+        features["image/source/shape"] = np.array([7, 8, 9])
+    else:
+        height, width = scan.extent[1].tolist()
+        if not pad:
+            image, label = image[:height, :width], label[:height, :width]
+        features |= {
+            "image/height": np.array([label.shape[0]]),
+            "image/width": np.array([label.shape[1]]),
+            "image/unpadded/height": np.array([height]),
+            "image/unpadded/width": np.array([width]),
+            "image/source/height": np.array([2 * height]),
+            "image/source/width": np.array([2 * width]),
+            "image/transform": scan.affine.ravel(),
+        }
+    mask = "raw" if encoding == "raw" else "png"
+    features["image/encoded"] = bytes(ENCODERS[encoding](image, 95))
+    features["image/label"] = bytes(ENCODERS[mask](label[..., None], 95))
+    return features
+
+
+def write_scans(
+    folder: Path,
+    scans: Sequence[DrawnScan],
+    *,
+    encoding: str = "raw",
+    pad: bool = True,
+    shards: int = 2,
+    dtype: str | None = None,
+    pad_value: tuple[float, ...] = (0,),
+    name: str = "tiny",
+) -> Path:
+    """Write the data set into `folder`, which is made; returns the folder.
+
+    `dtype` is what the manifest says of the image where that is not the array's, for bfloat16.
+    """
+    folder.mkdir(parents=True)
+    splits = {}
+    for split in sorted({scan.split for scan in scans}):
+        entries = []
+        for number in range(shards):
+            chosen = [scan for scan in scans if scan.split == split and shard_of(scan.id, shards) == number]
+            records = [(scan.id, scan_features(scan, encoding, pad)) for scan in sorted(chosen, key=_id)]
+            entries.append(_write_shard(folder / shard_file(name, split, number, shards), records))
+        splits[split] = Split(shards=tuple(entries), statistics=scan_statistics(scans, split))
+    image, label = scans[0].image, scans[0].label
+    manifest = Manifest(
+        name=name,
+        version="1.0.0",
+        task="segmentation",
+        fields=task_named("segmentation").fields(
+            ImageFormat(
+                depth=label.shape[0] if label.ndim == 3 else None,
+                height=label.shape[-2],
+                width=label.shape[-1],
+                channels=image.shape[-1],
+                dtype=dtype or str(image.dtype),
+                encoding=encoding,
+                pad_value=pad_value,
+                label_dtype=str(label.dtype),
+            ),
+            max_boxes=0,
+            masks=False,
+        ),
+        labels=CLASSES,
+        recipe={},
+        inputs={"count": len(scans)},
+        splits=splits,
+        rejected={},
+        software={"halofeed": "0.1.0"},
+    )
+    (folder / REJECTED).write_bytes(b"")
+    (folder / DATASET_INFO).write_text(dataset_info_json(manifest))
+    (folder / FEATURES).write_text(features_json(manifest))
+    (folder / MANIFEST).write_text(manifest.to_json())
+    return folder
+
+
+def scan_statistics(scans: Sequence[DrawnScan], split: str) -> dict[str, Any]:
+    """What is counted of labels in one split."""
+    chosen = [scan for scan in scans if scan.split == split]
+    voxels = {value: sum(int((scan.label == value).sum()) for scan in chosen) for value in CLASSES}
+    return {
+        "records": len(chosen),
+        "labelled": sum(scan.labelled for scan in chosen),
+        "labels": {
+            str(value): sum(bool((scan.label == value).any()) for scan in chosen) for value in CLASSES
+        },
+        "label_voxels": {str(value): count for value, count in voxels.items()},
+    }
+
+
+def _id(scan: DrawnScan) -> int:
+    return scan.id
+
+
+def _write_shard(path: Path, records: Sequence[tuple[int, Mapping[str, Any]]]) -> Shard:
+    raw_keys = [
+        key for key in ("image/encoded", "image/label") if records and records[0][1]["image/format"] == b"raw"
+    ]
+    offsets, lengths = [], []
+    starts: dict[str, list[int]] = {key: [] for key in raw_keys}
+    with path.open("wb") as stream:
+        writer = RecordWriter(stream)
+        for _, features in records:
+            encoded = encode_example(features)
+            offsets.append(writer.offset)
+            lengths.append(encoded.length)
+            for key in raw_keys:
+                starts[key].append(writer.offset + HEADER_BYTES + encoded.starts[key])
+            writer.write(encoded.chunks, encoded.length)
+    index = ShardIndex(
+        offsets=np.array(offsets, np.int64),
+        lengths=np.array(lengths, np.int64),
+        ids=np.array([identity for identity, _ in records], np.int64),
+        raw_starts={key: np.array(starts[key], np.int64) for key in raw_keys},
+        raw_checksums={
+            key: np.array([block_checksums(features[key]) for _, features in records], np.uint32)
+            for key in raw_keys
+        },
+        file_bytes=writer.offset,
+        file_checksum=writer.checksum,
+        fingerprint=hashlib.sha256(path.name.encode()).hexdigest(),
+        inputs={},
+        statistics={},
+        rejected=(),
+    ).to_bytes()
+    path.with_name(index_file(path.name)).write_bytes(index)
+    return Shard(
+        file=path.name,
+        records=len(records),
+        bytes=writer.offset,
+        crc32c=writer.checksum,
+        index_bytes=len(index),
+        index_crc32c=crc32c(index),
+    )
