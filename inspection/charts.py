@@ -126,6 +126,114 @@ def histogram(
     return _svg(f"histogram of {unit}", _grid_y(axis_y), drawn, _ticks_x(ticks), _name_x(unit))
 
 
+def spread(values: Mapping[float, Sequence[int]], *, unit: str, what: str = "scans") -> Markup:
+    """Upright bars of fractional values: how many scans (stacked by series) lie in each of up to 24 bins."""
+    if not values:
+        return Markup("")
+    lowest, highest = min(values), max(values)
+    ticks = nice_ticks(max(highest - lowest, 0.2 * abs(highest), 1e-6), 20)
+    width = ticks[1] if len(ticks) > 1 else 1.0
+    first = math.floor(lowest / width + 1e-6)
+    bins = math.floor(highest / width + 1e-6) - first + 1
+    binned: dict[int, list[int]] = {}
+    for value, counts in values.items():
+        into = binned.setdefault(math.floor(value / width + 1e-6) - first, [0] * len(counts))
+        for series, count in enumerate(counts):
+            into[series] += count
+    axis_y = (0.0, float(max(1, *map(sum, binned.values()))))
+    step = min((WIDTH - LEFT - RIGHT) / bins, 44.0)
+    drawn = []
+    for number, counts in sorted(binned.items()):
+        base = 0
+        pieces = []
+        for series, count in enumerate(counts):
+            if count:
+                top, bottom = _y(base + count, axis_y), _y(base, axis_y)
+                pieces.append(
+                    _rect(LEFT + number * step + step * 0.08, top, step * 0.84, bottom - top, f"s{series}")
+                )
+                base += count
+        low = (first + number) * width
+        title = f"{low:.4g} to {low + width:.4g} {unit}: {base:,} {what}"
+        drawn.append(element("g", None, element("title", None, title), pieces))
+    start, end = first * width, (first + bins) * width
+    apart = nice_ticks(end - start, 4)[1]
+    marks = [
+        number * apart
+        for number in range(math.ceil(start / apart - 1e-6), math.floor(end / apart + 1e-6) + 1)
+    ]
+    ticks_x = [(LEFT + (mark - start) / width * step, f"{mark:.4g}") for mark in marks]
+    if bins < 3:
+        alike = f"{lowest:.4g}" == f"{highest:.4g}"
+        ticks_x = [(LEFT + bins * step / 2, f"{lowest:.4g}" if alike else f"{lowest:.4g} to {highest:.4g}")]
+    return _svg(f"histogram of {unit}", _grid_y(axis_y), drawn, _ticks_x(ticks_x), _name_x(unit))
+
+
+def densities(
+    series: Sequence[tuple[str, Sequence[float], Sequence[int]]],
+    window: Axis | None,
+    ends: Axis,
+    *,
+    unit: str,
+    step: float,
+    origin: float,
+) -> Markup:
+    """How values are spread, one curve per series, each to a height of its own; spikes are cut off.
+
+    Args:
+        series: (class of its colour, values, how often each occurs).
+        window: drawn as a band with its two ends.
+        ends: of the axis; what lies beyond is not drawn.
+        step: between neighbouring values that begin at `origin`, so that every bin holds equally many of them; 0
+            where values are fractional.
+    """
+    low, high = ends
+    width = (high - low) / 120
+    if step:
+        low = origin + (math.floor((low - origin) / step) - 0.5) * step
+        width = step * max(1, math.ceil(width / step))
+    bins = max(1, math.ceil((high - low) / width))
+    axis_x = (low, low + bins * width)
+    floor = HEIGHT - BOTTOM
+    drawn = []
+    if window:
+        left, right = (min(max(_x(value, axis_x), LEFT), WIDTH - RIGHT) for value in window)
+        drawn.append(_rect(left, TOP, max(1.0, right - left), floor - TOP, "band"))
+    for kind, values, counts in series:
+        heights = [0] * bins
+        for value, count in zip(values, counts, strict=True):
+            at = math.floor((value - low) / width)
+            if 0 <= at < bins:
+                heights[at] += count
+        inner = sorted(count for count in heights[1:-1] if count)
+        usual = inner[int(0.97 * (len(inner) - 1))] if inner else max(heights)
+        top = max(1.0, min(1.06 * max(heights), 1.6 * usual))
+        points = [
+            f"{_x(low + (at + 0.5) * width, axis_x):.1f} {max(TOP, _y(count, (0.0, top))):.1f}"
+            for at, count in enumerate(heights)
+        ]
+        path = f"M{LEFT} {floor}L{'L'.join(points)}L{WIDTH - RIGHT} {floor}Z"
+        drawn.append(element("path", {"class": f"curve {kind}", "d": path}))
+    for at, value in enumerate(window or ()):
+        x = min(max(_x(value, axis_x), LEFT), WIDTH - RIGHT)
+        drawn.append(element("path", {"class": "marker", "d": f"M{x:.1f} {TOP - 2}V{floor}"}))
+        anchor, shift = (("end", -4), ("start", 4))[at]
+        if x - LEFT < 60:
+            anchor, shift = "start", 4
+        if WIDTH - RIGHT - x < 60:
+            anchor, shift = "end", -4
+        drawn.append(_label(x + shift, TOP - 4, f"{value:g}", anchor, "strong"))
+    apart = nice_ticks(axis_x[1] - axis_x[0], 5)[1]
+    first = math.ceil(axis_x[0] / apart)
+    ticks = [
+        (_x(number * apart, axis_x), f"{number * apart:,.4g}")
+        for number in range(first, math.floor(axis_x[1] / apart) + 1)
+    ]
+    return _svg(
+        "values", [_line(LEFT, floor, WIDTH - RIGHT, floor, "axis")], drawn, _ticks_x(ticks), _name_x(unit)
+    )
+
+
 def ratios(counts: Mapping[float, Sequence[int]]) -> Markup:
     """How many images (stacked by series) have each width / height, on a logarithmic axis."""
     if not counts:
@@ -216,21 +324,43 @@ def curves(
     )
 
 
-def tiling(shape: tuple[int, int], parts: tuple[int, int]) -> Markup:
-    """A small picture of (height, width) that is cut into (rows, columns)."""
+def tiling(shape: tuple[int, ...], parts: tuple[int, ...]) -> Markup:
+    """A small picture of (height, width) that is cut into (rows, columns); cuts in depth are sheets behind it."""
+    *depth_parts, rows, columns = parts
+    shape, parts = shape[-2:], (rows, columns)
+    sheets = math.prod(depth_parts)
     scale = 44 / max(shape)
     height, width = max(6.0, shape[0] * scale), max(6.0, shape[1] * scale)
     lines = [f"M0.75 {0.75 + height * row / parts[0]:.1f}h{width:.1f}" for row in range(1, parts[0])] + [
         f"M{0.75 + width * column / parts[1]:.1f} 0.75v{height:.1f}" for column in range(1, parts[1])
     ]
+    gap = min(4.0, 16 / max(1, sheets - 1))
+    room = gap * (sheets - 1)
     box = {
         "class": "tiling",
-        "width": f"{width + 1.5:.1f}",
-        "height": f"{height + 1.5:.1f}",
+        "width": f"{width + room + 1.5:.1f}",
+        "height": f"{height + room + 1.5:.1f}",
         "aria-hidden": "true",
     }
-    frame = {"x": 0.75, "y": 0.75, "width": f"{width:.1f}", "height": f"{height:.1f}", "rx": 2}
-    return element("svg", box, element("rect", frame), element("path", {"d": "".join(lines)}))
+    frames = [
+        element(
+            "rect",
+            {
+                "x": f"{0.75 + gap * sheet:.2f}",
+                "y": f"{0.75 + room - gap * sheet:.2f}",
+                "width": f"{width:.1f}",
+                "height": f"{height:.1f}",
+                "rx": 2,
+            },
+        )
+        for sheet in reversed(range(sheets))
+    ]
+    return element(
+        "svg",
+        box,
+        frames,
+        element("path", {"d": "".join(lines), "transform": f"translate(0 {room:.2f})" if room else None}),
+    )
 
 
 def _x(value: float, axis: Axis) -> float:

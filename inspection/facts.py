@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from halofeed.inspection.records import IMAGE_KEY
+from halofeed.inspection.segmentation import is_volumetric
 from halofeed.prep.resize import keep_aspect_sizes
 from halofeed.prep.statistics import merge_statistics
 from halofeed.schemas.fields import Field
@@ -72,41 +73,51 @@ class Facts:
         """Whether records have boxes."""
         return self.manifest.task == "detection"
 
+    @property
+    def is_segmentation(self) -> bool:
+        """Whether records have a label map."""
+        return self.manifest.task == "segmentation"
+
+    @property
+    def is_volume(self) -> bool:
+        """Whether records are volumes."""
+        return is_volumetric(self.manifest)
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """(height, width) of a record's image, or (depth, height, width)."""
+        return self.image.shape[:-1]
+
+    @property
+    def noun(self) -> tuple[str, str]:
+        """What one record shows, and several."""
+        if self.total.get("tiles"):
+            return "tile", "tiles"
+        return ("scan", "scans") if self.is_volume else ("picture", "pictures")
+
     def per_split(self, key: str) -> dict[str, list[int]]:
         """A counter of the statistics as [split] lists by its keys, in the splits' order."""
         counters = [self.manifest.splits[name].statistics.get(key, {}) for name in self.splits]
         return {name: [int(counter.get(name, 0)) for counter in counters] for name in self.total.get(key, {})}
 
     def label_counts(self) -> dict[int, list[int]]:
-        """Per label id its count in each split, zeros included; the most frequent first."""
+        """Per label id its count in each split, zeros included; the most frequent first.
+
+        Of segmentation these are the records that it occurs in, and the background is left out.
+        """
         counted = self.per_split("labels")
         every = {
             label: counted.get(str(label), [0] * len(self.splits))
             for label in {*self.manifest.labels, *map(int, counted)}
+            - ({0} if self.is_segmentation else set())
         }
         return dict(sorted(every.items(), key=lambda item: (-sum(item[1]), item[0])))
 
     def label_name(self, label: int) -> str:
         """The name of a label id."""
-        return self.manifest.labels.get(label, f"label {label}")
-
-
-def plural(count: int, one: str, many: str | None = None) -> str:
-    """A count and its noun.
-
-    >>> plural(1, "box", "boxes"), plural(1200, "record")
-    ('1 box', '1,200 records')
-    """
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def percent(share: float) -> str:
-    """A share for reading.
-
-    >>> percent(0), percent(0.0004), percent(0.278)
-    ('0 %', '< 0.1 %', '27.8 %')
-    """
-    return "0 %" if share <= 0 else "< 0.1 %" if share < 0.001 else f"{100 * share:.1f} %"
+        name = self.manifest.labels.get(label, f"label {label}")
+        # Where nothing names the classes of label maps, each is called by its value.
+        return f"class {name}" if self.is_segmentation and name == str(label) else name
 
 
 def source_sizes(facts: Facts) -> dict[tuple[int, int], int]:
@@ -158,3 +169,65 @@ def count_failures(facts: Facts) -> int:
 def split_reason(key: str) -> tuple[str, str]:
     stage, _, reason = key.partition(": ")
     return stage, reason
+
+
+def source_shapes(facts: Facts) -> dict[tuple[int, int, int], int]:
+    """Scans per shape (depth, height, width) of the source, in canonical axes."""
+    found = {}
+    for key, count in facts.total.get("source_shapes", {}).items():
+        depth, height, width = map(int, key.split("x"))
+        found[depth, height, width] = int(count)
+    return found
+
+
+def source_spacings(facts: Facts) -> dict[tuple[float, float, float], list[int]]:
+    """Scans of each split per spacing in mm (depth, height, width) of the source, in canonical axes."""
+    found = {}
+    for key, counts in facts.per_split("spacings_mm").items():
+        depth, height, width = map(float, key.split("x"))
+        found[depth, height, width] = counts
+    return found
+
+
+def volume_sizings(facts: Facts) -> list[tuple[str, tuple[int, ...], float, float | None]]:
+    """What padding and cropping cost: (name, static shape, share padded, share of the sources cut off or None).
+
+    The first is counted. The others are worked out from the sources' shapes, where scans keep their spacing and are
+    cropped or padded about their middle.
+    """
+    padding = facts.total.get("padding", {})
+    stored = padding.get("stored_pixels", 0)
+    shapes = source_shapes(facts)
+    recipe = facts.manifest.recipe
+    own = (
+        not recipe.get("spacing_mm")
+        and recipe.get("fit") == "crop-or-pad"
+        and not recipe.get("crop_foreground")
+    )
+    if not shapes or not own:
+        return [
+            ("as it is now", facts.size, padding.get("padded_pixels", 0) / stored if stored else 0.0, None)
+        ]
+    sides, counts = np.array(list(shapes)), np.array(list(shapes.values()))
+
+    def cost(static: tuple[int, ...]) -> tuple[float, float]:
+        kept = (np.minimum(sides, static).prod(axis=1) * counts).sum()
+        padded = 1 - kept / (counts.sum() * np.prod(static))
+        return float(padded), float(1 - kept / (sides.prod(axis=1) * counts).sum())
+
+    each = np.repeat(sides, np.minimum(counts, 1000), axis=0)
+    choices: list[tuple[str, tuple[int, ...], float, float | None]] = [
+        (
+            "as it is now",
+            facts.size,
+            padding.get("padded_pixels", 0) / stored if stored else 0.0,
+            cost(facts.size)[1],
+        )
+    ]
+    for name, shape in (
+        ("the largest of each side: nothing is cut off", tuple(sides.max(axis=0).tolist())),
+        ("the median of each side", tuple(int(side) for side in np.median(each, axis=0))),
+    ):
+        if shape not in [known for _, known, _, _ in choices]:
+            choices.append((name, shape, *cost(shape)))
+    return choices

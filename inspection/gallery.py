@@ -38,15 +38,24 @@ def samples(facts: Facts, shown: Sequence[Sample], source: str, sources_found: b
         if facts.is_detection
         else "Left, the source as its file stores it; right, what a training step gets."
     )
+    if facts.is_segmentation:
+        lead += " Over the stored picture lie the classes of its label."
     if any(sample.stored.content != (1.0, 1.0) for sample in shown):
         lead += " Hatched is padding."
     return section(
         "samples",
         "Samples",
+        mask_switch() if facts.is_segmentation else None,
         notice,
         element("div", "gallery", cards) if cards else element("p", "note", "No record is shown."),
         lead=lead if sources_found and shown else None,
     )
+
+
+def mask_switch() -> Markup:
+    """A box that hides the classes, so that what lies under them is seen."""
+    box = element("input", {"type": "checkbox", "id": "masks", "checked": "checked"})
+    return element("label", "switch", box, " show the classes over the pictures")
 
 
 def _sample(facts: Facts, sample: Sample, ranks: Mapping[int, int]) -> Markup:
@@ -64,6 +73,9 @@ def _sample(facts: Facts, sample: Sample, ranks: Mapping[int, int]) -> Markup:
         chips.append(element("span", "chip plain", f"and {len(counted) - _MOST_CHIPS} more"))
     if facts.is_detection and not counted:
         chips.append(element("span", "chip plain", "no boxes"))
+    if facts.is_segmentation and not counted:
+        none = "nothing but background" if sample.candidate.labelled else "no label: for prediction"
+        chips.append(element("span", "chip plain", none))
     stored = sample.stored
     unpadded = [round(side * share) for side, share in zip(stored.size, stored.content, strict=True)]
     inside = f", picture {_size(unpadded)}" if tuple(unpadded) != stored.size else ""
@@ -149,6 +161,9 @@ def _picture(
         down, across = (f"{100 * share:.2f}%" for share in picture.content)
         corner = f"polygon({across} 0,100% 0,100% 100%,0 100%,0 {down},{across} {down})"
         padding = element("span", {"class": "padding", "style": f"clip-path:{corner}"})
+    mask = (
+        element("img", {"class": "mask", "src": picture.mask, "alt": "its classes"}) if picture.mask else None
+    )
     overlay = element(
         "svg",
         {"viewBox": f"0 0 {width} {height}", "preserveAspectRatio": "none", "aria-hidden": "true"},
@@ -159,7 +174,13 @@ def _picture(
     small = " tiny" if max(picture.size) <= 64 else ""
     ratio = width / height
     frame = element(
-        "div", {"class": f"picture{small}", "style": f"--ratio:{ratio:.5f}"}, image, padding, overlay, names
+        "div",
+        {"class": f"picture{small}", "style": f"--ratio:{ratio:.5f}"},
+        image,
+        mask,
+        padding,
+        overlay,
+        names,
     )
     return element("figure", share, frame, element("figcaption", None, caption))
 

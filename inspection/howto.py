@@ -6,10 +6,12 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from halofeed.inspection.facts import CORES, Facts, plural
+from halofeed.inspection.facts import CORES, Facts
 from halofeed.inspection.layout import card, section
+from halofeed.inspection.lines import plural
 from halofeed.inspection.markup import Markup, element, join, table
-from halofeed.prep.recipe import Recipe, flag
+from halofeed.prep.option import flag
+from halofeed.prep.recipe import Recipe
 from halofeed.schemas.partition import splits_that_divide
 
 
@@ -75,14 +77,20 @@ def usage(facts: Facts) -> Markup:
     split = filled[0] if filled else "train"
     records = facts.manifest.splits[split].records if split in facts.manifest.splits else 0
     batch = next((size for size in (64, 32, 16, 8, 4, 2) if size * 4 <= records), 1)
-    height, width, channels = facts.image.shape
-    found = splits_that_divide((1, height, width, channels), CORES, axes=(1, 2))
+    shape = facts.image.shape
+    found = splits_that_divide((1, *shape), CORES, axes=range(1, len(shape)))
     cores = next((count for count in (4, 2, 8, 16) if found[count]), 1)
-    by_rows = (1, cores, 1, 1)
-    dims = by_rows if by_rows in found.get(cores, []) else next(iter(found.get(cores, [])), (1, 1, 1, 1))
+    whole = (1,) * (len(shape) + 1)
+    by_rows = (*whole[: len(shape) - 2], cores, 1, 1)
+    every = found.get(cores, [])
+    dims = by_rows if by_rows in every and not facts.is_volume else next(iter(every), whole)
     parts = ",".join(map(str, dims))
-    picture = f"{facts.image.dtype} [{batch}, {height}, {width}, {channels}]"
+    if facts.is_segmentation:
+        parts += f";label={','.join(map(str, dims[:-1]))}"
+    picture = f"{facts.image.dtype} {[batch, *shape]}"
     others = '"boxes", "classes", "num_boxes"' if facts.is_detection else '"label"'
+    if facts.is_segmentation:
+        others = f'"label": {[batch, *shape[:-1]]}, "labelled"'
     path = shlex.quote(facts.path)
     load = (
         "from halofeed.loader import Loader\n\n"
@@ -104,11 +112,12 @@ def usage(facts: Facts) -> Markup:
         "    ...                        # global jax.Arrays, each core holds its own part"
     )
     blocks = [card("Load batches", element("pre", None, element("code", None, load)))]
-    blocks.append(card("Train", element("pre", None, element("code", None, train))))
+    if not facts.is_segmentation:
+        blocks.append(card("Train", element("pre", None, element("code", None, train))))
     if cores > 1:
         blocks.append(
             card(
-                f"Onto a mesh, each image over {cores} cores",
+                f"Onto a mesh, each {'volume' if facts.is_volume else 'image'} over {cores} cores",
                 element("pre", None, element("code", None, mesh)),
             )
         )

@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from halofeed.inspection.inspect_segmentation import class_lines, finding_lines, record_lines, scan_lines
+from halofeed.inspection.lines import human_bytes, plural, table
 from halofeed.inspection.records import IMAGE_KEY, bytes_of, integer_of, item_bytes, text_of
+from halofeed.inspection.segmentation import is_volumetric, label_field
 from halofeed.prep.statistics import ROW_STEP
 from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.schemas.fields import Field
@@ -48,7 +51,7 @@ def read_manifest(path: str | Path) -> Manifest:
 
 
 def describe(path: str | Path) -> str:
-    """What is in a data set: fields, splits, shards, labels, boxes, rejects, padding and recipe.
+    """What is in a data set: fields, splits, shards, labels, boxes or scans, rejects, padding and recipe.
 
     Only the manifest is read, so this is quick for any size.
     """
@@ -61,22 +64,26 @@ def describe(path: str | Path) -> str:
         f"in {path}",
         *_section(
             "Fields",
-            _table(
+            table(
                 ("name", "dtype", "shape", "axes", "encoding", "stored as"), map(_field_row, manifest.fields)
             ),
         ),
         "  (*) loaded on request: include=[...]",
         *_section(
             "Splits",
-            _table(
-                ("split", "records", "shards", "bytes", "per shard"), _split_rows(splits), right=(1, 2, 3)
-            ),
+            table(("split", "records", "shards", "bytes", "per shard"), _split_rows(splits), right=(1, 2, 3)),
         ),
-        *_section("Labels", _label_lines(manifest)),
+        *_section(
+            "Labels", _label_lines(manifest) if label_field(manifest) is None else class_lines(manifest)
+        ),
     ]
+    if is_volumetric(manifest):
+        lines += _section("Scans", scan_lines(manifest))
+        lines += _section("Findings and corrections", finding_lines(manifest))
     if any(split.statistics.get("boxes_per_image") for split in splits.values()):
         lines += _section("Boxes", _box_lines(splits))
-    lines += _section("Pixels", _pixel_lines(splits))
+    volumes = is_volumetric(manifest)
+    lines += _section("Voxels" if volumes else "Pixels", _pixel_lines(splits, volumes=volumes))
     lines += _section("Rejected", _reject_lines(manifest))
     lines += _section("Recipe", [f"{name}: {_json(value)}" for name, value in manifest.recipe.items()])
     lines += _section("Source", [f"{name}: {_json(value)}" for name, value in manifest.inputs.items()])
@@ -88,7 +95,7 @@ def describe(path: str | Path) -> str:
 
 
 def describe_record(path: str | Path, record: str) -> str:
-    """One record: where it lies, where it came from, its features and its boxes.
+    """One record: where it lies, where it came from, its features, and its boxes or its classes and its geometry.
 
     Args:
         path: the data set's folder.
@@ -112,10 +119,11 @@ def describe_record(path: str | Path, record: str) -> str:
     label = integer_of(features, "image/class/label")
     if label is not None:
         lines.append(f"  label   {label} {manifest.labels.get(label, '(not in the label map)')}")
+    lines += record_lines(features, manifest)
     if "image/object/class/label" in features:
         lines += _section("Boxes, in pixels of the stored image", _boxes_table(features, manifest))
     rows = [(key, *_shortened(value)) for key, value in sorted(features.items())]
-    lines += _section("Features", _table(("key", "dtype", "length", "values"), rows, right=(2,)))
+    lines += _section("Features", table(("key", "dtype", "length", "values"), rows, right=(2,)))
     return printable("\n".join(lines))
 
 
@@ -141,20 +149,6 @@ def find_record(manifest: Manifest, record: str) -> tuple[Shard, int]:
             return shard, number
         number -= shard.records
     raise AssertionError("the split's records are the sum of its shards'")
-
-
-def human_bytes(count: int) -> str:
-    """A size that can be read.
-
-    >>> human_bytes(999), human_bytes(123_456), human_bytes(5_000_000_000)
-    ('999 B', '123 kB', '5.00 GB')
-    """
-    size, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
-        if size < 999.5 or unit == "PB":
-            break
-        size /= 1000
-    return f"{count} B" if unit == "B" else f"{size:.3g} {unit}" if size >= 100 else f"{size:#.3g} {unit}"
 
 
 def printable(text: str) -> str:
@@ -192,18 +186,6 @@ def _read_record(folder: Path, shard: Shard, number: int) -> tuple[int, Decoded]
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
     return ["", title, *(f"  {line}" for line in (lines or ["none"]))]
-
-
-def _table(head: Sequence[str], rows: Any, right: Sequence[int] = ()) -> list[str]:
-    texts = [tuple(map(str, row)) for row in (head, *rows)]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if number in right else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in texts
-    ]
 
 
 def _json(value: Any) -> str:
@@ -251,9 +233,7 @@ def _label_lines(manifest: Manifest) -> list[str]:
         for label, total in sorted(totals.items(), key=lambda item: (-item[1], item[0]))
     ]
     unit = "boxes" if manifest.task == "detection" else "images"
-    shown = _table(
-        ("id", "name", *splits, unit), rows[:_LONGEST_TABLE], right=(0, *range(2, 2 + len(splits)))
-    )
+    shown = table(("id", "name", *splits, unit), rows[:_LONGEST_TABLE], right=(0, *range(2, 2 + len(splits))))
     left = rows[_LONGEST_TABLE:]
     return [*shown, f"and {len(left):,} more"] if left else shown
 
@@ -267,29 +247,32 @@ def _box_lines(splits: Mapping[str, Split]) -> list[str]:
         total, pictures = sum(boxes * count for boxes, count in per_image.items()), sum(per_image.values())
         if not pictures:
             continue
-        empty = _count(per_image.get(0, 0), "image")
+        empty = plural(per_image.get(0, 0), "image")
         lines.append(
-            f"{name}: {_count(total, 'box', 'boxes')} in {_count(pictures, 'image')}, {min(per_image)} to "
+            f"{name}: {plural(total, 'box', 'boxes')} in {plural(pictures, 'image')}, {min(per_image)} to "
             f"{max(per_image)} per image, {total / pictures:.1f} on average, {empty} without"
         )
         cut = split.statistics.get("cut", {})
         if cut.get("images"):
-            boxes, images = _count(cut["boxes"], "box", "boxes"), _count(cut["images"], "image")
+            boxes, images = plural(cut["boxes"], "box", "boxes"), plural(cut["images"], "image")
             lines.append(f"  beyond max_boxes, and cut by the loader: {boxes} in {images}")
         lines += [f"  {what}: {count:,}" for what, count in split.statistics.get("boxes", {}).items()]
     return lines
 
 
-def _pixel_lines(splits: Mapping[str, Split]) -> list[str]:
+def _pixel_lines(splits: Mapping[str, Split], *, volumes: bool) -> list[str]:
+    def largest(split: Split) -> str:
+        height, width = split.statistics.get("largest", (0, 0))
+        return "" if volumes else f"; largest {height} x {width}"
+
     lines = []
     for name, split in splits.items():
         padding = split.statistics.get("padding", {})
         stored, padded = padding.get("stored_pixels", 0), padding.get("padded_pixels", 0)
         if not stored:
             continue
-        height, width = split.statistics.get("largest", (0, 0))
         lines.append(
-            f"{name}: {stored:,} stored, {100 * padded / stored:.1f} % of them padding; largest {height} x {width}"
+            f"{name}: {stored:,} stored, {100 * padded / stored:.1f} % of them padding" + largest(split)
         )
         pixels = split.statistics.get("pixels", {})
         if pixels.get("sum"):
@@ -305,10 +288,6 @@ def _pixel_lines(splits: Mapping[str, Split]) -> list[str]:
     return lines
 
 
-def _count(count: int, one: str, many: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
 def _joined(values: Sequence[float]) -> str:
     return " ".join(f"{value:.2f}" for value in values)
 
@@ -322,7 +301,7 @@ def _reject_lines(manifest: Manifest) -> list[str]:
 def _image_lines(features: Decoded, manifest: Manifest) -> list[str]:
     image = next((field for field in manifest.fields if IMAGE_KEY in field.keys), None)
     data = bytes_of(features, IMAGE_KEY)
-    if image is None or data is None:
+    if image is None or data is None or "depth" in image.axes:
         return []
     sizes = [
         " x ".join(str(integer_of(features, f"image/{prefix}{side}")) for side in ("height", "width"))
@@ -363,7 +342,7 @@ def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
         )
         for number, label in enumerate(labels)
     ]
-    return _table(
+    return table(
         ("", "label", "ymin", "xmin", "ymax", "xmax", "area", "flags"), rows, right=(0, 2, 3, 4, 5, 6)
     )
 

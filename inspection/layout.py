@@ -20,6 +20,12 @@ def colour_of(rank: int) -> str:
     return f"--k:{colour};--on:{'#1a1a1a' if colour in _DARK_INK else '#fff'}"
 
 
+def rgb_of(rank: int) -> tuple[int, int, int]:
+    """The same colour in numbers, for pictures."""
+    red, green, blue = bytes.fromhex(_CLASS_COLOURS[rank % len(_CLASS_COLOURS)][1:])
+    return red, green, blue
+
+
 def section(name: str, title: str, *children: Any, lead: str | Markup | None = None) -> Markup:
     """One section of the page with its heading and a sentence under it."""
     opening = element("p", "lead", lead) if lead else None

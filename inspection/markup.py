@@ -16,7 +16,7 @@ class Markup(str):
 
 
 Child: TypeAlias = "str | int | Iterable[str | int | None] | None"
-_VOID = frozenset({"img", "meta", "br", "link"})
+_VOID = frozenset({"img", "meta", "br", "link", "input"})
 
 
 def text(value: object) -> Markup:

@@ -53,6 +53,12 @@ def text_of(features: Decoded, key: str) -> str | None:
     return None if value is None else str(value, "utf-8", "surrogateescape")
 
 
+def key_of(features: Decoded) -> str | None:
+    """What a record's id is made of: the source's key, and of a scan's further tiles their number too."""
+    key, tile = text_of(features, "image/key/source"), integer_of(features, "image/tile")
+    return f"{key}#{tile}" if key is not None and tile else key
+
+
 def decode_stored(data: memoryview) -> NDArray[Any] | None:
     """The pixels [height, width, channel] of a stored JPEG or PNG, channels in OpenCV's order; None if it is none."""
     if not len(data):
@@ -118,8 +124,9 @@ def _compressed(value: Any, field: Field, features: Decoded) -> Iterator[str]:
     if pixels.shape[:2] != size:
         stated = f"image/height and image/width say {size[0]} x {size[1]}"
         yield f"decodes to {pixels.shape[0]} x {pixels.shape[1]}, {stated}"
-    if pixels.shape[2] != field.shape[-1] or str(pixels.dtype) != field.dtype:
-        yield f"expected {field.shape[-1]} channels of {field.dtype}, got {pixels.shape[2]} of {pixels.dtype}"
+    channels = field.shape[-1] if "channel" in field.axes else 1
+    if pixels.shape[2] != channels or str(pixels.dtype) != field.dtype:
+        yield f"expected {channels} channels of {field.dtype}, got {pixels.shape[2]} of {pixels.dtype}"
     if any(side > most for side, most in zip(pixels.shape[:2], field.shape[:2], strict=True)):
         yield f"{pixels.shape[0]} x {pixels.shape[1]} is larger than the manifest's largest, {list(field.shape[:2])}"
 
@@ -199,6 +206,8 @@ def _image_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
         digest := hashlib.sha256(data).hexdigest()
     ) != stored:
         yield f"image/key/sha256: image/encoded has {digest}, the record says {stored!r:.80}"
+    if "depth" in image.axes:
+        return  # a volume's sizes are checked with its geometry
     height, width, unpadded_height, unpadded_width = (integer_of(features, key) for key in _SIZES)
     if height is None or width is None:
         yield "image/height, image/width: expected one integer each"
@@ -260,12 +269,15 @@ def _identity_problems(features: Decoded) -> Iterator[str]:
         return
     if not re.fullmatch("0|[1-9][0-9]{0,18}", stored):
         yield f"image/source_id: expected a decimal number, got {stored!r:.80}"
-    elif int(stored) != example_id(key):
-        yield f"image/source_id: {stored}, but image/key/source {key!r:.80} gives {example_id(key)}"
+    elif int(stored) != (expected := example_id(key_of(features) or key)):
+        yield f"image/source_id: {stored}, but image/key/source {key!r:.80} gives {expected}"
 
 
 def count_of(features: Decoded) -> Mapping[str, Any]:
-    """What the statistics count of a record: labels, boxes (None where it has no lists of them) and pixels."""
+    """What the statistics count of a record: labels, boxes (None where it has no lists of them) and pixels.
+
+    Those of segmentation are counted by `halofeed.inspection.segmentation`.
+    """
     sizes = [integer_of(features, key) or 0 for key in _SIZES]
     objects = features.get("image/object/class/label")
     labels = features.get("image/class/label") if objects is None else objects

@@ -9,10 +9,12 @@ import os
 from importlib.resources import files
 from pathlib import Path
 
-from halofeed.inspection import gallery, howto, sections
+from halofeed.inspection import gallery, howto, scan_gallery, sections, volume_sections
+from halofeed.inspection.display import display_of
 from halofeed.inspection.facts import Facts
 from halofeed.inspection.inspect import read_manifest
 from halofeed.inspection.markup import Markup, element, join
+from halofeed.inspection.planes import load_scan
 from halofeed.inspection.samples import choose, find_candidates, load_sample, open_sources
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.layout import REJECTED, local_folder
@@ -34,7 +36,7 @@ def write_report(
     Args:
         path: the version's folder.
         output: the file to write; default: <version>-report.html beside that folder.
-        source: where the source pictures are now; default: where they were.
+        source: where the source pictures are now; default: where they were. Volumes are shown as stored, without.
         samples: how many records to show.
 
     Returns:
@@ -86,18 +88,30 @@ def _page(facts: Facts, folder: Path, source: str | None, samples: int) -> str:
     )
     side = round(_LARGEST_THUMBNAIL * math.sqrt(min(1.0, _FULL_SIZE_SAMPLES / max(1, len(chosen)))))
     side = max(_SMALLEST_THUMBNAIL, side)
-    shown = [load_sample(folder, manifest, one, sources, side) for one in chosen]
-    parts = [
-        sections.conversion(facts),
-        gallery.samples(facts, shown, root, sources is not None),
-        sections.labels(facts),
-        sections.boxes(facts),
-        sections.sizes(facts),
-        sections.pixels(facts),
-        sections.partitions(facts),
-        howto.recipe(facts),
-        howto.usage(facts),
-    ]
+    ranks = {label: rank for rank, label in enumerate(facts.label_counts())}
+    parts: list[Markup | None]
+    if facts.is_volume:
+        display = display_of(manifest, facts.total)
+        scans = [load_scan(folder, manifest, one, display, ranks, side) for one in chosen]
+        parts = [
+            sections.conversion(facts),
+            scan_gallery.scans(facts, scans, display),
+            sections.labels(facts),
+            volume_sections.findings(facts),
+            volume_sections.grids(facts),
+            volume_sections.intensities(facts, display),
+        ]
+    else:
+        shown = [load_sample(folder, manifest, one, sources, side, ranks) for one in chosen]
+        parts = [
+            sections.conversion(facts),
+            gallery.samples(facts, shown, root, sources is not None),
+            sections.labels(facts),
+            sections.boxes(facts),
+            sections.sizes(facts),
+            sections.pixels(facts),
+        ]
+    parts += [sections.partitions(facts), howto.recipe(facts), howto.usage(facts)]
     style = Markup((files("halofeed.inspection") / "report.css").read_text("utf-8"))
     title = f"{manifest.name} {manifest.version} – halofeed report"
     head = element(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import math
 import mmap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.inspection.overlay import overlay
 from halofeed.inspection.records import IMAGE_KEY, bytes_of, decode_stored, integer_of, text_of
+from halofeed.inspection.segmentation import count_classes, extent_of, label_map, triple_of
 from halofeed.prep.encode import encode_jpeg, encode_png
 from halofeed.prep.readers import DecodedImage, ReadOptions, read_image
 from halofeed.prep.readers.pixels import apply_orientation, scale_depth
@@ -43,6 +46,10 @@ _CHOICE_KEYS = frozenset(
         "image/class/label",
         "image/object/class/label",
         "image/transform",
+        "image/labelled",
+        "image/depth",
+        "image/extent",
+        "image/spacing_mm",
         *(f"image/{grid}{side}" for grid in ("", "unpadded/", "source/") for side in _SIDES),
     }
 )
@@ -59,6 +66,8 @@ class Candidate:
         padding: share of the stored pixels that is padding.
         elongation: |log2(width / height)| of the source.
         orientation: the EXIF orientation between the annotations and the picture, 1 to 8.
+        labelled: False where segmentation's record has no label.
+        anisotropy: of a volume, its largest spacing over its smallest.
     """
 
     split: str
@@ -69,6 +78,8 @@ class Candidate:
     padding: float
     elongation: float
     orientation: int
+    labelled: bool = True
+    anisotropy: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +87,14 @@ class Picture:
     """A thumbnail as a data: URI, the size in pixels (height, width) that it stands for, and boxes on it.
 
     `boxes` is float64 [box, 4], ymin, xmin, ymax, xmax as shares of the sides; `content` the (height, width)
-    shares that are not padding.
+    shares that are not padding. `mask` is a picture of the classes to lay over it, if it has one.
     """
 
     uri: str
     size: tuple[int, int]
     boxes: NDArray[np.float64]
     content: tuple[float, float] = (1.0, 1.0)
+    mask: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +179,11 @@ def _awkward(candidates: Sequence[Candidate], detection: bool) -> Iterator[tuple
     longest = max(candidates, key=lambda item: item.elongation)
     if longest.elongation >= 1:
         yield longest, f"longest sides: {2**longest.elongation:.1f} to 1"
+    if unlabelled := next((item for item in candidates if not item.labelled), None):
+        yield unlabelled, "no label: for prediction"
+    flattest = max(candidates, key=lambda item: item.anisotropy)
+    if flattest.anisotropy >= 3:
+        yield flattest, f"thickest slices: {flattest.anisotropy:.1f} times the spacing within"
     if detection and (empty := next((item for item in candidates if not item.labels), None)):
         yield empty, "no boxes"
     seen = {1}
@@ -196,10 +213,12 @@ def load_sample(
     chosen: tuple[Candidate, str | None],
     sources: SourceFiles | None,
     side: int,
+    ranks: Mapping[int, int] | None = None,
 ) -> Sample:
     """Read one record whole, and its source picture.
 
     Args:
+        ranks: of segmentation's classes, which colour each has.
         side: the longer side of the thumbnails, in pixels.
 
     Raises:
@@ -207,18 +226,22 @@ def load_sample(
     """
     candidate, reason = chosen
     index = _index(folder, candidate.shard)
-    ((_, data),) = _records(folder, candidate.shard, [candidate.row], check=True)
-    features = decode_example(data)
+    features = read_candidate(folder, candidate)
     source = text_of(features, "image/filename") or ""
     boxes = np.array([features.get(key, []) for key in _CORNERS], np.float64).reshape(4, -1).T
     pixels = _stored_pixels(features, manifest)
     size = (pixels.shape[0], pixels.shape[1])
+    label = label_map(features, manifest) if candidate.labelled else None
+    labels = (
+        tuple(count for count in count_classes(label) if count) if label is not None else candidate.labels
+    )
     unpadded = [integer_of(features, f"image/unpadded/{name}") or size[at] for at, name in enumerate(_SIDES)]
     stored = Picture(
         uri=_thumbnail(pixels, side),
         size=size,
         boxes=boxes,
         content=(unpadded[0] / size[0], unpadded[1] / size[1]),
+        mask=None if label is None else overlay(label, ranks or {}, thumbnail_size(size, side)),
     )
     before, trouble = None, None
     notes: tuple[str, ...] = ()
@@ -230,7 +253,7 @@ def load_sample(
         except SourceError as error:
             trouble = f"the source picture cannot be shown: {error}"
     return Sample(
-        candidate=candidate,
+        candidate=dataclasses.replace(candidate, labels=labels),
         reason=reason,
         source=source,
         stored=stored,
@@ -238,6 +261,16 @@ def load_sample(
         trouble=trouble,
         notes=notes,
     )
+
+
+def read_candidate(folder: Path, candidate: Candidate) -> Decoded:
+    """The whole record, its checksum compared; large values stay in the mapped file.
+
+    Raises:
+        CorruptFileError: the record is not what was written.
+    """
+    ((_, data),) = _records(folder, candidate.shard, [candidate.row], check=True)
+    return decode_example(data)
 
 
 def _index(folder: Path, shard: Shard) -> ShardIndex:
@@ -281,15 +314,23 @@ def _candidate(features: Decoded, split: str, number: int, shard: Shard, row: in
     }
     objects = features.get("image/object/class/label")
     labels = features.get("image/class/label", []) if objects is None else objects
+    padding = 1 - math.prod(sizes["unpadded/"]) / math.prod(sizes[""])
+    elongation = abs(math.log2(sizes["source/"][1] / sizes["source/"][0]))
+    extent, spacing = extent_of(features), triple_of(features, "image/spacing_mm")
+    if extent is not None:
+        depth = integer_of(features, "image/depth") or 1
+        padding = 1 - math.prod((extent[1] - extent[0]).tolist()) / (depth * math.prod(sizes[""]))
     return Candidate(
         split=split,
         number=number,
         shard=shard,
         row=row,
         labels=tuple(int(label) for label in labels) if isinstance(labels, np.ndarray) else (),
-        padding=1 - math.prod(sizes["unpadded/"]) / math.prod(sizes[""]),
-        elongation=abs(math.log2(sizes["source/"][1] / sizes["source/"][0])),
+        padding=padding,
+        elongation=elongation,
         orientation=_orientation_of(features.get("image/transform")),
+        labelled=integer_of(features, "image/labelled") != 0,
+        anisotropy=1.0 if spacing is None else float(spacing.max() / spacing.min()),
     )
 
 
@@ -359,15 +400,25 @@ def _before(
 
 def _thumbnail(pixels: NDArray[Any], side: int) -> str:
     """Pixels [height, width, 1, 3 or 4] as a data: URI whose longer side is at most `side`."""
-    height, width, channels = pixels.shape
+    channels = pixels.shape[2]
     small = scale_depth(np.ascontiguousarray(pixels), "uint8")
-    scale = min(1.0, side / max(height, width))
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    if size != (width, height):
-        small = cv2.resize(small, size, interpolation=cv2.INTER_AREA).reshape(size[1], size[0], channels)
+    size = thumbnail_size((pixels.shape[0], pixels.shape[1]), side)
+    if size != pixels.shape[:2]:
+        small = cv2.resize(small, size[::-1], interpolation=cv2.INTER_AREA).reshape(*size, channels)
     if channels == 4:
         small = _over_checks(small)
-    if size[0] * size[1] <= _EXACT_PIXELS:
+    return picture_uri(small)
+
+
+def thumbnail_size(size: tuple[int, int], side: int) -> tuple[int, int]:
+    """The (height, width) of a thumbnail whose longer side is at most `side`."""
+    scale = min(1.0, side / max(size))
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
+def picture_uri(small: NDArray[np.uint8]) -> str:
+    """uint8 pixels [height, width, 1 or 3] as a data: URI."""
+    if small.shape[0] * small.shape[1] <= _EXACT_PIXELS:
         kind, data = "png", bytes(encode_png(small, 0))
     else:
         kind, data = "jpeg", bytes(encode_jpeg(small, _JPEG_QUALITY))

@@ -13,20 +13,20 @@ from halofeed.inspection.facts import (
     Facts,
     count_failures,
     padding_choices,
-    percent,
-    plural,
     source_sizes,
     split_reason,
 )
-from halofeed.inspection.inspect import human_bytes
 from halofeed.inspection.layout import card, colour_of, legend, section
+from halofeed.inspection.lines import human_bytes, percent, plural
 from halofeed.inspection.markup import Markup, element, join, table
+from halofeed.inspection.volume_sections import class_voxels, split_legend
 from halofeed.prep.statistics import ROW_STEP, mean_and_deviation
 from halofeed.schemas.layout import REJECTED
 from halofeed.schemas.partition import nearest, splits_that_divide
 
 _MOST_LABELS = 90
 _LAST_LABELS = 20
+_MOST_SPLITS = 8
 _CHANNELS = {1: ("grey",), 3: ("red", "green", "blue"), 4: ("red", "green", "blue", "alpha")}
 
 
@@ -34,22 +34,21 @@ def header(facts: Facts) -> Markup:
     """Title, the summary in a sentence, and the figures that people ask for first."""
     manifest, shape = facts.manifest, facts.image.shape
     boxes = sum(int(count) * images for count, images in facts.total.get("boxes_per_image", {}).items())
-    what = (
-        f"{plural(boxes, 'box', 'boxes')} in {plural(facts.records, 'picture')}"
-        if facts.is_detection
-        else plural(facts.records, "picture")
-    )
-    size = " × ".join(map(str, shape[:2]))
+    what = plural(facts.records, *facts.noun)
+    if facts.is_detection:
+        what = f"{plural(boxes, 'box', 'boxes')} in {what}"
+    size = " × ".join(map(str, facts.size))
+    classes = len(set(manifest.labels) - {0}) if facts.is_segmentation else len(manifest.labels)
     sentence = (
-        f"A {manifest.task} data set: {what} of {plural(len(manifest.labels), 'class', 'classes')}, "
+        f"A {manifest.task} data set: {what} of {plural(classes, 'class', 'classes')}, "
         f"in {plural(len(facts.splits), 'split')}, stored as {size} {facts.image.dtype} ({facts.image.encoding}) "
         f"in {human_bytes(facts.bytes)}."
     )
     tiles = [
         (f"{facts.records:,}", "records"),
         *([(f"{boxes:,}", "boxes")] if facts.is_detection else []),
-        (f"{len(manifest.labels):,}", "classes"),
-        (size, f"height × width, {plural(shape[-1], 'channel')}"),
+        (f"{classes:,}", "classes beside the background" if facts.is_segmentation else "classes"),
+        (size, f"{' × '.join(facts.image.axes[:-1])}, {plural(shape[-1], 'channel')}"),
         (human_bytes(facts.bytes), plural(sum(len(s.shards) for s in manifest.splits.values()), "shard")),
         (f"{count_failures(facts):,}", "rejected"),
     ]
@@ -131,22 +130,28 @@ def labels(facts: Facts) -> Markup:
     else:
         first, last = order, []
     kind = "bars" if len(first) <= 14 else "bars many"
-    unit = "boxes" if facts.is_detection else "pictures"
-    lead = f"{plural(len(present), 'class', 'classes')} with {unit}"
+    unit = "boxes" if facts.is_detection else facts.noun[1]
+    lead = (
+        f"{plural(len(present), 'class', 'classes')} {'occur in' if facts.is_segmentation else 'with'} {unit}"
+    )
     if len(present) > 1:
         most, least = order[0], order[-1]
+        verb = "in" if facts.is_segmentation else "has"
         lead += (
-            f": the most frequent, {facts.label_name(most)}, has {sum(counts[most]):,}; "
-            f"the rarest, {facts.label_name(least)}, {sum(counts[least]):,}"
+            f": the most frequent, {facts.label_name(most)}, {verb} {sum(counts[most]):,}; "
+            f"the rarest, {facts.label_name(least)}, {'in ' * facts.is_segmentation}{sum(counts[least]):,}"
         )
     missing = _missing_in_splits(facts, counts)
     return section(
         "labels",
         "Labels",
-        _split_legend(facts),
+        split_legend(facts),
         element(
             "div",
             "card",
+            element("h3", None, f"{facts.noun[1].capitalize()} that a class is in")
+            if facts.is_segmentation
+            else None,
             charts.bars([row(label) for label in first], kind),
             element("p", "gap", f"{plural(hidden, 'class', 'classes')} between them not shown")
             if last
@@ -154,7 +159,9 @@ def labels(facts: Facts) -> Markup:
             charts.bars([row(label) for label in last], kind) if last else None,
             element("p", "note", missing) if missing else None,
             element("p", "note", "Never seen: ", _listed(absent)) if absent else None,
+            None if present or absent else element("p", "note", "No class is named."),
         ),
+        class_voxels(facts, ranks) if facts.is_segmentation else None,
         lead=lead + ".",
     )
 
@@ -189,7 +196,7 @@ def boxes(facts: Facts) -> Markup | None:
     return section(
         "boxes",
         "Boxes",
-        _split_legend(facts),
+        split_legend(facts),
         element(
             "div",
             "columns",
@@ -242,7 +249,7 @@ def sizes(facts: Facts) -> Markup:
     return section(
         "sizes",
         "Sizes and padding",
-        _split_legend(facts),
+        split_legend(facts),
         element(
             "div",
             "columns three",
@@ -309,37 +316,40 @@ def pixels(facts: Facts) -> Markup:
 
 def partitions(facts: Facts) -> Markup:
     """Over how many cores one image can be split, and how."""
-    height, width, channels = facts.image.shape
-    found = splits_that_divide((1, height, width, channels), CORES, axes=(1, 2))
+    size = facts.size
+    found = splits_that_divide((1, *facts.image.shape), CORES, axes=range(1, len(size) + 1))
     rows = []
-    for cores, splits in found.items():
+    for cores, every in found.items():
+        splits = every[:_MOST_SPLITS]
         cells = [
             element(
                 "div",
                 "split",
-                charts.tiling((height, width), (dims[1], dims[2])),
+                charts.tiling(size, dims[1:-1]),
                 element(
                     "span",
                     None,
                     element("code", None, ",".join(map(str, dims))),
-                    element("small", None, f"{height // dims[1]} × {width // dims[2]} a core"),
+                    element("small", None, f"{_parts(size, dims[1:-1])} a core"),
                 ),
             )
             for dims in splits
         ]
         if not cells:
-            cure = " or ".join(str(size) for size in nearest(height, cores))
+            cure = " or ".join(map(str, nearest(size[-2], cores)))
             cells = [element("span", "none", f"none divides; a height of {cure} would")]
+        if len(every) > len(splits):
+            cells.append(element("span", "none", f"and {len(every) - len(splits)} more"))
         rows.append([element("b", None, str(cores)), element("div", "splits", cells)])
     return section(
         "partitions",
-        "Splitting an image over cores",
+        "Splitting a volume over cores" if facts.is_volume else "Splitting an image over cores",
         element(
             "div",
             "card",
-            table(("cores", "parts along batch, height, width, channel; the least halo first"), rows),
+            table(("cores", f"parts along batch, {', '.join(facts.image.axes)}; the least halo first"), rows),
         ),
-        lead=f"Every way to cut {height} × {width} so that each core of a replica gets the same shape.",
+        lead=f"How to cut {' × '.join(map(str, size))} so that each core of a replica gets the same shape.",
     )
 
 
@@ -382,10 +392,8 @@ def _reject_card(facts: Facts, title: str, *, selection: bool) -> Markup:
     )
 
 
-def _split_legend(facts: Facts) -> Markup | None:
-    if len(facts.splits) < 2:
-        return None
-    return legend((f"s{at}", name) for at, name in enumerate(facts.splits))
+def _parts(size: Sequence[int], dims: Sequence[int]) -> str:
+    return " × ".join(str(side // parts) for side, parts in zip(size, dims, strict=True))
 
 
 def _missing_in_splits(facts: Facts, counts: Mapping[int, Sequence[int]]) -> str | None:
@@ -394,8 +402,14 @@ def _missing_in_splits(facts: Facts, counts: Mapping[int, Sequence[int]]) -> str
         lacking = [
             facts.label_name(label) for label, values in counts.items() if sum(values) and not values[at]
         ]
-        if lacking and facts.manifest.splits[split].records:
+        statistics = facts.manifest.splits[split].statistics
+        seen = (
+            statistics.get("labelled", 0) if facts.is_segmentation else facts.manifest.splits[split].records
+        )
+        if lacking and seen:
             found.append(f"not in {split}: {_listed(lacking)}")
+        elif facts.is_segmentation and facts.manifest.splits[split].records and not seen:
+            found.append(f"no labels at all in {split}")
     joined = "; ".join(found)
     return joined[:1].upper() + joined[1:] + "." if joined else None
 

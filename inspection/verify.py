@@ -12,17 +12,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.records import block_problems, bytes_of, count_of, record_problems, text_of
+from halofeed.inspection.counted import Counts, VoxelCounts
+from halofeed.inspection.records import (
+    block_problems,
+    bytes_of,
+    count_of,
+    integer_of,
+    record_problems,
+    text_of,
+)
+from halofeed.inspection.segmentation import (
+    count_classes,
+    label_field,
+    label_map,
+    segmentation_problems,
+)
 from halofeed.prep.statistics import merge_statistics
 from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import CorruptFileError, HalofeedError, ManifestError, UsageError
-from halofeed.schemas.identity import shard_of
+from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.layout import MANIFEST, REJECTED, TEMPORARY_FOLDER, index_file, local_folder
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.tasks import TASKS
 from halofeed.schemas.tfds import DATASET_INFO, FEATURES, dataset_info_json, features_json
-from halofeed.schemas.tfexample import decode_example
+from halofeed.schemas.tfexample import Decoded, decode_example
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_record
 
 Progress = Callable[[int, int], None]
@@ -103,44 +117,6 @@ def verify(path: str | Path, progress: Progress | None = None) -> VerifyReport:
 
 
 @dataclass(kw_only=True)
-class _Counts:
-    """A shard's statistics as its records give them."""
-
-    records: int = 0
-    labels: Counter[str] = field(default_factory=Counter)
-    boxes_per_image: Counter[str] = field(default_factory=Counter)
-    stored_pixels: int = 0
-    pixels: int = 0
-    largest: tuple[int, int] = (0, 0)
-
-    def add(self, counted: Mapping[str, Any]) -> None:
-        self.records += 1
-        self.labels.update(map(str, counted["labels"]))
-        if counted["boxes"] is not None:
-            self.boxes_per_image[str(counted["boxes"])] += 1
-        self.stored_pixels += counted["stored_pixels"]
-        self.pixels += counted["pixels"]
-        height, width = counted["size"]
-        self.largest = (max(self.largest[0], height), max(self.largest[1], width))
-
-    def problems(self, statistics: Mapping[str, Any]) -> Iterator[str]:
-        """In what the stored statistics differ from the records."""
-        found = {
-            "records": self.records,
-            "labels": dict(self.labels),
-            "boxes_per_image": dict(self.boxes_per_image),
-            "padding": {
-                "stored_pixels": self.stored_pixels,
-                "padded_pixels": self.stored_pixels - self.pixels,
-            },
-            "largest": list(self.largest),
-        }
-        for name, value in found.items():
-            if statistics.get(name) != value:
-                yield f"statistics.{name}: the records give {value!r:.300}, stored is {statistics.get(name)!r:.300}"
-
-
-@dataclass(kw_only=True)
 class _Run:
     """One verification: where it stands, and what it found."""
 
@@ -153,6 +129,7 @@ class _Run:
     total: int = 0
     ids: list[tuple[str, NDArray[np.int64]]] = field(default_factory=list)
     rejected: list[Mapping[str, str]] = field(default_factory=list)
+    previous: tuple[int, int] = (-1, 0)
 
     def add(self, file: str, message: str, **place: int | None) -> None:
         self.problems.append(Problem(file=file, message=message, **place))
@@ -189,6 +166,8 @@ class _Run:
             return None
         self.same_text(MANIFEST, data, manifest.to_json())
         first = TASKS[manifest.task].first_label_id
+        if manifest.task == "segmentation" and 0 not in manifest.labels:
+            self.add(MANIFEST, "labels: expected 0, the background, among the classes of segmentation")
         for label in manifest.labels:
             if label < first:
                 self.add(MANIFEST, f"labels.{label}: labels of {manifest.task} begin at {first}")
@@ -276,7 +255,11 @@ class _Run:
             self.add(name, message, record=int(number))
         if expected[-1] != index.file_bytes:
             self.add(name, f"the last record ends at byte {expected[-1]}, the file at {index.file_bytes}")
-        for number in np.flatnonzero(index.ids[1:] <= index.ids[:-1]):
+        # The tiles of a scan lie together, in its place; `record` checks their order.
+        unordered = (
+            index.ids[1:] <= index.ids[:-1] if not index.statistics.get("tiles") else np.zeros(0, bool)
+        )
+        for number in np.flatnonzero(unordered):
             message = f"its id comes after {index.ids[number]}; expected ids in rising order"
             self.add(name, message, record=int(number) + 1, id=int(index.ids[number + 1]))
         raw_keys = {key for field in manifest.fields if field.encoding == "raw" for key in field.keys}
@@ -299,7 +282,9 @@ class _Run:
         if size != shard.bytes:
             self.add(shard.file, f"expected {shard.bytes:,} bytes as the manifest says, got {size:,}")
         view = np.memmap(path, np.uint8, "r").data if size else memoryview(b"")
-        counts = _Counts()
+        labels = label_field(manifest)
+        self.previous = (-1, 0)
+        counts = Counts() if labels is None else VoxelCounts(volumes="depth" in labels.axes)
         checksum = 0
         whole = True
         for record, (offset, stored) in enumerate(_records(view, shard.file, index)):
@@ -334,7 +319,7 @@ class _Run:
         data: memoryview,
         index: ShardIndex | None,
         manifest: Manifest,
-        counts: _Counts,
+        counts: Counts,
         shard: int,
         shard_count: int,
     ) -> bool:
@@ -345,8 +330,14 @@ class _Run:
         except CorruptFileError as error:
             self.add(file, str(error), record=record, offset=offset, id=identity)
             return False
-        counts.add(count_of(features))
         found = list(record_problems(features, manifest))
+        if isinstance(counts, VoxelCounts):
+            label = label_map(features, manifest)
+            voxels = None if label is None else count_classes(label)
+            counts.add_record(features, voxels or {})
+            found += segmentation_problems(features, manifest, voxels)
+        else:
+            counts.add(count_of(features))
         stored = text_of(features, "image/source_id") or ""
         if index is not None:
             if stored != str(identity):
@@ -362,10 +353,13 @@ class _Run:
                     found += [
                         f"{key}: {text}" for text in block_problems(value, index.raw_checksums[key][record])
                     ]
-        if stored.isdecimal() and len(stored) < 20 and shard_of(int(stored), shard_count) != shard:
-            found.append(
-                f"its id belongs into shard {shard_of(int(stored), shard_count)}, it lies in {shard}"
-            )
+        owner, tile = _owner(features, stored), integer_of(features, "image/tile") or 0
+        if owner is not None and shard_of(owner, shard_count) != shard:
+            found.append(f"its id belongs into shard {shard_of(owner, shard_count)}, it lies in {shard}")
+        if owner is not None and index is not None and index.statistics.get("tiles"):
+            if (owner, tile) <= self.previous:
+                found.append("expected scans by rising id, and the tiles of each together in order")
+            self.previous = (owner, tile)
         for message in found:
             self.add(file, message, record=record, offset=offset, id=identity)
         return True
@@ -444,6 +438,14 @@ def _records(
             return
         yield offset, data
         offset += HEADER_BYTES + len(data) + FOOTER_BYTES
+
+
+def _owner(features: Decoded, stored: str) -> int | None:
+    """The id that decides on a record's shard: its own, or of a scan's further tiles that of the first."""
+    key = text_of(features, "image/key/source")
+    if key is not None and integer_of(features, "image/tile"):
+        return example_id(key)
+    return int(stored) if stored.isdecimal() and len(stored) < 20 else None
 
 
 def _distance(whole: memoryview, part: memoryview) -> int:

@@ -13,6 +13,7 @@ import pytest
 from halofeed.inspection.inspect import describe, describe_record, find_record
 from halofeed.inspection.report import write_report
 from halofeed.inspection.verify import verify
+from halofeed.prep.statistics import ROW_STEP
 from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.manifest import Manifest
@@ -44,7 +45,7 @@ def test_the_description_names_fields_splits_labels_boxes_padding_rejects_and_re
         'resize: "fixed-shape"',
         "Written by halofeed 0.1.0",
         "cut by the loader: ",
-        "(per channel, of every 4th row, without padding)",
+        f"(per channel, of every {ROW_STEP}th row, without padding)",
     ):
         assert expected in text, text
     counts = [int(line.split()[-2]) for line in text.splitlines() if "bird" in line]

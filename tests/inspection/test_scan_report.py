@@ -1,0 +1,441 @@
+"""Does the report of a segmentation data set show scans as they lie in the patient, and say what is known of them?"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import html
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from halofeed.inspection import charts
+from halofeed.inspection.display import display_of
+from halofeed.inspection.facts import Facts, volume_sizings
+from halofeed.inspection.findings import MEANINGS
+from halofeed.inspection.inspect import read_manifest
+from halofeed.inspection.overlay import overlay
+from halofeed.inspection.planes import ScanSample, centre_of, load_scan
+from halofeed.inspection.samples import Candidate, choose, find_candidates
+from halofeed.prep.volume.intensity import Window
+from halofeed.prep.volume.scan import Finding
+from halofeed.schemas.manifest import Split
+from tests.inspection.test_report import browse, change, report, rows
+from tests.phantom import LABELLED
+from tests.volume_report_writer import RECIPE, draw_picture, draw_scan, write_segmentation
+
+WINDOW = Window(low=-160, high=240)
+TILT = Finding(name="gantry tilt", treatment="corrected", detail="16 degrees")
+OTHER = Finding(name="nobody knows this one", treatment="noted", detail="")
+VOLUME_SECTIONS = [
+    "conversion",
+    "samples",
+    "labels",
+    "findings",
+    "sizes",
+    "values",
+    "partitions",
+    "recipe",
+    "use",
+]
+PICTURE_SECTIONS = ["conversion", "samples", "labels", "sizes", "pixels", "partitions", "recipe", "use"]
+ROOT = Path(__file__).parents[2]
+
+
+def make(folder: Path, **more: Any) -> Path:
+    """Six scans in two splits: one without a label, one with an empty one, two with findings."""
+    drawing = {key: more.pop(key) for key in ("window", "store", "spacing_mm", "modality") if key in more}
+    records = [draw_scan(f"scan {number}.nii.gz", **drawing) for number in range(4)]
+    records[1] = dataclasses.replace(records[1], findings=(TILT,))
+    records[2] = dataclasses.replace(
+        records[2], findings=(TILT, OTHER), label=np.zeros(records[2].image.shape[:3], np.uint8)
+    )
+    records += [draw_scan(f"test {number}", "test", labelled=number == 0, **drawing) for number in range(2)]
+    return write_segmentation(folder / "scans" / "1.0.0", records, **more)
+
+
+def picture(uri: object) -> np.ndarray:
+    data = base64.b64decode(str(uri).partition(",")[2])
+    return np.asarray(Image.open(io.BytesIO(data)))
+
+
+def load_all(folder: Path, side: int = 240) -> list[ScanSample]:
+    manifest = read_manifest(folder)
+    facts = Facts.of("x", manifest, {})
+    display = display_of(manifest, facts.total)
+    ranks = {label: rank for rank, label in enumerate(facts.label_counts())}
+    return [
+        load_scan(folder, manifest, (one, None), display, ranks, side)
+        for one in find_candidates(folder, manifest)
+    ]
+
+
+def test_the_page_is_well_formed_loads_nothing_and_has_every_section_in_order(tmp_path: Path) -> None:
+    source, page = report(make(tmp_path))
+    assert [given["id"] for given in page.all("section")] == VOLUME_SECTIONS
+    assert not page.all("script") and not page.all("link")
+    loaded = [given[key] for _, given in page.elements for key in ("src", "href", "srcset") if key in given]
+    assert loaded and all(str(where).startswith("data:image/") for where in loaded)
+    assert not re.search(r"https?:|@import|url\(", source)
+    assert not re.search(r"\bnan\b|\binf\b|None\b(?!:)", page.words()), (
+        "None: only where it begins a sentence"
+    )
+    assert len(page.all("article")) == 6 and len(page.all("figure")) == 18
+    masks = [given for given in page.all("img") if given.get("class") == "mask"]
+    assert len(masks) == 12, "an empty label and none at all have nothing to lay over"
+    source, page = report(write_segmentation(tmp_path / "2d" / "1", [draw_picture("a")], encoding="png"))
+    assert [given["id"] for given in page.all("section")] == PICTURE_SECTIONS
+
+
+def test_every_fact_of_the_scans_is_said(tmp_path: Path) -> None:
+    refused = [
+        {
+            "source": "x",
+            "split": "train",
+            "stage": "decode",
+            "reason": "slices are missing",
+            "detail": "3 of 9",
+        }
+    ]
+    folder = make(tmp_path, rejected=refused)
+    source, page = report(folder)
+    assert "A segmentation data set: 6 scans of 5 classes" in page.words()
+    assert "1slices are missing decodex 3 of 9" in page.words("conversion")
+    samples = page.words("samples")
+    for expected in (
+        "the patient's right is on the left of the picture",
+        "true to millimetres",
+        "Black to white is -338 to 700 HU: the recipe has no window",
+        "no label: for prediction",
+        "nothing but background",
+        "spacing6 × 4 × 4 mm",
+        "padding19.9 %",
+        "source22 × 26 × 32every 6 × 4 × 4 mm",
+    ):
+        assert expected in samples, samples
+    assert samples.count("axial, depth") == samples.count("coronal, height") == 6
+    manifest = read_manifest(folder)
+    train, test = (manifest.splits[name].statistics for name in ("train", "test"))
+    marked = train["foreground_voxels"] + test["foreground_voxels"]
+    voxels = {row[0]: row[1:] for row in rows(source, "labels")}
+    for organ in LABELLED:
+        counted = train["label_voxels"][str(organ.label)] + test["label_voxels"][str(organ.label)]
+        share = f"{100 * counted / marked:.1f} %"
+        assert voxels[organ.name][:3] == [str(organ.label), "4", f"{counted:,}"]
+        assert voxels[organ.name][4] == share
+    words = page.words("labels")
+    assert "Never seen: never seen" in words and "background4" not in words
+    assert f"foreground {100 * marked / (5 * 24 * 28 * 34):.1f} %" in words
+    assert "1 scan of 6 has no label and is for prediction" in words
+    findings = page.words("findings")
+    assert f"2gantry tilt corrected{MEANINGS['gantry tilt']}train 2" in findings
+    assert "1nobody knows this one noted" in findings and "How many of 6 scans" in findings
+    sizes = page.words("sizes")
+    assert "most common spacing of the sources is 6 × 4 × 4 mm (6 scans)" in sizes
+    assert rows(source, "sizes") == [
+        ["as it is now", "24 × 28 × 34", "19.9 %", "0 %", "1.00×"],
+        ["the largest of each side: nothing is cut off", "22 × 26 × 32", "0 %", "0 %", "0.80×"],
+    ]
+    figures = rows(source, "values")
+    assert [row[:2] for row in figures] == [
+        ["all", "train"], ["all", "test"], ["labelled", "train"], ["labelled", "test"]
+    ]  # fmt: skip
+    assert "The recipe has no window: nothing is drawn in." in page.words("values")
+    assert "1,2,1,1,1" in page.words("partitions") and "12 × 28 × 34 a core" in page.words("partitions")
+    assert "none divides" not in page.words("partitions").partition("4")[0]
+
+
+def test_planes_lie_in_the_patient_as_radiologists_look(tmp_path: Path) -> None:
+    sample = load_all(make(tmp_path))[0]
+    ranks = {1: 0, 2: 1, 3: 2, 4: 3}
+    assert [plane.sides for plane in sample.planes] == [
+        ("R", "L", "A", "P"), ("R", "L", "S", "I"), ("A", "P", "S", "I")
+    ]  # fmt: skip
+    # The liver (right) and the spleen (left) lie above the bladder (inferior, anterior) and before the spine.
+    colours = {1: (59, 130, 246), 2: (245, 158, 11), 3: (16, 185, 129), 4: (239, 68, 68)}
+    found: dict[tuple[str, int], np.ndarray] = {}
+    for plane in sample.planes:
+        shown = picture(plane.mask)
+        for label in ranks:
+            places = np.argwhere((shown[..., :3] == colours[label]).all(axis=2) & (shown[..., 3] > 0))
+            if len(places):
+                found[plane.name, label] = places.mean(axis=0) / shown.shape[:2]
+        grey = picture(plane.uri)
+        assert abs(grey.shape[1] / grey.shape[0] - plane.size_mm[1] / plane.size_mm[0]) < 0.01
+    assert found["axial", 1][1] < 0.5 < found["axial", 2][1]
+    assert found["axial", 3][0] > 0.6, "the spine is posterior, which is down"
+    assert found["coronal", 1][1] < 0.5 < found["coronal", 2][1] and found["coronal", 1][0] < 0.5
+    assert found["sagittal", 3][1] > 0.6, "posterior is on the right of a sagittal plane"
+    assert found["sagittal", 4][0] > 0.6 and found["sagittal", 4][1] < 0.5
+
+
+def test_the_mask_lies_where_the_organ_is_bright(tmp_path: Path) -> None:
+    for sample in load_all(
+        make(tmp_path, window=WINDOW, store="uint8", recipe={**RECIPE, "window_hu": [-160, 240]})
+    ):
+        for plane in sample.planes:
+            if plane.mask is None:
+                continue
+            grey, mask = picture(plane.uri).astype(int), picture(plane.mask)
+            times = mask.shape[0] // grey.shape[0]
+            mask = mask[times // 2 :: times, times // 2 :: times]
+            assert grey.shape == mask.shape[:2]
+            inside = (mask[..., 3] > 0) & (mask[..., 3] < 255)
+            assert np.median(grey[inside]) > np.median(grey[grey > 5]) + 30
+
+
+def test_the_centre_is_the_labels_or_the_nearest_plane_that_meets_it() -> None:
+    label = np.zeros((9, 10, 20), np.uint8)
+    extent = np.array([[0, 2, 4], [9, 10, 20]])
+    assert centre_of(label, extent) == (4, 6, 12)
+    label[3:6, 2:5, 1:4] = 1
+    assert centre_of(label, extent) == (4, 3, 2)
+    label[3:6, 2:5, 16:19] = 2
+    depth, height, width = centre_of(label, extent)
+    assert (depth, height) == (4, 3) and width in (3, 16), "the middle, 9.5, meets neither"
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 99))
+def test_an_overlay_shows_every_class_where_it_is(height: int, width: int, seed: int) -> None:
+    label = np.random.default_rng(seed).integers(0, 3, (height, width)).astype(np.uint8)
+    uri = overlay(label, {1: 0, 2: 1}, (height, width))
+    if not label.any():
+        assert uri is None
+        return
+    shown = picture(uri)
+    times = shown.shape[0] // height
+    assert shown.shape == (height * times, width * times, 4) and max(shown.shape) >= 240
+    middle = shown[times // 2 :: times, times // 2 :: times]
+    assert ((middle[..., 3] > 0) == (label > 0)).all()
+    assert (middle[..., 2][label == 1] == 246).all() and (middle[..., 2][label == 2] == 11).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "recipe", "words", "drawn"),
+    [
+        ({}, {}, "Black to white is -338 to 700 HU: the recipe has no window", 0),
+        ({"modality": "MR"}, {}, "Black to white is -338 to 700: the recipe has no window", 0),
+        (
+            {"window": WINDOW},
+            {"window_hu": [-160, 240]},
+            "Black to white is -160 to 240 HU, the recipe's window.",
+            2,
+        ),
+        (
+            {"window": WINDOW, "store": "uint8"},
+            {"window": "40/400"},
+            "the recipe's window, stored as 0 to 255.",
+            2,
+        ),
+        (
+            {"window": WINDOW, "store": "uint8"},
+            {"window_percentiles": [0.5, 99.5]},
+            "each scan's own window, from its 0.5th to its 99.5th percentile, stored as 0 to 255.",
+            0,
+        ),
+        ({"window": WINDOW, "store": "uint8"}, {}, "Black to white is 0 to 255, as stored.", 0),
+    ],
+)
+def test_the_window_that_is_shown_is_stated_and_drawn(
+    tmp_path: Path, options: dict[str, Any], recipe: dict[str, Any], words: str, drawn: int
+) -> None:
+    source, page = report(make(tmp_path, recipe={**RECIPE, **recipe}, **options))
+    assert words in page.words("samples"), page.words("samples")
+    values = source[source.index('<section id="values">') :].partition("</section>")[0]
+    assert len(re.findall('class="marker"', values)) == drawn and ('class="band"' in values) == bool(drawn)
+    if drawn:
+        assert ">-160</text>" in values and ">240</text>" in values
+        body = rows(source, "values")[0]
+        assert -160 <= float(body[2]) <= 240 and body[-1] == "240", (
+            "in Hounsfield units, however they are stored"
+        )
+
+
+@pytest.mark.parametrize("store", ["float32", "bfloat16"])
+def test_fractional_values_are_shown_as_whole_ones_are(tmp_path: Path, store: str) -> None:
+    whole, fractional = (
+        load_all(make(tmp_path / name, **more))[0]
+        for name, more in (("whole", {}), (store, {"store": store, "dtype": store}))
+    )
+    for one, other in zip(whole.planes, fractional.planes, strict=True):
+        assert np.abs(picture(one.uri).astype(int) - picture(other.uri)).max() <= 4
+        assert one.mask == other.mask
+
+
+def test_empty_parts_say_so(tmp_path: Path) -> None:
+    records = [draw_scan(f"{number}", labelled=False, modality="MR") for number in range(2)]
+    _, page = report(write_segmentation(tmp_path / "a" / "1", records))
+    assert "No scan has a label." in page.words("labels") and "0 classes occur in scans" in page.words(
+        "labels"
+    )
+    assert "None: nothing odd was found in 2 scans, and nothing corrected." in page.words("findings")
+    assert "nothing is labelled" in page.words("values") and "Nothing is labelled in train" in page.words(
+        "values"
+    )
+    folder = make(tmp_path)
+    change(folder, splits={"train": Split(shards=(), statistics={})})
+    _, page = report(folder)
+    for section, words in (
+        ("samples", "No record is shown."),
+        ("sizes", "No scan was counted."),
+        ("values", "No values were counted."),
+        ("labels", "No scan has a label."),
+    ):
+        assert words in page.words(section)
+
+
+def test_tiles_channels_and_unnamed_classes_are_called_so(tmp_path: Path) -> None:
+    records = [draw_scan(key, tile=number) for key in ("one", "two") for number in range(3)]
+    records = [
+        dataclasses.replace(drawn, image=np.concatenate([drawn.image, drawn.image], axis=3))
+        for drawn in records
+    ]
+    folder = write_segmentation(tmp_path / "a" / "1", records, recipe={**RECIPE, "fit": "tiles"})
+    change(folder, labels={value: str(value) for value in range(5)})
+    source, page = report(folder)
+    assert "6 tiles of 4 classes" in page.words() and "tile 2" in page.words("samples")
+    assert "The first channel is shown." in page.words("samples") and "first channel" in page.words("values")
+    assert "class 1" in page.words("labels") and "nothing odd was found in 2 scans" in page.words("findings")
+    assert rows(source, "sizes")[0][3] == "–", "tiles are not cropped"
+
+
+def test_what_other_static_shapes_cost_is_worked_out_from_the_sources(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    train = read_manifest(folder).splits["train"]
+    shapes = {"10x10x10": 2, "20x10x40": 1}
+    statistics = {**train.statistics, "source_shapes": shapes}
+    manifest = change(folder, splits={"train": Split(shards=train.shards, statistics=statistics)})
+    sizings = {name: rest for name, *rest in volume_sizings(Facts.of("x", manifest, {}))}
+    assert sizings["the largest of each side: nothing is cut off"] == [
+        (20, 10, 40), pytest.approx(1 - 10_000 / 24_000), 0
+    ]  # fmt: skip
+    assert sizings["the median of each side"] == [(10, 10, 10), 0, pytest.approx(1 - 3_000 / 10_000)]
+    assert sizings["as it is now"][2] == pytest.approx(1 - (2_000 + 20 * 10 * 34) / 10_000)
+
+
+def test_scans_without_labels_with_padding_and_thick_slices_are_among_the_samples(tmp_path: Path) -> None:
+    records = [draw_scan(f"{number}", padding=1) for number in range(30)]
+    records[7] = draw_scan("unlabelled", labelled=False, padding=1)
+    records[9] = draw_scan("padded", padding=6)
+    records[11] = draw_scan("thick", spacing_mm=(12.0, 4.0, 4.0), padding=1)
+    folder = write_segmentation(tmp_path, records)
+    chosen = choose(find_candidates(folder, read_manifest(folder)), 8, detection=False)
+    reasons = [reason for _, reason in chosen if reason]
+    assert reasons == [
+        "most padding: 51 %", "no label: for prediction", "thickest slices: 3.0 times the spacing within"
+    ]  # fmt: skip
+    assert len(chosen) == 8 and all(isinstance(item, Candidate) for item, _ in chosen)
+
+
+def test_pictures_show_their_classes_over_the_stored_one_beside_the_source(tmp_path: Path) -> None:
+    drawn = [draw_picture(f"{number}.png", seed=number, labelled=number != 2) for number in range(3)]
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for one in drawn:
+        Image.fromarray(one.image[:-1]).save(photos / one.key)
+    folder = write_segmentation(tmp_path / "d" / "1", drawn, encoding="png", recipe={})
+    source, page = report(folder, source=str(photos))
+    samples = page.words("samples")
+    assert "Over the stored picture lie the classes of its label." in samples
+    assert samples.count("source 23 × 32") == samples.count("stored 24 × 32, picture 23 × 32") == 3
+    assert "liverspleen" in samples and "no label: for prediction" in samples
+    masks = [picture(given["src"]) for given in page.all("img") if given.get("class") == "mask"]
+    assert len(masks) == 2 and len(page.all("img")) == 8
+    for mask in masks:
+        times = mask.shape[0] // 24
+        assert ((mask[times // 2 :: times, times // 2 :: times, 3] > 0) == (drawn[0].label > 0)).all()  # type: ignore[operator]
+    voxels = {row[0]: row[2:4] for row in rows(source, "labels")}
+    assert voxels == {"liver": ["2", "240"], "spleen": ["2", "288"]}
+    assert "Pixels of each class" in page.words("labels") and "findings" not in page.words()
+
+
+def test_the_same_data_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = []
+    for place in ("a", "b"):
+        make(tmp_path / place)
+        monkeypatch.chdir(tmp_path / place)
+        pages.append(report(Path("scans/1.0.0"))[0])
+    assert pages[0] == pages[1]
+
+
+def test_the_code_shown_fits_the_data_set(tmp_path: Path) -> None:
+    source, _ = report(make(tmp_path))
+    part = source[source.index('<section id="use">') :]
+    load, mesh = (html.unescape(code) for code in re.findall(r"<pre><code>(.*?)</code></pre>", part, re.S))
+    assert '"image": int16 [1, 24, 28, 34, 1]; "label": [1, 24, 28, 34], "labelled"' in load
+    compile(load, "load", "exec")
+    compile(mesh, "mesh", "exec")
+    assert "'image=1,2,1,2,1;label=1,2,1,2'" in mesh or "'image=1,1,2,2,1;label=1,1,2,2'" in mesh
+    assert "halofeed train" not in part
+
+
+def test_every_finding_of_the_readers_has_its_meaning() -> None:
+    named = set()
+    for path in sorted((ROOT / "prep").rglob("*.py")):
+        text = re.sub(r"\s+", " ", path.read_text())
+        named |= set(re.findall(r'Finding\( ?name="([^"]+)"', text))
+        named |= set(re.findall(r'_noted\("([^"]+)"', text))
+    assert len(named) > 15
+    assert not named - set(MEANINGS)
+
+
+@given(
+    st.dictionaries(
+        st.floats(0.1, 12).map(lambda value: round(value, 2)), st.tuples(st.integers(0, 9)), min_size=1
+    )
+)
+def test_a_spread_draws_every_scan_once(values: dict[float, tuple[int]]) -> None:
+    drawn = charts.spread(values, unit="mm")
+    titles = re.findall(r"<title>([\d.e+-]+) to ([\d.e+-]+) mm: ([\d,]+) scans</title>", drawn)
+    assert sum(int(count.replace(",", "")) for *_, count in titles) == sum(map(sum, values.values()))
+    assert len(titles) <= 30
+
+
+@given(st.floats(-2000, 2000), st.floats(0.01, 5000), st.sampled_from([0.0, 1.0, 400 / 255]))
+def test_a_density_stays_within_its_frame(low: float, width: float, step: float) -> None:
+    values = np.linspace(low, low + width, 50)
+    drawn = charts.densities(
+        [("grey", values.tolist(), [3] * 50), ("red", [low], [1])],
+        (low, low + width / 3),
+        (low, low + width),
+        unit="HU",
+        step=step,
+        origin=-160.0,
+    )
+    for x, y in re.findall(r"(?<=[ML])([\d.-]+) ([\d.-]+)", drawn):
+        assert (
+            charts.LEFT - 0.1 <= float(x) <= charts.WIDTH - charts.RIGHT + 0.1
+            and 0 <= float(y) <= charts.HEIGHT
+        )
+
+
+@pytest.mark.parametrize(("step", "origin"), [(1.0, 0.0), (400 / 255, -160.0)])
+def test_values_that_are_equally_frequent_make_a_flat_curve(step: float, origin: float) -> None:
+    values = [origin + step * number for number in range(1001)]
+    ends = (values[0], values[-1])
+    drawn = charts.densities([("grey", values, [7] * 1001)], None, ends, unit="HU", step=step, origin=origin)
+    heights = re.findall(r"(?<=L)[\d.]+ ([\d.]+)", drawn)[1:-2]
+    assert len(heights) > 80 and len(set(heights)) == 1, "a bin of more values than the next would be a tooth"
+
+
+@pytest.mark.long
+def test_a_browser_shows_every_picture_without_errors_overlaps_or_sideways_scrolling(tmp_path: Path) -> None:
+    folder = make(
+        tmp_path, spacing_mm=(1.5, 4.0, 4.0), window=WINDOW, recipe={**RECIPE, "window_hu": [-160, 240]}
+    )
+    labels = read_manifest(folder).labels
+    change(folder, labels={value: f"{name} with quite a long name" for value, name in labels.items()})
+    source, _ = report(folder)
+    found, log = browse(source, tmp_path)
+    for frame in found:
+        assert frame["images"] == 30 and frame["broken"] == 0
+        assert frame["overlaps"] == []
+        assert frame["scroll"] <= frame["width"]
+    assert "CONSOLE" not in log, log

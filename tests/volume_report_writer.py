@@ -1,0 +1,312 @@
+"""How tests of reports write a small segmentation data set: drawn scans or pictures in, a finished folder out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.statistics import Facts, Statistics, merge_statistics, sum_pixels
+from halofeed.prep.volume.counts import count_intensities, merge_counts
+from halofeed.prep.volume.intensity import Window, store_as
+from halofeed.prep.volume.scan import Finding, Grid, Triple
+from halofeed.prep.volume.statistics import VolumeFacts, VolumeStatistics
+from halofeed.schemas.checksum import block_checksums, crc32c
+from halofeed.schemas.identity import example_id, shard_of
+from halofeed.schemas.index import ShardIndex
+from halofeed.schemas.layout import MANIFEST, REJECTED, index_file, shard_file
+from halofeed.schemas.manifest import Manifest, Shard, Split
+from halofeed.schemas.tasks import ImageFormat, task_named
+from halofeed.schemas.tfds import DATASET_INFO, FEATURES, dataset_info_json, features_json
+from halofeed.schemas.tfexample import encode_example
+from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
+from tests.dataset_writer import encode_pixels
+from tests.phantom import ORGANS, draw, grid_around
+
+CLASSES = {0: "background", **{organ.label: organ.name for organ in ORGANS if organ.label}, 9: "never seen"}
+RAW_KEYS = ("image/encoded", "image/label")
+RECIPE = {
+    "task": "segmentation",
+    "spacing_mm": [],
+    "window_hu": [],
+    "window_percentiles": [],
+    "store": "int16",
+    "fit": "crop-or-pad",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Drawn:
+    """One record: the image [(depth,) height, width, channel], its label and what else is known of it.
+
+    Args:
+        label: of the image's shape without the channel; None where the source has none.
+        grid: of volumes, the record's; None makes it a picture.
+        inside: of a volume the part that is not padding, as slices; of a picture its size without padding.
+    """
+
+    key: str
+    split: str
+    image: NDArray[Any]
+    label: NDArray[Any] | None
+    grid: Grid | None = None
+    extent: NDArray[np.int64] | None = None
+    tile: int = 0
+    modality: str = "CT"
+    findings: tuple[Finding, ...] = field(default=())
+
+    @property
+    def id(self) -> int:
+        """Of the record: a scan's further tiles have their number in it."""
+        return example_id(f"{self.key}#{self.tile}" if self.tile else self.key)
+
+
+def draw_scan(
+    key: str,
+    split: str = "train",
+    *,
+    spacing_mm: Triple = (6.0, 4.0, 4.0),
+    padding: int = 2,
+    labelled: bool = True,
+    window: Window | None = None,
+    store: str = "int16",
+    shape: tuple[int, int, int] = (24, 28, 34),
+    **more: Any,
+) -> Drawn:
+    """The phantom, padded at the start of each axis and centred on the record's shape, as stored."""
+    found = grid_around(spacing_mm, tuple(s * mm for s, mm in zip(shape, spacing_mm, strict=True)))
+    image, mask = draw(found)
+    extent = np.array([[padding] * 3, found.shape])
+    outside = np.ones(found.shape, bool)
+    outside[padding:, padding:, padding:] = False
+    image[outside], mask[outside] = -1024, 0
+    stored = store_as(image[..., None], window, store)
+    return Drawn(
+        key=key,
+        split=split,
+        image=stored,
+        label=mask if labelled else None,
+        grid=found,
+        extent=extent,
+        **more,
+    )
+
+
+def draw_picture(key: str, split: str = "train", *, labelled: bool = True, seed: int = 0) -> Drawn:
+    """A colour picture [24, 32, 3] of two rectangles, which are its label; the bottom row is padding."""
+    pixels = np.random.default_rng(seed).integers(60, 90, (24, 32, 3)).astype(np.uint8)
+    label = np.zeros((24, 32), np.uint8)
+    for value, place in ((1, np.s_[4:14, 3:15]), (2, np.s_[8:20, 18:30])):
+        label[place] = value
+        pixels[(*place, value)] = 220
+    pixels[-1], label[-1] = 0, 0
+    return Drawn(key=key, split=split, image=pixels, label=label if labelled else None)
+
+
+def features_of(drawn: Drawn, encoding: str = "raw", label_dtype: str = "uint8") -> dict[str, Any]:
+    """The tf.train.Example features of one record."""
+    size = drawn.image.shape[:-1]
+    label = np.zeros(size, label_dtype) if drawn.label is None else drawn.label.astype(label_dtype)
+    features: dict[str, Any] = {
+        "image/encoded": encode_pixels(drawn.image, encoding),
+        "image/format": encoding.encode(),
+        "image/label": encode_pixels(label[..., None], "raw" if encoding == "raw" else "png"),
+        "image/labelled": np.array([int(drawn.label is not None)]),
+        "image/height": np.array([size[-2]]),
+        "image/width": np.array([size[-1]]),
+        "image/filename": drawn.key.encode(),
+        "image/key/source": drawn.key.encode(),
+        "image/source_id": str(drawn.id).encode(),
+    }
+    if drawn.grid is not None and drawn.extent is not None:
+        return features | {
+            "image/depth": np.array([size[0]]),
+            "image/spacing_mm": np.array(drawn.grid.spacing_mm, np.float32),
+            "image/affine": drawn.grid.affine.astype(np.float32).reshape(-1),
+            "image/source/affine": drawn.grid.affine.astype(np.float32).reshape(-1),
+            "image/source/shape": np.array(_source_shape(drawn)),
+            "image/extent": drawn.extent.reshape(-1),
+            "image/tile": np.array([drawn.tile]),
+            "image/tile/origin": np.array([0, 0, 0]),
+        }
+    if encoding != "raw":
+        features["image/key/sha256"] = hashlib.sha256(features["image/encoded"]).hexdigest().encode()
+    return features | {
+        "image/unpadded/height": np.array([size[0] - 1]),
+        "image/unpadded/width": np.array([size[1]]),
+        "image/source/height": np.array([size[0] - 1]),
+        "image/source/width": np.array([size[1]]),
+        "image/transform": np.array([1, 0, 0, 0, 1, 0], np.float32),
+    }
+
+
+def write_segmentation(
+    folder: Path,
+    records: Sequence[Drawn],
+    *,
+    encoding: str = "raw",
+    dtype: str | None = None,
+    label_dtype: str = "uint8",
+    shards: int = 2,
+    recipe: Mapping[str, Any] = RECIPE,
+    rejected: Sequence[Mapping[str, str]] = (),
+    alter: Callable[[Drawn, dict[str, Any]], dict[str, Any]] = lambda drawn, features: features,
+) -> Path:
+    """Write the data set into `folder`, which is made; returns the folder.
+
+    `alter` may change a record's features, so that all checksums are right and the content is not.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    splits = {}
+    for split in sorted({drawn.split for drawn in records}):
+        parts, statistics = [], []
+        for number in range(shards):
+            chosen = [
+                item
+                for item in records
+                if item.split == split and shard_of(example_id(item.key), shards) == number
+            ]
+            refused = [dict(entry) for entry in rejected if entry["split"] == split and number == 0]
+            file = shard_file("scans", split, number, shards)
+            built = [(item, alter(item, features_of(item, encoding, label_dtype))) for item in chosen]
+            index = _write_shard(
+                folder / file, built, encoding, refused, is_volume=records[0].grid is not None
+            )
+            data = index.to_bytes()
+            (folder / index_file(file)).write_bytes(data)
+            parts.append(
+                Shard(
+                    file=file,
+                    records=len(index),
+                    bytes=index.file_bytes,
+                    crc32c=index.file_checksum,
+                    index_bytes=len(data),
+                    index_crc32c=crc32c(data),
+                )
+            )
+            statistics.append(index.statistics)
+        splits[split] = Split(shards=tuple(parts), statistics=merge_statistics(statistics))
+    *size, channels = records[0].image.shape
+    image = ImageFormat(
+        depth=size[0] if len(size) == 3 else None,
+        height=size[-2],
+        width=size[-1],
+        channels=channels,
+        dtype=dtype or str(records[0].image.dtype),
+        encoding=encoding,
+        label_dtype=label_dtype,
+    )
+    manifest = Manifest(
+        name="scans",
+        version="1.0.0",
+        task="segmentation",
+        fields=task_named("segmentation").fields(image, max_boxes=0, masks=False),
+        labels=CLASSES,
+        recipe={**recipe, "depth": image.depth, "height": image.height, "width": image.width},
+        inputs={"count": len(records) + len(rejected)},
+        splits=splits,
+        rejected=Counter(f"{entry['stage']}: {entry['reason']}" for entry in rejected),
+        software={"halofeed": "0.1.0"},
+    )
+    lines = [json.dumps(dict(entry), ensure_ascii=False) + "\n" for entry in rejected]
+    (folder / REJECTED).write_text("".join(lines))
+    (folder / DATASET_INFO).write_text(dataset_info_json(manifest))
+    (folder / FEATURES).write_text(features_json(manifest))
+    (folder / MANIFEST).write_bytes(manifest.to_json().encode())
+    return folder
+
+
+def _source_shape(drawn: Drawn) -> tuple[int, ...]:
+    assert drawn.extent is not None
+    return tuple((drawn.extent[1] - drawn.extent[0]).tolist())
+
+
+def _write_shard(
+    path: Path,
+    records: Sequence[tuple[Drawn, dict[str, Any]]],
+    encoding: str,
+    rejected: Sequence[Mapping[str, str]],
+    *,
+    is_volume: bool,
+) -> ShardIndex:
+    offsets, lengths, ids = [], [], []
+    raw_keys = RAW_KEYS if encoding == "raw" and records else ()
+    starts: dict[str, list[int]] = {key: [] for key in raw_keys}
+    checksums: dict[str, list[Any]] = {key: [] for key in raw_keys}
+    statistics: Any = VolumeStatistics() if is_volume else Statistics(max_boxes=0)
+    with path.open("wb") as stream:
+        writer = RecordWriter(stream)
+        for drawn, features in sorted(records, key=lambda item: (example_id(item[0].key), item[0].tile)):
+            encoded = encode_example(features)
+            offsets.append(writer.offset)
+            lengths.append(encoded.length)
+            ids.append(drawn.id)
+            for key in raw_keys:
+                starts[key].append(writer.offset + HEADER_BYTES + encoded.starts.get(key, 0))
+                checksums[key].append(block_checksums(features.get(key, b"-")))
+            writer.write(encoded.chunks, encoded.length)
+            statistics.add(_volume_facts(drawn) if is_volume else _picture_facts(drawn))
+    return ShardIndex(
+        offsets=np.array(offsets, np.int64),
+        lengths=np.array(lengths, np.int64),
+        ids=np.array(ids, np.int64),
+        raw_starts={key: np.array(values, np.int64) for key, values in starts.items()},
+        raw_checksums={key: np.array(values, np.uint32) for key, values in checksums.items()},
+        file_bytes=writer.offset,
+        file_checksum=writer.checksum,
+        fingerprint=hashlib.sha256(path.name.encode()).hexdigest(),
+        inputs={drawn.key: "" for drawn, _ in records},
+        statistics=statistics.to_json(),
+        rejected=tuple(rejected),
+    )
+
+
+def _count(label: NDArray[Any] | None) -> dict[int, int]:
+    values, counts = np.unique(np.zeros(0) if label is None else label, return_counts=True)
+    return {int(value): int(count) for value, count in zip(values, counts, strict=True)}
+
+
+def _volume_facts(drawn: Drawn) -> VolumeFacts:
+    assert drawn.grid is not None and drawn.extent is not None
+    image = drawn.image
+    if image.dtype == np.uint16:  # the bits of bfloat16
+        image = (image.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    body = count_intensities(image[..., 0], above=float(image.min()))
+    foreground = (
+        merge_counts(()) if drawn.label is None else count_intensities(image[..., 0], mask=drawn.label)
+    )
+    source = Grid(shape=_source_shape(drawn), affine=drawn.grid.affine)  # type: ignore[arg-type]
+    return VolumeFacts(
+        shape=drawn.grid.shape,
+        inside_voxels=int(np.prod(source.shape)),
+        labelled=drawn.label is not None,
+        label_voxels=_count(drawn.label),
+        body=body,
+        foreground=foreground,
+        first_of_scan=drawn.tile == 0,
+        source=source,
+        modality=drawn.modality,
+        findings=drawn.findings,
+    )
+
+
+def _picture_facts(drawn: Drawn) -> Facts:
+    height, width = drawn.image.shape[:2]
+    voxels = _count(drawn.label)
+    return Facts(
+        pixel_sums=sum_pixels(np.ascontiguousarray(drawn.image[:-1])),
+        stored_size=(height, width),
+        picture_size=(height - 1, width),
+        source_size=(height - 1, width),
+        labels=list(voxels),
+        boxes=None,
+        labelled=drawn.label is not None,
+        label_voxels=voxels,
+    )
