@@ -44,7 +44,7 @@ def test_the_description_names_fields_splits_labels_boxes_padding_rejects_and_re
         'resize: "fixed-shape"',
         "Written by halofeed 0.1.0",
         "cut by the loader: ",
-        "(per channel, of every 4th row, without padding)",
+        "(per channel, of every 8th row, without padding)",
     ):
         assert expected in text, text
     counts = [int(line.split()[-2]) for line in text.splitlines() if "bird" in line]

@@ -177,9 +177,19 @@ def test_the_counts_are_the_manifests(tmp_path: Path) -> None:
     assert len(page.all("figure")) == len(page.all("img")) == 12
 
 
-def test_the_page_says_that_pixels_are_those_of_every_fourth_row(tmp_path: Path) -> None:
+def test_the_page_says_of_which_rows_the_pixels_are(tmp_path: Path) -> None:
     page = write_report(make(tmp_path)).read_text()
-    assert re.search(r"[\d,]+ pixels, of every 4th row of \d+ pictures", page)
+    assert re.search(r"[\d,]+ pixels, of every 8th row of \d+ pictures", page)
+
+
+def test_a_tag_lies_above_its_box_where_there_is_room_and_never_leaves_the_picture(tmp_path: Path) -> None:
+    _, page = report(make(tmp_path))
+    feet = [
+        float(found[1])
+        for given in page.all("span")
+        if given.get("class") == "tag" and (found := re.search(r"bottom:([\d.-]+)%", given["style"] or ""))
+    ]
+    assert feet and all(0 <= foot < 100 for foot in feet)
 
 
 def test_text_is_never_taken_for_html(tmp_path: Path) -> None:
