@@ -147,14 +147,16 @@ def _picture(
         name = facts.label_name(label)
         length = min(0.6, _TAG_WIDTH + _TAG_LETTER * len(name))
         start = max(0.0, left if left + length <= 1 else min(right, 1.0) - length)
-        above = min(top, 1 - _TAG_HEIGHT)
-        room = (start, above, start + length, above + _TAG_HEIGHT * width / height)
+        # Above the box where there is room, so that a small object is not covered.
+        high = _TAG_HEIGHT * width / height
+        foot = min(top, 1.0) if top >= high else min(max(top, 0.0), 1 - high) + high
+        room = (start, foot - high, start + length, foot)
         if tags and not any(_overlap(room, other) for other in taken):
             taken.append(room)
             side = (
                 f"left:{100 * left:.2f}%" if left + length <= 1 else f"right:{100 * max(0.0, 1 - right):.2f}%"
             )
-            place = f"{style};{side};top:{100 * above:.2f}%"
+            place = f"{style};{side};bottom:{100 * (1 - foot):.2f}%"
             names.append(element("span", {"class": "tag", "style": place}, name))
     padding = None
     if picture.content != (1.0, 1.0):

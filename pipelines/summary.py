@@ -16,7 +16,8 @@ def summary(done: Conversion) -> str:
     lines += [f"  {name:<12} {_describe(split)}" for name, split in manifest.splits.items()]
     if manifest.rejected:
         total = sum(manifest.rejected.values())
-        lines.append(f"  {total:,} inputs were not written, see {OutputFolder(done.folder).path(REJECTED)}")
+        left_out = f"{_counted(total, 'input')} {'was' if total == 1 else 'were'} not written"
+        lines.append(f"  {left_out}, see {OutputFolder(done.folder).path(REJECTED)}")
         ranked = sorted(manifest.rejected.items(), key=lambda entry: (-entry[1], entry[0]))
         lines += [f"    {count:>7,} x {reason}" for reason, count in ranked[:8]]
         if len(ranked) > 8:
@@ -35,6 +36,10 @@ def summary(done: Conversion) -> str:
     return "\n".join(lines)
 
 
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def _describe(split: Split) -> str:
     size = sum(shard.bytes for shard in split.shards)
-    return f"{split.records:>9,} records  {len(split.shards)} shards  {size / 1e6:,.1f} MB"
+    return f"{split.records:>9,} records  {_counted(len(split.shards), 'shard')}  {size / 1e6:,.1f} MB"

@@ -38,7 +38,7 @@ def test_a_conversion_says_what_it_did_and_exits_0(source, tmp_path):
     assert done.returncode == 0 and done.stderr == ""
     assert "set 1.0.0: converted, classification, 2 classes" in done.stdout
     assert re.search(r"train +7 records", done.stdout)
-    assert re.search(r"1 inputs were not written, see .*rejected\.jsonl", done.stdout)
+    assert re.search(r"1 input was not written, see .*rejected\.jsonl", done.stdout)
     assert re.search(r"1 x decode: ", done.stdout)
     again = convert(source, tmp_path)
     assert again.returncode == 0 and "set 1.0.0: already converted" in again.stdout

@@ -27,7 +27,12 @@ def arguments(source: Path, out: Path, workers: int) -> list[str]:
 
 def start(source: Path, out: Path, workers: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "halofeed", *arguments(source, out, workers)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # What a shell starts with & ignores Ctrl-C, and so does everything below it.
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, ignored)
 
 
 def workers_of(driver: int) -> list[int]:
