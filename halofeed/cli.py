@@ -166,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = command(
         "demo",
-        "draw a small data set of pictures and one of CT scans and go the whole way: convert, verify, load, train, report",
+        "draw pictures and CT scans and go the whole way: convert, verify, load, train, report",
         "example:\n  halofeed demo --folder demo",
     )
     demo.add_argument("--folder", default="demo", help="where to put everything (default: demo)")

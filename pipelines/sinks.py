@@ -335,7 +335,7 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
         channels=recipe.channels,
         dtype=recipe.store,
         encoding=recipe.encoding,
-        pad_value=recipe.padding(),
+        pad_value=recipe.stored_padding(),
         depth=recipe.depth,
         label_dtype=job.labels.dtype,
     )

@@ -12,7 +12,7 @@ from halofeed.prep.annotations import LAYOUTS
 from halofeed.prep.annotations.layout import LayoutOptions
 from halofeed.prep.kernels import KERNELS
 from halofeed.prep.option import flag, option
-from halofeed.prep.volume.intensity import STORES
+from halofeed.prep.volume.intensity import STORES, stored_value
 from halofeed.prep.volume.options import VolumeOptions, default_store
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.tasks import TASKS
@@ -338,6 +338,13 @@ class Recipe(VolumeOptions):
     def padding(self) -> tuple[int, ...]:
         """What padding holds, per channel."""
         return (self.pad_value or (0,)) * (self.channels // max(1, len(self.pad_value)))
+
+    def stored_padding(self) -> tuple[float, ...]:
+        """What padding holds in a record, per channel; 0 where each scan has its own."""
+        window = self.fixed_window()
+        if self.depth is None or not self.pad_value or self.window_percentiles:
+            return self.padding() if self.depth is None else (0,) * self.channels
+        return (stored_value(float(self.pad_value[0]), window, self.store),) * self.channels
 
     def backdrop(self) -> tuple[int, ...]:
         """The colour behind transparent pixels: red, green, blue."""

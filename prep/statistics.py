@@ -19,7 +19,7 @@ ROW_STEP = 8
 """Pixel statistics are taken from each eighth row: of all rows they cost a sixth of a whole conversion."""
 _CHUNK_PIXELS = 1 << 24
 """OpenCV counts in float32, which is exact up to here."""
-_CHUNK_LABELS = 1 << 19
+_CHUNK_LABELS = 1 << 20
 
 
 @dataclass(kw_only=True)

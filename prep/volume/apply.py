@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.volume.copying import copy_voxels
+from halofeed.prep.volume.copying import copy_voxels, in_order
 from halofeed.prep.volume.geometry import Plan, Ranges, Resample, View, whole
 from halofeed.prep.volume.resample import reached, sample_affine, sample_image, sample_mask
 from halofeed.schemas.errors import UsageError
@@ -20,25 +20,26 @@ from halofeed.schemas.errors import UsageError
 Sampler = Callable[[NDArray[Any], Resample, Ranges, NDArray[Any]], None]
 
 
-def apply_image(plan: Plan, array: NDArray[Any], fill: float) -> NDArray[Any]:
+def apply_image(plan: Plan, array: NDArray[Any], fill: float, spare: bool = False) -> NDArray[Any]:
     """The image on the plan's target grid.
 
     Args:
         array: of the source grid, [depth, height, width] or [depth, height, width, channel]; any strides.
         fill: for padding, in the array's unit: -1024 is air in HU.
+        spare: the array is not needed any more, and its memory may become the result's.
 
     Returns:
         C-contiguous, of the array's dtype; integers are rounded half to even. The array itself where the plan does
         nothing to it.
     """
-    return _apply(plan, array, fill, sample_image, interpolate=True)
+    return _apply(plan, array, fill, sample_image, interpolate=True, spare=spare)
 
 
-def apply_mask(plan: Plan, mask: NDArray[Any], background: int = 0) -> NDArray[Any]:
+def apply_mask(plan: Plan, mask: NDArray[Any], background: int = 0, spare: bool = False) -> NDArray[Any]:
     """The class values [depth, height, width] on the plan's target grid, of the mask's dtype; padding is background."""
     if mask.ndim != 3 or mask.dtype.kind not in "iu":
         raise UsageError(f"mask: expected integers [depth, height, width], got {mask.dtype} {mask.shape}")
-    return _apply(plan, mask, background, sample_mask, interpolate=False)
+    return _apply(plan, mask, background, sample_mask, interpolate=False, spare=spare)
 
 
 def view_of(plan: Plan, array: NDArray[Any]) -> NDArray[Any]:
@@ -60,30 +61,34 @@ def _check(plan: Plan, array: NDArray[Any]) -> None:
         raise UsageError(f"array: expected {plan.source.shape}, or that and channels, got {array.shape}")
 
 
-def _apply(plan: Plan, array: NDArray[Any], fill: float, sample: Sampler, interpolate: bool) -> NDArray[Any]:
+def _apply(
+    plan: Plan, array: NDArray[Any], fill: float, sample: Sampler, *, interpolate: bool, spare: bool
+) -> NDArray[Any]:
     _check(plan, array)
     if array.dtype.kind not in "iuf" or array.dtype == np.float16:
         raise UsageError(f"array: expected integers, float32 or float64, got {array.dtype}")
     if array.dtype.kind != "f" and (not np.isfinite(fill) or int(np.array(fill).astype(array.dtype)) != fill):
         raise UsageError(f"fill: {fill} is no value of {array.dtype}")
     if array.ndim == 3:
-        return _run(plan, array, fill, sample, interpolate)
+        return _run(plan, array, fill, sample, interpolate, spare)
     if array.shape[3] == 1:
-        return _run(plan, array[..., 0], fill, sample, interpolate)[..., None]
+        return _run(plan, array[..., 0], fill, sample, interpolate, spare)[..., None]
     if not plan.steps:
         return np.ascontiguousarray(array)
     result = np.empty((*plan.target.shape, array.shape[3]), array.dtype)
     for channel in range(array.shape[3]):
-        result[..., channel] = _run(plan, array[..., channel], fill, sample, interpolate)
+        result[..., channel] = _run(plan, array[..., channel], fill, sample, interpolate, False)
     return result
 
 
-def _run(plan: Plan, array: NDArray[Any], fill: float, sample: Sampler, interpolate: bool) -> NDArray[Any]:
+def _run(
+    plan: Plan, array: NDArray[Any], fill: float, sample: Sampler, interpolate: bool, spare: bool
+) -> NDArray[Any]:
     steps = list(plan.steps)
     while steps:
         step = steps.pop(0)
         if isinstance(step, View):
-            if steps and not step.pads:
+            if not step.pads:
                 array = _look(step, array)
                 continue
             result = np.empty(step.shape, array.dtype)
@@ -101,7 +106,7 @@ def _run(plan: Plan, array: NDArray[Any], fill: float, sample: Sampler, interpol
             _sample(array, step, ranges, opening, fill, sample, interpolate)
             _fill_borders(result, last.inside, fill)
         array = result
-    return np.ascontiguousarray(array)
+    return in_order(array, spare)
 
 
 def _all_of(step: Resample) -> View:

@@ -8,8 +8,9 @@ Everything is planned on grids before a voxel is moved, and the image and its la
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from halofeed.prep.record import RawValue, Record
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.statistics import count_labels
 from halofeed.prep.volume.apply import apply_image, apply_mask, view_of
+from halofeed.prep.volume.copying import in_memory_order
 from halofeed.prep.volume.counts import percentile_window
 from halofeed.prep.volume.foreground import (
     CT_FOREGROUND_HU,
@@ -45,7 +47,7 @@ from halofeed.prep.volume.geometry import (
     stored_affine,
     whole,
 )
-from halofeed.prep.volume.intensity import Window, store_as
+from halofeed.prep.volume.intensity import Window, store_as, stored_value
 from halofeed.prep.volume.merge import merge_class_masks
 from halofeed.prep.volume.scan import Finding, Grid, Mask, Scan, Shape
 from halofeed.prep.volume.space import check_same_space, plan_canonical, plan_onto, plan_orthogonal
@@ -102,23 +104,43 @@ class VolumeConverter:
         _check_channels(canonical.target, scans[1:])
         labels = self._read_labels(reference, files, scan.grid, canonical.target)
         image = self._read_image(scans)
-        least = float(image.min())
+        # With the functions that read go the bytes of the files.
+        scan, scans = replace(scan, read=_is_read), []
+        least = float(in_memory_order(image)[0].min())
         windows = self._windows(image, least)
         rounded = _check_whole(image) if self.recipe.store == "int16" and windows[0] is None else ()
         findings = (*scan.findings, *(labels.findings if labels else ()), *rounded)
         parts = self._plan(canonical.target, image, None if labels is None else labels.values)
-        return tuple(
-            self._record(
-                reference=reference,
-                part=part,
-                image=self._store(apply_image(part.plan, image, self._fill(least)), windows),
-                labels=None if labels is None else apply_mask(part.plan, labels.values),
-                least=self._store_value(least, windows[0]),
-                source=scan,
-                findings=findings,
+        fill = self._fill(least)
+        stored_first = self._stores_first(parts, image, windows)
+        if stored_first:
+            # What is only moved can be stored first: one pass for all tiles, and fewer bytes to move.
+            image = self._store(image, windows)
+            fill = stored_value(fill, windows[0], self.recipe.store)
+        # The last part takes both off these lists: they become the record, or end when they have been moved.
+        images, masks = [image], [] if labels is None else [labels.values]
+        del image, labels
+        records = []
+        for part in parts:
+            last = part is parts[-1]
+            stored = apply_image(part.plan, images.pop() if last else images[0], fill, spare=last)
+            if not stored_first:
+                stored = self._store(stored, windows)
+            classes = None
+            if masks:
+                classes = apply_mask(part.plan, masks.pop() if last else masks[0], spare=last)
+            records.append(
+                self._record(
+                    reference=reference,
+                    part=part,
+                    image=stored,
+                    labels=classes,
+                    least=stored_value(least, windows[0], self.recipe.store),
+                    source=scan,
+                    findings=findings,
+                )
             )
-            for part in parts
-        )
+        return tuple(records)
 
     # What is read ---------------------------------------------------------------------------------------
 
@@ -131,7 +153,7 @@ class VolumeConverter:
                 "number of channels",
                 f"found {found}, expected {self.recipe.channels}; say --channels {found} if all scans have as many",
             )
-        parts = [view_of(plan_canonical(scan.grid), scan.read()) for scan in scans]
+        parts = [view_of(plan_canonical(scan.grid), _narrowed(scan.read())) for scan in scans]
         image = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=3)
         if image.dtype.kind == "f" or not self.recipe.pad_value:
             return image
@@ -204,10 +226,13 @@ class VolumeConverter:
                 "class of the mask has the background's id",
                 f"{', '.join(map(repr, lost))} is 0",
             )
-        table = np.zeros(max(present, default=0) + 1, np.uint16)
+        table = np.zeros(max(present, default=0) + 1, self.labels.dtype)
         for value, name in zip(present, names, strict=True):
             table[value] = self.labels.ids[name]
-        return np.asarray(table[values])
+        ids = np.empty(values.shape, table.dtype)
+        for at, plane in enumerate(values):  # an index takes 8 bytes a voxel
+            ids[at] = table[plane]
+        return ids
 
     # What is planned ------------------------------------------------------------------------------------
 
@@ -253,16 +278,23 @@ class VolumeConverter:
 
     # What is stored -------------------------------------------------------------------------------------
 
+    def _stores_first(self, parts: Sequence[_Part], image: Voxels, windows: Sequence[Window | None]) -> bool:
+        """Whether voxels may be stored before they are moved: none is resampled, none can be refused."""
+        return (
+            2 * sum(math.prod(part.plan.target.shape) for part in parts) >= image.size
+            and len(windows) == 1
+            and windows[0] is not None
+            and self.recipe.store in ("uint8", "int16")
+            and image.dtype.kind in "iu"
+            and image.dtype.itemsize <= 2
+            and not any(part.plan.resamples for part in parts)
+        )
+
     def _store(self, image: Voxels, windows: Sequence[Window | None]) -> Voxels:
         if len(windows) == 1:
             return store_as(image, windows[0], self.recipe.store)
         parts = [store_as(image[..., at], window, self.recipe.store) for at, window in enumerate(windows)]
         return np.stack(parts, axis=3)
-
-    def _store_value(self, value: float, window: Window | None) -> float:
-        """One value as it is stored."""
-        stored = store_as(np.array([[[[value]]]]), window, self.recipe.store)
-        return float(_as_numbers(stored, self.recipe.store).item())
 
     def _record(
         self,
@@ -307,7 +339,7 @@ class VolumeConverter:
             "image/source_id": str(identity).encode(),
         }
         body, foreground = count_values(
-            _as_numbers(image, self.recipe.store), None if labels is None else stored_labels, least
+            image, self.recipe.store, None if labels is None else stored_labels, least
         )
         facts = VolumeFacts(
             shape=grid.shape,
@@ -327,6 +359,13 @@ class VolumeConverter:
             raw={"image/encoded": RawValue.of(encoded), "image/label": RawValue.of(encoded_labels)},
             facts=facts,
         )
+
+
+def _narrowed(image: Voxels) -> Voxels:
+    """32-bit integers in 16 bits where they fit: a scan is resampled alike whichever type its file declares."""
+    if image.dtype != np.int32 or image.min() < -32768 or image.max() > 32767:
+        return image
+    return image.astype(np.int16)
 
 
 def _check_channels(canonical: Grid, others: Sequence[Scan]) -> None:
@@ -360,7 +399,7 @@ def _extent(plan: Plan) -> tuple[Shape, Shape]:
 def _present(values: Voxels) -> list[int]:
     if values.dtype.itemsize <= 2:
         return list(count_labels(values))
-    return [int(value) for value in np.unique(values)]
+    return sorted({int(value) for plane in values for value in np.unique(plane)})
 
 
 def _check_whole(image: Voxels) -> tuple[Finding, ...]:
@@ -379,8 +418,5 @@ def _check_whole(image: Voxels) -> tuple[Finding, ...]:
     return (Finding(name="fractions rounded to whole numbers", treatment="corrected", detail=detail),)
 
 
-def _as_numbers(stored: Voxels, store: str) -> Voxels:
-    """Stored voxels as numbers that NumPy can count."""
-    if store != "bfloat16":
-        return stored
-    return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+def _is_read() -> Voxels:
+    raise AssertionError("a scan is read once")

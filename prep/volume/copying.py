@@ -7,6 +7,7 @@ NumPy copies transposed and reversed axes voxel by voxel: 345 MB/s for a volume 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import cv2
@@ -15,8 +16,68 @@ from numpy.typing import NDArray
 
 _SAME_SIZE: Final = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.float64}
 """Types that OpenCV moves bit for bit, by size in bytes."""
+_FLIPS: Final[Mapping[tuple[int, ...], Any]] = {(): None, (0,): 0, (1,): 1, (0, 1): -1}
+"""OpenCV's codes, by the axes of a plane that are reversed."""
 _SMALLEST_SIDE: Final = 16
 """Planes below this are left to NumPy: calling costs more than copying."""
+
+
+def in_memory_order(array: NDArray[Any]) -> tuple[NDArray[Any], Callable[[NDArray[Any]], NDArray[Any]]]:
+    """The same elements as they lie in memory, no axis reversed, and what puts such an array's axes back.
+
+    What is done to each element whatever its place takes a fraction of the time so.
+
+    >>> memory, put_back = in_memory_order(np.arange(6).reshape(2, 3).T[::-1])
+    >>> memory.tolist(), put_back(memory).tolist()
+    ([[0, 1, 2], [3, 4, 5]], [[2, 5], [1, 4], [0, 3]])
+    """
+    reversed_axes = tuple(axis for axis, stride in enumerate(array.strides) if stride < 0)
+    order = sorted(range(array.ndim), key=lambda axis: (array.shape[axis] == 1, -abs(array.strides[axis])))
+    back = np.argsort(order)
+    return np.flip(array, reversed_axes).transpose(order), lambda memory: np.flip(
+        memory.transpose(back), reversed_axes
+    )
+
+
+def in_order(array: NDArray[Any], spare: bool = False) -> NDArray[Any]:
+    """[depth, height, width] C-contiguous: the array itself if it is.
+
+    Args:
+        spare: nobody needs the array any more; where it is reversed along some axes and no more, its voxels change
+            places in its own memory, so that there is one volume in place of two.
+    """
+    if array.flags.c_contiguous:
+        return array
+    if spare and (turned := _turned_in_place(array)) is not None:
+        return turned
+    result = np.empty(array.shape, array.dtype)
+    copy_voxels(array, result)
+    return result
+
+
+def _turned_in_place(array: NDArray[Any]) -> NDArray[Any] | None:
+    axes = tuple(axis for axis in range(3) if array.strides[axis] < 0)
+    memory = np.flip(array, axes)
+    if not (memory.flags.c_contiguous and memory.flags.writeable and memory.itemsize in _SAME_SIZE):
+        return None
+    planes = memory.view(_SAME_SIZE[memory.itemsize])
+    code = _FLIPS[tuple(axis - 1 for axis in axes if axis)]
+    scratch = np.empty_like(planes[0])
+
+    def turn(source: NDArray[Any], target: NDArray[Any]) -> None:
+        if code is None:
+            np.copyto(target, source)
+        else:
+            cv2.flip(source, code, dst=target)
+
+    count = len(planes)
+    for low in range((count + 1) // 2 if 0 in axes else count):
+        high = count - 1 - low if 0 in axes else low
+        turn(planes[high], scratch)
+        if high != low:
+            turn(planes[low], planes[high])
+        np.copyto(planes[low], scratch)
+    return memory
 
 
 def copy_voxels(source: NDArray[Any], target: NDArray[Any]) -> None:
@@ -75,6 +136,6 @@ def _copy_plane(source: NDArray[Any], target: NDArray[Any], turned: bool) -> Non
     if turned:
         forward = cv2.transpose(forward)
     if reversed_axes:
-        cv2.flip(forward, {(0,): 0, (1,): 1, (0, 1): -1}[reversed_axes], dst=target)
+        cv2.flip(forward, _FLIPS[reversed_axes], dst=target)
     else:
         np.copyto(target, forward)

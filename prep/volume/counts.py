@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +21,8 @@ from halofeed.schemas.errors import SourceError, UsageError
 
 _DROPPED_BITS: Final = 12
 _SLAB_VOXELS: Final = 1 << 20
+_MOST_COUNTED: Final = 1 << 24
+"""OpenCV counts in float32, which is exact up to here."""
 _KEYS: Final = 1 << (32 - _DROPPED_BITS)
 
 
@@ -74,30 +77,45 @@ def count_intensities(
     """
     if mask is not None and mask.shape != array.shape:
         raise UsageError(f"mask: expected {array.shape}, got {mask.shape}")
-    keys = np.zeros(_KEYS, np.int64)
     small = array.dtype.kind in "iu" and array.dtype.itemsize <= 2
-    direct = np.zeros(1 << 16, np.int64)
+    totals = np.zeros(1 << 8 * array.itemsize if small else _KEYS, np.int64)
     slices = max(1, _SLAB_VOXELS // max(1, array[0].size)) if len(array) else 1
     for start in range(0, len(array), slices):
         part = slice(start, start + slices)
+        if small:
+            _count_bits(array[part], None if mask is None else mask[part], totals)
+            continue
         slab = array[part] if mask is None else array[part][mask[part] != 0]
         if above is not None:
             slab = slab[slab > above]
-        if not slab.size:
-            continue
-        if small:
-            offset = 32768 if array.dtype.kind == "i" else 0
-            direct += np.bincount(slab.ravel().astype(np.int64) + offset, minlength=1 << 16)
-        else:
+        if slab.size:
             found = np.bincount(_keys_of(slab.ravel()))
-            keys[: len(found)] += found
+            totals[: len(found)] += found
+    used = np.flatnonzero(totals)
+    numbers = totals[used]
     if small:
-        used = np.flatnonzero(direct)
-        np.add.at(keys, _keys_of(used - (32768 if array.dtype.kind == "i" else 0)), direct[used])
-    used = np.flatnonzero(keys)
+        direct = used.astype(f"u{array.itemsize}").view(array.dtype)
+        counted = np.ones(len(direct), bool) if above is None else direct > above
+        used, place = np.unique(_keys_of(direct[counted]), return_inverse=True)
+        totals, numbers = numbers[counted], np.zeros(len(used), np.int64)
+        np.add.at(numbers, place, totals)
     values = (used.astype(np.uint32) << np.uint32(_DROPPED_BITS)).view(np.float32).astype(np.float64)
     order = np.argsort(values)
-    return Counts(values=values[order], counts=keys[used][order])
+    return Counts(values=values[order], counts=numbers[order])
+
+
+def _count_bits(slab: NDArray[Any], mask: NDArray[Any] | None, totals: NDArray[np.int64]) -> None:
+    """Add how often each value of 8 or 16 bits occurs, by its bits; where the mask is not 0, if there is one."""
+    bits = np.ascontiguousarray(slab).view(f"u{slab.itemsize}").reshape(-1, 1)
+    inside = None
+    if mask is not None:
+        inside = np.ascontiguousarray(mask) if mask.dtype == np.uint8 else (mask != 0).view(np.uint8)
+        inside = inside.reshape(-1, 1)
+    for start in range(0, len(bits), _MOST_COUNTED):
+        piece = slice(start, start + _MOST_COUNTED)
+        where = None if inside is None else inside[piece]
+        found = cv2.calcHist([bits[piece]], [0], where, [len(totals)], [0, len(totals)])
+        totals += found.ravel().astype(np.int64)
 
 
 def _keys_of(values: NDArray[Any]) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.prep.volume.copying import in_memory_order
 from halofeed.schemas.errors import SourceError, UsageError
 
 STORES: Final = ("int16", "uint8", "float32", "bfloat16")
@@ -78,25 +79,35 @@ def store_as(array: NDArray[Any], window: Window | None, store: str) -> NDArray[
         store: one of `STORES`; uint8 needs a window.
 
     Returns:
-        C-contiguous, of the dtype; bfloat16 as its bits in uint16. The array itself where nothing changes.
+        Of the dtype, bfloat16 as its bits in uint16; in memory the axes lie as the array's do, so C-contiguous where
+        that is. The array itself where nothing changes.
 
     Raises:
         SourceError: a value is not a number, or int16 does not hold it.
     """
     _check(window, store)
     if array.dtype == np.int16 and store == "int16" and window is None:
-        return np.ascontiguousarray(array)
-    result = np.empty(array.shape, {"bfloat16": np.uint16}.get(store, store))
+        return array
+    memory, put_back = in_memory_order(array)
+    result = np.empty(memory.shape, {"bfloat16": np.uint16}.get(store, store))
     table = _table(array.dtype, window, store)
-    for index in range(len(array)):
-        plane = array[index]
+    for index, plane in enumerate(memory):
         if table is not None:
             # "wrap" on an index that cannot be out of range spares the check and the buffer.
             bits = np.ascontiguousarray(plane).view(f"u{array.dtype.itemsize}")
             np.take(table, bits, out=result[index], mode="wrap")
         else:
             result[index] = _stored(plane, window, store)
-    return result
+    return put_back(result)
+
+
+def stored_value(value: float, window: Window | None, store: str) -> float:
+    """One value as a record holds it.
+
+    >>> stored_value(-1024, Window(low=-160, high=240), "uint8")
+    0.0
+    """
+    return float(as_numbers(store_as(np.array([[[value]]], np.float64), window, store), store).item())
 
 
 def _check(window: Window | None, store: str) -> None:
@@ -149,3 +160,14 @@ def to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     return np.asarray(
         (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     ).astype(np.uint16)
+
+
+def as_numbers(stored: NDArray[Any], store: str) -> NDArray[Any]:
+    """Stored voxels as numbers that NumPy can count: bfloat16 from its bits.
+
+    >>> as_numbers(np.array([0x3F80], np.uint16), "bfloat16").tolist()
+    [1.0]
+    """
+    if store != "bfloat16":
+        return stored
+    return np.asarray((stored.astype(np.uint32) << np.uint32(16)).view(np.float32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import ClassVar
@@ -100,12 +101,14 @@ class VolumeOptions:
         """What is wrong with these options by themselves."""
         if self.depth is not None and self.depth < 1:
             yield f"--depth {self.depth}: expected 1 or more"
-        if self.spacing_mm and (len(self.spacing_mm) != 3 or min(self.spacing_mm) <= 0):
+        if self.spacing_mm and (
+            len(self.spacing_mm) != 3 or not all(0 < side < math.inf for side in self.spacing_mm)
+        ):
             yield f"--spacing-mm {_written(self.spacing_mm)}: expected three lengths: depth,height,width"
         if self.tile_overlap and (len(self.tile_overlap) != 3 or min(self.tile_overlap) < 0):
             yield f"--tile-overlap {_written(self.tile_overlap)}: expected three counts: depth,height,width"
         for name, ends in (("hu", self.window_hu), ("percentiles", self.window_percentiles)):
-            if ends and (len(ends) != 2 or ends[0] >= ends[1]):
+            if ends and not (len(ends) == 2 and -math.inf < ends[0] < ends[1] < math.inf):
                 yield f"--window-{name} {_written(ends)}: expected a low and a higher end"
         if (
             self.window_percentiles
@@ -131,7 +134,9 @@ class VolumeOptions:
 
     def overlap(self) -> Shape:
         """--tile-overlap, none where it is left out."""
-        depth, height, width = self.tile_overlap or (0, 0, 0)
+        if len(self.tile_overlap) != 3:
+            return 0, 0, 0
+        depth, height, width = self.tile_overlap
         return depth, height, width
 
     def spacing(self) -> Triple | None:
@@ -159,9 +164,10 @@ def _parse_window(text: str) -> Window:
     if not slash:
         return named_window(text)
     try:
-        return Window.from_centre(float(centre), float(width))
+        ends = float(centre), float(width)
     except ValueError as error:
         raise UsageError(f"expected a name or centre/width, got {text!r}") from error
+    return Window.from_centre(*ends)
 
 
 def _written(values: tuple[float, ...]) -> str:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from halofeed.prep.statistics import PixelSums, in_order
 from halofeed.prep.volume.counts import Counts, count_intensities, merge_counts
+from halofeed.prep.volume.intensity import as_numbers
 from halofeed.prep.volume.scan import Finding, Grid, Shape
 
 ROW_STEP = 8
@@ -43,9 +44,11 @@ class VolumeFacts:
     findings: tuple[Finding, ...]
 
 
-def count_values(stored: NDArray[Any], labels: NDArray[Any] | None, least: float) -> tuple[Counts, Counts]:
-    """The counts of the body and of the foreground of [depth, height, width, channel], first channel."""
-    rows = stored[:, ::ROW_STEP, :, 0]
+def count_values(
+    image: NDArray[Any], store: str, labels: NDArray[Any] | None, least: float
+) -> tuple[Counts, Counts]:
+    """The counts of the body and of the foreground of stored [depth, height, width, channel], first channel."""
+    rows = as_numbers(image[:, ::ROW_STEP, :, 0], store)
     body = count_intensities(rows, above=least)
     if labels is None:
         return body, merge_counts(())

@@ -183,6 +183,16 @@ def test_the_page_says_that_pixels_are_those_of_some_rows(tmp_path: Path) -> Non
     assert re.search(rf"[\d,]+ pixels, of every {ROW_STEP}th row of \d+ pictures", page)
 
 
+def test_a_tag_lies_above_its_box_where_there_is_room_and_never_leaves_the_picture(tmp_path: Path) -> None:
+    _, page = report(make(tmp_path))
+    feet = [
+        float(found[1])
+        for given in page.all("span")
+        if given.get("class") == "tag" and (found := re.search(r"bottom:([\d.-]+)%", given["style"] or ""))
+    ]
+    assert feet and all(0 <= foot < 100 for foot in feet)
+
+
 def test_text_is_never_taken_for_html(tmp_path: Path) -> None:
     evil = '<script>alert("1")</script>\'&\x1b[31m'
     refused = [{"source": evil, "split": "train", "stage": "read", "reason": evil, "detail": evil}]

@@ -1,0 +1,243 @@
+"""Does each layout of volumes lead from its folders to the right records, classes and splits?"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+from pydicom.dataset import Dataset
+
+from halofeed.pipelines.convert import Conversion
+from halofeed.schemas.errors import JobError, UsageError
+from tests.dicom_mask_writer import frames_of, saved, segmentation
+from tests.dicom_writer import write_volume
+from tests.pipelines.support import run_convert
+from tests.volume_support import by_name, rejected, save_nifti, stored_volumes, write_table
+
+SHAPE = (5, 8, 9)
+SIZE = {"depth": 5, "height": 8, "width": 9}
+AFFINE = np.array([[0, 0, 1.5, -5], [0, 2.0, 0, 7], [3.0, 0, 0, 11], [0, 0, 0, 1]])
+FLIPPED = AFFINE @ np.array([[-1, 0, 0, 4], [0, 1, 0, 0], [0, 0, -1, 8], [0, 0, 0, 1]])
+"""The same voxels stored from the top and from the right."""
+
+
+def image(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-900, 900, SHAPE).astype(np.int16)
+
+
+def mask(seed: int, classes: int = 3) -> np.ndarray:
+    return np.random.default_rng(1000 + seed).integers(0, classes, SHAPE).astype(np.uint8)
+
+
+def check(done: Conversion, expected: dict[str, tuple[str, int | None]], channels: int = 1) -> None:
+    """Every record has its split, the voxels of image(seed) and the classes of mask(seed), if there is one."""
+    records = by_name(done)
+    assert {name: record.split for name, record in records.items()} == {
+        k: s for k, (s, _) in expected.items()
+    }
+    for number, (name, (_, seed)) in enumerate(expected.items()):
+        record = records[name]
+        for channel in range(channels):
+            assert np.array_equal(record.image[..., channel], image(10 * channel + number)), name
+        assert record.labelled == (seed is not None)
+        assert np.array_equal(record.label, np.zeros(SHAPE) if seed is None else mask(seed)), name
+        assert np.allclose(record.grid.affine, AFFINE, atol=1e-5)
+
+
+def test_csv_takes_files_and_dicom_folders_and_keeps_patients_together(tmp_path):
+    rows = []
+    for number in range(12):
+        if number % 4:
+            save_nifti(tmp_path / f"s/{number:02}.nii.gz", image(number), AFFINE)
+        else:
+            write_volume(tmp_path / f"s/series/{number:02}", image(number), AFFINE)
+        name = f"{number:02}.nii.gz" if number % 4 else f"series/{number:02}"
+        save_nifti(tmp_path / f"s/{number:02}_mask.nii.gz", mask(number)[::-1, :, ::-1], FLIPPED)
+        rows.append((f"scan{number}", name, f"{number:02}_mask.nii.gz", f"patient {number % 5}"))
+    write_table(tmp_path / "s", rows, "id,image,label,group")
+    shares = ("train=0.6", "test=0.4")
+    done = run_convert(
+        tmp_path / "s", tmp_path / "o", layout="csv", task="segmentation", split_shares=shares, **SIZE
+    )
+    records = stored_volumes(done)
+    by_patient: dict[int, set[str]] = {}
+    for record in records:
+        number = int(record.key.removeprefix("scan"))
+        by_patient.setdefault(number % 5, set()).add(record.split)
+        assert np.array_equal(record.image[..., 0], image(number))
+        assert np.array_equal(record.label, mask(number))
+    assert len(records) == 12 and all(len(splits) == 1 for splits in by_patient.values())
+    assert {record.split for record in records} == {"train", "test"}
+
+
+def test_jsonl_takes_lists_of_channels(tmp_path):
+    lines = []
+    for number, split in enumerate(("train", "test")):
+        for channel in range(2):
+            turned = channel and number
+            array = image(10 * channel + number)
+            path = tmp_path / f"s/{number}-{channel}.nii"
+            save_nifti(path, array[::-1, :, ::-1] if turned else array, FLIPPED if turned else AFFINE)
+        label = f"{number}-mask.nii" if number == 0 else None
+        save_nifti(tmp_path / "s/0-mask.nii", mask(0), AFFINE)
+        lines.append({"image": [f"{number}-0.nii", f"{number}-1.nii"], "label": label, "split": split})
+    (tmp_path / "s/table.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options = {"layout": "jsonl", "task": "segmentation", "channels": 2} | SIZE
+    done = run_convert(tmp_path / "s", tmp_path / "o", **options)
+    check(done, {"0-0.nii": ("train", 0), "1-0.nii": ("test", None)}, channels=2)
+    with pytest.raises(JobError, match="number of channels"):
+        run_convert(tmp_path / "s", tmp_path / "one", **options | {"channels": 1})
+
+
+def write_decathlon(root: Path, *, channels: int = 1) -> None:
+    for number in range(3):
+        array = np.stack([image(10 * channel + number) for channel in range(channels)], axis=-1)
+        folder = "imagesTs" if number == 2 else "imagesTr"
+        save_nifti(root / f"{folder}/a_{number}.nii.gz", array if channels > 1 else array[..., 0], AFFINE)
+        if number < 2:
+            save_nifti(root / f"labelsTr/a_{number}.nii.gz", mask(number), AFFINE)
+    document = {
+        "modality": {str(channel): f"M{channel}" for channel in range(channels)},
+        "labels": {"0": "background", "1": "oedema", "2": "core"},
+        "training": [
+            {"image": f"./imagesTr/a_{n}.nii.gz", "label": f"./labelsTr/a_{n}.nii.gz"} for n in (0, 1)
+        ],
+        "test": ["./imagesTs/a_2.nii.gz"],
+    }
+    (root / "dataset.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_msd_has_its_classes_channels_and_prediction_cases(tmp_path, channels):
+    write_decathlon(tmp_path / "s", channels=channels)
+    done = run_convert(tmp_path / "s", tmp_path / "o", layout="msd", channels=channels, **SIZE)
+    assert done.manifest.labels == {0: "background", 1: "oedema", 2: "core"} and not done.manifest.rejected
+    names = {f"imagesT{'s' if n == 2 else 'r'}/a_{n}.nii.gz": n for n in range(3)}
+    check(done, {k: ("test", None) if n == 2 else ("train", n) for k, n in names.items()}, channels)
+    if channels == 2:
+        with pytest.raises(
+            UsageError, match=r"--channels 1: the data set has 2 \(M0, M1\); say --channels 2"
+        ):
+            run_convert(tmp_path / "s", tmp_path / "p", layout="msd", **SIZE)
+
+
+def test_nnunet_puts_two_channels_together_in_order(tmp_path):
+    for number in range(3):
+        for channel in range(2):
+            folder = "imagesTs" if number == 2 else "imagesTr"
+            array, turned = image(10 * channel + number), channel == 1 and number == 1
+            path = tmp_path / f"s/{folder}/case_{number}_{channel:04}.nii.gz"
+            save_nifti(path, array[::-1, :, ::-1] if turned else array, FLIPPED if turned else AFFINE)
+        if number < 2:
+            save_nifti(tmp_path / f"s/labelsTr/case_{number}.nii.gz", mask(number), AFFINE)
+    document = {
+        "channel_names": {"0": "T1", "1": "T2"},
+        "labels": {"background": 0, "oedema": 1, "core": 2},
+        "numTraining": 2,
+        "file_ending": ".nii.gz",
+    }
+    (tmp_path / "s/dataset.json").write_text(json.dumps(document))
+    done = run_convert(tmp_path / "s", tmp_path / "o", layout="nnunet", channels=2, **SIZE)
+    assert done.manifest.labels == {0: "background", 1: "oedema", 2: "core"}
+    folders = {0: "imagesTr", 1: "imagesTr", 2: "imagesTs"}
+    expected: dict[str, tuple[str, int | None]] = {
+        f"{folder}/case_{n}_0000.nii.gz": ("test", None) if n == 2 else ("train", n)
+        for n, folder in folders.items()
+    }
+    check(done, expected, channels=2)
+
+
+def test_lits_names_and_its_test_volumes(tmp_path):
+    for number in range(2):
+        save_nifti(tmp_path / f"s/volume-{number}.nii", image(number), AFFINE)
+        save_nifti(tmp_path / f"s/segmentation-{number}.nii", mask(number)[::-1, :, ::-1], FLIPPED)
+    save_nifti(tmp_path / "s/test-volume-0.nii", image(2), AFFINE)
+    done = run_convert(tmp_path / "s", tmp_path / "o", layout="lits", **SIZE)
+    assert done.manifest.labels == {0: "background", 1: "liver", 2: "tumour"}
+    names = {"volume-0.nii": ("train", 0), "volume-1.nii": ("train", 1), "test-volume-0.nii": ("test", None)}
+    check(done, names)
+
+
+def test_pairs_by_custom_and_by_pattern_with_patients(tmp_path):
+    for number in range(2):
+        save_nifti(tmp_path / f"a/imagesTr/x{number}.nii", image(number), AFFINE)
+        save_nifti(tmp_path / f"a/labelsTr/x{number}.nii.gz", mask(number), AFFINE)
+    save_nifti(tmp_path / "a/imagesTs/x2.nii", image(2), AFFINE)
+    done = run_convert(tmp_path / "a", tmp_path / "o", layout="pairs", **SIZE)
+    names: dict[str, tuple[str, int | None]] = {f"imagesTr/x{n}.nii": ("train", n) for n in range(2)}
+    check(done, names | {"imagesTs/x2.nii": ("test", None)})
+    for number in range(8):
+        scan = f"{number % 3}/{number}"
+        save_nifti(tmp_path / f"b/{scan}/ct.nii", image(number), AFFINE)
+        save_nifti(tmp_path / f"b/{scan}/seg.nii", mask(number), AFFINE)
+    patterns = {"image_pattern": "{group}/{id}/ct.nii", "label_pattern": "{group}/{id}/seg.nii"}
+    shares = {"split_shares": ("train=0.5", "test=0.5"), "split_seed": 1}
+    done = run_convert(tmp_path / "b", tmp_path / "p", layout="pairs", **patterns, **shares, **SIZE)
+    records = stored_volumes(done)
+    patients = {(record.name[0], record.split) for record in records}
+    assert len(records) == 8 and len(patients) == 3
+
+
+def test_class_masks_merge_into_one_label_volume(test_data, tmp_path):
+    total = test_data / "volumes/totalsegmentator"
+    (tmp_path / "s/s0001").mkdir(parents=True)
+    shutil.copy(total / "example_ct_sm.nii.gz", tmp_path / "s/s0001/ct.nii.gz")
+    shutil.copytree(total / "one_file_per_class", tmp_path / "s/s0001/segmentations")
+    options = {"depth": 30, "height": 101, "width": 122, "layout": "class-masks"}
+    classes = ("spleen", "liver", "aorta", "kidney_right", "lung_upper_lobe_left")
+    done = run_convert(tmp_path / "s", tmp_path / "o", classes=classes, **options)
+    assert done.manifest.labels == {0: "background", **dict(enumerate(classes, start=1))}
+    (record,) = stored_volumes(done)
+    for number, name in enumerate(classes, start=1):
+        one = np.asarray(nibabel.load(total / f"one_file_per_class/{name}.nii.gz").dataobj).T > 0
+        assert np.array_equal(record.label == number, one), name
+    done = run_convert(tmp_path / "s", tmp_path / "few", classes=("liver",), **options)
+    assert done.manifest.labels == {0: "background", 1: "liver"}
+
+
+def test_class_masks_that_overlap_are_refused_or_counted(tmp_path):
+    for number in range(2):
+        save_nifti(tmp_path / f"s/{number}/ct.nii", image(number), AFFINE)
+        save_nifti(tmp_path / f"s/{number}/segmentations/a.nii", (mask(number) > 0).astype(np.uint8), AFFINE)
+        other = mask(number) == (2 if number else 0)
+        save_nifti(tmp_path / f"s/{number}/segmentations/b.nii", other.astype(np.uint8), AFFINE)
+    done = run_convert(tmp_path / "s", tmp_path / "o", layout="class-masks", **SIZE)
+    assert rejected(done)["1/ct.nii"][:2] == ("annotation", "masks of one scan overlap")
+    done = run_convert(tmp_path / "s", tmp_path / "p", layout="class-masks", class_overlap="last", **SIZE)
+    assert done.manifest.splits["train"].statistics["findings"] == {"class masks overlap (corrected)": 1}
+    record = by_name(done)["1/ct.nii"]
+    assert np.array_equal(record.label, mask(1))
+
+
+def test_a_folder_of_dicom_series_with_a_seg_a_nifti_mask_and_none(tmp_path):
+    for number, name in enumerate("abc"):
+        write_volume(
+            tmp_path / f"s/{name}", image(number), AFFINE, series=f"1.2.{number + 1}", patient=f"P{number}"
+        )
+    frames = [(v, depth, pixels) for v in (1, 2) for depth, pixels in frames_of(mask(0), v).items()]
+    made = segmentation(frames, AFFINE, {1: "liver", 2: "spleen"})
+    made.ReferencedSeriesSequence = [reference_to("1.2.1")]
+    (tmp_path / "s/a/seg.dcm").write_bytes(saved(made))
+    save_nifti(tmp_path / "s/b/mask.nii.gz", mask(1)[::-1, :, ::-1], FLIPPED)
+    (tmp_path / "map.json").write_text('{"background": 0, "spleen": 2, "liver": 1}')
+    options: dict[str, Any] = {"layout": "dicom", "missing_masks": "prediction", **SIZE}
+    done = run_convert(tmp_path / "s", tmp_path / "o", label_map=str(tmp_path / "map.json"), **options)
+    check(done, {"a": ("train", 0), "b": ("train", 1), "c": ("train", None)})
+    assert done.manifest.splits["train"].statistics["modalities"] == {"CT": 3}
+    done = run_convert(tmp_path / "s", tmp_path / "p", **options)
+    reason = "mask names its classes and no label map gives their ids"
+    assert rejected(done)["a"][:2] == ("annotation", reason) and "'liver', 'spleen'" in rejected(done)["a"][2]
+    (tmp_path / "lost.txt").write_text("liver\nspleen\n")
+    done = run_convert(tmp_path / "s", tmp_path / "q", label_map=str(tmp_path / "lost.txt"), **options)
+    assert rejected(done)["a"][1] == "class of the mask has the background's id"
+
+
+def reference_to(series: str) -> Any:
+    item = Dataset()
+    item.SeriesInstanceUID = series
+    return item

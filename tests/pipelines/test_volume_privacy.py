@@ -1,0 +1,177 @@
+"""Does anything that identifies a patient leave the DICOM headers for records, manifest, rejects or terminal?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pydicom
+import pytest
+from pydicom.datadict import dictionary_VR, keyword_dict
+
+from tests.dicom_mask_writer import frames_of, saved, segmentation, structure_set
+from tests.dicom_writer import write_volume
+from tests.pipelines.support import all_bytes, halofeed, run_convert
+from tests.volume_support import by_name, rejected, save_nifti
+
+SHAPE = (6, 16, 18)
+AFFINE = np.array([[0, 0, -1.0, 9], [0, -1.5, 0, 12], [2.5, 0, 0, -40], [0, 0, 0, 1]])
+TEXTS = ("PN", "LO", "SH", "LT", "ST", "UT", "UC")
+KEPT = ("SegmentLabel", "ROIName", "Modality", "SpecificCharacterSet")
+SENTINEL, DATE, TIME, UID_ROOT = "XqWv7", "19331207", "173129.331", "1.2.826.0.1.7733918."
+SECRETS = (SENTINEL, DATE, TIME, "7733918")
+
+
+def sentinels() -> dict[str, Any]:
+    """A value for every attribute of the dictionary that may tell of a person, a place, a time or an object."""
+    made: dict[str, Any] = {}
+    for keyword in keyword_dict:
+        kind = dictionary_VR(keyword)
+        if kind in TEXTS and keyword not in KEPT:
+            made[keyword] = f"{SENTINEL}^{keyword}"[: 16 if kind == "SH" else 64]
+        elif kind in ("DA", "DT"):
+            made[keyword] = DATE if kind == "DA" else DATE + TIME
+        elif kind == "TM":
+            made[keyword] = TIME
+        elif kind == "IS" and keyword in ("SeriesNumber", "AcquisitionNumber"):
+            made[keyword] = 7733918
+    return {keyword: value for keyword, value in made.items() if dictionary_group(keyword) <= 0x0040}
+
+
+def dictionary_group(keyword: str) -> int:
+    return keyword_dict[keyword] >> 16
+
+
+def tell_all(path: Path, patient: str, keep: tuple[str, ...] = ()) -> None:
+    """Write sentinels into a file's every attribute that identifies."""
+    dataset = pydicom.dcmread(path)
+    for keyword, value in sentinels().items():
+        if keyword not in keep and dictionary_group(keyword) > 2 and keyword not in ("RescaleType", "Units"):
+            setattr(dataset, keyword, value)
+    dataset.PatientID = f"{SENTINEL}{patient}"
+    for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "FrameOfReferenceUID"):
+        if keyword in dataset:
+            # One UID for all files of a folder, so that a series stays together.
+            dataset[keyword].value = f"{UID_ROOT}{len(keyword)}.{sum(path.parent.name.encode())}"
+    dataset.SOPInstanceUID = f"{UID_ROOT}9.{sum(path.name.encode())}"
+    dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID
+    block = dataset.private_block(0x0011, f"{SENTINEL} PRIVATE", create=True)
+    block.add_new(1, "LO", f"{SENTINEL} private")
+    dataset.save_as(path, enforce_file_format=True)
+
+
+@pytest.fixture(scope="module")
+def hospital(tmp_path_factory) -> Path:
+    """Series with a SEG, with an RTSTRUCT, with a gap, of two sizes, with damaged pixels, and with none."""
+    root = tmp_path_factory.mktemp("hospital")
+    volume = np.random.default_rng(0).integers(-1000, 1000, SHAPE).astype(np.int16)
+    mask = np.zeros(SHAPE, np.uint8)
+    mask[2:4, 4:9, 5:11] = 1
+    for name in ("with-seg", "with-struct", "gap", "sizes", "damaged", "plain"):
+        paths = write_volume(root / name, volume, AFFINE, modality="CT")
+        if name == "gap":
+            next(path for path in paths if path.name.endswith("-3.dcm")).unlink()
+        for number, path in enumerate(sorted((root / name).iterdir())):
+            tell_all(path, name)
+            if name == "damaged" and number == 2:
+                path.write_bytes(path.read_bytes()[:-300])
+            if name == "sizes" and number == 2:
+                dataset = pydicom.dcmread(path)
+                dataset.PixelSpacing = [3, 3]
+                dataset.save_as(path)
+    frames = [(1, depth, pixels) for depth, pixels in frames_of(mask, 1).items()]
+    made = segmentation(frames, AFFINE, {1: "liver"})
+    made.FrameOfReferenceUID = "1.2.9"
+    (root / "with-seg/seg.dcm").write_bytes(saved(made))
+    corners = np.array([[2, 4, 5], [2, 4, 11], [2, 9, 11], [2, 9, 5]])
+    contours = [
+        ("CLOSED_PLANAR", np.add(corners, [depth, 0, 0]) @ AFFINE[:3, :3].T + AFFINE[:3, 3])
+        for depth in (0, 1)
+    ]
+    made = structure_set({1: ("liver", contours)})
+    made.FrameOfReferenceUID = "1.2.9"
+    (root / "with-struct/struct.dcm").write_bytes(saved(made))
+    for folder, file in (("with-seg", "seg.dcm"), ("with-struct", "struct.dcm")):
+        tell_all(root / folder / file, folder)
+    return root
+
+
+def test_the_headers_are_full_of_sentinels(hospital):
+    dataset = pydicom.dcmread(next((hospital / "plain").iterdir()))
+    assert len([element for element in dataset if SENTINEL in str(element.value)]) > 300
+    assert str(dataset.PatientName).startswith(SENTINEL) and dataset.PatientBirthDate == DATE
+
+
+@pytest.mark.parametrize("more", [[], ["--refuse-flaws", "padding,tilt", "--salt", "s"], ["--debug"]])
+def test_no_sentinel_leaves_the_headers(hospital, tmp_path, more):
+    (tmp_path / "map.json").write_text('{"background": 0, "liver": 1}')
+    words = ["convert", "--layout", "dicom", "--source", hospital, "--out", tmp_path / "out", "--name", "set"]
+    words += ["--depth", 6, "--height", 16, "--width", 18, "--workers", 1, "--missing-masks", "prediction"]
+    done = halofeed(
+        *words, "--label-map", tmp_path / "map.json", "--split-shares", "train=0.5,test=0.5", *more
+    )
+    assert done.returncode == 0, done.stderr
+    files = all_bytes(tmp_path / "out")
+    assert any(name.endswith("rejected.jsonl") and data.count(b"\n") >= 3 for name, data in files.items())
+    assert sum(b"with-s" in data for name, data in files.items() if "tfrecord" in name) >= 1
+    held = [*files.items(), ("stdout", done.stdout.encode()), ("stderr", done.stderr.encode())]
+    for name, data in held:
+        for secret in SECRETS:
+            assert secret.encode() not in data, (name, secret, data[:500])
+    assert not any(secret in name for name in files for secret in SECRETS)
+    for command in (["inspect"], ["verify"], ["report"]):
+        told = halofeed(*command, tmp_path / "out/set/1.0.0")
+        assert not any(secret in told.stdout + told.stderr for secret in SECRETS), command
+    after = all_bytes(tmp_path / "out")
+    assert len(after) > len(files), "the report is there too"
+    assert not any(secret.encode() in data for secret in SECRETS for data in after.values())
+
+
+def test_both_masks_reach_their_records(hospital, tmp_path):
+    (tmp_path / "map.json").write_text('{"background": 0, "liver": 1}')
+    done = run_convert(
+        hospital,
+        tmp_path / "out",
+        layout="dicom",
+        depth=6,
+        height=16,
+        width=18,
+        missing_masks="prediction",
+        label_map=str(tmp_path / "map.json"),
+    )
+    records = by_name(done)
+    assert {name: record.labelled for name, record in records.items()} == {
+        "with-seg": True,
+        "with-struct": True,
+        "plain": False,
+    }
+    assert int((records["with-seg"].label == 1).sum()) == 2 * 5 * 6
+    assert int((records["with-struct"].label == 1).sum()) in range(2 * 4 * 5, 2 * 6 * 7 + 1)
+    assert {"gap", "sizes", "damaged"} <= {*rejected(done)}
+
+
+def test_a_failing_job_tells_nothing_either(hospital, tmp_path):
+    words = ["convert", "--layout", "dicom", "--source", hospital, "--out", tmp_path / "out", "--name", "set"]
+    done = halofeed(*words, "--depth", 6, "--height", 16, "--width", 18, "--max-rejected", 0, "--debug")
+    assert done.returncode == 1
+    assert not any(secret in done.stdout + done.stderr for secret in SECRETS)
+    assert not any(s.encode() in data for s in SECRETS for data in all_bytes(tmp_path / "out").values())
+
+
+def test_nifti_descriptions_and_names_in_extensions_stay_behind(tmp_path):
+    path = save_nifti(tmp_path / "s/a.nii", np.arange(24, dtype=np.int16).reshape(2, 3, 4))
+    image = nibabel.load(path)
+    image.header["descrip"] = SENTINEL.encode()
+    image.header["db_name"] = SENTINEL.encode()
+    image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", SENTINEL.encode() * 3))
+    nibabel.save(image, tmp_path / "s/b.nii")
+    path.unlink()
+    (tmp_path / "s/table.csv").write_text("id,image,label\nb,b.nii,\n")
+    words = ["convert", "--layout", "csv", "--task", "segmentation", "--source", tmp_path / "s"]
+    done = halofeed(
+        *words, "--out", tmp_path / "out", "--name", "set", "--depth", 2, "--height", 3, "--width", 4
+    )
+    assert done.returncode == 0, done.stderr
+    assert not any(SENTINEL.encode() in data for data in all_bytes(tmp_path / "out").values())

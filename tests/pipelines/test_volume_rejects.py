@@ -1,0 +1,169 @@
+"""Is every scan that cannot be converted listed with its true reason, while the rest converts?"""
+
+from __future__ import annotations
+
+import gzip
+import resource
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from halofeed.schemas.errors import AnnotationsError, JobError
+from tests.dicom_writer import write_volume
+from tests.pipelines.support import run_convert
+from tests.volume_support import by_name, rejected, save_nifti, stored_volumes, write_table
+
+SHAPE = (8, 10, 12)
+OPTIONS = {"layout": "csv", "task": "segmentation", "depth": 8, "height": 10, "width": 12}
+AFFINE = np.array([[0, 0, 1.0, -5], [0, 2.0, 0, 7], [3.0, 0, 0, 11], [0, 0, 0, 1]])
+
+
+def draw(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-1000, 1000, SHAPE).astype(np.int16)
+
+
+def changed(path: Path, to: Path, offset: int, value: bytes) -> Path:
+    """A copy of a NIfTI file with some bytes of its header replaced."""
+    data = bytearray(path.read_bytes())
+    data[offset : offset + len(value)] = value
+    to.write_bytes(data)
+    return to
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory) -> Path:
+    """A table of good scans and one of every kind of bad one."""
+    root = tmp_path_factory.mktemp("bad")
+    good = save_nifti(root / "good.nii", draw(), AFFINE)
+    mask = np.zeros(SHAPE, np.uint8)
+    save_nifti(root / "empty-mask.nii.gz", mask, AFFINE)
+    mask[2:5, 3:6, 4:8] = 2
+    save_nifti(root / "mask.nii.gz", mask, AFFINE)
+    save_nifti(root / "unknown-labels.nii.gz", mask * 7, AFFINE)
+    save_nifti(root / "half-mask.nii.gz", mask[:4], AFFINE)
+    for name in ("labelled", "with-empty", "with-unknown", "with-half", "no-mask-there", "unlisted"):
+        save_nifti(root / f"{name}.nii", draw(1), AFFINE)
+    packed = gzip.compress(good.read_bytes())
+    (root / "cut.nii.gz").write_bytes(packed[: len(packed) * 2 // 3])
+    changed(good, root / "magic.nii", 344, b"oops")
+    changed(good, root / "nan.nii", 280, struct.pack("<f", float("nan")))
+    changed(good, root / "huge.nii", 40, struct.pack("<4h", 3, 32767, 32767, 32767))
+    (root / "alone.hdr").write_bytes(changed(good, root / "pair", 344, b"ni1\0").read_bytes()[:348])
+    (root / "pair").unlink()
+    (root / "text.nii").write_text("this is no volume")
+    write_volume(root / "series", draw(2), AFFINE)
+    (gap,) = (p for p in write_volume(root / "gap", draw(2), AFFINE) if p.name.endswith("-4.dcm"))
+    gap.unlink()
+    rows = [
+        ("good", "good.nii", ""),
+        ("labelled", "labelled.nii", "mask.nii.gz"),
+        ("with-empty", "with-empty.nii", "empty-mask.nii.gz"),
+        ("with-unknown", "with-unknown.nii", "unknown-labels.nii.gz"),
+        ("with-half", "with-half.nii", "half-mask.nii.gz"),
+        ("no-mask-there", "no-mask-there.nii", "nowhere.nii.gz"),
+        ("no-image-there", "nowhere.nii", "mask.nii.gz"),
+        ("cut", "cut.nii.gz", ""),
+        ("magic", "magic.nii", ""),
+        ("nan", "nan.nii", ""),
+        ("huge", "huge.nii", "mask.nii.gz"),
+        ("alone", "alone.hdr", ""),
+        ("text", "text.nii", ""),
+        ("series", "series", "mask.nii.gz"),
+        ("gap", "gap", "mask.nii.gz"),
+    ]
+    write_table(root, rows)
+    (root.parent / "classes.json").write_text('{"background": 0, "spleen": 1, "liver": 2}')
+    return root
+
+
+REASONS = {
+    "with-unknown.nii": ("annotation", "mask has unknown labels"),
+    "with-half.nii": ("geometry", "mask lies on another grid than its image"),
+    "no-mask-there.nii": ("annotation", "label file not found"),
+    "nowhere.nii": ("annotation", "image file not found"),
+    "cut.nii.gz": ("decode", "gzip data is truncated"),
+    "magic.nii": ("decode", "header has a wrong magic"),
+    "nan.nii": ("decode", "affine is not finite"),
+    "huge.nii": ("decode", "more voxels than allowed"),
+    "alone.hdr": ("read", "the .img file with the voxels is missing"),
+    "text.nii": ("decode", "not a NIfTI or Analyze file"),
+    "gap": ("read", "slices are missing"),
+    "unlisted.nii": ("selection", "file is in no row of the table"),
+}
+
+
+def test_each_bad_input_is_rejected_with_its_reason_and_the_rest_converts(bad, tmp_path):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    done = run_convert(bad, tmp_path, label_map=str(bad.parent / "classes.json"), **OPTIONS)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    found = {name: (stage, reason) for name, (stage, reason, _) in rejected(done).items()}
+    assert found == REASONS
+    records = by_name(done)
+    assert sorted(records) == ["good.nii", "labelled.nii", "series", "with-empty.nii"]
+    assert {name for name, record in records.items() if record.labelled} == {*records} - {"good.nii"}
+    assert not records["with-empty.nii"].label.any()
+    assert np.unique(records["series"].label).tolist() == [0, 2]
+    assert np.array_equal(records["series"].image[..., 0], draw(2))
+    assert (
+        "14" in rejected(done)["with-unknown.nii"][2] and "2 liver" in rejected(done)["with-unknown.nii"][2]
+    )
+    assert grown < 300_000, "a header that claims 70 terabytes allocates nothing"  # KiB
+
+
+def test_the_limit_of_rejected_inputs_ends_the_job_and_names_them(bad, tmp_path):
+    with pytest.raises(JobError, match="more than --max-rejected 3 inputs were rejected"):
+        run_convert(bad, tmp_path, label_map=str(bad.parent / "classes.json"), max_rejected=3, **OPTIONS)
+
+
+def test_two_rows_of_one_id_are_both_named(tmp_path):
+    rows = [("twice", "a.nii", ""), ("twice", "b.nii", ""), ("once", "c.nii", "")]
+    for name in "abc":
+        save_nifti(tmp_path / f"s/{name}.nii", draw(), AFFINE)
+    write_table(tmp_path / "s", rows)
+    with pytest.raises(AnnotationsError, match=r"a.nii \(key 'twice'\) and b.nii"):
+        run_convert(tmp_path / "s", tmp_path / "out", **OPTIONS)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_image_in_two_rows_is_rejected_alone(tmp_path):
+    for name in "ab":
+        save_nifti(tmp_path / f"s/{name}.nii", draw(), AFFINE)
+    write_table(tmp_path / "s", [("one", "a.nii", ""), ("two", "a.nii", ""), ("three", "b.nii", "")])
+    done = run_convert(tmp_path / "s", tmp_path / "out", **OPTIONS)
+    assert rejected(done)["a.nii"][:2] == ("annotation", "image is in several rows")
+    assert [record.name for record in stored_volumes(done)] == ["b.nii"]
+
+
+def test_a_filled_gap_is_a_finding(bad, tmp_path):
+    table = write_table(tmp_path, [("gap", "gap", "")])
+    done = run_convert(table, tmp_path / "out", images=str(bad), fill_missing_slices=True, **OPTIONS)
+    assert done.manifest.splits["train"].statistics["findings"] == {"slices are missing (corrected)": 1}
+    (record,) = stored_volumes(done)
+    truth = draw(2).astype(float)
+    truth[4] = (truth[3] + truth[5]) / 2
+    assert np.array_equal(record.image[..., 0], np.rint(truth))
+
+
+def test_images_without_masks_are_refused_where_the_layout_promises_them(tmp_path):
+    save_nifti(tmp_path / "s/images/a.nii", draw(), AFFINE)
+    save_nifti(tmp_path / "s/images/b.nii", draw(), AFFINE)
+    save_nifti(tmp_path / "s/labels/b.nii", np.ones(SHAPE, np.uint8), AFFINE)
+    save_nifti(tmp_path / "s/labels/c.nii", np.ones(SHAPE, np.uint8), AFFINE)
+    options = OPTIONS | {"layout": "pairs"}
+    done = run_convert(tmp_path / "s", tmp_path / "out", **options)
+    assert {name: entry[:2] for name, entry in rejected(done).items()} == {
+        "images/a.nii": ("selection", "image has no label"),
+        "labels/c.nii": ("annotation", "label has no image"),
+    }
+    done = run_convert(tmp_path / "s", tmp_path / "kept", missing_masks="prediction", **options)
+    assert {r.name: r.labelled for r in stored_volumes(done)} == {"images/a.nii": False, "images/b.nii": True}
+
+
+def test_two_rows_of_one_id_refuse_the_whole_set_and_are_named(tmp_path):
+    for name in "abc":
+        save_nifti(tmp_path / f"s/{name}.nii", draw(), AFFINE)
+    write_table(tmp_path / "s", [("twice", "a.nii", ""), ("twice", "b.nii", ""), ("once", "c.nii", "")])
+    with pytest.raises(AnnotationsError, match=r"(?s)a\.nii.*b\.nii"):
+        run_convert(tmp_path / "s", tmp_path / "out", **OPTIONS)

@@ -1,0 +1,100 @@
+"""Do volumes give the same bytes however they are converted, and does a killed run finish with them?"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.phantom import draw, grid_around
+from tests.pipelines.support import all_bytes, halofeed, run_convert, shard_bytes
+from tests.volume_support import save_nifti, write_table
+
+OPTIONS = {
+    "layout": "csv",
+    "task": "segmentation",
+    "depth": 24,
+    "height": 40,
+    "width": 40,
+    "shards": 4,
+    "spacing_mm": (2.0, 2.0, 2.0),
+    "window_hu": (-160.0, 240.0),
+    "fit": "tiles",
+    "tile_overlap": (4, 4, 4),
+}
+SCANS = 8
+
+
+def write_scans(root: Path) -> Path:
+    rows = []
+    for number in range(SCANS):
+        grid = grid_around(spacing_mm=(4.0, 2.0, 2.0 + number / 8), tilt_degrees=number)
+        image, mask = draw(grid)
+        noise = np.random.default_rng(number).integers(-9, 9, image.shape)
+        save_nifti(root / f"{number}.nii.gz", (image + noise).astype(np.int16), grid.affine)
+        save_nifti(root / f"{number}-mask.nii.gz", mask, grid.affine)
+        rows.append((number, f"{number}.nii.gz", f"{number}-mask.nii.gz"))
+    write_table(root, rows)
+    return root
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    return write_scans(tmp_path_factory.mktemp("scans"))
+
+
+@pytest.fixture(scope="module")
+def expected(source, tmp_path_factory) -> dict[str, bytes]:
+    done = run_convert(source, tmp_path_factory.mktemp("out"), workers=1, threads=1, **OPTIONS)
+    statistics = done.manifest.splits["train"].statistics
+    assert statistics["records"] > 2 * SCANS and statistics["tiles"] == statistics["records"] - SCANS
+    return all_bytes(Path(done.folder))
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(1, 2), (2, 1), (2, 2)])
+def test_workers_and_threads_change_no_byte(source, expected, tmp_path, workers, threads):
+    done = run_convert(source, tmp_path, workers=workers, threads=threads, **OPTIONS)
+    assert all_bytes(Path(done.folder)) == expected
+
+
+def test_a_killed_run_is_finished_by_the_same_command(source, expected, tmp_path):
+    words = ["convert", "--layout", "csv", "--task", "segmentation", "--source", source, "--out", tmp_path]
+    words += ["--name", "set", "--depth", 24, "--height", 40, "--width", 40, "--shards", 4, "--workers", 1]
+    words += ["--spacing-mm", "2,2,2", "--window-hu", "-160,240", "--fit", "tiles", "--tile-overlap", "4,4,4"]
+    folder = tmp_path / "set/1.0.0"
+    command = [sys.executable, "-m", "halofeed", *map(str, words), "--threads", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while len(list(folder.glob("*.index"))) < 1 and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (folder / "manifest.json").exists()
+    kept = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.index")}
+    assert kept
+    done = halofeed(*words)
+    assert done.returncode == 0, done.stderr
+    assert all_bytes(folder) == expected
+    assert {name: (folder / name).stat().st_mtime_ns for name in kept} == kept, "finished shards are kept"
+    again = halofeed(*words)
+    assert again.returncode == 0 and "already converted" in again.stdout
+
+
+def test_a_changed_mask_changes_its_shard_alone(tmp_path):
+    source = write_scans(tmp_path / "s")
+    first = run_convert(source, tmp_path / "out", **OPTIONS)
+    before = shard_bytes(Path(first.folder))
+    path = source / "3-mask.nii.gz"
+    grid = grid_around(spacing_mm=(4.0, 2.0, 2.0 + 3 / 8), tilt_degrees=3)
+    _, mask = draw(grid)
+    mask[mask == 1] = 2
+    save_nifti(path, mask, grid.affine)
+    second = run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
+    after = shard_bytes(Path(second.folder))
+    changed = {name.removesuffix(".index") for name in after if after[name] != before[name]}
+    assert not second.was_there and len(changed) == 1

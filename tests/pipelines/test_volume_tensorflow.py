@@ -1,0 +1,149 @@
+"""Do TensorFlow and TensorFlow Datasets read converted volumes to the same values?"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from halofeed.loader import Loader
+from halofeed.pipelines.convert import Conversion
+from tests.phantom import draw, grid_around
+from tests.pipelines.support import run_convert, shard_paths
+from tests.volume_support import image_values, save_nifti, stored_volumes, write_table
+
+tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    tfds = pytest.importorskip("tensorflow_datasets", reason="tensorflow-datasets is not installed")
+
+pytestmark = pytest.mark.filterwarnings(r"ignore:label\(\) is deprecated:DeprecationWarning")
+
+SHAPE = (20, 36, 44)
+STORES = {"int16": {}, "uint8": {"window": "abdomen"}, "float32": {}, "bfloat16": {}}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    root, rows = tmp_path_factory.mktemp("scans"), []
+    for number in range(4):
+        grid = grid_around(spacing_mm=(6.0, 3.0, 3.0 + number / 4), turn_degrees=3 * number)
+        image, mask = draw(grid)
+        save_nifti(root / f"{number}.nii", image, grid.affine)
+        save_nifti(root / f"{number}-mask.nii.gz", mask, grid.affine)
+        label = f"{number}-mask.nii.gz" if number else ""
+        rows.append((number, f"{number}.nii", label, "test" if number == 3 else "train"))
+    write_table(root, rows, "id,image,label,split")
+    return root
+
+
+def converted(source: Path, out: Path, store: str) -> Conversion:
+    depth, height, width = SHAPE
+    options = {"layout": "csv", "task": "segmentation", "depth": depth, "height": height, "width": width}
+    return run_convert(source, out, store=store, shards=2, **STORES[store], **options)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_parse_example_gives_the_stored_values(source, tmp_path, store):
+    done = converted(source, tmp_path, store)
+    ours = {record.key: record for record in stored_volumes(done)}
+    spec = {
+        "image/encoded": tf.io.FixedLenFeature([], tf.string),
+        "image/label": tf.io.FixedLenFeature([], tf.string),
+        "image/labelled": tf.io.FixedLenFeature([], tf.int64),
+        "image/spacing_mm": tf.io.FixedLenFeature([3], tf.float32),
+        "image/affine": tf.io.FixedLenFeature([4, 4], tf.float32),
+        "image/source/affine": tf.io.FixedLenFeature([4, 4], tf.float32),
+        "image/source/shape": tf.io.FixedLenFeature([3], tf.int64),
+        "image/extent": tf.io.FixedLenFeature([2, 3], tf.int64),
+        "image/key/source": tf.io.FixedLenFeature([], tf.string),
+    }
+    seen = 0
+    for split in done.manifest.splits:
+        paths = [str(path) for path in shard_paths(Path(done.folder), split)]
+        for batch in tf.data.TFRecordDataset(paths).batch(2):
+            parsed = tf.io.parse_example(batch, spec)
+            kind = tf.as_dtype("uint16" if store == "bfloat16" else store)
+            images = tf.reshape(tf.io.decode_raw(parsed["image/encoded"], kind), [-1, *SHAPE, 1])
+            if store == "bfloat16":
+                images = tf.cast(tf.bitcast(images, tf.bfloat16), tf.float32)
+            labels = tf.reshape(tf.io.decode_raw(parsed["image/label"], tf.uint8), [-1, *SHAPE])
+            for row, key in enumerate(parsed["image/key/source"].numpy()):
+                record = ours[key.decode()]
+                assert np.array_equal(images[row], record.image)
+                assert np.array_equal(labels[row], record.label)
+                assert bool(parsed["image/labelled"][row]) == record.labelled == (key != b"0")
+                assert np.array_equal(parsed["image/spacing_mm"][row], np.float32(record.spacing_mm))
+                assert np.array_equal(parsed["image/affine"][row], np.float32(record.grid.affine))
+                assert np.array_equal(
+                    parsed["image/source/affine"][row], np.float32(record.source_grid.affine)
+                )
+                assert tuple(parsed["image/source/shape"][row].numpy()) == record.source_grid.shape
+                assert np.array_equal(parsed["image/extent"][row], record.extent)
+                seen += 1
+    assert seen == 4
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_tfds_reads_a_set_of_volumes(source, tmp_path, store):
+    done = converted(source, tmp_path, store)
+    ours = {record.key: record for record in stored_volumes(done)}
+    builder = tfds.builder_from_directory(done.folder)
+    assert {name: split.num_examples for name, split in builder.info.splits.items()} == {
+        "test": 1,
+        "train": 3,
+    }
+    for split in ("train", "test"):
+        for read in tfds.as_numpy(builder.as_dataset(split=split)):
+            record = ours.pop(read["image/key/source"].decode())
+            image = np.asarray(read["image/encoded"])
+            assert image.dtype.name == store
+            assert np.array_equal(image.astype(np.float32), record.image.astype(np.float32))
+            assert np.array_equal(read["image/label"], record.label)
+            assert np.array_equal(read["image/affine"], np.float32(record.grid.affine))
+            assert np.array_equal(read["image/spacing_mm"], np.float32(record.spacing_mm))
+            assert np.array_equal(np.asarray(read["image/extent"]).reshape(2, 3), record.extent)
+    assert not ours
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_the_loader_gives_the_stored_values(source, tmp_path, store):
+    done = converted(source, tmp_path, store)
+    ours = [record for record in stored_volumes(done) if record.split == "train"]
+    loader = Loader(
+        done.folder, split="train", batch_size=2, training=False, include=("affine", "spacing_mm")
+    )
+    seen = 0
+    for batch in loader.batches():
+        for row in np.flatnonzero(batch["valid"]):
+            record = ours[seen]
+            values = batch["image"][row]
+            assert values.dtype.name == store
+            assert np.array_equal(values.astype(np.float32), record.image.astype(np.float32))
+            assert np.array_equal(batch["label"][row], record.label)
+            assert np.array_equal(batch["affine"][row], np.float32(record.grid.affine))
+            assert np.array_equal(batch["spacing_mm"][row], np.float32(record.spacing_mm))
+            seen += 1
+    assert seen == 3
+
+
+def test_bfloat16_bytes_are_those_of_tensorflow(source, tmp_path):
+    done = converted(source, tmp_path, "bfloat16")
+    exact = {
+        record.key: record for record in stored_volumes(converted(source, tmp_path / "exact", "float32"))
+    }
+    for record in stored_volumes(done):
+        theirs = tf.bitcast(tf.cast(exact[record.key].image, tf.bfloat16), tf.uint16).numpy().tobytes()
+        assert np.array_equal(image_values(theirs, "bfloat16"), record.image.ravel())
+
+
+def test_a_padded_batch_of_a_windowed_set_loads(source, tmp_path):
+    depth, height, width = SHAPE
+    options = {"layout": "csv", "task": "segmentation", "depth": depth, "height": height, "width": width}
+    done = run_convert(source, tmp_path, window="abdomen", pad_value=(-1024,), **options)
+    (image,) = (field for field in done.manifest.fields if field.name == "image")
+    assert image.fill == (0,), "as stored, not in HU"
+    batches = list(Loader(done.folder, split="train", batch_size=2, training=False).batches())
+    assert [batch["valid"].tolist() for batch in batches] == [[True, True], [True, False]]

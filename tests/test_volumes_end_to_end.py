@@ -1,0 +1,500 @@
+"""Is a converted scan where the patient was, in every orientation, format and geometric mode, and on real files?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+import SimpleITK
+from numpy.typing import NDArray
+
+from halofeed.pipelines.convert import Conversion
+from halofeed.prep.volume.scan import Grid, Shape
+from tests.dicom_writer import write_volume
+from tests.phantom import (
+    AIR_HU,
+    LABELLED,
+    ORGANS,
+    ORIENTATIONS,
+    dice,
+    draw,
+    grid_around,
+    interior,
+    margin_mm,
+    stored,
+    stored_grid,
+)
+from tests.pipelines.support import run_convert
+from tests.volume_support import (
+    Stored,
+    by_name,
+    findings,
+    rejected,
+    save_nifti,
+    stored_volumes,
+    write_table,
+)
+
+STRAIGHT = grid_around()
+ACQUISITIONS = {
+    "axial": ((0, 1, 2), (1, -1, -1)),
+    "axial feet first": ((0, 1, 2), (-1, -1, 1)),
+    "coronal": ((1, 0, 2), (1, -1, -1)),
+    "sagittal": ((2, 0, 1), (-1, -1, -1)),
+}
+SHEARED = {"turned": grid_around(turn_degrees=12), "tilted": grid_around(tilt_degrees=15)}
+WHOLE = {"depth": 44, "height": 72, "width": 88}
+CLOSE = {"depth": 30, "height": 46, "width": 64}
+MODES: dict[str, dict[str, Any]] = {
+    "none": WHOLE,
+    "spacing": {"depth": 66, "height": 56, "width": 70, "spacing_mm": (2, 2, 2)},
+    "spacing, nearest masks": {
+        "depth": 66,
+        "height": 74,
+        "width": 66,
+        "spacing_mm": (2, 1.5, 2),
+        "mask_interpolation": "nearest",
+    },
+    "spacing, slice by slice": {
+        "depth": 66,
+        "height": 56,
+        "width": 70,
+        "spacing_mm": (2, 2, 2),
+        "slice_wise": "always",
+    },
+    "cubic": {
+        "depth": 50,
+        "height": 86,
+        "width": 86,
+        "spacing_mm": (2.5, 1.3, 1.6),
+        "interpolation": "cubic",
+    },
+    "stretch": {"depth": 48, "height": 64, "width": 64, "fit": "stretch"},
+    "tiles": {"depth": 24, "height": 40, "width": 48, "fit": "tiles", "tile_overlap": (4, 8, 8)},
+    "foreground": {"depth": 38, "height": 64, "width": 80, "crop_foreground": True},
+    "centre foreground": {"depth": 38, "height": 64, "width": 80, "centre": "foreground"},
+    "centre label": CLOSE | {"centre": "label"},
+}
+
+
+def grid_in(organ_free_name: str) -> Grid:
+    return SHEARED.get(organ_free_name.partition(".")[0], STRAIGHT)
+
+
+def write_phantom(folder: Path, numbers: range, *, series: tuple[str, ...]) -> Path:
+    """The phantom in some of the 48 orientations, turned, under a gantry tilt, and as DICOM series."""
+    image, mask = draw(STRAIGHT)
+    rows = []
+
+    def add(name: str, image: NDArray[Any], mask: NDArray[Any], affine: NDArray[np.float64]) -> None:
+        save_nifti(folder / f"{name}.nii", image, affine)
+        save_nifti(folder / f"{name}-mask.nii.gz", mask, affine)
+        rows.append((name, f"{name}.nii", f"{name}-mask.nii.gz"))
+
+    for number in numbers:
+        way = ORIENTATIONS[number]
+        add(f"{number:02}", stored(image, way), stored(mask, way), stored_grid(STRAIGHT, way).affine)
+    for name, grid in SHEARED.items():
+        add(name, *draw(grid), grid.affine)
+    save_nifti(folder / "any-mask.nii.gz", mask, STRAIGHT.affine)
+    for name in series:
+        way = ACQUISITIONS[name]
+        write_volume(folder / name, stored(image, way), stored_grid(STRAIGHT, way).affine)
+        rows.append((name, name, "any-mask.nii.gz"))
+    write_table(folder, rows)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def converted(tmp_path_factory) -> Callable[[str], Conversion]:
+    """converted(mode) converts the phantom once: all 48 orientations for "none" and "spacing", else a few."""
+    every = write_phantom(tmp_path_factory.mktemp("every"), range(48), series=tuple(ACQUISITIONS))
+    few = write_phantom(tmp_path_factory.mktemp("few"), range(0, 48, 13), series=("coronal",))
+    made: dict[str, Conversion] = {}
+
+    def get(mode: str) -> Conversion:
+        if mode not in made:
+            source = every if mode in ("none", "spacing") else few
+            out = tmp_path_factory.mktemp("out")
+            made[mode] = run_convert(source, out, layout="csv", task="segmentation", **MODES[mode])
+        return made[mode]
+
+    return get
+
+
+def is_straight(name: str) -> bool:
+    return not name.startswith(tuple(SHEARED))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_phantom_gives_one_record_in_every_orientation_and_as_dicom(converted, mode):
+    done = converted(mode)
+    records = [record for record in stored_volumes(done) if is_straight(record.name)]
+    names = {record.name for record in records}
+    assert len(names) == (48 + 4 if mode in ("none", "spacing") else 4 + 1)
+    assert not done.manifest.rejected and all(record.labelled for record in records)
+    tiles = {record.tile for record in records}
+    assert len(tiles) == (2 * 2 * 2 if mode == "tiles" else 1)
+    for number in tiles:
+        assert len({record.bits for record in records if record.tile == number}) == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_organs_are_where_they_were_and_as_dense_in_every_mode(converted, mode):
+    parts: dict[str, list[Stored]] = {}
+    for record in stored_volumes(converted(mode)):
+        parts.setdefault(record.name, []).append(record)
+    checked = {
+        next(name for name in parts if is_straight(name)),
+        *filter(lambda name: not is_straight(name), parts),
+    }
+    assert len(checked) == 3
+    off, wrong = 0.0, 0.0
+    for name in checked:
+        source = grid_in(name)
+        for organ in LABELLED:
+            places, values = [], []
+            for part in parts[name]:
+                own = np.argwhere(part.label == organ.label)
+                places.append(part.grid.to_mm(own))
+                inside = interior(
+                    part.grid, organ, margin_mm(source, part.grid, 2.0 if mode == "cubic" else 1.0)
+                )
+                values.append(part.image[..., 0][inside])
+                assert (part.label[inside] == organ.label).all(), (name, organ.name)
+            found = np.unique(np.concatenate(places).round(3), axis=0)  # tiles overlap
+            off = max(off, float(np.linalg.norm(found.mean(axis=0) - organ.centre_mm)))
+            inner = np.concatenate(values)
+            assert len(inner) > 20
+            wrong = max(wrong, abs(float(inner.mean()) - organ.hu))
+    assert off < 0.5, f"a centroid is {off} mm off"
+    assert wrong < 1, f"a mean is {wrong} HU off"
+
+
+def test_without_resampling_every_labelled_voxel_has_its_organs_value(converted):
+    record = by_name(converted("none"))["17.nii"]
+    for organ in LABELLED:
+        assert set(record.image[..., 0][record.label == organ.label].tolist()) == {organ.hu}
+    image, mask = draw(record.grid)
+    shown = record.shown
+    assert np.array_equal(record.image[..., 0][shown], image[shown])
+    assert np.array_equal(record.label[shown], mask[shown])
+    padding = np.ones(record.grid.shape, bool)
+    padding[shown] = False
+    assert padding.any() and (record.image[padding] == AIR_HU).all() and not record.label[padding].any()
+
+
+def test_padding_and_crop_of_each_mode_are_told_by_the_extent(converted):
+    for mode in MODES:
+        for record in stored_volumes(converted(mode)):
+            low, high = record.extent
+            assert (low >= 0).all() and (high <= record.grid.shape).all() and (low < high).all()
+            reach = Grid(shape=record.source_grid.shape, affine=record.source_grid.affine)
+            corners = np.indices((2, 2, 2)).reshape(3, 8).T
+            voxels = np.where(corners == 0, low, high - 1)
+            back = (record.grid.to_mm(voxels) - reach.affine[:3, 3]) @ np.linalg.inv(reach.affine[:3, :3]).T
+            if is_straight(record.name) and mode != "stretch":
+                assert (back > -1).all() and (back < np.array(reach.shape)).all(), (mode, record.name)
+
+
+def test_the_manifest_counts_the_gantry_tilt_and_the_organs(converted):
+    done = converted("none")
+    statistics = done.manifest.splits["train"].statistics
+    assert statistics["labelled"] == statistics["records"] == 54 and statistics["tiles"] == 0
+    assert set(done.manifest.labels) == {0, *(organ.label for organ in LABELLED)}
+    _, mask = draw(STRAIGHT)
+    voxels = {
+        organ.label: sum(int((record.label == organ.label).sum()) for record in stored_volumes(done))
+        for organ in LABELLED
+    }
+    assert {int(key): count for key, count in statistics["label_voxels"].items() if key != "0"} == voxels
+    assert abs(voxels[1] / 54 / (mask == 1).sum() - 1) < 0.01
+
+
+# Real files ---------------------------------------------------------------------------------------------
+
+TOTAL = "volumes/totalsegmentator"
+NIIVUE, NIBABEL, READER = "odd/nifti/niivue", "odd/nifti/nibabel", "odd/nifti/reader-js"
+PAIRS = {
+    f"{TOTAL}/example_ct.nii.gz": f"{TOTAL}/spine_report/totalseg.nii.gz",
+    f"{TOTAL}/example_ct_sm.nii.gz": f"{TOTAL}/example_seg.nii.gz",
+    f"{TOTAL}/example_mr_sm.nii.gz": f"{TOTAL}/example_seg_mr.nii.gz",
+    "volumes/spleen/sub-spleen2_ct.nii.gz": "volumes/spleen/sub-spleen2_ct_seg-manual.nii.gz",
+    "dicom/totalsegmentator_jpeg2000": f"{TOTAL}/example_seg_dicom.nii.gz",
+}
+REFUSED = {
+    f"{TOTAL}/pulmonary_report/ct_cropped.nii.gz": "mask lies on another grid than its image",
+    f"{NIBABEL}/nifti1.hdr": "the .img file with the voxels is missing",
+    f"{NIBABEL}/example4d.nii.gz": "number of channels",
+    f"{NIBABEL}/example_nifti2.nii.gz": "number of channels",
+    f"{NIBABEL}/functional.nii": "number of channels",
+    f"{NIIVUE}/complex_image.nii.gz": "voxels of this type are not supported",
+    f"{NIIVUE}/ct_perfusion.nii.gz": "number of channels",
+    f"{READER}/5D_small.nii": "number of channels",
+    f"{READER}/not-nifti.nii": "not a NIfTI or Analyze file",
+}
+"""What of the real data is not converted as one channel, and why; everything else is."""
+EXTRA_CHANNELS = {
+    f"{NIBABEL}/example4d.nii.gz": 2,
+    f"{NIBABEL}/example_nifti2.nii.gz": 2,
+    f"{NIBABEL}/functional.nii": 20,
+    f"{NIIVUE}/ct_perfusion.nii.gz": 3,
+    f"{READER}/5D_small.nii": 3,
+}
+
+
+def all_scans(root: Path) -> list[tuple[str, str]]:
+    """(image, mask or nothing) of every volume and series of the real data; masks that belong to none by themselves."""
+    masks = {*PAIRS.values()}
+    pairs = dict(PAIRS)
+    for path in sorted((root / "volumes/hippocampus/images").iterdir()):
+        label = f"volumes/hippocampus/labels/{path.name}"
+        pairs[f"volumes/hippocampus/images/{path.name}"] = label
+        masks.add(label)
+    report = f"{TOTAL}/pulmonary_report"
+    pairs[f"{report}/ct_cropped.nii.gz"] = f"{report}/heart.nii.gz"
+    masks.add(f"{report}/heart.nii.gz")
+    files = [
+        str(path.relative_to(root))
+        for folder in ("volumes", "odd/nifti")
+        for path in sorted((root / folder).rglob("*"))
+        if path.name.endswith((".nii", ".nii.gz", ".hdr"))
+    ]
+    images = [
+        *(name for name in files if name not in masks),
+        *sorted(f"dicom/{p.name}" for p in (root / "dicom").iterdir()),
+    ]
+    return [(name, pairs.get(name, "")) for name in images]
+
+
+@pytest.fixture(scope="session")
+def real(test_data, tmp_path_factory) -> Conversion:
+    folder = tmp_path_factory.mktemp("real")
+    scans = all_scans(test_data)
+    table = write_table(folder, [(f"scan {number}", *pair) for number, pair in enumerate(scans)])
+    return run_convert(
+        table,
+        folder / "out",
+        images=str(test_data),
+        layout="csv",
+        task="segmentation",
+        depth=48,
+        height=128,
+        width=128,
+        store="float32",
+        max_rejected=None,
+    )
+
+
+def test_every_real_scan_converts_or_is_refused_with_a_true_reason(real, test_data):
+    scans = [image for image, _ in all_scans(test_data)]
+    assert len(scans) == 53
+    refused = {name: reason for name, (stage, reason, _) in rejected(real).items() if stage != "selection"}
+    assert refused == REFUSED
+    records = by_name(real)
+    assert sorted([*records, *refused]) == sorted(scans)
+    assert {name for name, record in records.items() if record.labelled} == {
+        *PAIRS,
+        *(name for name in scans if name.startswith("volumes/hippocampus")),
+    }
+
+
+def test_scans_of_several_channels_convert_once_the_channels_are_said(test_data, tmp_path):
+    for name, channels in EXTRA_CHANNELS.items():
+        table = write_table(tmp_path / name, [("a", name, "")])
+        done = run_convert(
+            table,
+            tmp_path / name / "out",
+            images=str(test_data / "."),
+            layout="csv",
+            task="segmentation",
+            depth=24,
+            height=96,
+            width=128,
+            channels=channels,
+            store="float32",
+        )
+        (record,) = stored_volumes(done)
+        truth = np.asarray(nibabel.load(test_data / name).dataobj)
+        if truth.dtype.names:
+            truth = np.stack([truth[colour] for colour in "RGB"], axis=-1)
+        assert record.image.shape == (24, 96, 128, channels)
+        whole = truth.reshape(*truth.shape[:3], channels)
+        if record.source_grid.shape == (24, 96, 128):
+            assert np.array_equal(record.image, whole[::-1].transpose(2, 1, 0, 3)), name
+        assert set(np.unique(record.image)) <= {*np.unique(whole.astype(np.float32)), float(whole.min())}
+
+
+def test_spleen_and_liver_of_the_dicom_series_have_their_hounsfield_units(test_data, tmp_path):
+    table = write_table(
+        tmp_path, [("a", "dicom/totalsegmentator_jpeg2000", f"{TOTAL}/example_seg_dicom.nii.gz")]
+    )
+    options = {"layout": "csv", "task": "segmentation", "depth": 20, "height": 512, "width": 512}
+    (record,) = stored_volumes(run_convert(table, tmp_path / "out", images=str(test_data), **options))
+    values = {label: record.image[..., 0][record.label == label] for label in (1, 5)}
+    found = {label: (round(float(v.mean())), round(float(v.std()))) for label, v in values.items()}
+    assert found == {1: (80, 21), 5: (89, 22)}
+
+
+def test_the_mask_of_another_grid_is_refused_and_may_be_resampled(real, test_data, tmp_path):
+    report = f"{TOTAL}/pulmonary_report"
+    stage, reason, detail = rejected(real)[f"{report}/ct_cropped.nii.gz"]
+    assert (stage, reason) == ("geometry", "mask lies on another grid than its image")
+    assert "112×102×122" in detail and "191×167×233" in detail
+    table = write_table(tmp_path, [("a", f"{report}/ct_cropped.nii.gz", f"{report}/heart.nii.gz")])
+    options = {"layout": "csv", "task": "segmentation", "depth": 112, "height": 102, "width": 122}
+    done = run_convert(table, tmp_path / "out", images=str(test_data), mask_grid="resample", **options)
+    assert findings(done)["mask on another grid (corrected)"] == 1
+    (record,) = stored_volumes(done)
+    source = nibabel.load(test_data / f"{report}/heart.nii.gz")
+    places = record.grid.to_mm(np.argwhere(np.ones(record.grid.shape, bool)))
+    inverse = np.linalg.inv(source.affine)
+    voxels = np.rint(places @ inverse[:3, :3].T + inverse[:3, 3]).astype(int)
+    inside = ((voxels >= 0) & (voxels < source.shape)).all(axis=1)
+    truth = np.zeros(len(voxels), np.uint8)
+    truth[inside] = np.asarray(source.dataobj)[tuple(voxels[inside].T)]
+    assert (truth.reshape(record.label.shape) == record.label).mean() > 0.9999 and record.label.any()
+
+
+def test_the_tilt_and_the_gaps_of_the_ge_series_are_named(real):
+    named = findings(real)
+    assert named["gantry tilt (corrected)"] == 1 and named["unequal gaps (corrected)"] == 1, named
+
+
+def test_one_scan_in_six_orientations_gives_one_record(real):
+    records = [record for name, record in by_name(real).items() if "/nifti_space/" in name]
+    assert len(records) == 6
+    first, *others = records
+    for other in others:
+        assert np.array_equal(first.image, other.image)
+        # The files' own affines differ in the last digits of float32.
+        assert np.abs(first.grid.affine - other.grid.affine).max() < 1e-3
+        assert first.spacing_mm == pytest.approx(other.spacing_mm, abs=1e-5)
+
+
+# Round trip ---------------------------------------------------------------------------------------------
+
+SPLEEN = "volumes/spleen/sub-spleen2_ct.nii.gz"
+
+
+def mapped_back(record: Stored) -> NDArray[Any]:
+    """The record's label on the grid of its source: each source voxel takes the record's nearest."""
+    matrix = np.linalg.inv(record.grid.affine) @ record.source_grid.affine
+    result = np.zeros(record.source_grid.shape, record.label.dtype)
+    height, width = np.indices(result.shape[1:])
+    for depth in range(len(result)):
+        points = np.stack([np.full_like(height, depth), height, width], axis=-1)
+        voxels = np.rint(points @ matrix[:3, :3].T + matrix[:3, 3]).astype(int)
+        inside = ((voxels >= 0) & (voxels < record.label.shape)).all(axis=-1)
+        result[depth][inside] = record.label[tuple(voxels[inside].T)]
+    return result
+
+
+ROUND_TRIPS: list[tuple[dict[str, Any], float]] = [
+    ({"depth": 30, "height": 170, "width": 170}, 1.0),
+    ({"depth": 26, "height": 166, "width": 164}, 1.0),
+    ({"depth": 22, "height": 130, "width": 146, "centre": "label"}, 1.0),
+    ({"depth": 66, "height": 88, "width": 88, "spacing_mm": (2, 1.5, 1.5)}, 0.97),
+    ({"depth": 66, "height": 88, "width": 88, "spacing_mm": (2, 1.5, 1.5), "slice_wise": "never"}, 0.97),
+    ({"depth": 64, "height": 128, "width": 128, "fit": "stretch"}, 0.97),
+]
+
+
+@pytest.mark.parametrize(("options", "least"), ROUND_TRIPS)
+def test_a_label_maps_back_onto_its_source(test_data, tmp_path, options, least):
+    table = write_table(tmp_path, [("a", SPLEEN, SPLEEN.replace("ct.nii", "ct_seg-manual.nii"))])
+    done = run_convert(
+        table, tmp_path / "out", images=str(test_data), layout="csv", task="segmentation", **options
+    )
+    (record,) = stored_volumes(done)
+    truth = np.asarray(nibabel.load(test_data / SPLEEN.replace("ct.nii", "ct_seg-manual.nii")).dataobj).T
+    found = dice(mapped_back(record) == 1, truth == 1)
+    assert found >= least, found
+
+
+@pytest.mark.parametrize(
+    "name", ["coronal", "sagittal", "axial feet first", "07.nii", "41.nii", "tilted.nii"]
+)
+def test_a_label_of_the_phantom_maps_back_through_any_orientation(converted, name):
+    record = by_name(converted("none"))[name]
+    _, truth = draw(record.source_grid)
+    for organ in LABELLED:
+        found = dice(mapped_back(record) == organ.label, truth == organ.label)
+        assert found >= (0.97 if name.startswith("tilted") else 0.999), (organ.name, found)
+
+
+# An independent tool ------------------------------------------------------------------------------------
+
+
+def as_simpleitk(array: NDArray[Any], grid: Grid) -> SimpleITK.Image:
+    """[depth, height, width] on its grid as SimpleITK has it: x to the left, y to posterior."""
+    image = SimpleITK.GetImageFromArray(array)
+    steps = np.diag([-1.0, -1.0, 1.0]) @ grid.affine[:3, :3][:, ::-1]
+    lengths = np.linalg.norm(steps, axis=0)
+    image.SetSpacing(lengths.tolist())
+    image.SetDirection((steps / lengths).ravel().tolist())
+    image.SetOrigin((np.array([-1.0, -1.0, 1.0]) * grid.affine[:3, 3]).tolist())
+    return image
+
+
+def test_reoriented_and_resampled_voxels_are_those_of_simpleitk(test_data, tmp_path):
+    # The new voxels are no larger than the old, where no smoothing comes before linear interpolation.
+    table = write_table(tmp_path, [("a", SPLEEN, SPLEEN.replace("ct.nii", "ct_seg-manual.nii"))])
+    done = run_convert(
+        table,
+        tmp_path / "out",
+        images=str(test_data),
+        layout="csv",
+        task="segmentation",
+        depth=68,
+        height=186,
+        width=184,
+        spacing_mm=(1.9, 0.7, 0.7),
+        slice_wise="never",
+        mask_interpolation="nearest",
+        store="float32",
+    )
+    (record,) = stored_volumes(done)
+    target = as_simpleitk(np.zeros(record.grid.shape, np.uint8), record.grid)
+    source = SimpleITK.ReadImage(str(test_data / SPLEEN))
+    theirs = SimpleITK.GetArrayFromImage(
+        SimpleITK.Resample(source, target, SimpleITK.Transform(), SimpleITK.sitkLinear, -9999.0)
+    )
+    covered = theirs > -9000
+    assert covered.mean() > 0.9
+    difference = np.abs(record.image[..., 0] - theirs)[covered]
+    assert difference.max() < 0.5 and difference.mean() < 0.01, (difference.max(), difference.mean())
+    mask = SimpleITK.ReadImage(str(test_data / SPLEEN.replace("ct.nii", "ct_seg-manual.nii")))
+    nearest = SimpleITK.GetArrayFromImage(
+        SimpleITK.Resample(mask, target, SimpleITK.Transform(), SimpleITK.sitkNearestNeighbor, 0)
+    )
+    assert (nearest == record.label)[covered].mean() > 0.9999
+
+
+@pytest.mark.parametrize("folder", ["totalsegmentator_jpeg2000", "torchio_17"])
+def test_a_dicom_series_lies_where_simpleitk_puts_it(test_data, tmp_path, folder):
+    reader = SimpleITK.ImageSeriesReader()
+    path = str(test_data / "dicom" / folder)
+    reader.SetFileNames(reader.GetGDCMSeriesFileNames(path, reader.GetGDCMSeriesIDs(path)[0]))
+    theirs = SimpleITK.DICOMOrient(reader.Execute(), "LPS")  # axes that grow to left, posterior, superior
+    width, height, depth = theirs.GetSize()
+    table = write_table(tmp_path, [("a", f"dicom/{folder}", "")])
+    options = {"layout": "csv", "task": "segmentation", "depth": depth, "height": height, "width": width}
+    (record,) = stored_volumes(run_convert(table, tmp_path / "out", images=str(test_data), **options))
+    assert np.array_equal(record.image[:, ::-1, ::-1, 0], SimpleITK.GetArrayFromImage(theirs))
+    corners = [(0, 0, 0), (width - 1, 0, 0), (0, height - 1, 0), (0, 0, depth - 1)]
+    for x, y, z in corners:
+        ours = record.grid.to_mm([z, height - 1 - y, width - 1 - x]) * [-1, -1, 1]
+        assert np.abs(ours - theirs.TransformIndexToPhysicalPoint((x, y, z))).max() < 1e-3
+    assert record.spacing_mm == pytest.approx(theirs.GetSpacing()[::-1], abs=1e-5)
+
+
+def test_the_organs_of_the_phantom_do_not_touch_its_edge():
+    shape: Shape = STRAIGHT.shape
+    _, mask = draw(STRAIGHT)
+    assert shape == (40, 68, 84) and {organ.label for organ in ORGANS} == set(np.unique(mask).tolist())
+    assert not mask[[0, -1]].any() and not mask[:, [0, -1]].any() and not mask[:, :, [0, -1]].any()
