@@ -50,8 +50,12 @@ def _join_negative(given: Sequence[str]) -> list[str]:
     return joined
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 done, 1 the data or the job failed, 2 wrong usage."""
+def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
+    """Run one command; 0 done, 1 the data or the job failed, 2 wrong usage.
+
+    Args:
+        alone: whether this process does nothing else, and may be copied for workers.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     beam_arguments: list[str] = []
     if "--" in given:
@@ -59,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given, beam_arguments = given[:cut], given[cut + 1 :]
     parser = _parser()
     try:
-        parsed = parser.parse_args(_join_negative(given))
+        parsed = parser.parse_args(_join_negative(given), argparse.Namespace(alone=alone))
     except SystemExit as stop:
         return int(stop.code or 0)
     if beam_arguments and parsed.command != "convert":
@@ -85,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_and_exit() -> NoReturn:
     """The console script: ends the process even where a library left a thread running."""
-    code = main()
+    code = main(alone=True)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BrokenPipeError):
             stream.flush()
@@ -221,7 +225,8 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     with _installed("convert", "apache_beam"), _unlogged(), importing():
         from halofeed.pipelines.convert import convert
         from halofeed.pipelines.forked import start_nursery
-    start_nursery()
+    if parsed.alone:
+        start_nursery()
     from halofeed.pipelines.summary import summary
 
     keep_freed_memory()
