@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 try:
     import fcntl
@@ -21,23 +23,28 @@ except ImportError:  # not a Unix
     fcntl = None  # type: ignore[assignment]
 
 BUFFER_BYTES = 8 << 20
-"""A multiple of every device's block size; two buffers are held."""
+"""A multiple of every device's block size."""
 
 
 class DirectFile:
     """A new file that is written from its beginning to its end.
 
+    Args:
+        buffers: how many are held at most; with so many, what fits into them is taken without waiting for the disk.
+
     Raises:
         OSError: as of any file; a write's may come with a later write, or with `close`.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, buffers: int = 2) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        self._buffers = [np.frombuffer(mmap.mmap(-1, BUFFER_BYTES), np.uint8) for _ in range(2)]
+        self._current = _new_buffer()
+        self._more = buffers - 1
         self._filled = 0
         self._position = 0
         self._thread = ThreadPoolExecutor(1, "write")
-        self._under_way: Future[None] | None = None
+        self._under_way: deque[Future[NDArray[np.uint8]]] = deque()
+        self._is_large = False
         self._closed = False
 
     def tell(self) -> int:
@@ -50,7 +57,7 @@ class DirectFile:
         taken = 0
         while taken < len(view):
             size = min(len(view) - taken, BUFFER_BYTES - self._filled)
-            self._buffers[0][self._filled : self._filled + size] = view[taken : taken + size]
+            self._current[self._filled : self._filled + size] = view[taken : taken + size]
             taken += size
             self._filled += size
             if self._filled == BUFFER_BYTES:
@@ -59,19 +66,21 @@ class DirectFile:
         return len(view)
 
     def _hand_over(self) -> None:
-        """Have the full buffer written, and go on in the other once that is free."""
-        if self._under_way is None:
+        """Have the full buffer written, and go on in another once there is one."""
+        if not self._is_large:
+            self._is_large = True
             self._set_direct(True)
-        self._wait()
-        self._under_way = self._thread.submit(self._write_all, self._buffers[0].data)
-        self._buffers.reverse()
+        self._under_way.append(self._thread.submit(self._write_all, self._current))
+        if self._more and not self._under_way[0].done():
+            self._more -= 1
+            self._current = _new_buffer()
+        else:
+            self._current = self._under_way.popleft().result()
         self._filled = 0
 
-    def _wait(self) -> None:
-        if self._under_way is not None:
-            self._under_way.result()
-
-    def _write_all(self, view: memoryview) -> None:
+    def _write_all(self, buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Write all of it, and give it back."""
+        view = buffer.data
         while view:
             try:
                 view = view[os.write(self._file, view) :]
@@ -79,6 +88,7 @@ class DirectFile:
                 # A device with larger blocks than the place where the last write ended.
                 if not self._set_direct(False):
                     raise
+        return buffer
 
     def _set_direct(self, direct: bool) -> bool:
         """Whether that changed anything."""
@@ -96,9 +106,15 @@ class DirectFile:
             return
         self._closed = True
         try:
-            self._wait()
+            while self._under_way:
+                self._under_way.popleft().result()
             self._set_direct(False)
-            self._write_all(self._buffers[0][: self._filled].data)
+            self._write_all(self._current[: self._filled])
         finally:
             self._thread.shutdown()
             os.close(self._file)
+
+
+def _new_buffer() -> NDArray[np.uint8]:
+    """Memory that begins at a page, as direct writes ask for."""
+    return np.frombuffer(mmap.mmap(-1, BUFFER_BYTES), np.uint8)

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,8 @@ from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import dataset_info_json, features_json
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
 
+_VOLUME_BUFFERS = 8
+"""So that the next volume is read while the last one, or 56 MB of it, is on its way to the disk."""
 SELECTION = "selection"
 """The stage of inputs that were left out on purpose; they are listed but no failure."""
 
@@ -115,7 +118,7 @@ def write_shard(
     outcomes = threads.map(lambda pair: _convert(pair[1], sources, converter), parsed, ahead)
     rows, contents, rejected = _Rows(), {}, []
     statistics = converter.new_statistics()
-    with output.temporary() as file:
+    with output.temporary(2 if job.recipe.depth is None else _VOLUME_BUFFERS) as file:
         writer = RecordWriter(file.stream)
         for outcome in outcomes:
             source = outcome.reference.source
@@ -133,9 +136,9 @@ def write_shard(
                 )
                 count(0, rejected[-1:])
                 continue
-            for record in outcome.result:
-                _append(record, writer, rows)
-                statistics.add(record.facts)
+            _append_all(outcome.result, writer, rows, statistics)
+            # Else these records would be held until the next ones are there.
+            del outcome
             count(1, ())
         index = ShardIndex(
             offsets=np.array(rows.offsets, np.int64),
@@ -153,6 +156,12 @@ def write_shard(
         file.keep_as(name)
     output.write(index_file(name), index.to_bytes())
     return True
+
+
+def _append_all(records: Sequence[Record], writer: RecordWriter, rows: _Rows, statistics: Any) -> None:
+    for record in records:
+        _append(record, writer, rows)
+        statistics.add(record.facts)
 
 
 def _append(record: Record, writer: RecordWriter, rows: _Rows) -> None:

@@ -122,9 +122,13 @@ class OutputFolder:
                         raise UsageError(f"{folder}: cannot be made: {error}") from error
 
     @contextmanager
-    def temporary(self) -> Iterator[TemporaryFile]:
-        """A file under a temporary name, gone at the end unless it was renamed by `keep_as`."""
-        file = TemporaryFile(self)
+    def temporary(self, buffers: int = 2) -> Iterator[TemporaryFile]:
+        """A file under a temporary name, gone at the end unless it was renamed by `keep_as`.
+
+        Args:
+            buffers: as of a `DirectFile`, where the folder is local.
+        """
+        file = TemporaryFile(self, buffers)
         try:
             yield file
         finally:
@@ -170,17 +174,17 @@ class OutputFolder:
 class TemporaryFile:
     """A file that is being written below `TEMPORARY_FOLDER`."""
 
-    def __init__(self, folder: OutputFolder) -> None:
+    def __init__(self, folder: OutputFolder, buffers: int) -> None:
         self._folder = folder
         self._path: str | None = folder.path(f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
-        self.stream: Any = self._create()
+        self.stream: Any = self._create(buffers)
 
-    def _create(self) -> Any:
+    def _create(self, buffers: int) -> Any:
         if is_remote(self._folder.root):
             return FileSystems.create(self._path, compression_type=CompressionTypes.UNCOMPRESSED)
         assert self._path is not None
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        return DirectFile(self._path)
+        return DirectFile(self._path, buffers)
 
     def keep_as(self, name: str) -> None:
         """Close the file and give it its name, replacing what had it.

@@ -177,7 +177,7 @@ def test_stored_before_it_is_moved_a_scan_gives_the_same_records(
 
 LARGE: Shape = (400, 512, 512)
 TINY: Shape = (10, 32, 32)
-SEVERAL = {"several scans": Case(bound=4.0, scans=3)}
+SEVERAL = {"several scans": Case(bound=2.9, scans=3)}
 """The record of one is held until that of the next is there."""
 
 # The peak of this process's own memory: getrusage's would begin with that of the process it was forked from.
