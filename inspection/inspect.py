@@ -15,6 +15,9 @@ from halofeed.inspection.lines import human_bytes, plural, table
 from halofeed.inspection.records import IMAGE_KEY, bytes_of, integer_of, item_bytes, text_of
 from halofeed.inspection.segmentation import is_volumetric, label_field
 from halofeed.prep.statistics import ROW_STEP
+from halofeed.prep.volume.counts import Counts, percentile
+from halofeed.prep.volume.counts import mean_and_deviation as volume_mean_and_deviation
+from halofeed.prep.volume.statistics import ROW_STEP as VOLUME_ROW_STEP
 from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.index import ShardIndex
@@ -284,7 +287,23 @@ def _pixel_lines(splits: Mapping[str, Split], *, volumes: bool) -> list[str]:
                 f"  mean {_joined(means)}, standard deviation {_joined(deviations)} "
                 f"(per channel, of every {ROW_STEP}th row, without padding)"
             )
+        lines += _intensity_lines(split)
         lines += [f"  {note}: {count:,}" for note, count in split.statistics.get("notes", {}).items()]
+    return lines
+
+
+def _intensity_lines(split: Split) -> list[str]:
+    """The figures for normalising volumes: of what lies above a scan's least value, and of what is labelled."""
+    lines = []
+    for kind, document in split.statistics.get("intensities", {}).items():
+        counts = Counts.from_json(document)
+        if counts.total:
+            mean, deviation = volume_mean_and_deviation(counts)
+            ends = percentile(counts, 0.5), percentile(counts, 99.5)
+            lines.append(
+                f"  {kind}: mean {mean:.2f}, standard deviation {deviation:.2f}, percentiles 0.5 and 99.5 "
+                f"at {ends[0]:g} and {ends[1]:g} (as stored, of every {VOLUME_ROW_STEP}th row)"
+            )
     return lines
 
 
