@@ -351,7 +351,9 @@ def test_the_description_says_classes_scans_findings_and_what_is_shown(tmp_path:
     ):
         assert expected in text, text
     for kind in ("body", "foreground"):
-        assert re.search(rf" {kind}: mean -?[\d.]+, standard deviation [\d.]+, percentiles 0.5 and 99.5 at ", text)
+        assert re.search(
+            rf" {kind}: mean -?[\d.]+, standard deviation [\d.]+, percentiles 0.5 and 99.5 at ", text
+        )
     recipe = {"spacing_mm": [6, 4, 4], "window": "abdomen", "fit": "tiles"}
     tiles = [*tiles_of("one", 2), *tiles_of("two", 2)]
     text = describe(write_segmentation(tmp_path / "tiles", tiles, recipe=recipe))
