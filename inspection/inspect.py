@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from halofeed.inspection.display import counts_of
 from halofeed.inspection.inspect_segmentation import class_lines, finding_lines, record_lines, scan_lines
 from halofeed.inspection.lines import human_bytes, plural, table
 from halofeed.inspection.records import IMAGE_KEY, bytes_of, integer_of, item_bytes, text_of
 from halofeed.inspection.segmentation import is_volumetric, label_field
-from halofeed.prep.statistics import ROW_STEP
-from halofeed.prep.volume.counts import Counts, percentile
+from halofeed.prep.statistics import ROW_STEP, mean_and_deviation
 from halofeed.prep.volume.counts import mean_and_deviation as volume_mean_and_deviation
+from halofeed.prep.volume.counts import percentile
 from halofeed.prep.volume.statistics import ROW_STEP as VOLUME_ROW_STEP
 from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.schemas.fields import Field
@@ -279,10 +280,7 @@ def _pixel_lines(splits: Mapping[str, Split], *, volumes: bool) -> list[str]:
         )
         pixels = split.statistics.get("pixels", {})
         if pixels.get("sum"):
-            count = pixels["count"]
-            means = [total / count for total in pixels["sum"]]
-            squares = zip(pixels["sum_squares"], means, strict=True)
-            deviations = [max(0.0, square / count - mean**2) ** 0.5 for square, mean in squares]
+            means, deviations = mean_and_deviation(split.statistics)
             lines.append(
                 f"  mean {_joined(means)}, standard deviation {_joined(deviations)} "
                 f"(per channel, of every {ROW_STEP}th row, without padding)"
@@ -295,8 +293,8 @@ def _pixel_lines(splits: Mapping[str, Split], *, volumes: bool) -> list[str]:
 def _intensity_lines(split: Split) -> list[str]:
     """The figures for normalising volumes: of what lies above a scan's least value, and of what is labelled."""
     lines = []
-    for kind, document in split.statistics.get("intensities", {}).items():
-        counts = Counts.from_json(document)
+    for kind in split.statistics.get("intensities", {}):
+        counts = counts_of(split.statistics, kind)
         if counts.total:
             mean, deviation = volume_mean_and_deviation(counts)
             ends = percentile(counts, 0.5), percentile(counts, 99.5)

@@ -11,7 +11,6 @@ forked before the driver has threads, and ends with it: it holds the other end o
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import secrets
@@ -46,7 +45,6 @@ def start_nursery() -> None:
     listening.bind("\0" + address)  # an abstract name: no file, gone with the nursery
     listening.listen(64)
     driver, reading, writing = os.getpid(), *os.pipe()
-    gc.freeze()
     with warnings.catch_warnings():
         # Python warns of threads; NumPy's BLAS has some, and renews them in a copy.
         warnings.simplefilter("ignore", DeprecationWarning)

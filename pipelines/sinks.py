@@ -108,7 +108,7 @@ def write_shard(
     ordered = [text for text, _ in parsed]
     output = OutputFolder(job.folder)
     name = job.shard_file(key)
-    finished = _finished_index(job, key, ordered, sources, threads, output)
+    finished = _finished_index(job, key, parsed, sources, threads, output)
     if finished is not None:
         count(len(finished), finished.rejected)
         return False
@@ -227,7 +227,7 @@ def _convert(reference: Reference, sources: SourceFiles, converter: Converter) -
 def _finished_index(
     job: ShardJob,
     key: ShardKey,
-    references: Sequence[str],
+    parsed: Sequence[tuple[str, Reference]],
     sources: SourceFiles,
     threads: OrderedThreads,
     output: OutputFolder,
@@ -242,14 +242,15 @@ def _finished_index(
         return None
     if output.size(name) != index.file_bytes:
         return None
-    parsed = [reference_from_json(text) for text in references]
-    if {reference.source for reference in parsed} != set(index.inputs):
+    references = [reference for _, reference in parsed]
+    if {reference.source for reference in references} != set(index.inputs):
         return None
     if _checksum(output, name) != index.file_checksum:
         return None
-    digests = threads.map(lambda reference: _content(reference, sources), parsed)
-    contents = {reference.source: digest for reference, digest in zip(parsed, digests, strict=True)}
-    return index if job.fingerprint(key, list(references), contents) == index.fingerprint else None
+    digests = threads.map(lambda reference: _content(reference, sources), references)
+    contents = {reference.source: digest for reference, digest in zip(references, digests, strict=True)}
+    ordered = [text for text, _ in parsed]
+    return index if job.fingerprint(key, ordered, contents) == index.fingerprint else None
 
 
 def _checksum(output: OutputFolder, name: str) -> int:

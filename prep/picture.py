@@ -153,17 +153,15 @@ class PictureConverter:
         facts: Facts,
     ) -> dict[str, memoryview]:
         if label is None:
-            indices = np.zeros(plan.output_size, np.uint8)
+            indices = np.zeros(plan.output_size, self.labels.dtype)
         else:
             found = read_label_image(label, self.recipe.max_pixels)
             self.labels.check_values(count_labels(found) if found.dtype == np.uint8 else np.unique(found))
-            indices = label_on_grid(found, image, plan)
-            facts.label_voxels = count_labels(indices.astype(np.uint16))
+            indices = label_on_grid(found, image, plan).astype(self.labels.dtype)
+            facts.label_voxels = count_labels(indices)
             facts.labels.extend(facts.label_voxels)
         facts.labelled = label is not None
-        stored = ENCODERS["raw" if self.recipe.encoding == "raw" else "png"](
-            indices.astype(self.labels.dtype)[..., None], 0
-        )
+        stored = ENCODERS["raw" if self.recipe.encoding == "raw" else "png"](indices[..., None], 0)
         features["image/label"] = stored
         features["image/labelled"] = np.array([int(label is not None)])
         return {"image/label": stored} if isinstance(stored, memoryview) else {}

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.encode import encode_raw
 from halofeed.prep.labels import LabelMap
 from halofeed.prep.recipe import Recipe
 from halofeed.prep.record import RawValue, Record
@@ -311,13 +312,10 @@ class VolumeConverter:
         extent = _extent(part.plan)
         label_dtype = self.labels.dtype
         stored_labels = (
-            np.zeros(grid.shape, label_dtype)
-            if labels is None
-            else np.ascontiguousarray(labels.astype(label_dtype, copy=False))
+            np.zeros(grid.shape, label_dtype) if labels is None else labels.astype(label_dtype, copy=False)
         )
         identity = example_id(reference.key if part.number == 0 else f"{reference.key}#{part.number}")
-        pixels = image if image.dtype.isnative else image.astype(image.dtype.newbyteorder("="))
-        encoded, encoded_labels = (array.data.cast("B") for array in (pixels, stored_labels))
+        encoded, encoded_labels = encode_raw(image, 0), encode_raw(stored_labels, 0)
         depth, height, width = grid.shape
         features: dict[str, Value] = {
             "image/encoded": encoded,

@@ -89,7 +89,7 @@ def test_a_value_that_int16_does_not_hold_refuses_the_scan_unless_a_window_cuts_
     dtype: str, value: int
 ) -> None:
     values = np.array([[[0, value]]], dtype)
-    with pytest.raises(SourceError, match=r"intensity: values do not fit int16 \("):
+    with pytest.raises(SourceError, match=rf"intensity: values do not fit int16 \(.*{value}"):
         store_as(values, None, "int16")
     assert store_as(values, ABDOMEN, "int16").tolist() == [[[0, 240]]]
     assert store_as(values, None, "float32").tolist() == [[[0, value]]]
