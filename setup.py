@@ -18,5 +18,9 @@ for part in PARTS:
 setup(
     version=re.search(r'__version__ = "(.+?)"', (HERE / "halofeed" / "__init__.py").read_text()).group(1),
     packages=find_packages(include=["halofeed", "halofeed.*"]),
-    package_data={"halofeed": ["py.typed"], "halofeed.inspection": ["*.css", "*.js", "*.html"]},
+    package_data={
+        "halofeed": ["py.typed"],
+        "halofeed.inspection": ["*.css", "*.js", "*.html"],
+        "halofeed.trainer": ["configs/*.toml"],
+    },
 )

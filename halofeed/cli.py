@@ -13,9 +13,10 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
-from halofeed import __version__
+from halofeed import __version__, training
 from halofeed.options import add_options, from_options
 from halofeed.schemas.errors import HalofeedError, UsageError
+from halofeed.training import add_training_commands
 
 CONVERT_EXAMPLE = """\
 examples:
@@ -143,30 +144,21 @@ def _parser() -> argparse.ArgumentParser:
 
     report = command(
         "report",
-        "write one self-contained HTML file about a data set",
-        "example:\n  halofeed report data/cards/1.0.0 --output cards.html",
+        "write one self-contained HTML file about a data set or a training run",
+        "examples:\n  halofeed report data/cards/1.0.0 --output cards.html\n  halofeed report runs/cards",
     )
-    report.add_argument("path", metavar="FOLDER", help="the data set's version folder")
+    report.add_argument("path", metavar="FOLDER", help="the data set's version folder, or a run's folder")
     report.add_argument(
-        "--output", metavar="FILE", help="default: VERSION-report.html beside the version's folder"
+        "--output",
+        metavar="FILE",
+        help="default: VERSION-report.html beside the version's folder; report.html in a run's",
     )
     report.add_argument(
         "--source", metavar="FOLDER", help="where the source images are now, if they were moved"
     )
     report.add_argument("--samples", type=int, default=12, metavar="N", help="pictures to show (default: 12)")
 
-    _add_train(
-        command(
-            "train",
-            "train a small classifier, each image split over several cores",
-            """\
-            examples:
-              halofeed train data/cards/1.0.0 --steps 20 --cores-per-replica 4 --partition image=1,4,1,1
-              halofeed train data/photos/1.0.0 --steps 500 --batch-size 64       # every core a whole image
-
-            Without an accelerator the cores are virtual: this processor counts as that many.""",
-        )
-    )
+    add_training_commands(command)
 
     demo = command(
         "demo",
@@ -174,7 +166,7 @@ def _parser() -> argparse.ArgumentParser:
         "example:\n  halofeed demo --folder demo",
     )
     demo.add_argument("--folder", default="demo", help="where to put everything (default: demo)")
-    demo.add_argument("--images", type=int, default=120, help="pictures to draw (default: 120)")
+    demo.add_argument("--images", type=int, default=400, help="pictures to draw (default: 400)")
 
     package = command(
         "package",
@@ -200,14 +192,6 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, JobOptions, title="where")
     add_options(parser, Recipe, title="what")
-
-
-def _add_train(parser: argparse.ArgumentParser) -> None:
-    from halofeed.trainer.options import TrainOptions
-
-    parser.add_argument("path", metavar="FOLDER", help="the data set's version folder")
-    parser.add_argument("--split", default="train", help="which split to learn from (default: train)")
-    add_options(parser, TrainOptions)
 
 
 def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
@@ -251,24 +235,16 @@ def _inspect(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _report(parsed: argparse.Namespace, _: list[str]) -> int:
+    from halofeed.schemas.run import RUN_FILE
+
+    if os.path.isfile(os.path.join(parsed.path, RUN_FILE)):
+        from halofeed.inspection.run_report import write_run_report
+
+        print(write_run_report(parsed.path, parsed.output))
+        return 0
     from halofeed.inspection.report import write_report
 
     print(write_report(parsed.path, output=parsed.output, source=parsed.source, samples=parsed.samples))
-    return 0
-
-
-def _train(parsed: argparse.Namespace, _: list[str]) -> int:
-    from halofeed.trainer.options import TrainOptions
-    from halofeed.trainer.platform import configure_platform
-
-    options = from_options(TrainOptions, parsed)
-    configure_platform(options.virtual_devices, at_least=options.cores_per_replica)
-    with _installed("train", "jax", "flax", "optax"):
-        from halofeed.trainer.train import data_facts, train
-    from halofeed.loader import Loader
-
-    loader = Loader(parsed.path, split=parsed.split, batch_size=options.batch_size, seed=options.seed)
-    train(options, loader, data_facts(loader.manifest, parsed.split))
     return 0
 
 
@@ -311,7 +287,11 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "verify": _verify,
     "inspect": _inspect,
     "report": _report,
-    "train": _train,
+    "train": training.run_train,
+    "evaluate": training.run_evaluate,
+    "predict": training.run_predict,
+    "export": training.run_export,
+    "configs": training.run_configs,
     "demo": _demo,
     "package": _package,
 }

@@ -47,7 +47,6 @@ _VOLUME_SETS = {
     "phantom_2mm": ("--depth", "64", "--height", "56", "--width", "64", "--spacing-mm", "2,2,2"),
 }
 """How the CT scans are converted: each at its own spacing, and all at 2 mm."""
-_THE_REPORTS = {1: "the report", 2: "the reports"}
 
 
 def draw_picture(
@@ -135,7 +134,7 @@ def _save(
     return name, upright.size
 
 
-def run_demo(folder: str, *, images: int = 120) -> int:
+def run_demo(folder: str, *, images: int = 400) -> int:
     """Draw, convert, verify, look, load, train and report; every command is shown as a person would type it."""
     if images < 16:
         raise UsageError(f"--images {images}: expected 16 or more, so that both splits fill a batch")
@@ -148,7 +147,7 @@ def run_demo(folder: str, *, images: int = 120) -> int:
     data = str(root / "data" / "shapes" / "1.0.0")
     _command(
         "convert", "--layout", "coco", "--source", str(root / "source"), "--out", str(root / "data"),
-        "--name", "shapes", "--resize", "keep-aspect", "--min-dimension", "256", "--max-dimension", "256",
+        "--name", "shapes", "--resize", "keep-aspect", "--min-dimension", "128", "--max-dimension", "128",
         "--pad", "--encoding", "raw", "--shards", "2", "--max-boxes", "8", "--overwrite",
     )  # fmt: skip
     _command("verify", data)
@@ -158,28 +157,28 @@ def run_demo(folder: str, *, images: int = 120) -> int:
     print(f"  {count} boxes, mapped back to their source: at most {worst:.4f} pixels away")
     if worst > 0.5:
         raise JobError(f"a box of {data} is {worst:.2f} pixels from where it was drawn")
+    detector = root / "runs" / "detector"
     _command(
-        "train", data, "--steps", "20", "--batch-size", "8",
+        "train", data, "--config", "retinanet_small", "--steps", "240", "--out", str(detector), "--overwrite",
         "--cores-per-replica", "4", "--partition", "image=1,4,1,1",
     )  # fmt: skip
-    reports = [root / "report.html"]
+    reports = [root / "report.html", detector / "report.html"]
     _command("report", data, "--output", str(reports[0]))
-    if (report := _run_volumes(root)) is not None:
-        reports.append(report)
-    _say(f"done in {time.monotonic() - began:.0f} s. Open {_THE_REPORTS[len(reports)]} in a browser:")
+    reports += _run_volumes(root)
+    _say(f"done in {time.monotonic() - began:.0f} s. Open these in a browser:")
     print(*(f"  {report.resolve()}" for report in reports), sep="\n")
     return 0
 
 
-def _run_volumes(root: Path) -> Path | None:
-    """Draw CT scans, convert them at their own spacing and at one for all, verify, compare.
+def _run_volumes(root: Path) -> list[Path]:
+    """Draw CT scans, convert them at their own spacing and at one for all, verify, compare, and train a U-Net.
 
     Returns:
-        the report; None where the readers of volumes are not installed, which it says.
+        the reports; none where the readers of volumes are not installed, which it says.
     """
     if missing := demo_volumes.missing_readers():
         _say(f"leaving out the CT scans, for want of {', '.join(missing)}: pip install 'halofeed[convert]'")
-        return None
+        return []
     source, report = root / "volumes", root / "report-volumes.html"
     scans = demo_volumes.SCANS
     _say(
@@ -202,7 +201,12 @@ def _run_volumes(root: Path) -> Path | None:
         print(*(f"  {found}" for found in demo_volumes.compare_scans(data)), sep="\n")
         print(f"  {demo_volumes.compare_twins(data)}", flush=True)
     _command("report", data, "--output", str(report))
-    return report
+    segmenter = root / "runs" / "segmenter"
+    _command(
+        "train", data, "--config", "unet3d_small", "--out", str(segmenter), "--overwrite",
+        "--cores-per-replica", "4", "--partition", "image=1,4,1,1,1",
+    )  # fmt: skip
+    return [report, segmenter / "report.html"]
 
 
 def compare_with_truth(source: Path, data: str) -> tuple[int, float]:

@@ -20,11 +20,13 @@ def add_options(
     *,
     title: str | None = None,
     leave_out: Collection[str] = (),
+    show_defaults: bool = True,
 ) -> None:
     """Add a --flag per field of a dataclass that has a `help` in its metadata.
 
-    A boolean becomes --flag, a tuple takes values between commas or the `separator` of its metadata. Fields that were
-    inherited come last, each class's in a group that its OPTION_GROUP names.
+    Defaults are shown in the help, unless something else than the dataclass decides them. A boolean becomes --flag, a
+    tuple takes values between commas or the `separator` of its metadata. Fields that were inherited come last, each
+    class's in a group that its OPTION_GROUP names.
     """
     hints = typing.get_type_hints(kind)
     groups: dict[type[Any], Any] = {kind: parser.add_argument_group(title) if title else parser}
@@ -33,7 +35,7 @@ def add_options(
             continue
         if home not in groups:
             groups[home] = parser.add_argument_group(getattr(home, "OPTION_GROUP", home.__name__))
-        _add_option(groups[home], field, hints[field.name])
+        _add_option(groups[home], field, hints[field.name], show_defaults)
 
 
 def _by_home(kind: type[Any]) -> list[tuple[type[Any], dataclasses.Field[Any]]]:
@@ -43,10 +45,13 @@ def _by_home(kind: type[Any]) -> list[tuple[type[Any], dataclasses.Field[Any]]]:
     return sorted(pairs, key=lambda pair: kind.__mro__.index(pair[0]))
 
 
-def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any) -> None:
+def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any, show_default: bool) -> None:
     flag, hint = "--" + field.name.replace("_", "-"), _without_none(hint)
     text = field.metadata["help"]
-    if field.default not in (None, (), "", False, True) and field.default is not dataclasses.MISSING:
+    has_default = (
+        field.default not in (None, (), "", False, True) and field.default is not dataclasses.MISSING
+    )
+    if has_default and show_default:
         text += f" (default: {_written(field.default)})"
     text = text.replace("%", "%%")
     if hint is bool:

@@ -22,7 +22,7 @@ setup(
     name="halofeed",
     version={version!r},
     packages=find_packages(),
-    package_data={{"": ["py.typed", "*.css", "*.js", "*.html"]}},
+    package_data={{"": ["py.typed", "*.css", "*.js", "*.html", "configs/*.toml"]}},
     python_requires={python!r},
     install_requires={requires!r},
     extras_require={extras!r},
@@ -104,6 +104,6 @@ def _walk(folder: Path) -> list[Path]:
             continue
         if path.is_dir():
             found += _walk(path)
-        elif path.suffix in (".py", ".css", ".js", ".html") or path.name == "py.typed":
+        elif path.suffix in (".py", ".css", ".js", ".html", ".toml") or path.name == "py.typed":
             found.append(path)
     return found

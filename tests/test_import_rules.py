@@ -51,13 +51,23 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
         "jax": ANYWHERE,
         "flax": ANYWHERE,
         "optax": ANYWHERE,
-        "tensorflow": INSIDE_FUNCTIONS,
+        "orbax": ANYWHERE,
+        "scipy": ANYWHERE,
+        "tensorboardX": ANYWHERE,
+        **dict.fromkeys(("PIL", "h5py", "nibabel", "pycocotools", "tensorflow"), INSIDE_FUNCTIONS),
     },
     "inspection": {"numpy": ANYWHERE, "cv2": ANYWHERE, "PIL": ANYWHERE},
 }
 ONLY_IN_FILES = {
     ("loader", "tensorflow"): {"loader/dataset.py", "loader/assemble.py"},
     ("loader", "jax"): {"loader/mesh.py", "loader/dataset.py"},
+    ("trainer", "orbax"): {"trainer/checkpoint.py"},
+    ("trainer", "tensorboardX"): {"trainer/log.py"},
+    ("trainer", "scipy"): {"trainer/metrics/segmentation.py"},
+    ("trainer", "pycocotools"): {"trainer/metrics/coco.py"},
+    ("trainer", "h5py"): {"trainer/models/keras_weights.py"},
+    ("trainer", "nibabel"): {"trainer/source_masks.py"},
+    ("trainer", "PIL"): {"trainer/source_masks.py"},
     ("prep", "isal"): {"prep/volume_readers/gzip_stream.py"},
     ("prep", "nibabel"): {f"prep/volume_readers/nifti_{name}.py" for name in ("header", "affine")},
     ("prep", "pydicom"): {
@@ -75,7 +85,14 @@ TOP_PACKAGES = {
     **dict.fromkeys(("setuptools", "build", "nibabel", "pydicom"), INSIDE_FUNCTIONS),
 }
 """What halofeed/*.py may import; parts of halofeed only inside functions, but for the light ones."""
-LIGHT = {"halofeed", "halofeed.options", "halofeed.cli", "halofeed.schemas.errors", "halofeed.schemas.layout"}
+LIGHT = {
+    "halofeed",
+    "halofeed.options",
+    "halofeed.cli",
+    "halofeed.training",
+    "halofeed.schemas.errors",
+    "halofeed.schemas.layout",
+}
 
 
 @dataclass(frozen=True)
@@ -216,7 +233,7 @@ def modules_after(program: str) -> set[str]:
     return set(done.stdout.rpartition("|")[2].split())
 
 
-HEAVY = {"apache_beam", "tensorflow", "jax", "flax", "optax"}
+HEAVY = {"apache_beam", "tensorflow", "jax", "flax", "optax", "orbax", "tensorboardX"}
 HELP = "import contextlib, io, halofeed.cli\nwith contextlib.redirect_stdout(io.StringIO()): halofeed.cli.main({})"
 
 
@@ -229,7 +246,7 @@ HELP = "import contextlib, io, halofeed.cli\nwith contextlib.redirect_stdout(io.
         "import halofeed.loader, halofeed.loader.mesh",
         "import halofeed.inspection.verify, halofeed.inspection.inspect",
         "import halofeed.pipelines.job",
-        "import halofeed.trainer.options, halofeed.trainer.platform",
+        "import halofeed.trainer.config, halofeed.trainer.platform, halofeed.schemas.run",
         HELP.format("['--help']"),
         HELP.format("['convert', '--help']"),
         HELP.format("['train', '--help']"),

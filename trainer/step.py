@@ -1,9 +1,12 @@
-"""What does one training step do to the state, on one device or on a mesh?"""
+"""What does one training step do to the state, on one device or on a mesh?
+
+A trainer of your own may import this file and `mesh` alone: a `Problem` takes any model and any task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,22 +19,67 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Dims
-from halofeed.trainer.losses import LOSSES
-from halofeed.trainer.models import model_named
+from halofeed.trainer.models.layers import Layers, Pass
+from halofeed.trainer.tasks.contract import Batch, Task
 
-Batch = Mapping[str, jax.Array]
 Variables = nnx.State[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalization:
+    """How stored pixels become a model's input: (image - mean) / std per channel.
+
+    Args:
+        mean, std: per channel, in the stored image's units.
+        reverse_channels: afterwards red, green, blue become blue, green, red (weights from Caffe).
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    reverse_channels: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or not all(value > 0 for value in self.std):
+            raise UsageError(
+                f"mean and std: expected one of each per channel, std above 0, got {self.mean} and {self.std}"
+            )
+
+    def __call__(self, image: jax.Array, dtype: str) -> jax.Array:
+        """Pixels of any dtype [..., channel] as `dtype`, on the device.
+
+        >>> to_units = Normalization(mean=(10.0, 30.0), std=(10.0, 5.0))
+        >>> to_units(jnp.full((1, 1, 1, 2), 30, jnp.uint8), "float32").tolist()
+        [[[[2.0, 0.0]]]]
+        """
+        wide = jnp.promote_types(dtype, jnp.float32)
+        shifted = image.astype(wide) - jnp.asarray(np.asarray(self.mean), wide)
+        scaled = (shifted * jnp.asarray(1 / np.asarray(self.std), wide)).astype(dtype)
+        return scaled[..., ::-1] if self.reverse_channels else scaled
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class TrainState:
-    """All that a step changes: parameters, the norm's running statistics, the optimizer's state, the step."""
+    """All that a step changes.
+
+    Args:
+        parameters: of the model.
+        statistics: the norms' running ones.
+        optimizer_state: momentum and the like.
+        average: the moving average of the parameters; None where none is kept.
+        step: how many steps were taken, int32.
+    """
 
     parameters: Variables
     statistics: Variables
     optimizer_state: optax.OptState
+    average: Variables | None
     step: jax.Array
+
+    @property
+    def best_parameters(self) -> Variables:
+        """Those to evaluate and predict with: the average where there is one."""
+        return self.parameters if self.average is None else self.average
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,130 +87,203 @@ class Problem:
     """What is trained on what: all that shapes the compiled step but the batch's shapes.
 
     Args:
-        task: a key of `halofeed.trainer.losses.LOSSES`.
-        classes: how many logits; a detection set's without the background.
-        mean, std: per channel, in the stored image's units.
-        model: a key of `halofeed.trainer.models.MODELS`.
+        build: makes the model; its `__call__(image, run: Pass)` gives outputs, any pytree.
+        task: makes the loss of these outputs.
+        normalization: of the stored pixels.
         compute_dtype: of the activations.
         param_dtype: of the parameters and the loss.
+        norm_decay: of the norms' running statistics.
         mesh: where the batch lies; None for one device.
         dims: how `image` is split over a replica's cores; None is whole.
     """
 
-    task: str
-    classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    model: str = "classifier"
+    build: Callable[[Layers], nnx.Module]
+    task: Task
+    normalization: Normalization
     compute_dtype: str = "bfloat16"
     param_dtype: str = "float32"
-    mesh: Mesh | None = None
+    norm_decay: float = 0.997
+    mesh: Mesh | None = field(default=None, compare=False)
     dims: Dims = None
 
     def __post_init__(self) -> None:
-        model_named(self.model)
-        if self.task not in LOSSES:
-            raise UsageError(f"unknown task {self.task!r}; known: {', '.join(LOSSES)}")
-        if self.classes < 1:
-            raise UsageError(f"classes: expected at least 1, got {self.classes}; the labels are empty")
         if self.dims is not None and self.dims[-1] > 1:
             raise UsageError(
-                f"partition {list(self.dims)}: the models keep channels whole; split height or width"
-            )
-        if len(self.mean) != len(self.std) or not all(value > 0 for value in self.std):
-            raise UsageError(
-                f"mean and std: expected one of each per channel, std above 0, got {self.mean} and {self.std}"
+                f"partition {list(self.dims)}: the models keep channels whole; split depth, height or width"
             )
 
     def new_model(self, seed: int) -> nnx.Module:
         """The model with parameters drawn from `seed`."""
-        return model_named(self.model)(
-            classes=self.classes,
-            channels=len(self.mean),
-            dtype=jnp.dtype(self.compute_dtype),
-            param_dtype=jnp.dtype(self.param_dtype),
-            rngs=nnx.Rngs(seed),
+        return self.build(
+            Layers(
+                dtype=jnp.dtype(self.compute_dtype),
+                param_dtype=jnp.dtype(self.param_dtype),
+                rngs=nnx.Rngs(seed),
+                norm_decay=self.norm_decay,
+            )
         )
 
     def graph(self) -> nnx.GraphDef[Any]:
         """The model's structure, without arrays."""
         return nnx.graphdef(nnx.eval_shape(lambda: self.new_model(0)))
 
-
-def normalise(image: jax.Array, mean: tuple[float, ...], std: tuple[float, ...], dtype: str) -> jax.Array:
-    """(image - mean) / std per channel, for pixels of any dtype [..., channel], on the device.
-
-    >>> normalise(jnp.full((1, 1, 1, 2), 30, jnp.uint8), (10.0, 30.0), (10.0, 5.0), "float32").tolist()
-    [[[[2.0, 0.0]]]]
-    """
-    wide = jnp.promote_types(dtype, jnp.float32)
-    shifted = image.astype(wide) - jnp.asarray(np.asarray(mean), wide)
-    return (shifted * jnp.asarray(1 / np.asarray(std), wide)).astype(dtype)
+    def apply(
+        self, parameters: Variables, statistics: Variables, batch: Batch, *, training: bool
+    ) -> tuple[Any, Variables]:
+        """The model's outputs for a batch, and the norms' statistics after it."""
+        model: Any = nnx.merge(self.graph(), parameters, statistics, copy=True)
+        image = self.normalization(batch["image"], self.compute_dtype)
+        run = Pass(valid=batch.get("valid"), training=training, mesh=self.mesh, dims=self.dims)
+        return model(image, run), nnx.state(model, nnx.Not(nnx.Param))
 
 
 def loss_and_gradients(
     problem: Problem, parameters: Variables, statistics: Variables, batch: Batch
-) -> tuple[jax.Array, Variables, Variables]:
-    """The loss of one batch, its gradients, and the norm's new running statistics.
+) -> tuple[jax.Array, dict[str, jax.Array], Variables, Variables]:
+    """The loss of one batch with its parts, its gradients, and the norms' new running statistics.
 
     Args:
-        problem: mesh, dims, model, task and precision.
+        problem: model, task, precision, mesh and dims.
         parameters, statistics: of `Problem.new_model`.
-        batch: global arrays: `image` [batch, height, width, channel] of any dtype, what the task's loss
-            needs, and `valid` bool [batch] where some rows do not count.
+        batch: global arrays: `image` [batch, ..., channel] of any dtype, the task's keys, and `valid` bool
+            [batch] where some rows do not count.
 
     Returns:
-        The loss (a scalar), the gradients (as `parameters`), the statistics (as `statistics`).
+        The loss (a scalar), its parts by name, the gradients (as `parameters`), the statistics (as `statistics`).
     """
-    graph = problem.graph()
 
-    def loss_of(parameters: Variables) -> tuple[jax.Array, Variables]:
-        model = nnx.merge(graph, parameters, statistics, copy=True)
-        image = normalise(batch["image"], problem.mean, problem.std, problem.compute_dtype)
-        logits = model(image, valid=batch.get("valid"), mesh=problem.mesh, dims=problem.dims)
-        updated = nnx.state(model, nnx.Not(nnx.Param))
-        return LOSSES[problem.task](logits, batch), updated
+    def loss_of(parameters: Variables) -> tuple[jax.Array, tuple[dict[str, jax.Array], Variables]]:
+        outputs, updated = problem.apply(parameters, statistics, batch, training=True)
+        loss, parts = problem.task.loss(outputs, batch)
+        return loss, (parts, updated)
 
-    (loss, updated), gradients = jax.value_and_grad(loss_of, has_aux=True)(parameters)
-    return loss, gradients, updated
+    (loss, (parts, updated)), gradients = jax.value_and_grad(loss_of, has_aux=True)(parameters)
+    return loss, parts, gradients, updated
 
 
-def new_state(problem: Problem, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
-    """The state before step 0, the same for the same seed on every mesh, whole on each device."""
+def new_state(
+    problem: Problem,
+    optimizer: optax.GradientTransformation,
+    seed: int,
+    *,
+    average: bool = False,
+    pretrain: Callable[[nnx.Module], object] | None = None,
+) -> TrainState:
+    """The state before step 0, the same for the same seed on every mesh, whole on each device.
 
-    def build() -> TrainState:
-        model = problem.new_model(seed)
-        parameters = nnx.state(model, nnx.Param)
-        return TrainState(
-            parameters=parameters,
-            statistics=nnx.state(model, nnx.Not(nnx.Param)),
-            optimizer_state=optimizer.init(parameters),
-            step=jnp.zeros((), jnp.int32),
-        )
-
-    state: TrainState = jax.jit(build, out_shardings=_whole(problem.mesh))()
+    Args:
+        problem: whose model it is.
+        optimizer: whose state it begins.
+        seed: draws the parameters.
+        average: whether to keep a moving average of the parameters.
+        pretrain: puts weights from elsewhere into the model, in place.
+    """
+    model = problem.new_model(seed)
+    if pretrain is not None:
+        pretrain(model)
+    drawn = nnx.state(model, nnx.Param), nnx.state(model, nnx.Not(nnx.Param))
+    if problem.mesh is not None:
+        drawn = jax.device_put(drawn, whole(problem.mesh))
+    complete = partial(_complete_state, optimizer=optimizer, average=average)
+    state: TrainState = jax.jit(complete, out_shardings=whole(problem.mesh))(*drawn)
     return state
 
 
-def compile_step(problem: Problem, optimizer: optax.GradientTransformation) -> jax.stages.Wrapped:
-    """The jitted step (state, batch) -> (state, loss); the given state's memory is taken over (donated)."""
+def abstract_state(
+    problem: Problem, optimizer: optax.GradientTransformation, *, average: bool = False
+) -> TrainState:
+    """`new_state` as shapes, dtypes and shardings, without arrays: what a checkpoint is read into."""
+    model = nnx.eval_shape(lambda: problem.new_model(0))
+    drawn = nnx.state(model, nnx.Param), nnx.state(model, nnx.Not(nnx.Param))
+    shapes = jax.eval_shape(partial(_complete_state, optimizer=optimizer, average=average), *drawn)
+    sharding = whole(problem.mesh) or jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
-    @partial(jax.jit, donate_argnums=0, out_shardings=_whole(problem.mesh))
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
-        loss, gradients, statistics = loss_and_gradients(problem, state.parameters, state.statistics, batch)
-        updates, optimizer_state = optimizer.update(gradients, state.optimizer_state, state.parameters)
-        return (
-            TrainState(
-                parameters=optax.apply_updates(state.parameters, updates),
-                statistics=statistics,
-                optimizer_state=optimizer_state,
-                step=state.step + 1,
-            ),
-            loss,
+    def abstract(leaf: Any) -> Any:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
+
+    state: TrainState = jax.tree.map(abstract, shapes)
+    return state
+
+
+def _complete_state(
+    parameters: Variables, statistics: Variables, *, optimizer: optax.GradientTransformation, average: bool
+) -> TrainState:
+    return TrainState(
+        parameters=parameters,
+        statistics=statistics,
+        optimizer_state=optimizer.init(parameters),
+        average=jax.tree.map(jnp.copy, parameters) if average else None,
+        step=jnp.zeros((), jnp.int32),
+    )
+
+
+def compile_step(
+    problem: Problem,
+    optimizer: optax.GradientTransformation,
+    *,
+    average_decay: float = 0.0,
+    average_every: int = 1,
+) -> jax.stages.Wrapped:
+    """The jitted step (state, batch) -> (state, {"loss", its parts, "gradient_norm"}).
+
+    The given state's memory is taken over (donated).
+
+    Args:
+        problem: what is trained on what.
+        optimizer: of gradients to updates.
+        average_decay: of the parameters' moving average, where the state holds one; it is less after the first
+            updates, (1 + update) / (10 + update).
+        average_every: steps to an update of the parameters, and so of the average.
+    """
+
+    @partial(jax.jit, donate_argnums=0, out_shardings=whole(problem.mesh))
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+        loss, parts, gradients, statistics = loss_and_gradients(
+            problem, state.parameters, state.statistics, batch
         )
+        updates, optimizer_state = optimizer.update(gradients, state.optimizer_state, state.parameters)
+        parameters = optax.apply_updates(state.parameters, updates)
+        average = state.average
+        if average is not None:
+            update, rest = jnp.divmod(state.step + 1, average_every)
+            decay = jnp.minimum(average_decay, update / (9 + update))
+            share = jnp.where(rest == 0, 1 - decay, 0)
+            average = optax.incremental_update(parameters, average, share)
+        after = TrainState(
+            parameters=parameters,
+            statistics=statistics,
+            optimizer_state=optimizer_state,
+            average=average,
+            step=state.step + 1,
+        )
+        return after, {**parts, "loss": loss, "gradient_norm": optax.tree.norm(gradients)}
 
     return step
 
 
-def _whole(mesh: Mesh | None) -> NamedSharding | None:
+def compile_prediction(problem: Problem) -> jax.stages.Wrapped:
+    """The jitted (parameters, statistics, batch) -> (predictions, truth), each whole on every device.
+
+    `truth` holds the task's `truth` keys, `id` and `valid`, as far as the batch has them.
+    """
+
+    @partial(jax.jit, out_shardings=whole(problem.mesh))
+    def predict(
+        parameters: Variables, statistics: Variables, batch: Batch
+    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+        outputs, _ = problem.apply(parameters, statistics, batch, training=False)
+        wanted = (*problem.task.truth, *problem.task.include, "id", "valid")
+        truth = {key: batch[key] for key in wanted if key in batch}
+        return problem.task.predict(outputs, batch), truth
+
+    return predict
+
+
+def whole(mesh: Mesh | None) -> NamedSharding | None:
+    """The sharding of what every device holds a copy of."""
     return None if mesh is None else NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
+
+
+def to_host(tree: Mapping[str, jax.Array]) -> dict[str, np.ndarray[Any, Any]]:
+    """Arrays that are whole on every device, as NumPy's, on every process."""
+    return {key: np.asarray(value.addressable_data(0)) for key, value in tree.items()}

@@ -1,242 +1,384 @@
-"""How does a training run go, from a loader to a list of losses?"""
+"""How does a training run go, from batches to checkpoints, metrics and a report's material?"""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TextIO
+from pathlib import Path
+from typing import Any, TextIO
 
 import jax
-from jax.sharding import Mesh
+import numpy as np
+from flax import nnx
+from jax.experimental import multihost_utils
 
-from halofeed.prep.statistics import mean_and_deviation
+from halofeed.loader.mesh import join_id
 from halofeed.schemas.errors import TrainingError, UsageError
-from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.partition import Partition
-from halofeed.schemas.tasks import task_named
-from halofeed.trainer.losses import LOSSES
+from halofeed.schemas.run import CHECKPOINTS, EXAMPLES
+from halofeed.trainer.ahead import Ahead
+from halofeed.trainer.checkpoint import Checkpoints
+from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.data import TrainData
+from halofeed.trainer.distributed import agree_any, is_chief
+from halofeed.trainer.evaluate import Examples, Predictor, summary_lines
+from halofeed.trainer.log import RunLog
 from halofeed.trainer.mesh import make_mesh
-from halofeed.trainer.optimizers import OPTIMIZERS, warmup_cosine
-from halofeed.trainer.options import TrainOptions
+from halofeed.trainer.models.keras_weights import keras_normalization, load_backbone
+from halofeed.trainer.optimizers import build_optimizer
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
-from halofeed.trainer.step import Batch, Problem, TrainState, compile_step, new_state
+from halofeed.trainer.problem import batch_partition, build_problem
+from halofeed.trainer.progress import Progress
+from halofeed.trainer.run_folder import begin_run
+from halofeed.trainer.step import Problem, TrainState, compile_step, new_state
+from halofeed.trainer.stopping import StopRequest
+from halofeed.trainer.tasks.contract import Batch
 
-
-class MeshLoader(Protocol):
-    """What training needs of `halofeed.loader.Loader`."""
-
-    def on_mesh(
-        self, mesh: Mesh, partition: Partition, start_step: int = 0
-    ) -> Iterable[Mapping[str, jax.Array]]:
-        """Global batches from `start_step` on, each core's slab already apart."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataFacts:
-    """What training needs to know of a data set beside its batches.
-
-    Args:
-        task: a key of `halofeed.schemas.tasks.TASKS`.
-        classes: how many; a detection set's without the background.
-        mean, std: per channel, in the stored image's units.
-    """
-
-    task: str
-    classes: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+_AGREE_EVERY = 10
+"""Steps between two looks, of several processes together, at whether one of them was asked to stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSummary:
-    """What a run did; `images_per_second` leaves out compilation and the first step."""
+    """What a run did.
 
+    Args:
+        steps: that were taken in all, earlier processes' included.
+        losses: of the steps that this process took.
+        metrics: of the last evaluation; None where there was none.
+        images_per_second, waiting_share: without compilation, evaluation and saving.
+        stopped_by: the signal that ended the run early.
+        state: after the last step.
+    """
+
+    steps: int
     losses: tuple[float, ...]
+    metrics: Mapping[str, Any] | None
     mesh_shape: Mapping[str, int]
     platform: str
     parameters: int
     compile_seconds: float
     seconds: float
     images_per_second: float
+    waiting_share: float
+    stopped_by: int | None
     state: TrainState = field(repr=False, compare=False)
 
 
-def data_facts(manifest: Manifest, split: str) -> DataFacts:
-    """The facts that a manifest holds; mean and deviation are those of `split`.
-
-    Raises:
-        UsageError: an unknown split, no labels, or a split without pixels.
-    """
-    if manifest.task not in LOSSES:
-        raise UsageError(
-            f"{manifest.name}: this version trains {' and '.join(LOSSES)}, not {manifest.task}; its records are loaded "
-            "with halofeed.loader.Loader into a trainer of your own"
-        )
-    if not manifest.labels:
-        raise UsageError(f"{manifest.name}: no labels to learn; convert it with annotations")
-    if not manifest.split(split).records:
-        raise UsageError(f"{manifest.name}: split {split!r} holds no records; train on another")
-    mean, std = mean_and_deviation(manifest.split(split).statistics)
-    return DataFacts(
-        task=manifest.task,
-        classes=max(manifest.labels) + 1 - task_named(manifest.task).first_label_id,
-        mean=tuple(mean),
-        std=tuple(max(value, 1.0) for value in std),
-    )
-
-
 def train(
-    options: TrainOptions,
-    loader: MeshLoader,
-    facts: DataFacts,
+    config: TrainConfig,
+    data: TrainData,
+    folder: str | Path | None = None,
     *,
+    overwrite: bool = False,
     devices: Sequence[jax.Device] | None = None,
     stream: TextIO | None = None,
 ) -> TrainSummary:
-    """Take `options.steps` training steps, or as many as the loader has batches.
+    """Take `config.steps` training steps, or as many as there are batches; go on where an earlier process ended.
 
     Args:
-        options: of the run.
-        loader: gives global batches of `options.batch_size` rows on a mesh.
-        facts: of the loader's data set (`data_facts`).
+        config: of the run.
+        data: what it reads (`halofeed.trainer.data.open_data`).
+        folder: of the run: log, checkpoints, examples; None keeps nothing.
+        overwrite: remove a run that the folder holds.
         devices: all of the system's by default.
         stream: where progress goes, standard error by default.
 
     Returns:
-        The losses, step by step, with times and the final state.
+        The losses, the last metrics, times and the final state.
 
     Raises:
-        UsageError: options that do not go together with each other, the devices or the data.
-        TrainingError: a loss that is not finite, with its step; or no batch at all.
+        UsageError: options that do not go together with each other, the devices, the data or the folder's run.
+        TrainingError: a loss that is not finite, with its step and the batch's ids; or no batch at all.
     """
     hide_accelerators_from_tensorflow()
-    mesh = make_mesh(options.cores_per_replica, devices)
-    partition = options.parsed_partition()
-    platform = mesh.devices.flat[0].platform
-    dims = partition.dims.get("image")
-    problem = Problem(
-        task=facts.task,
-        classes=facts.classes,
-        mean=facts.mean,
-        std=facts.std,
-        model=options.model,
-        compute_dtype=options.compute_dtype,
-        mesh=mesh,
-        dims=tuple(dims) if dims is not None and math.prod(dims) > 1 else None,
-    )
-    optimizer = OPTIMIZERS[options.optimizer](warmup_cosine(options.learning_rate, options.steps))
-    progress = _Progress(options, stream or sys.stderr)
-    if options.cores_per_replica > 1 and problem.dims is None:
-        progress.warn(
-            f"every image is whole on each of the {options.cores_per_replica} cores of its replica, which all do the "
-            f"same work; pass --partition image=1,{options.cores_per_replica},1,1, or --cores-per-replica 1"
-        )
-
-    started = time.perf_counter()
-    batches = iter(loader.on_mesh(mesh, partition, start_step=0))
-    batch = next(batches, None)
-    if batch is None:
-        raise TrainingError("the loader gave no batch; the split is smaller than one batch, or empty")
-    _check_batch(batch, options, facts)
-    state = new_state(problem, optimizer, options.seed)
+    began = time.perf_counter()
+    mesh = make_mesh(config.cores_per_replica, devices)
+    problem = build_problem(config, data.facts, mesh)
+    partition = batch_partition(config.parsed_partition(), problem.task)
+    optimizer, schedule = build_optimizer(config)
+    average = config.average_decay > 0
+    state = new_state(problem, optimizer, config.seed, average=average, pretrain=_pretrain(config))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
-    compiling = time.perf_counter()
-    step = compile_step(problem, optimizer).lower(state, batch).compile()
-    compile_seconds = time.perf_counter() - compiling
-    progress.begin(mesh, platform, parameters, problem.compute_dtype, compile_seconds)
 
-    in_flight: list[jax.Array] = []
-    most_in_flight = 0 if platform == "cpu" else 1
-    for number in range(options.steps):
-        state, loss = step(state, batch)
-        in_flight.append(loss)
-        while len(in_flight) > most_in_flight:
-            progress.record(float(in_flight.pop(0)))
-        batch = next(batches, None) if number + 1 < options.steps else None
-        if batch is None:
-            break
-    for loss in in_flight:
-        progress.record(float(loss))
-    progress.end()
+    kept = _Kept(config, data, folder, overwrite, problem, parameters)
+    state, start = kept.resume(state)
+    progress = Progress(config, (stream or sys.stderr) if is_chief() else None, start)
+    _warn_of_idle_cores(config, problem, progress)
+    if start:
+        progress.say(f"going on after step {start}")
+    evaluate = _Evaluation(config, data, problem, kept, progress)
+
+    losses: list[float] = []
+    compile_seconds = 0.0
+    in_flight: list[_Flight] = []
+    # On the CPU two programs at once could wait for each other's collectives for ever.
+    most_in_flight = 0 if mesh.devices.flat[0].platform == "cpu" else 1
+
+    def land() -> None:
+        flight = in_flight.pop(0)
+        values = {name: float(value.addressable_data(0)) for name, value in flight.values.items()}
+        _check_finite(values["loss"], flight, config)
+        values["learning_rate"] = float(schedule((flight.step - 1) // config.accumulate_steps))
+        now = time.perf_counter()
+        waited = batches.waited_seconds - flight.waited_before
+        progress.record(flight.step, values, now - flight.began, waited)
+        losses.append(values["loss"])
+        kept.log(flight.step, values | _pace(config, now - flight.began, waited))
+
+    with kept, StopRequest() as stop, Ahead(iter(data.batches.on_mesh(mesh, partition, start))) as batches:
+        step_number, batch = start, next(batches, None) if start < config.steps else None
+        if batch is None and not start:
+            raise TrainingError("the loader gave no batch; the split is smaller than one batch, or empty")
+        if batch is not None:
+            _check_batch(batch, config, data, problem)
+            compiling = time.perf_counter()
+            step = compile_step(
+                problem,
+                optimizer,
+                average_decay=config.average_decay,
+                average_every=config.accumulate_steps,
+            )
+            take_step = step.lower(state, batch).compile()
+            compile_seconds = time.perf_counter() - compiling
+            progress.begin(mesh, parameters, compile_seconds)
+
+        turn, waited = time.perf_counter(), batches.waited_seconds
+        while batch is not None:
+            state, values = take_step(state, batch)
+            step_number += 1
+            in_flight.append(
+                _Flight(
+                    step=step_number, values=values, ids=batch.get("id"), began=turn, waited_before=waited
+                )
+            )
+            while len(in_flight) > most_in_flight:
+                land()
+            turn, waited = time.perf_counter(), batches.waited_seconds
+            if _asked_to_stop(stop, step_number):
+                break
+            at_end = step_number == config.steps
+            if not at_end and (evaluate.is_due(step_number) or kept.is_due(step_number)):
+                while in_flight:
+                    land()
+                metric = evaluate(state, step_number) if evaluate.is_due(step_number) else None
+                kept.save(step_number, state, metric)
+                turn, waited = time.perf_counter(), batches.waited_seconds
+            batch = None if at_end else next(batches, None)
+        while in_flight:
+            land()
+        progress.end()
+        if step_number > start:
+            metric = None if stop.signal is not None else evaluate(state, step_number, last=True)
+            kept.save(step_number, state, metric)
+        if stop.signal is not None:
+            progress.say(f"stopped after step {step_number}; the same command goes on there")
+        elif step_number == start:
+            progress.say(f"nothing to do: all {start} steps were taken")
     return TrainSummary(
-        losses=tuple(progress.losses),
+        steps=step_number,
+        losses=tuple(losses),
+        metrics=evaluate.metrics,
         mesh_shape=dict(mesh.shape),
-        platform=platform,
+        platform=mesh.devices.flat[0].platform,
         parameters=parameters,
         compile_seconds=compile_seconds,
-        seconds=time.perf_counter() - started,
-        images_per_second=progress.rate(),
+        seconds=time.perf_counter() - began,
+        images_per_second=progress.images_per_second(),
+        waiting_share=progress.waiting_share(),
+        stopped_by=stop.signal,
         state=state,
     )
 
 
-def _check_batch(batch: Batch, options: TrainOptions, facts: DataFacts) -> None:
-    needed = {"classification": ("label",), "detection": ("classes", "num_boxes")}[facts.task]
-    missing = [key for key in ("image", *needed) if key not in batch]
-    if missing:
-        raise UsageError(
-            f"batch: expected {', '.join(missing)} for {facts.task}, got {', '.join(sorted(batch))}"
+@dataclass(frozen=True, kw_only=True)
+class _Flight:
+    """A step that was dispatched, and when its turn began."""
+
+    step: int
+    values: Mapping[str, jax.Array]
+    ids: jax.Array | None
+    began: float
+    waited_before: float
+
+
+class _Kept:
+    """What the run keeps on disk: log, checkpoints, examples; nothing without a folder."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        data: TrainData,
+        folder: str | Path | None,
+        overwrite: bool,
+        problem: Problem,
+        parameters: int,
+    ) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self._config, self._data = config, data
+        self._checkpoints: Checkpoints | None = None
+        self._log: RunLog | None = None
+        if self.folder is None:
+            return
+        mesh = problem.mesh
+        assert mesh is not None
+        made = {
+            "parameters": parameters,
+            "mesh": dict(mesh.shape),
+            "platform": mesh.devices.flat[0].platform,
+            "best_metric": problem.task.best,
+        }
+        begin_run(
+            self.folder,
+            config,
+            data.facts,
+            {**data.description, **made},
+            overwrite=overwrite,
+            chief=is_chief(),
         )
-    shape = batch["image"].shape
-    if len(shape) != 4 or shape[0] != options.batch_size or shape[-1] != len(facts.mean):
-        raise UsageError(
-            f"image: expected [{options.batch_size}, height, width, {len(facts.mean)}], got {list(shape)}; "
-            "give loader and options the same batch size, and the facts of the same data set"
-        )
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("halofeed run folder")
+        self._checkpoints = Checkpoints(self.folder / CHECKPOINTS, keep_last=config.keep_last)
+
+    def resume(self, state: TrainState) -> tuple[TrainState, int]:
+        """The last checkpoint and the step it was saved after; the given state and 0 where there is none."""
+        if self.folder is None or self._checkpoints is None:
+            return state, 0
+        step = self._checkpoints.latest()
+        self._log = RunLog(self.folder, resume_step=step, writes=is_chief())
+        if step is None:
+            return state, 0
+        state, loader_state = self._checkpoints.restore(state, step)
+        return state, self._data.batches.restore(loader_state)
+
+    def is_due(self, step: int) -> bool:
+        """Whether a checkpoint is to be saved after this step."""
+        return bool(self._config.checkpoint_every) and step % self._config.checkpoint_every == 0
+
+    def save(self, step: int, state: TrainState, metric: float | None) -> None:
+        """Save a checkpoint; it is written while the run goes on."""
+        if self._checkpoints is not None and step != self._checkpoints.latest():
+            self._checkpoints.save(step, state, self._data.batches.state(step), metric)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Add one step to the log."""
+        if self._log is not None:
+            self._log.step(step, values)
+
+    def log_evaluation(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        """Add one evaluation to the log."""
+        if self._log is not None:
+            self._log.evaluation(step, split, metrics)
+
+    def __enter__(self) -> _Kept:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+        if self._log is not None:
+            self._log.close()
 
 
-class _Progress:
-    """Shows one line: in place on a terminal, else every tenth of the run."""
+class _Evaluation:
+    """Evaluates the state every so often; the compiled program is made at the first time."""
 
-    def __init__(self, options: TrainOptions, stream: TextIO) -> None:
-        self.options, self.stream = options, stream
-        self.in_place = stream.isatty()
-        self.losses: list[float] = []
-        self.times: list[float] = []
+    def __init__(
+        self, config: TrainConfig, data: TrainData, problem: Problem, kept: _Kept, progress: Progress
+    ) -> None:
+        self.metrics: Mapping[str, Any] | None = None
+        self._config, self._data, self._kept, self._progress = config, data, kept, progress
+        self._predictor = Predictor(problem, config.parsed_partition())
 
-    def warn(self, text: str) -> None:
-        self._line(f"warning: {text}")
+    def is_due(self, step: int) -> bool:
+        """Whether to evaluate after this step."""
+        every = self._config.evaluate_every
+        return self._data.evaluation is not None and bool(every) and step % every == 0
 
-    def begin(self, mesh: Mesh, platform: str, parameters: int, dtype: str, seconds: float) -> None:
-        axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
-        self._line(
-            f"{self.options.model}: {parameters:,} parameters, {dtype}, on {platform} as {axes}; "
-            f"compiled in {seconds:.1f} s"
-        )
+    def __call__(self, state: TrainState, step: int, *, last: bool = False) -> float | None:
+        """The metric by which checkpoints are compared; None where there is nothing to evaluate on."""
+        source, task = self._data.evaluation, self._predictor.problem.task
+        if source is None:
+            return None
+        split = str(self._data.description.get("evaluate_split"))
+        examples = Examples(source.num_records) if last and self._kept.folder is not None else None
+        metrics = self._predictor.evaluate(state.best_parameters, state.statistics, source, examples)
+        self.metrics = metrics
+        self._kept.log_evaluation(step, split, metrics)
+        self._progress.say(f"after step {step} on {split}: " + "; ".join(summary_lines(metrics)[:2]))
+        if examples is not None and is_chief() and self._kept.folder is not None:
+            examples.write(self._kept.folder / EXAMPLES, source, step, split)
+        best = metrics.get(task.best)
+        return None if best is None else float(best)
 
-    def record(self, loss: float) -> None:
-        self.losses.append(loss)
-        self.times.append(time.perf_counter())
-        done = len(self.losses)
-        if not math.isfinite(loss):
-            self.end()
-            raise TrainingError(
-                f"step {done - 1}: the loss is {loss}; lower the learning rate of "
-                f"{self.options.learning_rate:g}, or look for a broken record in that batch "
-                f"(seed {self.options.seed}, step {done - 1})"
+
+def _pace(config: TrainConfig, seconds: float, waited: float) -> dict[str, float]:
+    seconds = max(seconds, 1e-9)
+    return {"images_per_second": config.batch_size / seconds, "waiting_share": waited / seconds}
+
+
+def _pretrain(config: TrainConfig) -> Callable[[nnx.Module], object] | None:
+    """What puts the backbone's weights from a file into a model; None where the config names no file."""
+    if not config.backbone_weights:
+        return None
+
+    def load(model: nnx.Module) -> None:
+        expected = keras_normalization(model)
+        if config.normalization != expected:
+            raise UsageError(
+                f"normalization {config.normalization}: the backbone's weights were trained with {expected}; pass "
+                f"--set normalization={expected}"
             )
-        rate = f"{self.rate():.1f} images/s" if done > 1 else ""
-        text = f"step {done}/{self.options.steps}  loss {loss:.4f}  {rate}".rstrip()
-        if self.in_place:
-            self.stream.write(f"\r\x1b[K{text}")
-            self.stream.flush()
-        elif done in (1, self.options.steps) or done % max(1, self.options.steps // 10) == 0:
-            self._line(text)
+        load_backbone(model, config.backbone_weights)
 
-    def rate(self) -> float:
-        """Images per second since the first step ended; 0 before there is a second one."""
-        if len(self.times) < 2:
-            return 0.0
-        elapsed = max(self.times[-1] - self.times[0], 1e-9)
-        return (len(self.times) - 1) * self.options.batch_size / elapsed
+    return load
 
-    def end(self) -> None:
-        if self.in_place and self.losses:
-            self._line("")
 
-    def _line(self, text: str) -> None:
-        self.stream.write(text + "\n")
-        self.stream.flush()
+def _warn_of_idle_cores(config: TrainConfig, problem: Problem, progress: Progress) -> None:
+    if config.cores_per_replica > 1 and problem.dims is None:
+        progress.say(
+            f"warning: every image is whole on each of the {config.cores_per_replica} cores of its replica, which all "
+            f"do the same work; pass --partition image=1,{config.cores_per_replica},1,1, or --cores-per-replica 1"
+        )
+
+
+def _check_batch(batch: Batch, config: TrainConfig, data: TrainData, problem: Problem) -> None:
+    if missing := [key for key in ("image", *problem.task.keys) if key not in batch]:
+        raise UsageError(
+            f"batch: expected {', '.join(missing)} for {data.facts.task}, got {', '.join(sorted(batch))}"
+        )
+    expected = (config.batch_size, *data.facts.image_shape)
+    if batch["image"].shape != expected:
+        raise UsageError(
+            f"image: expected {list(expected)}, got {list(batch['image'].shape)}; give loader and config the same "
+            "batch size, and the facts of the same data set"
+        )
+
+
+def _asked_to_stop(stop: StopRequest, step: int) -> bool:
+    if jax.process_count() > 1 and step % _AGREE_EVERY:
+        return False
+    if agree_any(stop.signal is not None):
+        stop.signal = stop.signal or -1
+        return True
+    return False
+
+
+def _check_finite(loss: float, flight: _Flight, config: TrainConfig) -> None:
+    if math.isfinite(loss):
+        return
+    ids = ""
+    if flight.ids is not None:
+        whole = (
+            multihost_utils.process_allgather(flight.ids, tiled=True)
+            if jax.process_count() > 1
+            else flight.ids
+        )
+        listed = join_id(np.asarray(whole)).tolist()
+        ids = f"; the batch's ids: {', '.join(map(str, listed[:64]))}" + (" ..." if len(listed) > 64 else "")
+    raise TrainingError(
+        f"step {flight.step}: the loss is {loss}; lower the learning rate of {config.learning_rate:g}, or look for a "
+        f"broken record in that batch (seed {config.seed}, batch {flight.step - 1}){ids}"
+    )

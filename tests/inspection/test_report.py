@@ -41,7 +41,7 @@ from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.manifest import Manifest, Shard, Split
 from halofeed.schemas.partition import Partition
 from halofeed.schemas.tfexample import decode_example
-from halofeed.trainer.options import TrainOptions
+from halofeed.trainer.config import TrainConfig
 from tests.dataset_writer import Drawn, draw_examples, record_features, write_dataset
 
 SECTIONS = ["conversion", "samples", "labels", "boxes", "sizes", "pixels", "partitions", "recipe", "use"]
@@ -516,7 +516,7 @@ def test_the_commands_and_code_shown_work_as_they_stand(tmp_path: Path, task: st
     assert f"[{len(names['batch']['image'])}, 32, 24, 3]" in load
     command = shlex.split(train.replace("\\\n", " "))
     assert command[:3] == ["halofeed", "train", str(folder)]
-    options = from_options(TrainOptions, _parser().parse_args(command[1:]))
+    options = from_options(TrainConfig, _parser().parse_args(command[1:]))
     assert options.parsed_partition() == Partition(cores_per_replica=4, dims={"image": (1, 4, 1, 1)})
     compile(mesh, "mesh", "exec")
 

@@ -9,7 +9,10 @@ import pytest
 
 from tests.pipelines.support import draw_folders, halofeed
 
-COMMANDS = ("convert", "verify", "inspect", "report", "train", "demo", "package")
+COMMANDS = (
+    *("convert", "verify", "inspect", "report", "train", "evaluate", "predict", "export", "configs", "demo"),
+    "package",
+)
 
 
 @pytest.fixture(scope="module")

@@ -44,8 +44,3 @@ def test_it_is_refused_once_jax_is_imported() -> None:
 def test_fewer_than_one_virtual_device_is_refused() -> None:
     with pytest.raises(UsageError, match="expected 1 or more, got 0"):
         platform_environment({}, 0)
-
-
-def test_the_options_are_read_without_jax() -> None:
-    program = "import sys, halofeed.trainer.options; assert not {'jax', 'tensorflow'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True)

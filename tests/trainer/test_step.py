@@ -1,4 +1,4 @@
-"""Does a step count, normalise and learn what it says?"""
+"""Does a step count, normalize and learn what it says?"""
 
 from __future__ import annotations
 
@@ -11,18 +11,44 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 
 from halofeed.schemas.errors import UsageError
+from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.mesh import make_mesh
+from halofeed.trainer.models.classifier import Classifier
+from halofeed.trainer.models.layers import Layers, Pass
 from halofeed.trainer.models.norm import BatchNorm
-from halofeed.trainer.optimizers import OPTIMIZERS, warmup_cosine
-from halofeed.trainer.step import Problem, compile_step, loss_and_gradients, new_state, normalise
+from halofeed.trainer.optimizers import build_optimizer
+from halofeed.trainer.step import (
+    Normalization,
+    Problem,
+    TrainState,
+    abstract_state,
+    compile_prediction,
+    compile_step,
+    loss_and_gradients,
+    new_state,
+    to_host,
+)
+from halofeed.trainer.tasks.classification import Classification
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def build(layers: Layers) -> nnx.Module:
+    return Classifier(layers, classes=3, image_shape=(16, 16, 2), features=(4, 8, 8))
+
 
 PROBLEM = Problem(
-    task="classification", classes=3, mean=(100.0, 120.0), std=(50.0, 60.0), compute_dtype="float32"
+    build=build,
+    task=Classification(labels=("a", "b", "c")),
+    normalization=Normalization(mean=(100.0, 120.0), std=(50.0, 60.0)),
+    compute_dtype="float32",
 )
 
 
-def pictures(rows: int, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
+def pictures(rows: int, seed: int = 0) -> Arrays:
     generator = np.random.default_rng(seed)
     return {
         "image": generator.integers(0, 256, (rows, 16, 16, 2)).astype(np.uint8),
@@ -30,14 +56,44 @@ def pictures(rows: int, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
     }
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
-def test_pixels_are_normalised_on_the_device_at_any_stored_depth(dtype: type) -> None:
-    top = np.iinfo(dtype).max
-    pixels = np.array([0, 1, top - 1, top], dtype).reshape(1, 2, 2, 1)
+def copied(state: TrainState) -> TrainState:
+    """For a step takes its state's memory over."""
+    return jax.tree.map(jnp.copy, state)
+
+
+def assert_close(found: Any, expected: Any, *, rtol: float = 1e-4, atol: float = 1e-5) -> None:
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=atol)
+
+
+def gradients_of(state: TrainState, batch: Arrays, problem: Problem = PROBLEM) -> Any:
+    return jax.jit(lambda: loss_and_gradients(problem, state.parameters, state.statistics, batch))()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int16])
+def test_pixels_are_normalized_on_the_device_at_any_stored_depth(dtype: type) -> None:
+    least, top = np.iinfo(dtype).min, np.iinfo(dtype).max
+    pixels = np.array([least, least + 1, top - 1, top], dtype).reshape(1, 2, 2, 1)
+    normalization = Normalization(mean=(top / 3,), std=(top / 5,))
     expected = (pixels.astype(np.float64) - top / 3) / (top / 5)
-    found = normalise(jnp.asarray(pixels), (top / 3,), (top / 5,), "float32")
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    assert normalise(jnp.asarray(pixels), (0.0,), (1.0,), "bfloat16").dtype == jnp.bfloat16
+    np.testing.assert_allclose(normalization(jnp.asarray(pixels), "float32"), expected, rtol=1e-5)
+    assert normalization(jnp.asarray(pixels), "bfloat16").dtype == jnp.bfloat16
+
+
+def test_normalization_is_per_channel_and_reverses_the_channels_afterwards() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 3)).astype(np.uint8)
+    mean, std = (120.0, 110.0, 100.0), (1.0, 2.0, 4.0)
+    expected = np.empty(pixels.shape)
+    for channel in range(3):
+        expected[..., 2 - channel] = (pixels[..., channel] - mean[channel]) / std[channel]
+    found = Normalization(mean=mean, std=std, reverse_channels=True)(jnp.asarray(pixels), "float32")
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("mean", "std"), [((1.0,), (1.0, 2.0)), ((1.0,), (0.0,))])
+def test_a_normalization_that_cannot_be_is_refused(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    with pytest.raises(UsageError, match="std above 0"):
+        Normalization(mean=mean, std=std)
 
 
 def test_rows_that_are_not_valid_change_neither_loss_nor_gradients_nor_statistics() -> None:
@@ -45,80 +101,151 @@ def test_rows_that_are_not_valid_change_neither_loss_nor_gradients_nor_statistic
     real, other = pictures(4), pictures(2, seed=9)
     padded = {key: np.concatenate([real[key], other[key]]) for key in real}
     padded["valid"] = np.array([True] * 4 + [False] * 2)
-    step = jax.jit(lambda batch: loss_and_gradients(PROBLEM, state.parameters, state.statistics, batch))
-    for found, expected in zip(jax.tree.leaves(step(padded)), jax.tree.leaves(step(real)), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    assert_close(gradients_of(state, padded), gradients_of(state, real), atol=1e-6)
 
 
 def test_batch_norm_spans_batch_and_image_and_keeps_running_statistics() -> None:
     x = np.random.default_rng(0).normal(3, 2, (4, 5, 6, 2)).astype(np.float32)
     norm = BatchNorm(2, decay=0.75)
     mean, variance = x.mean(axis=(0, 1, 2)), x.var(axis=(0, 1, 2))
-    np.testing.assert_allclose(
-        norm(jnp.asarray(x)), (x - mean) / np.sqrt(variance + 1e-3), rtol=1e-4, atol=1e-5
-    )
-    np.testing.assert_allclose(norm.mean[...], 0.25 * mean, rtol=1e-5)
-    np.testing.assert_allclose(norm.variance[...], 0.75 + 0.25 * variance, rtol=1e-5)
+    assert_close(norm(jnp.asarray(x)), (x - mean) / np.sqrt(variance + 1e-3))
+    assert_close(norm.mean[...], 0.25 * mean)
+    assert_close(norm.variance[...], 0.75 + 0.25 * variance)
     evaluated = norm(jnp.asarray(x), training=False)
-    np.testing.assert_allclose(
-        evaluated, (x - norm.mean[...]) / np.sqrt(norm.variance[...] + 1e-3), rtol=1e-4, atol=1e-5
-    )
+    assert_close(evaluated, (x - norm.mean[...]) / np.sqrt(norm.variance[...] + 1e-3))
+
+
+def test_batch_norm_leaves_rows_that_are_not_valid_out_of_its_statistics() -> None:
+    x = np.random.default_rng(0).normal(3, 2, (4, 5, 6, 2)).astype(np.float32)
+    valid, norm = np.array([True, False, True, False]), BatchNorm(2, decay=0.0)
+    norm(jnp.asarray(x), valid=jnp.asarray(valid))
+    assert_close(norm.mean[...], x[valid].mean(axis=(0, 1, 2)))
+    assert_close(norm.variance[...], x[valid].var(axis=(0, 1, 2)))
 
 
 def test_a_step_is_plain_gradient_descent_and_takes_the_state_over() -> None:
     optimizer, batch = optax.sgd(0.5), pictures(4)
     state = new_state(PROBLEM, optimizer, 0)
-    loss, gradients, statistics = jax.jit(
-        lambda state: loss_and_gradients(PROBLEM, state.parameters, state.statistics, batch)
-    )(state)
+    loss, parts, gradients, statistics = gradients_of(state, batch)
     expected = jax.tree.map(lambda value, slope: value - 0.5 * slope, state.parameters, gradients)
-    after, found_loss = compile_step(PROBLEM, optimizer)(state, batch)
-    assert found_loss == pytest.approx(float(loss), rel=1e-5)
-    assert int(after.step) == 1
-    for found, value in zip(jax.tree.leaves(after.parameters), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
-    for found, value in zip(jax.tree.leaves(after.statistics), jax.tree.leaves(statistics), strict=True):
-        np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-5)
+    after, values = compile_step(PROBLEM, optimizer)(state, batch)
+    assert values.keys() == {"loss", "gradient_norm", *parts}
+    assert values["loss"] == pytest.approx(float(loss), rel=1e-5)
+    squares = sum(float(np.sum(np.square(leaf))) for leaf in jax.tree.leaves(gradients))
+    assert values["gradient_norm"] == pytest.approx(np.sqrt(squares), rel=1e-4)
+    assert int(after.step) == 1 and after.average is None
+    assert_close(after.parameters, expected)
+    assert_close(after.statistics, statistics)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.parameters))
 
 
-def test_parameters_stay_float32_under_bfloat16_compute() -> None:
+def test_the_average_follows_its_formula() -> None:
+    """average := decay * average + (1 - decay) * parameters, decay the less of 0.15 and (1 + step) / (10 + step)."""
+    optimizer = optax.sgd(0.5)
+    step = compile_step(PROBLEM, optimizer, average_decay=0.15)
+    state = new_state(PROBLEM, optimizer, 0, average=True)
+    expected = jax.device_get(state.parameters)
+    for number, decay in enumerate([1 / 10, 0.15, 0.15]):
+        state, _ = step(state, pictures(4, seed=number))
+        parameters = jax.device_get(state.parameters)
+        expected = jax.tree.map(
+            lambda average, value, decay=decay: decay * average + (1 - decay) * value, expected, parameters
+        )
+        assert_close(state.average, expected)
+    assert state.best_parameters is state.average
+    assert any(
+        np.abs(one - other).max() > 1e-3
+        for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(parameters), strict=True)
+    )
+
+
+def test_accumulation_updates_once_with_the_mean_of_its_gradients() -> None:
+    config = TrainConfig(
+        optimizer="sgd", momentum=0.0, schedule="constant", learning_rate=0.5, accumulate_steps=2
+    )
+    optimizer, _ = build_optimizer(config)
+    first, second = pictures(4), pictures(4, seed=1)
+    state = new_state(PROBLEM, optimizer, 0)
+    before = copied(state)
+    step = compile_step(PROBLEM, optimizer)
+    state, _ = step(state, first)
+    assert_close(state.parameters, before.parameters, rtol=0, atol=0)
+    statistics = copied(state).statistics
+    state, _ = step(state, second)
+    of_first = gradients_of(before, first)[2]
+    of_second = gradients_of(dataclasses.replace(before, statistics=statistics), second)[2]
+    expected = jax.tree.map(
+        lambda value, one, other: value - 0.5 * (one + other) / 2, before.parameters, of_first, of_second
+    )
+    assert_close(state.parameters, expected)
+    assert int(state.step) == 2
+
+
+def test_parameters_and_loss_stay_float32_under_bfloat16_compute() -> None:
     problem = dataclasses.replace(PROBLEM, compute_dtype="bfloat16")
-    optimizer = OPTIMIZERS["sgd"](warmup_cosine(0.01, 10))
-    state, loss = compile_step(problem, optimizer)(new_state(problem, optimizer, 0), pictures(4))
-    assert {leaf.dtype for leaf in jax.tree.leaves((state.parameters, state.statistics))} == {
-        np.dtype("float32")
-    }
-    assert loss.dtype == jnp.float32 and jnp.isfinite(loss)
+    optimizer = optax.sgd(0.01, momentum=0.9)
+    state, values = compile_step(problem, optimizer)(new_state(problem, optimizer, 0), pictures(4))
+    kept = jax.tree.leaves((state.parameters, state.statistics))
+    assert {leaf.dtype for leaf in kept} == {np.dtype("float32")}
+    assert values["loss"].dtype == jnp.float32 and jnp.isfinite(values["loss"])
 
 
-def test_the_same_seed_gives_the_same_parameters_and_another_seed_others() -> None:
-    def kernels(seed: int) -> list[np.ndarray[Any, Any]]:
-        return [
-            np.asarray(leaf)
-            for leaf in jax.tree.leaves(new_state(PROBLEM, optax.identity(), seed).parameters)
-        ]
+def test_the_same_seed_gives_the_same_parameters_on_every_mesh_and_another_seed_others() -> None:
+    on_mesh = dataclasses.replace(PROBLEM, mesh=make_mesh(2))
+    one, same, other = (
+        jax.tree.leaves(new_state(problem, optax.identity(), seed).parameters)
+        for problem, seed in ((PROBLEM, 1), (on_mesh, 1), (PROBLEM, 2))
+    )
+    assert all((np.asarray(a) == np.asarray(b)).all() for a, b in zip(one, same, strict=True))
+    assert any((np.asarray(a) != np.asarray(b)).any() for a, b in zip(one, other, strict=True))
 
-    assert all((a == b).all() for a, b in zip(kernels(1), kernels(1), strict=True))
-    assert any((a != b).any() for a, b in zip(kernels(1), kernels(2), strict=True))
+
+@pytest.mark.parametrize("cores", [None, 2])
+def test_the_abstract_state_is_the_new_state_without_arrays(cores: int | None) -> None:
+    problem = dataclasses.replace(PROBLEM, mesh=None if cores is None else make_mesh(cores))
+    optimizer = optax.sgd(0.1, momentum=0.9)
+    shapes = abstract_state(problem, optimizer, average=True)
+    state = new_state(problem, optimizer, 0, average=True)
+    assert jax.tree.structure(shapes) == jax.tree.structure(state)
+    for shape, leaf in zip(jax.tree.leaves(shapes), jax.tree.leaves(state), strict=True):
+        assert (shape.shape, shape.dtype) == (leaf.shape, leaf.dtype)
+        assert shape.sharding.is_equivalent_to(leaf.sharding, leaf.ndim)
 
 
 def test_a_model_and_its_graph_fit_together() -> None:
     state = new_state(PROBLEM, optax.identity(), 0)
     model = nnx.merge(PROBLEM.graph(), state.parameters, state.statistics)
-    assert model(jnp.zeros((2, 16, 16, 2)), training=False).shape == (2, 3)
+    assert model(jnp.zeros((2, 16, 16, 2)), Pass(training=False)).shape == (2, 3)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"task": "segmentation"}, "unknown task 'segmentation'; known: classification, detection"),
-        ({"model": "vgg"}, "unknown model 'vgg'; known: classifier"),
-        ({"classes": 0}, "expected at least 1"),
-        ({"std": (0.0, 1.0)}, "std above 0"),
-        ({"dims": (1, 2, 1, 2)}, "the models keep channels whole"),
-    ],
-)
-def test_a_problem_that_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        dataclasses.replace(PROBLEM, **change)
+def test_predictions_and_their_truth_are_whole_on_every_device_of_a_mesh() -> None:
+    batch = {**pictures(8), "id": np.arange(8, dtype=np.int32), "valid": np.arange(8) < 6}
+    state = new_state(PROBLEM, optax.identity(), 0)
+    alone, _ = compile_prediction(PROBLEM)(state.parameters, state.statistics, batch)
+    mesh = make_mesh(4)
+    rows = NamedSharding(mesh, PartitionSpec("replica"))
+    bands = NamedSharding(mesh, PartitionSpec("replica", ("core0", "core1")))
+    placed = {key: jax.device_put(value, bands if key == "image" else rows) for key, value in batch.items()}
+    problem = dataclasses.replace(PROBLEM, mesh=mesh, dims=(1, 4, 1, 1))
+    predicted, truth = compile_prediction(problem)(state.parameters, state.statistics, placed)
+    assert truth.keys() == {"label", "id", "valid"}
+    for values in (*predicted.values(), *truth.values()):
+        assert values.sharding.is_fully_replicated and values.sharding.device_set == set(jax.devices())
+    for key, value in to_host(truth).items():
+        np.testing.assert_array_equal(value, batch[key])
+    assert_close(to_host(predicted), to_host(alone))
+
+
+def test_a_prediction_uses_the_running_statistics_and_changes_none() -> None:
+    state, predict = new_state(PROBLEM, optax.identity(), 0), compile_prediction(PROBLEM)
+    batch = pictures(4)
+    whole, _ = predict(state.parameters, state.statistics, batch)
+    alone, _ = predict(
+        state.parameters, state.statistics, {key: np.repeat(value[:1], 4, 0) for key, value in batch.items()}
+    )
+    np.testing.assert_allclose(whole["probabilities"][0], alone["probabilities"][0], rtol=1e-5)
+
+
+def test_a_problem_that_splits_channels_is_refused() -> None:
+    with pytest.raises(UsageError, match="the models keep channels whole; split depth, height or width"):
+        dataclasses.replace(PROBLEM, dims=(1, 2, 1, 2))

@@ -1,10 +1,14 @@
-"""Does a run learn, report its progress, and stop with a reason?"""
+"""Does a run learn, report its progress, keep what it must, and stop with a reason?"""
 
 from __future__ import annotations
 
 import io
+import json
+import os
 import re
+import signal
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,28 +17,40 @@ import pytest
 from jax.sharding import Mesh
 
 from halofeed.loader.mesh import mesh_specs, place_batch
-from halofeed.schemas.errors import PartitionError, UsageError
-from halofeed.schemas.manifest import Manifest, Shard, Split
+from halofeed.schemas.errors import PartitionError, TrainingError, UsageError
 from halofeed.schemas.partition import Partition
-from halofeed.trainer.options import TrainOptions
-from halofeed.trainer.train import DataFacts, TrainingError, data_facts, train
+from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.data import TrainData
+from halofeed.trainer.facts import DataFacts
+from halofeed.trainer.log import read_evaluations, read_log
+from halofeed.trainer.run_folder import open_run
+from halofeed.trainer.train import TrainSummary, train
 
-FACTS = DataFacts(task="classification", classes=2, mean=(128.0,) * 3, std=(64.0,) * 3)
+SIDE = 32
+FACTS = DataFacts(
+    task="classification",
+    labels={0: "across", 1: "down"},
+    image_shape=(SIDE, SIDE, 3),
+    mean=(128.0,) * 3,
+    std=(64.0,) * 3,
+)
 
 
 class Stripes:
-    """A loader of pictures with stripes that run across (0) or down (1), a different batch each step."""
+    """Batches of pictures with stripes that run across (0) or down (1), each a function of its step."""
 
     def __init__(
-        self, rows: int, side: int = 32, steps: int | None = None, broken_step: int | None = None
+        self, rows: int, steps: int | None = None, broken_step: int | None = None, seed: int = 0
     ) -> None:
-        self.rows, self.side, self.steps, self.broken_step = rows, side, steps, broken_step
+        self.batch_size, self.steps, self.broken_step, self.seed = rows, steps, broken_step, seed
+        self.num_records = rows * (steps or 1)
+        self.kill_at: int | None = None
 
     def batch(self, step: int) -> dict[str, np.ndarray[Any, Any]]:
-        generator = np.random.default_rng(step)
-        label = generator.integers(0, 2, self.rows).astype(np.int32)
-        across = (np.arange(self.side) // 2 % 2 * 255)[:, None] * np.ones((1, self.side))
-        noise = generator.integers(-20, 20, (self.rows, self.side, self.side, 3))
+        generator = np.random.default_rng([self.seed, step])
+        label = generator.integers(0, 2, self.batch_size).astype(np.int32)
+        across = (np.arange(SIDE) // 2 % 2 * 255)[:, None] * np.ones((1, SIDE))
+        noise = generator.integers(-20, 20, (self.batch_size, SIDE, SIDE, 3))
         stripes = np.where(label[:, None, None], across.T, across)[..., None] + noise
         image = np.clip(stripes, 0, 255).astype(np.float32)
         if step == self.broken_step:
@@ -42,10 +58,8 @@ class Stripes:
         return {
             "image": image if self.broken_step is not None else image.astype(np.uint8),
             "label": label,
-            "classes": np.stack([label + 1, np.zeros_like(label)], axis=1),
-            "num_boxes": np.ones(self.rows, np.int32),
-            "id": np.arange(self.rows) + 2**33,
-            "valid": np.ones(self.rows, bool),
+            "id": np.arange(self.batch_size) + 2**33,
+            "valid": np.ones(self.batch_size, bool),
         }
 
     def on_mesh(
@@ -53,63 +67,178 @@ class Stripes:
     ) -> Iterator[Mapping[str, jax.Array]]:
         step = start_step
         while self.steps is None or step < self.steps:
+            if step == self.kill_at:
+                os.kill(os.getpid(), signal.SIGTERM)
             batch = self.batch(step)
             shapes = {key: value.shape for key, value in batch.items()}
             specs = mesh_specs(mesh, partition, shapes)
             yield place_batch(mesh, specs, shapes, lambda a, b: {k: v[a:b] for k, v in batch.items()})  # noqa: B023
             step += 1
 
+    def state(self, step: int) -> dict[str, Any]:
+        return {"step": step, "seed": self.seed}
 
-@pytest.mark.parametrize("task", ["classification", "detection"])
-def test_the_loss_falls_within_twenty_steps_on_a_partition(task: str) -> None:
-    options = TrainOptions(
-        steps=20, batch_size=16, cores_per_replica=4, partition="image=1,2,2,1", learning_rate=0.02
+    def restore(self, state: Mapping[str, Any]) -> int:
+        assert state["seed"] == self.seed
+        return int(state["step"])
+
+
+def data_of(batches: Stripes, *, evaluation: Stripes | None = None, facts: DataFacts = FACTS) -> TrainData:
+    description = {"data": "stripes", "data_name": "stripes", "data_version": "1.0.0", "split": "train"}
+    return TrainData(
+        facts=facts,
+        batches=batches,
+        evaluation=evaluation,
+        description={**description, "evaluate_split": "test", "recipe": {}},
     )
-    facts = DataFacts(task=task, classes=2, mean=FACTS.mean, std=FACTS.std)
-    summary = train(options, Stripes(16), facts, stream=io.StringIO())
+
+
+def run(config: TrainConfig, batches: Stripes, devices: int = 1, **more: Any) -> TrainSummary:
+    folder, evaluation = more.pop("folder", None), more.pop("evaluation", None)
+    return train(
+        config,
+        data_of(batches, evaluation=evaluation, facts=more.pop("facts", FACTS)),
+        folder,
+        devices=jax.devices()[:devices],
+        stream=more.pop("stream", io.StringIO()),
+        **more,
+    )
+
+
+def config_of(**changes: Any) -> TrainConfig:
+    return TrainConfig(
+        **{
+            "learning_rate": 0.02,
+            "compute_dtype": "float32",
+            "model_options": {"features": (8, 8, 16)},
+            **changes,
+        }
+    )
+
+
+def test_a_run_learns_on_a_partition_and_its_evaluation_says_so() -> None:
+    config = config_of(
+        steps=25,
+        batch_size=16,
+        cores_per_replica=4,
+        partition="image=1,2,2,1",
+        compute_dtype="bfloat16",
+        norm_decay=0.9,
+    )
+    summary = run(config, Stripes(16), devices=8, evaluation=Stripes(16, steps=3, seed=1))
     assert summary.mesh_shape == {"replica": 2, "core0": 2, "core1": 2}
-    assert len(summary.losses) == 20
+    assert len(summary.losses) == 25
     assert np.mean(summary.losses[-3:]) < 0.3 * summary.losses[0]
-    assert summary.images_per_second > 0
-    assert summary.parameters > 100_000
+    assert summary.metrics is not None
+    assert summary.metrics["examples"] == 48 and summary.metrics["accuracy"] > 0.9
+    assert summary.images_per_second > 0 and 0 <= summary.waiting_share <= 1
 
 
 def test_a_partitioned_run_takes_the_same_steps_as_one_device() -> None:
-    def losses(cores: int, partition: str, devices: int) -> tuple[float, ...]:
-        options = TrainOptions(
-            steps=3, batch_size=8, cores_per_replica=cores, partition=partition, compute_dtype="float32"
-        )
-        return train(options, Stripes(8), FACTS, devices=jax.devices()[:devices], stream=io.StringIO()).losses
-
-    np.testing.assert_allclose(losses(4, "image=1,4,1,1", 8), losses(1, "", 1), rtol=1e-3)
+    whole = run(config_of(steps=3), Stripes(8)).losses
+    split = run(
+        config_of(steps=3, cores_per_replica=4, partition="image=1,4,1,1"), Stripes(8), devices=8
+    ).losses
+    np.testing.assert_allclose(split, whole, rtol=1e-3)
 
 
-def test_progress_is_a_line_every_tenth_of_the_run_where_there_is_no_terminal() -> None:
+def test_the_run_folder_holds_config_log_evaluations_checkpoints_and_examples(tmp_path: Path) -> None:
+    config = config_of(steps=6, batch_size=4, evaluate_every=2, keep_last=1)
+    summary = run(config, Stripes(4), folder=tmp_path / "run", evaluation=Stripes(4, steps=2, seed=1))
+    opened = open_run(tmp_path / "run")
+    assert opened.config == config and opened.facts == FACTS
+    log = read_log(tmp_path / "run")
+    assert [entry["step"] for entry in log] == [1, 2, 3, 4, 5, 6]
+    assert [entry["loss"] for entry in log] == list(summary.losses)
+    assert {"learning_rate", "gradient_norm", "images_per_second", "waiting_share"} <= set(log[0])
+    assert [entry["step"] for entry in read_evaluations(tmp_path / "run")] == [2, 4, 6]
+    problem = opened.problem()
+    parameters, _, step = opened.restore(problem, "last")
+    assert step == 6
+    for found, expected in zip(
+        jax.tree.leaves(parameters), jax.tree.leaves(summary.state.parameters), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    listed = json.loads((tmp_path / "run/examples/examples.json").read_text())["examples"]
+    assert {entry["reason"] for entry in listed} == {"worst", "typical"} and len(listed) == 8
+    scores = [entry["score"] for entry in listed if entry["reason"] == "worst"]
+    assert scores == sorted(scores)
+    with np.load(tmp_path / "run/examples" / listed[0]["file"]) as arrays:
+        assert arrays["image"].shape == (SIDE, SIDE, 3)
+        assert {"truth_label", "predicted_label", "predicted_probabilities"} <= set(arrays)
+
+
+@pytest.mark.parametrize("average", [0.0, 0.9])
+def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path, average: float) -> None:
+    config = config_of(steps=8, batch_size=4, checkpoint_every=3, average_decay=average, optimizer="adamw")
+    undisturbed = run(config, Stripes(4))
+    ended = run(config, Stripes(4, steps=5), folder=tmp_path / "run")
+    assert ended.steps == 5
+    resumed = run(config, Stripes(4), folder=tmp_path / "run")
+    assert ended.losses + resumed.losses == undisturbed.losses
+    for found, expected in zip(
+        jax.tree.leaves(resumed.state), jax.tree.leaves(undisturbed.state), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    assert [entry["step"] for entry in read_log(tmp_path / "run")] == list(range(1, 9))
+
+
+def test_a_run_goes_on_with_another_split_within_rounding(tmp_path: Path) -> None:
+    config = config_of(steps=6, batch_size=8, cores_per_replica=2, partition="image=1,2,1,1")
+    undisturbed = run(config, Stripes(8), devices=8).losses
+    run(config, Stripes(8, steps=3), devices=8, folder=tmp_path / "run")
+    other = config.changed(cores_per_replica=4, partition="image=1,4,1,1")
+    resumed = run(other, Stripes(8), devices=8, folder=tmp_path / "run")
+    np.testing.assert_allclose(resumed.losses, undisturbed[3:], rtol=1e-3)
+
+
+def test_sigterm_saves_and_leaves_and_the_same_run_goes_on(tmp_path: Path) -> None:
+    config = config_of(steps=30, batch_size=4)
+    undisturbed = run(config, Stripes(4))
+    batches, stream = Stripes(4), io.StringIO()
+    batches.kill_at = 9
+    before = signal.getsignal(signal.SIGTERM)
+    stopped = run(config, batches, folder=tmp_path / "run", stream=stream)
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert stopped.stopped_by == signal.SIGTERM and 0 < stopped.steps <= 10
+    assert f"stopped after step {stopped.steps}; the same command goes on there" in stream.getvalue()
+    resumed = run(config, Stripes(4), folder=tmp_path / "run")
+    assert stopped.losses + resumed.losses == undisturbed.losses
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
+    config = config_of(steps=2, batch_size=4)
+    run(config, Stripes(4), folder=tmp_path / "run")
     stream = io.StringIO()
-    options = TrainOptions(steps=20, batch_size=2)
-    train(options, Stripes(2), FACTS, devices=jax.devices()[:1], stream=stream)
+    again = run(config, Stripes(4), folder=tmp_path / "run", stream=stream)
+    assert again.losses == () and again.steps == 2
+    assert "nothing to do: all 2 steps were taken" in stream.getvalue()
+
+
+def test_a_folder_with_another_run_or_with_something_else_is_refused(tmp_path: Path) -> None:
+    run(config_of(steps=2, batch_size=4), Stripes(4), folder=tmp_path / "run")
+    with pytest.raises(UsageError, match=r"--overwrite to start again\nlearning_rate: was 0.02, now 0.5"):
+        run(config_of(steps=2, batch_size=4, learning_rate=0.5), Stripes(4), folder=tmp_path / "run")
+    again = run(config_of(steps=3, batch_size=4), Stripes(4), folder=tmp_path / "run", overwrite=True)
+    assert len(again.losses) == 3
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(UsageError, match="is not empty and holds no run"):
+            run(config_of(steps=2, batch_size=4), Stripes(4), folder=tmp_path / "mine", overwrite=overwrite)
+    assert (tmp_path / "mine/thesis.tex").read_text() == "years of work"
+
+
+def test_progress_is_some_twenty_lines_where_there_is_no_terminal() -> None:
+    stream = io.StringIO()
+    run(config_of(steps=40, batch_size=2, compute_dtype="bfloat16"), Stripes(2), stream=stream)
     first, *steps = stream.getvalue().splitlines()
     assert "bfloat16, on cpu as replica 1; compiled in" in first
-    assert [line.split("  ")[0] for line in steps] == ["step 1/20"] + [
-        f"step {n}/20" for n in range(2, 21, 2)
+    assert [line.split("  ")[0] for line in steps] == ["step 1/40"] + [
+        f"step {n}/40" for n in range(2, 41, 2)
     ]
     assert all(re.search(r"  loss \d+\.\d{4}", line) for line in steps)
-    assert steps[-1].endswith("images/s")
-
-
-@pytest.mark.parametrize(
-    ("cores", "partition", "warned"),
-    [(2, "image=none", True), (2, "image=1", True), (2, "image=1,2,1,1", False), (1, "image=1", False)],
-)
-def test_cores_that_do_the_same_work_are_warned_of(cores: int, partition: str, warned: bool) -> None:
-    stream = io.StringIO()
-    options = TrainOptions(steps=1, batch_size=2, cores_per_replica=cores, partition=partition)
-    train(options, Stripes(2), FACTS, devices=jax.devices()[:cores], stream=stream)
-    warnings = [line for line in stream.getvalue().splitlines() if line.startswith("warning: ")]
-    assert bool(warnings) == warned
-    if warned:
-        assert "2 cores" in warnings[0] and "--partition image=1,2,1,1" in warnings[0]
-        assert "--cores-per-replica 1" in warnings[0]
+    assert all(re.search(r"images/s  input \d+%  .* left$", line) for line in steps[1:])
 
 
 class Terminal(io.StringIO):
@@ -119,105 +248,63 @@ class Terminal(io.StringIO):
 
 def test_progress_stays_in_place_on_a_terminal() -> None:
     stream = Terminal()
-    options = TrainOptions(steps=3, batch_size=2)
-    train(options, Stripes(2), FACTS, devices=jax.devices()[:1], stream=stream)
+    run(config_of(steps=3, batch_size=2), Stripes(2), stream=stream)
     head, line = stream.getvalue().split("\n", 1)
     assert "parameters" in head
     assert line.count("\r\x1b[K") == 3 and line.count("\n") == 1
 
 
-def test_a_loss_that_is_not_a_number_stops_the_run_and_names_the_step() -> None:
+@pytest.mark.parametrize(
+    ("cores", "partition", "warned"),
+    [(2, "image=none", True), (2, "image=1", True), (2, "image=1,2,1,1", False), (1, "image=1", False)],
+)
+def test_cores_that_do_the_same_work_are_warned_of(cores: int, partition: str, warned: bool) -> None:
+    stream = io.StringIO()
+    config = config_of(steps=1, batch_size=2, cores_per_replica=cores, partition=partition)
+    run(config, Stripes(2), devices=cores, stream=stream)
+    warnings = [line for line in stream.getvalue().splitlines() if line.startswith("warning: ")]
+    assert bool(warnings) == warned
+    if warned:
+        assert "2 cores" in warnings[0] and "--partition image=1,2,1,1" in warnings[0]
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run_and_names_the_ids(tmp_path: Path) -> None:
+    config = config_of(steps=5, batch_size=2, checkpoint_every=1)
     with pytest.raises(
-        TrainingError, match=r"step 2: the loss is nan; lower the learning rate of 0.05, or look"
+        TrainingError,
+        match=r"step 3: the loss is nan; lower .* \(seed 0, batch 2\).*ids: 8589934592, 8589934593",
     ):
-        train(
-            TrainOptions(steps=5, batch_size=2),
-            Stripes(2, broken_step=2),
-            FACTS,
-            devices=jax.devices()[:1],
-            stream=io.StringIO(),
-        )
+        run(config, Stripes(2, broken_step=2), folder=tmp_path / "run")
+    _, _, step = open_run(tmp_path / "run").restore(open_run(tmp_path / "run").problem(), "last")
+    assert step == 2
 
 
 def test_a_run_ends_with_its_data_and_an_empty_loader_is_an_error() -> None:
-    options = TrainOptions(steps=10, batch_size=2)
-    devices = jax.devices()[:1]
-    assert len(train(options, Stripes(2, steps=4), FACTS, devices=devices, stream=io.StringIO()).losses) == 4
+    assert len(run(config_of(steps=10, batch_size=2), Stripes(2, steps=4)).losses) == 4
     with pytest.raises(TrainingError, match="the loader gave no batch"):
-        train(options, Stripes(2, steps=0), FACTS, devices=devices, stream=io.StringIO())
+        run(config_of(steps=10, batch_size=2), Stripes(2, steps=0))
 
 
 def test_what_does_not_go_together_is_refused_before_the_first_step() -> None:
-    def run(facts: DataFacts = FACTS, rows: int = 8, **options: Any) -> None:
-        train(
-            TrainOptions(**{"steps": 1, "batch_size": 8, **options}),
-            Stripes(rows),
-            facts,
-            stream=io.StringIO(),
-        )
+    def refused(rows: int = 8, **options: Any) -> None:
+        facts = options.pop("facts", FACTS)
+        run(config_of(**{"steps": 1, "batch_size": 8, **options}), Stripes(rows), devices=8, facts=facts)
 
-    with pytest.raises(PartitionError, match="--virtual-devices 16"):
-        run(cores_per_replica=16, partition="image=1,16,1,1")
+    with pytest.raises(PartitionError, match="--virtual-devices 32"):
+        refused(cores_per_replica=32, partition="image=1,32,1,1")
     with pytest.raises(PartitionError, match="batch of 6 does not divide by the 8 replicas"):
-        run(rows=6)
-    with pytest.raises(UsageError, match=r"image: expected \[16, height, width, 3\], got \[8, 32, 32, 3\]"):
-        run(batch_size=16)
-    with pytest.raises(UsageError, match=r"image: expected \[8, height, width, 1\]"):
-        run(DataFacts(task="classification", classes=2, mean=(1.0,), std=(1.0,)))
-
-
-def manifest_of(task: str, labels: dict[int, str], statistics: dict[str, Any]) -> Manifest:
-    shard = Shard(file="x", records=2, bytes=1, crc32c=0, index_bytes=1, index_crc32c=0)
-    return Manifest(
-        name="cards",
-        version="1.0.0",
-        task=task,
-        fields=(),
-        labels=labels,
-        recipe={},
-        inputs={},
-        splits={
-            "train": Split(shards=(shard,), statistics=statistics),
-            "test": Split(shards=(), statistics={}),
-        },
-        rejected={},
-        software={},
-    )
-
-
-PIXELS = {"pixels": {"count": 2, "sum": [20, 200], "sum_squares": [200, 20_000 + 2 * 100]}}
-
-
-@pytest.mark.parametrize(
-    ("task", "labels"), [("classification", {0: "a", 2: "c"}), ("detection", {1: "a", 2: "b", 3: "c"})]
-)
-def test_the_manifest_says_classes_mean_and_deviation(task: str, labels: dict[int, str]) -> None:
-    facts = data_facts(manifest_of(task, labels, PIXELS), "train")
-    assert facts == DataFacts(task=task, classes=3, mean=(10.0, 100.0), std=(1.0, 10.0))
-
-
-def test_a_split_or_labels_that_are_not_there_are_refused() -> None:
-    with pytest.raises(UsageError, match="known: train, test"):
-        data_facts(manifest_of("detection", {1: "a"}, PIXELS), "val")
-    with pytest.raises(UsageError, match="split 'test' holds no records"):
-        data_facts(manifest_of("detection", {1: "a"}, PIXELS), "test")
-    with pytest.raises(UsageError, match="no labels to learn"):
-        data_facts(manifest_of("detection", {}, PIXELS), "train")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"steps": 0, "batch_size": 0},
-            "steps: expected 1 or more, got 0; batch size: expected 1 or more, got 0",
-        ),
-        ({"learning_rate": 0.0}, "learning rate: expected more than 0"),
-        ({"optimizer": "lion"}, "optimizer: expected one of sgd, adamw"),
-        ({"cores_per_replica": 4}, "pass --partition image=1,4,1,1"),
-        ({"partition": "image=1,4,1,1"}, "--cores-per-replica 4"),
-    ],
-)
-def test_wrong_options_are_refused_when_they_are_given(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        TrainOptions(**options)
+        refused(rows=6)
+    with pytest.raises(UsageError, match=r"image: expected \[16, 32, 32, 3\], got \[8, 32, 32, 3\]"):
+        refused(batch_size=16)
+    with pytest.raises(UsageError, match=r"model\.widht: classifier has no such option; it takes features="):
+        refused(model_options={"widht": 3})
+    with pytest.raises(UsageError, match=r"made for \[64, 64, 3\], the data set gives \[32, 32, 3\]"):
+        refused(image_shape=(64, 64, 3))
+    with pytest.raises(
+        UsageError, match="model classifier: learns classification, the data set is for detection"
+    ):
+        refused(
+            facts=DataFacts(
+                task="detection", labels={1: "a"}, image_shape=(32, 32, 3), mean=(1,) * 3, std=(1,) * 3
+            )
+        )

@@ -41,15 +41,20 @@ def test_devices_that_do_not_divide_are_refused_with_the_cure() -> None:
         ((8, 8, 4, 4), (1, 4, 2, 1), True),
         ((8, 8, 2, 4), (1, 4, 2, 1), False),
         ((8, 4, 1, 4), (1, 1, 1, 1), False),
+        ((8, 16, 8, 8, 4), (1, 4, 2, 1, 1), True),
+        ((8, 16, 2, 8, 4), (1, 4, 2, 1, 1), False),
+        ((8, 3, 16, 5, 4), (1, 1, 8, 1, 1), True),
+        ((8, 16, 8, 8, 4), (1, 8, 1, 1, 1), True),
+        ((8, 12, 8, 8, 4), (1, 8, 1, 1, 1), False),
     ],
 )
 def test_an_activation_is_split_along_every_axis_of_its_image_or_along_none(
     shape: tuple[int, ...], dims: tuple[int, ...], split: bool
 ) -> None:
-    spec = tuple(activation_spec(shape, dims))
-    assert spec[0] == "replica" and spec[3] is None
-    parts = [0 if axes is None else len(axes) if isinstance(axes, tuple) else 1 for axes in spec[1:3]]
-    assert parts == ([count.bit_length() - 1 for count in dims[1:3]] if split else [0, 0])
+    first, *others, last = activation_spec(shape, dims)
+    assert (first, last) == ("replica", None)
+    parts = [0 if axes is None else len(axes) if isinstance(axes, tuple) else 1 for axes in others]
+    assert parts == [count.bit_length() - 1 if split else 0 for count in dims[1:-1]]
 
 
 def test_without_a_mesh_an_activation_is_left_alone() -> None:

@@ -2,14 +2,86 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flax import nnx
+
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.models.classifier import Classifier
+from halofeed.trainer.models.mobilenet import MobileNetClassifier
+from halofeed.trainer.models.resnet import ResNetClassifier
+from halofeed.trainer.models.retinanet import RetinaNet
+from halofeed.trainer.models.ssd import Ssd, SsdPooling
+from halofeed.trainer.models.unet import UNet
 
-MODELS: dict[str, type[Classifier]] = {"classifier": Classifier}
+_GIVEN = ("self", "layers", "classes", "image_shape")
 
 
-def model_named(name: str) -> type[Classifier]:
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """One entry of `MODELS`.
+
+    Args:
+        build: called as build(layers, classes=, image_shape=, **options); gives a module whose
+            `__call__(image, run: Pass)` maps normalized images to outputs, any pytree.
+        task: a key of `halofeed.trainer.tasks.TASKS`, which makes the loss of those outputs.
+        summary: one line for people.
+    """
+
+    build: Callable[..., nnx.Module]
+    task: str
+    summary: str
+
+    def options(self) -> dict[str, Any]:
+        """The names of the options that `build` takes, with their defaults."""
+        # The signature of a module's class is its metaclass's.
+        build = getattr(self.build, "__init__") if isinstance(self.build, type) else self.build  # noqa: B009
+        parameters = inspect.signature(build).parameters
+        return {name: given.default for name, given in parameters.items() if name not in _GIVEN}
+
+
+MODELS: dict[str, Model] = {
+    "classifier": Model(
+        build=Classifier, task="classification", summary="five convolutions of stride 2; pictures or volumes"
+    ),
+    "resnet50": Model(
+        build=ResNetClassifier, task="classification", summary="ResNet-50, or smaller: blocks, width"
+    ),
+    "mobilenet_v1": Model(
+        build=MobileNetClassifier, task="classification", summary="MobileNet-v1 of any width"
+    ),
+    "retinanet": Model(
+        build=RetinaNet,
+        task="detection",
+        summary="feature pyramid on ResNet-50 or MobileNet-v1, levels 3 to 7",
+    ),
+    "ssd_mobilenet_v1": Model(build=Ssd, task="detection", summary="SSD of six maps, for 300 x 300 pixels"),
+    "ssd_mobilenet_v1_ppn": Model(
+        build=SsdPooling,
+        task="detection",
+        summary="SSD's pooling pyramid network: six poolings, shared outputs",
+    ),
+    "unet": Model(
+        build=UNet,
+        task="segmentation",
+        summary="U-Net of any depth and width; volumes or pictures",
+    ),
+}
+
+
+def model_named(name: str) -> Model:
     """The model of that name; UsageError that lists the known ones."""
     if name not in MODELS:
-        raise UsageError(f"unknown model {name!r}; known: {', '.join(MODELS)}")
+        raise UsageError(f"model {name!r}: not known; known: {', '.join(MODELS)}")
     return MODELS[name]
+
+
+def check_model_options(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that the model does not take; UsageError that lists those it does."""
+    known = model_named(name).options()
+    if unknown := [key for key in options if key not in known]:
+        listed = ", ".join(f"{key}={value!r}" for key, value in known.items()) or "none"
+        raise UsageError(f"model.{unknown[0]}: {name} has no such option; it takes {listed}")

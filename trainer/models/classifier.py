@@ -1,6 +1,6 @@
-"""A small convolutional classifier for pictures of any size, split over cores or not.
+"""A small convolutional classifier for pictures and volumes of any size, split over cores or not.
 
-image -> 5 x (3x3 convolution, stride 2 -> batch norm -> relu) -> mean over height and width -> dense
+image -> blocks of (convolution of 3 along each axis, stride 2 -> batch norm -> relu) -> mean over space -> dense
 """
 
 from __future__ import annotations
@@ -8,14 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh
-from jax.typing import DTypeLike
 
-from halofeed.schemas.partition import Dims
-from halofeed.trainer.mesh import constrain
-from halofeed.trainer.models.norm import BatchNorm
+from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, mean_over_space
 
 FEATURES = (16, 32, 64, 128, 128)
 
@@ -24,68 +19,30 @@ class Classifier(nnx.Module):
     """Logits per class; parameters and norm statistics are whole on every core, only activations are split.
 
     Args:
+        layers: makes the layers.
         classes: how many logits.
-        channels: of the image.
+        image_shape: of one image, [height, width, channel] or [depth, height, width, channel].
         features: the channels of each block.
-        dtype: of the activations.
-        param_dtype: of the parameters.
-        rngs: draws the initial parameters.
     """
 
     def __init__(
         self,
+        layers: Layers,
         *,
         classes: int,
-        channels: int,
+        image_shape: Sequence[int],
         features: Sequence[int] = FEATURES,
-        dtype: DTypeLike = jnp.bfloat16,
-        param_dtype: DTypeLike = jnp.float32,
-        rngs: nnx.Rngs,
     ) -> None:
-        self.convolutions = nnx.List(
-            nnx.Conv(
-                before,
-                after,
-                (3, 3),
-                strides=2,
-                padding="SAME",
-                use_bias=False,
-                dtype=dtype,
-                param_dtype=param_dtype,
-                kernel_init=nnx.initializers.he_normal(),
-                rngs=rngs,
-            )
-            for before, after in zip((channels, *features), features, strict=False)
+        kernel = (3,) * (len(image_shape) - 1)
+        self.blocks = nnx.List(
+            ConvolutionNorm(layers, before, after, kernel, stride=2)
+            for before, after in zip((image_shape[-1], *features), features, strict=False)
         )
-        self.norms = nnx.List(BatchNorm(after, param_dtype=param_dtype) for after in features)
-        self.param_dtype = param_dtype
-        self.head = nnx.Linear(features[-1], classes, param_dtype=param_dtype, rngs=rngs)
+        self.head = layers.dense(features[-1], classes)
 
-    def __call__(
-        self,
-        image: jax.Array,
-        *,
-        valid: jax.Array | None = None,
-        training: bool = True,
-        mesh: Mesh | None = None,
-        dims: Dims = None,
-    ) -> jax.Array:
-        """Logits of a batch.
-
-        Args:
-            image: normalised, [batch, height, width, channel].
-            valid: bool [batch]; other rows do not enter the norm's statistics. All by default.
-            training: norm over this batch (all of it, and the whole image, however it is split), and update
-                the running statistics; else norm by those.
-            mesh: where the activations lie; None for one device.
-            dims: how the image is split over a replica's cores; None is whole.
-
-        Returns:
-            [batch, classes], in the parameters' precision.
-        """
-        image = constrain(image, mesh, dims)
-        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            image = constrain(convolution(image), mesh, dims)
-            image = nnx.relu(norm(image, valid=valid, training=training))
-        pooled = jnp.mean(image.astype(self.param_dtype), axis=(1, 2))
-        return self.head(pooled)
+    def __call__(self, image: jax.Array, run: Pass = Pass()) -> jax.Array:  # noqa: B008
+        """Logits [batch, classes], in the parameters' precision, of normalized images [batch, ..., channel]."""
+        image = run.hold(image)
+        for block in self.blocks:
+            image = block(image, run)
+        return self.head(mean_over_space(image, self.head.param_dtype))

@@ -1,6 +1,9 @@
-"""Batch norm whose statistics span the whole batch and the whole image, however both are split."""
+"""Which norms are there? Their statistics span the image, those of batch norm all rows, however both are split."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -60,3 +63,63 @@ def _moments(x: jax.Array, valid: jax.Array | None) -> tuple[jax.Array, jax.Arra
     mean = jnp.sum(jnp.where(rows, x, 0), axes) / count
     variance = jnp.sum(jnp.where(rows, jnp.square(x - mean), 0), axes) / count
     return mean, variance
+
+
+class GroupNorm(nnx.Module):
+    """Per example and group of channels, (x - mean) / sqrt(variance + epsilon), then * scale + bias per channel.
+
+    Nothing is remembered from step to step: training and evaluation compute the same. With as many groups as
+    channels it is instance norm. Source: Wu and He, "Group Normalization", 2018 (arXiv 1803.08494).
+
+    Args:
+        features: how many channels.
+        groups: divides them; None is one per channel.
+        epsilon: added to the variance.
+        param_dtype: of scale and bias, and of the arithmetic.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        groups: int | None = None,
+        epsilon: float = 1e-5,
+        param_dtype: DTypeLike = jnp.float32,
+    ) -> None:
+        self.scale = nnx.Param(jnp.ones(features, param_dtype))
+        self.bias = nnx.Param(jnp.zeros(features, param_dtype))
+        self.groups = features if groups is None else groups
+        self.epsilon = epsilon
+
+    def __call__(self, x: jax.Array, *, valid: jax.Array | None = None, training: bool = True) -> jax.Array:
+        """Normalize x [batch, ..., channel]; rows do not depend on each other, so `valid` changes nothing."""
+        wide = x.astype(self.scale[...].dtype)
+        mean = self._over_groups(wide)
+        variance = self._over_groups(jnp.square(wide - mean))
+        scale = self.scale[...] * jax.lax.rsqrt(variance + self.epsilon)
+        return ((wide - mean) * scale + self.bias[...]).astype(x.dtype)
+
+    def _over_groups(self, x: jax.Array) -> jax.Array:
+        """The mean of each example's groups, for every channel of them: [batch, 1, ..., 1, channel]."""
+        channels = jnp.mean(x, tuple(range(1, x.ndim - 1)))
+        grouped = channels.reshape(len(channels), self.groups, -1)
+        means = jnp.broadcast_to(jnp.mean(grouped, -1, keepdims=True), grouped.shape)
+        return means.reshape(len(channels), *[1] * (x.ndim - 2), x.shape[-1])
+
+
+MOST_GROUPS = 8
+"""Of the group norm that `NORMS` makes; it has fewer where the channels do not divide by it."""
+
+
+def _instance(features: int, *, decay: float, epsilon: float, param_dtype: DTypeLike) -> GroupNorm:
+    return GroupNorm(features, epsilon=epsilon, param_dtype=param_dtype)
+
+
+def _group(features: int, *, decay: float, epsilon: float, param_dtype: DTypeLike) -> GroupNorm:
+    groups = math.gcd(features, MOST_GROUPS)
+    return GroupNorm(features, groups=groups, epsilon=epsilon, param_dtype=param_dtype)
+
+
+Norm = BatchNorm | GroupNorm
+NORMS: dict[str, Callable[..., Norm]] = {"batch": BatchNorm, "instance": _instance, "group": _group}
+"""Called with (features, decay=, epsilon=, param_dtype=)."""

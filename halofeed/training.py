@@ -1,0 +1,333 @@
+"""The trainer's commands: train, evaluate, predict, export and configs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from halofeed.options import add_options
+from halofeed.schemas.errors import UsageError
+
+if TYPE_CHECKING:
+    from halofeed.trainer.config import TrainConfig
+    from halofeed.trainer.run_folder import Run
+
+NEW_SPLIT = "train"
+"""Of a conversion whose source names no split."""
+AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
+
+TRAIN_EXAMPLE = """\
+examples:
+  a small model for the data's task, each picture split over 4 cores:
+    halofeed train data/cards/1.0.0 --steps 200 --cores-per-replica 4 --partition image=1,4,1,1
+
+  a published recipe, on the TPU that is there, with two settings changed:
+    halofeed train data/coco640/1.0.0 --config retinanet_resnet50_fpn_640 --out runs/coco \\
+        --set steps=50000 --set task.alpha=0.5
+
+  a volume split by depth and height:
+    halofeed train data/spleen/1.0.0 --config unet3d_128 --cores-per-replica 4 --partition image=1,2,2,1,1
+
+Killed or stopped (Ctrl-C and SIGTERM save first)? The same command goes on, and its losses are the same bit for bit.
+Without an accelerator the cores are virtual: this processor counts as that many. `halofeed configs` lists the recipes.
+"""
+
+
+def add_training_commands(command: AddCommand) -> None:
+    """Add the trainer's commands to the command line's parser."""
+    _add_train(
+        command(
+            "train",
+            "train a detector, a segmenter or a classifier, each image split over several cores",
+            TRAIN_EXAMPLE,
+        )
+    )
+
+    evaluate = command(
+        "evaluate",
+        "measure a trained model on a split",
+        """\
+        examples:
+          halofeed evaluate runs/cards                          # the best checkpoint, on the run's own data
+          halofeed evaluate runs/cards data/cards/1.0.0 --split test --checkpoint last""",
+    )
+    _add_run(evaluate)
+    evaluate.add_argument(
+        "data", metavar="FOLDER", nargs="?", help="a data set's version folder (default: the run's)"
+    )
+    evaluate.add_argument("--split", default="", help="default: the one that the run evaluated on")
+    evaluate.add_argument("--json", metavar="FILE", help="write the metrics here too")
+    _add_devices(evaluate)
+
+    predict = command(
+        "predict",
+        "write predictions in the coordinates of the source files",
+        """\
+        examples:
+          halofeed predict runs/cards data/cards/1.0.0 --split test --out predictions     # detections.json
+          halofeed predict runs/spleen --source new_scans --out masks                     # new files, a mask each
+
+        Boxes come as COCO results in pixels of the source picture, masks as NIfTI on the scan's own grid (PNG for
+        pictures), classes as CSV. New files go through the recipe that the training data was converted with; volumes
+        larger than its shape are predicted in overlapping windows.""",
+    )
+    _add_run(predict)
+    predict.add_argument(
+        "data", metavar="FOLDER", nargs="?", help="a data set's version folder (default: the run's)"
+    )
+    predict.add_argument("--split", default="", help="default: the one that the run evaluated on")
+    predict.add_argument("--source", metavar="PATH", help="new pictures or scans, in place of a data set")
+    predict.add_argument(
+        "--out", required=True, metavar="FOLDER", help="where to write; must not exist or be empty"
+    )
+    _add_devices(predict)
+
+    export = command(
+        "export",
+        "write a trained model for use without halofeed",
+        """\
+        examples:
+          halofeed export runs/cards --out exported                              # StableHLO, by jax.export
+          halofeed export runs/cards --out exported --format savedmodel          # TensorFlow's SavedModel""",
+    )
+    _add_run(export)
+    export.add_argument(
+        "--out", required=True, metavar="FOLDER", help="where to write; must not exist or be empty"
+    )
+    export.add_argument(
+        "--format", default="stablehlo", choices=("stablehlo", "savedmodel"), help="default: stablehlo"
+    )
+
+    configs = command(
+        "configs",
+        "list the recipes and models, or print one recipe",
+        "examples:\n  halofeed configs\n  halofeed configs retinanet_resnet50_fpn_640 > mine.toml",
+    )
+    configs.add_argument(
+        "name", metavar="NAME", nargs="?", help="print this recipe, to be changed and given to --config"
+    )
+
+
+def _add_train(parser: argparse.ArgumentParser) -> None:
+    from halofeed.trainer.config import TrainConfig
+
+    parser.add_argument("path", metavar="FOLDER", help="the data set's version folder")
+    parser.add_argument("--split", default="train", help="which split to learn from (default: train)")
+    parser.add_argument("--out", metavar="FOLDER", help="the run's folder (default: runs/DATA-CONFIG)")
+    parser.add_argument("--overwrite", action="store_true", help="start again where the folder holds a run")
+    parser.add_argument(
+        "--config",
+        metavar="NAME",
+        help="a recipe of `halofeed configs`, or a .toml file (default: a small one for the data's task)",
+    )
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        dest="settings",
+        help="change any setting of the recipe, e.g. clip_norm=10, model.width=16, task.alpha=0.75; may be repeated",
+    )
+    add_options(parser, TrainConfig, show_defaults=False)
+    _add_devices(parser)
+    group = parser.add_argument_group("several processes, one per host (all three, or none)")
+    group.add_argument("--coordinator", metavar="HOST:PORT", help="the address of process 0")
+    group.add_argument("--process-count", type=int, metavar="N", help="how many processes there are")
+    group.add_argument("--process-id", type=int, metavar="N", help="which one this is, from 0")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the folder that `halofeed train --out` made")
+    parser.add_argument(
+        "--checkpoint", default="best", metavar="WHICH", help="best, last or a step (default: best)"
+    )
+    parser.add_argument(
+        "--cores-per-replica", type=int, metavar="N", help="over how many cores to split (default: the run's)"
+    )
+    parser.add_argument("--partition", metavar="PARTS", help="parts along each axis (default: the run's)")
+
+
+def _open_run(parsed: argparse.Namespace) -> Run:
+    from halofeed.schemas.run import read_run
+
+    cores = parsed.cores_per_replica or read_run(parsed.run)["config"]["cores_per_replica"]
+    _start_jax(parsed.virtual_devices, cores)
+    with _installed():
+        from halofeed.trainer.run_folder import open_run
+    return open_run(parsed.run).split_otherwise(parsed.cores_per_replica, parsed.partition)
+
+
+def _add_devices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--virtual-devices",
+        type=int,
+        metavar="N",
+        help="use this many CPU devices, whatever accelerators there are",
+    )
+
+
+def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
+    """`halofeed train`."""
+    config, name = _config_of(parsed)
+    _start_jax(parsed.virtual_devices, config.cores_per_replica)
+    with _installed():
+        from halofeed.trainer.data import open_data
+        from halofeed.trainer.distributed import is_chief, start_processes
+        from halofeed.trainer.evaluate import summary_lines
+        from halofeed.trainer.tasks import build_task
+        from halofeed.trainer.train import train
+    start_processes(parsed.coordinator, parsed.process_count, parsed.process_id)
+    data = open_data(config, parsed.path, parsed.split, lambda facts: build_task(facts, config.task_options))
+    folder = Path(parsed.out or Path("runs") / f"{data.description['data_name']}-{name}")
+    done = train(config, data, folder, overwrite=parsed.overwrite)
+    if is_chief():
+        print(*summary_lines(done.metrics or {}), sep="\n")
+        _write_report(folder)
+    if done.stopped_by is not None:
+        return 128 + (done.stopped_by if done.stopped_by > 0 else signal.SIGTERM)
+    return 0
+
+
+def run_evaluate(parsed: argparse.Namespace, _: list[str]) -> int:
+    """`halofeed evaluate`."""
+    run = _open_run(parsed)
+    from halofeed.trainer.evaluate import summary_lines
+    from halofeed.trainer.run_folder import write_json
+    from halofeed.trainer.trained import Trained, choose_split
+
+    data, split = choose_split(run, parsed.data, parsed.split)
+    trained = Trained(run, data, split, which=parsed.checkpoint)
+    metrics = trained.evaluate()
+    print(f"step {trained.step} on {split} of {data}")
+    print(*summary_lines(metrics), sep="\n")
+    if parsed.json:
+        document = {"step": trained.step, "data": data, "split": split, "metrics": metrics}
+        write_json(Path(parsed.json), document)
+    return 0
+
+
+def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
+    """`halofeed predict`."""
+    run = _open_run(parsed)
+    from halofeed.trainer.predict import predict
+    from halofeed.trainer.trained import choose_split
+
+    with contextlib.ExitStack() as stack:
+        if parsed.source is not None:
+            if parsed.data is not None or parsed.split:
+                raise UsageError("--source: takes the place of a data set and its split; leave those out")
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="halofeed-")))
+            data, split = _convert_new_files(parsed, run, scratch), NEW_SPLIT
+        else:
+            data, split = choose_split(run, parsed.data, parsed.split)
+        done = predict(run, data, split, parsed.out, which=parsed.checkpoint, overwrite=parsed.overwrite)
+    if done:
+        print(f"{done['records']} records predicted by step {done['checkpoint']} into {parsed.out}")
+    return 0
+
+
+def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> str:
+    """Convert files without annotations by the recipe of the run's data; say what was left out."""
+    from halofeed.pipelines.convert import convert
+    from halofeed.pipelines.job import JobOptions
+    from halofeed.trainer.new_files import list_new_files, rejected_new_files
+
+    listed = scratch / "listed"
+    listed.mkdir()
+    new = list_new_files(run.recipe, run.facts.task, parsed.source, listed, windows=not parsed.no_windows)
+    job = JobOptions(
+        source=new.source, images=new.images, out=str(scratch / "data"), name="new_files", workers=1
+    )
+    done = convert(job, new.recipe, [])
+    rejects = rejected_new_files(done.folder)
+    for file in new.passed_over:
+        print(f"passed over: {file}", file=sys.stderr)
+    for rejected in rejects:
+        print(f"rejected: {rejected.source}: {rejected.reason}", file=sys.stderr)
+    if not done.manifest.split(NEW_SPLIT).records:
+        raise UsageError(f"--source {parsed.source}: none of its {len(rejects)} files could be converted")
+    return str(done.folder)
+
+
+def run_export(parsed: argparse.Namespace, _: list[str]) -> int:
+    """`halofeed export`."""
+    run = _open_run(parsed)
+    from halofeed.trainer.export import export_saved_model, export_stablehlo, prediction_function
+
+    facts, problem = run.facts, run.problem()
+    parameters, statistics, step = run.restore(problem, parsed.checkpoint)
+    function = prediction_function(problem, parameters, statistics)
+    dtype = str(run.document["image_dtype"])
+    signature = export_stablehlo(
+        function, facts.image_shape, dtype, parsed.out, labels=facts.labels, task=facts.task
+    )
+    if parsed.format == "savedmodel":
+        any_batch = signature["batch"] == "any"
+        export_saved_model(function, facts.image_shape, dtype, parsed.out, any_batch=any_batch)
+    print(f"step {step} exported to {parsed.out}; README.md there says how to call it")
+    return 0
+
+
+def run_configs(parsed: argparse.Namespace, _: list[str]) -> int:
+    """`halofeed configs`."""
+    from halofeed.trainer.config import config_summary, load_config, named_configs
+
+    texts = named_configs()
+    if parsed.name is not None:
+        load_config(parsed.name)
+        print(texts[parsed.name] if parsed.name in texts else Path(parsed.name).read_text("utf-8"), end="")
+        return 0
+    print("recipes (--config):")
+    print(*(f"  {name:<33} {config_summary(text)}" for name, text in texts.items()), sep="\n")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    with _installed():
+        from halofeed.trainer.models import MODELS
+    print("\nmodels (--model), with their options (--set model.NAME=VALUE):")
+    for name, model in MODELS.items():
+        options = ", ".join(f"{key}={value!r}" for key, value in model.options().items())
+        print(f"  {name:<33} {model.task}: {model.summary}" + (f"\n{'':<36}{options}" if options else ""))
+    return 0
+
+
+def _config_of(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
+    """The config that the command line spells, and a name for it."""
+    from halofeed.loader.gather import read_manifest
+    from halofeed.schemas.layout import local_folder
+    from halofeed.trainer.config import TrainConfig, default_config, load_config
+
+    name = parsed.config or default_config(read_manifest(local_folder(parsed.path)))
+    config = load_config(name)
+    given = {
+        field: value for field, value in vars(parsed).items() if field in TrainConfig.__dataclass_fields__
+    }
+    return config.changed(parsed.settings, **given), Path(name).stem
+
+
+def _start_jax(virtual_devices: int | None, cores_per_replica: int) -> None:
+    from halofeed.trainer.platform import configure_platform
+
+    configure_platform(virtual_devices, at_least=cores_per_replica)
+
+
+def _write_report(folder: Path) -> None:
+    from halofeed.inspection.run_report import write_run_report
+
+    print(f"report: {write_run_report(folder)}")
+
+
+@contextlib.contextmanager
+def _installed() -> Iterator[None]:
+    """Turn a missing package of the trainer into the command that installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("jax", "flax", "optax", "orbax", "tensorboardX"):
+            raise UsageError(f"{error.name} is not installed; pip install 'halofeed[train]'") from error
+        raise

@@ -1,0 +1,46 @@
+"""Which files does a training run leave, and what is in the one that describes it?
+
+RUN/run.json            the config, the data's facts and recipe, the mesh
+RUN/log.jsonl           one line a step
+RUN/evaluations.jsonl   one line an evaluation
+RUN/checkpoints/STEP    model, optimizer, average, the loader's state; the last few and the best
+RUN/tensorboard/        the same numbers for TensorBoard
+RUN/examples/           predictions beside the truth, for the report
+RUN/report.html
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from halofeed.schemas.errors import CorruptFileError, UsageError
+
+RUN_FILE = "run.json"
+CHECKPOINTS = "checkpoints"
+EXAMPLES = "examples"
+RUN_FORMAT = 1
+
+
+def read_run(folder: str | Path) -> dict[str, Any]:
+    """The document of a run folder's run.json.
+
+    Raises:
+        UsageError: there is none.
+        CorruptFileError: it cannot be read, or another version of halofeed made it.
+    """
+    file = Path(folder) / RUN_FILE
+    try:
+        document = json.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UsageError(
+            f"{folder}: holds no run ({RUN_FILE} is missing); name a folder that `halofeed train --out` made"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise CorruptFileError(f"{file}: cannot be read: {error}; train again with --overwrite") from error
+    if not isinstance(document, dict) or document.get("format") != RUN_FORMAT:
+        raise CorruptFileError(
+            f"{file}: expected a run of format {RUN_FORMAT}; it was made by another version of halofeed"
+        )
+    return document

@@ -1,0 +1,190 @@
+"""Does the background thread make the next items, no more than it may, and end when it should?"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from halofeed.trainer.ahead import Ahead
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "never came true"
+        time.sleep(0.005)
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "ahead"]
+
+
+class Counting(Iterator[int]):
+    """0, 1, 2, ... and how many were made."""
+
+    def __init__(self, end: int = 1000) -> None:
+        self.made, self.end = 0, end
+
+    def __next__(self) -> int:
+        if self.made == self.end:
+            raise StopIteration
+        self.made += 1
+        return self.made - 1
+
+
+@pytest.mark.parametrize("depth", [1, 2, 7])
+def test_items_come_in_order_and_the_thread_ends_with_them(depth: int) -> None:
+    ahead = Ahead(Counting(100), depth)
+    assert list(ahead) == list(range(100))
+    wait_until(lambda: not threads())
+    with pytest.raises(StopIteration):
+        next(ahead)
+    ahead.close()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_at_most_depth_items_wait_and_making_begins_at_once(depth: int) -> None:
+    source = Counting()
+    with Ahead(source, depth) as ahead:
+        wait_until(lambda: source.made == depth)
+        time.sleep(0.05)
+        assert source.made == depth
+        for taken in range(1, 4):
+            next(ahead)
+            wait_until(lambda: source.made == depth + taken)  # noqa: B023
+            time.sleep(0.02)
+            assert source.made == depth + taken
+
+
+def test_an_error_of_the_iterator_comes_after_the_items_before_it() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        yield 2
+        raise OSError("the disk is gone")
+
+    with Ahead(items(), depth=5) as ahead:
+        wait_until(lambda: not threads())
+        assert [next(ahead), next(ahead)] == [1, 2]
+        with pytest.raises(OSError, match="the disk is gone"):
+            next(ahead)
+        with pytest.raises(StopIteration):
+            next(ahead)
+
+
+def test_waited_seconds_grow_while_the_producer_is_slow_and_not_while_the_taker_is() -> None:
+    def slow() -> Iterator[int]:
+        for number in range(3):
+            time.sleep(0.1)
+            yield number
+
+    with Ahead(slow()) as ahead:
+        list(ahead)
+        assert 0.25 < ahead.waited_seconds < 3
+    with Ahead(Counting(3), depth=3) as quick:
+        time.sleep(0.3)
+        list(quick)
+        assert quick.waited_seconds < 0.2
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_close_ends_a_thread_that_waits_for_room_and_closes_the_generator(taken: int) -> None:
+    closed = []
+
+    def items() -> Iterator[int]:
+        try:
+            yield from range(1000)
+        finally:
+            closed.append(True)
+
+    source = items()
+    ahead = Ahead(source)
+    for _ in range(taken):
+        next(ahead)
+    time.sleep(0.05)
+    started = time.monotonic()
+    ahead.close()
+    assert time.monotonic() - started < 1
+    assert not threads()
+    assert closed == [True]
+    ahead.close()
+    assert list(ahead) == []
+
+
+def test_close_wakes_a_taker_that_waits_in_another_thread() -> None:
+    release = threading.Event()
+
+    def items() -> Iterator[int]:
+        release.wait(10)
+        yield 1
+
+    ahead, found = Ahead(items()), []
+    taker = threading.Thread(target=lambda: found.append(list(ahead)))
+    taker.start()
+    threading.Timer(0.1, release.set).start()
+    ahead.close()
+    taker.join(5)
+    assert not taker.is_alive()
+    assert found in ([[]], [[1]])
+
+
+def test_an_error_that_nobody_asks_for_is_dropped_by_close() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise OSError
+
+    ahead = Ahead(items())
+    wait_until(lambda: not threads())
+    ahead.close()
+    assert list(ahead) == []
+
+
+def test_an_ahead_that_nobody_refers_to_ends_its_thread() -> None:
+    ahead = Ahead(Counting())
+    assert threads()
+    del ahead
+    gc.collect()
+    wait_until(lambda: not threads())
+
+
+def test_an_item_that_was_taken_is_not_kept_alive_while_the_next_is_made() -> None:
+    class Item:
+        pass
+
+    release = threading.Event()
+
+    def items() -> Iterator[Item]:
+        yield Item()
+        release.wait(20)
+
+    with Ahead(items()) as ahead:
+        reference = weakref.ref(next(ahead))
+        wait_until(lambda: reference() is None)
+        release.set()
+
+
+@pytest.mark.parametrize("rest", ["next(ahead)", "pass", "raise SystemExit(3)"])
+def test_the_interpreter_ends_while_a_thread_makes_and_waits(rest: str) -> None:
+    program = (
+        "import itertools, time\n"
+        "from halofeed.trainer.ahead import Ahead\n"
+        "def slow():\n"
+        "    for number in itertools.count():\n"
+        "        time.sleep(0.05)\n"
+        "        yield number\n"
+        f"ahead = Ahead(slow())\n{rest}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == (3 if "3" in rest else 0)
+    assert done.stderr == ""
+
+
+def test_a_depth_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="depth: expected 1 or more, got 0"):
+        Ahead(Counting(), depth=0)

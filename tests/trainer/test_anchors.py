@@ -1,0 +1,158 @@
+"""Do anchors lie where the papers and others' generators put them?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from halofeed.schemas.errors import UsageError
+from halofeed.trainer.detection.anchors import retinanet_anchors, ssd_anchors
+
+NO_TORCHVISION = "torchvision, the other implementation, is not installed"
+FOUR = [[-48, -48, 80, 80], [-48, -16, 80, 112], [-16, -48, 112, 80], [-16, -16, 112, 112]]
+
+
+def single(image, feature, stride, scale=4.0):
+    anchors = retinanet_anchors(
+        image, feature, stride=stride, scale=scale, aspect_ratios=(1.0,), scales_per_octave=1
+    )
+    return (anchors * [*image, *image]).reshape(-1, 4)
+
+
+@pytest.mark.parametrize(
+    ("image", "feature", "stride", "scale", "expected"),
+    [
+        ((64, 64), (2, 2), 32, 4.0, FOUR),
+        ((64, 128), (2, 2), 32, 4.0, FOUR),
+        ((64, 64), (1, 1), 64, 4.0, [[-96, -96, 160, 160]]),
+        (
+            (65, 65),
+            (3, 3),
+            32,
+            4.0,
+            [[y - 64, x - 64, y + 64, x + 64] for y in (0, 32, 64) for x in (0, 32, 64)],
+        ),
+    ],
+)
+def test_the_multiscale_grids_of_the_tf_object_detection_api(image, feature, stride, scale, expected):
+    """Numbers of tensorflow/models, object_detection/anchor_generators/multiscale_grid_anchor_generator_test.py."""
+    np.testing.assert_allclose(single(image, feature, stride, scale), expected, atol=1e-4)
+
+
+def test_scales_change_before_aspect_ratios_as_in_the_tf_object_detection_api():
+    """Numbers of tensorflow/models, object_detection/anchor_generators/multiscale_grid_anchor_generator_test.py."""
+    anchors = retinanet_anchors((64, 64), (1, 1), stride=64, aspect_ratios=(1.0, 2.0), scales_per_octave=2)
+    expected = [
+        [-96.0, -96.0, 160.0, 160.0],
+        [-149.0193, -149.0193, 213.0193, 213.0193],
+        [-58.50967, -149.0193, 122.50967, 213.0193],
+        [-96.0, -224.0, 160.0, 288.0],
+    ]
+    np.testing.assert_allclose(anchors[0, 0] * 64, expected, atol=1e-3)
+
+
+def test_the_counts_of_ssd_anchors_of_the_tf_object_detection_api():
+    """Numbers of tensorflow/models, object_detection/anchor_generators/multiple_grid_anchor_generator_test.py."""
+    sizes = (38, 19, 10, 5, 3, 1)
+    for reduce, total in ((True, 7308), (False, 11640)):
+        levels = [
+            ssd_anchors((300, 300), (size, size), level=level, levels=6, reduce_boxes_in_lowest_layer=reduce)
+            for level, size in enumerate(sizes)
+        ]
+        assert sum(anchors[..., 0].size for anchors in levels) == total
+
+
+def slow_retinanet(image, feature, stride, scale, ratios, octaves):
+    """One anchor after the other."""
+    found = np.zeros((*feature, len(ratios) * octaves, 4))
+    for y, x in np.ndindex(*feature):
+        center_y = y * stride + (stride / 2 if image[0] % stride == 0 else 0)
+        center_x = x * stride + (stride / 2 if image[1] % stride == 0 else 0)
+        for index, (ratio, octave) in enumerate(
+            (ratio, octave) for ratio in ratios for octave in range(octaves)
+        ):
+            side = scale * stride * 2 ** (octave / octaves)
+            height, width = side / ratio**0.5, side * ratio**0.5
+            box = (center_y - height / 2, center_x - width / 2, center_y + height / 2, center_x + width / 2)
+            found[y, x, index] = np.array(box) / [*image, *image]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("image", "stride"), [((96, 64), 8), ((100, 64), 16), ((300, 300), 8), ((33, 70), 32)]
+)
+def test_retinanet_anchors_equal_a_loop(image, stride):
+    feature = tuple(-(-side // stride) for side in image)
+    anchors = retinanet_anchors(image, feature, stride=stride)
+    assert anchors.dtype == np.float32 and anchors.shape == (*feature, 6, 4)
+    np.testing.assert_allclose(
+        anchors, slow_retinanet(image, feature, stride, 4.0, (1, 2, 0.5), 2), atol=1e-6
+    )
+
+
+def test_ssd_anchors_of_a_wide_image_are_square_in_pixels():
+    anchors = ssd_anchors((200, 400), (2, 3), level=1, levels=6)
+    first = anchors[1, 2, 0] * [200, 400, 200, 400]
+    side = 0.35 * 200
+    np.testing.assert_allclose(
+        first, [150 - side / 2, 400 * 5 / 6 - side / 2, 150 + side / 2, 400 * 5 / 6 + side / 2], atol=1e-3
+    )
+    between = anchors[1, 2, 5] * [200, 400, 200, 400]
+    assert between[2] - between[0] == pytest.approx(200 * (0.35 * 0.5) ** 0.5, abs=1e-3)
+
+
+def test_the_lowest_ssd_layer_has_a_small_square_and_two_long_anchors():
+    anchors = ssd_anchors((300, 300), (1, 1), level=0, levels=6)[0, 0]
+    sides = anchors[:, 2:] - anchors[:, :2]
+    root = 2**0.5
+    np.testing.assert_allclose(
+        sides, [[0.1, 0.1], [0.2 / root, 0.2 * root], [0.2 * root, 0.2 / root]], atol=1e-6
+    )
+
+
+def test_the_last_ssd_level_interpolates_towards_the_whole_image():
+    anchors = ssd_anchors((300, 300), (1, 1), level=5, levels=6)[0, 0]
+    sides = anchors[:, 2] - anchors[:, 0]
+    assert sides[0] == pytest.approx(0.95) and sides[5] == pytest.approx(0.95**0.5)
+
+
+def test_sizes_that_cannot_be_are_refused():
+    with pytest.raises(UsageError, match="stride: expected values above 0"):
+        retinanet_anchors((64, 64), (2, 2), stride=0)
+    with pytest.raises(UsageError, match="aspect_ratios: expected values above 0"):
+        ssd_anchors((64, 64), (2, 2), level=0, levels=2, aspect_ratios=(1.0, -2.0))
+    with pytest.raises(UsageError, match="level: expected 0 to 1 of 2 levels, got 2"):
+        ssd_anchors((64, 64), (2, 2), level=2, levels=2)
+
+
+def test_retinanet_anchors_are_torchvisions_to_the_rounding_of_its_sides():
+    """torchvision rounds an anchor's corners to pixels and puts the first center at 0."""
+    pytest.importorskip("torchvision", reason=NO_TORCHVISION)
+    import torch
+    from torchvision.models.detection.anchor_utils import AnchorGenerator
+
+    image, feature, stride = (100, 132), (13, 17), 8
+    sizes = tuple(4.0 * stride * 2 ** (octave / 2) for octave in range(2))
+    generator = AnchorGenerator(sizes=(sizes,), aspect_ratios=((1.0, 0.5, 2.0),))
+    theirs = generator.grid_anchors([feature], [[torch.tensor(stride), torch.tensor(stride)]])[0].numpy()
+    ours = retinanet_anchors(image, feature, stride=stride) * [*image, *image]
+    np.testing.assert_allclose(ours.reshape(-1, 4), theirs[:, [1, 0, 3, 2]], atol=0.501)
+
+
+def test_ssd_anchors_are_torchvisions():
+    pytest.importorskip("torchvision", reason=NO_TORCHVISION)
+    import torch
+    from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
+    from torchvision.models.detection.image_list import ImageList
+
+    scales = [*np.linspace(0.2, 0.95, 6), 1.0]
+    generator = DefaultBoxGenerator([[2, 3]] * 6, scales=scales, clip=False)
+    sizes = (8, 4, 3, 2, 2, 1)
+    images = ImageList(torch.zeros(1, 3, 64, 64), [(64, 64)])
+    theirs = generator(images, [torch.zeros(1, 1, size, size) for size in sizes])[0].numpy() / 64
+    ours = [
+        ssd_anchors((64, 64), (size, size), level=level, levels=6, reduce_boxes_in_lowest_layer=False)
+        for level, size in enumerate(sizes)
+    ]
+    of_ours = np.concatenate([anchors[:, :, [0, 5, 1, 2, 3, 4]].reshape(-1, 4) for anchors in ours])
+    np.testing.assert_allclose(of_ours, theirs[:, [1, 0, 3, 2]], atol=1e-5)

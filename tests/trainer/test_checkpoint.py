@@ -1,0 +1,482 @@
+"""Does a run that was saved come back bit for bit, whatever ended it and wherever it goes on?"""
+
+from __future__ import annotations
+
+import logging
+import math
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from halofeed.schemas.errors import CorruptFileError, TrainingError, UsageError
+from halofeed.trainer.checkpoint import Checkpoints
+from halofeed.trainer.step import TrainState
+
+NUMBERS = {
+    "float32": (7, 3),
+    "bfloat16": (5,),
+    "int32": (2, 2),
+    "bool": (9,),
+    "uint32": (2,),
+    "float16": (1, 4),
+}
+
+
+def state(seed: int = 0, *, width: int = 7) -> TrainState:
+    """Leaves of every dtype, of bits that hold NaN and infinity too, under names with dots and slashes."""
+    generator = np.random.default_rng(seed)
+
+    def leaf(dtype: str, shape: tuple[int, ...]) -> jax.Array:
+        if dtype == "bool":
+            return jnp.asarray(generator.integers(0, 2, shape).astype(bool))
+        kind = jnp.dtype(dtype)
+        bits = generator.bytes(math.prod(shape) * kind.itemsize)
+        return jnp.asarray(np.frombuffer(bits, kind).reshape(shape))
+
+    kernel = jnp.asarray(generator.normal(size=(width, 3)), jnp.float32).at[0, 0].set(jnp.nan)
+    return TrainState(
+        parameters={"block/1.a": {"kernel": kernel}, "list": [jnp.float32(seed)]},
+        statistics={dtype: leaf(dtype, shape) for dtype, shape in NUMBERS.items()},
+        optimizer_state=(optax.EmptyState(), {"count": jnp.int32(seed)}),
+        average=None,
+        step=jnp.int32(seed),
+    )
+
+
+def bits(tree: Any) -> list[tuple[str, str, tuple[int, ...], bytes]]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [
+        (jax.tree_util.keystr(path), str(leaf.dtype), leaf.shape, np.asarray(leaf).tobytes())
+        for path, leaf in leaves
+    ]
+
+
+def abstract(tree: Any, sharding: Any = None) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
+
+
+@pytest.mark.parametrize("as_arrays", [False, True])
+def test_a_state_of_every_dtype_comes_back_bit_for_bit(tmp_path: Path, as_arrays: bool) -> None:
+    loader_state = {"step": 3, "nested": {"list": [1, 2.5, None, "text"]}}
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(3, state(3), loader_state, None)
+    template = state(0)
+    with Checkpoints(tmp_path) as checkpoints:
+        found, loader = checkpoints.restore(template if as_arrays else abstract(template))
+    assert bits(found) == bits(state(3))
+    assert jax.tree.structure(found) == jax.tree.structure(template)
+    assert loader == loader_state
+
+
+def test_float64_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    with jax.enable_x64(True):
+        whole = TrainState(
+            parameters={"kernel": jnp.asarray([0.1, -0.0, math.pi], jnp.float64)},
+            statistics={},
+            optimizer_state=(),
+            average={"kernel": jnp.asarray([1e-300, 1e300, math.inf], jnp.float64)},
+            step=jnp.int32(1),
+        )
+        with Checkpoints(tmp_path) as checkpoints:
+            checkpoints.save(1, whole, {}, None)
+            found, _ = checkpoints.restore(abstract(whole))
+        assert bits(found) == bits(whole)
+        assert found.parameters["kernel"].dtype == np.float64
+
+
+def test_a_model_of_nnx_and_its_optimizer_come_back(tmp_path: Path) -> None:
+    optimizer = optax.MultiSteps(
+        optax.adamw(0.1, mask=lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree)), 2
+    )
+
+    def build(seed: int) -> TrainState:
+        parameters = nnx.state(nnx.Linear(3, 2, rngs=nnx.Rngs(seed)), nnx.Param)
+        return TrainState(
+            parameters=parameters,
+            statistics=nnx.state(nnx.BatchNorm(2, rngs=nnx.Rngs(seed)), nnx.Not(nnx.Param)),
+            optimizer_state=optimizer.init(parameters),
+            average=jax.tree.map(jnp.copy, parameters),
+            step=jnp.int32(seed),
+        )
+
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(5, build(5), {}, None)
+        found, _ = checkpoints.restore(jax.eval_shape(lambda: build(0)))
+    assert bits(found) == bits(build(5))
+    assert isinstance(found.parameters, nnx.State)
+    assert isinstance(found.optimizer_state, optax.MultiStepsState)
+
+
+def test_a_state_goes_on_another_mesh_with_another_split(tmp_path: Path) -> None:
+    devices = np.array(jax.devices())
+    before = Mesh(devices.reshape(8), ("replica",))
+    after = Mesh(devices.reshape(2, 4), ("replica", "core0"))
+    kernel = np.arange(64, dtype=np.float32).reshape(8, 8)
+
+    def laid_out(mesh: Mesh, spec: PartitionSpec) -> TrainState:
+        return TrainState(
+            parameters={"kernel": jax.device_put(kernel, NamedSharding(mesh, spec))},
+            statistics={},
+            optimizer_state=(),
+            average=None,
+            step=jax.device_put(np.int32(4), NamedSharding(mesh, PartitionSpec())),
+        )
+
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(4, laid_out(before, PartitionSpec("replica")), {}, None)
+        for mesh, spec in ((after, PartitionSpec()), (after, PartitionSpec("core0", "replica"))):
+            template = laid_out(mesh, spec)
+            shapes = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), template
+            )
+            found, _ = checkpoints.restore(shapes)
+            assert found.parameters["kernel"].sharding == NamedSharding(mesh, spec)
+            assert bits(found) == bits(template)
+        alone, _ = checkpoints.restore(abstract(template))
+    assert alone.parameters["kernel"].sharding.device_set == {jax.devices()[0]}
+    np.testing.assert_array_equal(alone.parameters["kernel"], kernel)
+
+
+def test_a_save_under_way_keeps_what_the_next_steps_overwrite(tmp_path: Path) -> None:
+    whole = NamedSharding(Mesh(np.array(jax.devices()), ("replica",)), PartitionSpec())
+    running = TrainState(
+        parameters={name: jnp.full((500_000,), float(number)) for number, name in enumerate("abcd")},
+        statistics={},
+        optimizer_state=(),
+        average=None,
+        step=jnp.int32(0),
+    )
+    running = jax.device_put(running, whole)
+
+    def more(tree: TrainState) -> TrainState:
+        return jax.tree.map(lambda leaf: leaf + 1, tree)
+
+    step = jax.jit(more, donate_argnums=0, out_shardings=whole)
+    with Checkpoints(tmp_path, keep_last=3) as checkpoints:
+        for number in range(3):
+            checkpoints.save(number, running, {}, None)
+            given = running
+            for _ in range(5):
+                running = step(running)
+            jax.block_until_ready(running)
+            assert given.parameters["a"].is_deleted()
+        for number in range(3):
+            found, _ = checkpoints.restore(abstract(running), number)
+            assert int(found.step) == 5 * number
+            for start, name in enumerate("abcd"):
+                np.testing.assert_array_equal(found.parameters[name], np.full(500_000, start + 5.0 * number))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "keep_last", "kept", "best"),
+    [
+        ([None] * 5, 2, [4, 5], None),
+        ([0.1, 0.9, 0.2, 0.3, 0.4], 2, [2, 4, 5], 2),
+        ([0.1, 0.9, None, None, None], 1, [2, 5], 2),
+        ([None, 0.5, None, 0.5, None], 1, [4, 5], 4),
+        ([0.1, math.nan, math.inf, None, -math.inf], 1, [1, 5], 1),
+        ([-3.0, -1.0, -2.0, -4.0, -5.0], 1, [2, 5], 2),
+    ],
+)
+def test_the_last_and_the_best_are_kept(
+    tmp_path: Path, metrics: list[float | None], keep_last: int, kept: list[int], best: int | None
+) -> None:
+    for split in (5, 2):  # all in one life, or resumed after the second
+        folder = tmp_path / str(split)
+        for steps in (range(1, split + 1), range(split + 1, 6)):
+            with Checkpoints(folder, keep_last=keep_last) as checkpoints:
+                for step in steps:
+                    checkpoints.save(step, TrainState(**small(step)), {}, metrics[step - 1])
+        with Checkpoints(folder, keep_last=keep_last) as checkpoints:
+            assert (checkpoints.latest(), checkpoints.best()) == (5, best)
+        assert [int(path.name) for path in sorted(folder.iterdir())] == kept
+
+
+def small(step: int) -> dict[str, Any]:
+    return {
+        "parameters": {"kernel": jnp.full(4, float(step))},
+        "statistics": {},
+        "optimizer_state": (),
+        "average": None,
+        "step": jnp.int32(step),
+    }
+
+
+def test_a_step_that_is_there_stays_and_one_before_the_last_is_refused(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(5, TrainState(**small(5)), {"first": True}, None)
+        checkpoints.save(5, TrainState(**small(6)), {"first": False}, 0.5)
+        assert checkpoints.restore(TrainState(**small(0)))[1] == {"first": True}
+        with pytest.raises(UsageError, match="holds the checkpoint of step 5, later than 4"):
+            checkpoints.save(4, TrainState(**small(4)), {}, None)
+
+
+def test_a_folder_without_checkpoints_says_so(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path / "new") as checkpoints:
+        assert checkpoints.latest() is None
+        assert checkpoints.best() is None
+        with pytest.raises(UsageError, match="holds no checkpoint"):
+            checkpoints.restore(state())
+        checkpoints.save(2, state(2), {}, None)
+        with pytest.raises(UsageError, match="holds no checkpoint of step 7; there are 2"):
+            checkpoints.restore(state(), 7)
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_every_leaf_that_differs(tmp_path: Path) -> None:
+    other = TrainState(
+        parameters={"block/1.a": {"kernel": jnp.zeros((8, 3))}, "head": jnp.zeros(2)},
+        statistics={**state().statistics, "int32": jnp.zeros((2, 2), jnp.float32)},
+        optimizer_state=(optax.EmptyState(), {"count": jnp.int32(0)}),
+        average=None,
+        step=jnp.int32(0),
+    )
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state(1), {}, None)
+        with pytest.raises(UsageError) as caught:
+            checkpoints.restore(abstract(other))
+    lines = str(caught.value).split("\n")
+    assert lines[0].startswith(f"{tmp_path / '00000001'}: is of another model or optimizer")
+    assert [line.strip() for line in lines[1:]] == [
+        ".parameters['head']: not in the checkpoint",
+        ".parameters['list'][0]: only in the checkpoint",
+        ".parameters['block/1.a']['kernel']: expected float32[8, 3], the checkpoint has float32[7, 3]",
+        ".statistics['int32']: expected float32[2, 2], the checkpoint has int32[2, 2]",
+    ]
+
+
+def overwrite(path: Path, change: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(change(path.read_bytes()))
+
+
+def flipped(data: bytes) -> bytes:
+    """One bit in the middle of the largest file, which holds the values."""
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 16]) + data[middle + 1 :]
+
+
+def largest(folder: Path) -> Path:
+    return max((path for path in folder.rglob("d/*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # Orbax abandons its other reads
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: overwrite(largest(folder), flipped),
+        lambda folder: largest(folder).unlink(),
+        lambda folder: overwrite(largest(folder), lambda data: data[: len(data) // 2]),
+        lambda folder: (folder / "state/manifest.ocdbt").unlink(),
+        lambda folder: shutil.rmtree(folder / "state"),
+        lambda folder: (folder / "state/_METADATA").unlink(),
+        lambda folder: (folder / "state/_METADATA").write_bytes(b""),
+        lambda folder: (folder / "loader/metadata").write_bytes(b'{"loader": {'),
+        lambda folder: shutil.rmtree(folder / "loader"),
+    ],
+    ids=[
+        "bit",
+        "values",
+        "half",
+        "manifest",
+        "state",
+        "no metadata",
+        "empty metadata",
+        "torn json",
+        "loader",
+    ],
+)
+def test_a_damaged_checkpoint_is_named_with_the_cure_and_the_one_before_is_whole(
+    tmp_path: Path, damage: Callable[[Path], Any]
+) -> None:
+    def big(step: int) -> TrainState:
+        values = np.random.default_rng(step).normal(size=4000).astype(np.float32)
+        return TrainState(**{**small(step), "parameters": {"kernel": jnp.asarray(values)}})
+
+    with Checkpoints(tmp_path) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, big(step), {"step": step}, None)
+    damage(tmp_path / "00000002")
+    with Checkpoints(tmp_path) as checkpoints, pytest.raises(CorruptFileError) as caught:
+        checkpoints.restore(big(0))
+    assert str(caught.value).startswith(f"{tmp_path / '00000002'}: the checkpoint is damaged (")
+    assert str(caught.value).endswith("remove this folder to go on from the one before it")
+    shutil.rmtree(tmp_path / "00000002")
+    with Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.latest() == 1
+        assert bits(checkpoints.restore(big(0))[0]) == bits(big(1))
+
+
+def test_a_damaged_metric_names_its_checkpoint(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, TrainState(**small(1)), {}, 0.5)
+    (tmp_path / "00000001/metrics/metrics").write_bytes(b"")
+    with pytest.raises(CorruptFileError, match=r"00000001: the checkpoint is damaged .* remove this folder"):
+        Checkpoints(tmp_path)
+
+
+def test_a_reader_leaves_the_folder_of_a_running_job_alone(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such folder"):
+        Checkpoints(tmp_path / "none", read_only=True)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, TrainState(**small(1)), {}, None)
+    half = tmp_path / "00000002.orbax-checkpoint-tmp"
+    half.mkdir()
+    with Checkpoints(tmp_path, read_only=True) as checkpoints:
+        assert checkpoints.latest() == 1
+        checkpoints.restore(TrainState(**small(0)))
+    assert half.exists()
+    with Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.latest() == 1
+        checkpoints.save(2, TrainState(**small(2)), {}, None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000001", "00000002"]
+
+
+def test_a_save_that_cannot_be_written_is_an_error_of_the_run(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, TrainState(**small(1)), {}, None, wait=True)
+        shutil.rmtree(tmp_path)
+        tmp_path.write_text("a file where the folder was")
+        with pytest.raises(TrainingError, match="a checkpoint could not be written"):
+            checkpoints.save(2, TrainState(**small(2)), {}, None, wait=True)
+        tmp_path.unlink()
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # Orbax abandons its other writes
+def test_a_disk_that_takes_no_more_is_an_error_of_the_run_and_the_one_before_is_whole(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def big(step: int) -> TrainState:
+        values = np.random.default_rng(step).normal(size=200_000).astype(np.float32)
+        return TrainState(**{**small(step), "parameters": {"kernel": jnp.asarray(values)}})
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, big(1), {}, None, wait=True)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+            checkpoints.save(2, big(2), {}, None)
+            with pytest.raises(
+                TrainingError, match=r"could not be written: .*File too large; those before it"
+            ):
+                checkpoints.wait()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert checkpoints.latest() == 1
+        checkpoints.save(3, big(3), {}, None)
+        assert bits(checkpoints.restore(big(0))[0]) == bits(big(3))
+        assert bits(checkpoints.restore(big(0), 1)[0]) == bits(big(1))
+    assert "ERROR:absl" not in capfd.readouterr().err
+
+
+def test_orbax_is_silent_but_for_errors_and_others_still_speak(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    absl = logging.getLogger("absl")
+    absl.addHandler(caplog.handler)
+    try:
+        with Checkpoints(tmp_path) as checkpoints:
+            checkpoints.save(1, TrainState(**small(1)), {}, None)
+            checkpoints.restore(abstract(TrainState(**small(0))))
+        assert [record.getMessage() for record in caplog.records] == []
+        absl.warning("of somebody else")
+        assert {record.getMessage() for record in caplog.records} == {"of somebody else"}
+    finally:
+        absl.removeHandler(caplog.handler)
+
+
+KILLED = """
+import os, signal, sys, threading
+from pathlib import Path
+import jax
+jax.config.update("jax_platforms", "cpu")
+import jax.numpy as jnp
+from halofeed.trainer.checkpoint import Checkpoints
+from halofeed.trainer.step import TrainState
+folder, moment = Path(sys.argv[1]), sys.argv[2]
+
+def state(step):
+    values = {str(number): jnp.full((300_000,), step + number / 16) for number in range(8)}
+    return TrainState(parameters=values, statistics={}, optimizer_state=(), average=None, step=jnp.int32(step))
+
+def kill_at_the_moment():
+    while not any(folder.glob(moment)):
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+
+checkpoints = Checkpoints(folder, keep_last=1)
+last = checkpoints.latest() or 0
+if not last:
+    last = 1
+    checkpoints.save(last, state(last), {"step": last}, None, wait=True)
+threading.Thread(target=kill_at_the_moment, daemon=True).start()
+checkpoints.save(last + 1, state(last + 1), {"step": last + 1}, 0.25)
+checkpoints.wait()
+threading.Event().wait(30)
+"""
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        ["0*2*/state*", "0*2*/state*/ocdbt*/d/*", "0*2"],
+        pytest.param(
+            [
+                "0*2*/loader*",
+                "0*2*/loader*/metadata",
+                "0*2*/metrics*",
+                "0*2*/state*/_METADATA",
+                "0*2*/state*/manifest.ocdbt",
+                "0*2*/state*/d/*",
+                "0*2*/commit_success.txt",
+                "0*2",
+            ],
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_a_run_killed_while_it_saves_leaves_the_last_whole_checkpoint(
+    tmp_path: Path, moments: list[str]
+) -> None:
+    template = TrainState(
+        parameters={str(number): jax.ShapeDtypeStruct((300_000,), jnp.float32) for number in range(8)},
+        statistics={},
+        optimizer_state=(),
+        average=None,
+        step=jax.ShapeDtypeStruct((), jnp.int32),
+    )
+    half_written = 0
+    for moment in moments:
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, str(tmp_path), moment], timeout=120, capture_output=True, text=True
+        )
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        names = sorted(path.name for path in tmp_path.iterdir())
+        half_written += any("orbax" in name for name in names)
+        with Checkpoints(tmp_path, keep_last=1, read_only=True) as checkpoints:
+            step = checkpoints.latest()
+            found, loader_state = checkpoints.restore(template)
+        assert step == (2 if "00000002" in names else 1), (moment, names)
+        assert loader_state == {"step": step}
+        assert int(found.step) == step
+        for number in range(8):
+            np.testing.assert_array_equal(found.parameters[str(number)], np.full(300_000, step + number / 16))
+    assert half_written >= 1
+    with Checkpoints(tmp_path, keep_last=1) as checkpoints:
+        checkpoints.save(3, found, {}, 0.5)
+    assert [path.name for path in tmp_path.iterdir()] == ["00000003"]

@@ -1,0 +1,94 @@
+"""Are a run's options read, checked and changed as they are documented?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halofeed.schemas.errors import UsageError
+from halofeed.trainer.config import TrainConfig, config_summary, load_config, named_configs
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"steps": 0, "batch_size": 0},
+            "steps: expected 1 or more, got 0; batch size: expected 1 or more, got 0",
+        ),
+        ({"learning_rate": 0.0}, "learning rate: expected more than 0"),
+        ({"optimizer": "lion"}, "optimizer: expected one of sgd, adam, adamw, lamb, lars"),
+        ({"cores_per_replica": 4}, "pass --partition image=1,4,1,1"),
+        ({"partition": "image=1,4,1,1"}, "--cores-per-replica 4"),
+        ({"average_decay": 1.0}, "average decay: expected 0 or more and less than 1"),
+    ],
+)
+def test_wrong_options_are_refused_when_they_are_given(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        TrainConfig(**options)
+
+
+def test_settings_are_toml_and_reach_into_model_and_task() -> None:
+    config = TrainConfig().changed(
+        ["clip-norm=10", "model.features=[8, 16]", "task.label_smoothing=0.1", "partition=image=1,2,1,1"],
+        cores_per_replica=2,
+    )
+    assert config.clip_norm == 10.0 and isinstance(config.clip_norm, float)
+    assert config.model_options == {"features": [8, 16]}
+    assert config.task_options == {"label_smoothing": 0.1}
+    assert config.parsed_partition().dims == {"image": (1, 2, 1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("steps", "expected name=value"),
+        ("stpes=3", "stpes: no such setting; known: model,"),
+        ("steps=many", "steps: expected a value of type int, got 'many'"),
+        ("steps=true", "steps: expected a value of type int, got True"),
+        ("augment=3", "augment: expected a value of type list, got 3"),
+    ],
+)
+def test_a_setting_that_cannot_be_names_itself(setting: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        TrainConfig().changed([setting])
+
+
+def test_a_config_survives_json() -> None:
+    config = TrainConfig(
+        image_shape=(8, 8, 3), augment=({"name": "FlipLeftRight"},), boundaries=(3, 5), rates=(1.0, 0.5, 0.1)
+    )
+    assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+@pytest.mark.parametrize("name", named_configs())
+def test_each_config_that_comes_along_opens_with_its_summary_and_command(name: str) -> None:
+    text = named_configs()[name]
+    assert len(config_summary(text)) > 20
+    comment = text[: text.index("\n\n")]
+    assert all(line.startswith("#") for line in comment.splitlines())
+    assert f"--config {name}" in comment and "expect" in comment.lower()
+    load_config(name)
+
+
+def test_a_file_of_ones_own_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("steps = 7\n")
+    assert load_config(str(file)).steps == 7
+    file.write_text("steps = \n")
+    with pytest.raises(UsageError, match=r"--config .*mine.toml: Invalid value"):
+        load_config(str(file))
+    with pytest.raises(UsageError, match="--config nothing: not known; known: "):
+        load_config("nothing")
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_config(str(tmp_path / "absent.toml"))
+
+
+def test_the_options_are_read_without_jax() -> None:
+    program = "import sys, halofeed.trainer.config; assert not {'jax', 'tensorflow'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,234 @@
+"""Does the detection task count the right anchors, give finite gradients, and predict what its outputs say?"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from halofeed.schemas.errors import UsageError
+from halofeed.trainer.detection.anchors import retinanet_anchors
+from halofeed.trainer.detection.box_coder import encode
+from halofeed.trainer.detection.level import Level
+from halofeed.trainer.detection.matcher import Matcher, match_boxes
+from halofeed.trainer.facts import DataFacts
+from halofeed.trainer.mesh import constrain, make_mesh
+from halofeed.trainer.tasks import build_task
+from halofeed.trainer.tasks.detection import Detection
+
+LABELS = ("cup", "spoon", "plate")
+BATCH, BOXES, SIDE = 4, 6, 64
+STRIDES = (8, 32)
+ANCHORS = [
+    retinanet_anchors((SIDE, SIDE), (SIDE // stride,) * 2, stride=stride, scale=2.0) for stride in STRIDES
+]
+
+
+def batch_of(seed=0):
+    """Images with 3, 0, 6 and 2 boxes, some of them crowds; the third image is not valid."""
+    generator = np.random.default_rng(seed)
+    low, size = generator.random((2, BATCH, BOXES, 2))
+    boxes = np.concatenate([low * 0.6, low * 0.6 + 0.1 + size * 0.3], -1)
+    num_boxes = np.array([3, 0, 6, 2], np.int32)
+    is_crowd = np.zeros((BATCH, BOXES), bool)
+    is_crowd[0, 1] = True
+    boxes[np.arange(BOXES) >= num_boxes[:, None]] = -1
+    return {
+        "image": np.zeros((BATCH, SIDE, SIDE, 3), np.uint8),
+        "boxes": boxes.astype(np.float32),
+        "classes": generator.integers(1, len(LABELS) + 1, (BATCH, BOXES)).astype(np.int32),
+        "num_boxes": num_boxes,
+        "is_crowd": is_crowd,
+        "area": np.ones((BATCH, BOXES), np.float32),
+        "valid": np.array([True, True, False, True]),
+    }
+
+
+def outputs_of(seed=0, dtype=np.float64):
+    generator = np.random.default_rng(seed)
+    return [
+        Level(
+            class_logits=generator.normal(-1, 2, (BATCH, *anchors.shape[:3], len(LABELS))).astype(dtype),
+            box_codes=generator.normal(0, 2, (BATCH, *anchors.shape)).astype(dtype),
+            anchors=anchors,
+        )
+        for anchors in ANCHORS
+    ]
+
+
+@jax.jit
+def matches_of(boxes, num_boxes, is_crowd):
+    anchors = [jnp.asarray(level, boxes.dtype)[None] for level in ANCHORS]
+    return match_boxes(Matcher(), anchors, boxes, jnp.arange(BOXES) < num_boxes[:, None], is_crowd)
+
+
+jitted_encode = jax.jit(encode)
+
+
+def slow_losses(task, outputs, batch):
+    """Anchor by anchor, from the matches of `match_boxes`."""
+    boxes = batch["boxes"].astype(np.float64)
+    matches = [np.asarray(level) for level in matches_of(boxes, batch["num_boxes"], batch["is_crowd"])]
+    class_loss = box_loss = matched = 0.0
+    for level, of_level in zip(outputs, matches, strict=True):
+        for row in np.flatnonzero(batch["valid"]):
+            for index in np.ndindex(*level.anchors.shape[:3]):
+                match = int(of_level[(row, *index)])
+                if match == -2:
+                    continue
+                for label in range(len(LABELS)):
+                    right = match >= 0 and batch["classes"][row, match] == label + 1
+                    probability = 1 / (1 + np.exp(-level.class_logits[(row, *index, label)]))
+                    of_truth, weight = (
+                        (probability, task.alpha) if right else (1 - probability, 1 - task.alpha)
+                    )
+                    class_loss += -np.log(of_truth) * (1 - of_truth) ** task.gamma * weight
+                if match >= 0:
+                    matched += 1
+                    code = np.asarray(
+                        encode(boxes[row, match], jnp.asarray(level.anchors[index], jnp.float64))
+                    )
+                    off = np.abs(level.box_codes[(row, *index)] - code)
+                    box_loss += np.where(off <= 1, off**2 / 2, off - 0.5).sum()
+    return class_loss / max(matched, 1), box_loss / max(matched, 1), matched
+
+
+def test_the_loss_is_a_sum_over_anchors_by_the_matches_of_the_whole_batch():
+    task, batch, outputs = Detection(labels=LABELS, box_loss_weight=0.25), batch_of(), outputs_of()
+    with jax.enable_x64(True):
+        loss, parts = jax.jit(task.loss)(outputs, batch)
+        class_loss, box_loss, matched = slow_losses(task, outputs, batch)
+        assert loss.dtype == jnp.float64
+    assert matched > 5
+    assert float(parts["class_loss"]) == pytest.approx(class_loss, rel=1e-10)
+    assert float(parts["box_loss"]) == pytest.approx(box_loss, rel=1e-10)
+    assert float(loss) == pytest.approx(class_loss + 0.25 * box_loss, rel=1e-10)
+
+
+@jax.jit
+@functools.partial(jax.value_and_grad, has_aux=True)
+def loss_and_gradients(outputs, batch):
+    return Detection(labels=LABELS).loss(outputs, batch)
+
+
+def test_without_any_match_the_loss_is_that_of_the_background():
+    batch = {**batch_of(), "num_boxes": np.zeros(BATCH, np.int32)}
+    (loss, parts), _ = loss_and_gradients(outputs_of(dtype=np.float32), batch)
+    assert float(parts["box_loss"]) == 0 and float(loss) > 0
+
+
+def test_what_is_not_valid_or_padding_changes_nothing():
+    task, batch, outputs = Detection(labels=LABELS), batch_of(), outputs_of(dtype=np.float32)
+    function = jax.jit(
+        jax.value_and_grad(lambda outputs, batch: task.loss(outputs, batch)[0], allow_int=True)
+    )
+    loss, gradients = function(outputs, batch)
+    changed = {name: values.copy() for name, values in batch.items()}
+    padding = np.arange(BOXES) >= batch["num_boxes"][:, None]
+    changed["boxes"][padding], changed["classes"][padding] = np.nan, 2
+    changed["boxes"][2], changed["num_boxes"][2] = [0.1, 0.1, 0.9, 0.9], 1
+    (again, _), _ = loss_and_gradients(outputs, changed)
+    assert float(again) == float(loss)
+    for level in gradients:
+        assert np.isfinite(level.class_logits).all() and np.isfinite(level.box_codes).all()
+        assert not np.asarray(level.class_logits)[2].any() and not np.asarray(level.box_codes)[2].any()
+
+
+def test_a_crowd_is_neither_object_nor_background():
+    batch, outputs = batch_of(), outputs_of(dtype=np.float32)
+    batch["boxes"][:, 0], batch["num_boxes"][:] = [0, 0, 1, 1], 1
+    batch["is_crowd"][:, 0] = True
+    _, gradients = loss_and_gradients(outputs, batch)
+    center = np.asarray(gradients[0].class_logits)[0, 4, 4]
+    assert not center.any()
+    batch["is_crowd"][:, 0] = False
+    _, gradients = loss_and_gradients(outputs, batch)
+    assert np.asarray(gradients[0].class_logits)[0, 4, 4].all()
+
+
+def perfect_outputs(batch):
+    """Logits and codes that say the truth exactly, as the matches assign it."""
+    matches = matches_of(batch["boxes"], batch["num_boxes"], batch["is_crowd"])
+    outputs = []
+    for level, matched in zip(ANCHORS, map(np.asarray, matches), strict=True):
+        rows = np.arange(BATCH)[:, None, None, None]
+        box = batch["boxes"][rows, np.maximum(matched, 0)]
+        label = np.where(matched >= 0, batch["classes"][rows, np.maximum(matched, 0)], 0)
+        logits = np.where(label[..., None] == np.arange(1, len(LABELS) + 1), 8.0, -8.0).astype(np.float32)
+        codes = np.where(matched[..., None] >= 0, jitted_encode(box, level), 0)
+        outputs.append(Level(class_logits=logits, box_codes=codes.astype(np.float32), anchors=level))
+    return outputs
+
+
+def test_the_truth_fed_through_is_predicted_and_scores_mAP_1():  # noqa: N802
+    task, batch = Detection(labels=LABELS, score_threshold=0.5), batch_of(3)
+    predictions = {
+        name: np.asarray(values)
+        for name, values in jax.jit(task.predict)(perfect_outputs(batch), batch).items()
+    }
+    truth = {name: batch[name] for name in (*task.truth, "valid")}
+    metrics = task.metrics()
+    scores = metrics.update(predictions, truth)
+    np.testing.assert_array_equal(scores, [1, 1, np.nan, 1])
+    assert metrics.result()["mAP"] == pytest.approx(1)
+    assert predictions["image_size"].tolist() == [[SIDE, SIDE]] * BATCH
+    for row in np.flatnonzero(batch["valid"]):
+        real = ~batch["is_crowd"][row, : batch["num_boxes"][row]]
+        expected = batch["boxes"][row, : batch["num_boxes"][row]][real]
+        found = predictions["boxes"][row, : predictions["num_detections"][row]]
+        assert len(found) == len(expected)
+        for box in expected:
+            assert np.abs(found - box).max(1).min() < 1e-5
+
+
+@functools.cache
+def gradients_on(cores, dims):
+    task, batch, outputs = Detection(labels=LABELS), batch_of(), outputs_of()
+    mesh = None if cores == 0 else make_mesh(cores)
+
+    def loss(values, batch):
+        levels = [
+            Level(
+                class_logits=constrain(logits, mesh, dims),
+                box_codes=constrain(codes, mesh, dims),
+                anchors=anchors,
+            )
+            for (logits, codes), anchors in zip(values, ANCHORS, strict=True)
+        ]
+        return task.loss(levels, batch)[0]
+
+    values = [(level.class_logits, level.box_codes) for level in outputs]
+    if mesh is not None:
+        batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("replica")))
+        values = jax.device_put(values, NamedSharding(mesh, PartitionSpec("replica")))
+    return jax.device_get(jax.jit(jax.value_and_grad(loss))(values, batch))
+
+
+@pytest.mark.parametrize(("cores", "dims"), [(4, (1, 4, 1, 1, 1)), (8, (1, 4, 2, 1, 1))])
+def test_loss_and_gradients_of_split_levels_are_those_of_one_device(cores, dims):
+    with jax.enable_x64(True):
+        loss, gradients = gradients_on(cores, dims)
+        expected_loss, expected = gradients_on(0, None)
+    assert loss == pytest.approx(expected_loss, rel=1e-12)
+    for ours, theirs in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-14)
+
+
+def test_the_task_is_built_by_name_and_refuses_what_it_does_not_know():
+    facts = DataFacts(
+        task="detection", labels={1: "a", 3: "c"}, image_shape=(8, 8, 3), mean=(0.0,) * 3, std=(1.0,) * 3
+    )
+    task = build_task(facts, {"alpha": 0.75, "box_loss": "huber"})
+    assert isinstance(task, Detection) and task.labels == ("a", "class 2", "c") and task.alpha == 0.75
+    for options, message in (
+        ({"box_loss": "l2"}, "box_loss: expected one of smooth_l1, huber, got 'l2'"),
+        ({"delta": 0.0}, "delta: expected a value above 0"),
+        ({"unmatched_threshold": 0.7}, "unmatched_threshold: expected at most"),
+        ({"beta": 1}, "task_options of detection"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            build_task(facts, options)

@@ -1,0 +1,239 @@
+"""Does each anchor stand for the right box, whichever level and whichever core it is on?"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import NamedSharding, PartitionSpec
+
+from halofeed.schemas.errors import UsageError
+from halofeed.trainer.detection.anchors import retinanet_anchors
+from halofeed.trainer.detection.matcher import Matcher, match_boxes, overlap, split_alike, take
+from halofeed.trainer.mesh import constrain, make_mesh
+
+NO_TORCHVISION = "torchvision, the other implementation, is not installed"
+BOTH_ROWS_FREE = [[1, 1, 1, 3, 1], [2, -1, 2, 0, 4], [3, 0, -1, 0, 0]]
+ONE_ROW_LOW = [[1, 1, 1, 3, 1], [-1, 0, -2, -2, -1], [3, 0, -1, 2, 0]]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def jitted_table(matcher, levels, is_object):
+    return matcher.match([lambda level=level: level for level in levels], is_object)
+
+
+def match_table(matcher, rows, is_object=None):
+    """Rows are boxes, columns are anchors, as the TF Object Detection API writes it; two levels of them."""
+    table = jnp.array(rows, jnp.float32).T[None, None, :, None, :]
+    is_object = jnp.ones((1, len(rows)), bool) if is_object is None else jnp.array([is_object])
+    levels = [table[:, :, :2], table[:, :, 2:]]
+    found = jitted_table(matcher, levels, is_object)
+    return np.concatenate([level.ravel() for level in found]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "expected"),
+    [
+        (BOTH_ROWS_FREE, {"matched_threshold": 3, "unmatched_threshold": 3}, [2, -1, -1, 0, 1]),
+        (BOTH_ROWS_FREE, {"matched_threshold": 3, "unmatched_threshold": 2}, [2, -1, -2, 0, 1]),
+        (
+            BOTH_ROWS_FREE,
+            {"matched_threshold": 3, "unmatched_threshold": 2, "negatives_lower_than_unmatched": False},
+            [2, -2, -1, 0, 1],
+        ),
+        (ONE_ROW_LOW, {"matched_threshold": 3, "unmatched_threshold": 2}, [2, -1, -1, 0, -1]),
+        (
+            ONE_ROW_LOW,
+            {"matched_threshold": 3, "unmatched_threshold": 2, "force_match": True},
+            [2, 1, -1, 0, -1],
+        ),
+    ],
+)
+def test_the_matches_of_the_tf_object_detection_api(rows, options, expected):
+    """Numbers of tensorflow/models, object_detection/matchers/argmax_matcher_test.py."""
+    assert match_table(Matcher(**{"force_match": False, **options}), rows) == expected
+
+
+def test_padding_is_not_forced_on_an_anchor():
+    """Numbers of tensorflow/models, object_detection/matchers/argmax_matcher_test.py."""
+    rows = [ONE_ROW_LOW[0], ONE_ROW_LOW[1], [0] * 5, ONE_ROW_LOW[2], [0] * 5]
+    matcher = Matcher(matched_threshold=3, unmatched_threshold=2)
+    assert match_table(matcher, rows, [True, True, False, True, False]) == [3, 1, -1, 0, -1]
+
+
+def test_a_forced_anchor_goes_to_the_first_box_and_equal_anchors_to_the_first():
+    matcher = Matcher(matched_threshold=9, unmatched_threshold=9)
+    assert match_table(matcher, [[1, 2, 2, 0, 2], [1, 3, 0, 3, 0]]) == [-1, 0, -1, -1, -1]
+    assert match_table(matcher, [[0, 0, 2, 0, 2]]) == [-1, -1, 0, -1, -1]
+
+
+def test_without_objects_every_anchor_is_background():
+    for lower in (True, False):
+        matcher = Matcher(unmatched_threshold=0.4, negatives_lower_than_unmatched=lower)
+        assert match_table(matcher, BOTH_ROWS_FREE, [False] * 3) == [-1] * 5
+
+
+def test_a_match_at_the_threshold_is_positive():
+    matcher = Matcher(force_match=False, unmatched_threshold=0.25)
+    assert match_table(matcher, [[0.5, np.nextafter(np.float32(0.5), 0), 0.25, 0.2, 1]]) == [0, -2, -2, -1, 0]
+
+
+def test_thresholds_that_cannot_be_are_refused():
+    with pytest.raises(UsageError, match=r"expected at most matched_threshold, got 0\.6 and 0\.5"):
+        Matcher(unmatched_threshold=0.6)
+    with pytest.raises(UsageError, match="and apart where background lies between them"):
+        Matcher(negatives_lower_than_unmatched=False)
+
+
+def slow_overlap(one, other):
+    sides = [min(one[axis + 2], other[axis + 2]) - max(one[axis], other[axis]) for axis in (0, 1)]
+    if min(sides) <= 0:
+        return 0.0
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
+    return sides[0] * sides[1] / (sum(areas) - sides[0] * sides[1])
+
+
+def slow_match(anchors, boxes, low, high):
+    """One list of anchors, one image; boxes are real and none is a crowd."""
+    table = np.array([[slow_overlap(anchor, box) for box in boxes] for anchor in anchors])
+    found = []
+    for row in table:
+        best = max(range(len(boxes)), key=lambda box: (row[box], -box))
+        found.append(best if row[best] >= high else -1 if row[best] < low else -2)
+    for box in reversed(range(len(boxes))):
+        found[int(np.argmax(table[:, box]))] = box
+    return found
+
+
+@pytest.fixture(scope="module")
+def pyramid():
+    levels = [(32, 24, 8), (16, 12, 16), (8, 6, 32)]
+    return [
+        retinanet_anchors((64, 48), (h // 4, w // 4), stride=stride, scale=2.0) for h, w, stride in levels
+    ]
+
+
+@jax.jit
+def jitted_match(anchors, boxes, is_box, is_crowd):
+    with_between = Matcher(unmatched_threshold=0.4)
+    return match_boxes(with_between, [level[None] for level in anchors], boxes, is_box, is_crowd)
+
+
+def random_boxes(seed, batch=2, count=5):
+    generator = np.random.default_rng(seed)
+    low, size = generator.random((2, batch, count, 2))
+    return np.concatenate([low * 0.7, low * 0.7 + 0.02 + size * 0.5], -1)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 5))
+def test_matching_level_by_level_equals_matching_one_list(pyramid, seed, count):
+    with jax.enable_x64(True):
+        boxes, anchors = random_boxes(seed), [np.float64(level) for level in pyramid]
+        none = np.zeros((2, 5), bool)
+        found = jitted_match(anchors, boxes, np.broadcast_to(np.arange(5) < count, (2, 5)), none)
+    flat = np.concatenate([level.reshape(-1, 4) for level in anchors])
+    for row in range(2):
+        ours = np.concatenate([np.asarray(level)[row].ravel() for level in found])
+        assert ours.tolist() == slow_match(flat, boxes[row, :count], 0.4, 0.5)
+
+
+def test_boxes_without_area_and_padding_never_match(pyramid):
+    boxes = np.array(
+        [[[0.2, 0.2, 0.2, 0.6], [0.1, 0.1, 0.6, 0.6], [0.5, 0.5, 0.4, 0.4], [0.0, 0.0, 1.0, 1.0]]], np.float32
+    )
+    is_box = np.array([[True, True, True, False]])
+    found = jitted_match(pyramid, boxes, is_box, np.zeros((1, 4), bool))
+    assert set(np.concatenate([np.ravel(level) for level in found])) <= {1, -1, -2}
+
+
+def test_anchors_in_a_crowd_are_ignored_and_none_stands_for_it(pyramid):
+    boxes = np.array([[[0.0, 0.0, 0.5, 1.0], [0.05, 0.1, 0.3, 0.4]]], np.float32)
+    is_box, is_crowd = np.ones((1, 2), bool), np.array([[True, False]])
+    found = jitted_match(pyramid, boxes, is_box, is_crowd)
+    alone = jitted_match(pyramid, boxes, is_box & ~is_crowd, np.zeros((1, 2), bool))
+    for anchors, with_crowd, without in zip(pyramid, found, alone, strict=True):
+        inside = np.zeros(anchors.shape[:3], bool)
+        for index in np.ndindex(*inside.shape):
+            top, left, bottom, right = anchors[index]
+            common = max(0, min(bottom, 0.5) - max(top, 0)) * max(0, min(right, 1.0) - max(left, 0))
+            inside[index] = common >= 0.5 * (bottom - top) * (right - left)
+        assert 0 not in np.asarray(with_crowd)
+        np.testing.assert_array_equal(with_crowd[0], np.where((without[0] < 0) & inside, -2, without[0]))
+    assert any((np.asarray(level) == -2).any() for level in found)
+
+
+def test_take_gives_the_very_values():
+    values = np.random.default_rng(1).normal(0, 1e3, (2, 7, 5)).astype(np.float32)
+    matches = np.random.default_rng(2).integers(-2, 7, (2, 3, 4, 6))
+    found = np.asarray(jax.jit(take)(values, matches))
+    for index in np.ndindex(*matches.shape):
+        expected = values[index[0], matches[index]] if matches[index] >= 0 else 0
+        np.testing.assert_array_equal(found[index], np.broadcast_to(expected, 5))
+
+
+def test_overlap_is_intersection_over_union(pyramid):
+    boxes = random_boxes(3).astype(np.float32)
+    found = np.asarray(overlap(jnp.array(pyramid[2][None]), jnp.array(boxes)))
+    for batch, y, x, anchor, box in np.ndindex(*found.shape):
+        expected = slow_overlap(pyramid[2][y, x, anchor], boxes[batch, box])
+        assert found[batch, y, x, anchor, box] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("cores", "dims"), [(8, (1, 8, 1, 1, 1)), (4, (1, 2, 2, 1, 1))])
+def test_split_levels_stay_split_and_match_alike(cores, dims):
+    """No core holds overlaps of more than its own rows and columns, and only the best of each box is sent."""
+    mesh = make_mesh(cores)
+    anchors = [retinanet_anchors((128, 128), (side, side), stride=128 // side) for side in (32, 16)]
+    boxes, is_box = random_boxes(9, batch=4, count=7).astype(np.float32), np.ones((4, 7), bool)
+    is_crowd = np.zeros((4, 7), bool)
+    is_crowd[:, 6] = True
+    expected = jitted_match(anchors, boxes, is_box, is_crowd)
+
+    def split(codes, *truth):
+        held = [constrain(level, mesh, dims) for level in codes]
+        alike = [split_alike(level, code) for level, code in zip(anchors, held, strict=True)]
+        return match_boxes(Matcher(unmatched_threshold=0.4), alike, *truth), held
+
+    codes = [np.zeros((4, *level.shape), np.float32) for level in anchors]
+    arguments = jax.device_put(
+        (codes, boxes, is_box, is_crowd), NamedSharding(mesh, PartitionSpec("replica"))
+    )
+    compiled = jax.jit(split).lower(*arguments).compile()
+    for ours, theirs in zip(compiled(*arguments)[0], expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    program = compiled.as_text()
+    held = {tuple(map(int, shape)) for shape in re.findall(r"\[\d+,(\d+),(\d+),6,7\]", program)}
+    assert max(held) == (32 // dims[1], 32 // dims[2])
+    sent = re.findall(r"= \w+\[([\d,]+)\]\S* (?:all-|collective-|reduce-)[\w-]+\(", program)
+    assert sent and max(np.prod([int(side) for side in shape.split(",")]) for shape in sent) <= 4 * 7 * cores
+
+
+def test_matches_are_torchvisions(pyramid):
+    pytest.importorskip("torchvision", reason=NO_TORCHVISION)
+    import torch
+    from torchvision.models.detection._utils import Matcher as TheirMatcher
+    from torchvision.models.detection._utils import SSDMatcher
+    from torchvision.ops import box_iou
+
+    boxes = random_boxes(21, batch=1, count=4).astype(np.float32)
+    flat = torch.tensor(np.concatenate([level.reshape(-1, 4) for level in pyramid]))
+    table = box_iou(torch.tensor(boxes[0]), flat)
+    assert len(set(table.argmax(1).tolist())) == 4, (
+        "two boxes share an anchor, which torchvision gives to the last"
+    )
+    for theirs, ours in (
+        (TheirMatcher(0.5, 0.4), Matcher(unmatched_threshold=0.4, force_match=False)),
+        (SSDMatcher(0.5), Matcher()),
+    ):
+        levels = [jnp.array(level[None]) for level in pyramid]
+        found = jax.jit(functools.partial(match_boxes, ours))(
+            levels, boxes, np.ones((1, 4), bool), np.zeros((1, 4), bool)
+        )
+        assert np.concatenate([np.ravel(level) for level in found]).tolist() == theirs(table).tolist()

@@ -1,0 +1,198 @@
+"""Is a step of every model, on every split that is offered, that of one device?
+
+The models have all their layers and levels and few channels, on images whose last levels have fewer rows than there are
+cores. ResNet-50 at its true width in float64 on eight devices would take 17 GB; one case has a quarter of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+
+from halofeed.trainer.detection.anchors import retinanet_anchors
+from halofeed.trainer.detection.matcher import Matcher, match_boxes, overlap, split_alike
+from halofeed.trainer.mesh import activation_spec, make_mesh
+from halofeed.trainer.models import MODELS
+from tests.trainer.parity import (
+    FLOAT32_LOSS_TOLERANCE,
+    PICTURE_SPLITS,
+    VOLUME_SPLITS,
+    Case,
+    Split,
+    compare_float32_losses,
+    compare_predictions,
+    splits,
+    wrong,
+)
+
+FEW_ROWS = splits((1, 2, 1, 1), (1, 4, 1, 1), (1, 2, 2, 1))
+FOUR_ROWS, EIGHT_ROWS, TWO_BY_TWO, ROWS_AND_COLUMNS = splits(
+    (1, 4, 1, 1), (1, 8, 1, 1), (1, 2, 2, 1), (1, 4, 2, 1)
+)
+DEPTH_AND_HEIGHT_SPLITS = splits((1, 2, 2, 1, 1), (1, 4, 2, 1, 1), (1, 4, 4, 1, 1))
+FOUR_DEEP, DEPTH_AND_HEIGHT, EIGHT_HIGH = splits((1, 4, 1, 1, 1), (1, 4, 2, 1, 1), (1, 1, 8, 1, 1))
+
+CLASSIFIER = Case(model="classifier", image_shape=(64, 32, 3))
+VOLUMES = Case(model="classifier", image_shape=(32, 32, 16, 1), model_options={"features": [4, 8, 8, 8, 8]})
+RESNET = Case(model="resnet50", image_shape=(64, 64, 3), model_options={"width": 4})
+SHORT_RESNET = dataclasses.replace(RESNET, model_options={"width": 4, "blocks": [1, 1, 1, 1]})
+FULL_RESNET = Case(model="resnet50", image_shape=(64, 64, 3), model_options={"width": 16})
+MOBILENET = Case(model="mobilenet_v1", image_shape=(64, 64, 3), model_options={"width": 4})
+RETINANET = Case(
+    model="retinanet",
+    image_shape=(128, 64, 3),
+    model_options={"width": 4, "features": 8, "blocks": [1, 2, 1, 1], "tower_depth": 2},
+)
+SHORT_RETINANET = Case(
+    model="retinanet",
+    image_shape=(128, 64, 3),
+    model_options={"width": 4, "features": 4, "blocks": [1, 1, 1, 1], "tower_depth": 1},
+)
+RETINANET_ON_MOBILENET = Case(
+    model="retinanet",
+    image_shape=(128, 64, 3),
+    model_options={"backbone": "mobilenet_v1", "width": 4, "features": 8, "tower_depth": 2},
+)
+SSD = Case(model="ssd_mobilenet_v1", image_shape=(96, 96, 3), model_options={"width": 4})
+PPN = Case(model="ssd_mobilenet_v1_ppn", image_shape=(96, 96, 3), model_options={"width": 4})
+UNET = Case(
+    model="unet",
+    image_shape=(32, 32, 16, 1),
+    model_options={"depth": 4, "width": 4, "deep_supervision": True},
+)
+PLANE_UNET = Case(model="unet", image_shape=(64, 32, 3), model_options={"depth": 5, "width": 4})
+
+
+def with_options(case: Case, **options: Any) -> Case:
+    return dataclasses.replace(case, model_options={**case.model_options, **options})
+
+
+TABLE: list[tuple[Case, list[Split]]] = [
+    (CLASSIFIER, PICTURE_SPLITS),
+    (VOLUMES, VOLUME_SPLITS),
+    (RESNET, PICTURE_SPLITS),
+    (FULL_RESNET, FEW_ROWS),
+    (MOBILENET, PICTURE_SPLITS),
+    (RETINANET, PICTURE_SPLITS),
+    (RETINANET_ON_MOBILENET, PICTURE_SPLITS),
+    # Sizes that stop dividing: 76 -> 38 -> 19 -> 10 -> 5 -> 3 -> 2 -> 1, as 300 does.
+    (dataclasses.replace(RETINANET_ON_MOBILENET, image_shape=(76, 60, 3)), FEW_ROWS),
+    (SSD, PICTURE_SPLITS),
+    (dataclasses.replace(SSD, image_shape=(76, 76, 3)), FEW_ROWS),
+    (PPN, PICTURE_SPLITS),
+    (dataclasses.replace(PPN, image_shape=(76, 76, 3)), FEW_ROWS),
+    (UNET, VOLUME_SPLITS),
+    (with_options(UNET, norm="batch", anisotropic=True), VOLUME_SPLITS),
+    (with_options(UNET, norm="group", upsampling="repeat"), DEPTH_AND_HEIGHT_SPLITS),
+    # As TPUs and GPUs compute convolutions over volumes.
+    (dataclasses.replace(UNET, layer_options={"volume_convolution": "direct"}), VOLUME_SPLITS),
+    (PLANE_UNET, PICTURE_SPLITS),
+    (with_options(PLANE_UNET, norm="batch", deep_supervision=True), PICTURE_SPLITS),
+]
+
+SLICE = [
+    (VOLUMES, DEPTH_AND_HEIGHT),
+    (SHORT_RESNET, EIGHT_ROWS),
+    (MOBILENET, FOUR_ROWS),
+    (SHORT_RETINANET, TWO_BY_TWO),
+    (SSD, ROWS_AND_COLUMNS),
+    (PPN, FOUR_ROWS),
+    (with_options(UNET, norm="batch", depth=3), FOUR_DEEP),
+    (PLANE_UNET, EIGHT_ROWS),
+]
+"""Eight cores are one replica here, four are two."""
+
+
+@pytest.mark.parametrize(("case", "split"), SLICE, ids=str)
+def test_a_step_is_that_of_one_device(case: Case, split: Split) -> None:
+    assert wrong(case, [split]) == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("case", "splits"), TABLE, ids=lambda part: str(part) if isinstance(part, Case) else ""
+)
+def test_a_step_is_that_of_one_device_on_every_split(case: Case, splits: list[Split]) -> None:
+    assert wrong(case, splits) == {}
+
+
+def test_every_model_is_in_both_tables() -> None:
+    assert {case.model for case, _ in TABLE} == {case.model for case, _ in SLICE} == set(MODELS)
+
+
+FLOAT32 = [
+    (CLASSIFIER, PICTURE_SPLITS),
+    (VOLUMES, VOLUME_SPLITS),
+    (SHORT_RESNET, PICTURE_SPLITS),
+    (MOBILENET, PICTURE_SPLITS),
+    (SHORT_RETINANET, PICTURE_SPLITS),
+    (SSD, PICTURE_SPLITS),
+    (PPN, PICTURE_SPLITS),
+    (UNET, VOLUME_SPLITS),
+    (PLANE_UNET, PICTURE_SPLITS),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("case", "splits"), FLOAT32, ids=lambda part: str(part) if isinstance(part, Case) else ""
+)
+def test_the_float32_loss_agrees_to_four_digits(case: Case, splits: list[Split]) -> None:
+    off = {dims: compare_float32_losses(case, cores, dims) for cores, dims in splits if cores <= 8}
+    assert {dims: distance for dims, distance in off.items() if not distance <= FLOAT32_LOSS_TOLERANCE} == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("case", "split"),
+    [
+        (SHORT_RETINANET, EIGHT_ROWS),
+        (SHORT_RETINANET, ROWS_AND_COLUMNS),
+        (SSD, ROWS_AND_COLUMNS),
+        (PPN, EIGHT_ROWS),
+        (UNET, DEPTH_AND_HEIGHT),
+        (UNET, EIGHT_HIGH),
+        (MOBILENET, EIGHT_ROWS),
+    ],
+    ids=str,
+)
+def test_predictions_are_those_of_one_device(case: Case, split: Split) -> None:
+    assert all(distance <= 1e-9 for distance in compare_predictions(case, *split).values())
+
+
+@pytest.mark.parametrize(("cores", "dims"), [(8, (1, 8, 1, 1)), (8, (1, 4, 2, 1)), (2, (1, 2, 1, 1))])
+def test_matching_is_the_same_to_the_last_anchor_where_anchors_tie(cores: int, dims: tuple[int, ...]) -> None:
+    batch, size = SHORT_RETINANET.batch(), (128, 64)
+    levels = [(8, 16, 8), (16, 8, 4), (32, 4, 2), (64, 2, 1), (128, 1, 1)]
+    anchors = [
+        jnp.asarray(retinanet_anchors(size, (height, width), stride=stride))
+        for stride, height, width in levels
+    ]
+    codes = [np.zeros((4, *level.shape), np.float32) for level in anchors]
+    is_box = np.arange(batch["boxes"].shape[1]) < batch["num_boxes"][:, None]
+
+    def match(codes: list[jax.Array]) -> list[jax.Array]:
+        alike = [split_alike(level, code) for level, code in zip(anchors, codes, strict=True)]
+        return match_boxes(Matcher(), alike, batch["boxes"], is_box, batch["is_crowd"])
+
+    mesh = make_mesh(cores)
+    placed = [
+        jax.device_put(code, NamedSharding(mesh, activation_spec(code.shape[:4], dims))) for code in codes
+    ]
+    expected, found = jax.jit(match)(codes), jax.jit(match)(placed)
+    for one, many in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(one, many)
+    assert sum(int((level >= 0).sum()) for level in expected) > 20
+    assert tied(anchors, batch["boxes"][0, :1]) > 1
+
+
+def tied(anchors: list[jax.Array], boxes: np.ndarray[Any, Any]) -> int:
+    """How many anchors have the largest overlap with a box."""
+    similarities = np.concatenate([np.ravel(overlap(level[None], boxes[None])) for level in anchors])
+    return int((similarities == similarities.max()).sum())

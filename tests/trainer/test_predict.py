@@ -1,0 +1,407 @@
+"""Do the files of a perfect model's predictions say what the source's annotations say, for splits and for new files?"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import nibabel
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from halofeed.demo import draw_data_set
+from halofeed.loader import Loader
+from halofeed.loader.mesh import join_id
+from halofeed.pipelines.convert import Conversion, convert
+from halofeed.pipelines.job import JobOptions
+from halofeed.prep.recipe import Recipe
+from halofeed.schemas.errors import JobError, UsageError
+from halofeed.schemas.partition import Partition
+from halofeed.schemas.run import CHECKPOINTS
+from halofeed.trainer.checkpoint import Checkpoints
+from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.export import prediction_function
+from halofeed.trainer.facts import DataFacts
+from halofeed.trainer.mesh import make_mesh
+from halofeed.trainer.new_files import list_new_files, recipe_for_new_files, rejected_new_files
+from halofeed.trainer.optimizers import build_optimizer
+from halofeed.trainer.origins import Origins
+from halofeed.trainer.predict import predict, predict_batches
+from halofeed.trainer.prediction_files import file_names
+from halofeed.trainer.run_folder import Run, begin_run, open_run
+from halofeed.trainer.scan_order import OrderedRecords, tiles_in_order
+from halofeed.trainer.step import new_state
+from tests.phantom import ORIENTATIONS, dice, draw, grid_around, stored, stored_grid
+from tests.pipelines.support import draw_folders, run_convert
+from tests.volume_support import save_nifti, write_table
+
+Pairs = Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
+
+
+def facts_of(done: Conversion, **changes: Any) -> DataFacts:
+    shape = next(field.shape for field in done.manifest.fields if field.name == "image")
+    channels = shape[-1]
+    known = {"task": done.manifest.task, "labels": done.manifest.labels, "image_shape": shape}
+    return DataFacts(**known | {"mean": (0.0,) * channels, "std": (1.0,) * channels} | changes)
+
+
+def perfect(done: Conversion, split: str, source: Any = None) -> Pairs:
+    """The truth of each batch as a perfect model would predict it."""
+    source = source or Loader(done.folder, split=split, batch_size=4, training=False)
+    for step in range(source.steps):
+        batch = source.batch(step)
+        truth = {"id": batch["id"], "valid": batch["valid"]}
+        if "boxes" in batch:
+            scores = np.full(batch["classes"].shape, 0.9, np.float32)
+            predictions = {"boxes": batch["boxes"], "classes": batch["classes"], "scores": scores}
+            yield {**predictions, "num_detections": batch["num_boxes"]}, truth
+        elif batch["label"].ndim == 1:
+            classes = len(done.manifest.labels)
+            yield {"label": batch["label"], "probabilities": np.eye(classes)[batch["label"]]}, truth
+        else:
+            yield {"label": batch["label"]}, truth
+
+
+# Splits -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory) -> tuple[Path, Conversion]:
+    root = tmp_path_factory.mktemp("shapes")
+    draw_data_set(root / "source", 20)
+    options = {"resize": "keep-aspect", "min_dimension": 64, "max_dimension": 96, "pad": True}
+    return root / "source", run_convert(root / "source", root / "out", layout="coco", **options)
+
+
+def test_true_boxes_score_a_perfect_map_against_the_source_annotations(shapes, tmp_path, capsys):
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    source, done = shapes
+    out = tmp_path / "predictions"
+    document = predict_batches(perfect(done, "test"), done.folder, "test", out, facts=facts_of(done))
+    assert json.loads((out / "predictions.json").read_text()) == document
+    names = {entry["id"]: entry["name"] for entry in json.loads((out / "categories.json").read_text())}
+    assert names == done.manifest.labels == {1: "disc", 2: "square", 3: "triangle"}
+    truth = COCO(str(source / "annotations/instances_test.json"))
+    found = COCOeval(truth, truth.loadRes(str(out / "detections.json")), "bbox")
+    found.evaluate()
+    found.accumulate()
+    found.summarize()
+    assert found.stats[0] == pytest.approx(1.0) and document["boxes"] == len(truth.anns)
+
+
+def test_classes_are_written_with_the_probability_of_each(tmp_path):
+    draw_folders(tmp_path / "source", 11)
+    done = run_convert(tmp_path / "source", tmp_path / "out", layout="folders")
+    predict_batches(perfect(done, "train"), done.folder, "train", tmp_path / "p", facts=facts_of(done))
+    with (tmp_path / "p/classes.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 11 and set(rows[0]) == {"id", "key", "class", "probability", "p(hat)", "p(shirt)"}
+    assert all(row["class"] == row["key"].split("/")[0] and row["probability"] == "1.0" for row in rows)
+    assert {int(row["id"]) for row in rows} == {origin.id for origin in Origins(done.folder, "train")}
+
+
+def write_scans(folder: Path, numbers: range) -> list[tuple[str, str, str]]:
+    image, mask = draw(grid_around())
+    rows = []
+    for number in numbers:
+        way = ORIENTATIONS[number]
+        for name, array in ((f"{number}", image), (f"{number}-mask", mask)):
+            save_nifti(folder / f"{name}.nii.gz", stored(array, way), stored_grid(grid_around(), way).affine)
+        rows.append((f"patient/{number}", f"{number}.nii.gz", f"{number}-mask.nii.gz"))
+    return rows
+
+
+@pytest.mark.parametrize("fit", ["crop-or-pad", "tiles"])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_masks_lie_on_their_scans_and_tiles_are_put_together(tmp_path, fit, ordered):
+    rows = write_scans(tmp_path / "scans", range(3, 48, 20))
+    shape = {"depth": 44, "height": 72, "width": 88}
+    if fit == "tiles":
+        shape = {"depth": 24, "height": 40, "width": 48, "tile_overlap": (4, 8, 8)}
+    table = write_table(tmp_path / "table", rows)
+    done = run_convert(
+        table,
+        tmp_path / "out",
+        images=str(tmp_path / "scans"),
+        layout="csv",
+        task="segmentation",
+        fit=fit,
+        **shape,
+    )
+    source = None
+    if ordered:
+        single = Loader(done.folder, batch_size=1, training=False)
+        source = OrderedRecords(single, tiles_in_order(Origins(done.folder, "train")), 4)
+    out = tmp_path / "p"
+    document = predict_batches(
+        perfect(done, "train", source), done.folder, "train", out, facts=facts_of(done)
+    )
+    assert {entry["key"]: entry["file"] for entry in document["masks"]} == {
+        key: f"{key.replace('/', '_')}.nii.gz" for key, _, _ in rows
+    }
+    for key, image, mask in rows:
+        found = nibabel.load(out / f"{key.replace('/', '_')}.nii.gz")
+        scan = nibabel.load(tmp_path / "scans" / image)
+        assert np.abs(found.affine - scan.affine).max() < 1e-4
+        assert np.array_equal(found.dataobj, nibabel.load(tmp_path / "scans" / mask).dataobj)
+
+
+def test_records_come_scan_by_scan_on_a_mesh_too(tmp_path):
+    rows = write_scans(tmp_path / "scans", range(2))
+    table = write_table(tmp_path / "table", rows)
+    done = run_convert(
+        table, tmp_path / "out", images=str(tmp_path / "scans"), layout="csv", task="segmentation",
+        depth=32, height=40, width=48, fit="tiles",
+    )  # fmt: skip
+    origins = Origins(done.folder, "train")
+    order = tiles_in_order(origins)
+    keys = [origins.of_record(number).key for number in order]
+    assert keys == sorted(keys) and len(keys) == 2 * 8 and origins.has_tiles
+    records = OrderedRecords(Loader(done.folder, batch_size=1, training=False), order, 6)
+    mesh = make_mesh(2, jax.devices()[:2])
+    ids: list[int] = []
+    partition = Partition(cores_per_replica=2, dims={"image": [1, 2, 1, 1, 1]})
+    for step, batch in enumerate(records.on_mesh(mesh, partition)):
+        host = records.batch(step)
+        assert np.array_equal(np.asarray(batch["image"]), host["image"])
+        assert np.array_equal(join_id(np.asarray(batch["id"])), host["id"])
+        ids += host["id"][host["valid"]].tolist()
+    assert ids == [origins.of_record(number).id for number in order] and step == 2
+    with pytest.raises(UsageError, match="batch_size=1"):
+        OrderedRecords(Loader(done.folder, batch_size=2, training=False), order, 6)
+
+
+# A run ----------------------------------------------------------------------------------------------------
+
+
+def untrained(folder: Path, done: Conversion, config: TrainConfig) -> Run:
+    """A run whose checkpoint holds the parameters as they were drawn."""
+    facts = (
+        facts_of(done, mean=(100.0,) * 3, std=(50.0,) * 3) if config.model == "classifier" else facts_of(done)
+    )
+    description = {"data": done.folder, "recipe": dict(done.manifest.recipe)}
+    begin_run(folder, config, facts, description, overwrite=False, chief=True)
+    optimizer, _ = build_optimizer(config)
+    mesh = make_mesh(config.cores_per_replica, jax.devices()[:2])
+    with Checkpoints(folder / CHECKPOINTS) as checkpoints:
+        checkpoints.save(3, new_state(open_run(folder).problem(mesh), optimizer, 0), {}, None, wait=True)
+    return open_run(folder)
+
+
+def test_a_run_predicts_new_pictures_as_its_model_says(tmp_path):
+    draw_folders(tmp_path / "source", 10)
+    done = run_convert(tmp_path / "source", tmp_path / "out", layout="folders", height=32, width=32)
+    run = untrained(tmp_path / "run", done, TrainConfig(batch_size=8, compute_dtype="float32"))
+    new, again = convert_new(run.recipe, "classification", tmp_path / "source/hat", tmp_path / "new")
+    document = predict(run, again.folder, "train", tmp_path / "p")
+    assert document["checkpoint"] == 3 and document["records"] == new.count == 5
+    with (tmp_path / "p/classes.csv").open(newline="") as stream:
+        rows = {int(row["id"]): row for row in csv.DictReader(stream)}
+    batch = Loader(again.folder, batch_size=5, training=False).batch(0)
+    problem = run.problem()
+    parameters, statistics, _ = run.restore(problem)
+    model = prediction_function(problem, parameters, statistics)
+    probabilities = jax.device_get(jax.jit(model)(batch["image"]))["probabilities"]
+    for identity, expected in zip(batch["id"], probabilities, strict=True):
+        row = rows[int(identity)]
+        assert float(row["p(hat)"]) == pytest.approx(float(expected[0]), abs=1e-5)
+        assert row["class"] == ("hat", "shirt")[int(expected.argmax())]
+
+
+@pytest.mark.long
+def test_a_run_predicts_scans_in_windows_on_several_cores(tmp_path):
+    rows = write_scans(tmp_path / "scans", range(2, 4))
+    table = write_table(tmp_path / "table", rows)
+    done = run_convert(
+        table, tmp_path / "out", images=str(tmp_path / "scans"), layout="csv", task="segmentation",
+        depth=16, height=32, width=32,
+    )  # fmt: skip
+    config = TrainConfig(
+        model="unet", model_options={"depth": 2, "width": 4}, batch_size=8, cores_per_replica=2,
+        partition="image=1,2,1,1,1",
+    )  # fmt: skip
+    run = untrained(tmp_path / "run", done, config)
+    new, again = convert_new(run.recipe, "segmentation", tmp_path / "scans", tmp_path / "new")
+    assert new.count == 4 and again.manifest.splits["train"].records > 4 * 8
+    document = predict(run, again.folder, "train", tmp_path / "p")
+    assert len(document["masks"]) == 4
+    for entry in document["masks"]:
+        found, scan = (
+            nibabel.load(tmp_path / "p" / entry["file"]),
+            nibabel.load(tmp_path / "scans" / entry["source"]),
+        )
+        assert found.shape == scan.shape and np.abs(found.affine - scan.affine).max() < 1e-4
+        assert np.asarray(found.dataobj).max() <= max(done.manifest.labels)
+
+
+# Folders and names --------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_written_whole_or_not_at_all_and_never_over_something_else(shapes, tmp_path):
+    _, done = shapes
+    facts, out = facts_of(done), tmp_path / "p"
+
+    def write(pairs: Any, **more: Any) -> None:
+        predict_batches(pairs, done.folder, "test", out, facts=facts, **more)
+
+    with pytest.raises(JobError, match="of 4 records were predicted"):
+        write(iter([]))
+    with pytest.raises(UsageError, match="no record of this split"):
+        write(perfect(done, "train"))
+    with pytest.raises(JobError, match="twice"):
+        write([*perfect(done, "test"), *perfect(done, "test")])
+    assert not list(tmp_path.iterdir())
+    write(perfect(done, "test"))
+    before = (out / "detections.json").read_bytes()
+    with pytest.raises(UsageError, match="--overwrite"):
+        write(perfect(done, "test"))
+    with pytest.raises(JobError):
+        write(iter([]), overwrite=True)
+    assert (out / "detections.json").read_bytes() == before
+    write(perfect(done, "test"), overwrite=True)
+    (out / "predictions.json").unlink()
+    with pytest.raises(UsageError, match="holds no predictions"):
+        write(perfect(done, "test"), overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+def test_data_of_other_channels_are_refused(shapes, tmp_path):
+    _, done = shapes
+    description = {"data": done.folder, "recipe": dict(done.manifest.recipe)}
+    facts = facts_of(done, image_shape=(5, 5, 1))
+    begin_run(tmp_path / "run", TrainConfig(), facts, description, overwrite=False, chief=True)
+    with pytest.raises(UsageError, match="the model was trained on"):
+        predict(open_run(tmp_path / "run"), done.folder, "test", tmp_path / "p")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.text(max_size=160), max_size=5, unique=True))
+def test_names_of_files_stay_in_their_folder_and_differ(keys):
+    names = file_names({key: number for number, key in enumerate(keys)}, ".png")
+    assert set(names) == set(keys)
+    assert len({name.casefold() for name in names.values()}) == len(keys)
+    for name in names.values():
+        assert Path(name).name == name and not name.startswith(".") and len(name) < 200 and name.isascii()
+
+
+def test_names_that_cannot_be_told_apart_are_refused():
+    with pytest.raises(UsageError, match="would both become"):
+        file_names({"a/b": 7, "a_b": 8, "a_b-7": 9}, ".png")
+
+
+# New files ----------------------------------------------------------------------------------------------
+
+
+def convert_new(
+    recipe: Any, task: str, source: Path, scratch: Path, **options: Any
+) -> tuple[Any, Conversion]:
+    scratch.mkdir()
+    new = list_new_files(recipe, task, source, scratch, **options)
+    job = JobOptions(source=new.source, images=new.images, out=str(scratch / "out"), name="new", workers=1)
+    return new, convert(job, new.recipe, show_progress=False)
+
+
+@pytest.mark.parametrize("task", ["detection", "classification", "segmentation"])
+def test_new_pictures_have_the_pixels_of_the_data_set_whose_recipe_they_follow(tmp_path, task):
+    draw_data_set(tmp_path / "source", 12)
+    options = {"resize": "keep-aspect", "min_dimension": 64, "max_dimension": 96, "pad": True, "shards": 2}
+    done = run_convert(tmp_path / "source", tmp_path / "out", layout="coco", masks=True, **options)
+    pictures = tmp_path / "source/images"
+    (pictures / "notes.txt").write_text("about them")
+    (pictures / "odd.raw").write_bytes(b"?")
+    new, again = convert_new(done.manifest.recipe, task, pictures, tmp_path / "new")
+    assert new.count == 12 and new.passed_over == ("odd.raw",)
+    (rejected,) = rejected_new_files(again.folder)
+    assert rejected.source == "shapes_0001.jpg" and "decode" in rejected.reason
+    include = ("transform", "source", "source_height", "source_width")
+
+    def images(folder: str, split: str) -> dict[str, dict[str, Any]]:
+        batches = Loader(folder, split=split, batch_size=1, training=False, include=include).batches()
+        return {Path(batch["source"][0]).name: batch for batch in batches}
+
+    found = images(again.folder, "train")
+    expected = images(done.folder, "train") | images(done.folder, "test")
+    assert set(found) == set(expected) and len(found) == 11
+    for name, batch in expected.items():
+        for key in ("image", "transform", "source_height", "source_width"):
+            assert np.array_equal(found[name][key], batch[key])
+
+
+def test_a_single_picture_is_taken_alone_and_its_boxes_carry_the_names_of_the_model(shapes, tmp_path):
+    source, done = shapes
+    picture = source / "images/shapes_0003.jpg"
+    new, again = convert_new(done.manifest.recipe, "detection", picture, tmp_path / "new")
+    assert new.count == 1 and not rejected_new_files(again.folder)
+    (origin,) = Origins(again.folder, "train")
+    with Image.open(picture) as image:
+        assert origin.source_size == image.size[::-1]
+    boxes = np.array([[[0, 0, 1, 1], [0, 0, 0, 0]]], np.float32)
+    predictions = {"boxes": boxes, "classes": np.array([[2, 0]]), "scores": np.array([[0.5, 0]])}
+    predictions["num_detections"] = np.array([1])
+    truth = {"id": np.array([origin.id]), "valid": np.array([True])}
+    out = tmp_path / "p"
+    predict_batches([(predictions, truth)], again.folder, "train", out, facts=facts_of(done))
+    (entry,) = json.loads((out / "detections.json").read_text())
+    assert entry["bbox"] == [0, 0, *origin.source_size[::-1]] and entry["category_id"] == 2
+
+
+def test_new_scans_larger_than_the_recipes_shape_are_predicted_whole(tmp_path):
+    rows = write_scans(tmp_path / "scans", range(5, 6))
+    recipe = Recipe(layout="msd", depth=24, height=40, width=48, centre="label").to_json()
+    scan, mask = tmp_path / "scans" / rows[0][1], nibabel.load(tmp_path / "scans" / rows[0][2])
+    new, done = convert_new(recipe, "segmentation", scan, tmp_path / "new")
+    assert new.recipe.tile_overlap == (6, 10, 12) and not rejected_new_files(done.folder)
+    truth = stored(draw(grid_around())[1], ORIENTATIONS[5])
+    grid = stored_grid(grid_around(), ORIENTATIONS[5])
+
+    def labelled() -> Pairs:
+        """What the mask says at each voxel of each tile, by its place in the patient."""
+        for origin in Origins(done.folder, "train"):
+            tile = origin.tile((24, 40, 48))
+            places = tile.grid.to_mm(np.moveaxis(np.indices((24, 40, 48)), 0, -1))
+            voxels = np.rint((places - grid.affine[:3, 3]) @ np.linalg.inv(grid.affine[:3, :3]).T).astype(int)
+            inside = ((voxels >= 0) & (voxels < truth.shape)).all(axis=-1)
+            clipped = np.clip(voxels, 0, np.array(truth.shape) - 1)
+            label = np.where(inside, truth[tuple(np.moveaxis(clipped, -1, 0))], 0)
+            truth_keys = {"id": np.array([origin.id]), "valid": np.array([True])}
+            yield (
+                {"probabilities": np.eye(5, dtype=np.float16)[label][None], "label": label[None]},
+                truth_keys,
+            )
+
+    facts = facts_of(done, labels=dict(enumerate("abcde")))
+    predict_batches(labelled(), done.folder, "train", tmp_path / "p", facts=facts)
+    found = nibabel.load(tmp_path / "p/5.nii.gz")
+    assert np.array_equal(found.dataobj, mask.dataobj) and np.abs(found.affine - mask.affine).max() < 1e-4
+    assert dice(np.asarray(found.dataobj) > 0, np.asarray(mask.dataobj) > 0) == 1
+
+
+def test_a_folder_of_dicom_series_is_taken_as_new_scans(test_data, tmp_path):
+    recipe = Recipe(layout="msd", depth=20, height=64, width=64, spacing_mm=(3, 6, 6)).to_json()
+    source = test_data / "dicom/torchio_17"
+    new, done = convert_new(recipe, "segmentation", source, tmp_path / "new", windows=False)
+    assert new.count is None and new.recipe.layout == "dicom" and new.recipe.fit == "crop-or-pad"
+    assert done.manifest.splits["train"].records == 1
+
+
+def test_what_cannot_be_predicted_is_refused_with_the_cure(tmp_path):
+    pictures = Recipe(layout="coco").to_json()
+    with pytest.raises(UsageError, match="no such file or folder"):
+        list_new_files(pictures, "detection", tmp_path / "nothing", tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="holds no picture"):
+        list_new_files(pictures, "detection", tmp_path / "empty", tmp_path)
+    unpadded = Recipe(layout="coco", resize="keep-aspect", encoding="jpeg").to_json()
+    with pytest.raises(UsageError, match="one size"):
+        recipe_for_new_files(unpadded, "detection")
+    with pytest.raises(UsageError, match="less than 1"):
+        recipe_for_new_files(pictures, "detection", overlap=1)

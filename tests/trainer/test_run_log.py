@@ -1,0 +1,140 @@
+"""Is every logged number on disk, valid, and still right after a run was cut off and resumed?"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.trainer.log import RunLog, read_evaluations, read_log
+
+
+def strict(line: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(line, parse_constant=refuse)
+
+
+def board(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorFlow's reader finds in the event files, purged as TensorBoard does it."""
+    from tensorflow.core.util import event_pb2
+    from tensorflow.python.lib.io import tf_record
+
+    found: dict[str, list[tuple[int, float]]] = {}
+    for path in sorted((folder / "tensorboard").iterdir()):
+        for record in tf_record.tf_record_iterator(str(path)):
+            event = event_pb2.Event.FromString(record)
+            if event.HasField("session_log"):
+                found = {tag: [row for row in rows if row[0] < event.step] for tag, rows in found.items()}
+            for value in event.summary.value:
+                found.setdefault(value.tag, []).append((event.step, value.simple_value))
+    return found
+
+
+def test_what_is_written_is_read_again_and_every_line_is_json(tmp_path: Path) -> None:
+    metrics = {
+        "mAP": 0.5,
+        "per class": {"cat": np.float32(0.25), "dog": None},
+        "confusion": np.eye(2, dtype=int),
+    }
+    with RunLog(tmp_path, resume_step=None) as log:
+        log.step(10, {"loss": 0.5, "rate": jnp.float32(0.25), "half": jnp.bfloat16(1.5)})
+        log.step(20, {"loss": math.nan, "rate": math.inf, "low": np.float64(-math.inf)})
+        log.evaluation(20, "val", metrics)
+    first, second = read_log(tmp_path)
+    assert first == {"step": 10, "loss": 0.5, "rate": 0.25, "half": 1.5}
+    assert math.isnan(second["loss"]) and second["rate"] == math.inf and second["low"] == -math.inf
+    assert read_evaluations(tmp_path) == [
+        {
+            "step": 20,
+            "split": "val",
+            "metrics": {"mAP": 0.5, "per class": {"cat": 0.25, "dog": None}, "confusion": [[1, 0], [0, 1]]},
+        }
+    ]
+    lines = (tmp_path / "log.jsonl").read_text().splitlines()
+    assert [strict(line)["step"] for line in lines] == [10, 20]
+    assert strict(lines[1])["loss"] == "NaN"
+
+
+def test_tensorboard_gets_the_numbers_alone(tmp_path: Path) -> None:
+    with RunLog(tmp_path, resume_step=None) as log:
+        log.step(1, {"loss": 0.5})
+        log.step(2, {"loss": math.nan})
+        log.evaluation(2, "val", {"AP": 0.25, "class": {"cat": 1.0, "dog": None}, "rows": [1], "name": "x"})
+    assert board(tmp_path) == {"loss": [(1, 0.5)], "val/AP": [(2, 0.25)], "val/class/cat": [(2, 1.0)]}
+
+
+def test_lines_are_on_disk_when_their_call_returns(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys, pathlib\n"
+        "from halofeed.trainer.log import RunLog\n"
+        "log = RunLog(pathlib.Path(sys.argv[1]), resume_step=None)\n"
+        "log.step(1, {'loss': 2.0})\n"
+        "log.evaluation(1, 'val', {'AP': 0.5})\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert read_log(tmp_path) == [{"step": 1, "loss": 2.0}]
+    assert read_evaluations(tmp_path) == [{"step": 1, "split": "val", "metrics": {"AP": 0.5}}]
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"step": 4, "lo', b'{"step": 1, "loss": 7.0}'])
+def test_a_resumed_run_cuts_off_later_lines_and_a_torn_one(tmp_path: Path, torn: bytes) -> None:
+    with RunLog(tmp_path, resume_step=None) as log:
+        for step in (1, 2, 3):
+            log.step(step, {"loss": float(step)})
+            log.evaluation(step, "val", {"AP": float(step)})
+    for name in ("log.jsonl", "evaluations.jsonl"):
+        with (tmp_path / name).open("ab") as file:
+            file.write(torn)
+    assert [line["step"] for line in read_log(tmp_path)] == [1, 2, 3]
+    with RunLog(tmp_path, resume_step=2) as log:
+        log.step(3, {"loss": 30.0})
+        log.evaluation(3, "val", {"AP": 30.0})
+    assert [(line["step"], line["loss"]) for line in read_log(tmp_path)] == [(1, 1.0), (2, 2.0), (3, 30.0)]
+    assert [line["metrics"]["AP"] for line in read_evaluations(tmp_path)] == [1.0, 2.0, 30.0]
+    assert board(tmp_path)["loss"] == [(1, 1.0), (2, 2.0), (3, 30.0)]
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_a_run_that_begins_anew_empties_the_log(tmp_path: Path) -> None:
+    for loss in (1.0, 2.0):
+        with RunLog(tmp_path, resume_step=None) as log:
+            log.step(0, {"loss": loss})
+    assert read_log(tmp_path) == [{"step": 0, "loss": 2.0}]
+
+
+def test_only_the_process_that_writes_leaves_files(tmp_path: Path) -> None:
+    with RunLog(tmp_path / "run", resume_step=None, writes=False) as log:
+        log.step(1, {"loss": 1.0})
+        log.evaluation(1, "val", {"AP": 1.0})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_without_logs_has_none(tmp_path: Path) -> None:
+    assert read_log(tmp_path) == read_evaluations(tmp_path) == []
+
+
+@pytest.mark.parametrize("line", [b"\0\0\0", b'{"loss": 1}', b"[1]"])
+def test_a_line_that_is_none_of_ours_is_named(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "log.jsonl").write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 2}\n')
+    with pytest.raises(CorruptFileError, match=r"log.jsonl, line 2: expected .* remove this line"):
+        read_log(tmp_path)
+    with pytest.raises(CorruptFileError, match="line 2"):
+        RunLog(tmp_path, resume_step=2)
+
+
+def test_what_json_cannot_hold_is_refused(tmp_path: Path) -> None:
+    with RunLog(tmp_path, resume_step=None) as log, pytest.raises(UsageError, match="expected numbers, text"):
+        log.evaluation(1, "val", {"set": {1, 2}})

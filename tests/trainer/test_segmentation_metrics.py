@@ -1,0 +1,163 @@
+"""Are Dice and Hausdorff distances what SimpleITK and a slow look at every pair of voxels say?"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halofeed.schemas.errors import UsageError
+from halofeed.trainer.metrics.segmentation import SegmentationMetrics, dice_per_class, hausdorff95
+
+LABELS = ("background", "liver", "tumor")
+
+
+def slow_hausdorff95(one, other, spacing):
+    """Every surface voxel against every other, by definition."""
+
+    def surface(mask):
+        points = []
+        for index in np.argwhere(mask):
+            for axis, step in itertools.product(range(mask.ndim), (-1, 1)):
+                neighbor = index.copy()
+                neighbor[axis] += step
+                inside = 0 <= neighbor[axis] < mask.shape[axis]
+                if not inside or not mask[tuple(neighbor)]:
+                    points.append(index * np.array(spacing))
+                    break
+        return points
+
+    here, there = surface(one), surface(other)
+    ways = []
+    for points, others in ((here, there), (there, here)):
+        nearest = sorted(min(np.linalg.norm(point - target) for target in others) for point in points)
+        place = 0.95 * (len(nearest) - 1)
+        below = int(place)
+        above = min(below + 1, len(nearest) - 1)
+        ways.append(nearest[below] + (place - below) * (nearest[above] - nearest[below]))
+    return max(ways)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 3))
+@settings(max_examples=25, deadline=None)
+def test_distances_are_those_of_every_pair_of_surface_voxels(seed, rank):
+    generator = np.random.default_rng(seed)
+    shape = tuple(generator.integers(2, 7, rank))
+    spacing = tuple(generator.uniform(0.5, 4, rank))
+    one, other = (generator.random(shape) < generator.uniform(0.1, 0.95) for _ in range(2))
+    if one.any() and other.any():
+        assert hausdorff95(one, other, spacing) == pytest.approx(
+            slow_hausdorff95(one, other, spacing), rel=1e-12
+        )
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_counting_a_volume_finds_the_same_distances_as_looking_at_whole_masks(seed):
+    generator = np.random.default_rng(seed)
+    predicted, true = np.zeros((2, 9, 8, 7), np.uint8)
+    for labels in (predicted, true):
+        for index in (1, 2):
+            low = generator.integers(0, 6, 3)
+            high = low + generator.integers(1, 4, 3)
+            labels[tuple(slice(*ends) for ends in zip(low, high, strict=True))] = index
+    spacing = np.array([3.0, 0.5, 1.25])
+    metrics = SegmentationMetrics(LABELS, volumes=True)
+    metrics.update({"label": predicted[None]}, {"label": true[None], "spacing_mm": spacing[None]})
+    found = metrics.result()["hausdorff95_mm_per_class"]
+    for index in (1, 2):
+        expected = hausdorff95(predicted == index, true == index, spacing)
+        if np.isfinite(expected):
+            assert found[LABELS[index]] == pytest.approx(expected)
+        else:
+            assert found[LABELS[index]] is None
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=10, deadline=None)
+def test_dice_is_that_of_simple_itk(seed):
+    import SimpleITK
+
+    generator = np.random.default_rng(seed)
+    predicted, true = generator.integers(0, 4, (2, 5, 6, 7)).astype(np.uint8)
+    measures = SimpleITK.LabelOverlapMeasuresImageFilter()
+    measures.Execute(SimpleITK.GetImageFromArray(true), SimpleITK.GetImageFromArray(predicted))
+    expected = [measures.GetDiceCoefficient(index) for index in (1, 2, 3)]
+    assert dice_per_class(predicted, true, 4) == pytest.approx(expected, rel=1e-12)
+
+
+def metrics_of(predicted, true, **more):
+    metrics = SegmentationMetrics(LABELS, volumes=True)
+    spacing = np.tile(np.array([2.0, 1.0, 1.0]), (len(true), 1))
+    scores = metrics.update({"label": predicted}, {"label": true, "spacing_mm": spacing, **more})
+    return scores, metrics.result()
+
+
+def test_a_class_absent_from_both_does_not_count_and_absent_from_one_counts_as_missed():
+    true, predicted = np.zeros((2, 2, 4, 6, 6), np.uint8)
+    true[0, :2, :2, :2] = predicted[0, :2, :2, :2] = 1
+    true[1, :2, :2, :2] = 1
+    predicted[1, 3:, 3:, 3:] = 2
+    scores, result = metrics_of(predicted, true)
+    diagonal = np.sqrt((4 * 2.0) ** 2 + 6**2 + 6**2)
+    assert scores.tolist() == [1.0, 0.0]
+    assert result["dice_per_class"] == {"liver": 0.5, "tumor": 0.0}
+    assert result["dice"] == 0.25
+    assert result["hausdorff95_mm_per_class"] == pytest.approx({"liver": diagonal / 2, "tumor": diagonal})
+    assert result["hausdorff95_mm"] == pytest.approx(0.75 * diagonal)
+    assert result["examples"] == 2
+
+
+def test_examples_of_background_alone_say_nothing():
+    empty = np.zeros((1, 2, 3, 4), np.uint8)
+    scores, result = metrics_of(empty, empty)
+    assert np.isnan(scores).all()
+    assert result["dice_per_class"] == {"liver": None, "tumor": None}
+    assert (result["dice"], result["hausdorff95_mm"], result["examples"]) == (0.0, None, 1)
+
+
+def test_rows_of_padding_and_rows_without_a_label_do_not_count():
+    generator = np.random.default_rng(3)
+    predicted, true = generator.integers(0, 3, (2, 4, 3, 4, 5)).astype(np.uint8)
+    valid, labelled = np.array([True, False, True, True]), np.array([True, True, False, True])
+    scores, result = metrics_of(predicted, true, valid=valid, labelled=labelled)
+    alone, expected = metrics_of(predicted[[0, 3]], true[[0, 3]])
+    assert result == expected
+    assert np.isnan(scores[[1, 2]]).all() and scores[[0, 3]].tolist() == alone.tolist()
+
+
+def test_what_is_predicted_in_the_padding_of_a_volume_is_not_seen():
+    true = np.zeros((1, 6, 6, 6), np.uint8)
+    true[0, 1:3, 2:4, 2:4] = 1
+    predicted = true.copy()
+    predicted[0, 5:] = 1
+    extent = np.array([[[0, 0, 0], [5, 6, 6]]], np.int32)
+    assert metrics_of(predicted, true)[1]["dice"] < 1
+    assert metrics_of(predicted, true, extent=extent)[1]["dice"] == 1
+
+
+def test_pictures_are_measured_in_pixels_within_their_size():
+    true = np.zeros((1, 8, 8), np.uint8)
+    true[0, 2:5, 2:5] = 1
+    predicted = np.roll(true, 1, axis=2)
+    predicted[0, 7] = 1
+    metrics = SegmentationMetrics(("background", "leaf"), volumes=False)
+    metrics.update({"label": predicted}, {"label": true, "size": np.array([[7, 8]], np.int32)})
+    result = metrics.result()
+    assert result["dice"] == pytest.approx(2 * 6 / 18)
+    assert result["hausdorff95_pixels"] == 1.0
+
+
+def test_without_distances_no_spacing_is_needed_and_with_them_its_absence_is_told():
+    label = np.ones((1, 2, 2, 2), np.uint8)
+    truth = {"label": label, "spacing_mm": np.zeros((1, 3), np.float32), "id": np.array([42])}
+    without = SegmentationMetrics(LABELS, volumes=True, hausdorff=False)
+    without.update({"label": label}, truth)
+    assert without.result() == {"dice": 1.0, "dice_per_class": {"liver": 1.0, "tumor": None}, "examples": 1}
+    with pytest.raises(
+        UsageError, match=r"example 42: expected a spacing_mm above 0 .* set task.hausdorff=false"
+    ):
+        SegmentationMetrics(LABELS, volumes=True).update({"label": label}, truth)

@@ -1,0 +1,142 @@
+"""Does the segmentation task count the rows and sizes that it says, and learn?"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from halofeed.schemas.errors import UsageError
+from halofeed.trainer.facts import DataFacts
+from halofeed.trainer.losses.overlap import cross_entropy, dice, overlap
+from halofeed.trainer.models.unet import UNet
+from halofeed.trainer.step import Normalization, Problem, compile_prediction, compile_step, new_state
+from halofeed.trainer.tasks import build_task
+from halofeed.trainer.tasks.segmentation import Segmentation
+
+LABELS = ("background", "disc", "ring")
+
+
+def drawn(shape=(8, 8), batch=3, seed=0):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(size=(batch, *shape, len(LABELS))).astype(np.float32)
+    label = generator.integers(0, len(LABELS), (batch, *shape)).astype(np.uint8)
+    return logits, {"image": np.zeros((batch, *shape, 1), np.float32), "label": label}
+
+
+def loss_of(task, outputs, batch):
+    loss, parts = jax.jit(task.loss)(outputs, batch)
+    return float(loss), {name: float(part) for name, part in parts.items()}
+
+
+def test_the_loss_is_the_weighted_sum_of_its_parts():
+    logits, batch = drawn()
+    task = Segmentation(labels=LABELS, losses={"cross_entropy": 2.0, "dice": 0.5}, background=True)
+    loss, parts = loss_of(task, {"logits": logits}, batch)
+    label = batch["label"]
+    assert parts["cross_entropy"] == pytest.approx(float(jnp.mean(cross_entropy(logits, label))), rel=1e-5)
+    assert parts["dice"] == pytest.approx(
+        float(jnp.mean(dice(overlap(logits, label, background=True)))), rel=1e-5
+    )
+    assert loss == pytest.approx(2 * parts["cross_entropy"] + 0.5 * parts["dice"], rel=1e-5)
+
+
+def test_coarse_logits_count_by_halves_against_every_second_voxel():
+    logits, batch = drawn()
+    coarse, _ = drawn((4, 4), seed=1)
+    task = Segmentation(labels=LABELS)
+    alone, _ = loss_of(task, {"logits": logits}, batch)
+    small = {"image": batch["image"], "label": batch["label"][:, ::2, ::2]}
+    below, _ = loss_of(task, {"logits": coarse}, small)
+    both, _ = loss_of(task, {"logits": logits, "coarse": [coarse]}, batch)
+    assert both == pytest.approx(2 / 3 * alone + 1 / 3 * below, rel=1e-5)
+
+
+def test_rows_of_padding_and_rows_without_a_label_change_neither_loss_nor_gradient():
+    logits, batch = drawn(batch=4)
+    counts = {"valid": np.array([True, False, True, True]), "labelled": np.array([True, True, False, True])}
+    task = Segmentation(labels=LABELS)
+
+    def loss(given, batch):
+        return task.loss({"logits": given}, batch)[0]
+
+    found, gradient = jax.jit(jax.value_and_grad(loss))(logits, {**batch, **counts})
+    expected = loss(logits[[0, 3]], {key: value[[0, 3]] for key, value in batch.items()})
+    assert float(found) == pytest.approx(float(expected), rel=1e-5)
+    assert not np.asarray(gradient)[[1, 2]].any() and np.asarray(gradient)[[0, 3]].any()
+    nothing = {**batch, "labelled": np.zeros(4, bool)}
+    assert float(loss(logits, nothing)) == 0
+
+
+@pytest.mark.parametrize(("classes", "dtype"), [(3, np.uint8), (300, np.uint16)])
+def test_predictions_are_the_most_probable_class_and_on_request_its_probabilities(classes, dtype):
+    logits = np.random.default_rng(0).normal(size=(2, 3, 4, 5, classes)).astype(np.float32)
+    labels = tuple(map(str, range(classes)))
+    small = Segmentation(labels=labels).predict({"logits": jnp.asarray(logits)}, {})
+    assert list(small) == ["label"] and small["label"].dtype == dtype
+    np.testing.assert_array_equal(small["label"], logits.argmax(-1))
+    more = Segmentation(labels=labels, with_probabilities=True).predict({"logits": jnp.asarray(logits)}, {})
+    assert more["probabilities"].dtype == np.float16
+    np.testing.assert_allclose(np.asarray(more["probabilities"], np.float32).sum(-1), 1, atol=2e-2)
+
+
+def test_volumes_and_pictures_ask_for_what_maps_them_back():
+    def task_of(shape, **options):
+        facts = DataFacts(
+            task="segmentation", labels={0: "background", 1: "a"}, image_shape=shape, mean=(0.0,), std=(1.0,)
+        )
+        return build_task(facts, options)
+
+    assert task_of((8, 8, 1)).include == ("transform", "size")
+    assert "spacing_mm" in task_of((4, 8, 8, 1)).include
+    assert "hausdorff95_pixels" in task_of((8, 8, 1)).metrics().result()
+    assert "hausdorff95_mm" in task_of((4, 8, 8, 1)).metrics().result()
+    assert list(task_of((4, 8, 8, 1), hausdorff=False).metrics().result()) == [
+        "dice",
+        "dice_per_class",
+        "examples",
+    ]
+    with pytest.raises(UsageError, match="task_options of segmentation"):
+        task_of((8, 8, 1), smooth=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"labels": ("background",)}, "expected the background and a class or more"),
+        ({"losses": {"focal": 1.0}}, "losses: expected weights of cross_entropy, dice, .*, got 'focal'"),
+        ({"losses": {}}, "got 'none'"),
+        ({"losses": {"dice": 0.0}}, "losses.dice: expected a weight above 0, got 0.0"),
+    ],
+)
+def test_a_task_that_cannot_be_is_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        Segmentation(**{"labels": LABELS, **options})
+
+
+def test_a_small_network_learns_bright_discs():
+    generator = np.random.default_rng(0)
+    rows, columns = np.mgrid[:16, :16]
+    centers = generator.integers(4, 12, (8, 2))
+    label = np.stack([(rows - y) ** 2 + (columns - x) ** 2 < 12 for y, x in centers]).astype(np.uint8)
+    image = (100 * label[..., None] + generator.integers(0, 60, (8, 16, 16, 1))).astype(np.uint8)
+    batch = {"image": image, "label": label, "labelled": np.ones(8, bool)}
+    problem = Problem(
+        build=lambda layers: UNet(
+            layers, classes=2, image_shape=(16, 16, 1), depth=2, width=4, convolutions=1
+        ),
+        task=Segmentation(labels=("background", "disc"), volumes=False),
+        normalization=Normalization(mean=(50.0,), std=(50.0,)),
+        compute_dtype="float32",
+    )
+    optimizer = optax.adam(0.02)
+    state, step = new_state(problem, optimizer, 0), compile_step(problem, optimizer)
+    for _ in range(60):
+        state, numbers = step(state, batch)
+    assert float(numbers["loss"]) < 0.3
+    predictions, truth = compile_prediction(problem)(state.parameters, state.statistics, batch)
+    metrics = problem.task.metrics()
+    scores = metrics.update(jax.device_get(predictions), jax.device_get(truth))
+    assert metrics.result()["dice"] > 0.9 and (scores > 0.8).all()

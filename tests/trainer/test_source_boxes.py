@@ -1,0 +1,122 @@
+"""Do the boxes of a perfect model land on the annotations in the source, EXIF turns included?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halofeed.demo import draw_data_set
+from halofeed.loader import Loader
+from halofeed.prep.resize import displayed_size, resizer, stored_to_file
+from halofeed.trainer.source_boxes import boxes_in_source, coco_results
+from tests.pipelines.support import run_convert
+from tests.test_end_to_end import read_coco, read_voc
+
+RECIPES = {
+    "stretched": {"height": 64, "width": 96},
+    "padded": {"resize": "keep-aspect", "min_dimension": 64, "max_dimension": 112, "pad": True},
+    "unpadded": {"resize": "keep-aspect", "min_dimension": 64, "max_dimension": 112, "encoding": "jpeg"},
+}
+
+
+def mapped_boxes(folder: str, split: str) -> dict[str, tuple[np.ndarray, tuple[int, int]]]:
+    """By stem of the source: its boxes [box, 4] in pixels by way of the loader, and the source's size."""
+    include = ("transform", "source", "source_height", "source_width")
+    loader = Loader(folder, split=split, batch_size=16, training=False, include=include)
+    size = loader.spec["image"].shape[1:3]
+    found = {}
+    for batch in loader.batches():
+        for row in np.flatnonzero(batch["valid"]):
+            source_size = int(batch["source_height"][row]), int(batch["source_width"][row])
+            boxes = batch["boxes"][row, : batch["num_boxes"][row]]
+            mapped = boxes_in_source(boxes, batch["transform"][row], size, source_size)
+            found[Path(batch["source"][row]).stem] = mapped, source_size
+    return found
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(("layout", "name"), [("voc", "cards_voc"), ("coco", "coco_ccby")])
+def test_true_boxes_land_within_half_a_pixel_of_the_annotation(test_data, tmp_path, layout, name, recipe):
+    source = test_data / "detection" / name
+    truth = (read_coco if layout == "coco" else read_voc)(source)
+    done = run_convert(source, tmp_path, layout=layout, **RECIPES[recipe])
+    compared = 0
+    for split in done.manifest.splits:
+        for stem, (boxes, size) in mapped_boxes(done.folder, split).items():
+            expected = np.array([box for _, box in truth[stem]], np.float64).reshape(-1, 4)
+            # An annotation may reach beyond its picture.
+            expected = np.clip(expected, 0, [*size, *size])
+            assert boxes.shape == expected.shape and np.abs(boxes - expected).max(initial=0) < 0.5, stem
+            compared += len(boxes)
+    assert compared > 500
+
+
+def test_boxes_of_pictures_that_exif_turns_land_where_they_were_drawn(tmp_path):
+    draw_data_set(tmp_path / "source", 24)
+    options = {"resize": "keep-aspect", "min_dimension": 96, "max_dimension": 96, "pad": True}
+    done = run_convert(tmp_path / "source", tmp_path / "out", layout="coco", **options)
+    worst, turned = 0.0, 0
+    for split in ("train", "test"):
+        document = json.loads((tmp_path / f"source/annotations/instances_{split}.json").read_text())
+        by_image: dict[int, list[list[float]]] = {}
+        for entry in document["annotations"]:
+            x, y, width, height = entry["bbox"]
+            by_image.setdefault(entry["image_id"], []).append([y, x, y + height, x + width])
+        found = mapped_boxes(done.folder, split)
+        for image in document["images"]:
+            stem = Path(image["file_name"]).stem
+            if stem in found and image["id"] in by_image:
+                worst = max(worst, float(np.abs(found[stem][0] - by_image[image["id"]]).max()))
+                turned += image["id"] % 8 in (1, 3, 5)
+    assert worst < 0.5 and turned >= 6
+
+
+@given(
+    orientation=st.integers(1, 8),
+    size=st.tuples(st.integers(8, 400), st.integers(8, 400)),
+    corners=st.lists(st.floats(0, 1), min_size=4, max_size=4),
+)
+def test_a_box_comes_back_from_every_orientation(orientation, size, corners):
+    plan = resizer("fixed-shape")(size, height=32, width=48)
+    file_size = displayed_size(orientation, size)
+    ymin, ymax = sorted(side * file_size[0] for side in corners[:2])
+    xmin, xmax = sorted(side * file_size[1] for side in corners[2:])
+    to_file = stored_to_file(plan, orientation).reshape(2, 3)
+    back = np.linalg.inv(np.vstack([to_file, [0, 0, 1]]))
+    ends = np.array([back[:2] @ [y, x, 1] for y, x in ((ymin, xmin), (ymax, xmax))]) / plan.output_size
+    box = [*ends.min(axis=0), *ends.max(axis=0)]
+    found = boxes_in_source([box], to_file.astype(np.float32), plan.output_size, file_size)
+    assert np.abs(found - [ymin, xmin, ymax, xmax]).max() < 0.01
+
+
+def test_boxes_are_cut_to_the_source_and_those_in_the_padding_are_left_out():
+    boxes = boxes_in_source([[0.5, 0.5, 1, 1], [0.8, 0, 1, 1]], [[2, 0, 0], [0, 2, 0]], (10, 10), (14, 20))
+    assert boxes.tolist() == [[10, 10, 14, 20], [14, 0, 14, 20]]
+    assert [entry["bbox"] for entry in coco_results(1, boxes, [1, 1], [0.5, 0.5])] == [
+        [10.0, 10.0, 10.0, 4.0]
+    ]
+
+
+def test_results_are_read_by_pycocotools_as_they_were_written(tmp_path):
+    from pycocotools.coco import COCO
+
+    image_id = 2**62 + 12345
+    truth = {
+        "images": [{"id": image_id, "file_name": "a.jpg", "width": 50, "height": 40}],
+        "annotations": [],
+        "categories": [{"id": 3, "name": "c"}],
+    }
+    (tmp_path / "truth.json").write_text(json.dumps(truth))
+    entries = coco_results(
+        image_id, np.array([[1.0, 2.0, 11.0, 32.25]]), np.array([3]), np.array([0.75], np.float32)
+    )
+    (tmp_path / "results.json").write_text(json.dumps(entries))
+    found = COCO(tmp_path / "truth.json").loadRes(str(tmp_path / "results.json"))
+    (entry,) = found.loadAnns(found.getAnnIds())
+    assert entry["bbox"] == [2.0, 1.0, 30.25, 10.0] and entry["score"] == 0.75 and entry["category_id"] == 3
+    assert entry["image_id"] == image_id

@@ -1,0 +1,252 @@
+"""Is the U-Net the network that it says, and the same one on every partition?"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halofeed.loader.mesh import mesh_specs, place_batch
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.partition import Partition
+from halofeed.trainer.mesh import constrain, make_mesh
+from halofeed.trainer.models.layers import Layers, Pass
+from halofeed.trainer.models.norm import GroupNorm
+from halofeed.trainer.models.planes import computed_by_planes, convolve_planes
+from halofeed.trainer.models.unet import UNet, _Upsampling, halvings
+from halofeed.trainer.step import Normalization, Problem, loss_and_gradients
+from halofeed.trainer.tasks.segmentation import Segmentation
+
+BATCH, LABELS = 4, ("background", "one", "two")
+TOLERANCE = 1e-9
+
+
+def layers_of(dtype="float32", **more):
+    return Layers(dtype=jnp.dtype(dtype), param_dtype=jnp.dtype(dtype), rngs=nnx.Rngs(0), **more)
+
+
+def shapes_of(image_shape, **options):
+    """The shapes of a network's outputs for two images."""
+
+    def outputs(image):
+        return UNet(layers_of(), classes=5, image_shape=image_shape, **options)(image)
+
+    found = jax.eval_shape(outputs, jax.ShapeDtypeStruct((2, *image_shape), jnp.float32))
+    return jax.tree.map(lambda value: value.shape, found)
+
+
+@pytest.mark.parametrize("upsampling", ["learned", "repeat"])
+@pytest.mark.parametrize("image_shape", [(16, 8, 8, 1), (32, 16, 3)])
+def test_logits_lie_on_the_images_grid_and_coarse_ones_on_halved_ones(image_shape, upsampling):
+    found = shapes_of(image_shape, depth=4, width=2, upsampling=upsampling, deep_supervision=True)
+    sizes = np.array(image_shape[:-1])
+    assert found == {
+        "logits": (2, *sizes, 5),
+        "coarse": [(2, *(sizes // 2), 5), (2, *(sizes // 4), 5)],
+    }
+    assert shapes_of(image_shape, depth=2, width=2)["coarse"] == []
+
+
+def test_features_double_up_to_the_most():
+    model = nnx.eval_shape(
+        lambda: UNet(layers_of(), classes=2, image_shape=(16, 16, 1), depth=4, width=3, max_width=10)
+    )
+    assert [block[-1].convolution.out_features for block in model.down] == [3, 6, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("given_options", "message"),
+    [
+        (
+            {"image_shape": (100, 128, 1), "depth": 5},
+            "height 100 must divide by 16; the nearest that do are 96 and 112",
+        ),
+        (
+            {"image_shape": (3, 16, 16, 1), "depth": 3},
+            "depth 3 must divide by 4; the nearest that do are 4 and 8",
+        ),
+        ({"image_shape": (8, 8, 1), "depth": 4}, "norm='instance': .* 8x8 ends as a single value.* depth=3"),
+        ({"image_shape": (8, 8), "depth": 2}, "image_shape: expected"),
+        ({"image_shape": (8, 8, 1), "depth": 1}, "depth: expected 2 or more, got 1"),
+        (
+            {"image_shape": (8, 8, 1), "depth": 2, "upsampling": "cubic"},
+            "expected one of learned, repeat, got 'cubic'",
+        ),
+        (
+            {"image_shape": (8, 8, 1), "depth": 2, "norm": "layer"},
+            "norm_kind: .*batch, instance, group, got 'layer'",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_cure(given_options, message):
+    with pytest.raises(UsageError, match=message):
+        UNet(layers_of(), classes=2, **given_options)
+
+
+@given(st.lists(st.integers(1, 64), min_size=2, max_size=3), st.integers(2, 6), st.booleans())
+def test_halvings_divide_and_thin_axes_wait_for_the_long_ones(sizes, depth, anisotropic):
+    try:
+        steps = halvings(sizes, depth, anisotropic=anisotropic)
+    except UsageError:
+        return
+    now = np.array(sizes)
+    for step in steps:
+        assert not (now % step).any()
+        assert all(by == 2 for by in step) or (
+            anisotropic and all((2 * now >= now.max()) == (np.array(step) == 2))
+        )
+        now = now // step
+
+
+def test_learned_upsampling_is_a_transposed_convolution():
+    layer = _Upsampling(layers_of(), 3, 4, (2, 2), learned=True)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 6, 3)), jnp.float32)
+    # JAX's transposed convolution turns the kernel around.
+    kernel = layer.matrix.kernel[...].reshape(3, 2, 2, 4).transpose(1, 2, 0, 3)[::-1, ::-1]
+    expected = jax.lax.conv_transpose(x, kernel, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    np.testing.assert_allclose(layer(x, Pass()), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("groups", "channels"), [(None, 3), (2, 6), (1, 4)])
+def test_group_norm_is_that_of_a_loop_over_examples_and_groups(groups, channels):
+    x = np.random.default_rng(0).normal(2, 3, (2, 4, 3, 5, channels)).astype(np.float32)
+    found = GroupNorm(channels, groups=groups, epsilon=1e-5)(jnp.asarray(x))
+    expected = np.empty_like(x)
+    for row in range(len(x)):
+        for members in np.split(np.arange(channels), groups or channels):
+            values = x[row][..., members].astype(np.float64)
+            expected[row][..., members] = (values - values.mean()) / np.sqrt(values.var() + 1e-5)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("cores", "dims"),
+    [(1, None), (2, (1, 2, 1, 1, 1)), (4, (1, 2, 2, 1, 1)), (8, (1, 2, 2, 2, 1)), (4, (2, 2, 1, 1, 1))],
+)
+def test_a_convolution_by_planes_and_its_gradients_are_those_of_the_direct_one(cores, dims):
+    with jax.enable_x64(True):
+        generator = np.random.default_rng(0)
+        kernel = (3, 3, 3) if cores > 1 else (3, 1, 5)
+        layer = layers_of("float64").convolution(2, 3, kernel, bias=True)
+        x = jnp.asarray(generator.normal(size=(4, 4, 8, 8, 2)))
+        layer.bias[...] = jnp.asarray(generator.normal(size=3))
+        graph, start = nnx.split(layer)
+        mesh = make_mesh(cores) if dims else None
+
+        def loss(parameters, x, mesh):
+            layer, x = nnx.merge(graph, parameters), constrain(x, mesh, dims)
+            out = convolve_planes(layer, x, mesh, dims) if mesh or not dims else layer(x)
+            return jnp.sum(jnp.sin(constrain(out, mesh, dims)))
+
+        def direct(parameters, x):
+            return jnp.sum(jnp.sin(nnx.merge(graph, parameters)(x)))
+
+        found = jax.jit(jax.value_and_grad(functools.partial(loss, mesh=mesh), argnums=(0, 1)))(start, x)
+        expected = jax.jit(jax.value_and_grad(direct, argnums=(0, 1)))(start, x)
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_planes_are_taken_for_volumes_of_stride_one_on_a_cpu():
+    def taken(choice, kernel=(3, 3, 3), **options):
+        layer = nnx.eval_shape(lambda: layers_of().convolution(2, 2, kernel, **options))
+        return computed_by_planes(layer, choice, None)
+
+    assert taken("auto")
+    assert not taken("direct")
+    assert not taken("planes", (3, 3))
+    assert not taken("planes", (2, 3, 3))
+    for other in ({"stride": 2}, {"groups": 2}, {"padding": "VALID"}):
+        assert not taken("planes", **other)
+    with pytest.raises(
+        UsageError, match="volume_convolution: expected one of auto, direct, planes, got 'fast'"
+    ):
+        layers_of(volume_convolution="fast")
+
+
+def batch_of(image_shape):
+    """Images whose gradients depend on every value; one row is padding and another has no label."""
+    generator = np.random.default_rng(3)
+    return {
+        "image": generator.integers(0, 256, (BATCH, *image_shape)).astype(np.uint8),
+        "label": generator.integers(0, len(LABELS), (BATCH, *image_shape[:-1])).astype(np.uint8),
+        "labelled": np.array([True, True, False, True]),
+        "valid": np.array([True, True, True, False]),
+    }
+
+
+def problem_of(image_shape, volume_convolution, norm):
+    channels = image_shape[-1]
+
+    def build(layers):
+        layers = dataclasses.replace(layers, volume_convolution=volume_convolution)
+        options = {"depth": 3, "width": 4, "convolutions": 1, "norm": norm, "deep_supervision": True}
+        return UNet(layers, classes=len(LABELS), image_shape=image_shape, **options)
+
+    return Problem(
+        build=build,
+        task=Segmentation(labels=LABELS, volumes=len(image_shape) == 4),
+        normalization=Normalization(mean=(120.0,) * channels, std=(60.0,) * channels),
+        compute_dtype="float64",
+        param_dtype="float64",
+    )
+
+
+@functools.cache
+def one_device(image_shape, norm):
+    problem = problem_of(image_shape, "direct", norm)
+    generator = np.random.default_rng(1)
+
+    def drawn(shape):
+        if len(shape) == 1:
+            return generator.uniform(0.5, 1.5, shape)
+        return generator.normal(size=shape) * np.sqrt(2 / np.prod(shape[:-1]))
+
+    # Drawn here, since to compile JAX's draws of every kernel in float64 takes longer than all the rest.
+    model = nnx.eval_shape(lambda: nnx.split(problem.new_model(0), nnx.Param, ...)[1:])
+    start = jax.tree.map(lambda leaf: drawn(leaf.shape), model)
+    return start, by_name(
+        jax.jit(functools.partial(loss_and_gradients, problem))(*start, batch_of(image_shape))
+    )
+
+
+def by_name(found):
+    leaves, _ = jax.tree_util.tree_flatten_with_path(found)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+@pytest.mark.parametrize(
+    ("image_shape", "norm", "choice", "cores", "dims"),
+    [
+        pytest.param((8, 16, 8, 1), "instance", "planes", 4, (1, 1, 4, 1, 1), marks=pytest.mark.long),
+        ((8, 16, 8, 1), "instance", "planes", 4, (1, 2, 2, 1, 1)),
+        pytest.param((8, 16, 8, 1), "instance", "direct", 4, (1, 2, 2, 1, 1), marks=pytest.mark.long),
+        ((32, 16, 2), "batch", "auto", 4, (1, 4, 1, 1)),
+        pytest.param((32, 16, 2), "group", "auto", 8, (1, 4, 2, 1), marks=pytest.mark.long),
+    ],
+)
+def test_loss_gradients_and_statistics_do_not_depend_on_the_partition(image_shape, norm, choice, cores, dims):
+    with jax.enable_x64(True):
+        start, expected = one_device(image_shape, norm)
+        mesh, batch = make_mesh(cores), batch_of(image_shape)
+        shapes = {key: value.shape for key, value in batch.items()}
+        partition = Partition(cores_per_replica=cores, dims={"image": dims, "label": dims[:-1]})
+        placed = place_batch(
+            mesh,
+            mesh_specs(mesh, partition, shapes),
+            shapes,
+            lambda first, last: {key: value[first:last] for key, value in batch.items()},
+        )
+        problem = dataclasses.replace(problem_of(image_shape, choice, norm), mesh=mesh, dims=dims)
+        found = by_name(jax.jit(functools.partial(loss_and_gradients, problem))(*start, placed))
+    assert found.keys() == expected.keys()
+    whole = np.sqrt(sum(np.sum(np.square(value)) for value in expected.values()))
+    for name, value in expected.items():
+        assert np.linalg.norm(found[name] - value) <= TOLERANCE * (np.linalg.norm(value) + whole), name

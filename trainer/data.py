@@ -1,0 +1,159 @@
+"""Which batches does a run train and evaluate on?"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+from jax.sharding import Mesh
+
+from halofeed.loader import Loader, augment
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.partition import Partition
+from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.facts import DataFacts, data_facts
+from halofeed.trainer.tasks.contract import Host, Task
+
+AUGMENTATIONS: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        augment.FlipLeftRight,
+        augment.FlipUpDown,
+        augment.FlipDepth,
+        augment.Rotate90,
+        augment.RandomCrop,
+    )
+}
+_EVALUATED = ("validation", "val", "test")
+
+
+class BatchSource(Protocol):
+    """What training needs of `halofeed.loader.Loader`."""
+
+    def on_mesh(
+        self, mesh: Mesh, partition: Partition, start_step: int = 0
+    ) -> Iterable[Mapping[str, jax.Array]]:
+        """Global batches from `start_step` on, each core's slab already apart."""
+
+    def state(self, step: int) -> dict[str, Any]:
+        """What to save so as to go on with batch `step`; JSON values."""
+
+    def restore(self, state: Mapping[str, Any]) -> int:
+        """The step to go on with; UsageError if the state is of another stream."""
+
+
+class EvaluationSource(Protocol):
+    """What an evaluation needs of `halofeed.loader.Loader(training=False)`."""
+
+    @property
+    def num_records(self) -> int:
+        """How many there are."""
+
+    def on_mesh(
+        self, mesh: Mesh, partition: Partition, start_step: int = 0
+    ) -> Iterable[Mapping[str, jax.Array]]:
+        """Every record once, in order, the last batch padded."""
+
+    def batch(self, step: int) -> Host:
+        """One of these batches on the host."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainData:
+    """What a run reads.
+
+    Args:
+        facts: of the data set.
+        batches: to train on.
+        evaluation: to evaluate on; None where there is no other split.
+        description: goes into run.json: where the data lies, which splits, its recipe.
+    """
+
+    facts: DataFacts
+    batches: BatchSource
+    evaluation: EvaluationSource | None = None
+    description: Mapping[str, Any]
+
+
+def open_data(config: TrainConfig, path: str | Path, split: str, task_of: Any) -> TrainData:
+    """The batches of a converted data set, as a config wants them.
+
+    Args:
+        config: batch sizes, seed, augmentation and the split to evaluate on.
+        path: the version's folder.
+        split: to train on.
+        task_of: gives the `Task` of `DataFacts`; it names the optional fields that evaluation needs.
+
+    Raises:
+        UsageError: a split, an augmentation or a combination that cannot be.
+    """
+    loader = Loader(
+        path,
+        split=split,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        augment=build_augmentations(config.augment),
+    )
+    manifest = loader.manifest
+    facts = data_facts(manifest, split, loader.spec["image"].shape[1:])
+    evaluated = evaluation_split(manifest, config.evaluate_split, split)
+    task: Task = task_of(facts)
+    evaluation = None
+    if evaluated is not None:
+        rows = config.evaluate_batch_size or config.batch_size
+        evaluation = evaluation_loader(path, evaluated, rows, task)
+    description = {
+        "data": str(path),
+        "data_name": manifest.name,
+        "data_version": manifest.version,
+        "split": split,
+        "evaluate_split": evaluated,
+        "recipe": dict(manifest.recipe),
+        "image_dtype": str(loader.spec["image"].dtype),
+    }
+    return TrainData(facts=facts, batches=loader, evaluation=evaluation, description=description)
+
+
+def evaluation_loader(path: str | Path, split: str, batch_size: int, task: Task) -> Loader:
+    """Every record of a split once, in order, with the fields that the task's metrics need."""
+    loader = Loader(path, split=split, batch_size=batch_size, training=False)
+    known = {field.name for field in loader.manifest.fields} | {"size"}
+    include = [name for name in task.include if name in known]
+    return Loader(path, split=split, batch_size=batch_size, training=False, include=include)
+
+
+def evaluation_split(manifest: Manifest, asked: str, trained: str) -> str | None:
+    """The split to evaluate on: the one asked for, or the first of validation, val and test with records."""
+    if asked:
+        if not manifest.split(asked).records:
+            raise UsageError(f"evaluate split {asked!r}: holds no records")
+        return asked
+    for name in _EVALUATED:
+        if name != trained and name in manifest.splits and manifest.splits[name].records:
+            return name
+    return None
+
+
+def build_augmentations(tables: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The loader's augmentations of a config's tables.
+
+    >>> build_augmentations([{"name": "FlipLeftRight", "probability": 0.5}])
+    [FlipLeftRight(probability=0.5)]
+    """
+    built = []
+    for table in tables:
+        name = table.get("name")
+        if name not in AUGMENTATIONS:
+            raise UsageError(f"augment {name!r}: not known; known: {', '.join(AUGMENTATIONS)}")
+        arguments = {key: value for key, value in table.items() if key != "name"}
+        try:
+            built.append(AUGMENTATIONS[name](**arguments))
+        except TypeError as error:
+            takes = ", ".join(inspect.signature(AUGMENTATIONS[name]).parameters)
+            raise UsageError(f"augment {name}: {error}; it takes {takes}") from error
+    return built

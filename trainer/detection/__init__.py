@@ -1,0 +1,1 @@
+"""Anchors, box codes and matching of detectors; pure functions."""

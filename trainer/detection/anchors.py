@@ -1,0 +1,150 @@
+"""Where are a detector's anchors? Boxes of fixed shapes around every position of a feature map.
+
+ymin, xmin +-----------+
+           |     .     |   one of these for every shape, around the center of every position:
+           +-----------+ ymax, xmax   [height, width, anchor, 4], as shares of the image's sides
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.schemas.errors import UsageError
+
+LOWEST_LAYER_SCALE = 0.1
+"""Of the square anchor of SSD's lowest layer, where that layer has three anchors only."""
+
+
+def retinanet_anchors(
+    image_shape: Sequence[int],
+    feature_shape: Sequence[int],
+    *,
+    stride: int,
+    scale: float = 4.0,
+    aspect_ratios: Sequence[float] = (1.0, 2.0, 0.5),
+    scales_per_octave: int = 2,
+) -> NDArray[np.float32]:
+    """The anchors of one level of a feature pyramid, sized by its stride.
+
+    The first position's center lies half a stride into the image along a side that the stride divides, and at 0
+    along one that it does not. The scales of an octave change fastest, then the aspect ratios.
+
+    Args:
+        image_shape: height and width in pixels; what follows is not looked at.
+        feature_shape: height and width of the level; what follows is not looked at.
+        stride: pixels between two positions: 2 ** level.
+        scale: the base anchor's side in strides.
+        aspect_ratios: width / height of the anchors, at equal areas.
+        scales_per_octave: how many sizes, from the base anchor's on, each 2 ** (1 / scales_per_octave) times the last.
+
+    Returns:
+        float32 [height, width, len(aspect_ratios) * scales_per_octave, 4]: ymin, xmin, ymax, xmax as shares of
+        the image's sides; anchors at the border reach beyond 0 and 1.
+
+    Raises:
+        UsageError: a size, scale or ratio is not above 0.
+
+    Source: Lin et al., Focal Loss for Dense Object Detection (arXiv 1708.02002); in the TensorFlow Object Detection
+    API it is the multiscale anchor generator.
+
+    >>> anchors = retinanet_anchors((64, 64), (2, 2), stride=32)
+    >>> anchors.shape, (anchors[0, 1, 0] * 64).tolist()
+    ((2, 2, 6, 4), [-48.0, -16.0, 80.0, 112.0])
+    """
+    _check(image_shape=image_shape[:2], feature_shape=feature_shape[:2], stride=(stride,), scale=(scale,))
+    _check(aspect_ratios=aspect_ratios, scales_per_octave=(scales_per_octave,))
+    image = np.asarray(image_shape[:2], float)
+    octave = 2.0 ** (np.arange(scales_per_octave) / scales_per_octave)
+    sizes = np.concatenate([_sizes(stride * scale * octave, ratio) for ratio in aspect_ratios])
+    offset = np.where(image % stride == 0, stride / 2, 0.0)
+    return _around_grid(feature_shape, offset / image, stride / image, sizes / image)
+
+
+def ssd_anchors(
+    image_shape: Sequence[int],
+    feature_shape: Sequence[int],
+    *,
+    level: int,
+    levels: int,
+    min_scale: float = 0.2,
+    max_scale: float = 0.95,
+    aspect_ratios: Sequence[float] = (1.0, 2.0, 0.5, 3.0, 1 / 3),
+    interpolated_scale_aspect_ratio: float = 1.0,
+    reduce_boxes_in_lowest_layer: bool = True,
+) -> NDArray[np.float32]:
+    """The anchors of one level of SSD, sized by shares of the image's shorter side.
+
+    The levels' scales go evenly from `min_scale` to `max_scale`. Each level has its scale at every aspect ratio, then
+    the geometric mean of its scale and the next level's (1 after the last). Positions are spread evenly.
+
+    Args:
+        image_shape: height and width in pixels; what follows is not looked at.
+        feature_shape: height and width of the level; what follows is not looked at.
+        level: its index, 0 is the finest.
+        levels: how many there are.
+        min_scale, max_scale: of the finest and of the coarsest level.
+        aspect_ratios: width / height of the anchors, at equal areas.
+        interpolated_scale_aspect_ratio: of the anchor between two scales; 0 leaves it out.
+        reduce_boxes_in_lowest_layer: level 0 has three anchors only: a square of scale 0.1, and its own scale at
+            the ratios 2 and 1/2.
+
+    Returns:
+        float32 [height, width, anchor, 4]: ymin, xmin, ymax, xmax as shares of the image's sides, with 3 anchors in the
+        finest level and 6 in the others by default; anchors at the border reach beyond 0 and 1.
+
+    Raises:
+        UsageError: a size, scale or ratio is not above 0, or the level is not one of the levels.
+
+    Source: Liu et al., SSD: Single Shot MultiBox Detector (arXiv 1512.02325), section 2.2; in the TensorFlow Object
+    Detection API it is the SSD anchor generator.
+
+    >>> [ssd_anchors((300, 300), (size, size), level=level, levels=2).shape for level, size in enumerate((19, 10))]
+    [(19, 19, 3, 4), (10, 10, 6, 4)]
+    """
+    if not 0 <= level < levels:
+        raise UsageError(f"level: expected 0 to {levels - 1} of {levels} levels, got {level}")
+    _check(image_shape=image_shape[:2], feature_shape=feature_shape[:2], aspect_ratios=aspect_ratios)
+    _check(min_scale=(min_scale,), max_scale=(max_scale,))
+    scales = [*np.linspace(min_scale, max_scale, levels), 1.0]
+    scale, next_scale = scales[level], scales[level + 1]
+    if level == 0 and reduce_boxes_in_lowest_layer:
+        shapes = [(LOWEST_LAYER_SCALE, 1.0), (scale, 2.0), (scale, 0.5)]
+    else:
+        shapes = [(scale, ratio) for ratio in aspect_ratios]
+        if interpolated_scale_aspect_ratio > 0:
+            shapes.append((float(np.sqrt(scale * next_scale)), interpolated_scale_aspect_ratio))
+    image = np.asarray(image_shape[:2], float)
+    sizes = np.concatenate([_sizes(np.array([size]), ratio) for size, ratio in shapes])
+    stride = 1 / np.asarray(feature_shape[:2], float)
+    return _around_grid(feature_shape, stride / 2, stride, sizes * (image.min() / image))
+
+
+def _sizes(scales: NDArray[np.float64], aspect_ratio: float) -> NDArray[np.float64]:
+    """Heights and widths [scale, 2] of the areas scales ** 2."""
+    root = np.sqrt(aspect_ratio)
+    return np.stack([scales / root, scales * root], -1)
+
+
+def _around_grid(
+    feature_shape: Sequence[int],
+    offset: NDArray[np.float64],
+    stride: NDArray[np.float64],
+    sizes: NDArray[np.float64],
+) -> NDArray[np.float32]:
+    """Boxes of sizes [anchor, 2] around the points offset + index * stride, all in shares of the sides."""
+    height, width = feature_shape[:2]
+    y, x = (
+        np.arange(count) * step + start
+        for count, step, start in zip((height, width), stride, offset, strict=True)
+    )
+    centers = np.stack(np.meshgrid(y, x, indexing="ij"), -1)[:, :, None, :]
+    return np.concatenate([centers - sizes / 2, centers + sizes / 2], -1).astype(np.float32)
+
+
+def _check(**positive: Sequence[float]) -> None:
+    for name, values in positive.items():
+        if not len(values) or not all(value > 0 for value in values):
+            raise UsageError(f"{name}: expected values above 0, got {list(values)}")

@@ -1,0 +1,61 @@
+"""How do several processes become one run, and how do they agree?"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from halofeed.schemas.errors import UsageError
+
+CONNECT_SECONDS = 300
+CPU_COLLECTIVES = "gloo"
+
+
+def start_processes(coordinator: str | None, process_count: int | None, process_id: int | None) -> None:
+    """Join this process to the others of a run; must come before JAX finds its devices. Without any, do nothing.
+
+    Args:
+        coordinator: host:port where process 0 listens; the same for all.
+        process_count: of the run.
+        process_id: of this one, from 0; each another.
+
+    Raises:
+        UsageError: some of the three without the others, or values that cannot be.
+        RuntimeError: the others did not come within five minutes (from JAX).
+    """
+    settings = {"coordinator": coordinator, "process count": process_count, "process id": process_id}
+    missing = [name for name, value in settings.items() if value is None]
+    given = [name for name in settings if name not in missing]
+    if len(missing) == len(settings):
+        return
+    if coordinator is None or process_count is None or process_id is None:
+        raise UsageError(
+            f"{', '.join(missing)}: expected together with {', '.join(given)}; "
+            "give every process the same coordinator (host:port) and process count, and its own process id"
+        )
+    host, colon, port = coordinator.rpartition(":")
+    if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
+        raise UsageError(f"coordinator: expected host:port, e.g. 10.0.0.1:8476, got {coordinator!r}")
+    if process_count < 1:
+        raise UsageError(f"process count: expected 1 or more, got {process_count}")
+    if not 0 <= process_id < process_count:
+        raise UsageError(f"process id: expected 0 to {process_count - 1}, got {process_id}")
+    # Without it, CPU devices of several processes cannot reduce over each other.
+    jax.config.update("jax_cpu_collectives_implementation", CPU_COLLECTIVES)  # type: ignore[no-untyped-call]
+    jax.distributed.initialize(coordinator, process_count, process_id, initialization_timeout=CONNECT_SECONDS)
+
+
+def is_chief() -> bool:
+    """Whether this process is the one that writes logs and reports."""
+    return jax.process_index() == 0
+
+
+def agree_any(flag: bool) -> bool:
+    """Whether any process of the run raised its flag; all must call it, and all get the same answer.
+
+    It waits for the slowest process, so ask every few steps. A single process is not delayed.
+    """
+    if jax.process_count() == 1:
+        return flag
+    return bool(np.any(multihost_utils.process_allgather(np.asarray(flag))))

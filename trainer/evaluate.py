@@ -1,0 +1,185 @@
+"""How good is a model on a split? Every record counts once."""
+
+from __future__ import annotations
+
+import heapq
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from halofeed.loader.mesh import join_id
+from halofeed.schemas.partition import Partition
+from halofeed.trainer.ahead import Ahead
+from halofeed.trainer.data import EvaluationSource
+from halofeed.trainer.problem import batch_partition
+from halofeed.trainer.run_folder import write_json
+from halofeed.trainer.step import Problem, Variables, compile_prediction, to_host
+from halofeed.trainer.tasks.contract import Host
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """One batch of predictions on the host.
+
+    Args:
+        step: which batch of the evaluation.
+        predictions: of `Task.predict`.
+        truth: the task's `truth` and `include` keys, `valid`, and `id` as int64 [batch].
+    """
+
+    step: int
+    predictions: Host
+    truth: Host
+
+
+class Predictor:
+    """A model that is compiled once for predictions, on one mesh.
+
+    Args:
+        problem: whose mesh the batches lie on.
+        partition: of the config.
+    """
+
+    def __init__(self, problem: Problem, partition: Partition) -> None:
+        self.problem = problem
+        self._partition = batch_partition(partition, problem.task)
+        self._predict = compile_prediction(problem)
+
+    def batches(
+        self, parameters: Variables, statistics: Variables, source: EvaluationSource
+    ) -> Iterator[Predicted]:
+        """The predictions of every batch of a split, in order."""
+        assert self.problem.mesh is not None
+        with Ahead(iter(source.on_mesh(self.problem.mesh, self._partition))) as batches:
+            for step, batch in enumerate(batches):
+                predictions, truth = map(to_host, self._predict(parameters, statistics, batch))
+                if "id" in truth:
+                    truth["id"] = join_id(truth["id"])
+                yield Predicted(step=step, predictions=predictions, truth=truth)
+
+    def evaluate(
+        self,
+        parameters: Variables,
+        statistics: Variables,
+        source: EvaluationSource,
+        examples: Examples | None = None,
+    ) -> dict[str, Any]:
+        """The task's metrics over a split; `examples` collects some of its rows."""
+        metrics = self.problem.task.metrics()
+        for batch in self.batches(parameters, statistics, source):
+            scores = metrics.update(batch.predictions, batch.truth)
+            if examples is not None:
+                examples.offer(batch, scores)
+        return metrics.result()
+
+
+@dataclass(order=True)
+class _Row:
+    order: tuple[float, int]
+    step: int = field(compare=False)
+    row: int = field(compare=False)
+    score: float = field(compare=False)
+    arrays: dict[str, Any] = field(compare=False, repr=False)
+
+
+class Examples:
+    """The worst rows of an evaluation, and some spread over the split, with predictions and truth.
+
+    Memory: `worst + typical` rows of predictions and truth.
+
+    Args:
+        records: how many rows the evaluation has.
+        worst, typical: how many of each to keep.
+    """
+
+    def __init__(self, records: int, *, worst: int = 6, typical: int = 6) -> None:
+        self._worst_count = worst
+        self._spread = {number * records // max(1, typical) for number in range(typical)}
+        self._worst: list[_Row] = []
+        self._typical: list[_Row] = []
+        self._seen = 0
+
+    def offer(self, batch: Predicted, scores: np.ndarray[Any, Any]) -> None:
+        """Look at one batch's rows, whose `scores` say how good they are."""
+        valid = batch.truth.get("valid", np.ones(len(scores), bool))
+        for row in np.flatnonzero(valid).tolist():
+            place, score = self._seen, float(scores[row])
+            self._seen += 1
+            entry = _Row(order=(-score, -place), step=batch.step, row=row, score=score, arrays={})
+            is_typical = place in self._spread
+            is_bad = not np.isnan(score) and (
+                len(self._worst) < self._worst_count or (self._worst and entry > self._worst[0])
+            )
+            if not (is_typical or is_bad):
+                continue
+            entry.arrays = _row_arrays(batch, row)
+            if is_typical:
+                self._typical.append(entry)
+            if is_bad:
+                heapq.heappush(self._worst, entry)
+                if len(self._worst) > self._worst_count:
+                    heapq.heappop(self._worst)
+
+    def write(self, folder: Path, source: EvaluationSource, step: int, split: str) -> None:
+        """Write them below `folder`, worst first, in place of what is there; images are read from the source again."""
+        worst = sorted(self._worst, reverse=True)
+        taken = {(entry.step, entry.row) for entry in worst}
+        typical = [entry for entry in self._typical if (entry.step, entry.row) not in taken]
+        made = folder.with_name(f".{folder.name}.new")
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(parents=True)
+        listed = []
+        for number, (entry, reason) in enumerate(
+            [*((entry, "worst") for entry in worst), *((entry, "typical") for entry in typical)]
+        ):
+            name = f"{number:02d}.npz"
+            image = source.batch(entry.step)["image"][entry.row]
+            image = image.astype(np.float32) if image.dtype.kind not in "uif" else image
+            np.savez_compressed(made / name, image=image, **entry.arrays)
+            listed.append(
+                {
+                    "file": name,
+                    "id": int(entry.arrays.get("truth_id", -1)),
+                    "score": None if np.isnan(entry.score) else round(entry.score, 6),
+                    "reason": reason,
+                }
+            )
+        write_json(made / "examples.json", {"step": step, "split": split, "examples": listed})
+        shutil.rmtree(folder, ignore_errors=True)
+        made.rename(folder)
+
+
+def _row_arrays(batch: Predicted, row: int) -> dict[str, Any]:
+    predicted = {f"predicted_{key}": np.array(value[row]) for key, value in batch.predictions.items()}
+    truth = {f"truth_{key}": np.array(value[row]) for key, value in batch.truth.items() if key != "valid"}
+    spacing = truth.pop("truth_spacing_mm", None)
+    return predicted | truth | ({} if spacing is None else {"spacing_mm": spacing})
+
+
+def summary_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """Metrics as lines for people, those per class after the others.
+
+    >>> summary_lines({"dice": 0.91234, "dice_per_class": {"liver": 0.95, "spleen": None}})
+    ['dice 0.9123', 'dice_per_class: liver 0.9500, spleen –']
+    """
+    lines = [
+        f"{name} {_number(value)}" for name, value in metrics.items() if not isinstance(value, Mapping | list)
+    ]
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            entries = ", ".join(
+                f"{key} {'/'.join(map(_number, entry.values())) if isinstance(entry, Mapping) else _number(entry)}"
+                for key, entry in value.items()
+            )
+            lines.append(f"{name}: {entries}")
+    return lines
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,217 @@
+"""How does a trained model leave for a program without halofeed? As StableHLO, and as a TensorFlow SavedModel.
+
+    OUT/model.stablehlo     jax.export.deserialize(bytes).call(image)
+    OUT/saved_model/        tf.saved_model.load(folder).signatures["serving_default"](image=...)
+    OUT/signature.json      shapes, dtypes, labels, platforms
+    OUT/README.md           how to call either
+
+Both hold the parameters, and take images as a data set stores them: normalization is part of the graph.
+
+What does not work: a model whose outputs depend on a number of rows that is not known is exported for one row, which
+signature.json says. The SavedModel holds XLA programs, so that TensorFlow runs it on the platforms that it was exported
+for, and neither TensorFlow Lite nor TensorFlow.js converts it; its gradients are left out. A model that was trained
+partitioned is exported whole, for one device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import export
+
+from halofeed.schemas.errors import UsageError
+from halofeed.trainer.step import Problem, Variables
+
+PLATFORMS = ("cpu", "cuda", "tpu")
+STABLEHLO, SAVED_MODEL, SIGNATURE, README = "model.stablehlo", "saved_model", "signature.json", "README.md"
+FORMAT = 1
+Predict = Callable[[jax.Array], dict[str, jax.Array]]
+
+
+def prediction_function(problem: Problem, parameters: Variables, statistics: Variables) -> Predict:
+    """Stored images [batch, ..., channel] to predictions, on one device, the parameters held as constants.
+
+    Args:
+        problem: any mesh; it is left.
+        parameters, statistics: as a checkpoint gives them.
+    """
+    alone = dataclasses.replace(problem, mesh=None, dims=None)
+    # From the host, so that no sharding of theirs gets into the program.
+    held_parameters, held_statistics = jax.device_get((parameters, statistics))
+
+    def predict(image: jax.Array) -> dict[str, jax.Array]:
+        batch = {"image": image}
+        outputs, _ = alone.apply(held_parameters, held_statistics, batch, training=False)
+        return alone.task.predict(outputs, batch)
+
+    return predict
+
+
+def export_stablehlo(
+    predict: Predict,
+    image_shape: Sequence[int],
+    dtype: str,
+    folder: str | Path,
+    *,
+    platforms: Sequence[str] = PLATFORMS,
+    labels: Mapping[int, str] | None = None,
+    task: str = "",
+) -> dict[str, Any]:
+    """Write model.stablehlo, signature.json and README.md.
+
+    Args:
+        predict: of `prediction_function`.
+        image_shape: of one image, channels last.
+        dtype: as images are stored.
+        folder: where to; made if it is not there. Each file is written whole or not at all.
+        platforms: that the program is lowered for, some of cpu, cuda, rocm and tpu.
+        labels: names by id.
+        task: the data set's.
+
+    Returns:
+        what signature.json holds.
+
+    Raises:
+        UsageError: an unknown platform.
+    """
+    if unknown := [name for name in platforms if name not in (*PLATFORMS, "rocm")]:
+        raise UsageError(f"platform {unknown[0]!r}: expected some of {', '.join(PLATFORMS)}, rocm")
+    exported, fixed_because = _exported(predict, tuple(image_shape), dtype, platforms)
+    names = jax.tree.unflatten(exported.out_tree, range(len(exported.out_avals)))
+    signature = {
+        "format": FORMAT,
+        "task": task,
+        "labels": [{"id": label, "name": name} for label, name in sorted((labels or {}).items())],
+        "inputs": {"image": _described(exported.in_avals[0])},
+        "outputs": {name: _described(exported.out_avals[place]) for name, place in sorted(names.items())},
+        "normalization": "part of the graph; give pixels or voxels as the data set stores them",
+        "platforms": list(exported.platforms),
+        "calling_convention_version": exported.calling_convention_version,
+        "batch": "any" if fixed_because is None else f"1, for want of a symbolic size: {fixed_because}",
+        "jax": jax.__version__,
+    }
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / STABLEHLO, bytes(exported.serialize()))
+    _write(folder / SIGNATURE, (json.dumps(signature, indent=1) + "\n").encode())
+    _write(folder / README, _readme(signature).encode())
+    return signature
+
+
+def export_saved_model(
+    predict: Predict, image_shape: Sequence[int], dtype: str, folder: str | Path, *, any_batch: bool = True
+) -> Path:
+    """Write saved_model/ by jax2tf; its signature serving_default takes `image` and gives the predictions by name.
+
+    It is called on the platform it is exported on: a SavedModel made on a CPU runs on CPUs.
+
+    Args:
+        predict: of `prediction_function`.
+        image_shape, dtype: of one image, as stored.
+        folder: in which saved_model/ is made; an old one is replaced.
+        any_batch: False for one row, where `export_stablehlo` says that it must be.
+
+    Raises:
+        UsageError: TensorFlow is not installed.
+    """
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise UsageError("a SavedModel needs TensorFlow: pip install 'halofeed[tf]'") from error
+    from jax.experimental import jax2tf
+
+    rows = "batch" if any_batch else "1"
+    shape = ", ".join([rows, *map(str, image_shape)])
+    converted = jax2tf.convert(predict, polymorphic_shapes=[f"({shape})"], with_gradient=False)
+    spec = tf.TensorSpec((None if any_batch else 1, *image_shape), tf.as_dtype(dtype), name="image")
+    module = tf.Module()
+    module.predict = tf.function(lambda image: converted(image), autograph=False, input_signature=[spec])
+    folder = Path(folder)
+    made, final = folder / f".{SAVED_MODEL}.{os.getpid()}.new", folder / SAVED_MODEL
+    shutil.rmtree(made, ignore_errors=True)
+    tf.saved_model.save(module, str(made), signatures={"serving_default": module.predict})
+    shutil.rmtree(final, ignore_errors=True)
+    made.rename(final)
+    return final
+
+
+def load_stablehlo(folder: str | Path) -> Callable[[Any], dict[str, jax.Array]]:
+    """The exported function: stored images [batch, ..., channel] to predictions. Needs JAX alone."""
+    exported = export.deserialize(bytearray((Path(folder) / STABLEHLO).read_bytes()))
+    call: Callable[[Any], dict[str, jax.Array]] = exported.call
+    return call
+
+
+def _exported(
+    predict: Predict, image_shape: tuple[int, ...], dtype: str, platforms: Sequence[str]
+) -> tuple[export.Exported, str | None]:
+    """The exported function for any number of rows; where that cannot be, for one, and why."""
+    make = export.export(jax.jit(predict), platforms=tuple(platforms))
+    (rows,) = export.symbolic_shape("batch")
+    try:
+        return make(_image(rows, image_shape, dtype)), None
+    except (
+        Exception
+    ) as error:  # JAX raises several kinds where a shape or a rule depends on the number of rows
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+    return make(_image(1, image_shape, dtype)), reason
+
+
+def _image(rows: Any, image_shape: tuple[int, ...], dtype: str) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((rows, *image_shape), jnp.dtype(dtype))  # type: ignore[no-untyped-call]
+
+
+def _described(value: Any) -> dict[str, Any]:
+    shape = [int(side) if isinstance(side, int | np.integer) else str(side) for side in value.shape]
+    return {"shape": shape, "dtype": str(value.dtype)}
+
+
+def _write(file: Path, data: bytes) -> None:
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary.write_bytes(data)
+    temporary.replace(file)
+
+
+def _readme(signature: Mapping[str, Any]) -> str:
+    image = signature["inputs"]["image"]
+    outputs = "\n".join(
+        f"- `{name}`: {entry['dtype']} [{', '.join(map(str, entry['shape']))}]"
+        for name, entry in signature["outputs"].items()
+    )
+    return f"""# A model exported by halofeed
+
+Input `image`: {image["dtype"]} [{", ".join(map(str, image["shape"]))}], as the data set stores images; normalization is
+part of the graph. Outputs:
+
+{outputs}
+
+Platforms: {", ".join(signature["platforms"])}. Names of classes by id: `{SIGNATURE}`.
+
+With JAX, and nothing of halofeed:
+
+```python
+from pathlib import Path
+from jax import export
+
+predict = export.deserialize(bytearray(Path("{STABLEHLO}").read_bytes())).call
+predictions = predict(image)
+```
+
+With TensorFlow, if `{SAVED_MODEL}/` is here:
+
+```python
+import tensorflow as tf
+
+predict = tf.saved_model.load("{SAVED_MODEL}").signatures["serving_default"]
+predictions = predict(image=tf.constant(image))
+```
+"""

@@ -1,0 +1,90 @@
+"""What does training need to know of a data set beside its batches?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from halofeed.prep.statistics import mean_and_deviation
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.tasks import task_named
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFacts:
+    """A data set as the trainer sees it.
+
+    Args:
+        task: a key of `halofeed.schemas.tasks.TASKS`.
+        labels: class names by id. Detection's begin at 1; segmentation's hold the background, 0.
+        image_shape: of one image of a training batch, [height, width, channel] or [depth, height, width, channel].
+        mean, std: per channel, in the stored image's units.
+    """
+
+    task: str
+    labels: Mapping[int, str]
+    image_shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def classes(self) -> int:
+        """How many classes a model tells apart; a detection set's without the background.
+
+        >>> DataFacts(task="detection", labels={1: "a", 3: "c"}, image_shape=(8, 8, 1), mean=(0,), std=(1,)).classes
+        3
+        """
+        return len(self.names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of every class in order, `class 2` where an id has none."""
+        first = task_named(self.task).first_label_id
+        return tuple(self.labels.get(label, f"class {label}") for label in range(first, max(self.labels) + 1))
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            "task": self.task,
+            "labels": {str(label): name for label, name in self.labels.items()},
+            "image_shape": list(self.image_shape),
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> DataFacts:
+        """What `to_json` gave."""
+        return cls(
+            task=document["task"],
+            labels={int(label): name for label, name in document["labels"].items()},
+            image_shape=tuple(document["image_shape"]),
+            mean=tuple(document["mean"]),
+            std=tuple(document["std"]),
+        )
+
+
+def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | None = None) -> DataFacts:
+    """The facts that a manifest holds; mean and deviation are those of `split`.
+
+    Args:
+        image_shape: of what the loader gives, where augmentation changes it.
+
+    Raises:
+        UsageError: an unknown split, no labels, or a split without records or pixels.
+    """
+    if not manifest.labels:
+        raise UsageError(f"{manifest.name}: no labels to learn; convert it with annotations")
+    if not manifest.split(split).records:
+        raise UsageError(f"{manifest.name}: split {split!r} holds no records; train on another")
+    mean, std = mean_and_deviation(manifest.split(split).statistics)
+    shape = image_shape or next(field.shape for field in manifest.fields if field.name == "image")
+    return DataFacts(
+        task=manifest.task,
+        labels=dict(sorted(manifest.labels.items())),
+        image_shape=tuple(shape),
+        mean=tuple(mean),
+        std=tuple(value if value > 0 else 1.0 for value in std),
+    )

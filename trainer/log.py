@@ -1,0 +1,202 @@
+"""What does a run write down, and how is it read again?
+
+    folder/log.jsonl            {"step": 10, "loss": 0.5, ...}                              a line per logged step
+    folder/evaluations.jsonl    {"step": 100, "split": "val", "metrics": {"mAP": 0.4, ...}}  a line per evaluation
+    folder/tensorboard/         the same numbers for TensorBoard
+
+JSON has no numbers that are not finite: they are the strings "NaN", "Infinity" and "-Infinity", which the readers
+turn back into numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+import numpy as np
+from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
+
+from halofeed.schemas.errors import CorruptFileError, UsageError
+
+STEPS, EVALUATIONS, TENSORBOARD = "log.jsonl", "evaluations.jsonl", "tensorboard"
+FLUSH_SECONDS = 10
+NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class RunLog:
+    """The log of a run; every line is in the file when its call returns.
+
+    Args:
+        folder: of the run; made where there is none.
+        resume_step: the run goes on after so many steps: later lines, and a torn last one, are cut off, and
+            TensorBoard hides what it has of later steps. None begins anew.
+        writes: whether this process writes; in a run of several, only the first does.
+
+    Raises:
+        CorruptFileError: an earlier log has a line that is none of ours.
+    """
+
+    def __init__(self, folder: Path, *, resume_step: int | None, writes: bool = True) -> None:
+        self._files: dict[str, TextIO] = {}
+        self._board: SummaryWriter | None = None
+        if not writes:
+            return
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = -1 if resume_step is None else resume_step
+        for name in (STEPS, EVALUATIONS):
+            _cut(folder / name, kept)
+            self._files[name] = (folder / name).open("a", encoding="utf-8")
+        # The writer names its file by the second alone: a run resumed within it would overwrite the earlier one's.
+        self._board = SummaryWriter(
+            str(folder / TENSORBOARD),
+            purge_step=kept + 1,
+            flush_secs=FLUSH_SECONDS,
+            filename_suffix=f".{time.time_ns():020d}",
+        )
+
+    def step(self, step: int, values: Mapping[str, float]) -> None:
+        """Log a training step.
+
+        Args:
+            step: how many were taken.
+            values: numbers by name, e.g. loss, rate; NumPy's and JAX's scalars too.
+        """
+        self._write(STEPS, {"step": step, **_plain(values)})
+        self._scalars(values, step)
+
+    def evaluation(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        """Log an evaluation.
+
+        Args:
+            step: how many were taken.
+            split: of the data set.
+            metrics: nested tables of numbers, text, None, lists and arrays. TensorBoard gets the numbers alone, as
+                split/outer/inner.
+        """
+        self._write(EVALUATIONS, {"step": step, "split": split, "metrics": _plain(metrics)})
+        self._scalars({split: metrics}, step)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+        self._files = {}
+        if self._board is not None:
+            self._board.close()
+            self._board = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, name: str, document: Mapping[str, Any]) -> None:
+        if name in self._files:
+            self._files[name].write(_line(document))
+            self._files[name].flush()
+
+    def _scalars(self, values: Mapping[str, Any], step: int) -> None:
+        if self._board is not None:
+            for name, value in flat_numbers(values):
+                self._board.add_scalar(name, value, step)
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The logged steps in order, without a torn last line; none where there is no log.
+
+    Raises:
+        CorruptFileError: another line is not one of ours.
+    """
+    return [_restored(line) for line in _lines(Path(folder) / STEPS)]
+
+
+def read_evaluations(folder: Path) -> list[dict[str, Any]]:
+    """The logged evaluations in order, {"step", "split", "metrics"}; as `read_log` reads."""
+    return [_restored(line) for line in _lines(Path(folder) / EVALUATIONS)]
+
+
+def flat_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The finite numbers of nested tables, by names joined with /.
+
+    >>> list(flat_numbers({"AP": 0.5, "per class": {"cat": 1, "dog": None}, "matrix": [[1]]}))
+    [('AP', 0.5), ('per class/cat', 1.0)]
+    """
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}/{inner}", number) for inner, number in flat_numbers(value))
+            continue
+        plain = _plain(value)
+        if isinstance(plain, int | float) and not isinstance(plain, bool):
+            yield name, float(plain)
+
+
+def _plain(value: Any) -> Any:
+    """A value of JSON; arrays as lists."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if hasattr(value, "__array__"):
+        array = np.asarray(value)
+        # Types that JSON's numbers do not know, bfloat16 among them, go by way of float64.
+        known = array if array.dtype.kind in "biufOU" else array.astype(np.float64)
+        return _plain(known.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return next(name for name, number in NOT_FINITE.items() if repr(number) == repr(value))
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise UsageError(f"log: expected numbers, text, tables, lists or arrays, got {value!r}")
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _restored(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_restored(entry) for entry in value]
+    return NOT_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def _line(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The documents of a file of lines, without a last one that has no end."""
+    if not path.exists():
+        return
+    lines = path.read_bytes().split(b"\n")[:-1]
+    for number, line in enumerate(lines, start=1):
+        try:
+            document = json.loads(line)
+        except ValueError as error:
+            raise CorruptFileError(
+                f"{path}, line {number}: expected JSON, got {line[:80]!r}; remove this line"
+            ) from error
+        if not isinstance(document, dict) or not isinstance(document.get("step"), int):
+            raise CorruptFileError(
+                f'{path}, line {number}: expected {{"step": ...}}, got {line[:80]!r}; remove this line'
+            )
+        yield document
+
+
+def _cut(path: Path, last_step: int) -> None:
+    """Keep the lines up to a step: a new file takes the old one's place, whole."""
+    if not path.exists():
+        return
+    kept = [_line(document) for document in _lines(path) if document["step"] <= last_step]
+    new = path.with_name(path.name + ".new")
+    with new.open("w", encoding="utf-8") as file:
+        file.writelines(kept)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)

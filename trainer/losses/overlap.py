@@ -1,0 +1,120 @@
+"""How far are class probabilities from a label at every voxel? Cross entropy, and the losses of overlap.
+
+Each function gives one number per example, [batch], so that rows that do not count can be left out. All are sums over
+space, which XLA takes on every core's part before it adds the parts up. `label` becomes one-hot by comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+SMOOTHING = 1e-5
+"""Voxels added to numerator and denominator, so that a class that is neither there nor predicted loses nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """How much of each class was predicted, was there, and both; in voxels, soft, [batch, class] each.
+
+    Args:
+        both: the sum of probabilities where the class is.
+        predicted: the sum of its probabilities.
+        true: how many voxels the class has.
+    """
+
+    both: jax.Array
+    predicted: jax.Array
+    true: jax.Array
+
+    @property
+    def dice(self) -> jax.Array:
+        """Twice the overlap over the sum of the sizes, [batch, class]."""
+        return (2 * self.both + SMOOTHING) / (self.predicted + self.true + SMOOTHING)
+
+
+def one_hot(label: jax.Array, classes: int, dtype: jnp.dtype) -> jax.Array:
+    """Class indices [...] as [..., classes] of 0 and 1."""
+    return (label[..., None] == jnp.arange(classes, dtype=label.dtype)).astype(dtype)
+
+
+def overlap(logits: jax.Array, label: jax.Array, *, background: bool = False) -> Overlap:
+    """The soft overlap of each example.
+
+    Args:
+        logits: [batch, ..., class], the background's first.
+        label: class indices [batch, ...].
+        background: count it as a class.
+    """
+    probabilities = jax.nn.softmax(logits)
+    target = one_hot(label, logits.shape[-1], logits.dtype)
+    if not background:
+        probabilities, target = probabilities[..., 1:], target[..., 1:]
+    space = tuple(range(1, label.ndim))
+    return Overlap(
+        both=jnp.sum(probabilities * target, space),
+        predicted=jnp.sum(probabilities, space),
+        true=jnp.sum(target, space),
+    )
+
+
+def cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
+    """Soft-max cross entropy, averaged over the space of each example: [batch, ..., class], [batch, ...] to [batch]."""
+    target = one_hot(label, logits.shape[-1], logits.dtype)
+    losses = jax.nn.logsumexp(logits, -1) - jnp.sum(logits * target, -1)
+    return jnp.mean(losses, tuple(range(1, losses.ndim)))
+
+
+def dice(overlap: Overlap) -> jax.Array:
+    """1 - the mean Dice of the classes. Source: Milletari et al., "V-Net", 2016, with plain instead of squared sums."""
+    return 1 - jnp.mean(overlap.dice, -1)
+
+
+def generalized_dice(overlap: Overlap) -> jax.Array:
+    """1 - one Dice over all classes, each weighted by 1 / (its size squared).
+
+    A class that an example does not have gets the greatest weight of those that it has. Source: Sudre et al.,
+    "Generalised Dice overlap as a deep learning loss function", 2017 (arXiv 1707.03237).
+    """
+    present = overlap.true > 0
+    smallest = jnp.min(jnp.where(present, overlap.true, jnp.inf), -1, keepdims=True)
+    # The weights are relative to the smallest class's, so that the smoothing stays a share of a voxel of it.
+    weights = jnp.where(present, jnp.square(smallest / jnp.where(present, overlap.true, 1)), 1)
+    both = jnp.sum(weights * overlap.both, -1)
+    sizes = jnp.sum(weights * (overlap.predicted + overlap.true), -1)
+    return 1 - (2 * both + SMOOTHING) / (sizes + SMOOTHING)
+
+
+def adaptive_dice(overlap: Overlap) -> jax.Array:
+    """1 - the mean of Dice * exp(-Dice) / exp(-1): classes that overlap least change it most.
+
+    Source: the adaptive loss of TensorFlow Model Garden's volumetric models, taken per example.
+    """
+    scores = overlap.dice
+    return 1 - jnp.mean(scores * jnp.exp(1 - scores), -1)
+
+
+def tversky(overlap: Overlap, *, false_positives: float = 0.3, false_negatives: float = 0.7) -> jax.Array:
+    """1 - the mean over classes of overlap / (overlap + weighted false positives + weighted false negatives).
+
+    With 0.5 and 0.5 it is `dice`. Source: Salehi et al., "Tversky loss function for image segmentation", 2017
+    (arXiv 1706.05721).
+    """
+    wrong = false_positives * (overlap.predicted - overlap.both) + false_negatives * (
+        overlap.true - overlap.both
+    )
+    # Half the smoothing, for these are halves of Dice's numerator and denominator.
+    return 1 - jnp.mean((overlap.both + SMOOTHING / 2) / (overlap.both + wrong + SMOOTHING / 2), -1)
+
+
+OverlapLoss = Callable[[Overlap], jax.Array]
+OVERLAP_LOSSES: dict[str, OverlapLoss] = {
+    "dice": dice,
+    "generalized_dice": generalized_dice,
+    "adaptive_dice": adaptive_dice,
+    "tversky": tversky,
+}
+"""By the names that the segmentation task's `losses` take, beside "cross_entropy"."""

@@ -1,0 +1,1 @@
+"""How good are predictions? Counted on the host, over a whole evaluation."""

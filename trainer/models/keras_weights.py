@@ -1,0 +1,268 @@
+"""How do weights of keras.applications get into a backbone, without Keras?
+
+Files that Keras writes: .h5 (weights or a whole model, Keras 2 and 3), .weights.h5 and .keras (Keras 3). Their
+convolutions of ResNet have biases. A norm follows each, so that its running mean less the bias gives the same outputs.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from halofeed.schemas.errors import UsageError
+from halofeed.trainer.models import mobilenet, resnet
+from halofeed.trainer.models.layers import ConvolutionNorm
+from halofeed.trainer.models.mobilenet import MobileNet
+from halofeed.trainer.models.norm import BatchNorm
+from halofeed.trainer.models.resnet import ResNet
+
+KERAS_CACHE = "keras"
+"""In place of a path: the file that Keras has downloaded."""
+
+Weights = Mapping[str, list[NDArray[Any]]]
+Assignment = tuple[nnx.Variable[Any], NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """What keras.applications calls a backbone's parts.
+
+    Args:
+        layers: gives the names of a convolution and its norm, and ours.
+        files: names in Keras' cache that fit, the best first; none where no such weights are published.
+        top: the name of the layer that gives the logits.
+        normalization: of the images that the weights were trained on: "caffe" has BGR less ImageNet's mean, "tf" has
+            -1 to 1.
+        function: of keras.applications, which downloads the weights.
+    """
+
+    layers: Callable[[Any], Iterator[tuple[str, str, ConvolutionNorm]]]
+    files: Callable[[Any], list[str]]
+    top: str
+    normalization: str
+    function: str
+
+
+def load_backbone(model: nnx.Module, path: str | Path = KERAS_CACHE, *, top: bool = False) -> Path:
+    """Put weights of keras.applications into a model's backbone, in place: parameters and norms' statistics.
+
+    Each array keeps the dtype and the devices of the one that it replaces; nothing is changed if anything does not fit.
+
+    Args:
+        model: has a `backbone`, a `ResNet` or a `MobileNet`, as classifiers and detectors do; or is one.
+        path: of a .h5, .weights.h5 or .keras file; "keras" looks into Keras' cache, ~/.keras/models (or below
+            $KERAS_HOME).
+        top: the classifier's head too; its classes must be those of the file.
+
+    Returns:
+        The file that was read.
+
+    Raises:
+        UsageError: no such file, a file that Keras has not written, or a layer that is missing or of another shape.
+    """
+    backbone = getattr(model, "backbone", model)
+    published = _published(backbone)
+    file = _cached(backbone, published) if str(path) == KERAS_CACHE else Path(path).expanduser()
+    weights = _read(file)
+    assignments: list[Assignment] = []
+    for convolution, norm, unit in published.layers(backbone):
+        assignments += _unit(file, weights, convolution, norm, unit)
+    if top:
+        head = getattr(model, "head", None)
+        if not isinstance(head, nnx.Linear):
+            raise UsageError(f"{type(model).__name__}: has no head for the top layer; pass top=False")
+        kernel, bias = _layer(file, weights, published.top, 2)
+        assignments += [
+            _fitted(file, f"{published.top}, kernel", head.kernel, kernel.reshape(kernel.shape[-2:])),
+            _fitted(file, f"{published.top}, bias", head.bias, bias),
+        ]
+    for variable, array in assignments:
+        old = variable[...]
+        variable[...] = jax.device_put(array.astype(old.dtype), old.sharding)
+    return file
+
+
+def keras_normalization(model: nnx.Module) -> str:
+    """How the images of a model's pretrained backbone must be normalized: "caffe" or "tf".
+
+    >>> from halofeed.trainer.models.layers import Layers
+    >>> keras_normalization(nnx.eval_shape(lambda: MobileNet(Layers(rngs=nnx.Rngs(0)), width=8, blocks=5)))
+    'tf'
+    """
+    return _published(getattr(model, "backbone", model)).normalization
+
+
+def _published(backbone: Any) -> Published:
+    for kind, published in PUBLISHED.items():
+        if isinstance(backbone, kind):
+            return published
+    known = ", ".join(kind.__name__ for kind in PUBLISHED)
+    raise UsageError(
+        f"backbone {type(backbone).__name__}: keras.applications' weights are loaded into {known}"
+    )
+
+
+def _resnet_layers(backbone: ResNet) -> Iterator[tuple[str, str, ConvolutionNorm]]:
+    yield "conv1_conv", "conv1_bn", backbone.stem
+    for stage, blocks in enumerate(backbone.stages, 2):
+        for index, block in enumerate(blocks, 1):
+            units = (block.shortcut, block.reduce, block.middle, block.expand)
+            for number, unit in enumerate(units):
+                name = f"conv{stage}_block{index}_{number}"
+                if unit is not None:
+                    yield f"{name}_conv", f"{name}_bn", unit
+
+
+def _mobilenet_layers(backbone: MobileNet) -> Iterator[tuple[str, str, ConvolutionNorm]]:
+    yield "conv1", "conv1_bn", backbone.stem
+    for index, block in enumerate(backbone.blocks, 1):
+        for name, unit in ((f"conv_dw_{index}", block.depthwise), (f"conv_pw_{index}", block.pointwise)):
+            yield name, f"{name}_bn", unit
+
+
+def _resnet_files(backbone: ResNet) -> list[str]:
+    blocks = tuple(len(stage) for stage in backbone.stages)
+    if (backbone.channels[0], blocks) != (resnet.EXPANSION * resnet.WIDTH, resnet.BLOCKS):
+        return []
+    return [f"resnet50_weights_tf_dim_ordering_tf_kernels{top}.h5" for top in ("", "_notop")]
+
+
+def _mobilenet_files(backbone: MobileNet) -> list[str]:
+    width = backbone.stem.convolution.out_features
+    alpha = {mobilenet.WIDTH * quarters // 4: text for quarters, text in _ALPHAS.items()}.get(width)
+    sizes = (224, 192, 160, 128) if alpha else ()
+    return [f"mobilenet_{alpha}_{size}_tf{top}.h5" for size in sizes for top in ("", "_no_top")]
+
+
+_ALPHAS = {4: "1_0", 3: "7_5", 2: "5_0", 1: "2_5"}
+
+PUBLISHED: dict[type[nnx.Module], Published] = {
+    ResNet: Published(
+        layers=_resnet_layers,
+        files=_resnet_files,
+        top="predictions",
+        normalization="caffe",
+        function="ResNet50",
+    ),
+    MobileNet: Published(
+        layers=_mobilenet_layers,
+        files=_mobilenet_files,
+        top="conv_preds",
+        normalization="tf",
+        function="MobileNet",
+    ),
+}
+
+
+def _cached(backbone: Any, published: Published) -> Path:
+    folder = Path(os.environ.get("KERAS_HOME") or Path.home() / ".keras") / "models"
+    names = published.files(backbone)
+    if not names:
+        raise UsageError(
+            f"{type(backbone).__name__}: keras.applications has no weights of this width and depth; name a file"
+        )
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise UsageError(
+        f"{folder}: expected {' or '.join(names[:2])}, found neither; where Keras is installed, "
+        f"python -c \"import keras; keras.applications.{published.function}(weights='imagenet')\" downloads it; "
+        "or name another file"
+    )
+
+
+def _read(file: Path) -> Weights:
+    """The arrays of every layer that has some, by the layer's name, in Keras' order."""
+    import h5py
+
+    if not file.is_file():
+        raise UsageError(
+            f"{file}: no such file; expected weights of keras.applications (.h5, .weights.h5, .keras)"
+        )
+    try:
+        if file.suffix == ".keras":
+            with zipfile.ZipFile(file) as archive:
+                source: Any = io.BytesIO(archive.read("model.weights.h5"))
+        else:
+            source = file
+        with h5py.File(source) as root:
+            return _modern(root["layers"]) if "layers" in root else _legacy(root.get("model_weights", root))
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise UsageError(f"{file}: cannot be read as weights that Keras saved: {error}") from error
+
+
+def _modern(layers: Any) -> Weights:
+    """Keras 3 names the groups by kind and number, and says the layer's own name in an attribute."""
+    found: dict[str, list[NDArray[Any]]] = {}
+    for name, layer in layers.items():
+        arrays: Any = layer.get("vars", {})
+        if len(arrays):
+            given = arrays.attrs.get("name", name)
+            found[str(given)] = [arrays[str(index)][()] for index in range(len(arrays))]
+    return found
+
+
+def _legacy(layers: Any) -> Weights:
+    found: dict[str, list[NDArray[Any]]] = {}
+    for name, layer in layers.items():
+        names = [
+            as_bytes.decode() if isinstance(as_bytes, bytes) else str(as_bytes)
+            for as_bytes in layer.attrs.get("weight_names", ())
+        ]
+        if names:
+            found[name] = [layer[weight][()] for weight in names]
+    return found
+
+
+def _unit(
+    file: Path, weights: Weights, convolution: str, norm: str, unit: ConvolutionNorm
+) -> list[Assignment]:
+    if not isinstance(unit.norm, BatchNorm):
+        raise UsageError(
+            f"{file}: {norm} is a batch norm, the model has {type(unit.norm).__name__}; build it with batch norm"
+        )
+    kernel, *bias = _layer(file, weights, convolution, 1)
+    if unit.convolution.feature_group_count > 1:
+        kernel = np.swapaxes(kernel, 2, 3)
+    scale, offset, mean, variance = _layer(file, weights, norm, 4)
+    return [
+        _fitted(file, f"{convolution}, kernel", unit.convolution.kernel, kernel),
+        _fitted(file, f"{norm}, gamma", unit.norm.scale, scale),
+        _fitted(file, f"{norm}, beta", unit.norm.bias, offset),
+        _fitted(file, f"{norm}, moving mean", unit.norm.mean, mean - bias[0] if bias else mean),
+        _fitted(file, f"{norm}, moving variance", unit.norm.variance, variance),
+    ]
+
+
+def _layer(file: Path, weights: Weights, name: str, least: int) -> list[NDArray[Any]]:
+    if name not in weights:
+        listed = ", ".join(sorted(weights)[:4]) or "none"
+        raise UsageError(
+            f"{file}: no layer {name}; it has {len(weights)} layers with weights: {listed} ...; expected those of "
+            "keras.applications"
+        )
+    arrays = weights[name]
+    if len(arrays) < least or not all(np.issubdtype(array.dtype, np.floating) for array in arrays):
+        kinds = [f"{array.dtype}{list(array.shape)}" for array in arrays]
+        raise UsageError(f"{file}: layer {name}: expected {least} or more arrays of floats, found {kinds}")
+    return arrays
+
+
+def _fitted(file: Path, name: str, variable: Any, array: NDArray[Any]) -> Assignment:
+    expected = tuple(variable[...].shape)
+    if expected != array.shape:
+        raise UsageError(
+            f"{file}: layer {name}: the model expects the shape {expected}, the file has {array.shape}; build the "
+            "model with the file's width, blocks, image channels and classes"
+        )
+    return variable, array

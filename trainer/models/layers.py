@@ -1,0 +1,154 @@
+"""Which layers are models put together from, and what does one pass through a model know?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh
+from jax.typing import DTypeLike
+
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.partition import Dims
+from halofeed.trainer.mesh import constrain
+from halofeed.trainer.models.depthwise import convolve_depthwise, is_depthwise
+from halofeed.trainer.models.initial import he_normal, lecun_normal
+from halofeed.trainer.models.norm import NORMS, Norm
+from halofeed.trainer.models.planes import VOLUME_CONVOLUTIONS, computed_by_planes, convolve_planes
+
+Activation = Callable[[jax.Array], jax.Array]
+Padding = str | Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """One pass of a batch through a model.
+
+    Args:
+        valid: bool [batch]; other rows do not enter a norm's statistics. None is all.
+        training: norms use this batch's statistics and update the running ones; else they use those.
+        mesh: where the activations lie; None for one device.
+        dims: how the image is split over a replica's cores, batch axis first; None is whole.
+    """
+
+    valid: jax.Array | None = None
+    training: bool = True
+    mesh: Mesh | None = None
+    dims: Dims = None
+
+    def hold(self, activation: jax.Array) -> jax.Array:
+        """The activation, held to its split; call it after every layer that mixes neighbors or changes the size."""
+        return constrain(activation, self.mesh, self.dims)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers:
+    """Makes layers of one precision, each with parameters drawn from `rngs`.
+
+    Args:
+        dtype: of the activations.
+        param_dtype: of the parameters, the norm's statistics and the heads' outputs.
+        rngs: draws the initial parameters.
+        norm_decay, norm_epsilon: of the norms; only batch norm has a decay.
+        norm_kind: of `NORMS`.
+        volume_convolution: of `VOLUME_CONVOLUTIONS`, for those that `ConvolutionNorm` holds.
+
+    Raises:
+        UsageError: a kind or choice that is not known.
+    """
+
+    dtype: DTypeLike = jnp.bfloat16
+    param_dtype: DTypeLike = jnp.float32
+    rngs: nnx.Rngs
+    norm_decay: float = 0.997
+    norm_epsilon: float = 1e-3
+    norm_kind: str = "batch"
+    volume_convolution: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, known in (("norm_kind", tuple(NORMS)), ("volume_convolution", VOLUME_CONVOLUTIONS)):
+            if (value := getattr(self, name)) not in known:
+                raise UsageError(f"{name}: expected one of {', '.join(known)}, got {value!r}")
+
+    def convolution(
+        self,
+        before: int,
+        after: int,
+        kernel: Sequence[int] = (3, 3),
+        *,
+        stride: int = 1,
+        padding: Padding = "SAME",
+        bias: bool = False,
+        groups: int = 1,
+        kernel_init: Any = None,
+        bias_init: Any = None,
+    ) -> nnx.Conv:
+        """A convolution over `len(kernel)` axes, from `before` to `after` channels."""
+        return nnx.Conv(
+            before,
+            after,
+            tuple(kernel),
+            strides=stride,
+            padding=padding,
+            use_bias=bias,
+            feature_group_count=groups,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            kernel_init=kernel_init or he_normal,
+            bias_init=bias_init or nnx.initializers.zeros_init(),
+            rngs=self.rngs,
+        )
+
+    def norm(self, features: int, *, epsilon: float | None = None) -> Norm:
+        """A norm of `norm_kind` over the whole image; batch norm's is over the whole batch too."""
+        return NORMS[self.norm_kind](
+            features,
+            decay=self.norm_decay,
+            epsilon=self.norm_epsilon if epsilon is None else epsilon,
+            param_dtype=self.param_dtype,
+        )
+
+    def dense(self, before: int, after: int, **options: Any) -> nnx.Linear:
+        """A dense layer in the parameters' precision."""
+        options = {"kernel_init": lecun_normal, **options}
+        return nnx.Linear(before, after, param_dtype=self.param_dtype, rngs=self.rngs, **options)
+
+
+class ConvolutionNorm(nnx.Module):
+    """Convolution, held to the split, then norm, then the activation (None for none)."""
+
+    def __init__(
+        self,
+        layers: Layers,
+        before: int,
+        after: int,
+        kernel: Sequence[int] = (3, 3),
+        *,
+        activation: Activation | None = nnx.relu,
+        epsilon: float | None = None,
+        **options: Any,
+    ) -> None:
+        self.convolution = layers.convolution(before, after, kernel, **options)
+        self.norm = layers.norm(after, epsilon=epsilon)
+        self.activation = activation
+        self.volume_convolution = layers.volume_convolution
+
+    def __call__(self, x: jax.Array, run: Pass) -> jax.Array:
+        """[batch, ..., before] to [batch, ..., after]."""
+        if computed_by_planes(self.convolution, self.volume_convolution, run.mesh):
+            x = run.hold(convolve_planes(self.convolution, x, run.mesh, run.dims))
+        elif is_depthwise(self.convolution):
+            x = run.hold(convolve_depthwise(self.convolution, x, run.mesh, run.dims))
+        else:
+            x = run.hold(self.convolution(x))
+        x = self.norm(x, valid=run.valid, training=run.training)
+        return x if self.activation is None else self.activation(x)
+
+
+def mean_over_space(x: jax.Array, dtype: DTypeLike) -> jax.Array:
+    """The mean over all axes between batch and channel: [batch, ..., channel] to [batch, channel]."""
+    return jnp.mean(x.astype(dtype), axis=tuple(range(1, x.ndim - 1)))

@@ -1,0 +1,124 @@
+"""MobileNet, version 1: the backbone as keras.applications has it, and a classifier on it.
+
+image -> 3x3 stride 2 -> 13 blocks of (3x3 of each channel apart -> 1x1 over channels); norm and relu6 after each
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+from flax import nnx
+
+from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Padding, Pass, mean_over_space
+
+WIDTH = 32
+EPSILON = 1e-3
+BLOCKS = (
+    *((2, 1), (4, 2), (4, 1), (8, 2), (8, 1), (16, 2)),
+    *((16, 1), (16, 1), (16, 1), (16, 1), (16, 1), (32, 2), (32, 1)),
+)
+"""Channels of each block in widths of the first convolution, and its stride."""
+KERAS_PADDING = ((0, 1), (0, 1))
+"""Of keras.applications in blocks of stride 2: an uneven size is rounded down, where SAME rounds up."""
+
+
+class SeparableBlock(nnx.Module):
+    """A 3x3 convolution of each channel apart, then a 1x1 over channels.
+
+    Args:
+        layers: makes the layers.
+        before, after: channels of input and output.
+        stride: of the first convolution.
+        padding: of the first convolution.
+    """
+
+    def __init__(self, layers: Layers, before: int, after: int, *, stride: int, padding: Padding) -> None:
+        self.depthwise = ConvolutionNorm(
+            layers,
+            before,
+            before,
+            groups=before,
+            stride=stride,
+            padding=padding,
+            activation=nnx.relu6,
+            epsilon=EPSILON,
+        )
+        self.pointwise = ConvolutionNorm(layers, before, after, (1, 1), activation=nnx.relu6, epsilon=EPSILON)
+
+    def __call__(self, x: jax.Array, run: Pass) -> jax.Array:
+        """[batch, height, width, before] to [batch, height / stride, width / stride, after]."""
+        return self.pointwise(self.depthwise(x, run), run)
+
+
+class MobileNet(nnx.Module):
+    """The feature maps of strides 8, 16 and 32: those of blocks 5, 11 and 13.
+
+    Args:
+        layers: makes the layers.
+        channels: of the image.
+        width: channels of the first convolution; the others grow with it. Keras calls width / 32 alpha.
+        blocks: how many of the 13; 11 leaves stride 32 out.
+        padding: of blocks with stride 2, where sizes are uneven: SAME (the Object Detection API's) or `KERAS_PADDING`.
+
+    Attributes:
+        channels: of each feature map.
+
+    Source: Howard et al., MobileNets (arXiv 1704.04861).
+    """
+
+    def __init__(
+        self,
+        layers: Layers,
+        *,
+        channels: int = 3,
+        width: int = WIDTH,
+        blocks: int = len(BLOCKS),
+        padding: Padding = "SAME",
+    ) -> None:
+        self.stem = ConvolutionNorm(layers, channels, width, stride=2, activation=nnx.relu6, epsilon=EPSILON)
+        self.blocks: nnx.List[SeparableBlock] = nnx.List()
+        before = width
+        for multiple, stride in BLOCKS[:blocks]:
+            after = multiple * width
+            self.blocks.append(
+                SeparableBlock(
+                    layers, before, after, stride=stride, padding=padding if stride > 1 else "SAME"
+                )
+            )
+            before = after
+        strides = [stride for _, stride in (*BLOCKS[:blocks], (0, 2))]
+        last_of_stride = [index for index in range(blocks) if strides[index + 1] > 1]
+        self.last_of_stride = tuple(last_of_stride[2:])
+        self.channels = tuple(BLOCKS[index][0] * width for index in self.last_of_stride)
+
+    def __call__(self, image: jax.Array, run: Pass) -> list[jax.Array]:
+        """C3 to C5, [batch, height, width, channel] each, of normalized images [batch, height, width, channel]."""
+        x = self.stem(run.hold(image), run)
+        maps = []
+        for index, block in enumerate(self.blocks):
+            x = block(x, run)
+            if index in self.last_of_stride:
+                maps.append(x)
+        return maps
+
+
+class MobileNetClassifier(nnx.Module):
+    """Logits per class on MobileNet, of any width.
+
+    Args:
+        layers: makes the layers.
+        classes: how many logits.
+        image_shape: of one image, [height, width, channel].
+        width: of `MobileNet`.
+    """
+
+    def __init__(
+        self, layers: Layers, *, classes: int, image_shape: Sequence[int], width: int = WIDTH
+    ) -> None:
+        self.backbone = MobileNet(layers, channels=image_shape[-1], width=width, padding=KERAS_PADDING)
+        self.head = layers.dense(self.backbone.channels[-1], classes)
+
+    def __call__(self, image: jax.Array, run: Pass = Pass()) -> jax.Array:  # noqa: B008
+        """Logits [batch, classes], in the parameters' precision, of normalized images [batch, ..., channel]."""
+        return self.head(mean_over_space(self.backbone(image, run)[-1], self.head.param_dtype))

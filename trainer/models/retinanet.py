@@ -1,0 +1,108 @@
+"""RetinaNet: a backbone, a feature pyramid of levels 3 to 7, and heads that all levels share.
+
+image -> backbone -> C3..C5 -> pyramid P3..P7 -> box tower   -> box codes      per level, as a list of `Level`,
+                                              -> class tower -> class logits   the finest first
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from flax import nnx
+
+from halofeed.schemas.errors import UsageError
+from halofeed.trainer.detection.anchors import retinanet_anchors
+from halofeed.trainer.detection.level import Level
+from halofeed.trainer.models.box_predictor import BoxOutputs, SharedTower
+from halofeed.trainer.models.fpn import FeaturePyramid
+from halofeed.trainer.models.layers import Layers, Pass
+from halofeed.trainer.models.mobilenet import MobileNet
+from halofeed.trainer.models.resnet import ResNet
+
+BACKBONES: dict[str, type[ResNet] | type[MobileNet]] = {"resnet50": ResNet, "mobilenet_v1": MobileNet}
+FIRST_LEVEL, BACKBONE_LEVELS = 3, 3
+
+
+class RetinaNet(nnx.Module):
+    """A list of `Level`, one per level of the pyramid, of images of any size.
+
+    Args:
+        layers: makes the layers.
+        classes: without the background.
+        image_shape: of one image, [height, width, channel].
+        backbone: "resnet50" or "mobilenet_v1".
+        width: channels of the backbone's first convolution; None for the published 64 or 32.
+        blocks: in each stage of resnet50; None for the published (3, 4, 6, 3).
+        features: of the pyramid and of the towers.
+        last_level: the coarsest; its stride is 2 ** last_level.
+        tower_depth: convolutions in each tower.
+        anchor_scale, aspect_ratios, scales_per_octave: of `retinanet_anchors`.
+
+    Raises:
+        UsageError: an unknown backbone, or options that it does not take.
+
+    Source: Lin et al., Focal Loss for Dense Object Detection (arXiv 1708.02002), with the norms and the relu6 of the
+    TensorFlow Object Detection API's configurations `ssd_resnet50_v1_fpn` and `ssd_mobilenet_v1_fpn`.
+    """
+
+    def __init__(
+        self,
+        layers: Layers,
+        *,
+        classes: int,
+        image_shape: Sequence[int],
+        backbone: str = "resnet50",
+        width: int | None = None,
+        blocks: Sequence[int] | None = None,
+        features: int = 256,
+        last_level: int = 7,
+        tower_depth: int = 4,
+        anchor_scale: float = 4.0,
+        aspect_ratios: Sequence[float] = (1.0, 2.0, 0.5),
+        scales_per_octave: int = 2,
+    ) -> None:
+        self.backbone = _backbone(layers, backbone, image_shape[-1], width, blocks)
+        levels = last_level - FIRST_LEVEL + 1
+        if levels < BACKBONE_LEVELS:
+            raise UsageError(f"model.last_level: expected 5 or more, got {last_level}")
+        self.pyramid = FeaturePyramid(layers, self.backbone.channels[-BACKBONE_LEVELS:], features, levels)
+        tower: dict[str, Any] = {"depth": tower_depth, "levels": levels, "kernel": (3, 3)}
+        self.class_tower = SharedTower(layers, features, features, **tower)
+        self.box_tower = SharedTower(layers, features, features, **tower)
+        anchors = len(aspect_ratios) * scales_per_octave
+        self.outputs = BoxOutputs(layers, features, classes=classes, anchors=anchors, kernel=(3, 3))
+        self.anchor_scale, self.aspect_ratios = anchor_scale, tuple(aspect_ratios)
+        self.scales_per_octave = scales_per_octave
+
+    def __call__(self, image: jax.Array, run: Pass = Pass()) -> list[Level]:  # noqa: B008
+        """The levels, the finest first, of normalized images [batch, height, width, channel]."""
+        maps = self.backbone(image, run)[-BACKBONE_LEVELS:]
+        levels = []
+        for index, features in enumerate(self.pyramid(maps, run)):
+            anchors = retinanet_anchors(
+                image.shape[1:3],
+                features.shape[1:3],
+                stride=2 ** (FIRST_LEVEL + index),
+                scale=self.anchor_scale,
+                aspect_ratios=self.aspect_ratios,
+                scales_per_octave=self.scales_per_octave,
+            )
+            class_features = self.class_tower(features, index, run)
+            box_features = self.box_tower(features, index, run)
+            levels.append(self.outputs(class_features, box_features, anchors, run))
+        return levels
+
+
+def _backbone(
+    layers: Layers, name: str, channels: int, width: int | None, blocks: Sequence[int] | None
+) -> ResNet | MobileNet:
+    if name not in BACKBONES:
+        raise UsageError(f"model.backbone {name!r}: not known; known: {', '.join(BACKBONES)}")
+    if blocks is not None and name != "resnet50":
+        raise UsageError(f"model.blocks: only resnet50 has them; set model.width to make {name} smaller")
+    given: dict[str, Any] = {"width": width, "blocks": blocks}
+    return BACKBONES[name](
+        layers, channels=channels, **{key: value for key, value in given.items() if value is not None}
+    )

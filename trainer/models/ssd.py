@@ -1,0 +1,168 @@
+"""SSD on MobileNet-v1: one map per anchor size, shrunk by convolutions, or by pooling in the pooling pyramid network.
+
+image -> C4 -> C5 -> four times (1x1, 3x3 stride 2)      outputs of each map's own     `Ssd`
+image -> C4 -> five times (max pool 2x2 stride 2)        outputs that all maps share   `SsdPooling`
+
+For 300 x 300 pixels the maps have 19, 10, 5, 3, 2 and 1 positions a side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+from flax import nnx
+
+from halofeed.trainer.detection.anchors import ssd_anchors
+from halofeed.trainer.detection.level import Level
+from halofeed.trainer.models.box_predictor import BoxOutputs, SharedTower
+from halofeed.trainer.models.initial import normal
+from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass
+from halofeed.trainer.models.mobilenet import WIDTH, MobileNet
+
+LEVELS = 6
+EXTRA_FEATURES = (512, 256, 256, 128)
+EXTRA_KERNEL_DEVIATION = 0.03
+BLOCKS_TO_STRIDE_16 = 11
+ASPECT_RATIOS = (1.0, 2.0, 0.5, 3.0, 1 / 3)
+FINEST_ANCHORS = 3
+"""Of the finest map, where every other has one per aspect ratio and one more."""
+
+
+class Ssd(nnx.Module):
+    """A list of six `Level`; for 300 x 300 pixels they have 1917 anchors.
+
+    Args:
+        layers: makes the layers.
+        classes: without the background.
+        image_shape: of one image, [height, width, channel].
+        width: channels of the backbone's first convolution; the extra maps' grow with it.
+        min_scale, max_scale, aspect_ratios: of `ssd_anchors`.
+
+    Source: Liu et al., SSD (arXiv 1512.02325), as the TensorFlow Object Detection API's configuration
+    `ssd_mobilenet_v1_300x300` has it.
+    """
+
+    def __init__(
+        self,
+        layers: Layers,
+        *,
+        classes: int,
+        image_shape: Sequence[int],
+        width: int = WIDTH,
+        min_scale: float = 0.2,
+        max_scale: float = 0.95,
+        aspect_ratios: Sequence[float] = ASPECT_RATIOS,
+    ) -> None:
+        self.backbone = MobileNet(layers, channels=image_shape[-1], width=width)
+        channels = list(self.backbone.channels[-2:])
+        self.extra: nnx.List[ShrinkingBlock] = nnx.List()
+        for features in EXTRA_FEATURES:
+            self.extra.append(ShrinkingBlock(layers, channels[-1], max(2, features * width // WIDTH)))
+            channels.append(self.extra[-1].channels)
+        counts = (FINEST_ANCHORS, *[len(aspect_ratios) + 1] * (LEVELS - 1))
+        self.outputs = nnx.List(
+            BoxOutputs(layers, before, classes=classes, anchors=count, kernel=(1, 1))
+            for before, count in zip(channels, counts, strict=True)
+        )
+        self.scales, self.aspect_ratios = (min_scale, max_scale), tuple(aspect_ratios)
+
+    def __call__(self, image: jax.Array, run: Pass = Pass()) -> list[Level]:  # noqa: B008
+        """The levels, the finest first, of normalized images [batch, height, width, channel]."""
+        maps = self.backbone(image, run)[-2:]
+        for block in self.extra:
+            maps.append(block(maps[-1], run))
+        levels = []
+        for index, (features, outputs) in enumerate(zip(maps, self.outputs, strict=True)):
+            anchors = ssd_anchors(
+                image.shape[1:3],
+                features.shape[1:3],
+                level=index,
+                levels=LEVELS,
+                min_scale=self.scales[0],
+                max_scale=self.scales[1],
+                aspect_ratios=self.aspect_ratios,
+            )
+            levels.append(outputs(features, features, anchors, run))
+        return levels
+
+
+class SsdPooling(nnx.Module):
+    """A list of six `Level` from one map and its poolings, read by shared convolutions with norms of each level's own.
+
+    Every level has the same anchors per position, for the convolutions are the same.
+
+    Args:
+        layers: makes the layers.
+        classes: without the background.
+        image_shape: of one image, [height, width, channel].
+        width: channels of the backbone's first convolution.
+        tower_features, tower_depth: of the shared 1x1 convolutions; features None is the map's channels.
+        min_scale, max_scale, aspect_ratios: of `ssd_anchors`.
+
+    Source: Jin et al., Pooling Pyramid Network for Object Detection (arXiv 1807.03284), as the TensorFlow Object
+    Detection API's configuration `ssd_mobilenet_v1_ppn_shared_box_predictor_300x300` has it.
+    """
+
+    def __init__(
+        self,
+        layers: Layers,
+        *,
+        classes: int,
+        image_shape: Sequence[int],
+        width: int = WIDTH,
+        tower_features: int | None = None,
+        tower_depth: int = 1,
+        min_scale: float = 0.15,
+        max_scale: float = 0.95,
+        aspect_ratios: Sequence[float] = ASPECT_RATIOS,
+    ) -> None:
+        self.backbone = MobileNet(layers, channels=image_shape[-1], width=width, blocks=BLOCKS_TO_STRIDE_16)
+        channels = self.backbone.channels[-1]
+        self.tower = SharedTower(
+            layers, channels, tower_features or channels, depth=tower_depth, levels=LEVELS, kernel=(1, 1)
+        )
+        self.outputs = BoxOutputs(
+            layers, self.tower.channels, classes=classes, anchors=len(aspect_ratios) + 1, kernel=(1, 1)
+        )
+        self.scales, self.aspect_ratios = (min_scale, max_scale), tuple(aspect_ratios)
+
+    def __call__(self, image: jax.Array, run: Pass = Pass()) -> list[Level]:  # noqa: B008
+        """The levels, the finest first, of normalized images [batch, height, width, channel]."""
+        features, levels = self.backbone(image, run)[-1], []
+        for index in range(LEVELS):
+            if index:
+                pooled = nnx.max_pool(features, (2, 2), strides=(2, 2), padding="SAME")  # type: ignore[no-untyped-call]
+                features = run.hold(pooled)
+            anchors = ssd_anchors(
+                image.shape[1:3],
+                features.shape[1:3],
+                level=index,
+                levels=LEVELS,
+                min_scale=self.scales[0],
+                max_scale=self.scales[1],
+                aspect_ratios=self.aspect_ratios,
+                reduce_boxes_in_lowest_layer=False,
+            )
+            tower = self.tower(features, index, run)
+            levels.append(self.outputs(tower, tower, anchors, run))
+        return levels
+
+
+class ShrinkingBlock(nnx.Module):
+    """A 1x1 convolution to half of `features`, then a 3x3 of stride 2 to `features`; norm and relu6 after each."""
+
+    def __init__(self, layers: Layers, before: int, features: int) -> None:
+        kernel_init = normal(EXTRA_KERNEL_DEVIATION)
+        half = features // 2
+        self.reduce = ConvolutionNorm(
+            layers, before, half, (1, 1), activation=nnx.relu6, kernel_init=kernel_init
+        )
+        self.shrink = ConvolutionNorm(
+            layers, half, features, stride=2, activation=nnx.relu6, kernel_init=kernel_init
+        )
+        self.channels = features
+
+    def __call__(self, x: jax.Array, run: Pass) -> jax.Array:
+        """[batch, height, width, before] to [batch, height / 2, width / 2, features], rounded up."""
+        return self.shrink(self.reduce(x, run), run)

@@ -1,0 +1,267 @@
+"""Which files do predictions become: one writer a task, and names that cannot leave their folder."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from numpy.typing import NDArray
+
+from halofeed.prep.annotations.volume_files import extension_of
+from halofeed.schemas.errors import JobError, UsageError
+from halofeed.schemas.manifest import Manifest
+from halofeed.trainer.origins import Origin, Origins
+from halofeed.trainer.source_boxes import boxes_in_source, coco_results
+from halofeed.trainer.source_masks import labels_in_source, picture_labels_in_source, write_nifti, write_png
+from halofeed.trainer.windows import Blend, Tile
+
+DETECTIONS, CATEGORIES, CLASSES = "detections.json", "categories.json", "classes.csv"
+LONGEST_NAME = 150
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_PROBABILITY_DECIMALS = 6
+
+Row = Mapping[str, NDArray[Any]]
+"""One record's predictions, without the batch axis."""
+
+
+class PredictionWriter(Protocol):
+    """Takes the predictions of one record after the other."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def add(self, origin: Origin, row: Row) -> None:
+        """Write, or keep, what was predicted for a record."""
+
+    def finish(self) -> dict[str, Any]:
+        """Write what is left; gives what predictions.json says of the files."""
+
+
+class DetectionWriter:
+    """`detections.json`, a COCO results file, and `categories.json`, the names of its category ids.
+
+    Entries are written as they come.
+
+    Args:
+        folder: where to.
+        origins: of the split.
+        labels: names by id, from 1.
+    """
+
+    def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
+        self._size = image_shape(origins.manifest)[:2]
+        self._count = 0
+        categories = [{"id": label, "name": name} for label, name in sorted(labels.items())]
+        (folder / CATEGORIES).write_text(json.dumps(categories, indent=1) + "\n", "utf-8")
+        self._stream = (folder / DETECTIONS).open("w", encoding="utf-8")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._stream.close()
+
+    def add(self, origin: Origin, row: Row) -> None:
+        """Write the first `num_detections` boxes."""
+        used = slice(int(row["num_detections"]))
+        boxes = boxes_in_source(
+            row["boxes"][used], origin.numbers["transform"], self._size, origin.source_size
+        )
+        for entry in coco_results(origin.id, boxes, row["classes"][used], row["scores"][used]):
+            self._stream.write(",\n" if self._count else "[\n")
+            self._stream.write(json.dumps(entry))
+            self._count += 1
+
+    def finish(self) -> dict[str, Any]:
+        """End the list."""
+        self._stream.write("\n]\n" if self._count else "[]\n")
+        return {"detections": DETECTIONS, "categories": CATEGORIES, "boxes": self._count}
+
+
+class ClassificationWriter:
+    """`classes.csv`: id, key, the most probable class and its probability, then the probability of every class.
+
+    Args:
+        folder: where to.
+        origins: of the split.
+        labels: names by id, from 0.
+    """
+
+    def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
+        self._names = [labels.get(label, f"class {label}") for label in range(max(labels) + 1)]
+        self._stream = (folder / CLASSES).open("w", newline="", encoding="utf-8", errors="surrogateescape")
+        self._writer = csv.writer(self._stream)
+        self._writer.writerow(["id", "key", "class", "probability", *(f"p({name})" for name in self._names)])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._stream.close()
+
+    def add(self, origin: Origin, row: Row) -> None:
+        """Write one line."""
+        probabilities = [
+            round(value, _PROBABILITY_DECIMALS) for value in row["probabilities"].astype(float).tolist()
+        ]
+        label = int(row["label"])
+        self._writer.writerow(
+            [origin.id, origin.key, self._names[label], probabilities[label], *probabilities]
+        )
+
+    def finish(self) -> dict[str, Any]:
+        """Nothing is left."""
+        return {"classes": CLASSES}
+
+
+class SegmentationWriter:
+    """One file of class indices a source, on the source's own grid: `KEY.nii.gz` of a scan, `KEY.png` of a picture.
+
+    Of a scan that was converted in tiles, its tiles' probabilities are blended. Memory: one scan at a time if the
+    tiles of a scan come one after the other, else all scans that are begun; see `Blend` and `labels_in_source`.
+
+    Args:
+        folder: where to.
+        origins: of the split.
+        labels: names by id, from 0.
+
+    Raises:
+        UsageError: two sources whose files would have one name.
+    """
+
+    def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
+        self._folder, self._classes = folder, max(labels) + 1
+        shape = image_shape(origins.manifest)
+        self._shape = (shape[0], shape[1], shape[2]) if len(shape) == 4 else None
+        self._tiles: dict[str, dict[int, Tile]] = {}
+        keys: dict[str, int] = {}
+        for origin in origins:
+            keys.setdefault(origin.key, origin.id)
+            if self._shape is not None:
+                tile = origin.tile(self._shape)
+                self._tiles.setdefault(origin.key, {})[tile.number] = tile
+        self._names = file_names(keys, ".png" if self._shape is None else ".nii.gz")
+        self._begun: dict[str, Blend] = {}
+        self._files: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._begun.clear()
+
+    def add(self, origin: Origin, row: Row) -> None:
+        """Write a picture's or a scan's file, once its last tile has come."""
+        predicted = row["probabilities" if "probabilities" in row else "label"]
+        if self._shape is None:
+            label = picture_labels_in_source(
+                predicted, origin.numbers["transform"], origin.source_size, origin.picture_size
+            )
+            write_png(self._file(origin), label)
+            return
+        tiles = self._tiles[origin.key]
+        tile = origin.tile(self._shape)
+        if len(tiles) == 1:
+            label = labels_in_source(predicted, tile.grid, origin.source_grid, tile.extent)
+        else:
+            if origin.key not in self._begun:
+                self._begun[origin.key] = Blend(tiles, self._classes)
+            blend = self._begun[origin.key]
+            blend.add(tile.number, predicted)
+            if not blend.complete:
+                return
+            label = labels_in_source(*self._begun.pop(origin.key).result(), origin.source_grid)
+        write_nifti(self._file(origin), label, origin.numbers["source_affine"])
+
+    def finish(self) -> dict[str, Any]:
+        """Check that every scan is whole."""
+        if self._begun:
+            key, blend = next(iter(self._begun.items()))
+            raise JobError(f"{key}: tiles {blend.awaited} were not predicted; its mask cannot be made")
+        return {"masks": self._files}
+
+    def _file(self, origin: Origin) -> Path:
+        name = self._names[origin.key]
+        self._files.append({"file": name, "key": printable(origin.key), "source": printable(origin.source)})
+        return self._folder / name
+
+
+WRITERS: dict[str, Any] = {
+    "detection": DetectionWriter,
+    "classification": ClassificationWriter,
+    "segmentation": SegmentationWriter,
+}
+"""Called with the folder, the origins and the labels, by task."""
+
+
+def image_shape(manifest: Manifest) -> tuple[int, ...]:
+    """The static shape of one image, channels last."""
+    return next(tuple(field.shape) for field in manifest.fields if field.name == "image")
+
+
+def printable(text: str) -> str:
+    """Text that can be written as UTF-8: bytes of a file's name that are not are shown as \\xNN.
+
+    >>> printable("a" + chr(0xDCFF))
+    'a\\\\xff'
+    """
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def file_names(keys: Mapping[str, int], extension: str) -> dict[str, str]:
+    """A file name for each key that leads nowhere but into its folder.
+
+    A key loses its extension; what is no letter, digit, dot, dash or underscore becomes an underscore. Keys that
+    would share a name, in upper and lower case too, have their id behind it.
+
+    Args:
+        keys: each with its record's id.
+        extension: of the files.
+
+    Raises:
+        UsageError: two keys share a name even so.
+
+    >>> file_names({"a/b.nii.gz": 1, "../B": 2, "a_b": 3}, ".png")
+    {'a/b.nii.gz': 'a_b-1.png', '../B': 'B.png', 'a_b': 'a_b-3.png'}
+    """
+    plain = {key: _safe(key) for key in keys}
+    counts = Counter(name.casefold() for name in plain.values())
+    names = {
+        key: name if counts[name.casefold()] == 1 else f"{name}-{keys[key]}" for key, name in plain.items()
+    }
+    owners: dict[str, str] = {}
+    for key, name in names.items():
+        other = owners.setdefault(name.casefold(), key)
+        if other != key:
+            raise UsageError(f"{other} and {key}: would both become {name}{extension}; give one another id")
+    return {key: f"{name}{extension}" for key, name in names.items()}
+
+
+def _safe(key: str) -> str:
+    name = _UNSAFE.sub("_", key.removesuffix(extension_of(key))).strip("._") or "source"
+    if len(name) > LONGEST_NAME:
+        digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        name = f"{name[:LONGEST_NAME]}-{digest}"
+    return name
+
+
+def written_labels(labels: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Class names by id, for predictions.json."""
+    return [{"id": label, "name": name} for label, name in sorted(labels.items())]
+
+
+def rows_of(batch: Mapping[str, NDArray[Any]], valid: Iterable[bool]) -> list[tuple[int, Row]]:
+    """The rows of a batch that are real, each with its number."""
+    return [
+        (row, {key: value[row] for key, value in batch.items()}) for row, real in enumerate(valid) if real
+    ]

@@ -1,0 +1,100 @@
+"""What does a person see while a run goes on?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TextIO
+
+from jax.sharding import Mesh
+
+from halofeed.trainer.config import TrainConfig
+
+
+class Progress:
+    """One line, in place on a terminal, else about twenty times in a run.
+
+    Rates leave out compilation, evaluation and saving.
+
+    Args:
+        config: of the run.
+        stream: where the line goes; None for a process that says nothing.
+        start: the steps that an earlier process took.
+    """
+
+    def __init__(self, config: TrainConfig, stream: TextIO | None, start: int) -> None:
+        self._config, self._stream, self._start = config, stream, start
+        self._in_place = stream is not None and stream.isatty()
+        self._done, self._working, self._waiting = 0, 0.0, 0.0
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+        if self._stream is not None:
+            clear = "\r\x1b[K" if self._in_place else ""
+            self._stream.write(f"{clear}{text}\n")
+            self._stream.flush()
+
+    def begin(self, mesh: Mesh, parameters: int, compile_seconds: float) -> None:
+        """Say what is trained where."""
+        axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
+        platform = mesh.devices.flat[0].platform
+        self.say(
+            f"{self._config.model}: {parameters:,} parameters, {self._config.compute_dtype}, on {platform} as {axes}; "
+            f"compiled in {compile_seconds:.1f} s"
+        )
+
+    def record(self, step: int, values: Mapping[str, float], seconds: float, waited: float) -> None:
+        """Count one step.
+
+        Args:
+            step: how many have been taken, earlier processes' included.
+            values: at least `loss`.
+            seconds: that the step took, waiting included.
+            waited: seconds of these in which it waited for its batch.
+        """
+        self._done += 1
+        if self._done > 1:
+            self._working += seconds
+            self._waiting += waited
+        if self._stream is None:
+            return
+        text = f"step {step}/{self._config.steps}  loss {values['loss']:.4f}"
+        if self._done > 1:
+            text += (
+                f"  {self.images_per_second():.1f} images/s  input {self.waiting_share():.0%}"
+                f"  {_duration(self._time_left(step))} left"
+            )
+        if self._in_place:
+            self._stream.write(f"\r\x1b[K{text}")
+            self._stream.flush()
+        elif self._done == 1 or step == self._config.steps or step % max(1, self._config.steps // 20) == 0:
+            self.say(text)
+
+    def images_per_second(self) -> float:
+        """Over the run so far; 0 before the second step."""
+        return (self._done - 1) * self._config.batch_size / self._working if self._working else 0.0
+
+    def waiting_share(self) -> float:
+        """The share of the time that steps waited for their batch."""
+        return self._waiting / self._working if self._working else 0.0
+
+    def end(self) -> None:
+        """Leave the line that was shown in place."""
+        if self._in_place and self._done and self._stream is not None:
+            self._stream.write("\n")
+
+    def _time_left(self, step: int) -> float:
+        return (self._config.steps - step) * self._working / max(1, self._done - 1)
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> [_duration(seconds) for seconds in (8.4, 125, 7325)]
+    ['8 s', '2:05 min', '2:02 h']
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02d} h"

@@ -1,0 +1,171 @@
+"""How is a run folder begun, gone on with, and opened again?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jax.sharding import Mesh
+
+from halofeed import __version__
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.run import CHECKPOINTS, RUN_FILE, RUN_FORMAT, read_run
+from halofeed.trainer.checkpoint import Checkpoints
+from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.facts import DataFacts
+from halofeed.trainer.optimizers import build_optimizer
+from halofeed.trainer.problem import build_problem
+from halofeed.trainer.step import Problem, Variables, abstract_state
+
+_MAY_CHANGE = {
+    *("cores_per_replica", "partition", "evaluate_every", "evaluate_split", "evaluate_batch_size"),
+    *("checkpoint_every", "keep_last"),
+}
+"""What a resumed run may do otherwise: its losses stay the same but for rounding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run folder.
+
+    Args:
+        folder: where it is.
+        document: of its run.json.
+    """
+
+    folder: Path
+    document: Mapping[str, Any]
+
+    @property
+    def config(self) -> TrainConfig:
+        """What was trained how."""
+        return TrainConfig.from_json(self.document["config"])
+
+    @property
+    def facts(self) -> DataFacts:
+        """Of the data that it was trained on; its mean and deviation normalize other data too."""
+        return DataFacts.from_json(self.document["facts"])
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """How that data was converted."""
+        recipe: Mapping[str, Any] = self.document["recipe"]
+        return recipe
+
+    def split_otherwise(self, cores_per_replica: int | None, partition: str | None) -> Run:
+        """The run with each image split over other cores; None leaves what it has."""
+        if cores_per_replica is None and partition is None:
+            return self
+        config = self.config
+        cores = config.cores_per_replica if cores_per_replica is None else cores_per_replica
+        parts = (config.partition if cores_per_replica is None else "") if partition is None else partition
+        changed = config.changed(cores_per_replica=cores, partition=parts)
+        return replace(self, document={**self.document, "config": changed.to_json()})
+
+    def problem(self, mesh: Mesh | None = None, config: TrainConfig | None = None) -> Problem:
+        """The problem of the run, on any mesh; `config` may hold another partition."""
+        return build_problem(config or self.config, self.facts, mesh)
+
+    def restore(self, problem: Problem, which: str = "best") -> tuple[Variables, Variables, int]:
+        """Parameters and norm statistics to predict with, whole on each device of the problem's mesh, and their step.
+
+        Args:
+            problem: of this run.
+            which: "best" by the task's metric (the last one where none was evaluated), "last", or a step.
+
+        Raises:
+            UsageError: there is no such checkpoint.
+        """
+        config = self.config
+        with Checkpoints(self.folder / CHECKPOINTS, read_only=True) as checkpoints:
+            step = _chosen(checkpoints, which, self.folder)
+            optimizer, _ = build_optimizer(config)
+            template = abstract_state(problem, optimizer, average=config.average_decay > 0)
+            state, _ = checkpoints.restore(template, step)
+        return state.best_parameters, state.statistics, step
+
+
+def open_run(folder: str | Path) -> Run:
+    """The run in a folder.
+
+    Raises:
+        UsageError: there is none.
+        CorruptFileError: its description cannot be read.
+    """
+    return Run(folder=Path(folder), document=read_run(folder))
+
+
+def begin_run(
+    folder: Path,
+    config: TrainConfig,
+    facts: DataFacts,
+    description: Mapping[str, Any],
+    *,
+    overwrite: bool,
+    chief: bool,
+) -> None:
+    """Make a run folder, or check that the one there is this run, to be gone on with.
+
+    Args:
+        folder: the run's.
+        config, facts, description: of this run; the description says which data.
+        overwrite: remove what another run left.
+        chief: whether this process writes; the others only look.
+
+    Raises:
+        UsageError: the folder holds another run, or something that is no run.
+    """
+    if overwrite and chief and (folder / RUN_FILE).is_file():
+        shutil.rmtree(folder)
+    document = {
+        "format": RUN_FORMAT,
+        "halofeed": __version__,
+        "config": config.to_json(),
+        "facts": facts.to_json(),
+        **description,
+    }
+    if (folder / RUN_FILE).is_file():
+        _check_same(folder, open_run(folder).document, document)
+    elif folder.is_dir() and any(folder.iterdir()) and chief:
+        raise UsageError(f"--out {folder}: is not empty and holds no run; name another folder")
+    if chief:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / RUN_FILE, document)
+
+
+def write_json(file: Path, document: Any) -> None:
+    """Write a JSON file whole or not at all."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+    temporary.replace(file)
+
+
+def _check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    names = sorted({*before["config"], *now["config"]} - _MAY_CHANGE)
+    pairs = [(name, before["config"].get(name), now["config"].get(name)) for name in names]
+    pairs += [
+        (name, before.get(name), now.get(name)) for name in ("facts", "data_name", "data_version", "split")
+    ]
+    if different := [f"{name}: was {old!r}, now {new!r}" for name, old, new in pairs if old != new]:
+        raise UsageError(
+            f"--out {folder}: holds a run with other settings; name another folder, or pass --overwrite to start "
+            "again\n" + "\n".join(different)
+        )
+
+
+def _chosen(checkpoints: Checkpoints, which: str, folder: Path) -> int:
+    last, best = checkpoints.latest(), checkpoints.best()
+    if last is None:
+        raise UsageError(f"{folder}: holds no checkpoint yet; let the run go on to its first one")
+    if which == "last":
+        return last
+    if which == "best":
+        return last if best is None else best
+    if not which.isdigit():
+        raise UsageError(f"checkpoint {which!r}: expected best, last or a step")
+    return int(which)

@@ -1,0 +1,35 @@
+"""Which tasks can be trained? A new one is one file and one line in `TASKS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from halofeed.schemas.errors import UsageError
+from halofeed.trainer.facts import DataFacts
+from halofeed.trainer.tasks.classification import Classification
+from halofeed.trainer.tasks.contract import Task
+from halofeed.trainer.tasks.detection import Detection
+from halofeed.trainer.tasks.segmentation import Segmentation
+
+VOLUME_RANK = 4
+"""Of a volume with its channels, without batch."""
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "classification": lambda facts, **options: Classification(labels=facts.names, **options),
+    "detection": lambda facts, **options: Detection(labels=facts.names, **options),
+    "segmentation": lambda facts, **options: Segmentation(
+        labels=facts.names, volumes=len(facts.image_shape) == VOLUME_RANK, **options
+    ),
+}
+"""Called with the data's facts and the config's `task_options`."""
+
+
+def build_task(facts: DataFacts, options: Mapping[str, Any]) -> Task:
+    """The task of a data set; UsageError for an unknown task or option."""
+    if facts.task not in TASKS:
+        raise UsageError(f"task {facts.task!r}: cannot be trained; known: {', '.join(TASKS)}")
+    try:
+        return TASKS[facts.task](facts, **options)
+    except TypeError as error:
+        raise UsageError(f"task_options of {facts.task}: {error}") from error

@@ -1,0 +1,83 @@
+"""One class per image: soft-max cross-entropy, accuracy, confusion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from halofeed.trainer.tasks.contract import Batch, Host, Metrics, mean_over_valid, valid_host, valid_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification:
+    """Logits [batch, classes] against `label`, int [batch] from 0.
+
+    Args:
+        labels: the classes' names, in order.
+        label_smoothing: the share of the target that is spread over all classes.
+    """
+
+    labels: tuple[str, ...]
+    label_smoothing: float = 0.0
+    keys = ("label",)
+    on_grid = ()
+    truth = ("label",)
+    include = ()
+    best = "accuracy"
+
+    def loss(self, outputs: jax.Array, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Soft-max cross-entropy, averaged over valid rows."""
+        targets = jax.nn.one_hot(batch["label"], outputs.shape[-1], dtype=outputs.dtype)
+        targets = (
+            optax.losses.smooth_labels(targets, self.label_smoothing) if self.label_smoothing else targets
+        )
+        losses = optax.losses.softmax_cross_entropy(outputs, targets)
+        loss = mean_over_valid(losses, valid_rows(batch))
+        return loss, {"cross_entropy": loss}
+
+    def predict(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
+        """`probabilities` [batch, classes] and `label`, the most probable class, int32 [batch]."""
+        probabilities = jax.nn.softmax(outputs.astype(jnp.promote_types(outputs.dtype, jnp.float32)))
+        return {"probabilities": probabilities, "label": jnp.argmax(outputs, -1).astype(jnp.int32)}
+
+    def metrics(self) -> Metrics:
+        """Counts of (true class, predicted class)."""
+        return ClassificationMetrics(self.labels)
+
+
+class ClassificationMetrics:
+    """Accuracy, recall and precision per class, and the confusion matrix."""
+
+    def __init__(self, labels: tuple[str, ...]) -> None:
+        self.labels = labels
+        self.confusion = np.zeros((len(labels), len(labels)), np.int64)
+
+    def update(self, predictions: Host, truth: Host) -> NDArray[np.float64]:
+        """Count the valid rows of a batch; a row is as good as its true class is probable."""
+        valid = valid_host(truth)
+        np.add.at(self.confusion, (truth["label"][valid], predictions["label"][valid]), 1)
+        true_class = np.where(valid, truth["label"], 0)[:, None]
+        probability = np.take_along_axis(predictions["probabilities"], true_class, axis=1)[:, 0]
+        return np.where(valid, probability, np.nan).astype(np.float64)
+
+    def result(self) -> dict[str, Any]:
+        """`accuracy`, `examples`, `recall` and `precision` by class (None where nothing counts), `confusion`."""
+        right = np.diag(self.confusion)
+        true, predicted = self.confusion.sum(1), self.confusion.sum(0)
+        return {
+            "accuracy": float(right.sum() / max(1, true.sum())),
+            "examples": int(true.sum()),
+            "recall": dict(zip(self.labels, map(_share, right, true), strict=True)),
+            "precision": dict(zip(self.labels, map(_share, right, predicted), strict=True)),
+            "confusion": self.confusion.tolist(),
+        }
+
+
+def _share(part: np.int64, whole: np.int64) -> float | None:
+    return float(part / whole) if whole else None

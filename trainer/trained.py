@@ -1,0 +1,118 @@
+"""How is a run's model used again: with which weights, on which data, on which mesh?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jax.sharding import Mesh
+
+from halofeed.loader import Loader
+from halofeed.loader.gather import read_manifest
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.layout import local_folder
+from halofeed.trainer.data import evaluation_loader, evaluation_split
+from halofeed.trainer.evaluate import Predicted, Predictor
+from halofeed.trainer.mesh import make_mesh
+from halofeed.trainer.origins import Origins
+from halofeed.trainer.problem import build_problem
+from halofeed.trainer.run_folder import Run
+from halofeed.trainer.scan_order import OrderedRecords, tiles_in_order
+from halofeed.trainer.tasks.segmentation import Segmentation
+
+
+class Trained:
+    """A run's model on a split of a data set.
+
+    Args:
+        run: whose model it is.
+        data: the version's folder of a data set that was converted as the run's own; images may have another size.
+        split: its name.
+        which: "best", "last" or a step.
+        mesh: where to predict; by default all devices, as the run's partition splits them.
+        batch_size: of all devices; by default that of the run's evaluations.
+        with_probabilities: let a task of segmentation predict each class's probability too.
+
+    Attributes:
+        facts: the run's, with the image shape of this data.
+        step: after how many steps the weights were saved.
+
+    Raises:
+        UsageError: the data do not fit the model, or there is no such checkpoint.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        data: str | Path,
+        split: str,
+        *,
+        which: str = "best",
+        mesh: Mesh | None = None,
+        batch_size: int | None = None,
+        with_probabilities: bool = False,
+    ) -> None:
+        manifest = read_manifest(local_folder(data))
+        shape = next(field.shape for field in manifest.fields if field.name == "image")
+        trained = run.facts
+        if len(shape) != len(trained.image_shape) or shape[-1] != trained.image_shape[-1]:
+            raise UsageError(
+                f"{data}: holds images {list(shape)}, the model was trained on {list(trained.image_shape)}; convert "
+                "the data by the recipe of the run's"
+            )
+        # The data's own image shape: a model that was trained on crops predicts whole images.
+        self.facts = replace(trained, image_shape=tuple(shape))
+        config = replace(run.config, image_shape=None)
+        self._problem = build_problem(config, self.facts, mesh or make_mesh(config.cores_per_replica))
+        if with_probabilities and isinstance(self._problem.task, Segmentation):
+            task = replace(self._problem.task, with_probabilities=True)
+            self._problem = replace(self._problem, task=task)
+        self._parameters, self._statistics, self.step = run.restore(self._problem, which)
+        self._predictor = Predictor(self._problem, config.parsed_partition())
+        self._data, self._split, self._manifest = data, split, manifest
+        self._rows = batch_size or config.evaluate_batch_size or config.batch_size
+
+    def predictions(self) -> Iterator[Predicted]:
+        """Of every batch of the split, in stored order; where scans lie in tiles, one scan after the other."""
+        origins = Origins(self._data, self._split)
+        source: Any = self._loader(self._rows)
+        if origins.has_tiles:
+            source = OrderedRecords(self._loader(1), tiles_in_order(origins), self._rows)
+        return self._predictor.batches(self._parameters, self._statistics, source)
+
+    def evaluate(self) -> dict[str, Any]:
+        """The task's metrics over the split.
+
+        Raises:
+            UsageError: the data set's task or labels are not those that the model learned.
+        """
+        if self._manifest.task != self.facts.task:
+            raise UsageError(
+                f"{self._data}: is for {self._manifest.task}, the model learned {self.facts.task}"
+            )
+        if dict(self._manifest.labels) != dict(self.facts.labels):
+            raise UsageError(
+                f"{self._data}: has the labels {dict(self._manifest.labels)}, the model learned "
+                f"{dict(self.facts.labels)}"
+            )
+        return self._predictor.evaluate(self._parameters, self._statistics, self._loader(self._rows))
+
+    def _loader(self, rows: int) -> Loader:
+        return evaluation_loader(self._data, self._split, rows, self._problem.task)
+
+
+def choose_split(run: Run, data: str | None, split: str) -> tuple[str, str]:
+    """The data set and split that are meant: those named, else the run's own, else the first to evaluate on."""
+    path = data or str(run.document["data"])
+    if split:
+        return path, split
+    manifest = read_manifest(local_folder(path))
+    if run.document.get("evaluate_split") in manifest.splits:
+        return path, str(run.document["evaluate_split"])
+    filled = [name for name, stored in manifest.splits.items() if stored.records]
+    found = evaluation_split(manifest, "", "") or next(iter(filled), None)
+    if found is None:
+        raise UsageError(f"{path}: holds no records")
+    return path, found
