@@ -159,7 +159,7 @@ def run_demo(folder: str, *, images: int = 400) -> int:
         raise JobError(f"a box of {data} is {worst:.2f} pixels from where it was drawn")
     detector = root / "runs" / "detector"
     _command(
-        "train", data, "--config", "retinanet_small", "--steps", "240", "--out", str(detector), "--overwrite",
+        "train", data, "--config", "retinanet_small", "--steps", "200", "--out", str(detector), "--overwrite",
         "--cores-per-replica", "4", "--partition", "image=1,4,1,1",
     )  # fmt: skip
     reports = [root / "report.html", detector / "report.html"]
@@ -203,7 +203,7 @@ def _run_volumes(root: Path) -> list[Path]:
     _command("report", data, "--output", str(report))
     segmenter = root / "runs" / "segmenter"
     _command(
-        "train", data, "--config", "unet3d_small", "--out", str(segmenter), "--overwrite",
+        "train", data, "--config", "unet3d_small", "--steps", "80", "--out", str(segmenter), "--overwrite",
         "--cores-per-replica", "4", "--partition", "image=1,4,1,1,1",
     )  # fmt: skip
     return [report, segmenter / "report.html"]

@@ -150,9 +150,10 @@ def build_augmentations(tables: Sequence[Mapping[str, Any]]) -> list[Any]:
         name = table.get("name")
         if name not in AUGMENTATIONS:
             raise UsageError(f"augment {name!r}: not known; known: {', '.join(AUGMENTATIONS)}")
-        arguments = {key: value for key, value in table.items() if key != "name"}
+        # RandomCrop takes its sides one by one.
+        arguments = {key: value for key, value in table.items() if key not in ("name", "sides")}
         try:
-            built.append(AUGMENTATIONS[name](**arguments))
+            built.append(AUGMENTATIONS[name](*table.get("sides", ()), **arguments))
         except TypeError as error:
             takes = ", ".join(inspect.signature(AUGMENTATIONS[name]).parameters)
             raise UsageError(f"augment {name}: {error}; it takes {takes}") from error

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from halofeed.prep.statistics import mean_and_deviation
+from halofeed.prep.volume.counts import Counts
+from halofeed.prep.volume.counts import mean_and_deviation as volume_mean_and_deviation
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tasks import task_named
@@ -79,8 +81,13 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
         raise UsageError(f"{manifest.name}: no labels to learn; convert it with annotations")
     if not manifest.split(split).records:
         raise UsageError(f"{manifest.name}: split {split!r} holds no records; train on another")
-    mean, std = mean_and_deviation(manifest.split(split).statistics)
     shape = image_shape or next(field.shape for field in manifest.fields if field.name == "image")
+    mean, std = _mean_and_deviation(manifest.split(split).statistics, shape[-1])
+    if len(mean) != shape[-1]:
+        raise UsageError(
+            f"{manifest.name}: split {split!r}: expected the mean of each of {shape[-1]} channels, its statistics "
+            f"hold {len(mean)}; convert it again"
+        )
     return DataFacts(
         task=manifest.task,
         labels=dict(sorted(manifest.labels.items())),
@@ -88,3 +95,16 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
         mean=tuple(mean),
         std=tuple(value if value > 0 else 1.0 for value in std),
     )
+
+
+def _mean_and_deviation(
+    statistics: Mapping[str, Any], channels: int
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Per channel; of volumes, whose first channel alone is counted, that of the body for every channel."""
+    if "intensities" not in statistics:
+        return mean_and_deviation(statistics)
+    counted = Counts.from_json(statistics["intensities"].get("body", {}))
+    if not counted.total:
+        return (), ()
+    mean, deviation = volume_mean_and_deviation(counted)
+    return (mean,) * channels, (deviation,) * channels
