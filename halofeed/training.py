@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -85,8 +86,12 @@ def add_training_commands(command: AddCommand) -> None:
     predict.add_argument("--split", default="", help="default: the one that the run evaluated on")
     predict.add_argument("--source", metavar="PATH", help="new pictures or scans, in place of a data set")
     predict.add_argument(
-        "--out", required=True, metavar="FOLDER", help="where to write; must not exist or be empty"
+        "--no-windows",
+        action="store_true",
+        help="of new volumes, crop or pad to the recipe's shape in place of overlapping windows",
     )
+    predict.add_argument("--out", required=True, metavar="FOLDER", help="where to write")
+    predict.add_argument("--overwrite", action="store_true", help="replace earlier predictions there")
     _add_devices(predict)
 
     export = command(
@@ -98,12 +103,14 @@ def add_training_commands(command: AddCommand) -> None:
           halofeed export runs/cards --out exported --format savedmodel          # TensorFlow's SavedModel""",
     )
     _add_run(export)
+    export.add_argument("--out", required=True, metavar="FOLDER", help="where to write")
     export.add_argument(
-        "--out", required=True, metavar="FOLDER", help="where to write; must not exist or be empty"
+        "--format",
+        default="stablehlo",
+        choices=("stablehlo", "savedmodel"),
+        help="savedmodel writes TensorFlow's beside the StableHLO (default: stablehlo)",
     )
-    export.add_argument(
-        "--format", default="stablehlo", choices=("stablehlo", "savedmodel"), help="default: stablehlo"
-    )
+    _add_devices(export)
 
     configs = command(
         "configs",
@@ -235,8 +242,11 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
 
 def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> str:
     """Convert files without annotations by the recipe of the run's data; say what was left out."""
+    logging.disable(logging.WARNING)  # Beam warns of packages that only some runners need.
     from halofeed.pipelines.convert import convert
     from halofeed.pipelines.job import JobOptions
+
+    logging.disable(logging.NOTSET)
     from halofeed.trainer.new_files import list_new_files, rejected_new_files
 
     listed = scratch / "listed"
