@@ -164,21 +164,22 @@ def run_demo(folder: str, *, images: int = 400) -> int:
     )  # fmt: skip
     reports = [root / "report.html", detector / "report.html"]
     _command("report", data, "--output", str(reports[0]))
-    reports += _run_volumes(root)
+    if (report := _run_volumes(root)) is not None:
+        reports += [report, _train_segmenter(root)]
     _say(f"done in {time.monotonic() - began:.0f} s. Open these in a browser:")
     print(*(f"  {report.resolve()}" for report in reports), sep="\n")
     return 0
 
 
-def _run_volumes(root: Path) -> list[Path]:
-    """Draw CT scans, convert them at their own spacing and at one for all, verify, compare, and train a U-Net.
+def _run_volumes(root: Path) -> Path | None:
+    """Draw CT scans, convert them at their own spacing and at one for all, verify, compare.
 
     Returns:
-        the reports; none where the readers of volumes are not installed, which it says.
+        the report; None where the readers of volumes are not installed, which it says.
     """
     if missing := demo_volumes.missing_readers():
         _say(f"leaving out the CT scans, for want of {', '.join(missing)}: pip install 'halofeed[convert]'")
-        return []
+        return None
     source, report = root / "volumes", root / "report-volumes.html"
     scans = demo_volumes.SCANS
     _say(
@@ -201,12 +202,18 @@ def _run_volumes(root: Path) -> list[Path]:
         print(*(f"  {found}" for found in demo_volumes.compare_scans(data)), sep="\n")
         print(f"  {demo_volumes.compare_twins(data)}", flush=True)
     _command("report", data, "--output", str(report))
+    return report
+
+
+def _train_segmenter(root: Path) -> Path:
+    """Train a U-Net on the CT scans that all have one spacing; the run's report."""
+    data = str(root / "data" / "phantom_2mm" / "1.0.0")
     segmenter = root / "runs" / "segmenter"
     _command(
         "train", data, "--config", "unet3d_small", "--steps", "80", "--out", str(segmenter), "--overwrite",
         "--cores-per-replica", "4", "--partition", "image=1,4,1,1,1",
     )  # fmt: skip
-    return [report, segmenter / "report.html"]
+    return segmenter / "report.html"
 
 
 def compare_with_truth(source: Path, data: str) -> tuple[int, float]:

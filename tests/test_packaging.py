@@ -77,7 +77,7 @@ def test_it_holds_every_file_of_the_package_and_the_same_bytes_each_time(unpacke
     parts = [path for path in (ROOT / "halofeed").iterdir() if path.is_dir() and path.name != "__pycache__"]
     theirs = {Path(p.name) for p in (ROOT / "halofeed").iterdir() if p.suffix in (".py", ".typed")}
     for part in parts:
-        files = [p for p in part.resolve().rglob("*") if p.suffix in (".py", ".css", ".js", ".html")]
+        files = [p for p in part.resolve().rglob("*") if p.suffix in (".py", ".css", ".js", ".html", ".toml")]
         theirs |= {Path(part.name) / p.relative_to(part.resolve()) for p in files}
     assert ours == theirs
     (tmp_path / "again").mkdir()
