@@ -42,7 +42,12 @@ _DRAWN_AS = (
     "png with alpha",
 )
 
-_VOLUME_SETS = {
+SHAPES_OPTIONS = shlex.split(
+    "--layout coco --resize keep-aspect --min-dimension 128 --max-dimension 128 --pad --encoding raw --shards 2 "
+    "--max-boxes 8"
+)
+"""How the pictures are converted."""
+VOLUME_SETS = {
     "phantom": ("--depth", "80", "--height", "72", "--width", "96"),
     "phantom_2mm": ("--depth", "64", "--height", "56", "--width", "64", "--spacing-mm", "2,2,2"),
 }
@@ -52,27 +57,33 @@ _VOLUME_SETS = {
 def draw_picture(
     generator: np.random.Generator, width: int, height: int
 ) -> tuple[Image.Image, list[dict[str, Any]]]:
-    """A picture and its objects: the name of the shape, its centre, and its corners [n, 2] as x, y in pixels."""
+    """A picture and its objects, which do not overlap and are dark or light in gray pictures too.
+
+    Returns:
+        the picture; per object the name of the `shape`, its `centre` (x, y), `radius`, and `corners` [n, 2] as x, y in
+        pixels.
+    """
     ground = generator.integers(90, 150, 3)
     noise = generator.normal(0, 12, (height, width, 3))
     slope = np.linspace(-25, 25, width)[None, :, None] * generator.choice([-1, 1])
     picture = Image.fromarray(np.clip(ground + noise + slope, 0, 255).astype(np.uint8))
     pen = ImageDraw.Draw(picture)
     objects: list[dict[str, Any]] = []
-    for _ in range(int(generator.integers(1, 6))):
+    for _ in range(int(generator.integers(3, 9))):
         shape = SHAPES[int(generator.integers(len(SHAPES)))]
-        radius = float(generator.uniform(0.07, 0.2)) * min(width, height)
+        radius = float(generator.uniform(0.12, 0.22)) * min(width, height)
         x, y = generator.uniform(radius, width - radius), generator.uniform(radius, height - radius)
         if any(
-            math.hypot(x - other["centre"][0], y - other["centre"][1]) < 2.2 * radius for other in objects
+            math.hypot(x - other["centre"][0], y - other["centre"][1]) < radius + other["radius"]
+            for other in objects
         ):
             continue
         corners = {"disc": 48, "square": 4, "triangle": 3}[shape]
         turns = np.arange(corners) / corners * 2 * math.pi + generator.uniform(0, 2 * math.pi)
         points = np.stack([x + radius * np.cos(turns), y + radius * np.sin(turns)], 1)
-        colour = tuple(int(value) for value in generator.choice([30, 225], 3))
-        pen.polygon([tuple(point) for point in points], fill=colour)
-        objects.append({"shape": shape, "centre": (x, y), "corners": points})
+        red_and_green, blue = (int(value) for value in generator.choice([30, 225], 2))
+        pen.polygon([tuple(point) for point in points], fill=(red_and_green, red_and_green, blue))
+        objects.append({"shape": shape, "centre": (x, y), "radius": radius, "corners": points})
     return picture, objects
 
 
@@ -146,9 +157,8 @@ def run_demo(folder: str, *, images: int = 400) -> int:
     draw_data_set(root / "source", images)
     data = str(root / "data" / "shapes" / "1.0.0")
     _command(
-        "convert", "--layout", "coco", "--source", str(root / "source"), "--out", str(root / "data"),
-        "--name", "shapes", "--resize", "keep-aspect", "--min-dimension", "128", "--max-dimension", "128",
-        "--pad", "--encoding", "raw", "--shards", "2", "--max-boxes", "8", "--overwrite",
+        "convert", "--source", str(root / "source"), "--out", str(root / "data"), "--name", "shapes",
+        *SHAPES_OPTIONS, "--overwrite",
     )  # fmt: skip
     _command("verify", data)
     _command("inspect", data, "--record", "train:0")
@@ -159,7 +169,7 @@ def run_demo(folder: str, *, images: int = 400) -> int:
         raise JobError(f"a box of {data} is {worst:.2f} pixels from where it was drawn")
     detector = root / "runs" / "detector"
     _command(
-        "train", data, "--config", "retinanet_small", "--steps", "200", "--out", str(detector), "--overwrite",
+        "train", data, "--config", "retinanet_small", "--steps", "160", "--out", str(detector), "--overwrite",
         "--cores-per-replica", "4", "--partition", "image=1,4,1,1",
     )  # fmt: skip
     reports = [root / "report.html", detector / "report.html"]
@@ -188,7 +198,7 @@ def _run_volumes(root: Path) -> Path | None:
     )
     demo_volumes.draw_scans(source)
     print(*(f"  {scan.describe()}" for scan in scans), sep="\n")
-    for name, options in _VOLUME_SETS.items():
+    for name, options in VOLUME_SETS.items():
         data = str(root / "data" / name / "1.0.0")
         _command(
             "convert", "--layout", "csv", "--task", "segmentation", "--source", str(source),
@@ -210,7 +220,7 @@ def _train_segmenter(root: Path) -> Path:
     data = str(root / "data" / "phantom_2mm" / "1.0.0")
     segmenter = root / "runs" / "segmenter"
     _command(
-        "train", data, "--config", "unet3d_small", "--steps", "80", "--out", str(segmenter), "--overwrite",
+        "train", data, "--config", "unet3d_small", "--steps", "200", "--out", str(segmenter), "--overwrite",
         "--cores-per-replica", "4", "--partition", "image=1,4,1,1,1",
     )  # fmt: skip
     return segmenter / "report.html"

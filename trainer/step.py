@@ -236,7 +236,9 @@ def compile_step(
         average_every: steps to an update of the parameters, and so of the average.
     """
 
-    @partial(jax.jit, donate_argnums=0, out_shardings=whole(problem.mesh))
+    @partial(
+        jax.jit, donate_argnums=0, out_shardings=whole(problem.mesh), compiler_options=_compiler_options()
+    )
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         loss, parts, gradients, statistics = loss_and_gradients(
             problem, state.parameters, state.statistics, batch
@@ -267,7 +269,7 @@ def compile_prediction(problem: Problem) -> jax.stages.Wrapped:
     `truth` holds the task's `truth` keys, `id` and `valid`, as far as the batch has them.
     """
 
-    @partial(jax.jit, out_shardings=whole(problem.mesh))
+    @partial(jax.jit, out_shardings=whole(problem.mesh), compiler_options=_compiler_options())
     def predict(
         parameters: Variables, statistics: Variables, batch: Batch
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
@@ -277,6 +279,11 @@ def compile_prediction(problem: Problem) -> jax.stages.Wrapped:
         return problem.task.predict(outputs, batch), truth
 
     return predict
+
+
+def _compiler_options() -> dict[str, int] | None:
+    """On CPUs LLVM's first level: a third less to compile, the same time a step (a small RetinaNet: 22 s, not 31)."""
+    return {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else None
 
 
 def whole(mesh: Mesh | None) -> NamedSharding | None:

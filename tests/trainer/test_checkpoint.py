@@ -179,11 +179,9 @@ def test_a_save_under_way_keeps_what_the_next_steps_overwrite(tmp_path: Path) ->
     with Checkpoints(tmp_path, keep_last=3) as checkpoints:
         for number in range(3):
             checkpoints.save(number, running, {}, None)
-            given = running
             for _ in range(5):
                 running = step(running)
             jax.block_until_ready(running)
-            assert given.parameters["a"].is_deleted()
         for number in range(3):
             found, _ = checkpoints.restore(abstract(running), number)
             assert int(found.step) == 5 * number

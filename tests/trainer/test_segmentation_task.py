@@ -54,6 +54,23 @@ def test_coarse_logits_count_by_halves_against_every_second_voxel():
     assert both == pytest.approx(2 / 3 * alone + 1 / 3 * below, rel=1e-5)
 
 
+def test_overlap_over_the_batch_is_that_of_its_rows_laid_side_by_side():
+    logits, batch = drawn(batch=4)
+    batch["label"][0] = 0
+    counts = {"valid": np.array([True, True, False, True])}
+    kept = [0, 1, 3]
+    task = Segmentation(labels=LABELS, losses={"dice": 1.0}, overlap_over_batch=True)
+    found, _ = loss_of(task, {"logits": logits}, {**batch, **counts})
+    wide_logits, wide_label = (
+        np.concatenate(list(values[kept]), 0)[None] for values in (logits, batch["label"])
+    )
+    alone = Segmentation(labels=LABELS, losses={"dice": 1.0})
+    wide = {"image": wide_logits[..., :1], "label": wide_label}
+    assert found == pytest.approx(loss_of(alone, {"logits": wide_logits}, wide)[0], rel=1e-5)
+    each, _ = loss_of(alone, {"logits": logits}, {**batch, **counts})
+    assert each > found  # a row that lacks a class loses all of it, however little is predicted
+
+
 def test_rows_of_padding_and_rows_without_a_label_change_neither_loss_nor_gradient():
     logits, batch = drawn(batch=4)
     counts = {"valid": np.array([True, False, True, True]), "labelled": np.array([True, True, False, True])}
@@ -133,7 +150,7 @@ def test_a_small_network_learns_bright_discs():
     )
     optimizer = optax.adam(0.02)
     state, step = new_state(problem, optimizer, 0), compile_step(problem, optimizer)
-    for _ in range(60):
+    for _ in range(100):
         state, numbers = step(state, batch)
     assert float(numbers["loss"]) < 0.3
     predictions, truth = compile_prediction(problem)(state.parameters, state.statistics, batch)

@@ -61,6 +61,15 @@ def overlap(logits: jax.Array, label: jax.Array, *, background: bool = False) ->
     )
 
 
+def sum_over_rows(overlap: Overlap, counts: jax.Array) -> Overlap:
+    """The overlap of all examples that count [batch] as if they were one, [1, class] each."""
+
+    def total(voxels: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.where(counts[:, None], voxels, 0), 0, keepdims=True)
+
+    return Overlap(both=total(overlap.both), predicted=total(overlap.predicted), true=total(overlap.true))
+
+
 def cross_entropy(logits: jax.Array, label: jax.Array) -> jax.Array:
     """Soft-max cross entropy, averaged over the space of each example: [batch, ..., class], [batch, ...] to [batch]."""
     target = one_hot(label, logits.shape[-1], logits.dtype)

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass
@@ -51,6 +52,8 @@ class UNet(nnx.Module):
         deep_supervision: logits at the coarser sizes on the way up too, but for the coarsest.
         anisotropic: an axis is halved only at those sizes where it is at least half as long as the longest, as thick
             slices want it. Otherwise every axis is halved every time.
+        foreground_prior: before any training the classes beside the background have this probability together. Where
+            it is far above their share, the first steps teach a small class never to be predicted.
 
     Raises:
         UsageError: a size that does not divide by its halvings, with the nearest that do; an unknown option.
@@ -70,8 +73,11 @@ class UNet(nnx.Module):
         upsampling: str = "learned",
         deep_supervision: bool = False,
         anisotropic: bool = False,
+        foreground_prior: float = 0.05,
     ) -> None:
         _check(image_shape, depth=depth, width=width, convolutions=convolutions, upsampling=upsampling)
+        if not 0 < foreground_prior < 1:
+            raise UsageError(f"foreground_prior: expected a share between 0 and 1, got {foreground_prior}")
         sizes = image_shape[:-1]
         strides = halvings(sizes, depth, anisotropic=anisotropic)
         if norm == "instance" and all(_coarsest(size, steps) == 1 for size, steps in _along(sizes, strides)):
@@ -91,7 +97,7 @@ class UNet(nnx.Module):
             )
 
         def head(features: int) -> nnx.Linear:
-            return layers.dense(features, classes)
+            return layers.dense(features, classes, bias_init=_background_first(foreground_prior))
 
         self.strides = strides
         self.down = nnx.List(
@@ -207,6 +213,16 @@ def _check(image_shape: Sequence[int], *, depth: int, width: int, convolutions: 
             raise UsageError(f"{name}: expected {least} or more, got {value}")
     if upsampling not in UPSAMPLING:
         raise UsageError(f"upsampling: expected one of {', '.join(UPSAMPLING)}, got {upsampling!r}")
+
+
+def _background_first(foreground_prior: float) -> Callable[..., jax.Array]:
+    """Draws biases under which all classes but the first share a probability."""
+
+    def init(key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32) -> jax.Array:
+        background = math.log((1 - foreground_prior) * (shape[0] - 1) / foreground_prior)
+        return jnp.zeros(shape, dtype).at[0].set(background)
+
+    return init
 
 
 def _along(sizes: Sequence[int], strides: Sequence[tuple[int, ...]]) -> list[tuple[int, tuple[int, ...]]]:

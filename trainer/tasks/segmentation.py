@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from halofeed.schemas.errors import UsageError
-from halofeed.trainer.losses.overlap import OVERLAP_LOSSES, cross_entropy, overlap
+from halofeed.trainer.losses.overlap import OVERLAP_LOSSES, cross_entropy, overlap, sum_over_rows
 from halofeed.trainer.metrics.segmentation import SegmentationMetrics
 from halofeed.trainer.tasks.contract import Batch, Metrics, mean_over_valid, valid_rows
 
@@ -32,6 +32,8 @@ class Segmentation:
         volumes: the images are volumes, not pictures.
         losses: the weight of each part: "cross_entropy", "dice", "generalized_dice", "adaptive_dice", "tversky".
         background: the overlap losses count the background as a class.
+        overlap_over_batch: the overlap is summed over the rows that count before a loss is taken of it. With crops,
+            most of which lack some class, a loss per crop rewards a model that never predicts that class.
         with_probabilities: predictions hold the probabilities too, for whoever blends overlapping windows.
         hausdorff: measure surface distances, which takes the host up to seconds per large volume.
 
@@ -43,6 +45,7 @@ class Segmentation:
     volumes: bool = True
     losses: Mapping[str, float] = field(default_factory=lambda: {CROSS_ENTROPY: 1.0, "dice": 1.0})
     background: bool = False
+    overlap_over_batch: bool = False
     with_probabilities: bool = False
     hausdorff: bool = True
     keys = ("label", "labelled")
@@ -84,7 +87,8 @@ class Segmentation:
         shares = [0.5**level for level in range(len(levels))]
         parts = dict.fromkeys(self.losses, jnp.zeros((), levels[0].dtype))
         for logits, share in zip(levels, shares, strict=True):
-            for name, losses in self._losses(logits, _every(batch["label"], logits.shape[1:-1])).items():
+            label = _every(batch["label"], logits.shape[1:-1])
+            for name, losses in self._losses(logits, label, counts).items():
                 parts[name] += share / sum(shares) * mean_over_valid(losses, counts)
         loss = sum((self.losses[name] * part for name, part in parts.items()), jnp.zeros((), levels[0].dtype))
         return loss, parts
@@ -105,8 +109,11 @@ class Segmentation:
         """Dice and Hausdorff distances of each example."""
         return SegmentationMetrics(self.labels, volumes=self.volumes, hausdorff=self.hausdorff)
 
-    def _losses(self, logits: jax.Array, label: jax.Array) -> dict[str, jax.Array]:
+    def _losses(self, logits: jax.Array, label: jax.Array, counts: jax.Array) -> dict[str, jax.Array]:
+        """Of each row, [batch]; of all that count together, [1]."""
         shared = overlap(logits, label, background=self.background)
+        if self.overlap_over_batch:
+            shared = sum_over_rows(shared, counts)
         return {
             name: cross_entropy(logits, label) if name == CROSS_ENTROPY else OVERLAP_LOSSES[name](shared)
             for name in self.losses

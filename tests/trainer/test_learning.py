@@ -1,0 +1,64 @@
+"""Do the small recipes learn what their headers say, split over four cores, on drawn and on real data?"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from halofeed import demo, demo_volumes
+from halofeed.trainer.log import read_evaluations
+
+TIMEOUT_SECONDS = 1800
+pytestmark = pytest.mark.long
+
+
+def halofeed(*arguments: object) -> None:
+    command = [sys.executable, "-m", "halofeed", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def convert(folder: Path, source: Path, *options: object) -> Path:
+    halofeed("convert", "--source", source, "--out", folder, "--name", "data", *options)
+    return folder / "data" / "1.0.0"
+
+
+def learned(data: Path, run: Path, metric: str, config: str, *options: object) -> float:
+    halofeed("train", data, "--config", config, "--out", run, "--cores-per-replica", 4, *options)
+    return float(read_evaluations(run)[-1]["metrics"][metric])
+
+
+def test_a_detector_learns_the_demos_shapes(tmp_path: Path) -> None:
+    demo.draw_data_set(tmp_path / "source", 400)
+    data = convert(tmp_path, tmp_path / "source", *demo.SHAPES_OPTIONS)
+    assert (
+        learned(data, tmp_path / "run", "mAP@0.5", "retinanet_small", "--partition", "image=1,4,1,1") >= 0.9
+    )
+
+
+def test_a_unet_learns_the_demos_scans(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    demo_volumes.draw_scans(source)
+    table = ("--layout", "csv", "--task", "segmentation", "--label-map", source / "labels.txt")
+    data = convert(tmp_path, source, *table, *demo.VOLUME_SETS["phantom_2mm"])
+    assert learned(data, tmp_path / "run", "dice", "unet3d_small", "--partition", "image=1,4,1,1,1") >= 0.9
+
+
+def test_a_unet_learns_the_hippocampus_from_nine_scans(tmp_path: Path, test_data: Path) -> None:
+    data = convert(
+        tmp_path, test_data / "volumes/hippocampus", "--layout", "pairs",
+        "--depth", 48, "--height", 64, "--width", 48, "--window-percentiles", "1,99",
+        "--split-shares", "train=0.75,test=0.25",
+    )  # fmt: skip
+    assert learned(data, tmp_path / "run", "dice", "unet3d_small", "--partition", "image=1,4,1,1,1") >= 0.8
+
+
+def test_a_classifier_learns_clothing(tmp_path: Path, test_data: Path) -> None:
+    data = convert(
+        tmp_path, test_data / "images/clothing", "--layout", "folders", "--height", 96, "--width", 96
+    )
+    found = learned(data, tmp_path / "run", "accuracy", "classifier_small", "--partition", "image=1,4,1,1")
+    assert found >= 0.35  # chance is 0.1
