@@ -169,7 +169,7 @@ def run_demo(folder: str, *, images: int = 400) -> int:
         raise JobError(f"a box of {data} is {worst:.2f} pixels from where it was drawn")
     detector = root / "runs" / "detector"
     _command(
-        "train", data, "--config", "retinanet_small", "--steps", "160", "--out", str(detector), "--overwrite",
+        "train", data, "--config", "retinanet_small", "--steps", "100", "--out", str(detector), "--overwrite",
         "--cores-per-replica", "4", "--partition", "image=1,4,1,1",
     )  # fmt: skip
     reports = [root / "report.html", detector / "report.html"]
@@ -220,7 +220,7 @@ def _train_segmenter(root: Path) -> Path:
     data = str(root / "data" / "phantom_2mm" / "1.0.0")
     segmenter = root / "runs" / "segmenter"
     _command(
-        "train", data, "--config", "unet3d_small", "--steps", "200", "--out", str(segmenter), "--overwrite",
+        "train", data, "--config", "unet3d_small", "--steps", "120", "--out", str(segmenter), "--overwrite",
         "--cores-per-replica", "4", "--partition", "image=1,4,1,1,1",
     )  # fmt: skip
     return segmenter / "report.html"
