@@ -179,9 +179,12 @@ def test_a_save_under_way_keeps_what_the_next_steps_overwrite(tmp_path: Path) ->
     with Checkpoints(tmp_path, keep_last=3) as checkpoints:
         for number in range(3):
             checkpoints.save(number, running, {}, None)
-            for _ in range(5):
+            given = step(running)
+            running = given
+            for _ in range(4):
                 running = step(running)
             jax.block_until_ready(running)
+            assert given.parameters["a"].is_deleted()
         for number in range(3):
             found, _ = checkpoints.restore(abstract(running), number)
             assert int(found.step) == 5 * number

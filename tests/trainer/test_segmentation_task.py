@@ -142,7 +142,7 @@ def test_a_small_network_learns_bright_discs():
     batch = {"image": image, "label": label, "labelled": np.ones(8, bool)}
     problem = Problem(
         build=lambda layers: UNet(
-            layers, classes=2, image_shape=(16, 16, 1), depth=2, width=4, convolutions=1
+            layers, classes=2, image_shape=(16, 16, 1), depth=2, width=4, convolutions=1, foreground_prior=0.5
         ),
         task=Segmentation(labels=("background", "disc"), volumes=False),
         normalization=Normalization(mean=(50.0,), std=(50.0,)),
@@ -150,7 +150,7 @@ def test_a_small_network_learns_bright_discs():
     )
     optimizer = optax.adam(0.02)
     state, step = new_state(problem, optimizer, 0), compile_step(problem, optimizer)
-    for _ in range(100):
+    for _ in range(60):
         state, numbers = step(state, batch)
     assert float(numbers["loss"]) < 0.3
     predictions, truth = compile_prediction(problem)(state.parameters, state.statistics, batch)

@@ -250,3 +250,13 @@ def test_loss_gradients_and_statistics_do_not_depend_on_the_partition(image_shap
     whole = np.sqrt(sum(np.sum(np.square(value)) for value in expected.values()))
     for name, value in expected.items():
         assert np.linalg.norm(found[name] - value) <= TOLERANCE * (np.linalg.norm(value) + whole), name
+
+
+def test_before_training_the_foreground_has_its_prior():
+    layers = Layers(rngs=nnx.Rngs(0))
+    model = UNet(
+        layers, classes=5, image_shape=(8, 8, 1), depth=2, width=4, norm="batch", foreground_prior=0.2
+    )
+    np.testing.assert_allclose(jax.nn.softmax(model.head.bias[...]), [0.8, 0.05, 0.05, 0.05, 0.05], rtol=1e-6)
+    with pytest.raises(UsageError, match="foreground_prior: expected a share between 0 and 1, got 1"):
+        UNet(layers, classes=5, image_shape=(8, 8, 1), depth=2, width=4, norm="batch", foreground_prior=1.0)
