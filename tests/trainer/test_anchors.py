@@ -7,8 +7,8 @@ import pytest
 
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.detection.anchors import retinanet_anchors, ssd_anchors
+from tests.trainer import torchvision_oracle
 
-NO_TORCHVISION = "torchvision, the other implementation, is not installed"
 FOUR = [[-48, -48, 80, 80], [-48, -16, 80, 112], [-16, -48, 112, 80], [-16, -16, 112, 112]]
 
 
@@ -127,32 +127,27 @@ def test_sizes_that_cannot_be_are_refused():
 
 def test_retinanet_anchors_are_torchvisions_to_the_rounding_of_its_sides():
     """torchvision rounds an anchor's corners to pixels and puts the first center at 0."""
-    pytest.importorskip("torchvision", reason=NO_TORCHVISION)
-    import torch
-    from torchvision.models.detection.anchor_utils import AnchorGenerator
-
     image, feature, stride = (100, 132), (13, 17), 8
     sizes = tuple(4.0 * stride * 2 ** (octave / 2) for octave in range(2))
-    generator = AnchorGenerator(sizes=(sizes,), aspect_ratios=((1.0, 0.5, 2.0),))
-    theirs = generator.grid_anchors([feature], [[torch.tensor(stride), torch.tensor(stride)]])[0].numpy()
+    theirs = torchvision_oracle.ask(
+        "retinanet_anchors", feature=feature, stride=stride, sizes=sizes, aspect_ratios=(1.0, 0.5, 2.0)
+    )
     ours = retinanet_anchors(image, feature, stride=stride) * [*image, *image]
     np.testing.assert_allclose(ours.reshape(-1, 4), theirs[:, [1, 0, 3, 2]], atol=0.501)
 
 
 def test_ssd_anchors_are_torchvisions():
-    pytest.importorskip("torchvision", reason=NO_TORCHVISION)
-    import torch
-    from torchvision.models.detection.anchor_utils import DefaultBoxGenerator
-    from torchvision.models.detection.image_list import ImageList
-
-    scales = [*np.linspace(0.2, 0.95, 6), 1.0]
-    generator = DefaultBoxGenerator([[2, 3]] * 6, scales=scales, clip=False)
     sizes = (8, 4, 3, 2, 2, 1)
-    images = ImageList(torch.zeros(1, 3, 64, 64), [(64, 64)])
-    theirs = generator(images, [torch.zeros(1, 1, size, size) for size in sizes])[0].numpy() / 64
+    theirs = torchvision_oracle.ask(
+        "ssd_anchors",
+        image=(64, 64),
+        features=[(size, size) for size in sizes],
+        scales=[*np.linspace(0.2, 0.95, 6).tolist(), 1.0],
+        aspect_ratios=[2, 3],
+    )
     ours = [
         ssd_anchors((64, 64), (size, size), level=level, levels=6, reduce_boxes_in_lowest_layer=False)
         for level, size in enumerate(sizes)
     ]
     of_ours = np.concatenate([anchors[:, :, [0, 5, 1, 2, 3, 4]].reshape(-1, 4) for anchors in ours])
-    np.testing.assert_allclose(of_ours, theirs[:, [1, 0, 3, 2]], atol=1e-5)
+    np.testing.assert_allclose(of_ours, theirs[:, [1, 0, 3, 2]] / 64, atol=1e-5)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halofeed.trainer.detection.box_coder import decode, encode
+from tests.trainer import torchvision_oracle
 
 SCALES = (10.0, 10.0, 5.0, 5.0)
 BOXES = np.array([[10.0, 10.0, 20.0, 15.0], [0.2, 0.1, 0.5, 0.4]], np.float32)
@@ -56,17 +56,17 @@ def test_codes_of_any_size_decode_to_finite_boxes():
 
 
 def test_codes_and_boxes_are_torchvisions():
-    pytest.importorskip("torchvision", reason="torchvision, the other implementation, is not installed")
-    import torch
-    from torchvision.models.detection._utils import BoxCoder
-
     generator = np.random.default_rng(5)
     low, size = generator.random((2, 40, 2)), generator.random((2, 40, 2)) + 0.05
     boxes, anchors = np.concatenate([low, low + size], -1).astype(np.float32)
     swapped = [1, 0, 3, 2]
-    coder = BoxCoder((10.0, 10.0, 5.0, 5.0))
     codes = np.array(encode(jnp.array(boxes), jnp.array(anchors)))
-    theirs = coder.encode_single(torch.tensor(boxes[:, swapped]), torch.tensor(anchors[:, swapped])).numpy()
+    theirs, decoded = torchvision_oracle.ask(
+        "box_codes",
+        boxes=boxes[:, swapped],
+        anchors=anchors[:, swapped],
+        codes=codes[:, swapped],
+        weights=(10.0, 10.0, 5.0, 5.0),
+    )
     np.testing.assert_allclose(codes[:, swapped], theirs, rtol=1e-4, atol=1e-4)
-    decoded = coder.decode_single(torch.tensor(codes[:, swapped]), torch.tensor(anchors[:, swapped])).numpy()
     np.testing.assert_allclose(decode(jnp.array(codes), jnp.array(anchors))[:, swapped], decoded, atol=1e-5)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from halofeed.trainer.losses.boxes import huber, smooth_l1
 from halofeed.trainer.losses.focal import sigmoid_focal
-
-NO_TORCHVISION = "torchvision, the other implementation, is not installed"
+from tests.trainer import torchvision_oracle
 
 
 def logit(probability):
@@ -99,19 +98,15 @@ def test_box_losses_have_the_slope_of_their_straight_part():
 
 
 def test_focal_loss_and_box_losses_are_torchvisions():
-    pytest.importorskip("torchvision", reason=NO_TORCHVISION)
-    import torch
-    from torchvision.ops import sigmoid_focal_loss
-
     generator = np.random.default_rng(4)
     logits, targets = generator.normal(0, 5, (40, 4)).astype(np.float32), generator.random((40, 4)) < 0.2
     for alpha, gamma in ((0.25, 2.0), (0.75, 1.0)):
-        theirs = sigmoid_focal_loss(torch.tensor(logits), torch.tensor(targets).float(), alpha, gamma).numpy()
+        theirs = torchvision_oracle.ask(
+            "focal_loss", logits=logits, targets=targets, alpha=alpha, gamma=gamma
+        )
         ours = sigmoid_focal(jnp.array(logits), jnp.array(targets), alpha=alpha, gamma=gamma)
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
-    there, zero = torch.tensor(logits), torch.zeros(40, 4)
     for delta in (0.1, 1.0, 2.0):
-        theirs = torch.nn.functional.smooth_l1_loss(there, zero, beta=delta, reduction="none").numpy()
-        np.testing.assert_allclose(smooth_l1(jnp.array(logits), delta), theirs, rtol=1e-5)
-        theirs = torch.nn.functional.huber_loss(there, zero, delta=delta, reduction="none").numpy()
-        np.testing.assert_allclose(huber(jnp.array(logits), delta), theirs, rtol=1e-5)
+        their_smooth, their_huber = torchvision_oracle.ask("box_losses", difference=logits, delta=delta)
+        np.testing.assert_allclose(smooth_l1(jnp.array(logits), delta), their_smooth, rtol=1e-5)
+        np.testing.assert_allclose(huber(jnp.array(logits), delta), their_huber, rtol=1e-5)

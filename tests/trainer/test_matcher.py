@@ -17,8 +17,8 @@ from halofeed.schemas.errors import UsageError
 from halofeed.trainer.detection.anchors import retinanet_anchors
 from halofeed.trainer.detection.matcher import Matcher, match_boxes, overlap, split_alike, take
 from halofeed.trainer.mesh import constrain, make_mesh
+from tests.trainer import torchvision_oracle
 
-NO_TORCHVISION = "torchvision, the other implementation, is not installed"
 BOTH_ROWS_FREE = [[1, 1, 1, 3, 1], [2, -1, 2, 0, 4], [3, 0, -1, 0, 0]]
 ONE_ROW_LOW = [[1, 1, 1, 3, 1], [-1, 0, -2, -2, -1], [3, 0, -1, 2, 0]]
 
@@ -216,24 +216,18 @@ def test_split_levels_stay_split_and_match_alike(cores, dims):
 
 
 def test_matches_are_torchvisions(pyramid):
-    pytest.importorskip("torchvision", reason=NO_TORCHVISION)
-    import torch
-    from torchvision.models.detection._utils import Matcher as TheirMatcher
-    from torchvision.models.detection._utils import SSDMatcher
-    from torchvision.ops import box_iou
-
     boxes = random_boxes(21, batch=1, count=4).astype(np.float32)
-    flat = torch.tensor(np.concatenate([level.reshape(-1, 4) for level in pyramid]))
-    table = box_iou(torch.tensor(boxes[0]), flat)
-    assert len(set(table.argmax(1).tolist())) == 4, (
-        "two boxes share an anchor, which torchvision gives to the last"
+    flat = np.concatenate([level.reshape(-1, 4) for level in pyramid])
+    best, retinanets, ssds = torchvision_oracle.ask(
+        "matches", boxes=boxes[0], anchors=flat, high=0.5, low=0.4
     )
+    assert len(set(best)) == 4, "two boxes share an anchor, which torchvision gives to the last"
     for theirs, ours in (
-        (TheirMatcher(0.5, 0.4), Matcher(unmatched_threshold=0.4, force_match=False)),
-        (SSDMatcher(0.5), Matcher()),
+        (retinanets, Matcher(unmatched_threshold=0.4, force_match=False)),
+        (ssds, Matcher()),
     ):
         levels = [jnp.array(level[None]) for level in pyramid]
         found = jax.jit(functools.partial(match_boxes, ours))(
             levels, boxes, np.ones((1, 4), bool), np.zeros((1, 4), bool)
         )
-        assert np.concatenate([np.ravel(level) for level in found]).tolist() == theirs(table).tolist()
+        assert np.concatenate([np.ravel(level) for level in found]).tolist() == theirs
