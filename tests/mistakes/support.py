@@ -1,0 +1,42 @@
+"""How an everyday mistake is tried: a command that must end in what, where and the cure before a record is written."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from halofeed.cli import main
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """What somebody gets wrong.
+
+    `prepare` draws the source into an empty folder and returns the arguments of `halofeed convert` beside --out and
+    --name. Each of `says` is a regular expression that the message must hold: what, where, and the cure.
+    """
+
+    prepare: Callable[[Path], list[object]]
+    says: tuple[str, ...]
+    exit_code: int = 2
+
+
+def check(mistake: Mistake, folder: Path) -> None:
+    """Assert that the command ends with the right message, and that no record was written."""
+    source, out = folder / "source", folder / "out"
+    source.mkdir()
+    given = ["convert", *map(str, mistake.prepare(source)), "--out", str(out), "--name", "set"]
+    printed, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
+        code = main(given)
+    message = errors.getvalue()
+    assert code == mistake.exit_code, f"exit {code}\n{printed.getvalue()}\n{message}"
+    for pattern in mistake.says:
+        assert re.search(pattern, message), f"no {pattern!r} in:\n{message}"
+    assert "Traceback" not in message
+    written = [path for path in out.rglob("*") if ".tfrecord-" in path.name]
+    assert not written, f"records were written: {written}"
