@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 MASK_KINDS = ("segmentation", "label map segmentation", "structure set")
 _SEVERAL: Problem = ("annotation", "label fits several series", "")
+_UNREAD: Problem = ("read", "not a volume format that is read", "store the label as NIfTI, SEG or RTSTRUCT")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,8 @@ def list_references(
        file in the series' folder or the one above it, if that leaves only one series; else one whose name, without
        extension, is that of the series' folder.
 
-    Where no series has a mask, all are for prediction only. A folder called train, val, test, ... is the split.
+    Where there is no file that could be a mask, all are for prediction only; one that fits no series leaves every
+    series without its label, see `LayoutOptions.missing_masks`. A folder called train, val, test, ... is the split.
 
     Raises:
         AnnotationsError: if there is no DICOM series.
@@ -107,10 +109,12 @@ def list_references(
     masks = [path for path in scans if is_volume_name(path)]
     labels = [(_series_of(one, found), label_of(one.path)) for one in apart if one.kind in MASK_KINDS]
     labels += _nifti_labels(masks, found, images, options)
+    labels += [([], label_of(one.path, _UNREAD)) for one in apart if _is_unread_volume(one)]
     fitting, unfit = _sort_labels(labels)
+    expected = bool(labels) or options.label_pattern is not None
     yield from in_order(
         [
-            *pair_up(listed, fitting, options.missing_masks, lambda key: not fitting),
+            *pair_up(listed, fitting, options.missing_masks, lambda key: not expected),
             *unfit,
             *_others(apart, found),
             *(
@@ -188,6 +192,13 @@ def _is_damaged(one: Apart) -> bool:
     """Whether a file may be a slice that cannot be read."""
     named = extension_of(one.path).lower() in DICOM_EXTENSIONS
     return one.kind == "damaged" or (one.kind == "not DICOM" and named)
+
+
+def _is_unread_volume(one: Apart) -> bool:
+    """Whether a file is a volume of a kind that is not read: beside DICOM series most likely a label."""
+    from halofeed.prep.volume_readers.table import RECOGNISED
+
+    return one.kind == "not DICOM" and one.path.lower().endswith(tuple(RECOGNISED))
 
 
 def _reference(series: FoundSeries, split: str) -> Reference:
@@ -270,7 +281,8 @@ def _others(apart: Iterable[Apart], found: Iterable[FoundSeries]) -> Iterator[Re
     named = {series.problem[2] for series in found if series.problem is not None}
     folders = {folder_of(path) for path in named}
     for one in apart:
-        if one.kind in MASK_KINDS or (_is_damaged(one) and folder_of(one.path) in folders):
+        accounted = one.kind in MASK_KINDS or _is_unread_volume(one)
+        if accounted or (_is_damaged(one) and folder_of(one.path) in folders):
             continue
         problem = ("selection", "file is no slice of a volume", one.kind)
         if _is_damaged(one) and one.error is not None:

@@ -31,7 +31,7 @@ def list_references(
 ) -> Iterator[Reference]:
     """Every `volume-N` (or `ct_N`), anywhere below the folder, with the `segmentation-N` of the same number.
 
-    `test-volume-N` are the split `test` and have no segmentation, for prediction only. Folders called like
+    `test-volume-N` are the split `test`, for prediction only if there is no `test-segmentation-N`. Folders called like
     splits are the splits, and numbers may start anew in each; otherwise all is `train`.
     """
     if annotation_file is not None:
@@ -54,7 +54,8 @@ def list_references(
             found.append((key, Reference(source=path, key=path, split=split, problem=problem)))
         else:
             labels.append((key, label_of(path, problem)))
-    yield from pair_up(found, labels, options.missing_masks, lambda key: bool(key[2]))
+    has_test_labels = any(key[2] for key, _ in labels)
+    yield from pair_up(found, labels, options.missing_masks, lambda key: bool(key[2]) and not has_test_labels)
     for path in volumes:
         if path not in named:
             yield Reference(source=path, key=path, problem=NEITHER)

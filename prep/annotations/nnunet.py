@@ -71,7 +71,7 @@ def list_references(
                 expected = f"expected CASE{dataset.file_ending}"
                 strays.append(_problem(path, split, ("annotation", "file is no label of a case", expected)))
     _check_count(dataset, sum(key[0] == "Tr" for key, _ in found))
-    has_test_labels = any(key[0] == "Ts" for key, _ in labels)
+    has_test_labels = next(_files(images, f"{below}labelsTs/"), None) is not None
     paired = pair_up(found, labels, options.missing_masks, lambda key: key[0] == "Ts" and not has_test_labels)
     yield from in_order([*paired, *strays])
 

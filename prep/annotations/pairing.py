@@ -11,7 +11,7 @@ from halofeed.prep.annotations.volume_files import Problem
 from halofeed.schemas.errors import AnnotationsError
 
 Key = tuple[str, ...]
-NO_LABEL: Problem = ("selection", "image has no label", "")
+NO_LABEL: Problem = ("selection", "image has no label", "--missing-masks prediction keeps it without one")
 NO_IMAGE: Problem = ("annotation", "label has no image", "")
 NEITHER: Problem = ("selection", "file is neither image nor label by its name", "")
 

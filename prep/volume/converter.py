@@ -9,7 +9,7 @@ Everything is planned on grids before a voxel is moved, and the image and its la
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,12 +49,12 @@ from halofeed.prep.volume.geometry import (
     whole,
 )
 from halofeed.prep.volume.intensity import Window, store_as, stored_value
-from halofeed.prep.volume.merge import merge_class_masks
-from halofeed.prep.volume.scan import Finding, Grid, Mask, Scan, Shape
-from halofeed.prep.volume.space import check_same_space, plan_canonical, plan_onto, plan_orthogonal
+from halofeed.prep.volume.label_volume import read_labels
+from halofeed.prep.volume.scan import Finding, Grid, Scan, Shape
+from halofeed.prep.volume.space import plan_canonical, plan_orthogonal
 from halofeed.prep.volume.statistics import VolumeFacts, VolumeStatistics, count_values
 from halofeed.prep.volume.tiles import plan_tiles
-from halofeed.prep.volume_readers.table import open_mask, open_scan
+from halofeed.prep.volume_readers.table import open_scan
 from halofeed.schemas.errors import SourceError
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.tfexample import Value, encode_example
@@ -62,14 +62,6 @@ from halofeed.schemas.tfexample import Value, encode_example
 Voxels = NDArray[Any]
 _NARROW_RANGE = 16
 """Whole numbers would flatten a scan of fractional values that lie closer together than this."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Labels:
-    """The class indices of a scan on its canonical grid, and what was found out about the mask."""
-
-    values: Voxels
-    findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True)
@@ -103,7 +95,7 @@ class VolumeConverter:
         scans = [scan, *(open_scan(files, path, (), options) for path in reference.channels)]
         canonical = plan_canonical(scan.grid)
         _check_channels(canonical.target, scans[1:])
-        labels = self._read_labels(reference, files, scan.grid, canonical.target)
+        labels = read_labels(self.recipe, self.labels, reference, files, scan.grid, canonical.target)
         image = self._read_image(scans)
         # With the functions that read go the bytes of the files.
         scan, scans = replace(scan, read=_is_read), []
@@ -160,80 +152,6 @@ class VolumeConverter:
             return image
         padding = np.min_scalar_type(self.recipe.pad_value[0])
         return image.astype(np.promote_types(image.dtype, padding), copy=False)
-
-    def _read_labels(
-        self, reference: Reference, files: SourceFiles, grid: Grid, canonical: Grid
-    ) -> _Labels | None:
-        """The classes on the scan's canonical grid; None where the scan has no label."""
-        options = self.recipe.scan_options()
-        if reference.class_masks:
-            found: list[Finding] = []
-
-            def each() -> Iterator[tuple[int, Voxels]]:
-                for name, path in reference.class_masks:
-                    values, findings = self._aligned(open_mask(files, path, grid, options), canonical)
-                    found.extend(findings)
-                    yield self.labels.id_of(name), values
-
-            merged = merge_class_masks(each(), self.recipe.class_overlap)  # type: ignore[arg-type]
-            if merged.overlapped:
-                voxels = sum(merged.overlapped.values())
-                found.append(
-                    Finding(name="class masks overlap", treatment="corrected", detail=f"{voxels} voxels")
-                )
-            return _Labels(values=merged.labels, findings=tuple(found))
-        if reference.mask is None:
-            return None
-        mask = open_mask(files, reference.mask, grid, options)
-        values, findings = self._aligned(mask, canonical)
-        return _Labels(values=self._known(values, mask), findings=(*mask.findings, *findings))
-
-    def _aligned(self, mask: Mask, canonical: Grid) -> tuple[Voxels, tuple[Finding, ...]]:
-        """A mask's values on the scan's canonical grid."""
-        turned = plan_canonical(mask.grid)
-        values = view_of(turned, mask.read())
-        try:
-            check_same_space(canonical, turned.target)
-        except SourceError:
-            if self.recipe.mask_grid == "refuse":
-                raise
-            finding = Finding(
-                name="mask on another grid", treatment="corrected", detail="resampled, nearest voxel"
-            )
-            return apply_mask(plan_onto(turned.target, canonical), values), (finding,)
-        return values, ()
-
-    def _known(self, values: Voxels, mask: Mask) -> Voxels:
-        """The values as ids of the label map."""
-        present = [value for value in _present(values) if value]
-        if not mask.names:
-            self.labels.check_values(present)
-            return values
-        names = [mask.names.get(value, str(value)) for value in present]
-        if self.labels.is_open:
-            raise SourceError(
-                "annotation",
-                "mask names its classes and no label map gives their ids",
-                f"{', '.join(map(repr, names))}; list them in a file and name it with --label-map",
-            )
-        if unknown := [name for name in names if name not in self.labels.ids]:
-            known = ", ".join(map(repr, self.labels.names.values()))
-            raise SourceError(
-                "annotation", "mask has unknown labels", f"{', '.join(map(repr, unknown))}; known are {known}"
-            )
-        if lost := [name for name in names if not self.labels.ids[name] and name.lower() != "background"]:
-            raise SourceError(
-                "annotation",
-                "class of the mask has the background's id",
-                f"{', '.join(map(repr, lost))} is 0",
-            )
-        table = np.zeros(max(present, default=0) + 1, self.labels.dtype)
-        for value, name in zip(present, names, strict=True):
-            table[value] = self.labels.ids[name]
-        ids = np.empty(values.shape, table.dtype)
-        for at, plane in enumerate(values):  # an index takes 8 bytes a voxel
-            ids[at] = table[plane]
-        return ids
 
     # What is planned ------------------------------------------------------------------------------------
 
@@ -392,12 +310,6 @@ def _extent(plan: Plan) -> tuple[Shape, Shape]:
     inside = last.inside if isinstance(last, View) else whole(plan.target.shape)
     (top, bottom), (front, back), (left, right) = inside
     return (top, front, left), (bottom, back, right)
-
-
-def _present(values: Voxels) -> list[int]:
-    if values.dtype.itemsize <= 2:
-        return list(count_labels(values))
-    return sorted({int(value) for plane in values for value in np.unique(plane)})
 
 
 def _check_whole(image: Voxels) -> tuple[Finding, ...]:

@@ -184,7 +184,7 @@ def test_what_is_no_slice_is_named_and_a_damaged_file_stops_the_series_beside_it
     save_segmentation(tmp_path / "seg", "1.2.77")
     references = read(tmp_path)
     reasons = outcome(references)
-    assert reasons["p1"] is None and len(references["p1"].members) == 3
+    assert reasons["p1"] == "image has no label" and len(references["p1"].members) == 3
     assert reasons["p2"] == "damaged file among the slices" and "p2/cut" not in references
     assert reasons["p3/1"] == reasons["p1/DICOMDIR2"] == "file is no slice of a volume"
     assert reasons["p1/capture"] == "file is no slice of a volume"
@@ -247,3 +247,34 @@ def test_a_table_names_series_by_folder_or_by_folder_and_mark(tmp_path: Path) ->
         "p1/x": None,
         "p2#0": "folder holds no such DICOM series",
     }
+
+
+def test_a_label_that_fits_no_series_does_not_make_scans_for_prediction(tmp_path: Path) -> None:
+    save_series(tmp_path / "p1", "1.2.1", frame="1.9.1")
+    save_series(tmp_path / "p2", "1.2.2", frame="1.9.2")
+    save_segmentation(tmp_path / "seg", "1.2.77", frame="1.9.77")
+    refused = {"p1": "image has no label", "p2": "image has no label"}
+    assert outcome(read(tmp_path)) == {**refused, "seg": "label has no image"}
+    kept = read(tmp_path, missing_masks="prediction")
+    assert outcome(kept) == {"p1": None, "p2": None, "seg": "label has no image"}
+    (tmp_path / "seg").unlink()
+    save_structures(tmp_path / "rtstruct", "1.2.77")
+    assert outcome(read(tmp_path)) == {**refused, "rtstruct": "label has no image"}
+    (tmp_path / "rtstruct").unlink()
+    touch(tmp_path, "masks/p7.nii.gz")
+    assert outcome(read(tmp_path)) == {**refused, "masks/p7.nii.gz": "label has no image"}
+    (tmp_path / "masks" / "p7.nii.gz").unlink()
+    touch(tmp_path, "p1/Segmentation.seg.nrrd")
+    reason = "not a volume format that is read"
+    assert outcome(read(tmp_path)) == {**refused, "p1/Segmentation.seg.nrrd": reason}
+    (tmp_path / "p1" / "Segmentation.seg.nrrd").unlink()
+    assert outcome(read(tmp_path)) == {"p1": None, "p2": None}
+    assert outcome(read(tmp_path, label_pattern="{id}/mask.nii.gz")) == refused
+
+
+def test_labels_that_all_fit_several_series_do_not_make_scans_for_prediction(tmp_path: Path) -> None:
+    save_series(tmp_path / "p1", "1.2.1")
+    save_series(tmp_path / "p2", "1.2.2")
+    save_segmentation(tmp_path / "seg", None)
+    refused = {"p1": "image has no label", "p2": "image has no label"}
+    assert outcome(read(tmp_path)) == {**refused, "seg": "label fits several series"}

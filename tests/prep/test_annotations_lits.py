@@ -72,3 +72,11 @@ def test_lits_numbers_may_start_anew_in_each_split(tmp_path: Path) -> None:
     assert layout.label_values(files, files, None, LayoutOptions())[2] == "tumour"
     with pytest.raises(AnnotationsError, match="no volume-N"):
         read(make(tmp_path / "empty", "a.nii"))
+
+
+def test_a_test_segmentation_that_fits_none_does_not_make_test_volumes_for_prediction(tmp_path: Path) -> None:
+    files = make(tmp_path, "test-volume-0.nii", "test-segmentation-7.nii")
+    assert outcome(read(files)) == {
+        "test-volume-0.nii": "image has no label",
+        "test-segmentation-7.nii": "label has no image",
+    }

@@ -129,3 +129,11 @@ def test_what_dataset_json_says_amiss_is_refused_with_the_cure(
 ) -> None:
     with pytest.raises(AnnotationsError, match=words):
         read(make(tmp_path, 1, *case("a"), "labelsTr/a.nii.gz", **more))
+
+
+def test_test_labels_that_are_no_labels_of_a_case_do_not_make_cases_for_prediction(tmp_path: Path) -> None:
+    files = make(tmp_path, 0, *case("t", "imagesTs"), "labelsTs/t.nii")
+    assert outcome(read(files)) == {
+        "imagesTs/t_0000.nii.gz": "image has no label",
+        "labelsTs/t.nii": "file is no label of a case",
+    }
