@@ -215,7 +215,7 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
 
     keep_freed_memory()
     done = convert(options, recipe, beam_arguments)
-    print(summary(done))
+    print(summary(done, warn_cut=options.warn_cut))
     return 0
 
 

@@ -192,13 +192,15 @@ def source_spacings(facts: Facts) -> dict[tuple[float, float, float], list[int]]
 def volume_sizings(facts: Facts) -> list[tuple[str, tuple[int, ...], float, float | None]]:
     """What padding and cropping cost: (name, static shape, share padded, share of the sources cut off or None).
 
-    The first is counted. The others are worked out from the sources' shapes, where scans keep their spacing and are
-    cropped or padded about their middle.
+    The first is counted, its cut in mm³ where the manifest has it. The others are worked out from the sources' shapes,
+    where scans keep their spacing and are cropped or padded about their middle.
     """
     padding = facts.total.get("padding", {})
     stored = padding.get("stored_pixels", 0)
     shapes = source_shapes(facts)
     recipe = facts.manifest.recipe
+    scan_mm3 = facts.total.get("scan_mm3", 0)
+    counted_cut = facts.total["scan_cut_mm3"] / scan_mm3 if scan_mm3 else None
     own = (
         not recipe.get("spacing_mm")
         and recipe.get("fit") == "crop-or-pad"
@@ -206,7 +208,12 @@ def volume_sizings(facts: Facts) -> list[tuple[str, tuple[int, ...], float, floa
     )
     if not shapes or not own:
         return [
-            ("as it is now", facts.size, padding.get("padded_pixels", 0) / stored if stored else 0.0, None)
+            (
+                "as it is now",
+                facts.size,
+                padding.get("padded_pixels", 0) / stored if stored else 0.0,
+                counted_cut,
+            )
         ]
     sides, counts = np.array(list(shapes)), np.array(list(shapes.values()))
 
@@ -221,7 +228,7 @@ def volume_sizings(facts: Facts) -> list[tuple[str, tuple[int, ...], float, floa
             "as it is now",
             facts.size,
             padding.get("padded_pixels", 0) / stored if stored else 0.0,
-            cost(facts.size)[1],
+            cost(facts.size)[1] if counted_cut is None else counted_cut,
         )
     ]
     for name, shape in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 MEANINGS: Final = {
+    "a class is cut off": "More than a hundredth of a class lies outside of the static shape and is in no record.",
     "class masks overlap": "Voxels that the masks of two classes claim; one of the two got them.",
     "colour voxels": "Each voxel is a colour; its parts became channels.",
     "contours beyond the slices": "Contours just before the first or after the last slice; they were left out.",

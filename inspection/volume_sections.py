@@ -28,7 +28,12 @@ def split_legend(facts: Facts) -> Markup | None:
 def class_voxels(facts: Facts, ranks: Mapping[int, int]) -> Markup:
     """Per class its pixels or voxels and their share, and what share of everything is foreground."""
     unit = "voxels" if facts.is_volume else "pixels"
-    counted = {int(value): int(count) for value, count in facts.total.get("label_voxels", {}).items()}
+    source, cut = (
+        {int(value): int(mm3) for value, mm3 in facts.total.get(key, {}).items()}
+        for key in ("label_mm3", "label_cut_mm3")
+    )
+    counted = dict.fromkeys(source, 0)
+    counted.update({int(value): int(count) for value, count in facts.total.get("label_voxels", {}).items()})
     records = {int(value): int(count) for value, count in facts.total.get("labels", {}).items()}
     everything = sum(counted.values())
     foreground = sum(count for value, count in counted.items() if value)
@@ -57,6 +62,13 @@ def class_voxels(facts: Facts, ranks: Mapping[int, int]) -> Markup:
                 f"{each:,.0f}",
                 percent(counted[value] / foreground),
                 percent(counted[value] / everything),
+                *(
+                    [percent(cut.get(value, 0) / source[value])]
+                    if source.get(value)
+                    else ["–"]
+                    if source
+                    else []
+                ),
             ]
         )
     more = None
@@ -66,16 +78,24 @@ def class_voxels(facts: Facts, ranks: Mapping[int, int]) -> Markup:
     shares = charts.shares([("s0", foreground), ("left", everything - foreground)])
     keys = legend([("s0", f"foreground {share}"), ("left", "background, padding included")])
     head = ("class", "id", facts.noun[1], unit, f"each {facts.noun[0]}", "of the foreground", "of everything")
+    if source:
+        head = (*head, "cut off")
+        notes.append(
+            "“Cut off” is the share of the class's volume in the sources that no record shows, because the static "
+            "shape or a crop leaves it out."
+        )
     if len(rows) > _FIRST_CLASSES:
         summary = element(
             "summary", None, plural(len(rows) - _FIRST_CLASSES, "smaller class", "smaller classes")
         )
-        more = element("details", None, summary, table(head, rows[_FIRST_CLASSES:], numbers=range(1, 7)))
+        more = element(
+            "details", None, summary, table(head, rows[_FIRST_CLASSES:], numbers=range(1, len(head)))
+        )
     return card(
         f"{unit.capitalize()} of each class",
         shares,
         keys,
-        table(head, rows[:_FIRST_CLASSES], numbers=range(1, 7))
+        table(head, rows[:_FIRST_CLASSES], numbers=range(1, len(head)))
         if rows
         else element("p", "note", "Every label is empty."),
         more,
@@ -184,11 +204,10 @@ def grids(facts: Facts) -> Markup:
         ]
         for name, shape, padded, cut in sizings
     ]
-    note = (
-        "“Cut off” is the share of the scans that the static shape leaves out. The first padding is counted, "
-    )
-    worked_out = "the rest is worked out from the sources' shapes."
-    note += worked_out if len(sizings) > 1 else "what is cut off is not known for this recipe."
+    note = "“Cut off” is the share of the scans that no record shows. The first line is counted"
+    if sizings[0][3] is None:
+        note += ", but for what is cut off: this version of the data set does not say it"
+    note += "; the others are worked out from the sources' shapes." if len(sizings) > 1 else "."
     return section(
         "sizes",
         "Spacing, sizes and padding",

@@ -33,6 +33,9 @@ class JobOptions:
     max_rejected: int | None = option(
         None, "fail the job when more inputs than this are rejected; default: no limit"
     )
+    warn_cut: float = option(
+        0.01, "volumes: warn where the static shape cuts off more than this share of a class"
+    )
     salt: str = option(
         "", "DICOM: mixed into the hashes that stand for patients when splits are made; written nowhere"
     )
@@ -52,6 +55,8 @@ class JobOptions:
                 problems.append(f"--{name} {value}: expected 1 or more")
         if self.max_rejected is not None and self.max_rejected < 0:
             problems.append(f"--max-rejected {self.max_rejected}: expected 0 or more")
+        if not 0 <= self.warn_cut <= 1:
+            problems.append(f"--warn-cut {self.warn_cut}: expected a share, 0 to 1")
         for check, value in ((check_name, self.name), (check_version, self.version)):
             try:
                 if value:

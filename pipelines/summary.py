@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.storage import OutputFolder, is_remote
 from halofeed.schemas.layout import REJECTED
-from halofeed.schemas.manifest import Split
+from halofeed.schemas.manifest import Manifest, Split
+
+_MOST_LISTED = 8
+_WARN_PADDING = 0.5
 
 
-def summary(done: Conversion) -> str:
-    """A few lines: splits, what was not written and why, and where to look next."""
+def summary(done: Conversion, warn_cut: float = 0.01) -> str:
+    """A few lines: splits, what was not written and why, warnings, and where to look next.
+
+    Args:
+        warn_cut: the share of a class that the static shape may cut off without a warning.
+    """
     manifest = done.manifest
     head = "already converted" if done.was_there else "converted"
     lines = [f"{manifest.name} {manifest.version}: {head}, {manifest.task}, {len(manifest.labels)} classes"]
@@ -19,9 +28,9 @@ def summary(done: Conversion) -> str:
         left_out = f"{_counted(total, 'input')} {'was' if total == 1 else 'were'} not written"
         lines.append(f"  {left_out}, see {OutputFolder(done.folder).path(REJECTED)}")
         ranked = sorted(manifest.rejected.items(), key=lambda entry: (-entry[1], entry[0]))
-        lines += [f"    {count:>7,} x {reason}" for reason, count in ranked[:8]]
-        if len(ranked) > 8:
-            lines.append(f"    and {len(ranked) - 8} reasons more")
+        lines += [f"    {count:>7,} x {reason}" for reason, count in ranked[:_MOST_LISTED]]
+        if len(ranked) > _MOST_LISTED:
+            lines.append(f"    and {len(ranked) - _MOST_LISTED} reasons more")
     for name, split in manifest.splits.items():
         if boxes := split.statistics.get("boxes"):
             listed = ", ".join(f"{count:,} {what}" for what, count in boxes.items())
@@ -31,9 +40,41 @@ def summary(done: Conversion) -> str:
             lines.append(
                 f"  {name}: {images:,} images have more than --max-boxes; the loader will cut {cut:,} boxes of them"
             )
+        lines += [f"  warning: {name}: {words}" for words in _volume_warnings(manifest, split, warn_cut)]
     where = "copy it to a local folder, then look at it" if is_remote(done.folder) else "look at it"
     lines.append(f"{done.folder}: {where} with `halofeed report {done.folder}`")
     return "\n".join(lines)
+
+
+def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Iterator[str]:
+    """What the static shape loses of volumes, and what it wastes."""
+    statistics, recipe = split.statistics, manifest.recipe
+    if not any(statistics.get("largest_scan", ())):
+        return
+    shape = "x".join(str(recipe[side]) for side in ("depth", "height", "width"))
+    largest = "x".join(map(str, statistics["largest_scan"]))
+    at_spacing = " at --spacing-mm" if recipe["spacing_mm"] else ""
+    shares = {
+        value: statistics["label_cut_mm3"].get(value, 0) / mm3
+        for value, mm3 in statistics["label_mm3"].items()
+    }
+    if cut := sorted((-share, value) for value, share in shares.items() if share > warn_cut):
+        listed = [
+            f"{-share:.1%} of {manifest.labels.get(int(value), value)!r} "
+            f"({statistics['label_cut_mm3'][value] / 1000:,.1f} of {statistics['label_mm3'][value] / 1000:,.1f} ml)"
+            for share, value in cut[:_MOST_LISTED]
+        ]
+        more = f" and of {_counted(len(cut) - _MOST_LISTED, 'class more')}" if len(cut) > _MOST_LISTED else ""
+        yield (
+            f"{', '.join(listed)}{more} lies outside of {shape} and is in no record; the largest scan has "
+            f"{largest}{at_spacing}: take a larger shape or --spacing-mm, --fit tiles, or --centre label"
+        )
+    padding = statistics["padding"]
+    if (wasted := padding["padded_pixels"] / padding["stored_pixels"]) > _WARN_PADDING:
+        yield (
+            f"{wasted:.1%} of the voxels are padding: records have {shape} and the largest scan has "
+            f"{largest}{at_spacing}; say a smaller --depth, --height and --width"
+        )
 
 
 def _counted(count: int, noun: str) -> str:

@@ -234,7 +234,7 @@ def merge_statistics(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def _merge(key: str, a: Any, b: Any) -> Any:
     if a is None or b is None or a == [] or b == []:
         return b if a is None or a == [] else a
-    if key == "largest":
+    if key in ("largest", "largest_scan"):
         return [max(pair) for pair in zip(a, b, strict=True)]
     if isinstance(a, Mapping):
         merged = {name: _merge(name, a.get(name), b.get(name)) for name in dict.fromkeys([*a, *b])}

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from halofeed.prep.statistics import Facts, Statistics, merge_statistics, sum_pixels
 from halofeed.prep.volume.counts import count_intensities, merge_counts
+from halofeed.prep.volume.coverage import measure_coverage
+from halofeed.prep.volume.geometry import plan_crop_or_pad
 from halofeed.prep.volume.intensity import Window, store_as
 from halofeed.prep.volume.scan import Finding, Grid, Triple
 from halofeed.prep.volume.statistics import VolumeFacts, VolumeStatistics
@@ -294,6 +296,8 @@ def _volume_facts(drawn: Drawn) -> VolumeFacts:
         source=source,
         modality=drawn.modality,
         findings=drawn.findings,
+        sized=source.shape,
+        coverage=measure_coverage(source, [plan_crop_or_pad(source, drawn.grid.shape)], None),
     )
 
 

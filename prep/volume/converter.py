@@ -26,6 +26,7 @@ from halofeed.prep.statistics import count_labels
 from halofeed.prep.volume.apply import apply_image, apply_mask, view_of
 from halofeed.prep.volume.copying import in_memory_order
 from halofeed.prep.volume.counts import percentile_window
+from halofeed.prep.volume.coverage import Coverage, measure_coverage, shown_by
 from halofeed.prep.volume.foreground import (
     CT_FOREGROUND_HU,
     Box,
@@ -37,7 +38,6 @@ from halofeed.prep.volume.foreground import (
 )
 from halofeed.prep.volume.geometry import (
     Plan,
-    View,
     compose,
     describe,
     distance_mm,
@@ -46,7 +46,6 @@ from halofeed.prep.volume.geometry import (
     plan_resample,
     plan_stretch,
     stored_affine,
-    whole,
 )
 from halofeed.prep.volume.intensity import Window, store_as, stored_value
 from halofeed.prep.volume.label_volume import read_labels
@@ -102,8 +101,12 @@ class VolumeConverter:
         least = float(in_memory_order(image)[0].min())
         windows = self._windows(image, least)
         rounded = _check_whole(image) if self.recipe.store == "int16" and windows[0] is None else ()
-        findings = (*scan.findings, *(labels.findings if labels else ()), *rounded)
-        parts = self._plan(canonical.target, image, None if labels is None else labels.values)
+        sized, parts = self._plan(canonical.target, image, None if labels is None else labels.values)
+        coverage = measure_coverage(
+            canonical.target, [part.plan for part in parts], None if labels is None else labels.values
+        )
+        noted = (*(labels.findings if labels else ()), *rounded, *coverage.findings())
+        findings = (*scan.findings, *noted)
         fill = self._fill(least)
         stored_first = self._stores_first(parts, image, windows)
         if stored_first:
@@ -131,6 +134,8 @@ class VolumeConverter:
                     least=stored_value(least, windows[0], self.recipe.store),
                     source=scan,
                     findings=findings,
+                    sized=sized,
+                    coverage=coverage,
                 )
             )
         return tuple(records)
@@ -155,8 +160,8 @@ class VolumeConverter:
 
     # What is planned ------------------------------------------------------------------------------------
 
-    def _plan(self, grid: Grid, image: Voxels, labels: Voxels | None) -> list[_Part]:
-        """What becomes of a scan on its canonical grid: one part, or one for each tile."""
+    def _plan(self, grid: Grid, image: Voxels, labels: Voxels | None) -> tuple[Shape, list[_Part]]:
+        """What becomes of a scan on its canonical grid: its size before the static shape, and one part or its tiles."""
         recipe = self.recipe
         shape = (recipe.depth or 1, recipe.height, recipe.width)
         kernels: dict[str, Any] = {
@@ -177,12 +182,13 @@ class VolumeConverter:
             box = _carried(plan, label_box(labels))
         if recipe.fit == "tiles":
             tiles = plan_tiles(plan.target, shape, recipe.overlap())
-            return [_Part(tile.number, tile.origin, compose([plan, tile.plan])) for tile in tiles]
+            parts = [_Part(tile.number, tile.origin, compose([plan, tile.plan])) for tile in tiles]
+            return plan.target.shape, parts
         if recipe.fit == "stretch":
             last = plan_stretch(plan.target, shape, **kernels)
         else:
             last = plan_crop_or_pad(plan.target, shape, None if box is None else box.centre)
-        return [_Part(0, (0, 0, 0), compose([plan, last]))]
+        return plan.target.shape, [_Part(0, (0, 0, 0), compose([plan, last]))]
 
     def _windows(self, image: Voxels, least: float) -> list[Window | None]:
         """The window of each channel."""
@@ -225,9 +231,11 @@ class VolumeConverter:
         least: float,
         source: Scan,
         findings: tuple[Finding, ...],
+        sized: Shape,
+        coverage: Coverage,
     ) -> Record:
         grid, upright = part.plan.target, part.plan.source
-        extent = _extent(part.plan)
+        extent = tuple(zip(*shown_by(part.plan), strict=True))
         label_dtype = self.labels.dtype
         stored_labels = (
             np.zeros(grid.shape, label_dtype) if labels is None else labels.astype(label_dtype, copy=False)
@@ -268,6 +276,8 @@ class VolumeConverter:
             source=upright,
             modality=source.modality,
             findings=findings,
+            sized=sized,
+            coverage=coverage,
         )
         return Record(
             id=identity,
@@ -302,14 +312,6 @@ def _carried(plan: Plan, box: Box | None) -> Box | None:
 def _threshold(image: Voxels) -> float:
     """What parts the patient from what is around: see the option `centre`."""
     return CT_FOREGROUND_HU if float(image[..., 0].min()) <= CT_FOREGROUND_HU else mean_of(image[..., 0])
-
-
-def _extent(plan: Plan) -> tuple[Shape, Shape]:
-    """The first voxel of the target that shows the scan, and the one after the last."""
-    last = plan.steps[-1] if plan.steps else None
-    inside = last.inside if isinstance(last, View) else whole(plan.target.shape)
-    (top, bottom), (front, back), (left, right) = inside
-    return (top, front, left), (bottom, back, right)
 
 
 def _check_whole(image: Voxels) -> tuple[Finding, ...]:

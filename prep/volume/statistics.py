@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from halofeed.prep.statistics import PixelSums, in_order
 from halofeed.prep.volume.counts import Counts, count_intensities, merge_counts
+from halofeed.prep.volume.coverage import Coverage
 from halofeed.prep.volume.intensity import as_numbers
 from halofeed.prep.volume.scan import Finding, Grid, Shape
 
@@ -30,6 +31,8 @@ class VolumeFacts:
         inside_voxels: those that show the scan, not padding.
         label_voxels: per class that occurs; empty where there is no label.
         body, foreground: how often values occur above the least one, and where the label is not 0.
+        sized: of the whole scan before it was brought to the static shape.
+        coverage: what all records of the scan together show of it.
     """
 
     shape: Shape
@@ -42,6 +45,8 @@ class VolumeFacts:
     source: Grid
     modality: str
     findings: tuple[Finding, ...]
+    sized: Shape
+    coverage: Coverage
 
 
 def count_values(
@@ -71,6 +76,11 @@ class VolumeStatistics:
     spacings_mm: Counter[str] = field(default_factory=Counter)
     source_shapes: Counter[str] = field(default_factory=Counter)
     tiles: int = 0
+    scan_mm3: int = 0
+    scan_cut_mm3: int = 0
+    label_mm3: Counter[int] = field(default_factory=Counter)
+    label_cut_mm3: Counter[int] = field(default_factory=Counter)
+    largest_scan: Shape = (0, 0, 0)
     body: Counts = field(default_factory=lambda: merge_counts(()))
     foreground: Counts = field(default_factory=lambda: merge_counts(()))
     largest: Shape = (0, 0, 0)
@@ -97,6 +107,12 @@ class VolumeStatistics:
         depth_mm, height_mm, width_mm = facts.source.spacing_mm
         self.spacings_mm[f"{depth_mm:.2f}x{height_mm:.2f}x{width_mm:.2f}"] += 1
         self.source_shapes["x".join(map(str, facts.source.shape))] += 1
+        self.scan_mm3 += facts.coverage.scan_mm3
+        self.scan_cut_mm3 += facts.coverage.cut_mm3
+        self.label_mm3.update(facts.coverage.class_mm3)
+        self.label_cut_mm3.update(facts.coverage.class_cut_mm3)
+        depth, height, width = map(max, self.largest_scan, facts.sized)
+        self.largest_scan = depth, height, width
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values; `merge_statistics` adds several of these."""
@@ -117,5 +133,10 @@ class VolumeStatistics:
             "spacings_mm": in_order(self.spacings_mm),
             "source_shapes": in_order(self.source_shapes),
             "tiles": self.tiles,
+            "scan_mm3": self.scan_mm3,
+            "scan_cut_mm3": self.scan_cut_mm3,
+            "label_mm3": in_order(self.label_mm3),
+            "label_cut_mm3": in_order(self.label_cut_mm3),
             "largest": list(self.largest[1:]),
+            "largest_scan": list(self.largest_scan),
         }

@@ -303,7 +303,7 @@ def test_tiles_channels_and_unnamed_classes_are_called_so(tmp_path: Path) -> Non
     assert "6 tiles of 4 classes" in page.words() and "tile 2" in page.words("samples")
     assert "The first channel is shown." in page.words("samples") and "first channel" in page.words("values")
     assert "class 1" in page.words("labels") and "nothing odd was found in 2 scans" in page.words("findings")
-    assert rows(source, "sizes")[0][3] == "–", "tiles are not cropped"
+    assert rows(source, "sizes")[0][3] == "0 %", "tiles are not cropped"
 
 
 def test_what_other_static_shapes_cost_is_worked_out_from_the_sources(tmp_path: Path) -> None:
@@ -317,7 +317,14 @@ def test_what_other_static_shapes_cost_is_worked_out_from_the_sources(tmp_path: 
         (20, 10, 40), pytest.approx(1 - 10_000 / 24_000), 0
     ]  # fmt: skip
     assert sizings["the median of each side"] == [(10, 10, 10), 0, pytest.approx(1 - 3_000 / 10_000)]
-    assert sizings["as it is now"][2] == pytest.approx(1 - (2_000 + 20 * 10 * 34) / 10_000)
+    worked_out = pytest.approx(1 - (2_000 + 20 * 10 * 34) / 10_000)
+    assert sizings["as it is now"][2] == 0, "counted at the conversion"
+    for key in ("scan_mm3", "scan_cut_mm3"):
+        del statistics[key]
+    manifest = change(folder, splits={"train": Split(shards=train.shards, statistics=statistics)})
+    assert {name: rest for name, *rest in volume_sizings(Facts.of("x", manifest, {}))}["as it is now"][
+        2
+    ] == worked_out
 
 
 def test_scans_without_labels_with_padding_and_thick_slices_are_among_the_samples(tmp_path: Path) -> None:

@@ -1,0 +1,137 @@
+"""How much of a scan and of its classes lies outside the records that a plan makes of it.
+
+A source voxel is kept where its center lies within the part of a record that shows the scan. That is asked of the
+source, before anything is resampled, so that no interpolation blurs the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.statistics import count_labels
+from halofeed.prep.volume.geometry import Plan, Ranges, View, whole
+from halofeed.prep.volume.scan import Finding, Grid, Shape
+
+CLASS_CUT: Final = "a class is cut off"
+"""The finding's name."""
+NOTED_SHARE: Final = 0.01
+"""A scan has the finding where more than this share of one of its classes is outside."""
+
+_EDGE: Final = 1e-6
+_SAMPLED: Final = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """Volumes in mm³, of the scan and of each class but the background; `cut` is what no record shows."""
+
+    scan_mm3: int
+    cut_mm3: int
+    class_mm3: Mapping[int, int]
+    class_cut_mm3: Mapping[int, int]
+
+    def findings(self) -> tuple[Finding, ...]:
+        """A finding where a class lost more than is worth no word."""
+        shares = {value: cut / self.class_mm3[value] for value, cut in self.class_cut_mm3.items() if cut}
+        worst = max(shares.values(), default=0.0)
+        if worst <= NOTED_SHARE:
+            return ()
+        return (Finding(name=CLASS_CUT, treatment="noted", detail=f"up to {worst:.1%} of one"),)
+
+
+def shown_by(plan: Plan) -> Ranges:
+    """The part of the plan's target that shows the source, and is no padding."""
+    last = plan.steps[-1] if plan.steps else None
+    return last.inside if isinstance(last, View) else whole(plan.target.shape)
+
+
+def measure_coverage(grid: Grid, plans: Sequence[Plan], labels: NDArray[Any] | None) -> Coverage:
+    """What the records of one scan leave out, all its tiles together.
+
+    Args:
+        grid: of the scan, from which each of `plans` leads to a record.
+        labels: class ids [depth, height, width] on that grid, each below 65,536, or None.
+    """
+    if labels is not None and labels.dtype.itemsize > 2:
+        labels = labels.astype(np.uint16)
+    voxel_mm3 = abs(float(np.linalg.det(grid.affine[:3, :3])))
+    box = _box(grid.shape, plans)
+    if box is None:
+        shape = [len(range(0, side, _SAMPLED)) for side in grid.shape]
+        sampled = np.stack(np.meshgrid(*(np.arange(side) * _SAMPLED for side in shape), indexing="ij"), -1)
+        kept = float(_inside(sampled.reshape(-1, 3), plans).mean())
+        lost = {} if labels is None else _lost_one_by_one(labels, plans)
+    else:
+        kept = math.prod(high - low for low, high in box) / math.prod(grid.shape)
+        lost = {} if labels is None else _lost_around(labels, box)
+    total = {} if labels is None else {value: n for value, n in count_labels(labels).items() if value}
+    scan_mm3 = math.prod(grid.shape) * voxel_mm3
+    return Coverage(
+        scan_mm3=round(scan_mm3),
+        cut_mm3=round(scan_mm3 * (1 - kept)),
+        class_mm3={value: max(1, round(count * voxel_mm3)) for value, count in total.items()},
+        class_cut_mm3={value: round(lost.get(value, 0) * voxel_mm3) for value in total},
+    )
+
+
+def _box(shape: Shape, plans: Sequence[Plan]) -> Ranges | None:
+    """The source voxels that the plans' targets show, where the axes of all are parallel; else None."""
+    low, high = [math.inf] * 3, [-math.inf] * 3
+    for plan in plans:
+        matrix = plan.to_source
+        steps = np.diag(matrix)[:3]
+        if (np.abs(matrix[:3, :3] - np.diag(steps)) > _EDGE * np.abs(steps).max()).any() or (
+            steps <= 0
+        ).any():
+            return None
+        for axis, (first, last) in enumerate(shown_by(plan)):
+            ends = [matrix[axis, 3] + (end - 0.5) * steps[axis] for end in (first, last)]
+            low[axis] = min(low[axis], math.ceil(ends[0] - _EDGE))
+            high[axis] = max(high[axis], math.floor(ends[1] + _EDGE) + 1)
+    ranges = [
+        (min(max(0, int(a)), side), max(0, min(side, int(b))))
+        for a, b, side in zip(low, high, shape, strict=True)
+    ]
+    return tuple((a, max(a, b)) for a, b in ranges)  # type: ignore[return-value]
+
+
+def _lost_around(labels: NDArray[Any], box: Ranges) -> Counter[int]:
+    """How often each value occurs outside of a box: in the slabs before and after it along each axis in turn."""
+    lost: Counter[int] = Counter()
+    for axis, (low, high) in enumerate(box):
+        along = np.moveaxis(labels, axis, 0)
+        for slab in (along[:low], along[high:]):
+            if slab.size:
+                lost.update(count_labels(np.moveaxis(slab, 0, axis)))
+        labels = np.moveaxis(along[low:high], 0, axis)
+    return lost
+
+
+def _lost_one_by_one(labels: NDArray[Any], plans: Sequence[Plan]) -> Counter[int]:
+    """The same for axes that are not parallel: each labeled voxel is asked, a slice at a time."""
+    lost: Counter[int] = Counter()
+    for depth, plane in enumerate(labels):
+        rows, columns = np.nonzero(plane)
+        points = np.stack([np.full(len(rows), depth), rows, columns], 1)
+        outside = ~_inside(points, plans)
+        if outside.any():
+            lost.update(plane[rows[outside], columns[outside]].tolist())
+    return lost
+
+
+def _inside(points: NDArray[Any], plans: Sequence[Plan]) -> NDArray[np.bool_]:
+    """Which source voxels [n, 3] any plan's target shows."""
+    found = np.zeros(len(points), bool)
+    for plan in plans:
+        matrix = np.linalg.inv(plan.to_source)
+        there = points @ matrix[:3, :3].T + matrix[:3, 3]
+        low, high = np.array(shown_by(plan), float).T - 0.5
+        found |= ((there >= low - _EDGE) & (there <= high + _EDGE)).all(axis=1)
+    return found

@@ -1,0 +1,125 @@
+"""Is it said how much of a scan and of each class the static shape cuts off, whatever was done on the way?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halofeed.pipelines.convert import Conversion
+from halofeed.pipelines.summary import summary
+from tests.pipelines.support import run_convert
+from tests.volume_support import findings, save_nifti, stored_volumes, write_table
+
+SHAPE = (12, 20, 24)
+ORGAN = (slice(2, 12), slice(4, 16), slice(0, 10))
+FAR = (slice(0, 2), slice(0, 3), slice(20, 24))
+STRAIGHT = np.array([[0, 0, 1.5, -5], [0, 2.0, 0, 7], [3.0, 0, 0, 11], [0, 0, 0, 1]])
+TILTED = STRAIGHT.copy()
+TILTED[1, 0] = 1.0
+
+
+def convert(folder: Path, affine: np.ndarray = STRAIGHT, **options: Any) -> Conversion:
+    """One scan with a large class 1 and a small class 2 in a far corner."""
+    image = np.random.default_rng(0).integers(-1000, 1000, SHAPE).astype(np.int16)
+    mask = np.zeros(SHAPE, np.uint8)
+    mask[ORGAN], mask[FAR] = 1, 2
+    save_nifti(folder / "s/image.nii", image, affine)
+    save_nifti(folder / "s/mask.nii", mask, affine)
+    write_table(folder / "s", [("a", "image.nii", "mask.nii")])
+    (folder / "labels.txt").write_text("background\nspleen\nnode\n")
+    sizes = {"depth": 12, "height": 20, "width": 24}
+    given = {"layout": "csv", "task": "segmentation", "label_map": str(folder / "labels.txt")}
+    return run_convert(folder / "s", folder / "out", **given, **(sizes | options))
+
+
+def cut_shares(done: Conversion) -> dict[int, float]:
+    statistics = done.manifest.splits["train"].statistics
+    cut = statistics["label_cut_mm3"]
+    return {int(value): cut.get(value, 0) / mm3 for value, mm3 in statistics["label_mm3"].items()}
+
+
+def expected_shares(kept: tuple[slice, ...]) -> dict[int, float]:
+    """Slow and obvious: which of the classes' voxels are in a box of the scan."""
+    inside = np.zeros(SHAPE, bool)
+    inside[kept] = True
+    shares = {}
+    for value, where in ((1, ORGAN), (2, FAR)):
+        organ = np.zeros(SHAPE, bool)
+        organ[where] = True
+        shares[value] = 1 - (organ & inside).sum() / organ.sum()
+    return shares
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, np.s_[:, :, :]),
+        ({"fit": "stretch", "depth": 4, "height": 5, "width": 6}, np.s_[:, :, :]),
+        ({"fit": "tiles", "depth": 5, "height": 8, "width": 8}, np.s_[:, :, :]),
+        ({"depth": 6}, np.s_[3:9, :, :]),
+        ({"height": 10, "width": 8}, np.s_[:, 5:15, 8:16]),
+        ({"spacing_mm": (1.5, 1.0, 0.75), "depth": 12, "height": 40, "width": 48}, np.s_[3:9, :, :]),
+        ({"spacing_mm": (6.0, 4.0, 3.0), "depth": 2, "height": 10, "width": 12}, np.s_[4:8, :, :]),
+    ],
+)
+def test_the_share_of_each_class_that_is_cut_off_is_counted_at_the_source(tmp_path, options, kept):
+    done = convert(tmp_path, **options)
+    expected = expected_shares(kept)
+    assert cut_shares(done) == pytest.approx(expected, abs=2e-3)
+    lost = any(share > 0.01 for share in expected.values())
+    assert findings(done) == ({"a class is cut off (noted)": 1} if lost else {})
+    statistics = done.manifest.splits["train"].statistics
+    inside = np.zeros(SHAPE, bool)
+    inside[kept] = True
+    assert statistics["scan_cut_mm3"] / statistics["scan_mm3"] == pytest.approx(1 - inside.mean(), abs=1e-3)
+
+
+def test_a_foreground_crop_that_leaves_a_class_out_is_counted(tmp_path):
+    image = np.full(SHAPE, -1000, np.int16)
+    image[2:, 4:, :12] = 40
+    convert(tmp_path)
+    save_nifti(tmp_path / "s/image.nii", image, STRAIGHT)
+    done = run_convert(
+        tmp_path / "s",
+        tmp_path / "out",
+        layout="csv",
+        task="segmentation",
+        label_map=str(tmp_path / "labels.txt"),
+        version="2.0.0",
+        crop_foreground=True,
+        depth=12,
+        height=20,
+        width=24,
+    )
+    assert cut_shares(done) == pytest.approx({1: 0, 2: 1})
+
+
+@pytest.mark.parametrize("sides", [{}, {"depth": 5}, {"depth": 8, "height": 9, "width": 10}])
+def test_the_share_of_a_tilted_scan_is_that_of_its_stored_label(tmp_path, sides):
+    done = convert(tmp_path, TILTED, **{"depth": 12, "height": 26, "width": 24, **sides})
+    (record,) = stored_volumes(done)
+    before, after = (abs(np.linalg.det(g.affine[:3, :3])) for g in (record.source_grid, record.grid))
+    for value, share in cut_shares(done).items():
+        organ = np.zeros(SHAPE, bool)
+        organ[{1: ORGAN, 2: FAR}[value]] = True
+        stored = (record.label == value).sum() * after / (organ.sum() * before)
+        assert 1 - share == pytest.approx(stored, abs=0.12), value
+
+
+def test_the_summary_warns_of_a_class_that_is_cut_off_and_says_the_cure(tmp_path):
+    done = convert(tmp_path, depth=6)
+    text = summary(done)
+    assert "warning: train: 100.0% of 'node' (0.2 of 0.2 ml), 40.0% of 'spleen' (4.3 of 10.8 ml)" in text
+    assert "--fit tiles" in text and "12x20x24" in text
+    assert "warning" not in summary(done, warn_cut=1.0)
+
+
+def test_the_summary_says_what_padding_costs_and_which_shape_would_do(tmp_path):
+    done = convert(tmp_path, height=300, width=300)
+    text = summary(done)
+    assert "warning: train: 99.5% of the voxels are padding" in text
+    assert "largest scan has 12x20x24" in text and "--height" in text
+    assert "warning" not in summary(convert(tmp_path / "whole"))
