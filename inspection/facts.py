@@ -13,10 +13,9 @@ from halofeed.inspection.segmentation import is_volumetric
 from halofeed.prep.resize import keep_aspect_sizes
 from halofeed.prep.statistics import merge_statistics
 from halofeed.schemas.fields import Field
+from halofeed.schemas.layout import OBJECT, SELECTION
 from halofeed.schemas.manifest import Manifest
 
-SELECTION = "selection"
-"""The stage of inputs that were left out on purpose."""
 CORES = (2, 4, 8, 16)
 
 _USUAL_ORDER = ("train", "training", "val", "valid", "validation", "test", "testing")
@@ -163,7 +162,13 @@ def padding_choices(facts: Facts) -> list[tuple[str, tuple[int, int], float]]:
 
 
 def count_failures(facts: Facts) -> int:
-    return sum(count for key, count in facts.manifest.rejected.items() if split_reason(key)[0] != SELECTION)
+    """Inputs that could not be converted."""
+    return sum(facts.manifest.rejected.values()) - count_stage(facts, SELECTION) - count_stage(facts, OBJECT)
+
+
+def count_stage(facts: Facts, stage: str) -> int:
+    """Entries of rejected.jsonl with this stage."""
+    return sum(count for key, count in facts.manifest.rejected.items() if split_reason(key)[0] == stage)
 
 
 def split_reason(key: str) -> tuple[str, str]:

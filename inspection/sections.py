@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from halofeed.inspection import charts
 from halofeed.inspection.facts import (
     CORES,
-    SELECTION,
     Facts,
     count_failures,
+    count_stage,
     padding_choices,
     source_sizes,
     split_reason,
@@ -21,7 +21,7 @@ from halofeed.inspection.lines import human_bytes, percent, plural
 from halofeed.inspection.markup import Markup, element, join, table
 from halofeed.inspection.volume_sections import class_voxels, split_legend
 from halofeed.prep.statistics import ROW_STEP, mean_and_deviation
-from halofeed.schemas.layout import REJECTED
+from halofeed.schemas.layout import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.partition import nearest, splits_that_divide
 
 _MOST_LABELS = 90
@@ -73,7 +73,7 @@ def conversion(facts: Facts) -> Markup:
     """What was converted into which split, and what was not, and why."""
     manifest = facts.manifest
     failures = count_failures(facts)
-    left_out = sum(manifest.rejected.values()) - failures
+    left_out, objects = count_stage(facts, SELECTION), count_stage(facts, OBJECT)
     parts = [(f"s{at}", manifest.splits[name].records) for at, name in enumerate(facts.splits)]
     entries = [
         *((f"s{at}", f"{name} {manifest.splits[name].records:,}") for at, name in enumerate(facts.splits)),
@@ -96,14 +96,18 @@ def conversion(facts: Facts) -> Markup:
         f"; {failures:,} could not be converted" if failures else "; every one that was to be converted was"
     )
     lead += f", and {left_out:,} were left out on purpose." if left_out else "."
+    if objects:
+        were = "was" if objects == 1 else "were"
+        lead += f" {plural(objects, 'object')} of these records could not be used and {were} dropped."
     return section(
         "conversion",
         "Converted and rejected",
         charts.shares([*parts, ("bad", failures), ("left", left_out)]),
         legend(entries),
         card("Splits", table(("split", "records", "shards", "size", "a record"), rows, numbers=(1, 2, 3, 4))),
-        _reject_card(facts, "Rejected", selection=False) if failures else None,
-        _reject_card(facts, "Left out on purpose", selection=True) if left_out else None,
+        _reject_card(facts, "Rejected", lambda stage: stage not in (SELECTION, OBJECT)) if failures else None,
+        _reject_card(facts, "Objects dropped", lambda stage: stage == OBJECT) if objects else None,
+        _reject_card(facts, "Left out on purpose", lambda stage: stage == SELECTION) if left_out else None,
         lead=lead,
     )
 
@@ -353,12 +357,12 @@ def partitions(facts: Facts) -> Markup:
     )
 
 
-def _reject_card(facts: Facts, title: str, *, selection: bool) -> Markup:
+def _reject_card(facts: Facts, title: str, has: Callable[[str], bool]) -> Markup:
     ordered = sorted(facts.manifest.rejected.items(), key=lambda item: (-item[1], item[0]))
     entries = []
     for key, count in ordered:
         stage, reason = split_reason(key)
-        if (stage == SELECTION) is not selection:
+        if not has(stage):
             continue
         lines = [
             element(

@@ -176,6 +176,8 @@ def reference_from_json(text: str) -> Reference:
         document["boxes"] = tuple(Box(**box) for box in document["boxes"])
     if "class_masks" in document:
         document["class_masks"] = tuple((name, path) for name, path in document["class_masks"])
+    if "bad_objects" in document:
+        document["bad_objects"] = tuple((reason, detail) for reason, detail in document["bad_objects"])
     if "members" in document:
         folder, *names = document["members"]
         document["members"] = tuple(folder + name for name in names)

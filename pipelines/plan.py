@@ -27,6 +27,8 @@ from halofeed.schemas.layout import TEMPORARY_FOLDER, check_split
 from halofeed.schemas.tasks import task_named
 
 REFERENCES_PER_FILE = 10_000
+LEAST_BAD_OBJECTS = 10
+"""Fewer objects that cannot be used are slips, whatever their share."""
 
 
 @dataclass(kw_only=True)
@@ -49,6 +51,9 @@ class _Totals:
     splits: set[str] = field(default_factory=set)
     labels: Counter[str] = field(default_factory=Counter)
     first_sources: dict[str, str] = field(default_factory=dict)
+    objects: int = 0
+    bad_objects: Counter[str] = field(default_factory=Counter)
+    first_bad_object: str = ""
     has_boxes: bool = False
     has_label: bool = False
     first_volume: str = ""
@@ -124,6 +129,7 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
             f"{totals.first_volume} is a volume: say its static shape with --depth, --height and --width"
         )
     check_unique_ids(lambda: keys)
+    _check_objects(totals)
     task = recipe.task or ("detection" if totals.has_boxes or not totals.has_label else "classification")
     if recipe.depth is not None:
         task = "segmentation"
@@ -184,11 +190,29 @@ def _count(reference: Reference, totals: _Totals) -> None:
     totals.first_volume = totals.first_volume or _volume_of(reference)
     totals.splits.add(reference.split)
     totals.has_boxes |= reference.boxes is not None
+    totals.objects += len(reference.boxes or ()) + len(reference.bad_objects)
+    for reason, detail in reference.bad_objects:
+        totals.bad_objects[reason] += 1
+        totals.first_bad_object = totals.first_bad_object or f"{reference.source}: {reason} ({detail})"
     totals.has_label |= reference.label is not None
     masks = [(name, reference.source) for name, _ in reference.class_masks]
     for label, source in (*labels.label_uses([reference]), *masks):
         totals.labels[label] += 1
         totals.first_sources.setdefault(label, source)
+
+
+def _check_objects(totals: _Totals) -> None:
+    """Refuse annotations of which most objects cannot be used: that is a fault of the whole, and no slip."""
+    bad = sum(totals.bad_objects.values())
+    if bad < LEAST_BAD_OBJECTS or 2 * bad <= totals.objects:
+        return
+    reasons = "; ".join(f"{count} x {reason}" for reason, count in totals.bad_objects.most_common(3))
+    raise AnnotationsError(
+        f"{bad} of {totals.objects} objects cannot be used ({reasons}), the first in {totals.first_bad_object}; "
+        "correct the annotations"
+        + (", or leave --masks out" if any("segmentation" in reason for reason in totals.bad_objects) else "")
+        + ", or reject the images that have such objects with --on-bad-object reject"
+    )
 
 
 def _check_splits(names: set[str], *, named_by_option: bool) -> None:

@@ -25,7 +25,7 @@ from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import CorruptFileError, HalofeedError, JobError, SourceError
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.layout import MANIFEST, REJECTED, index_file
+from halofeed.schemas.layout import MANIFEST, OBJECT, REJECTED, SELECTION, index_file
 from halofeed.schemas.manifest import Manifest, Shard, Split
 from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import dataset_info_json, features_json
@@ -33,13 +33,11 @@ from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
 
 _VOLUME_BUFFERS = 8
 """So that the next volume is read while the last one, or 56 MB of it, is on its way to the disk."""
-SELECTION = "selection"
-"""The stage of inputs that were left out on purpose; they are listed but no failure."""
 
 
 def is_failure(rejected: Mapping[str, str]) -> bool:
-    """Whether a rejected input counts against --max-rejected."""
-    return rejected["stage"] != SELECTION
+    """Whether an entry counts against --max-rejected: neither what was left out on purpose, nor a single object."""
+    return rejected["stage"] not in (SELECTION, OBJECT)
 
 
 def check_committed_budget(manifest: Manifest, max_rejected: int | None, folder: str) -> None:
@@ -124,18 +122,13 @@ def write_shard(
             source = outcome.reference.source
             contents[source] = outcome.content
             if isinstance(outcome.result, SourceError):
-                error = outcome.result
-                rejected.append(
-                    {
-                        "source": source,
-                        "split": outcome.reference.split,
-                        "stage": error.stage,
-                        "reason": error.reason,
-                        "detail": error.detail,
-                    }
-                )
+                rejected.append(_entry(outcome.reference, outcome.result))
                 count(0, rejected[-1:])
                 continue
+            for record in outcome.result:
+                rejected += [
+                    _entry(outcome.reference, SourceError(OBJECT, *bad)) for bad in record.bad_objects
+                ]
             _append_all(outcome.result, writer, rows, statistics)
             # Else these records would be held until the next ones are there.
             del outcome
@@ -156,6 +149,16 @@ def write_shard(
         file.keep_as(name)
     output.write(index_file(name), index.to_bytes())
     return True
+
+
+def _entry(reference: Reference, error: SourceError) -> dict[str, str]:
+    return {
+        "source": reference.source,
+        "split": reference.split,
+        "stage": error.stage,
+        "reason": error.reason,
+        "detail": error.detail,
+    }
 
 
 def _append_all(records: Sequence[Record], writer: RecordWriter, rows: _Rows, statistics: Any) -> None:

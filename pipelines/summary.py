@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.storage import OutputFolder, is_remote
-from halofeed.schemas.layout import REJECTED
+from halofeed.schemas.layout import OBJECT, REJECTED
 from halofeed.schemas.manifest import Manifest, Split
 
 _MOST_LISTED = 8
@@ -23,14 +23,11 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
     head = "already converted" if done.was_there else "converted"
     lines = [f"{manifest.name} {manifest.version}: {head}, {manifest.task}, {len(manifest.labels)} classes"]
     lines += [f"  {name:<12} {_describe(split)}" for name, split in manifest.splits.items()]
-    if manifest.rejected:
-        total = sum(manifest.rejected.values())
-        left_out = f"{_counted(total, 'input')} {'was' if total == 1 else 'were'} not written"
-        lines.append(f"  {left_out}, see {OutputFolder(done.folder).path(REJECTED)}")
-        ranked = sorted(manifest.rejected.items(), key=lambda entry: (-entry[1], entry[0]))
-        lines += [f"    {count:>7,} x {reason}" for reason, count in ranked[:_MOST_LISTED]]
-        if len(ranked) > _MOST_LISTED:
-            lines.append(f"    and {len(ranked) - _MOST_LISTED} reasons more")
+    objects = {reason: count for reason, count in manifest.rejected.items() if _stage(reason) == OBJECT}
+    inputs = {reason: count for reason, count in manifest.rejected.items() if reason not in objects}
+    listing = OutputFolder(done.folder).path(REJECTED)
+    lines += _reasons(inputs, "input", f"not written, see {listing}")
+    lines += _reasons(objects, "object", f"dropped (the rest of the picture is kept), see {listing}")
     for name, split in manifest.splits.items():
         if boxes := split.statistics.get("boxes"):
             listed = ", ".join(f"{count:,} {what}" for what, count in boxes.items())
@@ -75,6 +72,24 @@ def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Itera
             f"{wasted:.1%} of the voxels are padding: records have {shape} and the largest scan has "
             f"{largest}{at_spacing}; say a smaller --depth, --height and --width"
         )
+
+
+def _stage(reason: str) -> str:
+    return reason.partition(": ")[0]
+
+
+def _reasons(counts: Mapping[str, int], noun: str, what: str) -> list[str]:
+    """How many inputs or objects there are in all, and the most common reasons."""
+    if not counts:
+        return []
+    total = sum(counts.values())
+    ranked = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
+    more = [f"    and {len(ranked) - _MOST_LISTED} reasons more"] if len(ranked) > _MOST_LISTED else []
+    return [
+        f"  {_counted(total, noun)} {'was' if total == 1 else 'were'} {what}",
+        *(f"    {count:>7,} x {reason}" for reason, count in ranked[:_MOST_LISTED]),
+        *more,
+    ]
 
 
 def _counted(count: int, noun: str) -> str:

@@ -189,11 +189,18 @@ def label_uses(references: Iterable[Reference]) -> Iterator[tuple[str, str]]:
 def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None = None) -> LabelMap:
     """Consecutive ids from `first_id` for the labels in sorted order, or in the layout's own `order`.
 
+    A background that the order names and no object has is no class of detection.
+
     >>> from_data(["hat", "coat", "hat"], 0).names
     {0: 'coat', 1: 'hat'}
     """
-    names = list(dict.fromkeys(order)) if order is not None else []
-    names += sorted(set(labels).difference(names))
+    used = set(labels)
+    names = [
+        name
+        for name in dict.fromkeys(order or ())
+        if name in used or first_id == 0 or name.lower() not in _BACKGROUND
+    ]
+    names += sorted(used.difference(names))
     return LabelMap(
         entries=tuple(enumerate(names, start=first_id)), first_id=first_id, where="the labels of the data"
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.annotations.reference import Box, Reference
 from halofeed.prep.boxes import BoxPolicy, PlacedBoxes, place_boxes
 from halofeed.prep.encode import ENCODERS
 from halofeed.prep.kernels import resize_image
@@ -122,18 +125,20 @@ class PictureConverter:
             boxes=None,
             notes=image.notes,
         )
+        bad_objects: tuple[tuple[str, str], ...] = ()
         raw = {"image/encoded": encoded} if isinstance(encoded, memoryview) else {}
         if self.task == "classification":
             self._add_label(reference, features, facts)
         elif self.task == "segmentation":
             raw |= self._add_label_image(label, image, plan, features, facts)
         else:
-            self._add_boxes(reference, plan, orientation, features, facts)
+            bad_objects = self._add_boxes(reference, plan, orientation, features, facts)
         return Record(
             id=identity,
             example=encode_example(features),
             raw={key: RawValue.of(value) for key, value in raw.items()},
             facts=facts,
+            bad_objects=bad_objects,
         )
 
     def _add_label(self, reference: Reference, features: dict[str, Value], facts: Facts) -> None:
@@ -173,7 +178,8 @@ class PictureConverter:
         orientation: int,
         features: dict[str, Value],
         facts: Facts,
-    ) -> None:
+    ) -> tuple[tuple[str, str], ...]:
+        """Add the features of the boxes; (reason, detail) of each object that was dropped because it is faulty."""
         boxes = reference.boxes or ()
         placed = place_boxes(
             np.array([(box.ymin, box.xmin, box.ymax, box.xmax) for box in boxes], np.float64).reshape(-1, 4),
@@ -184,6 +190,12 @@ class PictureConverter:
             orientation,
             self._policy,
         )
+        bad_objects = list(reference.bad_objects)
+        masks: list[bytes] = []
+        if self.recipe.masks:
+            placed, masks, undrawn = self._draw_masks(boxes, placed, plan, orientation)
+            bad_objects += undrawn
+            features["image/object/mask"] = masks
         kept = [boxes[index] for index in placed.kept]
         ids = [self.labels.id_of(box.label) for box in kept]
         features.update(_box_features(placed))
@@ -191,13 +203,31 @@ class PictureConverter:
         features["image/object/class/text"] = [box.label.encode() for box in kept]
         for name in ("is_crowd", "difficult", "truncated"):
             features[f"image/object/{name}"] = np.array([getattr(box, name) for box in kept], np.int64)
-        if self.recipe.masks:
-            features["image/object/mask"] = [
-                encode_mask_png(stored_mask(box.mask, plan, orientation)) for box in kept
-            ]
         facts.labels.extend(ids)
         facts.boxes = len(kept)
-        facts.box_counts = placed.counts
+        reasons = Counter(f"dropped as {reason}" for reason, _ in bad_objects)
+        facts.box_counts = {**placed.counts, **reasons}
+        return tuple(bad_objects)
+
+    def _draw_masks(
+        self, boxes: Sequence[Box], placed: PlacedBoxes, plan: ResizePlan, orientation: int
+    ) -> tuple[PlacedBoxes, list[bytes], list[tuple[str, str]]]:
+        """The boxes whose masks can be drawn, these masks, and (reason, detail) of the other objects."""
+        drawn: list[bytes] = []
+        sound: list[int] = []
+        bad: list[tuple[str, str]] = []
+        for row, index in enumerate(placed.kept):
+            try:
+                drawn.append(encode_mask_png(stored_mask(boxes[index].mask, plan, orientation)))
+                sound.append(row)
+            except SourceError as error:
+                if self.recipe.on_bad_object == "reject":
+                    raise
+                bad.append((error.reason, f"box {index + 1}: {error.detail}"))
+        rows = dataclasses.replace(
+            placed, boxes=placed.boxes[sound], area=placed.area[sound], kept=placed.kept[sound]
+        )
+        return rows, drawn, bad
 
 
 @lru_cache(maxsize=4096)

@@ -27,7 +27,14 @@ class _Use:
     has_effect: Callable[[Recipe], bool]
 
 
-_BOX_OPTIONS = ("max_boxes", "boxes_outside", "boxes_zero_area", "boxes_crowd", "boxes_difficult")
+_BOX_OPTIONS = (
+    "max_boxes",
+    "boxes_outside",
+    "boxes_zero_area",
+    "boxes_crowd",
+    "boxes_difficult",
+    "on_bad_object",
+)
 _PICTURE_OPTIONS = (
     "resize",
     "min_dimension",
@@ -176,6 +183,12 @@ class Recipe(VolumeOptions):
     )
     boxes_difficult: Literal["keep", "drop"] = option(
         "keep", "boxes flagged as difficult", choices=("keep", "drop")
+    )
+    on_bad_object: Literal["drop", "reject"] = option(
+        "drop",
+        "COCO, VOC and tables: one object that cannot be used (inverted or NaN box, no class; under --masks no usable "
+        "segmentation): drop it alone and list it in rejected.jsonl, or reject its image",
+        choices=("drop", "reject"),
     )
     masks: bool = option(False, "carry the objects' masks (COCO) as one PNG each")
 
@@ -332,6 +345,7 @@ class Recipe(VolumeOptions):
             box_origin=self.box_origin,
             image_sets=self.image_sets,
             masks=self.masks,
+            on_bad_object=self.on_bad_object,
             split_folders={"auto": None, "yes": True, "no": False}[self.split_folders],
         )
 

@@ -27,9 +27,10 @@ class RawValue:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One example ready to be written, and what is counted of it."""
+    """One example ready to be written, what is counted of it, and (reason, detail) of each object it had to drop."""
 
     id: int
     example: EncodedExample
     raw: Mapping[str, RawValue]
     facts: Any
+    bad_objects: tuple[tuple[str, str], ...] = ()

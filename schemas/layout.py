@@ -10,6 +10,10 @@ from halofeed.schemas.errors import UsageError
 
 MANIFEST = "manifest.json"
 REJECTED = "rejected.jsonl"
+SELECTION = "selection"
+"""The stage, in rejected.jsonl, of inputs that were left out on purpose; they are no failure."""
+OBJECT = "object"
+"""The stage of single objects that were dropped from inputs that were written."""
 TEMPORARY_FOLDER = ".incomplete"
 """Where unfinished files lie, below the version's folder, until they are renamed or swept away."""
 

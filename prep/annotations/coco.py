@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
 from halofeed.prep.annotations.images import ImageIndex
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
-    check_order,
+    check_box,
     declared_size,
     in_order,
     number,
     problem_of,
     read_whole,
+    sound_boxes,
     split_in_file_name,
 )
 from halofeed.prep.annotations.reference import Box, Reference
@@ -28,13 +30,18 @@ _ROBOFLOW = "_annotations.coco.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """One instances file: its name, its split, and its three lists."""
+    """One instances file: its name, its split, and its three lists.
+
+    `used` are the ids of the categories that annotations have; `names_by_id` lacks unused ones that cannot stand beside
+    the others.
+    """
 
     file: str
     split: str
     images: tuple[dict[str, Any], ...]
     annotations: tuple[dict[str, Any], ...]
     names_by_id: dict[int, str]
+    used: frozenset[int]
 
 
 def list_references(
@@ -53,7 +60,7 @@ def list_references(
     names = _instance_files(annotations, annotation_file)
     documents = [read_document(name, read_whole(annotations, name)) for name in names]
     index = ImageIndex(images)
-    ids = Counter(entry["id"] for document in documents for entry in document.images)
+    ids = Counter(_identity(entry["id"]) for document in documents for entry in document.images)
     ids_restart = any(count > 1 for count in ids.values())
     if any(document.images for document in documents):
         index.check_any_image(names[0])
@@ -70,14 +77,21 @@ def list_references(
 
 def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
     """The category names in the order of their ids, whether or not an object has them."""
+    names = _instance_files(annotations, annotation_file)
+    documents = [read_document(name, read_whole(annotations, name)) for name in names]
     names_by_id: dict[int, str] = {}
-    for name in _instance_files(annotations, annotation_file):
-        for identity, label in read_document(name, read_whole(annotations, name)).names_by_id.items():
+    for document in documents:
+        for identity in document.used:
+            label = document.names_by_id[identity]
             if names_by_id.setdefault(identity, label) != label:
                 raise AnnotationsError(
-                    f"{name}: category {identity} is {label!r}, and {names_by_id[identity]!r} in a file "
+                    f"{document.file}: category {identity} is {label!r}, and {names_by_id[identity]!r} in a file "
                     "before; convert the files one by one, or make their categories agree"
                 )
+    for document in documents:
+        for identity, label in document.names_by_id.items():
+            if label not in names_by_id.values():
+                names_by_id.setdefault(identity, label)
     return tuple(dict.fromkeys(names_by_id[identity] for identity in sorted(names_by_id)))
 
 
@@ -119,20 +133,38 @@ def read_document(name: str, data: bytes) -> Document:
         raise AnnotationsError(
             f"{name}: no annotation has a bbox (found {keys}); expected an instances file, not captions"
         )
-    names_by_id = _names_by_id(name, lists["categories"])
-    for entry in lists["annotations"]:
-        if not isinstance(entry.get("category_id"), int) or entry["category_id"] not in names_by_id:
+    annotations = [
+        {**entry, "category_id": _identity(entry.get("category_id"))} for entry in lists["annotations"]
+    ]
+    used = {entry["category_id"] for entry in annotations}
+    names_by_id = _names_by_id(name, lists["categories"], used)
+    for entry, written in zip(annotations, lists["annotations"], strict=True):
+        if entry["category_id"] not in names_by_id:
             raise AnnotationsError(
-                f"{name}: annotation {entry.get('id')} has category_id {entry.get('category_id')!r}, "
+                f"{name}: annotation {entry.get('id')} has category_id {written.get('category_id')!r}, "
                 f"which is no category; defined: {_some(sorted(names_by_id))}"
             )
     return Document(
         file=name,
         split=_split_of(name),
         images=tuple(lists["images"]),
-        annotations=tuple(lists["annotations"]),
+        annotations=tuple(annotations),
         names_by_id=names_by_id,
+        used=frozenset(used),
     )
+
+
+def _identity(value: object) -> int | str | None:
+    """An id as it is compared: 1.0 and "1" are 1, any other text is itself, anything else is None.
+
+    >>> _identity(1.0), _identity("1"), _identity("a1"), _identity("01"), _identity(True), _identity(1.5)
+    (1, 1, 'a1', '01', None, None)
+    """
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and value.isdecimal() and str(int(value)) == value:
+        return int(value)
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
 
 
 def _some(values: Sequence[object]) -> str:
@@ -149,14 +181,10 @@ def _split_of(name: str) -> str:
 def _check_images(name: str, entries: Sequence[dict[str, Any]]) -> None:
     seen: dict[int | str, str] = {}
     for entry in entries:
-        identity, file_name = entry.get("id"), entry.get("file_name")
-        if (
-            isinstance(identity, bool)
-            or not isinstance(identity, int | str)
-            or not isinstance(file_name, str)
-        ):
+        identity, file_name = _identity(entry.get("id")), entry.get("file_name")
+        if identity is None or not isinstance(file_name, str):
             raise AnnotationsError(
-                f"{name}: each image needs an id and a file_name; got {identity!r} and {file_name!r}"
+                f"{name}: each image needs an id (a whole number or a text) and a file_name; got {entry!r:.100}"
             )
         if identity in seen:
             raise AnnotationsError(
@@ -166,35 +194,43 @@ def _check_images(name: str, entries: Sequence[dict[str, Any]]) -> None:
         seen[identity] = file_name
 
 
-def _names_by_id(name: str, categories: Sequence[dict[str, Any]]) -> dict[int, str]:
+def _names_by_id(
+    name: str, categories: Sequence[dict[str, Any]], used: AbstractSet[object]
+) -> dict[int, str]:
+    """The category names by id; one that no annotation uses is left out where it cannot stand beside the others."""
     names_by_id: dict[int, str] = {}
-    for category in categories:
-        identity, label = category.get("id"), category.get("name")
-        if isinstance(identity, bool) or not isinstance(identity, int) or not isinstance(label, str):
-            raise AnnotationsError(
-                f"{name}: a category needs an integer id and a name; got {category!r:.100}"
-            )
-        if identity in names_by_id or label in names_by_id.values():
-            raise AnnotationsError(
-                f"{name}: category id {identity} or name {label!r} comes twice; both must differ"
-            )
-        names_by_id[identity] = label
+    for in_use in (True, False):
+        for category in categories:
+            identity, label = _identity(category.get("id")), category.get("name")
+            if (identity in used) is not in_use or (identity, label) in names_by_id.items():
+                continue
+            if not isinstance(identity, int) or not isinstance(label, str):
+                fault = "needs an integer id and a name"
+            elif identity in names_by_id or label in names_by_id.values():
+                fault = "has an id or a name of another one that is used; both must differ"
+            else:
+                names_by_id[identity] = label
+                continue
+            if in_use:
+                raise AnnotationsError(f"{name}: a category {fault}; got {category!r:.100}")
     return dict(sorted(names_by_id.items()))
 
 
 def _document_references(
     document: Document, index: ImageIndex, options: LayoutOptions
 ) -> Iterator[Reference]:
-    by_image: dict[int | str, list[dict[str, Any]]] = {entry["id"]: [] for entry in document.images}
+    by_image: dict[int | str | None, list[dict[str, Any]]] = {
+        _identity(entry["id"]): [] for entry in document.images
+    }
     orphans: dict[str, list[object]] = {}
     for annotation in document.annotations:
-        image_id = annotation.get("image_id")
-        if isinstance(image_id, int | str) and image_id in by_image:
+        image_id = _identity(annotation.get("image_id"))
+        if image_id in by_image:
             by_image[image_id].append(annotation)
         else:
-            orphans.setdefault(repr(image_id), []).append(annotation.get("id"))
+            orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
     for entry in document.images:
-        yield _reference(document, entry, by_image[entry["id"]], index, options)
+        yield _reference(document, entry, by_image[_identity(entry["id"])], index, options)
     for image_id, ids in orphans.items():
         place = f"{document.file}#image_id={image_id}"
         fault = ("annotation", "annotation of an unknown image", f"{len(ids)} annotations: {_some(ids)}")
@@ -209,13 +245,23 @@ def _reference(
     options: LayoutOptions,
 ) -> Reference:
     source = entry["file_name"]
+    key = int(entry["id"]) if isinstance(entry["id"], float) else entry["id"]
     try:
         source = find_image(index, entry["file_name"], document.split)
-        boxes = tuple(_box(annotation, document.names_by_id, options.masks) for annotation in annotations)
+        boxes, bad_objects = sound_boxes(
+            annotations, lambda annotation: _box(annotation, document.names_by_id, options.masks), options
+        )
         size = declared_size(entry.get("height"), entry.get("width"))
     except SourceError as error:
-        return Reference(source=source, key=entry["id"], split=document.split, problem=problem_of(error))
-    return Reference(source=source, key=entry["id"], split=document.split, boxes=boxes, declared_size=size)
+        return Reference(source=source, key=key, split=document.split, problem=problem_of(error))
+    return Reference(
+        source=source,
+        key=key,
+        split=document.split,
+        boxes=boxes,
+        declared_size=size,
+        bad_objects=bad_objects,
+    )
 
 
 def find_image(index: ImageIndex, file_name: str, split: str) -> str:
@@ -247,13 +293,13 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], masks: bool) -
         area=None if area is None else number(area, f"{what} area"),
         mask=_mask(annotation.get("segmentation"), what) if masks else None,
     )
-    return check_order(box, what)
+    return check_box(box, what)
 
 
 def _mask(segmentation: Any, what: str) -> Any:
     """The segmentation as it stands, if it has the form of polygons or of a run-length code."""
     if segmentation is None or segmentation == []:
-        return None
+        raise SourceError("annotation", "object has no segmentation", what)
     if isinstance(segmentation, dict):
         size, counts = segmentation.get("size"), segmentation.get("counts")
         if isinstance(size, list) and len(size) == 2 and isinstance(counts, list | str):
@@ -265,7 +311,8 @@ def _mask(segmentation: Any, what: str) -> Any:
             for value in polygon:
                 number(value, f"{what} segmentation")
         return segmentation
-    raise SourceError("annotation", "segmentation is neither polygons nor run lengths", what)
+    detail = f"{what}: {segmentation!r:.60}"
+    raise SourceError("annotation", "segmentation is neither polygons nor run lengths", detail)
 
 
 def _check_sources(listed: Sequence[Reference]) -> list[Reference]:

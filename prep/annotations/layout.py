@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from halofeed.prep.annotations.reference import Box, Reference
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
 
+T = TypeVar("T")
 _SPLIT_NAME = re.compile(
     r"(train|training|trn|trainval|val|valid|validation|dev|development|eval|evaluation|test|testing|tst|holdout"
     r"|fold|split)([-_ ]?[0-9]{1,4})?",
@@ -28,6 +30,8 @@ class LayoutOptions:
             into xmin - 1; 0 takes the numbers as they stand.
         image_sets: VOC: the lists of ImageSets/Main to follow; (): train, val and test where they are there.
         masks: COCO: carry the segmentation of each object.
+        on_bad_object: COCO, VOC and tables: what becomes of an object that cannot be used: "drop" it alone, or
+            "reject" its image.
         split_folders: class folders, pairs, class-masks, lits and dicom: whether the first folder is a split;
             None: decided by the names.
         image_pattern: pairs and class-masks: the images' paths, such as "images/{id}.nii.gz"; see `patterns`.
@@ -44,6 +48,7 @@ class LayoutOptions:
     box_origin: int = 1
     image_sets: tuple[str, ...] = ()
     masks: bool = False
+    on_bad_object: str = "drop"
     split_folders: bool | None = None
     image_pattern: str | None = None
     label_pattern: str | None = None
@@ -55,6 +60,8 @@ class LayoutOptions:
     def __post_init__(self) -> None:
         if self.box_origin not in (0, 1):
             raise UsageError(f"box_origin: expected 0 or 1, got {self.box_origin!r}")
+        if self.on_bad_object not in ("drop", "reject"):
+            raise UsageError(f"on_bad_object: expected drop or reject, got {self.on_bad_object!r}")
         if self.missing_masks not in ("refuse", "prediction"):
             raise UsageError(f"missing_masks: expected refuse or prediction, got {self.missing_masks!r}")
         if self.missing_classes not in ("refuse", "empty"):
@@ -153,11 +160,36 @@ def number(text: object, what: str) -> float:
     return value
 
 
-def check_order(box: Box, what: str) -> Box:
-    """The box itself, or SourceError where it ends before it begins; a box of no area passes.
+def sound_boxes(
+    objects: Iterable[T], box_of: Callable[[T], Box | None], options: LayoutOptions
+) -> tuple[tuple[Box, ...], tuple[tuple[str, str], ...]]:
+    """The boxes of one image, and (reason, detail) of each of its objects that cannot be used.
+
+    Args:
+        box_of: the box of an object, None where it stands for "no objects"; SourceError where it cannot be used.
+
+    Raises:
+        SourceError: the first of these, if one bad object is to reject its image.
+    """
+    boxes: list[Box] = []
+    bad: list[tuple[str, str]] = []
+    for one in objects:
+        try:
+            box = box_of(one)
+        except SourceError as error:
+            if options.on_bad_object == "reject":
+                raise
+            bad.append((error.reason, error.detail))
+        else:
+            boxes += [] if box is None else [box]
+    return tuple(boxes), tuple(bad)
+
+
+def check_box(box: Box, what: str) -> Box:
+    """The box itself, or SourceError where it ends before it begins or its area is negative; no area passes.
 
     >>> try:
-    ...     check_order(Box(ymin=0, xmin=5, ymax=1, xmax=4, label="hat"), "row 3")
+    ...     check_box(Box(ymin=0, xmin=5, ymax=1, xmax=4, label="hat"), "row 3")
     ... except SourceError as error:
     ...     print(error)
     annotation: box is inverted (row 3 'hat': x from 5 to 4, y from 0 to 1)
@@ -165,6 +197,8 @@ def check_order(box: Box, what: str) -> Box:
     if box.xmax < box.xmin or box.ymax < box.ymin:
         extent = f"x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}"
         raise SourceError("annotation", "box is inverted", f"{what} {box.label!r}: {extent}")
+    if box.area is not None and box.area < 0:
+        raise SourceError("annotation", "area is negative", f"{what} {box.label!r}: area {box.area:g}")
     return box
 
 

@@ -51,6 +51,7 @@ class Reference:
             `class_masks` as well: an example for prediction only.
         class_masks: segmentation: (class name, file) where each class has a mask of its own.
         members: the files of a DICOM series, sorted; () for an image that `source` itself names.
+        bad_objects: (reason, detail) of each annotated object that cannot be used and is dropped.
     """
 
     source: str
@@ -65,6 +66,7 @@ class Reference:
     mask: str | None = None
     class_masks: tuple[tuple[str, str], ...] = ()
     members: tuple[str, ...] = ()
+    bad_objects: tuple[tuple[str, str], ...] = ()
 
     @property
     def paths(self) -> tuple[str, ...]:

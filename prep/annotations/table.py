@@ -8,11 +8,12 @@ from halofeed.prep.annotations import segmentation_table
 from halofeed.prep.annotations.images import ImageIndex
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
-    check_order,
+    check_box,
     declared_size,
     in_order,
     number,
     problem_of,
+    sound_boxes,
     split_in_file_name,
 )
 from halofeed.prep.annotations.reference import Box, Reference
@@ -86,7 +87,7 @@ def _references(
                 listed.append(Reference(source=named, key=row.cell("id") or row.place, problem=fault))
     if tables and any(table.rows for table in tables) and not by_source:
         index.check_any_image(tables[0].file)
-    listed += [_reference(source, rows, with_boxes) for source, rows in by_source.items()]
+    listed += [_reference(source, rows, with_boxes, options) for source, rows in by_source.items()]
     listed += index.without_annotation(by_source.keys(), beside_used=one_file)
     yield from in_order(listed)
 
@@ -116,7 +117,9 @@ def _agree(source: str, rows: Sequence[tuple[Row, str]], column: str, values: It
     return first[1] if first else ""
 
 
-def _reference(source: str, rows: Sequence[tuple[Row, str]], with_boxes: bool) -> Reference:
+def _reference(
+    source: str, rows: Sequence[tuple[Row, str]], with_boxes: bool, options: LayoutOptions
+) -> Reference:
     for row, _ in rows:
         if row.fault:
             fault = ("annotation", "row has the wrong number of cells", f"{row.place}: {row.fault}")
@@ -132,14 +135,15 @@ def _reference(source: str, rows: Sequence[tuple[Row, str]], with_boxes: bool) -
             if not label:
                 raise SourceError("annotation", "row has no class", rows[0][0].place)
             return Reference(source=source, key=key, split=split, group=group, label=label)
-        boxes = [box for row, _ in rows if (box := _box(row)) is not None]
+        boxes, bad_objects = sound_boxes((row for row, _ in rows), _box, options)
         return Reference(
             source=source,
             key=key,
             split=split,
             group=group,
-            boxes=tuple(boxes),
+            boxes=boxes,
             declared_size=_size([row for row, _ in rows]),
+            bad_objects=bad_objects,
         )
     except SourceError as error:
         return Reference(source=source, key=key, split=split, group=group, problem=problem_of(error))
@@ -175,7 +179,7 @@ def _box(row: Row) -> Box | None:
         truncated=_flag(row, "truncated"),
         area=number(area, f"{row.place} area") if area else None,
     )
-    return check_order(box, row.place)
+    return check_box(box, row.place)
 
 
 def _flag(row: Row, column: str) -> bool:

@@ -12,13 +12,14 @@ from xml.etree import ElementTree
 from halofeed.prep.annotations.images import ImageIndex
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
-    check_order,
+    check_box,
     declared_size,
     in_order,
     is_split_name,
     number,
     problem_of,
     read_whole,
+    sound_boxes,
 )
 from halofeed.prep.annotations.reference import Box, Reference
 from halofeed.prep.sources import SourceFiles
@@ -51,7 +52,7 @@ def list_references(
             f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations"
         )
     index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
-    listed = [_reference(path, annotations, index, options.box_origin) for path in paths]
+    listed = [_reference(path, annotations, index, options) for path in paths]
     listed = _refuse_shared_images(listed, paths)
     used = {reference.source for reference in listed}
     if annotation_file is None:
@@ -88,21 +89,24 @@ def parse_xml(data: bytes) -> ElementTree.Element:
     return root
 
 
-def _reference(path: str, annotations: SourceFiles, index: ImageIndex, box_origin: int) -> Reference:
+def _reference(path: str, annotations: SourceFiles, index: ImageIndex, options: LayoutOptions) -> Reference:
     source = path
     try:
         root = parse_xml(annotations.read(path))
         source = _find_image(path, _text(root, "filename"), index)
         size = declared_size(_text(root, "size/height"), _text(root, "size/width"))
-        boxes = tuple(
-            _box(element, order, box_origin) for order, element in enumerate(root.findall("object"), start=1)
+        boxes, bad = sound_boxes(
+            enumerate(root.findall("object"), start=1),
+            lambda numbered: _box(numbered[1], f"object {numbered[0]}", options.box_origin),
+            options,
         )
     except SourceError as error:
         if source == path:
             source = _image_of_bad_annotation(path, index)
         stage, reason, detail = problem_of(error)
         return Reference(source=source, key=source, problem=(stage, reason, f"{path}: {detail}"))
-    return Reference(source=source, key=source, boxes=boxes, declared_size=size)
+    bad_objects = tuple((reason, f"{path}: {detail}") for reason, detail in bad)
+    return Reference(source=source, key=source, boxes=boxes, declared_size=size, bad_objects=bad_objects)
 
 
 def _text(element: ElementTree.Element, path: str) -> str:
@@ -149,9 +153,8 @@ def _image_of_bad_annotation(path: str, index: ImageIndex) -> str:
         return path
 
 
-def _box(element: ElementTree.Element, order: int, box_origin: int) -> Box:
+def _box(element: ElementTree.Element, what: str, box_origin: int) -> Box:
     label = _text(element, "name")
-    what = f"object {order}"
     if not label:
         raise SourceError("annotation", "box has no class", what)
     if element.find("bndbox") is None:
@@ -172,7 +175,7 @@ def _box(element: ElementTree.Element, order: int, box_origin: int) -> Box:
         truncated=_flag(element, "truncated", what),
         occluded=_flag(element, "occluded", what),
     )
-    return check_order(box, what)
+    return check_box(box, what)
 
 
 def _continuous(first: float, last: float, box_origin: int) -> tuple[float, float]:

@@ -110,7 +110,8 @@ def test_every_image_and_annotation_is_accounted_for(tmp_path: Path) -> None:
         {"id": 3, "image_id": 8, "category_id": 3, "bbox": [1, 2, 3, 1]},
     ]
     write(tmp_path, document(annotations=annotations), "a.jpg", "extra.jpg")
-    problems = {(reference.source, reference.key): reference.problem for reference in read(tmp_path)}
+    references = read(tmp_path, on_bad_object="reject")
+    problems = {(reference.source, reference.key): reference.problem for reference in references}
     assert {key: problem and problem[1] for key, problem in problems.items()} == {
         ("a.jpg", 7): "box is inverted",
         ("b.jpg", 9): "image file not found",
@@ -141,6 +142,12 @@ def test_two_entries_of_one_file_are_both_problems(tmp_path: Path) -> None:
             {"bbox": [0, 0, 1, 1], "segmentation": [[1, 2, 3]]},
             "segmentation is neither polygons nor run lengths",
         ),
+        (
+            {"bbox": [0, 0, 1, 1], "segmentation": [0, 0, 1, 1]},
+            "segmentation is neither polygons nor run lengths",
+        ),
+        ({"bbox": [0, 0, 1, 1], "segmentation": []}, "object has no segmentation"),
+        ({"bbox": [0, 0, 1, 1], "area": -1, "segmentation": [[0, 0, 1, 0, 1, 1]]}, "area is negative"),
     ],
 )
 def test_a_faulty_annotation_rejects_its_image_and_names_itself(
@@ -152,7 +159,7 @@ def test_a_faulty_annotation_rejects_its_image_and_names_itself(
         "a.jpg",
         "b.jpg",
     )
-    faulty, good = read(tmp_path, masks=True)
+    faulty, good = read(tmp_path, masks=True, on_bad_object="reject")
     assert good.problem is None
     assert faulty.problem is not None and faulty.problem[:2] == ("annotation", reason)
     assert "annotation 55" in faulty.problem[2]
@@ -168,7 +175,16 @@ def test_a_faulty_annotation_rejects_its_image_and_names_itself(
             ["no annotation has a bbox", "captions"],
         ),
         (document(images=[{"id": 7, "file_name": "a.jpg"}] * 2), ["image id 7 comes twice", "a.jpg"]),
-        (document(categories=[{"id": 1, "name": "hat"}, {"id": 2, "name": "hat"}]), ["'hat' comes twice"]),
+        (
+            document(
+                categories=[{"id": 3, "name": "hat"}, {"id": 90, "name": "hat"}],
+                annotations=[
+                    {"id": 1, "image_id": 7, "category_id": number, "bbox": [1, 2, 3, 4]}
+                    for number in (3, 90)
+                ],
+            ),
+            ["has an id or a name of another one that is used", "'hat'"],
+        ),
         (
             document(annotations=[{"id": 4, "image_id": 7, "category_id": 5, "bbox": [0, 0, 1, 1]}]),
             ["annotation 4", "category_id 5", "defined: 3, 90"],

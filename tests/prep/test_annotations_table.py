@@ -138,7 +138,7 @@ def test_a_faulty_row_is_a_problem_of_its_image_and_names_the_line(
     tmp_path: Path, row: str, reason: str
 ) -> None:
     write(tmp_path, f"{BOXES}good.jpg,1,1,hat,0,0,1,1,,,,,\n{row}\n", "a.jpg", "good.jpg")
-    faulty, good = read(tmp_path, "labels.csv")
+    faulty, good = read(tmp_path, "labels.csv", on_bad_object="reject")
     assert good.problem is None
     assert faulty.source == "a.jpg" and faulty.problem is not None
     assert faulty.problem[:2] == ("annotation", reason)
@@ -221,7 +221,7 @@ def test_jsonl_null_bools_and_absent_keys(tmp_path: Path) -> None:
         {"filename": "d.jpg", "class": "hat", "xmin": 0, "ymin": [1], "xmax": 4.5, "ymax": 2},
     ]
     write(tmp_path, "\n".join(map(json.dumps, lines)), "a.jpg", "b.jpg", "c.jpg", "d.jpg", table="t.jsonl")
-    first, second, third, fourth = read(tmp_path, "t.jsonl", layout="jsonl")
+    first, second, third, fourth = read(tmp_path, "t.jsonl", layout="jsonl", on_bad_object="reject")
     assert first.boxes is not None and first.boxes[0].is_crowd and first.boxes[0].xmax == 4.5
     assert second.boxes == () == third.boxes
     assert fourth.problem is not None and fourth.problem[1] == "not a number"

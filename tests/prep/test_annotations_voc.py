@@ -193,7 +193,7 @@ BOMB = (
 def test_a_faulty_xml_is_one_problem_of_its_image(tmp_path: Path, content: str, reason: str) -> None:
     write(tmp_path, "a.xml", content)
     write(tmp_path, "a.jpg")
-    (only,) = read(tmp_path)
+    (only,) = read(tmp_path, on_bad_object="reject")
     assert only.source == "a.jpg" and only.problem is not None
     assert only.problem[:2] == ("annotation", reason)
     assert only.problem[2].startswith("a.xml: ")
