@@ -1,20 +1,13 @@
 """How the contours of a DICOM structure set become a label volume on the grid of their scan.
 
-A voxel belongs to a structure if its centre lies inside an odd number of the structure's contours in its slice, so
-that a contour within another one is a hole:
-
-    +-----------+
-    |  +-----+  |
-    |  |     |  |      inside once: structure, inside twice: hole
-    |  +-----+  |
-    +-----------+
+Every contour is assigned to the slice in which it lies, and drawn there together with the others of its structure (see
+`dicom_contours`). Structures that only touch, along a border that both contours draw, share no voxel.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
-from halofeed.prep.masks import fill_polygons
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.volume.scan import Finding, Grid, Mask
+from halofeed.prep.volume_readers.dicom_contours import Points, enclosed, is_traced
 from halofeed.prep.volume_readers.dicom_elements import (
     damaged,
     decimal_integer,
@@ -47,9 +40,6 @@ ON_SLICE, NEAR_SLICE = 0.01, 0.25
 FLAT, SAME_PLANE = 0.25, 0.1
 """How far, in slices, the points of a contour, and the contours of a structure in a slice, may lie apart."""
 FAR_VOXELS, EDGE_VOXELS = 1e6, 0.01
-CROSSING_VOXELS, CROSSING_SHARE = 2, 0.01
-"""Up to how many voxels, or which share of a contour's, two contours may cross: noise of coordinates that touch."""
-EDGE_ROWS_AT_ONCE = 2**22
 
 OTHER, THIN, DUPLICATE = (
     "contours that enclose no area",
@@ -78,7 +68,6 @@ TREATMENTS: Mapping[str, tuple[Literal["corrected", "noted"], str]] = {
     RENUMBERED: ("corrected", "numbers below 1 replaced by unused ones: {}"),
 }
 """What is done about a finding, and its detail by the count."""
-Points = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -170,6 +159,7 @@ def _contours(
     contours: list[_Contour] = []
     drawn: set[int] = set()
     only_other: set[int] = set()
+    thin: list[_Contour] = []
     for structure in items(dataset, STRUCTURE_CONTOURS):
         stored_number = decimal_integer(structure, CONTOURS_OF)
         if stored_number not in numbers:
@@ -193,14 +183,25 @@ def _contours(
                 )
             if len(points) > 1 and (points[0] == points[-1]).all():
                 points = points[:-1]  # closed already
-            if len(points) < 3:
+            if not len(points):
                 counts[THIN] += 1
                 continue
             with np.errstate(over="ignore", invalid="ignore"):
                 voxels = (points * LPS_TO_RAS - grid.affine[:3, 3]) @ to_voxels.T
-            if not (np.abs(voxels) < FAR_VOXELS).all():
+            far = not (np.abs(voxels) < FAR_VOXELS).all()
+            if len(points) < 3:
+                if far or not is_traced(voxels):
+                    counts[THIN] += 1
+                else:
+                    thin.append(_Contour(number=number, by_parity=False, points=voxels))
+                continue
+            if far:
                 raise SourceError("annotation", "contours lie outside of the image", "a million voxels away")
             contours.append(_Contour(number=number, by_parity=kind == CLOSED_BY_PARITY, points=voxels))
+    # Where a structure is traced through voxel centers, one point is a voxel, and two are a line of them.
+    not_traced = {contour.number for contour in contours if not is_traced(contour.points)}
+    counts[THIN] += sum(contour.number in not_traced for contour in thin)
+    contours += [contour for contour in thin if contour.number not in not_traced]
     for number in only_other - drawn:
         del names[number]
     counts[EMPTY] = len(names.keys() - drawn)
@@ -262,10 +263,18 @@ def _worst(slices: NDArray[np.float64], limit: float) -> str:
 
 
 def _shape(points: Points, axis: int) -> bytes:
-    """The same for a contour that begins elsewhere or runs the other way round."""
+    """The same for a contour that begins elsewhere or runs the other way round.
+
+    Through voxel centers the other way round is another contour: the inner one of a ring that is one voxel thick.
+    """
     flat = np.delete(points, axis, axis=1)
+    if len(flat) < 3:
+        return flat[np.lexsort(flat.T[::-1])].tobytes()
+    traced = is_traced(flat)
+    if traced:
+        flat = np.rint(flat)
     flat = np.roll(flat, -int(np.lexsort(flat.T[::-1])[0]), axis=0)
-    if tuple(flat[-1]) < tuple(flat[1]):
+    if not traced and tuple(flat[-1]) < tuple(flat[1]):
         flat = np.roll(flat[::-1], 1, axis=0)
     return flat.tobytes()
 
@@ -277,66 +286,32 @@ def _labels(drawing: _Drawing, grid: Grid, largest: int, overlap: Literal["refus
     voxels = 0
     for index in sorted(drawing.slices):
         plane = np.moveaxis(labels, drawing.axis, 0)[index]
-        shared = np.zeros(plane.shape, np.bool_)
+        interior, border, shared = (np.zeros(plane.shape, np.bool_) for _ in range(3))
         for number, contours in sorted(drawing.slices[index].items()):
-            inside = _inside(contours, drawing.axis, plane.shape, f"structure {number}")
-            taken = inside & (plane != 0)
-            if taken.any():
-                overlapping |= {number, *np.unique(plane[taken]).tolist()}
-                shared |= taken
-            plane[inside] = number
+            inside, on_contour = enclosed(
+                [np.delete(contour.points, drawing.axis, axis=1) for contour in contours],
+                plane.shape,
+                f"structure {number}",
+                may_cross=all(contour.by_parity for contour in contours),
+            )
+            closed = inside | on_contour
+            taken = closed & (plane != 0)
+            touching = taken & border & on_contour & ~(inside & interior)
+            if (closed & ~taken).any() or (touching & inside).any():
+                both = taken & ~touching
+            else:
+                both, touching = taken, np.zeros_like(taken)  # nothing of its own would be left
+            if both.any():
+                overlapping |= {number, *np.unique(plane[both]).tolist()}
+                shared |= both
+            if overlap == "refuse":
+                closed &= ~touching | inside
+            plane[closed] = number
+            interior |= inside
+            border |= on_contour
         voxels += int(np.count_nonzero(shared))
     if voxels and overlap == "refuse":
         listed = ", ".join(map(str, sorted(overlapping)))
         detail = f"{voxels} voxels are in more than one of the structures {listed}"
         raise SourceError("annotation", "structures overlap", detail)
     return labels
-
-
-def _inside(contours: Sequence[_Contour], axis: int, size: tuple[int, ...], what: str) -> NDArray[np.bool_]:
-    """The voxels [row, column] of one slice that an odd number of contours encloses."""
-    depth = np.zeros(size, np.int32)
-    shapes = sorted(
-        (np.delete(contour.points, axis, axis=1) for contour in contours), key=_area, reverse=True
-    )
-    may_cross = all(contour.by_parity for contour in contours)
-    for points in shapes:
-        for window, covered in _covered(points, size):
-            part = depth[window]
-            # From the largest on, contours that nest or lie apart meet every voxel of the next one equally often.
-            _, voxels = np.unique(part[covered], return_counts=True)
-            crossing = int(voxels.sum() - voxels.max(initial=0))
-            if not may_cross and crossing > max(CROSSING_VOXELS, CROSSING_SHARE * voxels.sum()):
-                detail = f"{what}, {crossing} voxels of one slice lie in one of two contours or in both"
-                raise SourceError("annotation", "contours of one structure cross", detail)
-            part += covered
-    return (depth & 1).astype(np.bool_)
-
-
-def _area(points: Points) -> float:
-    centred = points - points[0]
-    following = np.roll(centred, -1, axis=0)
-    return float(abs(np.sum(centred[:, 0] * following[:, 1] - centred[:, 1] * following[:, 0])))
-
-
-def _covered(
-    points: Points, size: tuple[int, ...]
-) -> Iterator[tuple[tuple[slice, slice], NDArray[np.bool_]]]:
-    """The window of a slice around a contour, and which of its voxels' centres lie inside; none if it misses it."""
-    low = np.maximum(np.floor(points.min(axis=0)), 0).astype(np.int64)
-    high = np.minimum(np.ceil(points.max(axis=0)) + 1, size).astype(np.int64)
-    if (low >= high).any():
-        return
-    rows, columns = (high - low).tolist()
-    y, x = (points - low + 0.5).T  # `fill_polygons` has a pixel's centre at its half
-    inside = np.zeros((rows, columns), np.uint8)
-    # A hostile contour may cross all rows with every edge; the parity of its parts is the parity of the whole.
-    edge_rows = np.cumsum(np.abs(np.diff(np.clip(y, 0, rows), append=y[:1].clip(0, rows))) + 1)
-    parts = (edge_rows / EDGE_ROWS_AT_ONCE).astype(np.int64)
-    cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(points)]
-    for start, end in itertools.pairwise(cuts):
-        corner = [0] if start else []
-        part = np.concatenate([np.array(corner, np.int64), np.arange(start, min(end + 1, len(points)))])
-        if len(part) >= 3:
-            inside ^= fill_polygons([np.stack([x[part], y[part]], axis=1).ravel()], (rows, columns))
-    yield (slice(low[0], high[0]), slice(low[1], high[1])), inside.astype(np.bool_)

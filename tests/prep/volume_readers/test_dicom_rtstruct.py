@@ -159,14 +159,14 @@ def test_any_polygon_covers_the_centres_inside_it_and_is_cut_at_the_edge(seed: i
 
 
 def test_a_huge_contour_drawn_in_parts_covers_what_it_covers_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from halofeed.prep.volume_readers import dicom_rtstruct
+    from halofeed.prep.volume_readers import dicom_contours
 
     grid = grid_of()
     rng = np.random.default_rng(0)
     points = grid.to_mm(np.column_stack([np.full(300, 5.0), rng.uniform((0, 0), (39, 49), (300, 2))]))
     whole = opened([(CLOSED, points)], grid).read()
     for most in (50, 700, 3000):
-        monkeypatch.setattr(dicom_rtstruct, "EDGE_ROWS_AT_ONCE", most)
+        monkeypatch.setattr(dicom_contours, "EDGE_ROWS_AT_ONCE", most)
         assert np.array_equal(opened([(CLOSED, points)], grid).read(), whole)
 
 
@@ -204,6 +204,52 @@ def test_points_and_open_contours_are_noted_and_left_out() -> None:
     }
     assert mask.names == {1: "organ", 4: "never drawn"}
     assert np.array_equal(mask.read(), opened({1: ("organ", [circle(grid, 5, 9)])}, grid).read())
+
+
+def test_points_on_the_border_count_and_borders_between_voxels_stay_where_they_are() -> None:
+    grid = grid_of(1)
+    for top, left, bottom, right, count in (
+        (4, 5, 9, 11, 6 * 7),
+        (4, 5.5, 9, 10.5, 6 * 5),
+        (3.5, 4.5, 8.5, 10.5, 5 * 6),
+        (4.03, 5.03, 8.97, 10.97, 4 * 5),
+        (3.9, 4.9, 9.1, 11.1, 6 * 7),
+        (4.004, 4.996, 9.002, 11.003, 6 * 7),
+    ):
+        labels = opened([rectangle(grid, 5, top, left, bottom, right)], grid).read()
+        assert np.count_nonzero(labels) == count, (top, left, bottom, right)
+    hole = [rectangle(grid, 5, 4, 4, 20, 20), rectangle(grid, 5, 8, 8, 12, 12)]
+    assert np.count_nonzero(opened(hole, grid).read()) == 17 * 17 - 3 * 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_circles_anywhere_are_as_large_as_they_are_drawn_and_centered_there(seed: int) -> None:
+    grid = grid_of(seed, (3, 90, 95))
+    rng = np.random.default_rng(seed)
+    surplus, shift = [], []
+    for _ in range(40):
+        centre, radius = rng.uniform(40, 48, 2), rng.uniform(20, 36)
+        inside = opened([circle(grid, 1, radius, tuple(centre))], grid).read()[1] > 0
+        surplus.append((np.count_nonzero(inside) - np.pi * radius**2) / (2 * np.pi * radius))
+        shift.append(np.argwhere(inside).mean(axis=0) - centre)
+    assert abs(np.mean(surplus)) < 0.01  # voxels along the normal
+    assert np.abs(np.mean(shift, axis=0)).max() < 0.02
+
+
+def test_structures_that_only_touch_do_not_overlap() -> None:
+    grid = grid_of()
+    structures = {
+        1: ("left", [rectangle(grid, 5, 4, 4, 10, 10)]),
+        2: ("right", [rectangle(grid, 5, 4, 10, 10, 16)]),
+    }
+    labels = opened(structures, grid).read()[5]
+    assert np.unique(labels[4:11, 4:10]).tolist() == [1] and np.unique(labels[4:10, 10:17]).tolist() == [2]
+    assert np.count_nonzero(labels) == 7 * 13
+    last = opened(structures, grid, overlap="last").read()
+    assert np.count_nonzero(last == 2) == 7 * 7
+    within = {1: structures[1], 2: ("line", [rectangle(grid, 5, 6, 5, 6, 9)])}
+    assert refused(within, grid).detail == "5 voxels are in more than one of the structures 1, 2"
+    assert refused({1: structures[1], 2: structures[1]}, grid).detail.startswith("49 voxels")
 
 
 def test_contours_near_a_slice_are_moved_to_it_and_counted() -> None:
