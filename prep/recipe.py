@@ -60,7 +60,11 @@ _VOLUME_OPTIONS = (
 )
 _USES = (
     _Use(("box_origin", "image_sets"), "--layout voc", lambda recipe: recipe.layout == "voc"),
-    _Use(("split_folders",), "--layout folders", lambda recipe: recipe.layout == "folders"),
+    _Use(
+        ("split_folders", "folders_are_classes"),
+        "--layout folders",
+        lambda recipe: recipe.layout == "folders",
+    ),
     _Use(
         ("height", "width"),
         "--resize fixed-shape or --depth",
@@ -119,6 +123,10 @@ class Recipe(VolumeOptions):
         "auto",
         "class folders: whether the first folder names a split; auto decides by its name",
         choices=("auto", "yes", "no"),
+    )
+    folders_are_classes: bool = option(
+        False,
+        "class folders: take each folder for a class even where annotations of another layout lie beside the images",
     )
     image_sets: tuple[str, ...] = option(
         (), "VOC: the lists of ImageSets/Main to follow, e.g. trainval,test; default: train, val and test"
@@ -346,6 +354,7 @@ class Recipe(VolumeOptions):
             image_sets=self.image_sets,
             masks=self.masks,
             on_bad_object=self.on_bad_object,
+            folders_are_classes=self.folders_are_classes,
             split_folders={"auto": None, "yes": True, "no": False}[self.split_folders],
         )
 

@@ -21,6 +21,7 @@ from halofeed.prep.annotations.layout import (
     sound_boxes,
     split_in_file_name,
 )
+from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.annotations.reference import Box, Reference
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError
@@ -106,7 +107,7 @@ def _instance_files(annotations: SourceFiles, annotation_file: str | None) -> li
     if not chosen:
         raise AnnotationsError(
             f"{annotations.root}: expected instances*.json, annotations/instances*.json or */{_ROBOFLOW}; "
-            f"found {', '.join(found[:5]) or 'no .json file'}; name the file itself"
+            f"found {', '.join(found[:5]) or 'no .json file'}; name the file itself{hint(annotations, 'coco')}"
         )
     return chosen
 

@@ -7,10 +7,14 @@ from posixpath import splitext
 
 from halofeed.prep.annotations.layout import LayoutOptions, is_split_name
 from halofeed.prep.annotations.names import UNREAD_EXTENSIONS, is_document_name, is_image_name
+from halofeed.prep.annotations.recognize import other_layout
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError
 
+_IMAGE_FOLDERS = frozenset(
+    ("images", "image", "imgs", "img", "jpegimages", "imagestr", "imagests", "pictures", "photos")
+)
 _CURE = "say with --split-folders yes or no whether the first folder is a split"
 
 
@@ -25,19 +29,45 @@ def list_references(
     so is an image that lies in no class folder, or whose format is not read.
 
     Raises:
-        AnnotationsError: if split and class folders stand side by side, or the names leave it open.
+        AnnotationsError: if split and class folders stand side by side, or the names leave it open; if no image lies in
+            a class folder; if other files give another layout away, unless the options say that folders are classes.
     """
     if annotation_file is not None:
         raise AnnotationsError(f"{annotation_file}: class folders need no annotation file; name the folder")
+    if not options.folders_are_classes:
+        _refuse_other_layout(annotations, images)
     paths = [path for path in images.sizes() if is_image_name(path) or not is_document_name(path)]
     image_paths = [path for path in paths if is_image_name(path)]
     if not image_paths:
         raise AnnotationsError(f"{images.root}: no image file lies below it; expected class/image.jpg")
+    if all("/" not in path for path in image_paths):
+        raise AnnotationsError(
+            f"{images.root}: {len(image_paths)} images lie straight in it, and none in a class folder; expected "
+            "class/image.jpg: name the folder above"
+        )
     first_is_split = options.split_folders
     if first_is_split is None:
         first_is_split = decide_split_folders([path.split("/") for path in image_paths], images.root)
     for path in paths:
         yield _reference(path, first_is_split)
+
+
+def _refuse_other_layout(annotations: SourceFiles, images: SourceFiles) -> None:
+    for files in (annotations,) if annotations is images else (annotations, images):
+        if (found := other_layout(files)) is not None:
+            raise AnnotationsError(
+                f"{files.root}: no class folders: {found}; or say --folders-are-classes to take each folder for a "
+                "class and pass over such files"
+            )
+    folders = {path.rpartition("/")[0] for path in images.sizes() if is_image_name(path)}
+    names = {folder.rpartition("/")[2].lower() for folder in folders}
+    if names and names <= _IMAGE_FOLDERS:
+        shown = sorted(folders)[0]
+        raise AnnotationsError(
+            f"{images.root}: all images lie in {shown}, so that its name would be the only class; expected "
+            f"class/image.jpg: name the folder that holds class folders, take the layout of the annotations, or say "
+            "--folders-are-classes"
+        )
 
 
 def _reference(path: str, first_is_split: bool) -> Reference:

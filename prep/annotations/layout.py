@@ -34,6 +34,7 @@ class LayoutOptions:
             "reject" its image.
         split_folders: class folders, pairs, class-masks, lits and dicom: whether the first folder is a split;
             None: decided by the names.
+        folders_are_classes: class folders: whatever else lies there, each folder is a class.
         image_pattern: pairs and class-masks: the images' paths, such as "images/{id}.nii.gz"; see `patterns`.
         label_pattern: pairs, class-masks and dicom: the labels' paths, such as "labels/{id}.nii.gz".
         classes: class-masks: the classes to take, in the order of their values from 1; (): all, by name.
@@ -50,6 +51,7 @@ class LayoutOptions:
     masks: bool = False
     on_bad_object: str = "drop"
     split_folders: bool | None = None
+    folders_are_classes: bool = False
     image_pattern: str | None = None
     label_pattern: str | None = None
     classes: tuple[str, ...] = ()

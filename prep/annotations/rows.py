@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from halofeed.prep.annotations.layout import read_whole
+from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError
 
@@ -83,6 +84,7 @@ def _table_files(
             return found
     raise AnnotationsError(
         f"{annotations.root}: no {' or '.join(extensions)} file lies straight in it; name the table itself"
+        + hint(annotations, extensions[0][1:])
     )
 
 

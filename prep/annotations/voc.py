@@ -21,6 +21,7 @@ from halofeed.prep.annotations.layout import (
     read_whole,
     sound_boxes,
 )
+from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.annotations.reference import Box, Reference
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError
@@ -49,7 +50,7 @@ def list_references(
         paths = [annotation_file]
     if not paths:
         raise AnnotationsError(
-            f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations"
+            f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations{hint(annotations, 'voc')}"
         )
     index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
     listed = [_reference(path, annotations, index, options) for path in paths]

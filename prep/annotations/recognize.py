@@ -1,0 +1,150 @@
+"""Which layout the files of a folder give away, for a message where another one was said."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from posixpath import basename, splitext
+
+from halofeed.prep.annotations.names import is_image_name
+from halofeed.prep.annotations.volume_files import DICOM_EXTENSIONS, VOLUME_EXTENSIONS
+from halofeed.prep.sources import SourceFiles
+from halofeed.schemas.errors import SourceError
+
+_HEAD_BYTES = 1 << 16
+_MOST_LOOKED_AT = 8
+"""How many files of a kind are opened: reading them all would be the conversion itself."""
+_YOLO_LINE = re.compile(r"\d+(\s+[-+.\deE]+){4,}\s*")
+_COCO_LIST = re.compile(r'"(images|annotations)"\s*:\s*\[')
+_COCO_KEY = re.compile(r'"(file_name|bbox|image_id)"\s*:')
+_VOC_ROOT = re.compile(r"<annotation[\s>]")
+_MASK_FOLDER = re.compile(r"(labels?|masks?|segmentations?|segs?|annotations?)(tr|ts)?", re.IGNORECASE)
+_IMAGE_FOLDER = re.compile(r"(images?|imgs?)(tr|ts)?", re.IGNORECASE)
+
+
+def other_layout(files: SourceFiles) -> str | None:
+    """What the files are, and the layout that fits, as one clause of a message; None where nothing gives it away.
+
+    Only names and the heads of a few files are looked at, so that it is a hint and no proof of its absence.
+    """
+    paths = list(files.sizes())
+    return next((found for sign in _SIGNS if (found := sign(files, paths)) is not None), None)
+
+
+def hint(files: SourceFiles, own: str) -> str:
+    """What to add to a message that a folder holds nothing of the layout `own`; "" where nothing is known."""
+    found = other_layout(files)
+    if found is None and _holds_several_classes(list(files.sizes())):
+        found = "its images lie in several folders: for a class each, take --layout folders"
+    return "" if found is None or f"--layout {own}" in found else f"; {found}"
+
+
+def _holds_several_classes(paths: Sequence[str]) -> bool:
+    """Whether images lie in more than one folder, so that folders can be classes."""
+    return len({path.rpartition("/")[0] for path in paths if is_image_name(path)}) > 1
+
+
+def _heads(files: SourceFiles, paths: Sequence[str], *extensions: str) -> Iterator[tuple[str, str]]:
+    """The path and the first bytes, as text, of a few files with one of these extensions, the topmost first."""
+    chosen = sorted((path for path in paths if path.lower().endswith(extensions)), key=lambda p: p.count("/"))
+    for path in islice(chosen, _MOST_LOOKED_AT):
+        try:
+            yield path, files.head(path, _HEAD_BYTES).decode("utf-8", "replace")
+        except SourceError:
+            continue
+
+
+def _dataset_json(files: SourceFiles, paths: Sequence[str]) -> str | None:
+    for path, text in _heads(files, [path for path in paths if basename(path) == "dataset.json"], ".json"):
+        try:
+            keys = set(json.loads(text))
+        except (ValueError, TypeError):
+            keys = set(re.findall(r'"(channel_names|modality|training)"\s*:', text))
+        if "channel_names" in keys:
+            return f"{path} is nnU-Net's: take --layout nnunet"
+        if keys & {"modality", "training"}:
+            return f"{path} is that of the Medical Segmentation Decathlon: take --layout msd"
+    return None
+
+
+def _coco(files: SourceFiles, paths: Sequence[str]) -> str | None:
+    for path, text in _heads(files, paths, ".json"):
+        if _COCO_LIST.search(text) and _COCO_KEY.search(text):
+            return f"{path} is COCO's: take --layout coco"
+        if '"imagePath"' in text and '"shapes"' in text:
+            return f"{path} is labelme's, which halofeed does not read: export it as COCO, then take --layout coco"
+    return None
+
+
+def _voc(files: SourceFiles, paths: Sequence[str]) -> str | None:
+    for path, text in _heads(files, paths, ".xml"):
+        if _VOC_ROOT.search(text):
+            return f"{path} is a Pascal VOC annotation: take --layout voc"
+    return None
+
+
+def _yolo(files: SourceFiles, paths: Sequence[str]) -> str | None:
+    stems = {splitext(basename(path))[0] for path in paths if is_image_name(path)}
+    beside = [path for path in paths if splitext(basename(path))[0] in stems]
+    for path, text in _heads(files, beside, ".txt"):
+        lines = [line for line in text.splitlines() if line.strip()]
+        if lines and all(_YOLO_LINE.fullmatch(line) for line in lines[:5]):
+            return (
+                f"{path} is a YOLO label, which halofeed does not read: export the set as COCO or Pascal VOC, then "
+                "take --layout coco or voc"
+            )
+    return None
+
+
+def _dicom(files: SourceFiles, paths: Sequence[str]) -> str | None:
+    named = [path for path in paths if path.lower().endswith(DICOM_EXTENSIONS)]
+    unnamed = [path for path in paths if "." not in basename(path)]
+    for path in islice((*named[:2], *unnamed), _MOST_LOOKED_AT):
+        try:
+            if files.head(path, 132)[128:] == b"DICM":
+                return f"{path} is DICOM: take --layout dicom and --depth"
+        except SourceError:
+            continue
+    return None
+
+
+def _volumes(files: SourceFiles, paths: Sequence[str]) -> str | None:
+    volume = next((path for path in paths if path.lower().endswith(VOLUME_EXTENSIONS)), None)
+    if volume is None or any(is_image_name(path) for path in paths):
+        return None
+    return f"{volume} is a volume: take --layout pairs, class-masks, lits, msd or nnunet, and --depth"
+
+
+def _masks(files: SourceFiles, paths: Sequence[str]) -> str | None:
+    """images/a.jpg with masks/a.png: a label image each."""
+    images = [path for path in paths if is_image_name(path)]
+    by_kind: dict[bool, dict[str, str]] = {True: {}, False: {}}
+    for path in images:
+        folders = path.split("/")[:-1]
+        is_mask = any(_MASK_FOLDER.fullmatch(folder) for folder in folders)
+        if not is_mask and not any(_IMAGE_FOLDER.fullmatch(folder) for folder in folders):
+            return None
+        by_kind[is_mask].setdefault(splitext(basename(path))[0], path)
+    shared = next((stem for stem in by_kind[False] if stem in by_kind[True]), None)
+    if shared is None:
+        return None
+    return f"{by_kind[True][shared]} is the mask of {by_kind[False][shared]} by its name: take --layout pairs"
+
+
+def _table(files: SourceFiles, paths: Sequence[str]) -> str | None:
+    near = [path for path in paths if "/" not in path]
+    for layout, extensions in (("csv", (".csv", ".tsv")), ("jsonl", (".jsonl", ".ndjson"))):
+        for path, text in _heads(files, near, *extensions):
+            first = next((line for line in text.splitlines() if line.strip()), "")
+            words = {word.lower() for word in re.findall(r"[\w-]+", first)}
+            boxed = {"xmin", "ymin", "xmax", "ymax"} <= words
+            if "filename" in words and (boxed or ("class" in words and not _holds_several_classes(paths))):
+                return f"{path} is a table of {'boxes' if boxed else 'classes'}: take --layout {layout}"
+    return None
+
+
+_SIGNS: tuple[Callable[[SourceFiles, Sequence[str]], str | None], ...] = (
+    *(_dataset_json, _coco, _voc, _yolo, _dicom, _volumes, _masks, _table),
+)
