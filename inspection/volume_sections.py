@@ -77,9 +77,9 @@ def class_voxels(facts: Facts, ranks: Mapping[int, int]) -> Markup:
     share = percent(foreground / everything)
     shares = charts.shares([("s0", foreground), ("left", everything - foreground)])
     keys = legend([("s0", f"foreground {share}"), ("left", "background, padding included")])
-    head = ("class", "id", facts.noun[1], unit, f"each {facts.noun[0]}", "of the foreground", "of everything")
+    head = ["class", "id", facts.noun[1], unit, f"each {facts.noun[0]}", "of the foreground", "of everything"]
     if source:
-        head = (*head, "cut off")
+        head.append("cut off")
         notes.append(
             "“Cut off” is the share of the class's volume in the sources that no record shows, because the static "
             "shape or a crop leaves it out."

@@ -1,7 +1,8 @@
 """How much of a scan and of its classes lies outside the records that a plan makes of it.
 
-A source voxel is kept where its center lies within the part of a record that shows the scan. That is asked of the
-source, before anything is resampled, so that no interpolation blurs the answer.
+That is asked of the source, before anything is resampled, so that no interpolation blurs the answer: of each source
+voxel the share counts that lies within the parts of records that show the scan. Where axes mix (a tilted gantry), its
+center decides.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 from typing import Any, Final
 
 import numpy as np
@@ -62,27 +64,34 @@ def measure_coverage(grid: Grid, plans: Sequence[Plan], labels: NDArray[Any] | N
     if labels is not None and labels.dtype.itemsize > 2:
         labels = labels.astype(np.uint16)
     voxel_mm3 = abs(float(np.linalg.det(grid.affine[:3, :3])))
-    box = _box(grid.shape, plans)
-    if box is None:
+    shares = _shares(grid.shape, plans)
+    total: Mapping[int, float] = {}
+    shown: Mapping[int, float] = {}
+    if shares is None:
         shape = [len(range(0, side, _SAMPLED)) for side in grid.shape]
         sampled = np.stack(np.meshgrid(*(np.arange(side) * _SAMPLED for side in shape), indexing="ij"), -1)
         kept = float(_inside(sampled.reshape(-1, 3), plans).mean())
-        lost = {} if labels is None else _lost_one_by_one(labels, plans)
+        if labels is not None:
+            total = count_labels(labels)
+            lost = _lost_one_by_one(labels, plans)
+            shown = {value: count - lost[value] for value, count in total.items()}
     else:
-        kept = math.prod(high - low for low, high in box) / math.prod(grid.shape)
-        lost = {} if labels is None else _lost_around(labels, box)
-    total = {} if labels is None else {value: n for value, n in count_labels(labels).items() if value}
+        kept = math.prod(float(share.mean()) for share in shares)
+        if labels is not None:
+            total, shown = _count_shown(labels, shares)
     scan_mm3 = math.prod(grid.shape) * voxel_mm3
     return Coverage(
         scan_mm3=round(scan_mm3),
         cut_mm3=round(scan_mm3 * (1 - kept)),
-        class_mm3={value: max(1, round(count * voxel_mm3)) for value, count in total.items()},
-        class_cut_mm3={value: round(lost.get(value, 0) * voxel_mm3) for value in total},
+        class_mm3={value: max(1, round(count * voxel_mm3)) for value, count in total.items() if value},
+        class_cut_mm3={
+            value: round((count - shown[value]) * voxel_mm3) for value, count in total.items() if value
+        },
     )
 
 
-def _box(shape: Shape, plans: Sequence[Plan]) -> Ranges | None:
-    """The source voxels that the plans' targets show, where the axes of all are parallel; else None."""
+def _shares(shape: Shape, plans: Sequence[Plan]) -> list[NDArray[np.float64]] | None:
+    """What share of each source voxel's side the plans' targets show, along each axis; None where axes mix."""
     low, high = [math.inf] * 3, [-math.inf] * 3
     for plan in plans:
         matrix = plan.to_source
@@ -92,26 +101,28 @@ def _box(shape: Shape, plans: Sequence[Plan]) -> Ranges | None:
         ).any():
             return None
         for axis, (first, last) in enumerate(shown_by(plan)):
-            ends = [matrix[axis, 3] + (end - 0.5) * steps[axis] for end in (first, last)]
-            low[axis] = min(low[axis], math.ceil(ends[0] - _EDGE))
-            high[axis] = max(high[axis], math.floor(ends[1] + _EDGE) + 1)
-    ranges = [
-        (min(max(0, int(a)), side), max(0, min(side, int(b))))
+            low[axis] = min(low[axis], matrix[axis, 3] + (first - 0.5) * steps[axis])
+            high[axis] = max(high[axis], matrix[axis, 3] + (last - 0.5) * steps[axis])
+    return [
+        np.clip(np.minimum(np.arange(side) + 0.5, b) - np.maximum(np.arange(side) - 0.5, a), 0, 1).round(6)
         for a, b, side in zip(low, high, shape, strict=True)
     ]
-    return tuple((a, max(a, b)) for a, b in ranges)  # type: ignore[return-value]
 
 
-def _lost_around(labels: NDArray[Any], box: Ranges) -> Counter[int]:
-    """How often each value occurs outside of a box: in the slabs before and after it along each axis in turn."""
-    lost: Counter[int] = Counter()
-    for axis, (low, high) in enumerate(box):
-        along = np.moveaxis(labels, axis, 0)
-        for slab in (along[:low], along[high:]):
-            if slab.size:
-                lost.update(count_labels(np.moveaxis(slab, 0, axis)))
-        labels = np.moveaxis(along[low:high], 0, axis)
-    return lost
+def _count_shown(
+    labels: NDArray[Any], shares: Sequence[NDArray[np.float64]]
+) -> tuple[Counter[int], Counter[int]]:
+    """How often each value occurs, and how much of that is shown: a count for each block of equal shares."""
+    total, shown = Counter[int](), Counter[int]()
+    blocks = []
+    for share in shares:
+        edges = [0, *(np.flatnonzero(np.diff(share)) + 1).tolist(), len(share)]
+        blocks.append([(slice(a, b), float(share[a])) for a, b in pairwise(edges)])
+    for (depth, a), (height, b), (width, c) in product(*blocks):
+        for value, count in count_labels(labels[depth, height, width]).items():
+            total[value] += count
+            shown[value] += count * (a * b * c)  # type: ignore[assignment]
+    return total, shown
 
 
 def _lost_one_by_one(labels: NDArray[Any], plans: Sequence[Plan]) -> Counter[int]:

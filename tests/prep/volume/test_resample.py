@@ -114,7 +114,10 @@ def slow_value(step: Resample, array: NDArray[Any], place: Any, closest: Any, ma
         if close != winners:
             raise CloseCallError
         return array[closest] if array[closest] in winners else min(winners)
-    return value if array.dtype.kind == "f" else np.rint(value)
+    if array.dtype.kind == "f":
+        return value
+    limits = np.iinfo(array.dtype)  # cubic weights below 0 lead beyond the least and the largest number
+    return np.clip(np.rint(value), limits.min, limits.max)
 
 
 def slow_weight(kernel: str, x: float) -> float:
