@@ -287,6 +287,9 @@ def _pixel_lines(splits: Mapping[str, Split], *, volumes: bool) -> list[str]:
             )
         lines += _intensity_lines(split)
         lines += [f"  {note}: {count:,}" for note, count in split.statistics.get("notes", {}).items()]
+        lines += [
+            f"  warning: {text}: {count:,}" for text, count in split.statistics.get("warnings", {}).items()
+        ]
     return lines
 
 

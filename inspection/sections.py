@@ -242,7 +242,7 @@ def sizes(facts: Facts) -> Markup:
         ]
         for name, size, share in choices
     ]
-    notes = facts.per_split("notes")
+    notes = {**facts.per_split("warnings"), **facts.per_split("notes")}
     note_rows = [(name, dict(enumerate(counts))) for name, counts in notes.items()]
     quiet = "No picture was turned by EXIF, scaled in depth or changed in colour when it was read."
     what = (

@@ -105,11 +105,10 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
     lines: list[str] = []
     digest = hashlib.sha256()
     keys: list[tuple[str | int, str]] = []
-    sizes = sources.images.sizes()
     for reference in _references(options, recipe, layout, sources):
         _count(reference, totals)
         line = reference_to_json(reference)
-        digest.update(f"{line} {[sizes.get(path) for path in reference.paths]}\n".encode())
+        digest.update(f"{line} {[sources.images.size(path) for path in reference.paths]}\n".encode())
         if reference.problem is None:
             keys.append((reference.key, reference.source))
         if output is not None:

@@ -190,6 +190,15 @@ class _Hashed:
     def sizes(self) -> Mapping[str, int]:
         return self._files.sizes()
 
+    def size(self, path: str) -> int | None:
+        return self._files.size(path)
+
+    def files_in(self, folder: str) -> list[str]:
+        return self._files.files_in(folder)
+
+    def has_folder(self, folder: str) -> bool:
+        return self._files.has_folder(folder)
+
     def head(self, path: str, size: int) -> bytes:
         return self._files.head(path, size)
 

@@ -30,6 +30,7 @@ class RemoteFiles:
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
         self._sizes: dict[str, int] | None = None
+        self._folders: dict[str, list[str]] | None = None
 
     def sizes(self) -> Mapping[str, int]:
         if self._sizes is None:
@@ -43,6 +44,19 @@ class RemoteFiles:
                 raise UsageError(f"{self.root}: no files there; name the folder that holds the source files")
             self._sizes = dict(sorted(found.items()))
         return self._sizes
+
+    def size(self, path: str) -> int | None:
+        return self.sizes().get(path)
+
+    def files_in(self, folder: str) -> list[str]:
+        if self._folders is None:
+            self._folders = {}
+            for path in self.sizes():
+                self._folders.setdefault(path.rpartition("/")[0], []).append(path)
+        return self._folders.get(folder, [])
+
+    def has_folder(self, folder: str) -> bool:
+        return folder == "." or any(path.startswith(f"{folder}/") for path in self.sizes())
 
     def read(self, path: str) -> bytes:
         with self._open(path) as stream:

@@ -124,6 +124,7 @@ class PictureConverter:
             labels=[],
             boxes=None,
             notes=image.notes,
+            warnings=reference.notes,
         )
         bad_objects: tuple[tuple[str, str], ...] = ()
         raw = {"image/encoded": encoded} if isinstance(encoded, memoryview) else {}

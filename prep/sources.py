@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +21,15 @@ class SourceFiles(Protocol):
     def sizes(self) -> Mapping[str, int]:
         """Every file below the folder: relative path with '/' to size in bytes, in sorted order."""
 
+    def size(self, path: str) -> int | None:
+        """The bytes of one file, by its relative path, without going through the folder; None: no such file."""
+
+    def files_in(self, folder: str) -> list[str]:
+        """The files straight in one folder below the root ("" is the root), in sorted order, by relative path."""
+
+    def has_folder(self, folder: str) -> bool:
+        """Whether there is a folder of this relative path."""
+
     def read(self, path: str) -> bytes:
         """The bytes of one file, by its relative path; SourceError of stage `read` if that fails."""
 
@@ -36,12 +46,39 @@ def is_hidden(path: str) -> bool:
     return any(part.startswith(".") or part == "__MACOSX" for part in path.split("/"))
 
 
-def _leads_back(folder: str) -> bool:
-    """Whether a folder is a symbolic link to one in which it lies itself: following it would never end."""
+def path_below(root: str, written: str) -> str | None:
+    """The path below the root that an absolute path means, or None where it is relative or lies elsewhere.
+
+    >>> path_below("/data/images", "/data/images/a/b.jpg"), path_below("/data", "a.jpg"), path_below("/", "/a.jpg")
+    ('a/b.jpg', None, 'a.jpg')
+    """
+    if "://" in root or "://" in written:
+        start = root.rstrip("/") + "/"
+        return written.removeprefix(start) if written.startswith(start) else None
+    if not os.path.isabs(written):
+        return None
+    path = os.path.normpath(written)
+    for above, file in (
+        (os.path.abspath(root), path),
+        (os.path.realpath(root), path),
+        (os.path.realpath(root), os.path.realpath(path)),
+    ):
+        start = above.rstrip(os.sep) + os.sep
+        if file.startswith(start):
+            return file.removeprefix(start).replace(os.sep, "/")
+    return None
+
+
+_DEVICES = ("/proc/", "/sys/", "/dev/")
+"""Where a system shows itself as files that have no end: no folder of pictures, wherever a link leads."""
+
+
+def _never_ends(folder: str) -> bool:
+    """Whether a folder is a symbolic link to one in which it lies itself, or to the system's own files."""
     if not os.path.islink(folder):
         return False
     target, above = os.path.realpath(folder), os.path.realpath(os.path.dirname(folder))
-    return os.path.commonpath([target, above]) == target
+    return os.path.commonpath([target, above]) == target or f"{target}/".startswith(_DEVICES)
 
 
 class LocalFiles:
@@ -55,20 +92,45 @@ class LocalFiles:
 
     def sizes(self) -> Mapping[str, int]:
         if self._sizes is None:
+            if os.path.realpath(self.root) == "/":
+                raise UsageError(
+                    f"{self.root}: every file of this machine would be listed; name the folder that holds the source "
+                    "files, or a table that gives each file's whole path"
+                )
             found = {}
             for folder, folders, names in os.walk(self.root, followlinks=True):
-                folders[:] = [name for name in folders if not _leads_back(os.path.join(folder, name))]
+                folders[:] = [name for name in folders if not _never_ends(os.path.join(folder, name))]
                 for name in names:
                     full = os.path.join(folder, name)
                     path = os.path.relpath(full, self.root).replace(os.sep, "/")
                     if is_hidden(path):
                         continue
-                    if os.path.isfile(full):
-                        found[path] = os.path.getsize(full)
+                    size = _size_of(full)
+                    if size is not None:
+                        found[path] = size
                     elif os.path.islink(full):
                         found[path] = 0  # leads nowhere: reading it says so, and it is listed as rejected
             self._sizes = dict(sorted(found.items()))
         return self._sizes
+
+    def size(self, path: str) -> int | None:
+        if self._sizes is not None and path in self._sizes:
+            return self._sizes[path]
+        return _size_of(os.path.join(self.root, path))
+
+    def has_folder(self, folder: str) -> bool:
+        return os.path.isdir(os.path.join(self.root, folder))
+
+    def files_in(self, folder: str) -> list[str]:
+        start = f"{folder}/" if folder else ""
+        try:
+            with os.scandir(os.path.join(self.root, folder)) as entries:
+                found = [start + entry.name for entry in entries if entry.is_file() or entry.is_symlink()]
+        except OSError:
+            return []
+        return sorted(
+            path for path in found if not is_hidden(path) and not os.path.isdir(os.path.join(self.root, path))
+        )
 
     def read(self, path: str) -> bytes:
         try:
@@ -82,3 +144,12 @@ class LocalFiles:
                 return stream.read(size)
         except OSError as error:
             raise SourceError("read", "file cannot be read", error.strerror or str(error)) from error
+
+
+def _size_of(file: str) -> int | None:
+    """The bytes of a file; None where there is none, or none that may be looked at."""
+    try:
+        found = os.stat(file)
+    except (OSError, ValueError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None

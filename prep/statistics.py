@@ -135,6 +135,7 @@ class Facts:
     boxes: int | None
     box_counts: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     labelled: bool | None = None
     label_voxels: Mapping[int, int] = field(default_factory=dict)
 
@@ -152,6 +153,7 @@ class Statistics:
     boxes_per_image: Counter[int] = field(default_factory=Counter)
     boxes: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
+    warnings: Counter[str] = field(default_factory=Counter)
     source_sizes: Counter[str] = field(default_factory=Counter)
     aspect_ratios: Counter[str] = field(default_factory=Counter)
     largest: tuple[int, int] = (0, 0)
@@ -176,6 +178,8 @@ class Statistics:
             self.boxes[name] += count
         for note in facts.notes:
             self.notes[note] += 1
+        for warning in facts.warnings:
+            self.warnings[warning] += 1
         size, ratio = _size_and_ratio(facts.source_size)
         self.source_sizes[size] += 1
         self.aspect_ratios[ratio] += 1
@@ -208,6 +212,7 @@ class Statistics:
                 "boxes": sum((count - self.max_boxes) * images for count, images in over.items()),
             },
             "notes": in_order(self.notes),
+            **({"warnings": in_order(self.warnings)} if self.warnings else {}),
             "source_sizes": in_order(self.source_sizes),
             "aspect_ratios": in_order(self.aspect_ratios),
             "largest": list(self.largest),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
-from halofeed.prep.annotations.images import ImageIndex
+from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
     check_box,
@@ -31,7 +31,7 @@ _ROBOFLOW = "_annotations.coco.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """One instances file: its name, its split, and its three lists.
+    """One instances file: its name, its split and whether the name gave that, and its three lists.
 
     `used` are the ids of the categories that annotations have; `names_by_id` lacks unused ones that cannot stand beside
     the others.
@@ -39,6 +39,7 @@ class Document:
 
     file: str
     split: str
+    names_split: bool
     images: tuple[dict[str, Any], ...]
     annotations: tuple[dict[str, Any], ...]
     names_by_id: dict[int, str]
@@ -60,18 +61,25 @@ def list_references(
     """
     names = _instance_files(annotations, annotation_file)
     documents = [read_document(name, read_whole(annotations, name)) for name in names]
-    index = ImageIndex(images)
+    index = ImageIndex(images, annotations.root)
     ids = Counter(_identity(entry["id"]) for document in documents for entry in document.images)
     ids_restart = any(count > 1 for count in ids.values())
-    if any(document.images for document in documents):
+    found = index.match(
+        {
+            (document.file, entry["id"]): _wanted(entry["file_name"], document)
+            for document in documents
+            for entry in document.images
+        }
+    )
+    if found and not any(isinstance(one, Found) for one in found.values()):
         index.check_any_image(names[0])
     listed: list[Reference] = []
     for document in documents:
-        listed += _document_references(document, index, options)
+        listed += _document_references(document, found, options)
     if ids_restart:
         listed = [replace(reference, key=reference.source) for reference in listed]
     listed = _check_sources(listed)
-    used = {reference.source for reference in listed}
+    used = {one.path for one in found.values() if isinstance(one, Found)}
     listed += index.without_annotation(used, beside_used=annotation_file is not None)
     yield from in_order(listed)
 
@@ -147,7 +155,8 @@ def read_document(name: str, data: bytes) -> Document:
             )
     return Document(
         file=name,
-        split=_split_of(name),
+        split=_split_of(name) or "train",
+        names_split=_split_of(name) is not None,
         images=tuple(lists["images"]),
         annotations=tuple(annotations),
         names_by_id=names_by_id,
@@ -172,11 +181,11 @@ def _some(values: Sequence[object]) -> str:
     return ", ".join(map(str, values[:20])) + (", ..." if len(values) > 20 else "")
 
 
-def _split_of(name: str) -> str:
+def _split_of(name: str) -> str | None:
     folder, _, file = name.rpartition("/")
     if file == _ROBOFLOW and folder:
         return folder
-    return split_in_file_name(file) or "train"
+    return split_in_file_name(file)
 
 
 def _check_images(name: str, entries: Sequence[dict[str, Any]]) -> None:
@@ -217,8 +226,15 @@ def _names_by_id(
     return dict(sorted(names_by_id.items()))
 
 
+def _wanted(file_name: str, document: Document) -> Wanted:
+    """Where the image of an entry may lie: in the folder of the split that the document names, the root, or images/."""
+    split, common = document.split, ("", "images")
+    own = (split, f"images/{split}", f"{split}/images")
+    return Wanted(name=file_name, places=(own, common) if document.names_split else ((*common, *own),))
+
+
 def _document_references(
-    document: Document, index: ImageIndex, options: LayoutOptions
+    document: Document, found: Mapping[tuple[str, int | str], Found | SourceError], options: LayoutOptions
 ) -> Iterator[Reference]:
     by_image: dict[int | str | None, list[dict[str, Any]]] = {
         _identity(entry["id"]): [] for entry in document.images
@@ -231,7 +247,8 @@ def _document_references(
         else:
             orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
     for entry in document.images:
-        yield _reference(document, entry, by_image[_identity(entry["id"])], index, options)
+        image = found[document.file, entry["id"]]
+        yield _reference(document, entry, by_image[_identity(entry["id"])], image, options)
     for image_id, ids in orphans.items():
         place = f"{document.file}#image_id={image_id}"
         fault = ("annotation", "annotation of an unknown image", f"{len(ids)} annotations: {_some(ids)}")
@@ -242,13 +259,15 @@ def _reference(
     document: Document,
     entry: dict[str, Any],
     annotations: Sequence[dict[str, Any]],
-    index: ImageIndex,
+    image: Found | SourceError,
     options: LayoutOptions,
 ) -> Reference:
     source = entry["file_name"]
     key = int(entry["id"]) if isinstance(entry["id"], float) else entry["id"]
     try:
-        source = find_image(index, entry["file_name"], document.split)
+        if isinstance(image, SourceError):
+            raise image
+        source = image.path
         boxes, bad_objects = sound_boxes(
             annotations, lambda annotation: _box(annotation, document.names_by_id, options.masks), options
         )
@@ -262,16 +281,8 @@ def _reference(
         boxes=boxes,
         declared_size=size,
         bad_objects=bad_objects,
+        notes=(image.note,) if image.note else (),
     )
-
-
-def find_image(index: ImageIndex, file_name: str, split: str) -> str:
-    """The image file of a COCO entry: in the root, images/, the split's folder, or found by its name."""
-    for folder in ("", "images", split, f"images/{split}", f"{split}/images"):
-        found = index.at(folder, file_name)
-        if found is not None:
-            return found
-    return index.find(file_name)
 
 
 def _box(annotation: dict[str, Any], names_by_id: dict[int, str], masks: bool) -> Box:

@@ -2,90 +2,279 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import posixpath
+from collections.abc import Hashable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import cached_property
 from posixpath import splitext
+from typing import TypeVar
 
 from halofeed.prep.annotations.names import IMAGE_EXTENSIONS, is_image_name
 from halofeed.prep.annotations.reference import Reference
-from halofeed.prep.sources import SourceFiles
-from halofeed.schemas.errors import AnnotationsError, SourceError
+from halofeed.prep.sources import SourceFiles, path_below
+from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+
+Key = TypeVar("Key", bound=Hashable)
+ELSEWHERE = "found by the end of its path, in another folder than the annotations write"
 
 
-def _fold_extension(name: str) -> str:
-    stem, dot, extension = name.rpartition(".")
-    return f"{stem}{dot}{extension.lower()}" if dot else name
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What one annotation says of its image's place.
+
+    Args:
+        name: the path or file name as it is written; "" where none is.
+        places: folders below the root ("" is the root) from which `name` is a path, in the order of their rank;
+            in folders of one rank it may be only once.
+        beside: folders in which the last component alone is enough, such as that of the annotation itself.
+        stem: the path without extension of an image that is meant where `name` is none; of any image extension.
+    """
+
+    name: str
+    places: tuple[tuple[str, ...], ...] = (("",),)
+    beside: tuple[str, ...] = ()
+    stem: str = ""
 
 
-def _parts(name: str) -> list[str]:
-    return [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The file that an annotation means; `note` is what a person should know of how it was found."""
+
+    path: str
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Candidate:
+    """A file that may be meant: how much of the name's end its path shares, and whether that is the whole name."""
+
+    path: str
+    name: str
+    shared: int
+    is_whole: bool
+    has_folders: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listing:
+    """The files below the root by their names, and the folders that hold images."""
+
+    by_name: Mapping[str, list[str]]
+    by_stem: Mapping[str, list[str]]
+    folders: AbstractSet[str]
 
 
 class ImageIndex:
     """The files below the images' folder, found by the names that annotations give them.
 
-    A name is looked up as a path below the folder first, then by its last component anywhere below: the file
-    that shares the most trailing folders with it wins, and `a.jpg` may be `a.JPG`. Folders that a name gives
-    are believed where they exist: `test/a.jpg` is never `train/a.jpg` if there is a folder `test`.
+    A name that is a path from the root, or from a folder where the layout puts images, is that file, and nothing
+    is listed for it. Any other is looked up by its end: first a file whose whole path ends in the whole name
+    (`a.jpg` may be `a.JPG`), then the one file that shares the most trailing folders. The latter is a guess, and
+    holds only where nothing speaks against it: no other annotation names that file, none names its folder, and
+    the folder that the name gives does not exist. It is counted by `Found.note`.
     """
 
-    def __init__(self, images: SourceFiles) -> None:
+    def __init__(self, images: SourceFiles, annotations_root: str = "") -> None:
+        """Args:
+        images: the files.
+        annotations_root: the folder of the annotations, from which their paths may start as well.
+        """
         self.root = images.root
-        self.paths = images.sizes()
-        self._by_name: dict[str, list[str]] = {}
-        self._by_stem: dict[str, list[str]] = {}
-        self._folders: set[str] = set()
+        self._files = images
+        self._annotations_root = annotations_root
+        local = "://" not in images.root
+        self._folded: dict[str, dict[str, list[str]]] = {}
+        self._above = _parts(os.path.abspath(images.root) if local else images.root)
+
+    @property
+    def paths(self) -> AbstractSet[str]:
+        """Every file below the root."""
+        return self._files.sizes().keys()
+
+    @property
+    def _listed(self) -> _Listing:
+        """The files of all folders, for a name that is no path; SourceError where they are never listed."""
+        try:
+            return self._listing
+        except UsageError as error:
+            raise SourceError("annotation", "image file not found", str(error)) from error
+
+    @cached_property
+    def _listing(self) -> _Listing:
+        by_name: dict[str, list[str]] = {}
+        by_stem: dict[str, list[str]] = {}
+        folders: set[str] = set()
         for path in self.paths:
-            *folders, name = path.split("/")
-            self._by_name.setdefault(_fold_extension(name), []).append(path)
+            *above, name = path.split("/")
+            by_name.setdefault(_fold_extension(name), []).append(path)
             if is_image_name(name):
-                self._by_stem.setdefault(splitext(name)[0], []).append(path)
-            self._folders.update(folders)
+                by_stem.setdefault(splitext(name)[0], []).append(path)
+                folders.update(above)
+        return _Listing(by_name=by_name, by_stem=by_stem, folders=folders)
+
+    def match(self, wanted: Mapping[Key, Wanted]) -> dict[Key, Found | SourceError]:
+        """The file that each annotation means, or why there is none; all at once, as one can speak against another."""
+        candidates: dict[Key, _Candidate | SourceError] = {}
+        for key, one in wanted.items():
+            try:
+                candidates[key] = self._candidate(one)
+            except SourceError as error:
+                candidates[key] = error
+        claims: dict[str, dict[str, bool]] = {}
+        depths: dict[str, int] = {}
+        for candidate in candidates.values():
+            if isinstance(candidate, _Candidate):
+                names = claims.setdefault(candidate.path, {})
+                names[candidate.name] = names.get(candidate.name, False) or candidate.is_whole
+                folder = candidate.path.rpartition("/")[0]
+                depths[folder] = max(depths.get(folder, 0), candidate.shared)
+        return {
+            key: candidate
+            if isinstance(candidate, SourceError)
+            else self._judge(candidate, claims[candidate.path], depths)
+            for key, candidate in candidates.items()
+        }
+
+    def _judge(
+        self, candidate: _Candidate, names: Mapping[str, bool], depths: Mapping[str, int]
+    ) -> Found | SourceError:
+        """The file of a candidate that nothing speaks against."""
+        if candidate.is_whole:
+            return Found(path=candidate.path)
+        others = sorted(name for name, is_whole in names.items() if is_whole or name != candidate.name)
+        if others:
+            against = f"{candidate.path} is the image of {others[0]!r}"
+        elif candidate.has_folders and depths[candidate.path.rpartition("/")[0]] > candidate.shared:
+            against = f"{candidate.path} lies in a folder that other annotations name"
+        else:
+            return Found(path=candidate.path, note=ELSEWHERE if candidate.has_folders else "")
+        return SourceError(
+            "annotation", "image file not found", f"{candidate.name!r} below {self.root}; {against}"
+        )
+
+    def _candidate(self, wanted: Wanted) -> _Candidate:
+        name, parts = wanted.name, _parts(wanted.name)
+        if not parts and not wanted.stem:
+            raise SourceError("annotation", "image file not found", f"no file is named {name!r}")
+        path = self._named(wanted, parts) if parts else None
+        if path is not None:
+            return _Candidate(
+                path=path,
+                name=name,
+                shared=self._shared(parts, path.split("/")),
+                is_whole=True,
+                has_folders=len(parts) > 1,
+            )
+        error: SourceError | None = None
+        if parts:
+            try:
+                return self._by_end(name, parts, self._listed.by_name.get(_fold_extension(parts[-1]), []))
+            except SourceError as caught:
+                if not wanted.stem or caught.reason == "file name is ambiguous":
+                    raise
+                error = caught
+        return self._by_stem(wanted, error)
+
+    def _named(self, wanted: Wanted, parts: list[str]) -> str | None:
+        """The file of which the name is a path, from the root or a place of the layout, or that lies beside."""
+        name = wanted.name
+        below = path_below(self.root, name)
+        if below is not None:
+            if (found := self.at("", below)) is None:
+                raise SourceError("annotation", "image file not found", f"{name!r}: no such file")
+            return found
+        is_absolute = name.startswith(("/", "\\")) or "://" in name
+        path = posixpath.normpath("/".join(_parts(name, keep_up=True)))
+        leads_up = path.split("/")[0] == ".."
+        if not is_absolute and not leads_up:
+            if "\\" in name and ".." not in name and self._is_file(name):
+                return name
+            for rank in wanted.places:
+                hits = [found for place in rank if self._is_file(found := posixpath.join(place, path))]
+                hits = hits or [found for place in rank if (found := self.at(place, path)) is not None]
+                if len(hits) > 1:
+                    raise SourceError("annotation", "file name is ambiguous", f"{name!r}: {', '.join(hits)}")
+                if hits:
+                    return hits[0]
+        outside = name if os.path.isabs(name) and os.path.isfile(name) else None
+        if self._annotations_root and "://" not in self._annotations_root and not is_absolute:
+            full = os.path.abspath(os.path.join(self._annotations_root, path))
+            below = path_below(self.root, full)
+            if below is not None and self._is_file(below):
+                return below
+            outside = full if below is None and len(parts) > 1 and os.path.isfile(full) else None
+        for folder in wanted.beside:
+            if (found := self.at(folder, parts[-1])) is not None:
+                return found
+        if outside is not None:
+            above = os.path.commonpath([os.path.abspath(outside), os.path.abspath(self.root)])
+            raise SourceError(
+                "annotation",
+                "image file lies outside --images",
+                f"{outside} is not below {self.root}; --images {above} holds both",
+            )
+        return None
+
+    def _is_file(self, path: str) -> bool:
+        return self._files.size(path) is not None
 
     def at(self, folder: str, name: str) -> str | None:
-        """The file `name` in exactly this folder ("" is the root), or None."""
+        """The file `name` in exactly this folder ("" is the root), or None; `a.jpg` may be `a.JPG`."""
         path = f"{folder}/{name}" if folder else name
-        if path in self.paths:
+        if self._is_file(path):
             return path
-        folded = [
-            found
-            for found in self._by_name.get(_fold_extension(path.rsplit("/", 1)[-1]), ())
-            if _fold_extension(found) == _fold_extension(path)
-        ]
-        return folded[0] if len(folded) == 1 else None
+        above = path.rpartition("/")[0]
+        if above not in self._folded:
+            folded = self._folded.setdefault(above, {})
+            for found in self._files.files_in(above):
+                folded.setdefault(_fold_extension(found), []).append(found)
+        spelled = self._folded[above].get(_fold_extension(path), [])
+        return spelled[0] if len(spelled) == 1 else None
 
-    def find(self, name: str) -> str:
-        """The file that an annotation calls `name`; SourceError where none or several can be meant."""
-        if name in self.paths:
-            return name
-        parts = _parts(name)
-        if not parts:
-            raise SourceError("annotation", "image file not found", f"no file is named {name!r}")
-        return self._choose(name, parts, self._by_name.get(_fold_extension(parts[-1]), []))
+    def _by_stem(self, wanted: Wanted, error: SourceError | None) -> _Candidate:
+        parts = _parts(wanted.stem)
+        try:
+            return self._by_end(wanted.stem, parts, self._listed.by_stem.get(parts[-1], []))
+        except SourceError as caught:
+            if caught.reason == "file name is ambiguous":
+                raise
+            other = f"; {error.detail.partition('; ')[2]}" if error and "; " in error.detail else ""
+            detail = f"neither {wanted.name!r} nor an image called {parts[-1]!r} below {self.root}{other}"
+            raise SourceError("annotation", "image file not found", detail) from None
 
-    def find_stem(self, stem: str) -> str:
-        """The image file, of any image extension, that is called `stem`; SourceError as `find`."""
-        parts = _parts(stem)
-        return self._choose(stem, parts, self._by_stem.get(parts[-1], []) if parts else [])
-
-    def _choose(self, name: str, parts: list[str], candidates: list[str]) -> str:
-        ranked = {path: self._rank(parts, path.split("/")) for path in candidates}
+    def _by_end(self, name: str, parts: list[str], paths: list[str]) -> _Candidate:
+        """The one file that shares most of the end of a name; SourceError where none or several do."""
+        ranked = {path: self._rank(parts, path.split("/")) for path in paths}
         best = max(ranked.values(), default=(0, False))
         if best[0] == 0:
-            other = f"; {candidates[0]} lies in another folder" if candidates else ""
+            other = f"; {paths[0]} lies in another folder" if paths else ""
             raise SourceError("annotation", "image file not found", f"{name!r} below {self.root}{other}")
-        chosen = [path for path in candidates if ranked[path] == best]
+        chosen = [path for path in paths if ranked[path] == best]
         if len(chosen) > 1:
             raise SourceError("annotation", "file name is ambiguous", f"{name!r}: {', '.join(chosen[:3])}")
-        return chosen[0]
+        return _Candidate(
+            path=chosen[0],
+            name=name,
+            shared=best[0],
+            is_whole=1 < len(parts) == best[0],
+            has_folders=len(parts) > 1,
+        )
 
     def _rank(self, parts: list[str], path: list[str]) -> tuple[int, bool]:
-        shared = 1
-        while shared < min(len(parts), len(path)) and parts[-1 - shared] == path[-1 - shared]:
-            shared += 1
-        if shared < len(parts) and parts[-1 - shared] in self._folders:
+        shared = self._shared(parts, path)
+        if shared < len(parts) and parts[-1 - shared] in self._listed.folders:
             return (0, False)
         return (shared, parts[-1] == path[-1])
+
+    def _shared(self, parts: list[str], path: list[str]) -> int:
+        """How many of the last components a name and the whole path of a file share, the file name counted anyway."""
+        whole = [*self._above, *path]
+        shared = 1
+        while shared < min(len(parts), len(whole)) and parts[-1 - shared] == whole[-1 - shared]:
+            shared += 1
+        return shared
 
     def check_any_image(self, what: str) -> None:
         """Refuse a folder without any image file: the annotations' images must lie elsewhere."""
@@ -101,11 +290,33 @@ class ImageIndex:
         Args:
             used: the files that annotations name.
             beside_used: only those in folders that hold a used file, for when one of several annotation files
-                was read.
+                was read; no other folder is listed.
         """
-        folders = {path.rpartition("/")[0] for path in used}
-        for path in self.paths:
-            if path in used or not is_image_name(path):
-                continue
-            if not beside_used or path.rpartition("/")[0] in folders:
+        folders = sorted({path.rpartition("/")[0] for path in used})
+        paths = (path for folder in folders for path in self._files.files_in(folder))
+        for path in paths if beside_used else self.paths:
+            if path not in used and is_image_name(path):
                 yield Reference(source=path, key=path, problem=("selection", "image has no annotation", ""))
+
+
+def _fold_extension(name: str) -> str:
+    stem, dot, extension = name.rpartition(".")
+    return f"{stem}{dot}{extension.lower()}" if dot else name
+
+
+def _parts(name: str, *, keep_up: bool = False) -> list[str]:
+    """The components of a path, however it is written.
+
+    >>> _parts(r"C:\\data\\.\\a.jpg"), _parts("../images/a.jpg"), _parts("x/../images/a.jpg")
+    (['C:', 'data', 'a.jpg'], ['images', 'a.jpg'], ['images', 'a.jpg'])
+    """
+    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
+    if keep_up:
+        return parts
+    inside: list[str] = []
+    for part in parts:
+        if part != "..":
+            inside.append(part)
+        elif inside:
+            inside.pop()
+    return inside

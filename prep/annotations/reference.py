@@ -52,6 +52,7 @@ class Reference:
         class_masks: segmentation: (class name, file) where each class has a mask of its own.
         members: the files of a DICOM series, sorted; () for an image that `source` itself names.
         bad_objects: (reason, detail) of each annotated object that cannot be used and is dropped.
+        notes: what a person should know of how the annotations were read; counted, and shown as warnings.
     """
 
     source: str
@@ -67,6 +68,7 @@ class Reference:
     class_masks: tuple[tuple[str, str], ...] = ()
     members: tuple[str, ...] = ()
     bad_objects: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -127,10 +127,11 @@ def _with_image(
             )
         return replace(known, source=paths[0], channels=tuple(paths[1:]))
     path = relative_path(written[0], images.root)
-    if path in images.sizes():
+    if images.size(path) is not None:
         path = locate(written[0], "image", images)
         return replace(known, source=path, members=() if is_scan_name(path) else (path,))
-    if not index.below(path) and not index.below(path.rpartition("#")[0] or path):
+    folder = path if images.has_folder(path) else path.rpartition("#")[0]
+    if not folder or not index.below(folder):
         locate(written[0], "image", images)
     series = find_series(index, path, options)
     return replace(known, source=series.source, members=series.members, group=known.group or series.group)
@@ -139,8 +140,10 @@ def _with_image(
 def _label(written: str, index: FolderIndex) -> str:
     images = index.files
     path = relative_path(written, images.root)
+    if images.size(path) is not None or not images.has_folder(path):
+        return locate(written, "label", images)
     below = index.below(path)
-    if path in images.sizes() or not below:
+    if not below:
         return locate(written, "label", images)
     if set(below) - set(files_of(below[0])):
         raise SourceError("annotation", "label folder holds several files", f"{len(below)} files in {path}")
@@ -182,9 +185,14 @@ def _unlisted(used: set[str], named: set[str], images: SourceFiles, one_file: bo
         one_file: only in folders of named files, for when one of several tables was read.
     """
     folders = {path.rpartition("/")[0] for path in used | named}
-    whole = set(whole_scans(images.sizes()))
+    if one_file:
+        inside = sorted(folder for folder in folders if not folder.startswith(("/", "..")))
+        paths = [path for folder in inside for path in images.files_in(folder)]
+    else:
+        paths = list(images.sizes())
+    whole = set(whole_scans(set(paths)))
     others: Counter[str] = Counter()
-    for path in images.sizes():
+    for path in paths:
         folder = path.rpartition("/")[0]
         if path in used or path in named or not named.isdisjoint(_above(path)):
             continue

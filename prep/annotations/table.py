@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from halofeed.prep.annotations import segmentation_table
-from halofeed.prep.annotations.images import ImageIndex
+from halofeed.prep.annotations.images import ImageIndex, Wanted
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
     check_box,
@@ -51,7 +52,7 @@ def list_csv_references(
         yield from segmentation_table.list_csv_references(annotations, images, annotation_file, options)
         return
     tables = read_csv_tables(annotations, annotation_file, COLUMNS)
-    yield from _references(tables, images, annotation_file is not None, options)
+    yield from _references(tables, images, annotations.root, annotation_file is not None, options)
 
 
 def list_jsonl_references(
@@ -62,32 +63,40 @@ def list_jsonl_references(
         yield from segmentation_table.list_jsonl_references(annotations, images, annotation_file, options)
         return
     tables = read_jsonl_tables(annotations, annotation_file, COLUMNS)
-    yield from _references(tables, images, annotation_file is not None, options)
+    yield from _references(tables, images, annotations.root, annotation_file is not None, options)
 
 
 def _references(
-    tables: Iterable[Table], images: SourceFiles, one_file: bool, options: LayoutOptions
+    tables: Iterable[Table],
+    images: SourceFiles,
+    annotations_root: str,
+    one_file: bool,
+    options: LayoutOptions,
 ) -> Iterator[Reference]:
     tables = list(tables)
-    index = ImageIndex(images)
+    index = ImageIndex(images, annotations_root)
     with_boxes = _has_boxes(tables, options.task)
+    names = {row.cell("filename") for table in tables for row in table.rows}
+    found = index.match({name: Wanted(name=name) for name in sorted(names - {""})})
     by_source: dict[str, list[tuple[Row, str]]] = {}
+    notes: dict[str, tuple[str, ...]] = {}
     listed: list[Reference] = []
     for table in tables:
-        split = split_in_file_name(table.file) or "train"
+        table_split = split_in_file_name(table.file) or "train"
         for row in table.rows:
-            try:
-                if not row.cell("filename"):
-                    raise SourceError("annotation", "row names no file", row.place)
-                source = index.find(row.cell("filename"))
-                by_source.setdefault(source, []).append((row, row.cell("split") or split))
-            except SourceError as error:
-                named = row.cell("filename") or row.place
-                fault = (error.stage, error.reason, f"{row.place}: {error.detail}")
-                listed.append(Reference(source=named, key=row.cell("id") or row.place, problem=fault))
-    if tables and any(table.rows for table in tables) and not by_source:
+            named, split = row.cell("filename"), row.cell("split") or table_split
+            image = found.get(named) or SourceError("annotation", "row names no file", row.place)
+            if isinstance(image, SourceError):
+                fault = (image.stage, image.reason, f"{row.place}: {image.detail}")
+                key = row.cell("id") or row.place
+                listed.append(Reference(source=named or row.place, key=key, split=split, problem=fault))
+                continue
+            by_source.setdefault(image.path, []).append((row, split))
+            notes[image.path] = (image.note,) if image.note else ()
+    if listed and not by_source:
         index.check_any_image(tables[0].file)
-    listed += [_reference(source, rows, with_boxes, options) for source, rows in by_source.items()]
+    for source, rows in by_source.items():
+        listed.append(replace(_reference(source, rows, with_boxes, options), notes=notes[source]))
     listed += index.without_annotation(by_source.keys(), beside_used=one_file)
     yield from in_order(listed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from xml.etree import ElementTree
 
-from halofeed.prep.annotations.images import ImageIndex
+from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
     check_box,
@@ -23,11 +24,13 @@ from halofeed.prep.annotations.layout import (
 )
 from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.annotations.reference import Box, Reference
+from halofeed.prep.annotations.volume_files import common_folder
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError
 
 _LIST_PATH = re.compile(r"((?P<prefix>.*)/)?ImageSets/Main/(?P<name>[^/]+)\.txt")
 _LIST_FLAG = re.compile(r"\s+(-1|0|1)$")
+_IMAGE_FOLDERS = ("JPEGImages", "images")
 _MASK_FOLDERS = ("SegmentationClass", "SegmentationObject")
 
 
@@ -44,7 +47,7 @@ def list_references(
     Raises:
         AnnotationsError: if an image is in two lists, or a list that was asked for is missing.
     """
-    index = ImageIndex(images)
+    index = ImageIndex(images, annotations.root)
     paths = [path for path in annotations.sizes() if path.lower().endswith(".xml")]
     if annotation_file is not None:
         paths = [annotation_file]
@@ -53,7 +56,9 @@ def list_references(
             f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations{hint(annotations, 'voc')}"
         )
     index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
-    listed = [_reference(path, annotations, index, options) for path in paths]
+    read = {path: _read(path, annotations, options) for path in paths}
+    found = index.match(_wanted({path: name for path, (name, _) in read.items()}))
+    listed = [_with_image(reference, found[path]) for path, (_, reference) in read.items()]
     listed = _refuse_shared_images(listed, paths)
     used = {reference.source for reference in listed}
     if annotation_file is None:
@@ -90,11 +95,12 @@ def parse_xml(data: bytes) -> ElementTree.Element:
     return root
 
 
-def _reference(path: str, annotations: SourceFiles, index: ImageIndex, options: LayoutOptions) -> Reference:
-    source = path
+def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[str, Reference]:
+    """The <filename> of an XML file, and what else it says, still under its own path."""
+    name = ""
     try:
         root = parse_xml(annotations.read(path))
-        source = _find_image(path, _text(root, "filename"), index)
+        name = _text(root, "filename")
         size = declared_size(_text(root, "size/height"), _text(root, "size/width"))
         boxes, bad = sound_boxes(
             enumerate(root.findall("object"), start=1),
@@ -102,56 +108,56 @@ def _reference(path: str, annotations: SourceFiles, index: ImageIndex, options: 
             options,
         )
     except SourceError as error:
-        if source == path:
-            source = _image_of_bad_annotation(path, index)
         stage, reason, detail = problem_of(error)
-        return Reference(source=source, key=source, problem=(stage, reason, f"{path}: {detail}"))
+        return name, Reference(source=path, key=path, problem=(stage, reason, f"{path}: {detail}"))
     bad_objects = tuple((reason, f"{path}: {detail}") for reason, detail in bad)
-    return Reference(source=source, key=source, boxes=boxes, declared_size=size, bad_objects=bad_objects)
+    return name, Reference(source=path, key=path, boxes=boxes, declared_size=size, bad_objects=bad_objects)
+
+
+def _with_image(reference: Reference, image: Found | SourceError) -> Reference:
+    """The reference to the image that its XML file means."""
+    if isinstance(image, SourceError):
+        stage, reason, detail = problem_of(image)
+        problem = reference.problem or (stage, reason, f"{reference.source}: {detail}")
+        return replace(reference, boxes=None, declared_size=None, bad_objects=(), problem=problem)
+    notes = (image.note,) if image.note else ()
+    return replace(reference, source=image.path, key=image.path, notes=notes)
+
+
+def _wanted(names: Mapping[str, str]) -> dict[str, Wanted]:
+    """Where the image of each XML file may lie; `names` are their <filename>s.
+
+    Where the XML files lie in several folders, an image that is not beside its own must lie in a folder of
+    the same name: Annotations/cam1/a.xml is JPEGImages/cam1/a.jpg, and never JPEGImages/cam2/a.jpg.
+    """
+    common = common_folder(names)
+    result = {}
+    for path, written in names.items():
+        xml = PurePosixPath(path)
+        folder = "" if str(xml.parent) == "." else str(xml.parent)
+        above = "" if str(xml.parent.parent) == "." else f"{xml.parent.parent}/"
+        below = folder.removeprefix("" if common == "." else common).strip("/")
+        images = [posixpath.join(above, one) for one in _IMAGE_FOLDERS]
+        parallel = [
+            "/".join([*xml.parts[:place], one, *xml.parts[place + 1 : -1]])
+            for place, part in enumerate(xml.parts[:-1])
+            if part.lower() == "annotations"
+            for one in _IMAGE_FOLDERS
+        ]
+        name = written.replace("\\", "/")
+        if below and name and "/" not in name:
+            name = f"{below}/{name}"
+        result[path] = Wanted(
+            name=name,
+            places=((folder,), tuple(images), ("",)),
+            beside=(folder, *parallel, *images),
+            stem=str(xml.with_suffix("")),
+        )
+    return result
 
 
 def _text(element: ElementTree.Element, path: str) -> str:
     return (element.findtext(path) or "").strip()
-
-
-def _find_image(path: str, file_name: str, index: ImageIndex) -> str:
-    xml = PurePosixPath(path)
-    folder = "" if str(xml.parent) == "." else str(xml.parent)
-    above = "" if str(xml.parent.parent) == "." else f"{xml.parent.parent}/"
-    base = file_name.replace("\\", "/").rsplit("/", 1)[-1]
-    for where in (folder, f"{above}JPEGImages", f"{above}images") if base else ():
-        found = index.at(where, base)
-        if found is not None:
-            return found
-    try:
-        if base:
-            return index.find(base)
-    except SourceError as error:
-        if error.reason == "file name is ambiguous":
-            raise
-    return _find_by_stem(path, file_name, index)
-
-
-def _find_by_stem(path: str, file_name: str, index: ImageIndex) -> str:
-    xml = PurePosixPath(path)
-    try:
-        return index.find_stem(str(xml.with_suffix("")))
-    except SourceError:
-        try:
-            return index.find_stem(xml.stem)
-        except SourceError as error:
-            detail = f"neither {file_name!r} nor an image called {xml.stem!r} below {index.root}"
-            if error.reason == "file name is ambiguous":
-                raise
-            raise SourceError("annotation", "image file not found", detail) from None
-
-
-def _image_of_bad_annotation(path: str, index: ImageIndex) -> str:
-    """The image that an unreadable XML belongs to by its name, so that both count as one fault."""
-    try:
-        return _find_by_stem(path, "", index)
-    except SourceError:
-        return path
 
 
 def _box(element: ElementTree.Element, what: str, box_origin: int) -> Box:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import posixpath
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
 
 from halofeed.prep.annotations.names import IMAGE_EXTENSIONS, is_document_name
-from halofeed.prep.sources import SourceFiles
+from halofeed.prep.sources import SourceFiles, path_below
 from halofeed.schemas.errors import SourceError
 
 VOLUME_EXTENSIONS = (".nii.gz", ".nii", ".hdr.gz", ".img.gz", ".hdr", ".img")
@@ -111,12 +112,10 @@ def locate(written: str, what: str, files: SourceFiles, folder: str = "") -> str
         folder: of the annotation file, below the root.
     """
     path = relative_path(written, files.root, folder)
-    paths = files.sizes()
-    if path not in paths:
-        raise SourceError(
-            "annotation", f"{what} file not found", f"{written!r} below {files.root}" + _hint(path, paths)
-        )
-    problem = missing_part(path, paths)
+    if path.startswith(("/", "..")) or files.size(path) is None:
+        near = "" if path.startswith(("/", "..")) else _hint(path, files.files_in(path.rpartition("/")[0]))
+        raise SourceError("annotation", f"{what} file not found", f"{written!r} below {files.root}{near}")
+    problem = missing_part(path, [file for file in files_of(path) if files.size(file) is not None])
     if problem is not None:
         raise SourceError(*problem)
     return files_of(path)[0]
@@ -131,9 +130,7 @@ def relative_path(written: str, root: str, folder: str = "") -> str:
     'ct/1.nii'
     """
     path = written if "/" in written else written.replace("\\", "/")
-    below = root.rstrip("/") + "/"
-    path = path.removeprefix(below) if path.startswith("/") and below != "/" else posixpath.join(folder, path)
-    return posixpath.normpath(path)
+    return posixpath.normpath(path_below(root, path) or posixpath.join(folder, path))
 
 
 def _hint(path: str, paths: Iterable[str]) -> str:
@@ -168,7 +165,10 @@ class FolderIndex:
 
     def __init__(self, files: SourceFiles) -> None:
         self.files = files
-        self._paths = sorted(files.sizes())
+
+    @cached_property
+    def _paths(self) -> list[str]:
+        return sorted(self.files.sizes())
 
     def below(self, folder: str) -> list[str]:
         """The files anywhere below a folder that are not documents; "." is the root."""

@@ -10,7 +10,7 @@ import pytest
 
 from halofeed.prep.annotations import LAYOUTS, LayoutOptions, Reference, find_layout
 from halofeed.prep.annotations.folders import list_references
-from halofeed.prep.annotations.images import ImageIndex
+from halofeed.prep.annotations.images import ImageIndex, Wanted
 from halofeed.prep.sources import LocalFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
 
@@ -180,8 +180,5 @@ def test_a_name_finds_its_file_and_never_one_of_another_folder(
     tmp_path: Path, name: str, expected: str
 ) -> None:
     index = ImageIndex(make(tmp_path, *FILES))
-    try:
-        found = index.find(name)
-    except SourceError as error:
-        found = error.reason
-    assert found == expected
+    found = index.match({name: Wanted(name=name)})[name]
+    assert (found.reason if isinstance(found, SourceError) else found.path) == expected
