@@ -56,7 +56,7 @@ _VOLUME_OPTIONS = (
         "mask_interpolation",
     ),
     *("slice_wise", "window", "window_hu", "window_percentiles", "mask_grid", "refuse_flaws"),
-    "fill_missing_slices",
+    *("fill_missing_slices", "min_slices", "secondary_captures"),
 )
 _USES = (
     _Use(("box_origin", "image_sets"), "--layout voc", lambda recipe: recipe.layout == "voc"),
@@ -348,6 +348,7 @@ class Recipe(VolumeOptions):
             classes=self.classes,
             missing_masks=self.missing_masks,
             missing_classes=self.missing_classes,
+            series=self.series_policy(),
             salt=salt,
             task=self.task if self.depth is None else "segmentation",
             box_origin=self.box_origin,

@@ -71,7 +71,8 @@ ONLY_IN_FILES = {
     ("prep", "isal"): {"prep/volume_readers/gzip_stream.py"},
     ("prep", "nibabel"): {f"prep/volume_readers/nifti_{name}.py" for name in ("header", "affine")},
     ("prep", "pydicom"): {
-        f"prep/volume_readers/dicom_{name}.py" for name in ("elements", "masks", "seg", "rtstruct", "pixels")
+        f"prep/volume_readers/dicom_{name}.py"
+        for name in ("elements", "kinds", "masks", "seg", "rtstruct", "pixels")
     },
     ("pipelines", "apache_beam"): {
         f"pipelines/{name}.py"

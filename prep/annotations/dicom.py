@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from halofeed.prep.annotations.layout import LayoutOptions, in_order
@@ -21,11 +21,9 @@ from halofeed.prep.annotations.pairing import (
 from halofeed.prep.annotations.patterns import compile_pattern
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.annotations.volume_files import (
-    DICOM_EXTENSIONS,
     FolderIndex,
     Problem,
     common_folder,
-    extension_of,
     folder_of,
     is_scan_name,
     is_volume_name,
@@ -39,7 +37,7 @@ from halofeed.schemas.errors import AnnotationsError, SourceError
 if TYPE_CHECKING:
     from halofeed.prep.volume_readers.dicom_series import Apart
 
-MASK_KINDS = ("segmentation", "label map segmentation", "structure set")
+_DAMAGED = ("read", "damaged file among the slices")
 _SEVERAL: Problem = ("annotation", "label fits several series", "")
 _UNREAD: Problem = ("read", "not a volume format that is read", "store the label as NIfTI, SEG or RTSTRUCT")
 
@@ -55,7 +53,7 @@ class FoundSeries:
         group: the hash of the patient.
         key: the hash of its UID, and the hash of its frame of reference.
         what: a few words for messages.
-        problem: a damaged file in its folder may be one of its slices.
+        problem: why it is not taken: a damaged file in its folder may be one of its slices, or it has too few.
     """
 
     source: str
@@ -107,7 +105,7 @@ def list_references(
         for series, path in zip(found, folders, strict=True)
     ]
     masks = [path for path in scans if is_volume_name(path)]
-    labels = [(_series_of(one, found), label_of(one.path)) for one in apart if one.kind in MASK_KINDS]
+    labels = [(_series_of(one, found), label_of(one.path)) for one in apart if one.is_mask]
     labels += _nifti_labels(masks, found, images, options)
     labels += [([], label_of(one.path, _UNREAD)) for one in apart if _is_unread_volume(one)]
     fitting, unfit = _sort_labels(labels)
@@ -157,13 +155,13 @@ def find_series(index: FolderIndex, source: str, options: LayoutOptions) -> Foun
 def _group(
     images: SourceFiles, paths: Sequence[str], options: LayoutOptions
 ) -> tuple[list[FoundSeries], list[Apart]]:
-    from halofeed.prep.volume_readers.dicom_series import group_series
-    from halofeed.prep.volume_readers.series_policy import SeriesPolicy
+    from halofeed.prep.volume_readers.dicom_series import group_series, too_few_slices
 
-    series, apart = group_series(images, paths, SeriesPolicy(salt=options.salt))
+    policy = replace(options.series, salt=options.salt)
+    series, apart = group_series(images, paths, policy)
     damaged: dict[str, str] = {}
     for one in apart:
-        if _is_damaged(one):
+        if one.may_be_slice:
             damaged.setdefault(folder_of(one.path), one.path)
     folders = [common_folder(stack.members) for stack in series]
     counts = Counter(folders)
@@ -173,6 +171,7 @@ def _group(
             (damaged[name] for name in sorted(set(map(folder_of, stack.members))) if name in damaged), None
         )
         rows, columns = stack.size
+        problem: Problem | None = None if beside is None else (*_DAMAGED, beside)
         found.append(
             FoundSeries(
                 source=folder if counts[folder] == 1 else f"{folder}#{stack.key}",
@@ -182,16 +181,10 @@ def _group(
                 key=stack.series,
                 frame_of_reference=stack.frame_of_reference,
                 what=f"{stack.modality or 'DICOM'}, {stack.slices} of {rows} x {columns}",
-                problem=None if beside is None else ("read", "damaged file among the slices", beside),
+                problem=problem or too_few_slices(stack.places, policy),
             )
         )
     return sorted(found, key=lambda one: one.source), list(apart)
-
-
-def _is_damaged(one: Apart) -> bool:
-    """Whether a file may be a slice that cannot be read."""
-    named = extension_of(one.path).lower() in DICOM_EXTENSIONS
-    return one.kind == "damaged" or (one.kind == "not DICOM" and named)
 
 
 def _is_unread_volume(one: Apart) -> bool:
@@ -278,13 +271,13 @@ def _sort_labels(
 
 def _others(apart: Iterable[Apart], found: Iterable[FoundSeries]) -> Iterator[Reference]:
     """What is said of files that are neither slices nor masks; a damaged one is named by the series beside it."""
-    named = {series.problem[2] for series in found if series.problem is not None}
+    named = {series.problem[2] for series in found if series.problem and series.problem[:2] == _DAMAGED}
     folders = {folder_of(path) for path in named}
     for one in apart:
-        accounted = one.kind in MASK_KINDS or _is_unread_volume(one)
-        if accounted or (_is_damaged(one) and folder_of(one.path) in folders):
+        accounted = one.is_mask or _is_unread_volume(one)
+        if accounted or (one.may_be_slice and folder_of(one.path) in folders):
             continue
         problem = ("selection", "file is no slice of a volume", one.kind)
-        if _is_damaged(one) and one.error is not None:
+        if one.may_be_slice and one.error is not None:
             problem = (one.error.stage, one.error.reason, one.error.detail)
         yield Reference(source=one.path, key=one.path, problem=problem)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from halofeed.prep.annotations.reference import Box, Reference
 from halofeed.prep.sources import SourceFiles
+from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
 
 T = TypeVar("T")
@@ -42,6 +43,7 @@ class LayoutOptions:
             "prediction" to keep it for prediction.
         missing_classes: class-masks: what becomes of a scan that lacks the mask of a class: "refuse", or
             "empty" to take the class for absent in it.
+        series: DICOM: which series are taken; its salt is `salt`.
         salt: DICOM: mixed into the hashes that stand for patients and series.
     """
 
@@ -57,6 +59,7 @@ class LayoutOptions:
     classes: tuple[str, ...] = ()
     missing_masks: str = "refuse"
     missing_classes: str = "refuse"
+    series: SeriesPolicy = field(default_factory=SeriesPolicy)
     salt: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:

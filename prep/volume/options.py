@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar
 
 from halofeed.prep.option import option
 from halofeed.prep.volume.intensity import STORES, WINDOWS, Window, named_window
 from halofeed.prep.volume.scan import Shape, Triple
+from halofeed.prep.volume_readers import series_policy
 from halofeed.prep.volume_readers.options import ScanOptions
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 from halofeed.schemas.errors import UsageError
 
-FLAWS = tuple(field.name.replace("_", "-") for field in fields(SeriesPolicy) if field.name != "salt")
+FLAWS = tuple(name.replace("_", "-") for name in series_policy.FLAWS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,16 @@ class VolumeOptions:
     fill_missing_slices: bool = option(
         False, "DICOM: interpolate missing slices in place of refusing the series"
     )
+    min_slices: int = option(
+        3,
+        "DICOM: a stack of fewer slices is listed and not taken: surveys, captures, files of one series UID each",
+    )
+    secondary_captures: str = option(
+        "skip",
+        "DICOM: images of the SOP class Secondary Capture, mostly screenshots, are listed and not taken; take: some "
+        "programs write volumes so",
+        choices=series_policy.SECONDARY_CAPTURES,
+    )
     image_pattern: str | None = option(None, "pairs, dicom: where the images are, e.g. images/{id}.nii.gz")
     label_pattern: str | None = option(None, "pairs, dicom: where the labels are, e.g. labels/{id}.nii.gz")
     classes: tuple[str, ...] = option(
@@ -122,6 +133,8 @@ class VolumeOptions:
                 _parse_window(self.window)
             except UsageError as error:
                 yield f"--window: {error}"
+        if self.min_slices < 1:
+            yield f"--min-slices {self.min_slices}: expected 1 or more"
         for flaw in self.refuse_flaws:
             if flaw not in FLAWS:
                 yield f"--refuse-flaws {flaw!r}: expected some of {', '.join(FLAWS)}"
@@ -146,12 +159,20 @@ class VolumeOptions:
         depth, height, width = self.spacing_mm
         return depth, height, width
 
-    def scan_options(self) -> ScanOptions:
-        """How volumes are read."""
+    def series_policy(self) -> SeriesPolicy:
+        """Which DICOM series are taken, and how they are read."""
         choices = {flaw.replace("-", "_"): "refuse" for flaw in self.refuse_flaws}
         if self.fill_missing_slices:
             choices["missing_slice"] = "correct"
-        return ScanOptions(series=SeriesPolicy(**choices))  # type: ignore[arg-type]
+        return SeriesPolicy(
+            min_slices=self.min_slices,
+            secondary_captures=self.secondary_captures,
+            **choices,  # type: ignore[arg-type]
+        )
+
+    def scan_options(self) -> ScanOptions:
+        """How volumes are read."""
+        return ScanOptions(series=self.series_policy())
 
 
 def default_store(options: VolumeOptions) -> str:

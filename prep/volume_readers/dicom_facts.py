@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass, replace
 from itertools import repeat
 
@@ -17,6 +17,7 @@ from halofeed.prep.volume_readers.dicom_headers import (
     number,
 )
 from halofeed.prep.volume_readers.dicom_headers import numbers as numbers_of
+from halofeed.prep.volume_readers.dicom_kinds import IMAGE, SECONDARY_CAPTURE, kind_of
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 from halofeed.schemas.errors import SourceError
 
@@ -27,40 +28,12 @@ MODALITIES = IMAGE_MODALITIES | frozenset(("BI", "RTIMAGE", "SC", "SEG", "SM", "
 """The modalities that are passed on; any other word is not, as nothing says that it is one."""
 
 RESCALE_TYPES = frozenset(("OD", "HU", "US", "MGML", "Z_EFF", "ED", "EDW", "HU_MOD", "PCT"))
-IMAGE_TYPE_WORDS = frozenset(("LOCALIZER", "SCOUT", "TOPOGRAM", "MOSAIC"))
-
-KINDS: Mapping[str, str] = {
-    "1.2.840.10008.1.3.10": "DICOMDIR",
-    "1.2.840.10008.5.1.4.1.1.66": "raw data",
-    "1.2.840.10008.5.1.4.1.1.66.1": "registration",
-    "1.2.840.10008.5.1.4.1.1.66.2": "fiducials",
-    "1.2.840.10008.5.1.4.1.1.66.3": "registration",
-    "1.2.840.10008.5.1.4.1.1.66.4": "segmentation",
-    "1.2.840.10008.5.1.4.1.1.66.5": "surface segmentation",
-    "1.2.840.10008.5.1.4.1.1.66.7": "label map segmentation",
-    "1.2.840.10008.5.1.4.1.1.67": "value mapping",
-    "1.2.840.10008.5.1.4.1.1.481.2": "dose",
-    "1.2.840.10008.5.1.4.1.1.481.3": "structure set",
-    "1.2.840.10008.5.1.4.1.1.481.5": "plan",
-}
-KIND_FAMILIES: Mapping[str, str] = {
-    "1.2.840.10008.5.1.4.1.1.11.": "presentation state",
-    "1.2.840.10008.5.1.4.1.1.88.": "report",
-    "1.2.840.10008.5.1.4.1.1.104.": "document",
-    "1.2.840.10008.5.1.4.1.1.9.": "waveform",
-    "1.2.840.10008.5.1.4.1.1.4.2": "spectroscopy",
-}
-MODALITY_KINDS: Mapping[str, str] = {
-    "SEG": "segmentation",
-    "RTSTRUCT": "structure set",
-    "RTDOSE": "dose",
-    "RTPLAN": "plan",
-    "SR": "report",
-    "PR": "presentation state",
-    "KO": "report",
-    "REG": "registration",
-}
-IMAGE = "image"
+LOCALIZER_WORDS = frozenset(("LOCALIZER", "SCOUT", "TOPOGRAM", "SURVEY"))
+IMAGE_TYPE_WORDS = LOCALIZER_WORDS | frozenset(("MOSAIC", "SCREEN SAVE"))
+SURVEY = re.compile(
+    r"(?<![a-z])(locali[sz]ers?|scouts?|surveys?|topograms?|surviews?|scanograms?)(?![a-z])", re.IGNORECASE
+)
+"""What people call the images on which a scan is planned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +94,10 @@ class FileFacts:
         series, group, frame_of_reference: salted hashes of the series' UID, the patient's id, the frame of
             reference; None where the file has none.
         refers_to: the hashes of the series that it refers to.
+        study: the hash of the study's UID.
+        chosen: whether modality and description are those that the policy wants.
         image_words: those of `IMAGE_TYPE_WORDS` that its image type has.
+        is_survey: whether its description is that of a survey and not one that the policy asks for.
         image_type: a salted hash of the image type, to tell images of different kinds apart.
         lookup_table: whether values go through a modality look-up table.
         format, pixels: None where it is no image.
@@ -135,7 +111,10 @@ class FileFacts:
     group: str | None
     frame_of_reference: str | None
     refers_to: tuple[str, ...]
+    study: str | None
+    chosen: bool
     image_words: tuple[str, ...]
+    is_survey: bool
     image_type: str | None
     lookup_table: bool
     format: PixelFormat | None
@@ -143,19 +122,6 @@ class FileFacts:
     syntax: str
     little: bool
     frames: tuple[Frame, ...]
-
-
-def _kind(elements: Elements, modality: str, has_pixels: bool) -> str:
-    for tag in (headers.SOP_CLASS, headers.MEDIA_SOP_CLASS):
-        uid = headers.text(elements, tag)
-        if uid in KINDS:
-            return KINDS[uid]
-        for family, kind in KIND_FAMILIES.items():
-            if uid.startswith(family):
-                return kind
-    if modality in MODALITY_KINDS:
-        return MODALITY_KINDS[modality]
-    return IMAGE if has_pixels else "no image"
 
 
 def _rescale(elements: Elements) -> Rescale | None:
@@ -271,10 +237,18 @@ def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
     """
     elements = header.elements
     modality = headers.text(elements, headers.MODALITY)
-    kind = _kind(elements, modality, header.pixels is not None)
+    classes = (headers.text(elements, headers.SOP_CLASS), headers.text(elements, headers.MEDIA_SOP_CLASS))
+    kind = kind_of(classes, modality, header.pixels is not None)
     image_type = headers.text(elements, headers.IMAGE_TYPE).upper()
     keys = (policy.key(uid) for uid in _references(elements))
+    if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" and header.pixels is not None:
+        kind = IMAGE
     is_image = kind == IMAGE
+    # Descriptions are compared here and not kept: people write names into them.
+    description = headers.text(elements, headers.SERIES_DESCRIPTION)
+    asked_for = policy.description is not None and bool(
+        re.search(policy.description, description, re.IGNORECASE)
+    )
     return FileFacts(
         kind=kind,
         modality=modality if modality in MODALITIES else "",
@@ -282,6 +256,10 @@ def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
         group=policy.key(headers.identifier(elements, headers.PATIENT_ID)),
         frame_of_reference=policy.key(headers.identifier(elements, headers.FRAME_OF_REFERENCE)),
         refers_to=tuple(dict.fromkeys(key for key in keys if key)),
+        study=policy.key(headers.identifier(elements, headers.STUDY_UID)),
+        chosen=(not policy.modalities or modality in policy.modalities)
+        and (policy.description is None or asked_for),
+        is_survey=not asked_for and SURVEY.search(description) is not None,
         image_words=tuple(sorted(IMAGE_TYPE_WORDS & {part.strip() for part in image_type.split("\\")})),
         image_type=policy.key(image_type.encode()),
         lookup_table=bool(items(elements, headers.MODALITY_LUT)),

@@ -9,12 +9,20 @@ from typing import Any
 import numpy as np
 
 from halofeed.prep.sources import SourceFiles
-from halofeed.prep.volume_readers.dicom_facts import IMAGE, FileFacts, facts_of
-from halofeed.prep.volume_readers.dicom_headers import HeaderContinuesError, read_header
+from halofeed.prep.volume_readers.dicom_facts import LOCALIZER_WORDS, FileFacts, Frame, facts_of
+from halofeed.prep.volume_readers.dicom_headers import HeaderContinuesError, media_class, read_header
+from halofeed.prep.volume_readers.dicom_kinds import (
+    IMAGE,
+    LOCALIZER,
+    MASK_KINDS,
+    SECONDARY_CAPTURE,
+    kind_of_class,
+)
 from halofeed.prep.volume_readers.dicom_slices import ORIENTATION_TOLERANCE, axes_of
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 from halofeed.schemas.errors import SourceError
 
+DICOM_NAMES = (".dcm", ".dicom", ".ima")
 HEAD_BYTES = 1 << 16
 """How much of a file is read for its header; all of it where the header is longer."""
 
@@ -32,6 +40,7 @@ class Series:
         modality: "CT", "MR" ..., or "".
         size: (rows, columns).
         slices: frames in all.
+        places: positions at which they lie.
     """
 
     key: str
@@ -42,6 +51,7 @@ class Series:
     modality: str
     size: tuple[int, int]
     slices: int
+    places: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +74,17 @@ class Apart:
     group: str | None = None
     frame_of_reference: str | None = None
     error: SourceError | None = None
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether it holds labels."""
+        return self.kind in MASK_KINDS
+
+    @property
+    def may_be_slice(self) -> bool:
+        """Whether it may be a slice of the stack beside it that cannot be read."""
+        named = self.path.lower().endswith(DICOM_NAMES)
+        return self.kind == "damaged" or (self.kind == "not DICOM" and named)
 
 
 def read_facts(files: SourceFiles, path: str, policy: SeriesPolicy) -> FileFacts:
@@ -89,11 +110,23 @@ def _kind_of(facts: FileFacts) -> str:
         return "colour image"
     if "MOSAIC" in facts.image_words:
         return "mosaic"
-    if facts.image_words:
-        return "localizer"
+    if "SCREEN SAVE" in facts.image_words:
+        return SECONDARY_CAPTURE
+    if LOCALIZER_WORDS.intersection(facts.image_words):
+        return LOCALIZER
+    if facts.is_survey:
+        return "survey by its description"
     if any(frame.position_mm is None or frame.orientation is None for frame in facts.frames):
         return "image without position"
     return IMAGE
+
+
+def _kind_of_damaged(files: SourceFiles, path: str, policy: SeriesPolicy) -> str:
+    """What a file is that cannot be read: "damaged", unless its first bytes say that it is no slice anyway."""
+    kind = kind_of_class(media_class(files.head(path, HEAD_BYTES)))
+    if kind is None or kind in (IMAGE, *MASK_KINDS):
+        return "damaged"
+    return "damaged" if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" else kind
 
 
 def sort_out(
@@ -105,7 +138,9 @@ def sort_out(
         try:
             facts = read_facts(files, path, policy)
         except SourceError as error:
-            kind = "not DICOM" if error.reason == "file is not DICOM" else "damaged"
+            kind = (
+                "not DICOM" if error.reason == "file is not DICOM" else _kind_of_damaged(files, path, policy)
+            )
             apart.append(Apart(path=path, kind=kind, error=error))
             continue
         kind = _kind_of(facts)
@@ -163,8 +198,20 @@ def _variants(stack: list[tuple[str, FileFacts]]) -> list[list[tuple[str, FileFa
 
 
 def _position(facts: FileFacts) -> tuple[float, ...] | None:
-    position = facts.frames[0].position_mm
+    return _place(facts.frames[0])
+
+
+def _place(frame: Frame) -> tuple[float, ...] | None:
+    position = frame.position_mm
     return None if position is None else tuple(round(value, 3) for value in position)
+
+
+def too_few_slices(places: int, policy: SeriesPolicy) -> tuple[str, str, str] | None:
+    """What is wrong with a stack of so many slices: stage, reason and detail; None where they suffice."""
+    if places >= policy.min_slices:
+        return None
+    detail = f"{places} of at least {policy.min_slices}; --min-slices {places} takes it"
+    return "selection", "series has too few slices", detail
 
 
 def group_series(
@@ -219,6 +266,7 @@ def group_images(
                 modality=first.modality,
                 size=first.format.size,
                 slices=sum(len(facts.frames) for _, facts in stack),
+                places=len({_place(frame) for _, facts in stack for frame in facts.frames}),
             )
             found.append((series, stack))
     return found

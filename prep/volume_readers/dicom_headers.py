@@ -46,6 +46,7 @@ TRANSFER_SYNTAX, MEDIA_SOP_CLASS = 0x00020010, 0x00020002
 IMAGE_TYPE, SOP_CLASS, MODALITY, PATIENT_ID = 0x00080008, 0x00080016, 0x00080060, 0x00100020
 REFERENCED_SERIES, SERIES_UID, FRAME_OF_REFERENCE = 0x00081115, 0x0020000E, 0x00200052
 SLICE_THICKNESS, SPACING_BETWEEN_SLICES, DIFFUSION_B_VALUE = 0x00180050, 0x00180088, 0x00189087
+STUDY_UID, SERIES_DESCRIPTION = 0x0020000D, 0x0008103E
 ECHO_NUMBERS, TEMPORAL_POSITION = 0x00180086, 0x00200100
 POSITION, ORIENTATION, PIXEL_SPACING = 0x00200032, 0x00200037, 0x00280030
 SAMPLES, PHOTOMETRIC, FRAMES, ROWS, COLUMNS = 0x00280002, 0x00280004, 0x00280008, 0x00280010, 0x00280011
@@ -61,7 +62,8 @@ OFFSET_TABLE, OFFSET_TABLE_LENGTHS = 0x7FE00001, 0x7FE00002
 WANTED: Mapping[int, str] = {
     **dict.fromkeys((IMAGE_TYPE, MODALITY, PHOTOMETRIC), "CS"),
     **dict.fromkeys((TRANSFER_SYNTAX, MEDIA_SOP_CLASS, SOP_CLASS, SERIES_UID, FRAME_OF_REFERENCE), "UI"),
-    **dict.fromkeys((PATIENT_ID, RESCALE_TYPE), "LO"),
+    STUDY_UID: "UI",
+    **dict.fromkeys((PATIENT_ID, RESCALE_TYPE, SERIES_DESCRIPTION), "LO"),
     **dict.fromkeys((SLICE_THICKNESS, SPACING_BETWEEN_SLICES, POSITION, ORIENTATION, PIXEL_SPACING), "DS"),
     **dict.fromkeys((INTERCEPT, SLOPE), "DS"),
     **dict.fromkeys((ECHO_NUMBERS, TEMPORAL_POSITION, FRAMES), "IS"),
@@ -253,6 +255,16 @@ def _meta(data: bytes, complete: bool) -> tuple[Elements, int]:
         if tag in WANTED and length <= 256:
             found[tag] = Element(vr=vr, data=data[value:offset], little=True)
     return found, offset
+
+
+def media_class(data: bytes) -> str:
+    """The SOP class that a file's first bytes name, however damaged the rest is; "" where they name none."""
+    if not is_dicom(data):
+        return ""
+    try:
+        return text(_meta(data, True)[0], MEDIA_SOP_CLASS)
+    except SourceError:
+        return ""
 
 
 def inflate(data: bytes) -> bytes:

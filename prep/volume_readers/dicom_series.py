@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.volume.scan import Finding, Grid, Scan
 from halofeed.prep.volume_readers.dicom_facts import FileFacts, Frame
-from halofeed.prep.volume_readers.dicom_grouping import Apart, Series, group_images, group_series, sort_out
+from halofeed.prep.volume_readers.dicom_grouping import (
+    Apart,
+    Series,
+    group_images,
+    group_series,
+    sort_out,
+    too_few_slices,
+)
 from halofeed.prep.volume_readers.dicom_headers import DEFLATED, read_header
 from halofeed.prep.volume_readers.dicom_pixels import FrameReader, check_pixels, values_of
 from halofeed.prep.volume_readers.dicom_slices import (
@@ -32,7 +39,7 @@ from halofeed.prep.volume_readers.dicom_values import ValuePlan, apply_values, p
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 from halofeed.schemas.errors import SourceError
 
-__all__ = ["Apart", "Series", "group_series", "open_series", "read_volume"]
+__all__ = ["Apart", "Series", "group_series", "open_series", "read_volume", "too_few_slices"]
 
 SPACING_TOLERANCE = 1e-3
 LPS_TO_RAS = np.array([-1.0, -1.0, 1.0])
@@ -120,6 +127,8 @@ def open_series(files: SourceFiles, members: Iterable[str], policy: SeriesPolicy
         except SourceError as error:
             raise _at(error, path) from None
     slices, duplicates = _without_duplicates(files, slices, orientation, policy)
+    if problem := too_few_slices(len(slices), policy):
+        raise SourceError(*problem)
     thickness = max((part.frame.thickness_mm or 0.0 for part in slices), default=0.0) or None
     positions = np.array([part.frame.position_mm for part in slices], np.float64)
     plan = plan_slices(positions, orientation, thickness, policy)
@@ -152,9 +161,7 @@ def open_series(files: SourceFiles, members: Iterable[str], policy: SeriesPolicy
 def _judge_apart(apart: Sequence[Apart]) -> Iterable[Finding]:
     """What is said of files that are no slices; a damaged one may be a slice, so it fails the series."""
     for item in apart:
-        if item.error is not None and (
-            item.kind == "damaged" or item.path.lower().endswith((".dcm", ".ima"))
-        ):
+        if item.error is not None and item.may_be_slice:
             raise _at(item.error, item.path)
     if apart:
         kinds = Counter(item.kind for item in apart)

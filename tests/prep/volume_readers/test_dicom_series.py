@@ -28,7 +28,7 @@ EVEN = [(0.0, 0.0, 2.0 * index) for index in range(5)]
 
 def open_folder(folder: Path, **policy: Any) -> Scan:
     files = LocalFiles(folder)
-    return open_series(files, files.sizes(), SeriesPolicy(**policy))
+    return open_series(files, files.sizes(), SeriesPolicy(**{"min_slices": 1, **policy}))
 
 
 def findings(scan: Scan) -> dict[str, str]:

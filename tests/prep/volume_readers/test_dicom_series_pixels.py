@@ -27,6 +27,7 @@ from halofeed.prep.sources import LocalFiles
 from halofeed.prep.volume_readers import dicom_headers
 from halofeed.prep.volume_readers.dicom_pixels import compressed_frames
 from halofeed.prep.volume_readers.dicom_series import group_series, open_series
+from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 from halofeed.schemas.errors import SourceError
 from tests.dicom_writer import image_dataset, multi_frame_dataset, save, write_series
 
@@ -56,7 +57,7 @@ def stored_pixels(dtype: Any, bits: int, shape: tuple[int, ...] = (40, 35)) -> n
 
 def read_one(folder: Path) -> np.ndarray[Any, Any]:
     files = LocalFiles(folder)
-    voxels = open_series(files, files.sizes()).read()
+    voxels = open_series(files, files.sizes(), SeriesPolicy(min_slices=1)).read()
     return voxels[0, ..., 0] if len(voxels) == 1 else voxels[..., 0]
 
 
@@ -166,7 +167,7 @@ def test_flipped_bits_raise_nothing_but_source_errors(tmp_path: Path, syntax: An
         (tmp_path / "a.dcm").write_bytes(damaged)
         group_series(files, ["a.dcm"])
         try:
-            open_series(files, ["a.dcm"]).read()
+            open_series(files, ["a.dcm"], SeriesPolicy(min_slices=1)).read()
         except SourceError:
             continue
 
@@ -195,7 +196,7 @@ def test_reading_holds_one_volume_and_a_few_slices(tmp_path: Path) -> None:
     volume = np.zeros((count, side, side), np.int16)
     write_series(tmp_path, volume, [(0, 0, index) for index in range(count)], rescale=(1, 0))
     files = LocalFiles(tmp_path)
-    scan = open_series(files, files.sizes())
+    scan = open_series(files, files.sizes(), SeriesPolicy(min_slices=1))
     tracemalloc.start()
     voxels = scan.read()
     peak = tracemalloc.get_traced_memory()[1]

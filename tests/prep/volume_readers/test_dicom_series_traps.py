@@ -26,7 +26,7 @@ ROWS, COLUMNS = 6, 7
 
 def open_folder(folder: Path, **policy: Any) -> Scan:
     files = LocalFiles(folder)
-    return open_series(files, files.sizes(), SeriesPolicy(**policy))
+    return open_series(files, files.sizes(), SeriesPolicy(**{"min_slices": 1, **policy}))
 
 
 def refusal(folder: Path, **policy: Any) -> SourceError:
