@@ -16,6 +16,7 @@ from halofeed.prep import labels
 from halofeed.prep.annotations import Layout, find_layout
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.annotations.volume_files import is_volume_name
+from halofeed.prep.class_order import in_class_order
 from halofeed.prep.labels import LabelMap
 from halofeed.prep.recipe import Recipe
 from halofeed.prep.sources import SourceFiles
@@ -269,7 +270,7 @@ def _label_map(
 
 def _check_known(label_map: LabelMap, totals: _Totals, file: str) -> None:
     """Refuse a label map that lacks classes of the data, naming all of them at once."""
-    if unknown := [name for name in sorted(totals.labels) if name not in label_map.ids]:
+    if unknown := [name for name in in_class_order(totals.labels) if name not in label_map.ids]:
         listed = [
             f"  {name!r}: {totals.labels[name]} times, first in {totals.first_sources[name]}"
             for name in unknown

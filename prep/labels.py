@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.class_order import in_class_order, number_of
 from halofeed.schemas.errors import AnnotationsError, SourceError
 
 FIRST_ID = {"classification": 0, "detection": 1}
@@ -135,7 +136,8 @@ class LabelMap:
                 found[name] = (count + 1, first)
         return tuple(
             UnknownLabel(name=name, count=count, first_source=first)
-            for name, (count, first) in sorted(found.items())
+            for name in in_class_order(found)
+            for count, first in [found[name]]
         )
 
     def check_labels(self, references: Iterable[Reference]) -> None:
@@ -187,7 +189,7 @@ def label_uses(references: Iterable[Reference]) -> Iterator[tuple[str, str]]:
 
 
 def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None = None) -> LabelMap:
-    """Consecutive ids from `first_id` for the labels in sorted order, or in the layout's own `order`.
+    """Consecutive ids from `first_id` for the labels in the layout's own `order`, else numbers by value, then texts.
 
     A background that the order names and no object has is no class of detection.
 
@@ -200,10 +202,22 @@ def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None 
         for name in dict.fromkeys(order or ())
         if name in used or first_id == 0 or name.lower() not in _BACKGROUND
     ]
-    names += sorted(used.difference(names))
+    names += in_class_order(used.difference(names))
+    _refuse_one_number_twice(names)
     return LabelMap(
         entries=tuple(enumerate(names, start=first_id)), first_id=first_id, where="the labels of the data"
     )
+
+
+def _refuse_one_number_twice(names: Iterable[str]) -> None:
+    """Refuse "1" beside "1.0" or "01": one class, written in two ways, would become two."""
+    first: dict[float, str] = {}
+    for name in names:
+        if (value := number_of(name)) is not None and first.setdefault(value, name) != name:
+            raise AnnotationsError(
+                f"classes {first[value]!r} and {name!r} are one number, written in two ways; write it in one way (a "
+                "CSV column with empty cells makes 1.0 of 1), or give both an id with --label-map"
+            )
 
 
 def from_file(name: str, data: bytes, first_id: int) -> LabelMap:

@@ -11,6 +11,7 @@ from halofeed.prep.annotations.pairs import image_reference, split_by_folder
 from halofeed.prep.annotations.patterns import PatternPair, compile_pair
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.annotations.volume_files import Problem, missing_part, stem_of, whole_scans
+from halofeed.prep.class_order import in_class_order
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError
 
@@ -30,7 +31,7 @@ class _Scans:
 
     @property
     def classes(self) -> list[str]:
-        return sorted({name for masks in self.masks.values() for name in masks})
+        return in_class_order(name for masks in self.masks.values() for name in masks)
 
 
 def list_references(

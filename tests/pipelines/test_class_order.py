@@ -1,0 +1,109 @@
+"""Do classes that are numbers come in the order of their numbers, from every layout that orders names?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from halofeed.prep.annotations import LayoutOptions, class_masks
+from halofeed.prep.sources import LocalFiles
+from halofeed.schemas.errors import AnnotationsError
+from tests.pipelines.support import read_all, run_convert
+
+NUMBERS = [str(number) for number in range(12)]
+BOX = "<bndbox><xmin>2</xmin><ymin>2</ymin><xmax>8</xmax><ymax>8</ymax></bndbox>"
+
+
+def draw(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((16, 24, 3), 90, np.uint8)).save(path)
+
+
+def folders(root: Path) -> None:
+    for name in NUMBERS:
+        draw(root / name / "a.png")
+
+
+def csv(root: Path) -> None:
+    for name in NUMBERS:
+        draw(root / f"{name}.png")
+    (root / "t.csv").write_text("filename,class\n" + "".join(f"{name}.png,{name}\n" for name in NUMBERS))
+
+
+def jsonl(root: Path) -> None:
+    for name in NUMBERS:
+        draw(root / f"{name}.png")
+    rows = ({"filename": f"{name}.png", "class": int(name)} for name in NUMBERS)
+    (root / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
+def voc(root: Path) -> None:
+    draw(root / "a.png")
+    objects = "".join(f"<object><name>{name}</name>{BOX}</object>" for name in NUMBERS)
+    (root / "a.xml").write_text(f"<annotation>{objects}</annotation>")
+
+
+def boxes(root: Path) -> None:
+    draw(root / "a.png")
+    rows = "".join(f"a.png,{name},2,2,8,8\n" for name in NUMBERS)
+    (root / "t.csv").write_text(f"filename,class,xmin,ymin,xmax,ymax\n{rows}")
+
+
+@pytest.mark.parametrize(
+    ("layout", "source", "first"),
+    [("folders", folders, 0), ("csv", csv, 0), ("jsonl", jsonl, 0), ("voc", voc, 1), ("csv", boxes, 1)],
+    ids=["folders", "csv", "jsonl", "voc", "csv of boxes"],
+)
+def test_classes_that_are_numbers_stand_in_the_order_of_their_numbers(tmp_path, layout, source, first):
+    source(tmp_path / "src")
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout=layout)
+    assert done.manifest.labels == {number + first: name for number, name in enumerate(NUMBERS)}
+    if first == 0:
+        for record in read_all(Path(done.folder), ["train"]).values():
+            assert str(int(record["image/class/label"][0])) == bytes(record["image/class/text"][0]).decode()
+
+
+def test_masks_whose_names_are_numbers_have_their_order(tmp_path):
+    for name in ("1", "2", "10"):
+        draw(tmp_path / f"s1/segmentations/{name}.png")
+    draw(tmp_path / "s1/ct.png")
+    files = LocalFiles(tmp_path)
+    values = class_masks.label_values(files, files, None, LayoutOptions())
+    assert dict(values) == {0: "background", 1: "1", 2: "2", 3: "10"}
+
+
+def test_numbers_and_texts_together_put_the_numbers_first(tmp_path):
+    for name in ("10", "9", "2.5", "-1", "other", "10 cards"):
+        draw(tmp_path / "src" / name / "a.png")
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders")
+    assert list(done.manifest.labels.values()) == ["-1", "2.5", "9", "10", "10 cards", "other"]
+
+
+@pytest.mark.parametrize("other", ["1.0", "01", "+1"])
+def test_one_number_written_in_two_ways_is_refused(tmp_path, other):
+    for name in ("0", "1", other):
+        draw(tmp_path / "src" / name / "a.png")
+    with pytest.raises(AnnotationsError, match=r"are one number, written in two ways.*--label-map"):
+        run_convert(tmp_path / "src", tmp_path / "out", layout="folders")
+    (tmp_path / "map.json").write_text(json.dumps({"0": 0, "1": 1, other: 2}))
+    done = run_convert(
+        tmp_path / "src", tmp_path / "out", layout="folders", label_map=str(tmp_path / "map.json")
+    )
+    assert done.manifest.labels == {0: "0", 1: "1", 2: other}
+
+
+@pytest.mark.parametrize(
+    ("layout", "folder", "names"),
+    [
+        ("voc", "bccd_voc", ["Platelets", "RBC", "WBC"]),
+        ("voc", "cards_voc", ["ace", "jack", "king", "nine", "queen", "ten"]),
+        ("csv", "cards_voc", ["ace", "jack", "king", "nine", "queen", "ten"]),
+    ],
+)
+def test_label_ids_of_real_sets_stay(test_data, tmp_path, layout, folder, names):
+    done = run_convert(test_data / "detection" / folder, tmp_path, layout=layout, height=8, width=8)
+    assert done.manifest.labels == dict(enumerate(names, start=1))
