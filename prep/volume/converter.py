@@ -40,8 +40,6 @@ from halofeed.prep.volume.geometry import (
     Plan,
     compose,
     describe,
-    distance_mm,
-    grids_agree,
     plan_crop_or_pad,
     plan_resample,
     plan_stretch,
@@ -50,7 +48,12 @@ from halofeed.prep.volume.geometry import (
 from halofeed.prep.volume.intensity import Window, store_as, stored_value
 from halofeed.prep.volume.label_volume import read_labels
 from halofeed.prep.volume.scan import Finding, Grid, Scan, Shape
-from halofeed.prep.volume.space import plan_canonical, plan_orthogonal
+from halofeed.prep.volume.space import (
+    LARGEST_TOLERANCE,
+    offset_between,
+    plan_canonical,
+    plan_orthogonal,
+)
 from halofeed.prep.volume.statistics import VolumeFacts, VolumeStatistics, count_values
 from halofeed.prep.volume.tiles import plan_tiles
 from halofeed.prep.volume_readers.table import open_scan
@@ -93,7 +96,7 @@ class VolumeConverter:
         scan = open_scan(files, reference.source, reference.members, options)
         scans = [scan, *(open_scan(files, path, (), options) for path in reference.channels)]
         canonical = plan_canonical(scan.grid)
-        _check_channels(canonical.target, scans[1:])
+        _check_channels(canonical.target, scans[1:], self.recipe.mask_grid_tolerance)
         labels = read_labels(self.recipe, self.labels, reference, files, scan.grid, canonical.target)
         image = self._read_image(scans)
         # With the functions that read go the bytes of the files.
@@ -294,14 +297,15 @@ def _narrowed(image: Voxels) -> Voxels:
     return image.astype(np.int16)
 
 
-def _check_channels(canonical: Grid, others: Sequence[Scan]) -> None:
+def _check_channels(canonical: Grid, others: Sequence[Scan], tolerance_voxels: float) -> None:
     """Refuse channels whose voxels are not those of the first, in whatever order each is stored."""
     for scan in others:
         grid = plan_canonical(scan.grid).target
-        if not grids_agree(canonical, grid):
-            detail = f"{describe(canonical)}, {describe(grid)}"
-            if canonical.shape == grid.shape:
-                detail += f", up to {distance_mm(canonical, grid):.4g} mm apart"
+        offset, apart = offset_between(canonical, grid)
+        if offset > tolerance_voxels:
+            detail = f"{describe(canonical)}, {describe(grid)}{apart}"
+            if offset < LARGEST_TOLERANCE:
+                detail += f"; --mask-grid-tolerance above {offset:.2g} takes it as it lies"
             raise SourceError("geometry", "channels lie on different grids", detail)
 
 

@@ -220,6 +220,12 @@ def distance_mm(a: Grid, b: Grid) -> float:
     return float(np.linalg.norm(a.to_mm(corners) - b.to_mm(corners), axis=1).max())
 
 
+def distance_voxels(a: Grid, b: Grid) -> float:
+    """The same as `distance_mm`, along one axis of the first grid, as a share of its voxels' side there."""
+    corners = np.indices((2, 2, 2)).reshape(3, 8).T * (np.array(a.shape) - 1)
+    return float(np.abs(np.linalg.solve(a.affine[:3, :3], (b.to_mm(corners) - a.to_mm(corners)).T)).max())
+
+
 def describe(grid: Grid) -> str:
     """Shape and spacing, for messages."""
     shape = "×".join(str(size) for size in grid.shape)

@@ -25,6 +25,8 @@ from halofeed.prep.volume_readers.table import open_mask
 from halofeed.schemas.errors import SourceError
 
 Voxels = NDArray[Any]
+_NOTED_VOXELS = 0.01
+"""A mask off its scan's grid by more than this share of a voxel is worth a note."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,7 @@ def _aligned(mask: Mask, canonical: Grid, recipe: Recipe) -> tuple[Voxels, tuple
     turned = plan_canonical(mask.grid)
     values = view_of(turned, mask.read())
     try:
-        check_same_space(canonical, turned.target)
+        offset = check_same_space(canonical, turned.target, recipe.mask_grid_tolerance)
     except SourceError:
         if recipe.mask_grid == "refuse":
             raise
@@ -91,7 +93,10 @@ def _aligned(mask: Mask, canonical: Grid, recipe: Recipe) -> tuple[Voxels, tuple
         if values.any() and not on_scan.any():
             raise SourceError("geometry", "mask lies outside of its image") from None
         return on_scan, (finding,)
-    return values, ()
+    if offset <= _NOTED_VOXELS:
+        return values, ()
+    detail = f"up to {offset:.2g} voxels, taken as it lies"
+    return values, (Finding(name="mask slightly off its image's grid", treatment="noted", detail=detail),)
 
 
 def _known(values: Voxels, mask: Mask, labels: LabelMap) -> Voxels:

@@ -10,6 +10,7 @@ from typing import ClassVar
 from halofeed.prep.option import option
 from halofeed.prep.volume.intensity import STORES, WINDOWS, Window, named_window
 from halofeed.prep.volume.scan import Shape, Triple
+from halofeed.prep.volume.space import LARGEST_TOLERANCE, SAME_GRID_VOXELS
 from halofeed.prep.volume_readers import series_policy
 from halofeed.prep.volume_readers.options import ScanOptions
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
@@ -73,6 +74,11 @@ class VolumeOptions:
         "a mask on another grid than its scan is refused, or resampled onto it",
         choices=("refuse", "resample"),
     )
+    mask_grid_tolerance: float = option(
+        SAME_GRID_VOXELS,
+        "how far a mask, or a further channel, may lie from its scan's grid along each axis, as a share of a voxel "
+        "below 0.5; it is then taken as it lies",
+    )
     class_overlap: str = option(
         "refuse", "class-masks: voxels that two classes claim", choices=("refuse", "last", "first")
     )
@@ -128,6 +134,11 @@ class VolumeOptions:
             yield f"--window-percentiles {_written(self.window_percentiles)}: expected 0 to 100"
         if sum(map(bool, (self.window, self.window_hu, self.window_percentiles))) > 1:
             yield "--window, --window-hu and --window-percentiles: give one of them"
+        if not 0 <= self.mask_grid_tolerance < LARGEST_TOLERANCE:
+            yield (
+                f"--mask-grid-tolerance {self.mask_grid_tolerance:g}: expected a share of a voxel, 0 to below "
+                f"{LARGEST_TOLERANCE:g}; --mask-grid resample takes masks that lie further off"
+            )
         if self.window is not None:
             try:
                 _parse_window(self.window)
@@ -172,7 +183,7 @@ class VolumeOptions:
 
     def scan_options(self) -> ScanOptions:
         """How volumes are read."""
-        return ScanOptions(series=self.series_policy())
+        return ScanOptions(mask_grid_tolerance=self.mask_grid_tolerance, series=self.series_policy())
 
 
 def default_store(options: VolumeOptions) -> str:

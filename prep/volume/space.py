@@ -10,6 +10,7 @@ v j  order and turn       └─┴──────> R               │╱  �
 
 from __future__ import annotations
 
+import math
 from itertools import combinations, permutations
 from typing import Any, Final
 
@@ -17,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.volume.geometry import (
-    AGREE_MM,
     Plan,
     Resample,
     View,
     compose,
     describe,
     distance_mm,
-    grids_agree,
+    distance_voxels,
     plan_nothing,
     plan_step,
     plan_window,
@@ -37,6 +37,9 @@ from halofeed.schemas.errors import SourceError
 SHEAR_COSINE: Final = 1e-3
 """Axes within this cosine of a right angle (0.06°) are left as they are: over 400 mm their ends lie 0.4 mm from
 where a right angle puts them, and the affine still says so."""
+SAME_GRID_VOXELS: Final = 0.05
+"""How far, as a share of a voxel, two files of one scan may lie apart: their writers round affines differently."""
+LARGEST_TOLERANCE: Final = 0.5
 SAME_VOXEL: Final = 1e-3
 """In `plan_onto`, voxels that lie no further than this from another grid's voxels are those voxels."""
 
@@ -181,17 +184,33 @@ def _ending(plan: Plan, target: Grid) -> Plan:
     return Plan(source=plan.source, target=target, steps=plan.steps)
 
 
-def check_same_space(image: Grid, mask: Grid, tolerance_mm: float = AGREE_MM) -> None:
+def check_same_space(image: Grid, mask: Grid, tolerance_voxels: float = SAME_GRID_VOXELS) -> float:
     """Refuses a mask whose voxels are not those of its image, in whatever order either is stored.
+
+    Args:
+        tolerance_voxels: how far a voxel of the mask may lie from the image's along each axis, as a share of a voxel.
+
+    Returns:
+        How far it does lie, in voxels.
 
     Raises:
         SourceError: their shapes differ in canonical order, or a voxel lies further than the tolerance from the
             image's.
     """
     first, second = plan_canonical(image).target, plan_canonical(mask).target
-    if grids_agree(first, second, tolerance_mm):
-        return
-    detail = f"image {describe(first)}, mask {describe(second)}"
-    if first.shape == second.shape:
-        detail += f", up to {distance_mm(first, second):.4g} mm apart"
-    raise SourceError("geometry", "mask lies on another grid than its image", detail)
+    offset, apart = offset_between(first, second)
+    if offset <= tolerance_voxels:
+        return offset
+    detail = f"image {describe(first)}, mask {describe(second)}{apart}"
+    cure = "--mask-grid resample brings it onto the image's"
+    if offset < LARGEST_TOLERANCE:
+        cure += f"; --mask-grid-tolerance above {offset:.2g} takes it as it lies"
+    raise SourceError("geometry", "mask lies on another grid than its image", f"{detail}; {cure}")
+
+
+def offset_between(first: Grid, second: Grid) -> tuple[float, str]:
+    """How far apart two grids lie along an axis, as a share of a voxel, and words for it; infinity for other shapes."""
+    if first.shape != second.shape:
+        return math.inf, ""
+    offset = distance_voxels(first, second)
+    return offset, f", up to {distance_mm(first, second):.4g} mm apart ({offset:.2g} voxels)"

@@ -72,7 +72,7 @@ class Placement:
         return part
 
 
-def place_frames(frames: Frames, grid: Grid) -> Placement | None:
+def place_frames(frames: Frames, grid: Grid, tolerance_voxels: float = TOLERANCE) -> Placement | None:
     """Finds the voxels under the frames; None where some are not voxels of the grid, or lie outside of it."""
     to_voxels = np.linalg.inv(grid.affine[:3, :3])
     steps = np.stack([to_voxels @ frames.row_step, to_voxels @ frames.column_step])
@@ -80,7 +80,8 @@ def place_frames(frames: Frames, grid: Grid) -> Placement | None:
     origins = (frames.origins - grid.affine[:3, 3]) @ to_voxels.T
     starts = np.rint(origins)
     reach = np.abs(steps - whole_steps).max(axis=1) @ (np.array(frames.size) - 1)
-    if not (np.abs(whole_steps).sum(axis=1) == 1).all() or np.abs(origins - starts).max() + reach > TOLERANCE:
+    off = np.abs(origins - starts).max() + reach
+    if not (np.abs(whole_steps).sum(axis=1) == 1).all() or off > tolerance_voxels:
         return None
     row_axis, column_axis = (int(axis) for axis in np.abs(whole_steps).argmax(axis=1))
     if row_axis == column_axis:

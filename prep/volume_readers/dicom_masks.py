@@ -10,6 +10,7 @@ from pydicom.uid import UID
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.volume.scan import Grid, Mask
 from halofeed.prep.volume_readers.dicom_elements import SOP_CLASS, read_dataset, text, transfer_syntax
+from halofeed.prep.volume_readers.dicom_frames import TOLERANCE
 from halofeed.prep.volume_readers.dicom_rtstruct import read_structures
 from halofeed.prep.volume_readers.dicom_seg import read_segmentation
 from halofeed.schemas.errors import SourceError, UsageError
@@ -29,6 +30,7 @@ def open_dicom_mask(
     image_grid: Grid | None = None,
     *,
     overlap: Literal["refuse", "last"] = "refuse",
+    tolerance_voxels: float = TOLERANCE,
 ) -> Mask:
     """Reads what a DICOM SEG or RTSTRUCT file says of its mask; its voxels are made by the mask's `read`.
 
@@ -39,6 +41,7 @@ def open_dicom_mask(
             drawn on it.
         overlap: what becomes of voxels in several segments or structures: "refuse": `read` raises; "last": the
             highest number wins.
+        tolerance_voxels: how far a pixel of a segmentation may lie from the voxel that it is taken for.
 
     Returns:
         The mask; `names` are the segments' labels or the structures' names by their numbers.
@@ -61,4 +64,4 @@ def open_dicom_mask(
         )
     if transfer_syntax(dataset) == BIG_ENDIAN:
         raise SourceError("read", "mask in big-endian DICOM is not supported", "save it little-endian")
-    return READERS[sop_class](files, path, dataset, image_grid, overlap)
+    return READERS[sop_class](files, path, dataset, image_grid, overlap, tolerance_voxels)

@@ -104,6 +104,7 @@ def read_structures(
     dataset: Dataset,
     image_grid: Grid | None,
     overlap: Literal["refuse", "last"],
+    _: float,
 ) -> Mask:
     """An RTSTRUCT as a mask; see `halofeed.prep.volume_readers.dicom_masks.open_dicom_mask`."""
     if image_grid is None:

@@ -102,6 +102,7 @@ def read_segmentation(
     dataset: Dataset,
     image_grid: Grid | None,
     overlap: Literal["refuse", "last"],
+    tolerance_voxels: float,
 ) -> Mask:
     """A DICOM SEG or label map as a mask; see `halofeed.prep.volume_readers.dicom_masks.open_dicom_mask`."""
     header = _header(dataset)
@@ -117,7 +118,7 @@ def read_segmentation(
         findings.append(
             Finding(name="segments without a label", treatment="noted", detail=f"{unnamed} called by number")
         )
-    placement = None if image_grid is None else place_frames(header.frames, image_grid)
+    placement = None if image_grid is None else place_frames(header.frames, image_grid, tolerance_voxels)
     if placement is None:
         grid = own_grid(header.frames, header.slice_spacing_mm)
         _check_voxels(grid, image_grid, len(raw_value(dataset, PIXEL_DATA)))

@@ -25,6 +25,7 @@ class ScanOptions:
             superior, as SPM, FSL and nibabel take it, which is noted as a finding.
         non_finite_value: what voxels that are no number (NaN, infinity) are set to, in the unit of the scan; None:
             a scan with such voxels is refused.
+        mask_grid_tolerance: how far, in voxels, a pixel of a DICOM segmentation may lie from its scan's.
         series: what is done about the flaws of a DICOM series.
     """
 
@@ -32,6 +33,7 @@ class ScanOptions:
     sform_qform: str = "sform"
     unoriented: str = "radiological"
     non_finite_value: float | None = None
+    mask_grid_tolerance: float = 0.05
     series: SeriesPolicy = field(default_factory=SeriesPolicy)
 
     def __post_init__(self) -> None:

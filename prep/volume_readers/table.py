@@ -55,7 +55,7 @@ def _dicom_scan(files: SourceFiles, path: str, members: Members, options: ScanOp
 def _dicom_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions) -> Mask:
     from halofeed.prep.volume_readers.dicom_masks import open_dicom_mask
 
-    return open_dicom_mask(files, path, image_grid)
+    return open_dicom_mask(files, path, image_grid, tolerance_voxels=options.mask_grid_tolerance)
 
 
 FORMATS: dict[str, VolumeFormat] = {

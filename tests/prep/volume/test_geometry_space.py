@@ -89,7 +89,7 @@ def test_a_tilt_within_the_tolerance_is_left_to_the_affine() -> None:
 def test_a_mask_in_another_order_of_axes_is_on_the_same_grid() -> None:
     grid = grid_around(turn_degrees=8)
     for orientation in ORIENTATIONS:
-        check_same_space(grid, stored_grid(grid, orientation))
+        assert check_same_space(grid, stored_grid(grid, orientation)) < 1e-9
 
 
 def test_a_mask_on_another_grid_is_refused_with_both_grids() -> None:
@@ -101,8 +101,13 @@ def test_a_mask_on_another_grid_is_refused_with_both_grids() -> None:
     assert (
         caught.value.detail
         == "image 40×68×84 voxels of 3×1.5×1.5 mm, mask 40×68×84 voxels of 3×1.5×1.5 mm"
-        + (", up to 3 mm apart")
+        + ", up to 3 mm apart (1 voxels); --mask-grid resample brings it onto the image's"
     )
+    near = grid.affine.copy()
+    near[2, 3] += 0.3
+    with pytest.raises(SourceError, match=r"\(0.1 voxels\); .* above 0.1 takes it as it lies"):
+        check_same_space(grid, Grid(shape=grid.shape, affine=near))
+    assert check_same_space(grid, Grid(shape=grid.shape, affine=near), 0.11) == pytest.approx(0.1)
     with pytest.raises(SourceError, match="mask 122×102×112"):
         check_same_space(grid, Grid(shape=(122, 102, 112), affine=grid.affine))
 
