@@ -51,23 +51,24 @@ def read_label_image(data: bytes, max_pixels: int) -> NDArray[Any]:
     return values
 
 
-def label_on_grid(labels: NDArray[Any], image: DecodedImage, plan: ResizePlan) -> NDArray[Any]:
+def label_on_grid(
+    labels: NDArray[Any], orientation: int, image: DecodedImage, plan: ResizePlan
+) -> NDArray[Any]:
     """Class indices of a source's label on the stored picture's grid: turned as it, nearest, padding 0.
 
-    The label is on the file's own grid, before its EXIF orientation, unless its size shows that it was drawn on the
-    picture as displayed.
+    Args:
+        orientation: the EXIF orientation that lies between the label's grid and the displayed picture.
 
     Raises:
-        SourceError: the label has neither size.
+        SourceError: the label has neither the stored nor the displayed size.
     """
-    size = (labels.shape[0], labels.shape[1])
-    if size == image.stored_size:
-        labels = apply_orientation(labels[..., None], image.orientation)[..., 0]
-    elif size != displayed_size(image.orientation, image.stored_size):
+    if orientation != 1:
+        labels = apply_orientation(labels[..., None], orientation)[..., 0]
+    if labels.shape != displayed_size(image.orientation, image.stored_size):
         height, width = image.stored_size
         raise SourceError(
             "annotation",
             "label image is of another size than the picture",
-            f"label {size[1]}x{size[0]}, picture {width}x{height}",
+            f"label {labels.shape[1]}x{labels.shape[0]}, picture {width}x{height}",
         )
     return resize_mask(labels, plan)

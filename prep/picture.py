@@ -34,6 +34,13 @@ SCALED_DECODE_KERNEL = "antialias"
 """The kernel before which a JPEG may be decoded at a smaller scale, to 8 bits; TensorFlow's see every pixel."""
 
 
+_UNPROVEN = (
+    "has an EXIF orientation, and nothing shows whether it was annotated as stored or as displayed: taken as stored; "
+    "say --annotation-grid stored or displayed"
+)
+_CONTRADICTED = "declared size shows another grid than --annotation-grid says"
+
+
 @dataclass(frozen=True, kw_only=True)
 class PictureConverter:
     """Turns references and bytes into records, after one recipe and one label map."""
@@ -95,7 +102,8 @@ class PictureConverter:
         needed = self.needed_size if scaled else None
         image = read_image(data, self._read_options, needed)
         plan = self.plan(displayed_size(image.orientation, image.stored_size))
-        orientation = _annotated_orientation(reference, image)
+        orientation, warning = _annotated_orientation(reference.declared_size, image, self._grid(reference))
+        warnings = (*reference.notes, *([warning] if warning and reference.boxes else []))
         pixels = resize_image(image.pixels, plan, recipe.kernel, recipe.padding(), image.extent)
         encoded = ENCODERS[recipe.encoding](pixels, recipe.jpeg_quality)
         identity = example_id(reference.key)
@@ -124,14 +132,14 @@ class PictureConverter:
             labels=[],
             boxes=None,
             notes=image.notes,
-            warnings=reference.notes,
+            warnings=warnings,
         )
         bad_objects: tuple[tuple[str, str], ...] = ()
         raw = {"image/encoded": encoded} if isinstance(encoded, memoryview) else {}
         if self.task == "classification":
             self._add_label(reference, features, facts)
         elif self.task == "segmentation":
-            raw |= self._add_label_image(label, image, plan, features, facts)
+            raw |= self._add_label_image(reference, label, image, plan, features, facts)
         else:
             bad_objects = self._add_boxes(reference, plan, orientation, features, facts)
         return Record(
@@ -141,6 +149,10 @@ class PictureConverter:
             facts=facts,
             bad_objects=bad_objects,
         )
+
+    def _grid(self, reference: Reference) -> str | None:
+        """The grid of a reference's annotations, where the user or the other pictures say it."""
+        return reference.grid if self.recipe.annotation_grid == "auto" else self.recipe.annotation_grid
 
     def _add_label(self, reference: Reference, features: dict[str, Value], facts: Facts) -> None:
         if reference.label is None:
@@ -152,6 +164,7 @@ class PictureConverter:
 
     def _add_label_image(
         self,
+        reference: Reference,
         label: bytes | None,
         image: DecodedImage,
         plan: ResizePlan,
@@ -163,7 +176,10 @@ class PictureConverter:
         else:
             found = read_label_image(label, self.recipe.max_pixels)
             self.labels.check_values(count_labels(found) if found.dtype == np.uint8 else np.unique(found))
-            indices = label_on_grid(found, image, plan).astype(self.labels.dtype)
+            size = (found.shape[0], found.shape[1])
+            orientation, warning = _label_orientation(size, image, self._grid(reference))
+            facts.warnings += (warning,) if warning else ()
+            indices = label_on_grid(found, orientation, image, plan).astype(self.labels.dtype)
             facts.label_voxels = count_labels(indices)
             facts.labels.extend(facts.label_voxels)
         facts.labelled = label is not None
@@ -252,20 +268,45 @@ def _box_features(placed: PlacedBoxes) -> dict[str, NDArray[Any]]:
     return {**features, "image/object/area": placed.area}
 
 
-def _annotated_orientation(reference: Reference, image: DecodedImage) -> int:
-    """The orientation that lies between the annotations and the displayed picture.
+def _annotated_orientation(
+    declared: tuple[int, int] | None, image: DecodedImage, grid: str | None
+) -> tuple[int, str | None]:
+    """The orientation that lies between the annotations and the displayed picture, and a warning where it is a guess.
 
-    Annotations mostly refer to the pixels as the file stores them, and then follow its EXIF orientation.
-    Some tools annotate the picture as displayed; the size that they declare gives them away.
+    Annotations mostly refer to the pixels as the file stores them, and then follow its EXIF orientation. Some tools
+    annotate the picture as displayed; the size that they declare gives them away.
+
+    Args:
+        declared: the (height, width) that the annotations claim; None where they claim none.
+        grid: "stored" or "displayed" where the user, or the other pictures, say it.
     """
-    declared, stored = reference.declared_size, image.stored_size
+    stored = image.stored_size
     displayed = displayed_size(image.orientation, stored)
-    if declared is None or declared == stored:
-        return image.orientation
-    if declared == displayed:
-        return 1
-    raise SourceError(
-        "annotation",
-        "declared size is not the picture's",
-        f"annotations say {declared[1]}x{declared[0]}, the picture is {stored[1]}x{stored[0]}",
-    )
+    if declared is not None and declared not in (stored, displayed):
+        raise SourceError(
+            "annotation",
+            "declared size is not the picture's",
+            f"annotations say {declared[1]}x{declared[0]}, the picture is {stored[1]}x{stored[0]}",
+        )
+    if image.orientation == 1:
+        return 1, None
+    proven = None
+    if declared is not None and stored != displayed:
+        proven = "stored" if declared == stored else "displayed"
+    turns = {"stored": image.orientation, "displayed": 1}
+    if grid is not None:
+        return turns[grid], _CONTRADICTED if proven not in (None, grid) else None
+    return turns[proven or "stored"], None if proven else _UNPROVEN
+
+
+def _label_orientation(
+    size: tuple[int, int], image: DecodedImage, grid: str | None
+) -> tuple[int, str | None]:
+    """The same for a label image of this (height, width), whose size is a fact that no option overrules."""
+    stored = image.stored_size
+    displayed = displayed_size(image.orientation, stored)
+    if size == displayed != stored:
+        return 1, None
+    if size == stored != displayed or size not in (stored, displayed):
+        return image.orientation, None
+    return _annotated_orientation(size, image, grid)

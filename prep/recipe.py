@@ -44,6 +44,7 @@ _PICTURE_OPTIONS = (
     "alpha",
     "background",
     "max_pixels",
+    "annotation_grid",
 )
 _VOLUME_OPTIONS = (
     *(
@@ -120,6 +121,12 @@ class Recipe(VolumeOptions):
         1, "the first pixel's number in VOC files: 1 as VOC has it, 0 as some tools write", choices=(0, 1)
     )
 
+    annotation_grid: str = option(
+        "auto",
+        "pictures with an EXIF orientation: whether boxes and label images were drawn on the pixels as the file stores "
+        "them or on the picture as displayed; auto finds out by declared sizes, and warns where nothing proves it",
+        choices=("auto", "stored", "displayed"),
+    )
     split_folders: str = option(
         "auto",
         "class folders: whether the first folder names a split; auto decides by its name",
@@ -353,6 +360,7 @@ class Recipe(VolumeOptions):
             salt=salt,
             task=self.task if self.depth is None else "segmentation",
             box_origin=self.box_origin,
+            annotation_grid=self.annotation_grid,
             image_sets=self.image_sets,
             masks=self.masks,
             on_bad_object=self.on_bad_object,

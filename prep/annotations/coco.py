@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
+from halofeed.prep.annotations.grid import settle_grid
 from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
@@ -75,7 +76,8 @@ def list_references(
         index.check_any_image(names[0])
     listed: list[Reference] = []
     for document in documents:
-        listed += _document_references(document, found, options)
+        references = _document_references(document, found, options)
+        listed += settle_grid(list(references), images, options)
     if ids_restart:
         listed = [replace(reference, key=reference.source) for reference in listed]
     listed = _check_sources(listed)

@@ -29,6 +29,8 @@ class LayoutOptions:
         task: "classification", "detection" or "segmentation"; None: what the annotations hold.
         box_origin: VOC: the number of the first pixel. 1 (VOC's own rule, both ends inclusive) turns xmin
             into xmin - 1; 0 takes the numbers as they stand.
+        annotation_grid: the grid of boxes and label images of pictures with an EXIF orientation: "stored", "displayed",
+            or "auto" to find out.
         image_sets: VOC: the lists of ImageSets/Main to follow; (): train, val and test where they are there.
         masks: COCO: carry the segmentation of each object.
         on_bad_object: COCO, VOC and tables: what becomes of an object that cannot be used: "drop" it alone, or
@@ -49,6 +51,7 @@ class LayoutOptions:
 
     task: str | None = None
     box_origin: int = 1
+    annotation_grid: str = "auto"
     image_sets: tuple[str, ...] = ()
     masks: bool = False
     on_bad_object: str = "drop"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from halofeed.prep.annotations.grid import settle_grid
 from halofeed.prep.annotations.layout import LayoutOptions
 from halofeed.prep.annotations.pairing import (
     NEITHER,
@@ -81,12 +82,13 @@ def list_references(
     else:
         found = _by_custom(images, options)
     labelled = {key[0] for key, _ in found.labels if key}
-    yield from pair_up(
+    pairs = pair_up(
         found.images,
         found.labels,
         options.missing_masks,
         lambda key: not with_patterns and key[0] == "ts" and "ts" not in labelled,
     )
+    yield from settle_grid(pairs, images, options)
     for path in found.neither:
         yield Reference(source=path, key=path, problem=NEITHER)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from halofeed.prep.annotations.dicom import find_series
+from halofeed.prep.annotations.grid import settle_grid
 from halofeed.prep.annotations.layout import LayoutOptions, in_order, problem_of, split_in_file_name
 from halofeed.prep.annotations.names import is_document_name
 from halofeed.prep.annotations.reference import Reference
@@ -65,7 +66,7 @@ def _references(
     for table in tables:
         split = split_in_file_name(table.file) or "train"
         listed += [(row, _reference(row, split, index, options)) for row in table.rows]
-    references = _refuse_repeated(listed)
+    references = settle_grid(_refuse_repeated(listed), images, options)
     used = {path for reference in references for path in reference.paths}
     yield from in_order([*references, *_unlisted(used, _named(listed, images.root), images, one_file)])
 

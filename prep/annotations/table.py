@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from halofeed.prep.annotations import segmentation_table
+from halofeed.prep.annotations.grid import settle_grid
 from halofeed.prep.annotations.images import ImageIndex, Wanted
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
@@ -95,8 +96,12 @@ def _references(
             notes[image.path] = (image.note,) if image.note else ()
     if listed and not by_source:
         index.check_any_image(tables[0].file)
+    by_table: dict[str, list[Reference]] = {}
     for source, rows in by_source.items():
-        listed.append(replace(_reference(source, rows, with_boxes, options), notes=notes[source]))
+        reference = replace(_reference(source, rows, with_boxes, options), notes=notes[source])
+        by_table.setdefault(rows[0][0].file, []).append(reference)
+    for references in by_table.values():
+        listed += settle_grid(references, images, options)
     listed += index.without_annotation(by_source.keys(), beside_used=one_file)
     yield from in_order(listed)
 

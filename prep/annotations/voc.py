@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from xml.etree import ElementTree
 
+from halofeed.prep.annotations.grid import settle_grid
 from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
@@ -59,7 +60,7 @@ def list_references(
     read = {path: _read(path, annotations, options) for path in paths}
     found = index.match(_wanted({path: name for path, (name, _) in read.items()}))
     listed = [_with_image(reference, found[path]) for path, (_, reference) in read.items()]
-    listed = _refuse_shared_images(listed, paths)
+    listed = settle_grid(_refuse_shared_images(listed, paths), images, options)
     used = {reference.source for reference in listed}
     if annotation_file is None:
         listed += [

@@ -23,6 +23,7 @@ from halofeed.prep.readers.pixels import apply_orientation, convert
 from halofeed.prep.readers.png import open_png
 from halofeed.prep.readers.tiff import open_tiff
 from halofeed.prep.readers.webp import open_webp
+from halofeed.schemas.errors import SourceError
 
 # Name: (what the file's bytes begin with, how it is opened). A "." in a beginning stands for any byte.
 FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
@@ -89,6 +90,26 @@ def read_size(data: bytes) -> Size:
     """
     opened = _open(data)[1]
     return swap_if_turned(opened.stored_size, opened.orientation)
+
+
+def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
+    """The stored (height, width) and the EXIF orientation of a file by its first bytes; None where they lack them.
+
+    A PNG, GIF, BMP or WebP whose beginning has no EXIF data counts as upright, and then its size as (0, 0).
+    """
+    try:
+        name = sniff(head)
+    except SourceError:
+        return (0, 0), 1
+    if name in ("gif", "bmp") or (name == "png" and b"eXIf" not in head):
+        return (0, 0), 1
+    if name == "webp" and (head[12:16] != b"VP8X" or not head[20:21] or not head[20] & 8):
+        return (0, 0), 1
+    try:
+        opened = FORMATS[name][1](head)
+    except SourceError:
+        return None
+    return opened.stored_size, opened.orientation
 
 
 def read_image(

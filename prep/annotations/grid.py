@@ -1,0 +1,75 @@
+"""On which grid annotations were drawn: that of the pixels as the file stores them, or of the picture as displayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from halofeed.prep.annotations.layout import LayoutOptions
+from halofeed.prep.annotations.names import is_image_name
+from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.readers import size_and_orientation
+from halofeed.prep.sources import SourceFiles
+from halofeed.schemas.errors import SourceError
+
+_HEADS = (1 << 12, 1 << 16)
+"""Bytes that are read of a picture to find its orientation; in most files the first few hundred say it."""
+_THREADS = 16
+_PNG_HEAD = 24
+Size = tuple[int, int]
+
+
+def settle_grid(listed: Sequence[Reference], images: SourceFiles, options: LayoutOptions) -> list[Reference]:
+    """The references of one annotation file, each with the grid that the others prove for it.
+
+    A tool draws either on the stored pixels or on the upright picture, for all pictures alike. Where an EXIF
+    orientation swaps the sides, the declared size of a picture (or the size of its label image) shows which. Those
+    of which both grids have one size, or no size is declared, follow the others of their file; where the others
+    do not agree, or there are none, the grid stays open: see `prep.picture`.
+    """
+    if options.annotation_grid != "auto":
+        return list(listed)
+    sized = [reference for reference in listed if _can_prove(reference)]
+    with ThreadPoolExecutor(_THREADS) as threads:
+        proven = set(threads.map(lambda reference: _proof(reference, images), sized)) - {None}
+    if len(proven) != 1:
+        return list(listed)
+    (grid,) = proven
+    return [replace(reference, grid=grid) if reference.problem is None else reference for reference in listed]
+
+
+def _can_prove(reference: Reference) -> bool:
+    if reference.problem is not None or not is_image_name(reference.source):
+        return False
+    if reference.mask is not None:
+        return reference.mask.lower().endswith(".png")
+    size = reference.declared_size
+    return reference.boxes is not None and size is not None and size[0] != size[1]
+
+
+def _proof(reference: Reference, images: SourceFiles) -> str | None:
+    """The grid that a picture's own declared size proves: "stored" or "displayed"; None where both fit, or none."""
+    try:
+        found = _opened(reference.source, images)
+        if found is None or found[1] < 5 or found[0][0] == found[0][1]:
+            return None
+        declared = reference.declared_size
+        if reference.mask is not None:
+            header = images.head(reference.mask, _PNG_HEAD)
+            width, height = (int.from_bytes(header[at : at + 4], "big") for at in (16, 20))
+            declared = (height, width)
+    except SourceError:
+        return None
+    stored = found[0]
+    return {stored: "stored", (stored[1], stored[0]): "displayed"}.get(declared or (0, 0))
+
+
+def _opened(path: str, images: SourceFiles) -> tuple[Size, int] | None:
+    """The stored size and the orientation of a picture, from as few bytes as show them."""
+    for size in _HEADS:
+        head = images.head(path, size)
+        found = size_and_orientation(head)
+        if found is not None or len(head) < size:
+            return found
+    return size_and_orientation(images.read(path))

@@ -1,0 +1,220 @@
+"""Are boxes and labels of turned pictures put on the grid on which they were drawn, and is a guess ever silent?"""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from halofeed.pipelines.summary import summary
+from tests.pipelines.support import read_all, run_convert
+
+ORIENTATION = 0x0112
+UNPROVEN = "nothing shows whether it was annotated as stored or as displayed"
+OBJECT = (slice(4, 12), slice(8, 24))
+"""Rows and columns of the white object on each displayed picture of 32 x 48."""
+
+
+def displayed_picture(side: tuple[int, int] = (32, 48)) -> np.ndarray:
+    picture = np.zeros((*side, 3), np.uint8)
+    picture[OBJECT] = 255
+    return picture
+
+
+def store(displayed: np.ndarray, orientation: int) -> np.ndarray:
+    """The pixels that a file of this orientation holds, so that viewers show `displayed`."""
+    found = {
+        1: displayed,
+        2: displayed[:, ::-1],
+        3: displayed[::-1, ::-1],
+        4: displayed[::-1],
+        5: displayed.swapaxes(0, 1),
+        6: np.rot90(displayed, 1),
+        7: displayed[::-1, ::-1].swapaxes(0, 1),
+        8: np.rot90(displayed, -1),
+    }
+    return np.ascontiguousarray(found[orientation])
+
+
+def save(path: Path, displayed: np.ndarray, orientation: int, kind: str = "JPEG") -> tuple[int, int]:
+    """Write the picture; the (height, width) that the file stores."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    stored = store(displayed, orientation)
+    stream = io.BytesIO()
+    Image.fromarray(stored).save(stream, kind, exif=exif, **({"quality": 100} if kind == "JPEG" else {}))
+    path.write_bytes(stream.getvalue())
+    return stored.shape[0], stored.shape[1]
+
+
+def coco(root: Path, pictures: list[tuple[int, str]], grid: str, side: tuple[int, int] = (32, 48)) -> Path:
+    """Pictures of (orientation, which size is declared: "own", "none"), annotated on one grid."""
+    images: list[dict[str, Any]] = []
+    annotations = []
+    for number, (orientation, declares) in enumerate(pictures, start=1):
+        name = f"{number}.jpg"
+        save(root / name, displayed_picture(side), orientation)
+        drawn = (
+            displayed_picture(side) if grid == "displayed" else store(displayed_picture(side), orientation)
+        )
+        rows, columns = np.nonzero(drawn[..., 0])
+        box = [columns.min(), rows.min(), np.ptp(columns) + 1, np.ptp(rows) + 1]
+        size = {"height": drawn.shape[0], "width": drawn.shape[1]} if declares == "own" else {}
+        images.append({"id": number, "file_name": name, **size})
+        annotations.append(
+            {"id": number, "image_id": number, "category_id": 1, "bbox": [int(value) for value in box]}
+        )
+    document = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "hat"}]}
+    (root / "instances.json").write_text(json.dumps(document))
+    return root
+
+
+def misplaced(folder: str) -> list[str]:
+    """The records whose boxes do not frame the white object of the stored picture."""
+    found = []
+    for name, record in read_all(Path(folder), ["train"]).items():
+        height, width = int(record["image/height"][0]), int(record["image/width"][0])
+        picture = np.frombuffer(bytes(record["image/encoded"][0]), np.uint8).reshape(height, width, 3)
+        rows, columns = np.nonzero(picture[..., 0] > 127)
+        expected = [rows.min(), columns.min(), rows.max() + 1, columns.max() + 1]
+        corners = ("ymin", "xmin", "ymax", "xmax")
+        box = [record[f"image/object/bbox/{corner}"][0] for corner in corners]
+        if not np.allclose(np.array(box) * [height, width, height, width], expected, atol=1.01):
+            found.append(name)
+    return found
+
+
+def convert(root: Path, out: Path, **more: Any) -> Any:
+    return run_convert(root, out, **{"layout": "coco", "height": 32, "width": 48} | more)
+
+
+@pytest.mark.parametrize("grid", ["stored", "displayed"])
+def test_a_declared_size_of_one_turned_picture_is_proof_for_all_of_its_file(
+    tmp_path: Path, grid: str
+) -> None:
+    pictures = [
+        (6, "own"),
+        (3, "own"),
+        (8, "none"),
+        (2, "none"),
+        (1, "own"),
+        (7, "none"),
+        (4, "own"),
+        (5, "none"),
+    ]
+    done = convert(coco(tmp_path / "src", pictures, grid), tmp_path / "out")
+    assert misplaced(done.folder) == []
+    assert "warning" not in summary(done)
+
+
+@pytest.mark.parametrize("grid", ["stored", "displayed"])
+def test_where_nothing_proves_the_grid_the_option_says_it_and_auto_counts_a_warning(
+    tmp_path: Path, grid: str
+) -> None:
+    root = coco(tmp_path / "src", [(3, "own"), (6, "none"), (1, "own"), (8, "none")], grid)
+    done = convert(root, tmp_path / "said", annotation_grid=grid)
+    assert misplaced(done.folder) == [] and "warning" not in summary(done)
+    guessed = convert(root, tmp_path / "guessed")
+    ((text, count),) = guessed.manifest.splits["train"].statistics["warnings"].items()
+    assert count == 3 and UNPROVEN in text and "--annotation-grid" in text
+    assert "3 inputs" in summary(guessed) and UNPROVEN in summary(guessed)
+    assert len(misplaced(guessed.folder)) == (3 if grid == "displayed" else 0)
+
+
+def test_turned_squares_follow_the_pictures_that_are_none(tmp_path: Path) -> None:
+    done = convert(coco(tmp_path / "src", [(6, "own"), (3, "own")], "displayed", (48, 48)), tmp_path / "out")
+    assert done.manifest.splits["train"].statistics["warnings"] and len(misplaced(done.folder)) == 2
+    done = convert(tmp_path / "src", tmp_path / "said", annotation_grid="displayed")
+    assert misplaced(done.folder) == []
+
+
+def test_pictures_that_prove_both_grids_leave_the_others_open(tmp_path: Path) -> None:
+    root = coco(tmp_path / "src", [(6, "own"), (3, "none")], "displayed")
+    other = coco(tmp_path / "other", [(6, "own")], "stored")
+    document = json.loads((root / "instances.json").read_text())
+    stored = json.loads((other / "instances.json").read_text())
+    (other / "1.jpg").rename(root / "3.jpg")
+    document["images"].append({**stored["images"][0], "id": 3, "file_name": "3.jpg"})
+    document["annotations"].append({**stored["annotations"][0], "id": 3, "image_id": 3})
+    (root / "instances.json").write_text(json.dumps(document))
+    done = convert(root, tmp_path / "out")
+    assert misplaced(done.folder) == ["2.jpg"]
+    assert list(done.manifest.splits["train"].statistics["warnings"].values()) == [1]
+
+
+@pytest.mark.parametrize("layout", ["csv", "jsonl", "voc"])
+def test_tables_and_voc_are_settled_like_coco(tmp_path: Path, layout: str) -> None:
+    root = coco(tmp_path / "src", [(6, "own"), (3, "own"), (8, "none")], "displayed")
+    document = json.loads((root / "instances.json").read_text())
+    (root / "instances.json").unlink()
+    rows = []
+    for image, annotation in zip(document["images"], document["annotations"], strict=True):
+        x, y, width, height = annotation["bbox"]
+        row = {"filename": image["file_name"], "class": "hat", "xmin": x, "ymin": y, "xmax": x + width}
+        rows.append({**row, "ymax": y + height, "width": image.get("width"), "height": image.get("height")})
+    if layout == "jsonl":
+        (root / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif layout == "csv":
+        lines = [",".join("" if value is None else str(value) for value in row.values()) for row in rows]
+        (root / "boxes.csv").write_text("\n".join([",".join(rows[0]), *lines]) + "\n")
+    else:
+        for row in rows:
+            sides = "".join(f"<{side}>{row[side] or 0}</{side}>" for side in ("width", "height"))
+            box = "".join(f"<{side}>{row[side]}</{side}>" for side in ("xmin", "ymin", "xmax", "ymax"))
+            text = f"<size>{sides}</size><object><name>hat</name><bndbox>{box}</bndbox></object>"
+            path = root / row["filename"]
+            path.with_suffix(".xml").write_text(
+                f"<annotation><filename>{path.name}</filename>{text}</annotation>"
+            )
+    done = convert(root, tmp_path / "out", layout=layout, **({"box_origin": 0} if layout == "voc" else {}))
+    assert misplaced(done.folder) == [] and "warning" not in summary(done)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_the_orientation_of_every_format_is_a_proof(tmp_path: Path, kind: str) -> None:
+    root = coco(tmp_path / "src", [(6, "own"), (3, "none")], "displayed")
+    save(root / "1.jpg", displayed_picture(), 6, kind)
+    done = convert(root, tmp_path / "out")
+    assert misplaced(done.folder) == [] and "warning" not in summary(done)
+
+
+@pytest.mark.parametrize("layout", ["pairs", "csv"])
+def test_label_images_are_settled_like_boxes(tmp_path: Path, layout: str) -> None:
+    rows = []
+    for name, orientation in (("a", 6), ("b", 3), ("c", 1)):
+        save(tmp_path / "src" / "images" / f"{name}.png", displayed_picture(), orientation, "PNG")
+        label = tmp_path / "src" / "labels" / f"{name}.png"
+        label.parent.mkdir(exist_ok=True)
+        Image.fromarray((displayed_picture()[..., 0] > 0).astype(np.uint8)).save(label)
+        rows.append(f"images/{name}.png,labels/{name}.png\n")
+    if layout == "csv":
+        (tmp_path / "src" / "t.csv").write_text("image,label\n" + "".join(rows))
+
+    def wrong(**more: Any) -> tuple[list[str], bool]:
+        done = convert(
+            tmp_path / "src", tmp_path / "out", layout=layout, task="segmentation", overwrite=True, **more
+        )
+        records = read_all(Path(done.folder), ["train"])
+        differ = [
+            name
+            for name, record in records.items()
+            if not np.array_equal(
+                np.frombuffer(bytes(record["image/label"][0]), np.uint8) > 0,
+                np.frombuffer(bytes(record["image/encoded"][0]), np.uint8)[::3] > 127,
+            )
+        ]
+        return differ, "warning" in summary(done)
+
+    assert wrong() == ([], False)
+    for part in ("images/a.png", "labels/a.png"):
+        (tmp_path / "src" / part).unlink()
+    if layout == "csv":
+        (tmp_path / "src" / "t.csv").write_text("image,label\n" + "".join(rows[1:]))
+    assert wrong() == (["images/b.png"], True)
+    assert wrong(annotation_grid="displayed") == ([], False)
