@@ -75,7 +75,8 @@ def display_of(manifest: Manifest, statistics: Mapping[str, Any]) -> Display:
     """
     dtype = next(field.dtype for field in manifest.fields if IMAGE_KEY in field.keys)
     window = recipe_window(manifest.recipe)
-    unit = "HU" if window or set(statistics.get("modalities", {})) == {"CT"} else "value"
+    in_hu = window is not None and manifest.recipe.get("window_unit", "hu") == "hu"
+    unit = "HU" if in_hu or set(statistics.get("modalities", {})) == {"CT"} else "value"
     slope, intercept = value_scale(window, dtype) if dtype == "uint8" and window else (1.0, 0.0)
     low, high, words = _shown(manifest.recipe, statistics, dtype, window, unit)
     return Display(
@@ -93,9 +94,10 @@ def display_of(manifest: Manifest, statistics: Mapping[str, Any]) -> Display:
 def _shown(
     recipe: Mapping[str, Any], statistics: Mapping[str, Any], dtype: str, window: Window | None, unit: str
 ) -> tuple[float, float, str]:
+    in_unit = " HU" if unit == "HU" else ""
     if dtype == "uint8":
         if window:
-            span = f"{window.low:g} to {window.high:g} HU"
+            span = f"{window.low:g} to {window.high:g}{in_unit}"
             return 0, 255, f"Black to white is {span}, the recipe's window, stored as 0 to 255."
         ends: tuple[float, ...] = tuple(recipe.get("window_percentiles") or ())
         if len(ends) == 2:
@@ -103,7 +105,7 @@ def _shown(
             return 0, 255, f"Black to white is each scan's own window, {span}, stored as 0 to 255."
         return 0, 255, "Black to white is 0 to 255, as stored."
     if window:
-        span = f"{window.low:g} to {window.high:g} HU"
+        span = f"{window.low:g} to {window.high:g}{in_unit}"
         return window.low, window.high, f"Black to white is {span}, the recipe's window."
     body, foreground = counts_of(statistics, "body"), counts_of(statistics, "foreground")
     if not body.total:
@@ -120,5 +122,5 @@ def _shown(
             why = f"the {_LOW:g}st to {_HIGH:g}th percentile of the labelled voxels, widened by half on either side"
     if low >= high:
         low, high = float(body.values[0]), float(body.values[0]) + 1
-    span = f"{low:,.4g} to {high:,.4g}" + (" HU" if unit == "HU" else "")
+    span = f"{low:,.4g} to {high:,.4g}{in_unit}"
     return low, high, f"Black to white is {span}: the recipe has no window, so {why}."

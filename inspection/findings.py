@@ -42,6 +42,8 @@ MEANINGS: Final = {
     "unit of length is not mm": "Lengths in metres or micrometres; they were turned into millimetres.",
     "unit of length is unknown": "The header's unit is none that the standard knows; it was taken to be millimetres.",
     "values are not certain to be Hounsfield units": "A CT whose rescale type is another; its values may not be HU.",
+    "values taken for Hounsfield units": "The file does not say its unit and a window in HU was asked for; "
+    "values below -50 speak for it.",
     "voxels that are no number": "Infinite voxels, or such that are no number; they were replaced.",
     "wide gaps": "Some slices lie more than 3 times as far apart as is typical; what is between is interpolated.",
 }

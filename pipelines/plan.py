@@ -21,6 +21,7 @@ from halofeed.prep.labels import LabelMap
 from halofeed.prep.recipe import Recipe
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.splits import SplitOptions, assign_splits
+from halofeed.prep.volume.hounsfield import check_channel_names
 from halofeed.prep.volume.merge import LARGEST_CLASS
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
 from halofeed.schemas.identity import check_unique_ids
@@ -237,6 +238,8 @@ def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
     if recipe.depth is None or layout.channel_names is None:
         return
     names = layout.channel_names(sources.annotations, sources.annotation_file)
+    if recipe.windows_hounsfield_units():
+        check_channel_names(names)
     if names and len(names) != recipe.channels:
         raise UsageError(
             f"--channels {recipe.channels}: the data set has {len(names)} ({', '.join(names)}); say --channels "

@@ -81,6 +81,7 @@ _USES = (
     _Use(("pad_value",), "--pad or --depth", lambda recipe: recipe.pad or recipe.depth is not None),
     _Use(_PICTURE_OPTIONS, "pictures, that is without --depth", lambda recipe: recipe.depth is None),
     _Use(_VOLUME_OPTIONS, "--depth", lambda recipe: recipe.depth is not None),
+    _Use(("window_unit",), "--window or --window-hu", lambda recipe: recipe.fixed_window() is not None),
     _Use(("centre",), "--fit crop-or-pad", lambda recipe: recipe.fit == "crop-or-pad"),
     _Use(("tile_overlap",), "--fit tiles", lambda recipe: recipe.fit == "tiles"),
     _Use(
@@ -407,8 +408,12 @@ class Recipe(VolumeOptions):
         return cls(**{key: _option_value(value) for key, value in document.items()})
 
     def difference(self, other: Mapping[str, Any]) -> list[str]:
-        """Where this recipe and another's JSON form differ, one readable line each."""
+        """Where this recipe and another's JSON form differ, one readable line each.
+
+        An option that the other was written without had today's default.
+        """
         ours = self.to_json()
+        other = type(self)(depth=self.depth).to_json() | dict(other)
         return [
             f"{flag(key)}: was {other.get(key)!r}, now {ours.get(key)!r}"
             for key in dict.fromkeys([*ours, *other])

@@ -45,6 +45,7 @@ from halofeed.prep.volume.geometry import (
     plan_stretch,
     stored_affine,
 )
+from halofeed.prep.volume.hounsfield import check_declared, check_values
 from halofeed.prep.volume.intensity import Window, store_as, stored_value
 from halofeed.prep.volume.label_volume import read_labels
 from halofeed.prep.volume.scan import Finding, Grid, Scan, Shape
@@ -97,8 +98,12 @@ class VolumeConverter:
         scans = [scan, *(open_scan(files, path, (), options) for path in reference.channels)]
         canonical = plan_canonical(scan.grid)
         _check_channels(canonical.target, scans[1:], self.recipe.mask_grid_tolerance)
+        in_hu = self.recipe.windows_hounsfield_units()
+        if in_hu:
+            check_declared(scans)
         labels = read_labels(self.recipe, self.labels, reference, files, scan.grid, canonical.target)
         image = self._read_image(scans)
+        supposed = check_values(scans, image) if in_hu else ()
         # With the functions that read go the bytes of the files.
         scan, scans = replace(scan, read=_is_read), []
         least = float(in_memory_order(image)[0].min())
@@ -108,7 +113,7 @@ class VolumeConverter:
         coverage = measure_coverage(
             canonical.target, [part.plan for part in parts], None if labels is None else labels.values
         )
-        noted = (*(labels.findings if labels else ()), *rounded, *coverage.findings())
+        noted = (*(labels.findings if labels else ()), *supposed, *rounded, *coverage.findings())
         findings = (*scan.findings, *noted)
         fill = self._fill(least)
         stored_first = self._stores_first(parts, image, windows)

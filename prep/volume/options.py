@@ -66,6 +66,12 @@ class VolumeOptions:
         None, f"a window in HU by name ({', '.join(WINDOWS)}) or as centre/width, e.g. 40/400"
     )
     window_hu: tuple[float, ...] = option((), "the window's low and high end, e.g. -160,240")
+    window_unit: str = option(
+        "hu",
+        "what --window and --window-hu are taken of: hu refuses a scan whose values are no Hounsfield units (MR, a CT "
+        "without rescale, a file that does not say its unit and holds nothing below -50); any windows what is there",
+        choices=("hu", "any"),
+    )
     window_percentiles: tuple[float, ...] = option(
         (), "a window of its own for each scan, e.g. 0.5,99.5 of what is above its least value (MR)"
     )
@@ -155,6 +161,10 @@ class VolumeOptions:
         if self.window_hu:
             return Window(low=self.window_hu[0], high=self.window_hu[1])
         return _parse_window(self.window) if self.window is not None else None
+
+    def windows_hounsfield_units(self) -> bool:
+        """Whether a window is taken of Hounsfield units, and of nothing else."""
+        return self.fixed_window() is not None and self.window_unit == "hu"
 
     def overlap(self) -> Shape:
         """--tile-overlap, none where it is left out."""

@@ -137,7 +137,8 @@ def test_padding_holds_its_value_whatever_the_file_declares(tmp_path, dtype):
     padding = np.ones(record.grid.shape, bool)
     padding[record.shown] = False
     assert (record.image[padding] == -1024).all() and padding.sum() == 6 * 9 * 9 - array.size
-    record = one(tmp_path, array, pad_value=(-1024,), window_hu=(-160.0, 240.0), **larger)
+    window = {"window_hu": (-160.0, 240.0), "window_unit": "any"}
+    record = one(tmp_path, array, pad_value=(-1024,), **window, **larger)
     assert (record.image[padding] == 0).all()
     record = one(tmp_path, array, **larger)
     assert (record.image[padding] == array.min()).all()
