@@ -153,7 +153,10 @@ def reference_to_json(reference: Reference) -> str:
 
     The members of a series all lie in one folder, which is written once, before their names.
     """
-    document = {key: value for key, value in vars(reference).items() if value not in (None, ())}
+    absent = (None, False, ())
+    document = {
+        key: value for key, value in vars(reference).items() if not any(value is none for none in absent)
+    }
     if reference.boxes is not None:
         document["boxes"] = [
             {name: value for name, value in vars(box).items() if value is not None and value is not False}

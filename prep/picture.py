@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.annotations.reference import Box, Reference
+from halofeed.prep.annotations.units import in_pixels
 from halofeed.prep.boxes import BoxPolicy, PlacedBoxes, place_boxes
 from halofeed.prep.encode import ENCODERS
 from halofeed.prep.kernels import resize_image
@@ -197,7 +198,10 @@ class PictureConverter:
         facts: Facts,
     ) -> tuple[tuple[str, str], ...]:
         """Add the features of the boxes; (reason, detail) of each object that was dropped because it is faulty."""
+        frame_size = displayed_size(orientation, plan.source_size)
         boxes = reference.boxes or ()
+        if reference.normalized:
+            boxes = tuple(in_pixels(box, frame_size) for box in boxes)
         placed = place_boxes(
             np.array([(box.ymin, box.xmin, box.ymax, box.xmax) for box in boxes], np.float64).reshape(-1, 4),
             np.array([np.nan if box.area is None else box.area for box in boxes], np.float64),

@@ -34,6 +34,7 @@ _BOX_OPTIONS = (
     "boxes_crowd",
     "boxes_difficult",
     "on_bad_object",
+    "box_units",
 )
 _PICTURE_OPTIONS = (
     "resize",
@@ -61,7 +62,10 @@ _VOLUME_OPTIONS = (
     "mask_grid_tolerance",
 )
 _USES = (
-    _Use(("box_origin", "image_sets"), "--layout voc", lambda recipe: recipe.layout == "voc"),
+    _Use(("image_sets",), "--layout voc", lambda recipe: recipe.layout == "voc"),
+    _Use(
+        ("box_origin",), "--layout voc, csv or jsonl", lambda recipe: recipe.layout in ("voc", "csv", "jsonl")
+    ),
     _Use(
         ("split_folders", "folders_are_classes"),
         "--layout folders",
@@ -118,8 +122,17 @@ class Recipe(VolumeOptions):
     task: str | None = option(
         None, "what the records are for; default: the layout's own", choices=tuple(TASKS)
     )
-    box_origin: int = option(
-        1, "the first pixel's number in VOC files: 1 as VOC has it, 0 as some tools write", choices=(0, 1)
+    box_origin: int | None = option(
+        None,
+        "boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in VOC); "
+        "default: 1 for voc, refused where boxes begin below 1, and 0 for tables",
+        choices=(0, 1),
+    )
+    box_units: str = option(
+        "auto",
+        "what boxes count: pixels, or normalized, shares of the picture's width and height; auto takes a file whose "
+        "boxes all lie within 0 to 1 as normalized",
+        choices=("auto", "pixels", "normalized"),
     )
 
     annotation_grid: str = option(
@@ -361,6 +374,7 @@ class Recipe(VolumeOptions):
             salt=salt,
             task=self.task if self.depth is None else "segmentation",
             box_origin=self.box_origin,
+            box_units=self.box_units,
             annotation_grid=self.annotation_grid,
             image_sets=self.image_sets,
             masks=self.masks,

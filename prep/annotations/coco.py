@@ -9,7 +9,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
-from halofeed.prep.annotations.grid import settle_grid
 from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
@@ -24,6 +23,7 @@ from halofeed.prep.annotations.layout import (
 )
 from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.annotations.reference import Box, Reference
+from halofeed.prep.annotations.settle import settle_boxes
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError
 
@@ -77,7 +77,7 @@ def list_references(
     listed: list[Reference] = []
     for document in documents:
         references = _document_references(document, found, options)
-        listed += settle_grid(list(references), images, options)
+        listed += settle_boxes(list(references), images, options, document.file)
     if ids_restart:
         listed = [replace(reference, key=reference.source) for reference in listed]
     listed = _check_sources(listed)

@@ -27,8 +27,10 @@ class LayoutOptions:
 
     Args:
         task: "classification", "detection" or "segmentation"; None: what the annotations hold.
-        box_origin: VOC: the number of the first pixel. 1 (VOC's own rule, both ends inclusive) turns xmin
-            into xmin - 1; 0 takes the numbers as they stand.
+        box_origin: VOC and tables: the number of the first pixel. 1 (VOC's own rule, both ends inclusive) turns xmin
+            into xmin - 1; 0 takes the numbers as they stand; None is 1 for VOC, unless boxes begin below it, and
+            0 for tables.
+        box_units: what boxes count: "pixels", "normalized" (shares of the sides), or "auto" to find out.
         annotation_grid: the grid of boxes and label images of pictures with an EXIF orientation: "stored", "displayed",
             or "auto" to find out.
         image_sets: VOC: the lists of ImageSets/Main to follow; (): train, val and test where they are there.
@@ -50,7 +52,8 @@ class LayoutOptions:
     """
 
     task: str | None = None
-    box_origin: int = 1
+    box_origin: int | None = None
+    box_units: str = "auto"
     annotation_grid: str = "auto"
     image_sets: tuple[str, ...] = ()
     masks: bool = False
@@ -66,7 +69,7 @@ class LayoutOptions:
     salt: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        if self.box_origin not in (0, 1):
+        if self.box_origin not in (None, 0, 1):
             raise UsageError(f"box_origin: expected 0 or 1, got {self.box_origin!r}")
         if self.on_bad_object not in ("drop", "reject"):
             raise UsageError(f"on_bad_object: expected drop or reject, got {self.on_bad_object!r}")

@@ -46,6 +46,7 @@ class Reference:
         declared_size: (height, width) that the annotations claim, before any EXIF orientation is applied
             or after it: a converter compares both.
         grid: "stored" or "displayed" where other pictures prove on which of the two the annotations of all were drawn.
+        normalized: whether boxes are shares of the picture's sides, on the grid that the annotations speak of.
         problem: (stage, reason, detail) of a fault found in the annotations; such an input is rejected.
         channels: segmentation: the files of the further channels on the same grid, in order.
         mask: segmentation: the file of the labels: a volume, a mask PNG, a DICOM SEG or RTSTRUCT; None without
@@ -64,6 +65,7 @@ class Reference:
     boxes: tuple[Box, ...] | None = None
     declared_size: tuple[int, int] | None = None
     grid: str | None = None
+    normalized: bool = False
     problem: tuple[str, str, str] | None = None
     channels: tuple[str, ...] = ()
     mask: str | None = None

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from halofeed.prep.annotations import segmentation_table
-from halofeed.prep.annotations.grid import settle_grid
 from halofeed.prep.annotations.images import ImageIndex, Wanted
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
@@ -20,6 +19,7 @@ from halofeed.prep.annotations.layout import (
 )
 from halofeed.prep.annotations.reference import Box, Reference
 from halofeed.prep.annotations.rows import Columns, Row, Table, read_csv_tables, read_jsonl_tables
+from halofeed.prep.annotations.settle import settle_boxes
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError
 
@@ -100,8 +100,8 @@ def _references(
     for source, rows in by_source.items():
         reference = replace(_reference(source, rows, with_boxes, options), notes=notes[source])
         by_table.setdefault(rows[0][0].file, []).append(reference)
-    for references in by_table.values():
-        listed += settle_grid(references, images, options)
+    for file, references in by_table.items():
+        listed += settle_boxes(references, images, options, file)
     listed += index.without_annotation(by_source.keys(), beside_used=one_file)
     yield from in_order(listed)
 

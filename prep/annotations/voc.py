@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from xml.etree import ElementTree
 
-from halofeed.prep.annotations.grid import settle_grid
 from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
@@ -25,6 +24,7 @@ from halofeed.prep.annotations.layout import (
 )
 from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.annotations.reference import Box, Reference
+from halofeed.prep.annotations.settle import settle_boxes
 from halofeed.prep.annotations.volume_files import common_folder
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError
@@ -60,7 +60,8 @@ def list_references(
     read = {path: _read(path, annotations, options) for path in paths}
     found = index.match(_wanted({path: name for path, (name, _) in read.items()}))
     listed = [_with_image(reference, found[path]) for path, (_, reference) in read.items()]
-    listed = settle_grid(_refuse_shared_images(listed, paths), images, options)
+    listed = _refuse_shared_images(listed, paths)
+    listed = settle_boxes(listed, images, options, annotation_file or annotations.root, origin=1)
     used = {reference.source for reference in listed}
     if annotation_file is None:
         listed += [
@@ -105,7 +106,7 @@ def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[
         size = declared_size(_text(root, "size/height"), _text(root, "size/width"))
         boxes, bad = sound_boxes(
             enumerate(root.findall("object"), start=1),
-            lambda numbered: _box(numbered[1], f"object {numbered[0]}", options.box_origin),
+            lambda numbered: _box(numbered[1], f"object {numbered[0]}"),
             options,
         )
     except SourceError as error:
@@ -161,7 +162,7 @@ def _text(element: ElementTree.Element, path: str) -> str:
     return (element.findtext(path) or "").strip()
 
 
-def _box(element: ElementTree.Element, what: str, box_origin: int) -> Box:
+def _box(element: ElementTree.Element, what: str) -> Box:
     label = _text(element, "name")
     if not label:
         raise SourceError("annotation", "box has no class", what)
@@ -171,8 +172,7 @@ def _box(element: ElementTree.Element, what: str, box_origin: int) -> Box:
         number(_text(element, f"bndbox/{side}"), f"{what} {side}")
         for side in ("xmin", "ymin", "xmax", "ymax")
     ]
-    xmin, xmax = _continuous(written[0], written[2], box_origin)
-    ymin, ymax = _continuous(written[1], written[3], box_origin)
+    xmin, ymin, xmax, ymax = written
     box = Box(
         ymin=ymin,
         xmin=xmin,
@@ -184,20 +184,6 @@ def _box(element: ElementTree.Element, what: str, box_origin: int) -> Box:
         occluded=_flag(element, "occluded", what),
     )
     return check_box(box, what)
-
-
-def _continuous(first: float, last: float, box_origin: int) -> tuple[float, float]:
-    """The extent in continuous pixels of one written side of a box.
-
-    Counted from 1, pixels 3 to 5 run from 2.0 to 5.0. A side written without extent keeps none, and lies in
-    the middle of its pixel; an inverted one stays inverted, to be refused.
-
-    >>> _continuous(3, 5, 1), _continuous(3, 3, 1), _continuous(3, 5, 0)
-    ((2, 5), (2.5, 2.5), (3, 5))
-    """
-    if box_origin == 0 or last < first:
-        return first, last
-    return (first - 1, last) if first != last else (first - 0.5, last - 0.5)
 
 
 def _flag(element: ElementTree.Element, name: str, what: str) -> bool:

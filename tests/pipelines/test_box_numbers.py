@@ -1,0 +1,177 @@
+"""Is it found out, asked or refused what the numbers of boxes count: pixels or shares, from 0 or from 1?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from halofeed.pipelines.summary import summary
+from halofeed.schemas.errors import AnnotationsError, JobError
+from tests.pipelines.support import boxes_in_source, read_all, run_convert
+
+LAYOUTS = ["csv", "jsonl", "coco", "voc"]
+WIDTH, HEIGHT = 60, 40
+Boxes = list[tuple[float, float, float, float]]
+PIXELS: Boxes = [(6, 4, 30, 20), (15, 10, 60, 40), (12, 8, 24, 36)]
+"""xmin, ymin, xmax, ymax of one box each on three pictures."""
+SHARES: Boxes = [(x1 / WIDTH, y1 / HEIGHT, x2 / WIDTH, y2 / HEIGHT) for x1, y1, x2, y2 in PIXELS]
+
+
+def write(root: Path, layout: str, boxes: Boxes, *, declare: bool = True, orientation: int = 1) -> Path:
+    """A picture of 60 x 40 for each box."""
+    root.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    for number, (xmin, ymin, xmax, ymax) in enumerate(boxes, start=1):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        side = (HEIGHT, WIDTH) if orientation < 5 else (WIDTH, HEIGHT)
+        Image.fromarray(np.full((*side, 3), 90, np.uint8)).save(root / f"{number}.png", exif=exif)
+        rows.append(
+            {
+                "filename": f"{number}.png",
+                "class": "hat",
+                "xmin": xmin,
+                "ymin": ymin,
+                "xmax": xmax,
+                "ymax": ymax,
+            }
+        )
+        rows[-1] |= {"width": WIDTH, "height": HEIGHT} if declare else {}
+    if layout == "csv":
+        lines = [",".join(map(str, row.values())) for row in rows]
+        (root / "boxes.csv").write_text("\n".join([",".join(rows[0]), *lines]) + "\n")
+    elif layout == "jsonl":
+        (root / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif layout == "coco":
+        images, annotations = [], []
+        for number, row in enumerate(rows, start=1):
+            size = {side: row[side] for side in ("width", "height") if side in row}
+            images.append({"id": number, "file_name": row["filename"], **size})
+            x, y, right, bottom = (row[side] for side in ("xmin", "ymin", "xmax", "ymax"))
+            outline = [x, y, right, y, right, bottom, x, bottom]
+            annotations.append(
+                {"id": number, "image_id": number, "category_id": 1, "bbox": [x, y, right - x, bottom - y]}
+                | {"segmentation": [outline], "area": (right - x) * (bottom - y)}
+            )
+        document = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "hat"}]}
+        (root / "instances.json").write_text(json.dumps(document))
+    else:
+        for row in rows:
+            corners = "".join(f"<{side}>{row[side]}</{side}>" for side in ("xmin", "ymin", "xmax", "ymax"))
+            size = f"<size><width>{WIDTH}</width><height>{HEIGHT}</height></size>" if declare else ""
+            text = f"<annotation><filename>{row['filename']}</filename>{size}"
+            text += f"<object><name>hat</name><bndbox>{corners}</bndbox></object></annotation>"
+            (root / row["filename"]).with_suffix(".xml").write_text(text)
+    return root
+
+
+def boxes_of(done: Any) -> dict[str, list[list[float]]]:
+    """Of each picture its boxes as xmin, ymin, xmax, ymax in source pixels."""
+    records = read_all(Path(done.folder), sorted(done.manifest.splits))
+    return {
+        name: np.round(boxes_in_source(record)[:, [1, 0, 3, 2]], 3).tolist()
+        for name, record in records.items()
+    }
+
+
+def expected(boxes: Boxes) -> dict[str, list[list[float]]]:
+    return {f"{number}.png": [list(map(float, box))] for number, box in enumerate(boxes, start=1)}
+
+
+@pytest.mark.parametrize("declare", [True, False])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_file_of_shares_gives_the_boxes_that_pixels_give_and_says_so(
+    tmp_path: Path, layout: str, declare: bool
+) -> None:
+    source = write(tmp_path / "src", layout, SHARES, declare=declare)
+    done = run_convert(source, tmp_path / "out", layout=layout)
+    assert boxes_of(done) == expected(PIXELS)
+    assert "3 inputs: boxes taken as shares of the picture's sides" in summary(done)
+    said = run_convert(source, tmp_path / "said", layout=layout, box_units="normalized")
+    assert boxes_of(said) == expected(PIXELS) and "warning" not in summary(said)
+
+
+def test_polygons_and_areas_of_shares_follow_their_boxes(tmp_path: Path) -> None:
+    records = [
+        read_all(Path(done.folder), ["train"])
+        for done in (
+            run_convert(
+                write(tmp_path / kind, "coco", boxes), tmp_path / f"out-{kind}", layout="coco", masks=True
+            )
+            for kind, boxes in (("pixels", PIXELS), ("shares", SHARES))
+        )
+    ]
+    for name in records[0]:
+        pixels, shares = records[0][name], records[1][name]
+        assert pixels["image/object/mask"] == shares["image/object/mask"]
+        assert np.allclose(pixels["image/object/area"], shares["image/object/area"])
+
+
+def test_shares_of_a_turned_picture_are_of_the_grid_on_which_it_was_annotated(tmp_path: Path) -> None:
+    source = write(tmp_path / "src", "csv", SHARES, orientation=6)
+    assert boxes_of(run_convert(source, tmp_path / "out", layout="csv")) == expected(PIXELS)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_share_among_pixels_is_dropped_by_name_of_the_option(tmp_path: Path, layout: str) -> None:
+    source = write(tmp_path / "src", layout, [*PIXELS, (0.25, 0.25, 0.5, 0.75)])
+    options = {"layout": layout, **({"box_origin": 0} if layout == "voc" else {})}
+    done = run_convert(source, tmp_path / "out", **options)
+    assert boxes_of(done) == {**expected(PIXELS), "4.png": []}
+    assert done.manifest.rejected == {"object: box lies within the first pixel": 1}
+    assert "--box-units" in (Path(done.folder) / "rejected.jsonl").read_text()
+    done = run_convert(source, tmp_path / "pixels", box_units="pixels", **options)
+    assert boxes_of(done) == expected([*PIXELS, (0.25, 0.25, 0.5, 0.75)])
+    done = run_convert(source, tmp_path / "rejected", on_bad_object="reject", **options)
+    assert set(boxes_of(done)) == set(expected(PIXELS))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_boxes_of_nothing_but_0_and_1_have_to_be_told(tmp_path: Path, layout: str) -> None:
+    source = write(tmp_path / "src", layout, [(0, 0, 1, 1)] * 3)
+    with pytest.raises(AnnotationsError, match="one pixel or the whole picture; say --box-units pixels or"):
+        run_convert(source, tmp_path / "out", layout=layout)
+    done = run_convert(source, tmp_path / "out", layout=layout, box_units="normalized")
+    assert boxes_of(done) == expected([(0, 0, WIDTH, HEIGHT)] * 3)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_pixels_under_the_option_for_shares_are_no_boxes(tmp_path: Path, layout: str) -> None:
+    source = write(tmp_path / "src", layout, PIXELS * 4)
+    with pytest.raises(AnnotationsError, match="box is no share of the picture"):
+        run_convert(source, tmp_path / "out", layout=layout, box_units="normalized")
+    with pytest.raises(JobError, match="box is no share of the picture"):
+        run_convert(source, tmp_path / "out", layout=layout, box_units="normalized", on_bad_object="reject")
+
+
+def test_voc_that_begins_at_zero_is_refused_by_name_of_the_option(tmp_path: Path) -> None:
+    boxes: Boxes = [*PIXELS, (0, 3, 9, 9)]
+    source = write(tmp_path / "src", "voc", boxes)
+    with pytest.raises(
+        AnnotationsError, match=r"1 of 4 boxes begin below 1, the first in 4\.png.*--box-origin 0"
+    ):
+        run_convert(source, tmp_path / "out", layout="voc")
+    done = run_convert(source, tmp_path / "zero", layout="voc", box_origin=0)
+    assert boxes_of(done) == expected(boxes) and "warning" not in summary(done)
+    done = run_convert(source, tmp_path / "one", layout="voc", box_origin=1)
+    assert boxes_of(done)["1.png"] == [[5, 3, 30, 20]]
+    assert "1 input: a box begins below 1" in summary(done) and "--box-origin 0" in summary(done)
+
+
+def test_a_slip_below_the_share_is_a_finding_and_the_rest_is_read_by_vocs_rule(tmp_path: Path) -> None:
+    source = write(tmp_path / "src", "voc", [(6, 4, 30, 20)] * 120 + [(0, 3, 9, 9)])
+    done = run_convert(source, tmp_path / "out", layout="voc")
+    assert boxes_of(done)["1.png"] == [[5, 3, 30, 20]]
+    assert "1 input: a box begins below 1" in summary(done) and "--box-origin 0" in summary(done)
+
+
+def test_a_table_that_counts_pixels_from_one_can_be_told_so(tmp_path: Path) -> None:
+    source = write(tmp_path / "src", "csv", PIXELS)
+    assert boxes_of(run_convert(source, tmp_path / "out", layout="csv")) == expected(PIXELS)
+    done = run_convert(source, tmp_path / "one", layout="csv", box_origin=1)
+    assert boxes_of(done)["1.png"] == [[5, 3, 30, 20]]
