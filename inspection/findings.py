@@ -23,6 +23,7 @@ MEANINGS: Final = {
     "no orientation given": "The file does not say how it lies in the patient; it was taken to be radiological. "
     "Left and right are not certain.",
     "no rescale slope": "A CT that does not say how its values become Hounsfield units; they are as stored.",
+    "one of several volumes in a series": "One of the phases, echoes or other scans that its series holds.",
     "other files left out": "Other things lay in the series' folder, such as localizers; they were not read.",
     "overlapping slices": "Slices are thicker than they lie apart, so that neighbours show some of the same.",
     "padding values": "Values that stand for “nothing here”; corrected ones were set to air.",
@@ -44,6 +45,7 @@ MEANINGS: Final = {
     "values are not certain to be Hounsfield units": "A CT whose rescale type is another; its values may not be HU.",
     "values taken for Hounsfield units": "The file does not say its unit and a window in HU was asked for; "
     "values below -50 speak for it.",
+    "volumes of a series as channels": "The series held several images at each place; each became a channel.",
     "voxels that are no number": "Infinite voxels, or such that are no number; they were replaced.",
     "wide gaps": "Some slices lie more than 3 times as far apart as is typical; what is between is interpolated.",
 }

@@ -60,6 +60,7 @@ _VOLUME_OPTIONS = (
     *("slice_wise", "window", "window_hu", "window_percentiles", "mask_grid", "refuse_flaws"),
     *("fill_missing_slices", "min_slices", "secondary_captures"),
     "mask_grid_tolerance",
+    *("series_split", "alternating_slices"),
 )
 _USES = (
     _Use(("image_sets",), "--layout voc", lambda recipe: recipe.layout == "voc"),

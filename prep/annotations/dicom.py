@@ -52,6 +52,7 @@ class FoundSeries:
         members: the files, sorted as paths.
         group: the hash of the patient.
         key: the hash of its UID, and the hash of its frame of reference.
+        volume: which scan of its series it is; see `Reference.volume`.
         what: a few words for messages.
         problem: why it is not taken: a damaged file in its folder may be one of its slices, or it has too few.
     """
@@ -62,6 +63,7 @@ class FoundSeries:
     group: str | None
     key: str | None
     frame_of_reference: str | None
+    volume: tuple[int, int, str] | None
     what: str
     problem: Problem | None = None
 
@@ -181,7 +183,8 @@ def _group(
                 key=stack.series,
                 frame_of_reference=stack.frame_of_reference,
                 what=f"{stack.modality or 'DICOM'}, {stack.slices} of {rows} x {columns}",
-                problem=problem or too_few_slices(stack.places, policy),
+                volume=stack.volume,
+                problem=problem or stack.problem or too_few_slices(stack.places, policy),
             )
         )
     return sorted(found, key=lambda one: one.source), list(apart)
@@ -201,6 +204,7 @@ def _reference(series: FoundSeries, split: str) -> Reference:
         split=split,
         group=series.group,
         members=series.members,
+        volume=series.volume,
         problem=series.problem,
     )
 

@@ -53,6 +53,8 @@ class Reference:
             `class_masks` as well: an example for prediction only.
         class_masks: segmentation: (class name, file) where each class has a mask of its own.
         members: the files of a DICOM series, sorted; () for an image that `source` itself names.
+        volume: of a DICOM series that holds several scans: the number of this one from 1, of how many, and what
+            tells them apart; `members` are its own files, or those of all where one file holds slices of several.
         bad_objects: (reason, detail) of each annotated object that cannot be used and is dropped.
         notes: what a person should know of how the annotations were read; counted, and shown as warnings.
     """
@@ -71,6 +73,7 @@ class Reference:
     mask: str | None = None
     class_masks: tuple[tuple[str, str], ...] = ()
     members: tuple[str, ...] = ()
+    volume: tuple[int, int, str] | None = None
     bad_objects: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -135,7 +135,13 @@ def _with_image(
     if not folder or not index.below(folder):
         locate(written[0], "image", images)
     series = find_series(index, path, options)
-    return replace(known, source=series.source, members=series.members, group=known.group or series.group)
+    return replace(
+        known,
+        source=series.source,
+        members=series.members,
+        volume=series.volume,
+        group=known.group or series.group,
+    )
 
 
 def _label(written: str, index: FolderIndex) -> str:

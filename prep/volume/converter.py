@@ -94,7 +94,7 @@ class VolumeConverter:
             SourceError: this scan cannot be converted; says why.
         """
         options = self.recipe.scan_options()
-        scan = open_scan(files, reference.source, reference.members, options)
+        scan = open_scan(files, reference.source, reference.members, options, reference.volume)
         scans = [scan, *(open_scan(files, path, (), options) for path in reference.channels)]
         canonical = plan_canonical(scan.grid)
         _check_channels(canonical.target, scans[1:], self.recipe.mask_grid_tolerance)

@@ -104,6 +104,17 @@ class VolumeOptions:
         "programs write volumes so",
         choices=series_policy.SECONDARY_CAPTURES,
     )
+    series_split: str = option(
+        "volumes",
+        "DICOM: a series with several images at each place (phases, echoes, b-values, times) becomes one scan of each, "
+        "or one scan of as many channels (say --channels), or is refused",
+        choices=series_policy.SPLITS,
+    )
+    alternating_slices: str = option(
+        "refuse",
+        "DICOM: a scan whose every other slice shows something else, as if two were mixed that nothing tells apart",
+        choices=series_policy.ALTERNATING,
+    )
     image_pattern: str | None = option(None, "pairs, dicom: where the images are, e.g. images/{id}.nii.gz")
     label_pattern: str | None = option(None, "pairs, dicom: where the labels are, e.g. labels/{id}.nii.gz")
     classes: tuple[str, ...] = option(
@@ -188,6 +199,8 @@ class VolumeOptions:
         return SeriesPolicy(
             min_slices=self.min_slices,
             secondary_captures=self.secondary_captures,
+            split=self.series_split,
+            alternating=self.alternating_slices,
             **choices,  # type: ignore[arg-type]
         )
 

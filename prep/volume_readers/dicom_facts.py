@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 
 from halofeed.prep.volume_readers import dicom_headers as headers
@@ -18,8 +18,8 @@ from halofeed.prep.volume_readers.dicom_headers import (
 )
 from halofeed.prep.volume_readers.dicom_headers import numbers as numbers_of
 from halofeed.prep.volume_readers.dicom_kinds import IMAGE, SECONDARY_CAPTURE, kind_of
+from halofeed.prep.volume_readers.dicom_marks import Marks, marks_of
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
-from halofeed.schemas.errors import SourceError
 
 IMAGE_MODALITIES = frozenset(
     ("BI", "CR", "CT", "DX", "ES", "IVUS", "MG", "MR", "NM", "OCT", "OP", "OT", "PT", "PX", "RF")
@@ -27,6 +27,13 @@ IMAGE_MODALITIES = frozenset(
 MODALITIES = IMAGE_MODALITIES | frozenset(("BI", "RTIMAGE", "SC", "SEG", "SM", "ST", "US", "XA", "XC"))
 """The modalities that are passed on; any other word is not, as nothing says that it is one."""
 
+FRAME_DESCRIPTIONS = (
+    *(headers.PLANE_POSITION, headers.PLANE_ORIENTATION, headers.PIXEL_MEASURES),
+    *(headers.VALUE_TRANSFORMATION, headers.FRAME_CONTENT, headers.TEMPORAL_GROUP, headers.CARDIAC),
+    *(headers.MR_ECHO, headers.MR_DIFFUSION, headers.MR_TIMING),
+    *(headers.MR_FRAME_TYPE, headers.CT_FRAME_TYPE, headers.PET_FRAME_TYPE),
+)
+"""The functional groups of a frame that are read."""
 RESCALE_TYPES = frozenset(("OD", "HU", "US", "MGML", "Z_EFF", "ED", "EDW", "HU_MOD", "PCT"))
 LOCALIZER_WORDS = frozenset(("LOCALIZER", "SCOUT", "TOPOGRAM", "SURVEY"))
 IMAGE_TYPE_WORDS = LOCALIZER_WORDS | frozenset(("MOSAIC", "SCREEN SAVE"))
@@ -55,7 +62,7 @@ class Frame:
         spacing_mm: between rows and between columns; None likewise.
         thickness_mm: of the slice; None likewise.
         rescale: None where the file has no slope and intercept.
-        variant: what else tells frames at one position apart: echo, time, b-value.
+        marks: what else tells frames apart: echo, time, b-value, acquisition.
     """
 
     position_mm: tuple[float, ...] | None
@@ -63,7 +70,7 @@ class Frame:
     spacing_mm: tuple[float, ...] | None
     thickness_mm: float | None
     rescale: Rescale | None
-    variant: tuple[float | None, ...]
+    marks: Marks = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +105,6 @@ class FileFacts:
         chosen: whether modality and description are those that the policy wants.
         image_words: those of `IMAGE_TYPE_WORDS` that its image type has.
         is_survey: whether its description is that of a survey and not one that the policy asks for.
-        image_type: a salted hash of the image type, to tell images of different kinds apart.
         lookup_table: whether values go through a modality look-up table.
         format, pixels: None where it is no image.
         syntax, little: the transfer syntax.
@@ -115,7 +121,6 @@ class FileFacts:
     chosen: bool
     image_words: tuple[str, ...]
     is_survey: bool
-    image_type: str | None
     lookup_table: bool
     format: PixelFormat | None
     pixels: PixelPlace | None
@@ -146,34 +151,21 @@ def _frame(groups: tuple[Elements, ...]) -> Frame:
     spacing = number(first(headers.SPACING_BETWEEN_SLICES), headers.SPACING_BETWEEN_SLICES)
     thickness = number(first(headers.SLICE_THICKNESS), headers.SLICE_THICKNESS)
     rescale_tag = headers.SLOPE if first(headers.SLOPE) else headers.INTERCEPT
-    variant_tags = (headers.ECHO_NUMBERS, headers.TEMPORAL_POSITION, headers.DIFFUSION_B_VALUE)
     return Frame(
         position_mm=numbers(headers.POSITION, 3),
         orientation=numbers(headers.ORIENTATION, 6),
         spacing_mm=numbers(headers.PIXEL_SPACING, 2),
         thickness_mm=abs(thickness or spacing or 0.0) or None,
         rescale=_rescale(first(rescale_tag)),
-        variant=tuple(_loose(first(tag), tag) for tag in variant_tags),
+        marks=marks_of(groups),
     )
-
-
-def _loose(elements: Elements, tag: int) -> float | None:
-    """A number that matters only to tell images apart: None where it is none."""
-    try:
-        return number(elements, tag)
-    except SourceError:
-        return None
 
 
 def _flat(groups: Elements) -> tuple[Elements, ...]:
     """The functional groups of one item: each is a sequence of one item."""
-    tags = (
-        headers.PLANE_POSITION,
-        headers.PLANE_ORIENTATION,
-        headers.PIXEL_MEASURES,
-        headers.VALUE_TRANSFORMATION,
-    )
-    return tuple(item for tag in tags for item in items(groups, tag)[:1])
+    found = [item for tag in FRAME_DESCRIPTIONS for item in items(groups, tag)[:1]]
+    directions = [part for item in found for part in items(item, headers.GRADIENT_DIRECTIONS)[:1]]
+    return (*found, *directions)
 
 
 def _frames(elements: Elements) -> tuple[Frame, ...]:
@@ -261,7 +253,6 @@ def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
         and (policy.description is None or asked_for),
         is_survey=not asked_for and SURVEY.search(description) is not None,
         image_words=tuple(sorted(IMAGE_TYPE_WORDS & {part.strip() for part in image_type.split("\\")})),
-        image_type=policy.key(image_type.encode()),
         lookup_table=bool(items(elements, headers.MODALITY_LUT)),
         format=_format(elements) if is_image else None,
         pixels=header.pixels if is_image else None,

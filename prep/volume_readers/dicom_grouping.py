@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from halofeed.prep.volume_readers.dicom_kinds import (
     kind_of_class,
 )
 from halofeed.prep.volume_readers.dicom_slices import ORIENTATION_TOLERANCE, axes_of
+from halofeed.prep.volume_readers.dicom_volumes import Slice, Volumes, split_volumes
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 from halofeed.schemas.errors import SourceError
 
@@ -29,29 +30,61 @@ HEAD_BYTES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """The files of one stack of slices.
+    """The files of one scan.
 
     Args:
         key: a salted hash that is the same in every run; stacks of one series differ in what follows it.
         series: the hash of the series' UID, to which `Apart.refers_to` refers; None where it has none.
+        study: that of the study's UID; None where there is none.
         group: that of the patient's id; None where there is none.
         frame_of_reference: that of the frame of reference.
-        members: the files, sorted along the normal of the slices, then by path.
+        members: the files, sorted along the normal of the slices, then by path; all of the series where one of them
+            holds slices of several scans.
+        volume: which scan of the series it is, where there are several: its number from 1, of how many, and what
+            tells them apart; None where it is the only one.
         modality: "CT", "MR" ..., or "".
         size: (rows, columns).
         slices: frames in all.
         places: positions at which they lie.
+        chosen: whether it is of a modality and description that the policy wants.
+        problem: stage, reason and detail of what refuses it by policy.
     """
 
     key: str
     series: str | None
+    study: str | None
     group: str | None
     frame_of_reference: str | None
     members: tuple[str, ...]
+    volume: tuple[int, int, str] | None
     modality: str
     size: tuple[int, int]
     slices: int
     places: int
+    chosen: bool
+    problem: tuple[str, str, str] | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FoundScan:
+    """What becomes one scan: a volume, or several that become its channels.
+
+    Args:
+        parts: the slices of each volume.
+        by: what tells the scans of the series, or the volumes of this one, apart; "" where there is one of each.
+        number: which scan of its series it is, from 1.
+        of: how many scans its series has.
+    """
+
+    parts: tuple[tuple[Slice, ...], ...]
+    by: str
+    number: int
+    of: int
+
+    @property
+    def paths(self) -> set[str]:
+        """The files of its slices."""
+        return {part.path for volume in self.parts for part in volume}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,45 +193,44 @@ def sort_out(
     return images, apart
 
 
-def _alike(first: FileFacts, second: FileFacts) -> bool:
+def _alike(first: Slice, second: Slice) -> bool:
     """Whether two images can be slices of one stack: of one size and orientation."""
-    assert first.format is not None and second.format is not None
-    one, other = first.frames[0].orientation, second.frames[0].orientation
+    assert first.facts.format is not None and second.facts.format is not None
+    one, other = first.frame.orientation, second.frame.orientation
     assert one is not None and other is not None
     close = all(abs(a - b) <= ORIENTATION_TOLERANCE for a, b in zip(one, other, strict=True))
-    return close and first.format.size == second.format.size
+    return close and first.facts.format.size == second.facts.format.size
 
 
-def _stacks(images: Sequence[tuple[str, FileFacts]]) -> list[list[tuple[str, FileFacts]]]:
-    """The images of one series, in stacks of one size and orientation."""
-    stacks: list[list[tuple[str, FileFacts]]] = []
-    for image in images:
-        for stack in stacks:
-            if _alike(stack[0][1], image[1]):
-                stack.append(image)
-                break
+def _stacks(images: Sequence[tuple[str, FileFacts]]) -> list[Volumes]:
+    """The images of one series, in stacks of one size and orientation, and those in volumes."""
+    stacks: list[list[Slice]] = []
+    for path, facts in images:
+        for index, frame in enumerate(facts.frames):
+            part = Slice(path=path, facts=facts, index=index, frame=frame)
+            # The last stack first: the frames of a file mostly go on as they began.
+            stack = next((stack for stack in reversed(stacks) if _alike(stack[0], part)), None)
+            if stack is None:
+                stacks.append([part])
+            else:
+                stack.append(part)
+    return [split_volumes(stack) for stack in stacks]
+
+
+def find_scans(images: Sequence[tuple[str, FileFacts]], policy: SeriesPolicy) -> list[FoundScan]:
+    """The scans of one series."""
+    stacks = _stacks(images)
+    found: list[tuple[tuple[tuple[Slice, ...], ...], str]] = []
+    for stack in stacks:
+        by = " and ".join(stack.by or (("orientation or size",) if len(stacks) > 1 else ()))
+        if policy.split == "volumes":
+            found += [((part,), by) for part in stack.parts]
         else:
-            stacks.append([image])
-    return [part for stack in stacks for part in _variants(stack)]
-
-
-def _variants(stack: list[tuple[str, FileFacts]]) -> list[list[tuple[str, FileFacts]]]:
-    """A stack with several images at one position, as one stack for each echo, time, b-value and image type."""
-    if len(stack) != sum(len(facts.frames) for _, facts in stack):
-        return [stack]
-    if len({_position(facts) for _, facts in stack}) == len(stack):
-        return [stack]
-    parts: dict[Any, list[tuple[str, FileFacts]]] = {}
-    for path, facts in stack:
-        parts.setdefault((facts.frames[0].variant, facts.image_type), []).append((path, facts))
-    # Parts that share no position with each other are halves of one stack, not variants of it.
-    places = [{_position(facts) for _, facts in part} for part in parts.values()]
-    overlap = any(places[0] & other for other in places[1:])
-    return list(parts.values()) if overlap else [stack]
-
-
-def _position(facts: FileFacts) -> tuple[float, ...] | None:
-    return _place(facts.frames[0])
+            found.append((stack.parts, by))
+    return [
+        FoundScan(parts=parts, by=by, number=number, of=len(found))
+        for number, (parts, by) in enumerate(found, start=1)
+    ]
 
 
 def _place(frame: Frame) -> tuple[float, ...] | None:
@@ -214,59 +246,82 @@ def too_few_slices(places: int, policy: SeriesPolicy) -> tuple[str, str, str] | 
     return "selection", "series has too few slices", detail
 
 
+def several_volumes(scan: FoundScan, policy: SeriesPolicy) -> tuple[str, str, str] | None:
+    """What is wrong with a scan of several volumes: stage, reason and detail; None where they are taken."""
+    if len(scan.parts) == 1 or policy.split != "refuse":
+        return None
+    cure = "--series-split volumes takes each as a scan, channels all as one"
+    return "selection", "series holds several volumes", f"{len(scan.parts)}, told apart by {scan.by}; {cure}"
+
+
 def group_series(
     files: SourceFiles, paths: Iterable[str], policy: SeriesPolicy | None = None
 ) -> tuple[tuple[Series, ...], tuple[Apart, ...]]:
-    """Group files into series by what their headers say, and series into stacks of one size and orientation.
+    """Group files into series by what their headers say, and series into scans.
 
-    Images without a series UID are grouped by their folder.
+    Images without a series UID are grouped by their folder. A scan is a stack of slices of one size and orientation,
+    or with `SeriesPolicy.split` "volumes" each volume of such a stack.
 
     Args:
         files: where the files are.
         paths: any files; those that are no DICOM slices come back apart.
-        policy: its salt goes into every hash.
+        policy: what makes a scan; its salt goes into every hash.
 
     Returns:
-        The stacks in order of their first path, and the files that belong to none, in order of their path.
+        The scans in order of their first path, and the files that belong to none, in order of their path.
     """
     policy = policy or SeriesPolicy()
     images, apart = sort_out(files, paths, policy)
-    found = [series for series, _ in group_images(images, policy)]
-    return tuple(sorted(found, key=lambda series: min(series.members))), tuple(apart)
+    found = []
+    for key, members in group_images(images, policy).items():
+        scans = find_scans(members, policy)
+        uses = Counter(path for scan in scans for path in scan.paths)
+        everything = tuple(path for path, _ in members)
+        for scan in scans:
+            slices = [part for volume in scan.parts for part in volume]
+            own = _in_order(slices)
+            shared = any(uses[path] > 1 for path in own)
+            first = slices[0].facts
+            assert first.format is not None
+            found.append(
+                Series(
+                    key=key if len(scans) == 1 else f"{key}-{scan.number}",
+                    series=first.series,
+                    study=first.study,
+                    group=first.group,
+                    frame_of_reference=first.frame_of_reference,
+                    members=everything if shared else own,
+                    volume=(scan.number, scan.of, scan.by) if scan.of > 1 and scan.by else None,
+                    modality=first.modality,
+                    size=first.format.size,
+                    slices=len(slices),
+                    places=min(len({_place(part.frame) for part in volume}) for volume in scan.parts),
+                    chosen=first.chosen,
+                    problem=several_volumes(scan, policy),
+                )
+            )
+    return tuple(sorted(found, key=lambda series: (min(series.members), series.key))), tuple(apart)
+
+
+def _in_order(slices: Sequence[Slice]) -> tuple[str, ...]:
+    """The files of slices, along the normal of the slices, then by path."""
+    orientation = slices[0].frame.orientation
+    assert orientation is not None
+    try:
+        normal = axes_of(orientation)[2]
+    except SourceError:
+        normal = np.zeros(3)  # Opening the series says why it is refused.
+    places = {part.path: float(np.dot(part.frame.position_mm or (0, 0, 0), normal)) for part in slices}
+    return tuple(sorted(places, key=lambda path: (places[path], path)))
 
 
 def group_images(
-    images: list[tuple[str, FileFacts]], policy: SeriesPolicy
-) -> list[tuple[Series, list[tuple[str, FileFacts]]]]:
-    """The stacks among images, each with its files and what they say."""
+    images: Iterable[tuple[str, FileFacts]], policy: SeriesPolicy
+) -> dict[str, list[tuple[str, FileFacts]]]:
+    """The images of each series, by its key; those without a series UID by their folder."""
     by_series: dict[str, list[tuple[str, FileFacts]]] = {}
     for path, facts in images:
         folder = path.rpartition("/")[0]
         key = facts.series or policy.key(b"folder " + folder.encode()) or ""
         by_series.setdefault(key, []).append((path, facts))
-    found = []
-    for key, members in by_series.items():
-        stacks = _stacks(members)
-        for number, stack in enumerate(stacks):
-            first = stack[0][1]
-            assert first.format is not None and first.frames[0].orientation is not None
-            try:
-                normal = axes_of(first.frames[0].orientation)[2]
-            except SourceError:
-                normal = np.zeros(3)  # Opening the series says why it is refused.
-            places = {
-                path: float(np.dot(facts.frames[0].position_mm or (0, 0, 0), normal)) for path, facts in stack
-            }
-            series = Series(
-                key=key if len(stacks) == 1 else f"{key}-{number + 1}",
-                series=first.series,
-                group=first.group,
-                frame_of_reference=first.frame_of_reference,
-                members=tuple(sorted(places, key=lambda path: (places[path], path))),
-                modality=first.modality,
-                size=first.format.size,
-                slices=sum(len(facts.frames) for _, facts in stack),
-                places=len({_place(frame) for _, facts in stack for frame in facts.frames}),
-            )
-            found.append((series, stack))
-    return found
+    return by_series

@@ -47,7 +47,24 @@ IMAGE_TYPE, SOP_CLASS, MODALITY, PATIENT_ID = 0x00080008, 0x00080016, 0x00080060
 REFERENCED_SERIES, SERIES_UID, FRAME_OF_REFERENCE = 0x00081115, 0x0020000E, 0x00200052
 SLICE_THICKNESS, SPACING_BETWEEN_SLICES, DIFFUSION_B_VALUE = 0x00180050, 0x00180088, 0x00189087
 STUDY_UID, SERIES_DESCRIPTION = 0x0020000D, 0x0008103E
-ECHO_NUMBERS, TEMPORAL_POSITION = 0x00180086, 0x00200100
+ECHO_NUMBERS, ECHO_TIME, EFFECTIVE_ECHO_TIME = 0x00180086, 0x00180081, 0x00189082
+TEMPORAL_POSITION, TEMPORAL_INDEX, TEMPORAL_OFFSET = 0x00200100, 0x00209128, 0x0020930D
+TRIGGER_TIME, TRIGGER_DELAY, CARDIAC_PHASE = 0x00181060, 0x00209153, 0x00209241
+INVERSION_TIME, FLIP_ANGLE, TUBE_VOLTAGE, KERNEL = 0x00180082, 0x00181314, 0x00180060, 0x00181210
+GRADIENT_DIRECTIONS, GRADIENT_DIRECTION = 0x00189076, 0x00189089
+FRAME_TYPE, COMPLEX_COMPONENT, STACK_ID, DIMENSION_INDEX = 0x00089007, 0x00089208, 0x00209056, 0x00209157
+ACQUISITION_NUMBER, FRAME_ACQUISITION_NUMBER, INSTANCE_NUMBER = 0x00200012, 0x00209156, 0x00200013
+ACQUISITION_DATE, ACQUISITION_TIME, ACQUISITION_MOMENT = 0x00080022, 0x00080032, 0x0008002A
+CONTENT_DATE, CONTENT_TIME, FRAME_MOMENT, FRAME_REFERENCE_MOMENT = (
+    0x00080023,
+    0x00080033,
+    0x00189074,
+    0x00189151,
+)
+FRAME_REFERENCE_TIME = 0x00541300
+FRAME_CONTENT, MR_ECHO, MR_DIFFUSION, CARDIAC = 0x00209111, 0x00189114, 0x00189117, 0x00189118
+TEMPORAL_GROUP, MR_FRAME_TYPE, CT_FRAME_TYPE, PET_FRAME_TYPE = 0x00209310, 0x00189226, 0x00189329, 0x00189751
+MR_TIMING = 0x00189112
 POSITION, ORIENTATION, PIXEL_SPACING = 0x00200032, 0x00200037, 0x00280030
 SAMPLES, PHOTOMETRIC, FRAMES, ROWS, COLUMNS = 0x00280002, 0x00280004, 0x00280008, 0x00280010, 0x00280011
 BITS_ALLOCATED, BITS_STORED, HIGH_BIT, SIGNED = 0x00280100, 0x00280101, 0x00280102, 0x00280103
@@ -66,8 +83,21 @@ WANTED: Mapping[int, str] = {
     **dict.fromkeys((PATIENT_ID, RESCALE_TYPE, SERIES_DESCRIPTION), "LO"),
     **dict.fromkeys((SLICE_THICKNESS, SPACING_BETWEEN_SLICES, POSITION, ORIENTATION, PIXEL_SPACING), "DS"),
     **dict.fromkeys((INTERCEPT, SLOPE), "DS"),
-    **dict.fromkeys((ECHO_NUMBERS, TEMPORAL_POSITION, FRAMES), "IS"),
-    DIFFUSION_B_VALUE: "FD",
+    **dict.fromkeys((ECHO_NUMBERS, TEMPORAL_POSITION, FRAMES, ACQUISITION_NUMBER, INSTANCE_NUMBER), "IS"),
+    **dict.fromkeys((ECHO_TIME, TRIGGER_TIME, INVERSION_TIME, FLIP_ANGLE, TUBE_VOLTAGE), "DS"),
+    FRAME_REFERENCE_TIME: "DS",
+    **dict.fromkeys((DIFFUSION_B_VALUE, GRADIENT_DIRECTION, EFFECTIVE_ECHO_TIME, TRIGGER_DELAY), "FD"),
+    **dict.fromkeys((TEMPORAL_OFFSET,), "FD"),
+    CARDIAC_PHASE: "FL",
+    **dict.fromkeys((TEMPORAL_INDEX, DIMENSION_INDEX), "UL"),
+    FRAME_ACQUISITION_NUMBER: "US",
+    **dict.fromkeys((FRAME_TYPE, COMPLEX_COMPONENT), "CS"),
+    **dict.fromkeys((STACK_ID, KERNEL), "SH"),
+    **dict.fromkeys((ACQUISITION_DATE, CONTENT_DATE), "DA"),
+    **dict.fromkeys((ACQUISITION_TIME, CONTENT_TIME), "TM"),
+    **dict.fromkeys((ACQUISITION_MOMENT, FRAME_MOMENT, FRAME_REFERENCE_MOMENT), "DT"),
+    **dict.fromkeys((FRAME_CONTENT, MR_ECHO, MR_DIFFUSION, CARDIAC, TEMPORAL_GROUP, MR_TIMING), "SQ"),
+    **dict.fromkeys((MR_FRAME_TYPE, CT_FRAME_TYPE, PET_FRAME_TYPE, GRADIENT_DIRECTIONS), "SQ"),
     **dict.fromkeys((SAMPLES, ROWS, COLUMNS, BITS_ALLOCATED, BITS_STORED, HIGH_BIT, SIGNED), "US"),
     **dict.fromkeys((PADDING_VALUE, PADDING_LIMIT), "US"),
     **dict.fromkeys((MODALITY_LUT, PLANE_POSITION, PLANE_ORIENTATION, PIXEL_MEASURES), "SQ"),
@@ -342,11 +372,11 @@ def items(elements: Elements, tag: int) -> tuple[Elements, ...]:
     return found if isinstance(found, tuple) else ()
 
 
-def numbers(elements: Elements, tag: int, count: int) -> tuple[float, ...] | None:
+def numbers(elements: Elements, tag: int, count: int | None) -> tuple[float, ...] | None:
     """The values of an element as finite numbers; None where it is absent or empty.
 
     Args:
-        count: how many there must be.
+        count: how many there must be; None: any number.
 
     Raises:
         SourceError: not numbers, not finite, or not `count` of them.
@@ -363,8 +393,9 @@ def numbers(elements: Elements, tag: int, count: int) -> tuple[float, ...] | Non
     else:
         parts = [part.strip(b" \0") for part in element.data.split(b"\\")]
         values = [float(part) if DECIMAL.fullmatch(part) else math.nan for part in parts]
-    if len(values) != count or not all(map(math.isfinite, values)):
-        raise damaged(f"element ({tag >> 16:04X},{tag & 0xFFFF:04X}) is not {count} finite numbers")
+    if (count is not None and len(values) != count) or not all(map(math.isfinite, values)):
+        wanted = "finite numbers" if count is None else f"{count} finite numbers"
+        raise damaged(f"element ({tag >> 16:04X},{tag & 0xFFFF:04X}) is not {wanted}")
     return tuple(values)
 
 

@@ -7,21 +7,24 @@ scan grows along the normal of its slices, its height with the row, its width wi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.sources import SourceFiles
+from halofeed.prep.volume.geometry import grids_agree
 from halofeed.prep.volume.scan import Finding, Grid, Scan
-from halofeed.prep.volume_readers.dicom_facts import FileFacts, Frame
 from halofeed.prep.volume_readers.dicom_grouping import (
     Apart,
+    FoundScan,
     Series,
+    find_scans,
     group_images,
     group_series,
+    several_volumes,
     sort_out,
     too_few_slices,
 )
@@ -36,21 +39,16 @@ from halofeed.prep.volume_readers.dicom_slices import (
     refused,
 )
 from halofeed.prep.volume_readers.dicom_values import ValuePlan, apply_values, plan_values
+from halofeed.prep.volume_readers.dicom_volumes import Slice, overlapping, passes_alternate
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 from halofeed.schemas.errors import SourceError
 
 __all__ = ["Apart", "Series", "group_series", "open_series", "read_volume", "too_few_slices"]
 
 SPACING_TOLERANCE = 1e-3
+ALTERNATION, LEAST_ALTERNATING = 0.5, 5
+"""A volume of at least 5 slices alternates where slices two apart differ by less than half as much as neighbours do."""
 LPS_TO_RAS = np.array([-1.0, -1.0, 1.0])
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Slice:
-    path: str
-    facts: FileFacts
-    index: int
-    frame: Frame
 
 
 class _Frames:
@@ -61,7 +59,7 @@ class _Frames:
         self._path: str | None = None
         self._reader: FrameReader | None = None
 
-    def words(self, part: _Slice) -> NDArray[Any]:
+    def words(self, part: Slice) -> NDArray[Any]:
         """The stored words of one slice; SourceError names the file."""
         if self._path != part.path or self._reader is None:
             self._reader = None
@@ -82,7 +80,12 @@ def _at(error: SourceError, path: str) -> SourceError:
     return SourceError(error.stage, error.reason, f"{path}: {error.detail}" if error.detail else path)
 
 
-def open_series(files: SourceFiles, members: Iterable[str], policy: SeriesPolicy | None = None) -> Scan:
+def open_series(
+    files: SourceFiles,
+    members: Iterable[str],
+    policy: SeriesPolicy | None = None,
+    volume: tuple[int, int, str] | None = None,
+) -> Scan:
     """Open the DICOM series among some files.
 
     Args:
@@ -90,10 +93,11 @@ def open_series(files: SourceFiles, members: Iterable[str], policy: SeriesPolicy
         members: the files of one series; others that are no slices (localizers, reports, a license) are left out
             and noted.
         policy: what is corrected and what refused.
+        volume: which scan of the series, see `Series.volume`; `members` are its files, or those of the whole series.
 
     Returns:
-        The scan. Its findings are those of other files, duplicates, gaps, tilt, overlap, rescale, padding, in this
-        order. `read` holds the volume, two slices and one file's bytes.
+        The scan. Its findings are those of other files, of the volumes in the series, duplicates, gaps, tilt, overlap,
+        rescale, padding, in this order. `read` holds the volume, two slices and one file's bytes.
 
     Raises:
         SourceError: no series, several of them, or one that is no volume, is damaged, or is refused by policy.
@@ -101,25 +105,68 @@ def open_series(files: SourceFiles, members: Iterable[str], policy: SeriesPolicy
     policy = policy or SeriesPolicy()
     images, apart = sort_out(files, members, policy)
     findings = list(_judge_apart(apart))
-    found = group_images(images, policy)
-    if not found:
+    scans = [scan for part in group_images(images, policy).values() for scan in find_scans(part, policy)]
+    chosen = _choose(scans, apart, volume)
+    if volume is not None:
+        detail = f"{volume[0]} of {volume[1]}, told apart by {volume[2]}"
+        findings.append(Finding(name="one of several volumes in a series", treatment="noted", detail=detail))
+    if problem := several_volumes(chosen, policy):
+        raise SourceError(*problem)
+    opened = [_open_volume(files, part, policy) for part in chosen.parts]
+    if len(opened) == 1:
+        return replace(opened[0], findings=(*findings, *opened[0].findings))
+    detail = f"{len(opened)}, told apart by {chosen.by}"
+    findings.append(Finding(name="volumes of a series as channels", treatment="noted", detail=detail))
+    return _as_channels(opened, findings)
+
+
+def _choose(
+    scans: Sequence[FoundScan], apart: Sequence[Apart], volume: tuple[int, int, str] | None
+) -> FoundScan:
+    if not scans:
         kinds = Counter(item.kind for item in apart)
         listed = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
         raise refused("no DICOM series", listed)
-    if len(found) > 1:
-        sizes = ", ".join(
-            f"{series.slices} of {series.size[0]} x {series.size[1]}" for series, _ in found[:8]
-        )
-        raise refused("several series, or several stacks in one", f"{len(found)}: slices {sizes}")
-    ((series, stack),) = found
-    slices = [
-        _Slice(path=path, facts=facts, index=index, frame=frame)
-        for path, facts in stack
-        for index, frame in enumerate(facts.frames)
-    ]
+    if len(scans) == 1:
+        return scans[0]
+    if volume is not None and volume[1] == len(scans):
+        return scans[volume[0] - 1]
+    sizes = []
+    for scan in scans[:8]:
+        stored = scan.parts[0][0].facts.format
+        assert stored is not None
+        sizes.append(f"{sum(map(len, scan.parts))} of {stored.size[0]} x {stored.size[1]}")
+    raise refused("several series, or several stacks in one", f"{len(scans)}: slices {', '.join(sizes)}")
+
+
+def _as_channels(scans: Sequence[Scan], findings: Sequence[Finding]) -> Scan:
+    """Volumes on one grid as the channels of one scan."""
+    first = scans[0]
+    for scan in scans[1:]:
+        if not grids_agree(first.grid, scan.grid):
+            detail = f"{first.grid.shape} and {scan.grid.shape}; --series-split volumes takes each as a scan"
+            raise SourceError("geometry", "volumes of the series lie on different grids", detail)
+    dtype = np.result_type(*(np.dtype(scan.dtype) for scan in scans))
+    if dtype.name not in ("uint8", "int16", "uint16", "int32"):
+        dtype = np.dtype(np.float32)
+    more = dict.fromkeys(finding for scan in scans for finding in scan.findings)
+    return replace(
+        first,
+        channels=len(scans),
+        dtype=dtype.name,
+        unit=first.unit if len({scan.unit for scan in scans}) == 1 else "",
+        findings=(*findings, *more),
+        files=tuple(sorted({path for scan in scans for path in scan.files})),
+        read=lambda: np.concatenate([scan.read().astype(dtype, copy=False) for scan in scans], axis=3),
+    )
+
+
+def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy) -> Scan:
+    """Open one volume by its slices."""
+    slices = list(part)
     orientation, spacing_mm = _check_alike(slices)
     sizes_in_bytes = files.sizes()
-    for path, facts in stack:
+    for path, facts in {one.path: one.facts for one in slices}.items():
         if facts.lookup_table:
             raise refused("modality look-up tables are not supported", path)
         try:
@@ -135,9 +182,11 @@ def open_series(files: SourceFiles, members: Iterable[str], policy: SeriesPolicy
     slices = [slices[index] for index in plan.order]
     rescales = [part.frame.rescale for part in slices]
     kinds_of_file = [part.facts for part in slices]
-    values = plan_values(kinds_of_file, rescales, series.modality, (), policy)
+    first = kinds_of_file[0]
+    assert first.format is not None
+    values = plan_values(kinds_of_file, rescales, first.modality, (), policy)
     if values.unit and values.air is None:
-        values = plan_values(kinds_of_file, rescales, series.modality, _corners(files, slices), policy)
+        values = plan_values(kinds_of_file, rescales, first.modality, _corners(files, slices), policy)
     if plan.interpolates and values.dtype == "uint8":
         values = replace(values, dtype="int16")
     along_row, along_column, _ = axes_of(orientation)
@@ -146,16 +195,51 @@ def open_series(files: SourceFiles, members: Iterable[str], policy: SeriesPolicy
     affine[:3, 1] = along_column * spacing_mm[0] * LPS_TO_RAS
     affine[:3, 2] = along_row * spacing_mm[1] * LPS_TO_RAS
     affine[:3, 3] = plan.origin_mm * LPS_TO_RAS
+    suspect = policy.alternating == "refuse" and (overlapping(slices) or passes_alternate(slices))
+
+    def read() -> NDArray[Any]:
+        voxels = read_volume(files, slices, plan, values)[0]
+        if suspect and not plan.interpolates:
+            check_alternation(voxels)
+        return voxels
+
     return Scan(
-        grid=Grid(shape=(len(plan.lower), *series.size), affine=affine + 0.0),
+        grid=Grid(shape=(len(plan.lower), *first.format.size), affine=affine + 0.0),
         channels=1,
         dtype=values.dtype,
         unit=values.unit,
-        modality=series.modality,
-        findings=(*findings, *duplicates, *plan.findings, *values.findings),
+        modality=first.modality,
+        findings=(*duplicates, *plan.findings, *values.findings),
         files=tuple(sorted({part.path for part in slices})),
-        read=lambda: read_volume(files, slices, plan, values)[0],
+        read=read,
     )
+
+
+def check_alternation(voxels: NDArray[Any]) -> None:
+    """Refuse a volume whose every other slice shows something else.
+
+    In one scan neighbours are more alike than slices that are two apart; where two are mixed it is the other way.
+
+    Args:
+        voxels: [depth, height, width, channel].
+    """
+    thinned = voxels[:, ::4, ::4] if min(voxels.shape[1:3]) >= 64 else voxels
+    if len(thinned) < LEAST_ALTERNATING:
+        return
+    near, far = (
+        float(np.median([np.abs(a - b).mean() for a, b in _pairs(thinned, step)])) for step in (1, 2)
+    )
+    if far < near * ALTERNATION:
+        detail = f"neighbours differ by {near:.4g} on average, every other slice by {far:.4g}"
+        cure = "give each its own series UID, or say --alternating-slices keep"
+        raise refused(
+            "every other slice shows something else, as if two scans were mixed", f"{detail}; {cure}"
+        )
+
+
+def _pairs(voxels: NDArray[Any], step: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    for index in range(len(voxels) - step):
+        yield voxels[index].astype(np.float64), voxels[index + step].astype(np.float64)
 
 
 def _judge_apart(apart: Sequence[Apart]) -> Iterable[Finding]:
@@ -169,7 +253,7 @@ def _judge_apart(apart: Sequence[Apart]) -> Iterable[Finding]:
         yield Finding(name="other files left out", treatment="noted", detail=detail)
 
 
-def _check_alike(slices: Sequence[_Slice]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _check_alike(slices: Sequence[Slice]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The one orientation and the one pixel spacing of all slices.
 
     Raises:
@@ -197,8 +281,8 @@ def _check_alike(slices: Sequence[_Slice]) -> tuple[tuple[float, ...], tuple[flo
 
 
 def _without_duplicates(
-    files: SourceFiles, slices: list[_Slice], orientation: tuple[float, ...], policy: SeriesPolicy
-) -> tuple[list[_Slice], list[Finding]]:
+    files: SourceFiles, slices: list[Slice], orientation: tuple[float, ...], policy: SeriesPolicy
+) -> tuple[list[Slice], list[Finding]]:
     """One slice at each position; the others must be the same image."""
     positions = np.array([part.frame.position_mm for part in slices], np.float64)
     sets = duplicate_sets(positions, orientation)
@@ -216,9 +300,9 @@ def _without_duplicates(
                 detail = (
                     f"{kept.path} and {other.path}" if kept.path != other.path else f"frames of {kept.path}"
                 )
-                raise refused(
-                    "different images at one position", f"{dropped} positions more than once; {detail}"
-                )
+                cure = "nothing in their headers tells volumes apart; give each a series UID of its own"
+                detail = f"{dropped} positions more than once; {detail}; {cure}"
+                raise refused("different images at one position", detail)
     if policy.duplicates == "refuse":
         raise refused("slices are duplicated", f"{dropped} of {len(slices)}")
     detail = f"{dropped} of {len(slices)} slices are the same image at the same position; one of each is kept"
@@ -227,7 +311,7 @@ def _without_duplicates(
     ]
 
 
-def _same_image(frames: _Frames, one: _Slice, other: _Slice) -> bool:
+def _same_image(frames: _Frames, one: Slice, other: Slice) -> bool:
     assert one.facts.format is not None and other.facts.format is not None
     if one.frame.rescale != other.frame.rescale:
         return False
@@ -235,7 +319,7 @@ def _same_image(frames: _Frames, one: _Slice, other: _Slice) -> bool:
     return bool(np.array_equal(first, values_of(frames.words(other), other.facts.format)))
 
 
-def _corners(files: SourceFiles, slices: Sequence[_Slice]) -> tuple[int, ...]:
+def _corners(files: SourceFiles, slices: Sequence[Slice]) -> tuple[int, ...]:
     """The stored values at the corners of the middle slice."""
     middle = slices[len(slices) // 2]
     assert middle.facts.format is not None
@@ -244,7 +328,7 @@ def _corners(files: SourceFiles, slices: Sequence[_Slice]) -> tuple[int, ...]:
 
 
 def read_volume(
-    files: SourceFiles, slices: Sequence[_Slice], plan: SlicePlan, values: ValuePlan
+    files: SourceFiles, slices: Sequence[Slice], plan: SlicePlan, values: ValuePlan
 ) -> tuple[NDArray[Any], int]:
     """Read the slices one by one into a volume.
 

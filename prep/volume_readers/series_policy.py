@@ -15,6 +15,7 @@ FLAWS = ("tilt", "unequal_gaps", "missing_slice", "overlapping", "padding", "dup
 """The fields that say whether something odd is corrected or refused."""
 SPLITS = ("volumes", "channels", "refuse")
 SECONDARY_CAPTURES = ("skip", "take")
+ALTERNATING = ("refuse", "keep")
 SERIES_CHOICES = ("all", "largest")
 
 
@@ -44,6 +45,8 @@ class SeriesPolicy:
             screenshots, or "take", as some programs write volumes so.
         split: what becomes of a series that holds several images at each place (phases, echoes, b-values, times) or
             stacks that interleave: "volumes", one of each; "channels" of one volume; or "refuse".
+        alternating: what becomes of a volume whose every other slice shows something else, as where two acquisitions
+            were mixed and nothing in the headers tells them apart: "refuse", or "keep".
         modalities: only series of these, such as ("CT",); (): all.
         description: a regular expression, found anywhere in the series' description in any case; None: all. The
             description itself is never kept.
@@ -64,6 +67,7 @@ class SeriesPolicy:
     min_slices: int = 3
     secondary_captures: str = "skip"
     split: str = "volumes"
+    alternating: str = "refuse"
     modalities: tuple[str, ...] = ()
     description: str | None = None
     series: str = "all"
@@ -74,6 +78,7 @@ class SeriesPolicy:
             **dict.fromkeys(FLAWS, CHOICES),
             "secondary_captures": SECONDARY_CAPTURES,
             "split": SPLITS,
+            "alternating": ALTERNATING,
             "series": SERIES_CHOICES,
         }
         for name, known in choices.items():

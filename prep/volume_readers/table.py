@@ -17,6 +17,7 @@ from halofeed.schemas.errors import SourceError
 __all__ = ["FORMATS", "VOLUME_EXTENSIONS", "ScanOptions", "VolumeFormat", "open_mask", "open_scan"]
 
 Members = tuple[str, ...]
+Volume = tuple[int, int, str] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,16 +26,18 @@ class VolumeFormat:
 
     Args:
         extensions: in lower case; the longest that fits a name decides.
-        open_scan: from (files, path, members, options).
+        open_scan: from (files, path, members, options, which volume of the members).
         open_mask: from (files, path, the image's grid, options).
     """
 
     extensions: tuple[str, ...]
-    open_scan: Callable[[SourceFiles, str, Members, ScanOptions], Scan]
+    open_scan: Callable[[SourceFiles, str, Members, ScanOptions, Volume], Scan]
     open_mask: Callable[[SourceFiles, str, Grid, ScanOptions], Mask]
 
 
-def _nifti_scan(files: SourceFiles, path: str, members: Members, options: ScanOptions) -> Scan:
+def _nifti_scan(
+    files: SourceFiles, path: str, members: Members, options: ScanOptions, volume: Volume
+) -> Scan:
     from halofeed.prep.volume_readers.nifti import open_nifti
 
     return open_nifti(files, path, options)
@@ -46,10 +49,12 @@ def _nifti_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOp
     return open_nifti_mask(files, path, options)
 
 
-def _dicom_scan(files: SourceFiles, path: str, members: Members, options: ScanOptions) -> Scan:
+def _dicom_scan(
+    files: SourceFiles, path: str, members: Members, options: ScanOptions, volume: Volume
+) -> Scan:
     from halofeed.prep.volume_readers.dicom_series import open_series
 
-    return open_series(files, members or (path,), options.series)
+    return open_series(files, members or (path,), options.series, volume)
 
 
 def _dicom_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions) -> Mask:
@@ -87,7 +92,11 @@ RECOGNISED = {
 
 
 def open_scan(
-    files: SourceFiles, path: str, members: Members = (), options: ScanOptions | None = None
+    files: SourceFiles,
+    path: str,
+    members: Members = (),
+    options: ScanOptions | None = None,
+    volume: Volume = None,
 ) -> Scan:
     """Open a scan by its header; its voxels are read by the scan's `read`.
 
@@ -96,17 +105,18 @@ def open_scan(
         path: a volume's file, or the folder of a DICOM series.
         members: the files of a DICOM series; left out, those anywhere below the folder `path`.
         options: what is allowed, and what is done about flaws.
+        volume: which scan of a DICOM series that holds several; see `Reference.volume`.
 
     Raises:
         SourceError: of no format that is read; else as the format's own reader raises.
     """
     options = options or ScanOptions()
     if members:
-        return FORMATS["dicom"].open_scan(files, path, members, options)
+        return FORMATS["dicom"].open_scan(files, path, members, options, volume)
     below = _files_below(files, path) if not _by_name(path) else ()
     if below:
-        return FORMATS["dicom"].open_scan(files, path, below, options)
-    return FORMATS[_format_of(files, path)].open_scan(files, path, (), options)
+        return FORMATS["dicom"].open_scan(files, path, below, options, volume)
+    return FORMATS[_format_of(files, path)].open_scan(files, path, (), options, None)
 
 
 def open_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions | None = None) -> Mask:

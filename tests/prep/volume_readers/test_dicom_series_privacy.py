@@ -160,7 +160,7 @@ def assert_same_elements(
             assert isinstance(ours, tuple) and len(ours) == len(element.value)
             for item, theirs in zip(ours, element.value, strict=True):
                 assert_same_elements(item, theirs, list(theirs))
-        elif element.VR in ("DS", "US", "SS", "IS", "FD", "US or SS"):
+        elif element.VR in ("DS", "US", "SS", "IS", "FD", "FL", "UL", "US or SS"):
             try:
                 values = (
                     [] if element.value in (None, "") else np.atleast_1d(element.value).astype(float).tolist()

@@ -39,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     calls: list[tuple[Any, ...]] = []
     recorded = table.VolumeFormat(
         extensions=FORMATS["dicom"].extensions,
-        open_scan=lambda files, path, members, options: calls.append((path, members)),  # type: ignore[arg-type,return-value]
+        open_scan=lambda files, path, members, options, volume: calls.append((path, members)),  # type: ignore[arg-type,return-value]
         open_mask=lambda files, path, grid, options: calls.append((path, grid)),  # type: ignore[arg-type,return-value]
     )
     monkeypatch.setitem(FORMATS, "dicom", recorded)
