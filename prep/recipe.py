@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from halofeed.prep.annotations import LAYOUTS
+from halofeed.prep.annotations.columns import FORMS
 from halofeed.prep.annotations.layout import LayoutOptions
 from halofeed.prep.kernels import KERNELS
 from halofeed.prep.option import flag, option
@@ -64,6 +65,11 @@ _VOLUME_OPTIONS = (
 )
 _USES = (
     _Use(("image_sets",), "--layout voc", lambda recipe: recipe.layout == "voc"),
+    _Use(
+        ("box_form", "ignore_columns"),
+        "--layout csv, jsonl or coco",
+        lambda recipe: recipe.layout in ("csv", "jsonl", "coco"),
+    ),
     _Use(
         ("box_origin",), "--layout voc, csv or jsonl", lambda recipe: recipe.layout in ("voc", "csv", "jsonl")
     ),
@@ -136,6 +142,17 @@ class Recipe(VolumeOptions):
         choices=("auto", "pixels", "normalized"),
     )
 
+    box_form: str = option(
+        "auto",
+        "how a box is written in columns x,y,w,h or in a list called bbox: corners (xmin,ymin,xmax,ymax), corner-size "
+        "(upper left x,y, then width,height, as in COCO), center-size (center x,y, then width,height); auto takes "
+        "columns whose names say it, and refuses others",
+        choices=FORMS,
+    )
+    ignore_columns: tuple[str, ...] = option(
+        (),
+        "tables and COCO: columns or keys to leave out that would be refused because they may hold boxes or outlines",
+    )
     annotation_grid: str = option(
         "auto",
         "pictures with an EXIF orientation: whether boxes and label images were drawn on the pixels as the file stores "
@@ -376,6 +393,8 @@ class Recipe(VolumeOptions):
             task=self.task if self.depth is None else "segmentation",
             box_origin=self.box_origin,
             box_units=self.box_units,
+            box_form=self.box_form,
+            ignore_columns=self.ignore_columns,
             annotation_grid=self.annotation_grid,
             image_sets=self.image_sets,
             masks=self.masks,

@@ -9,6 +9,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
+from halofeed.prep.annotations.coco_keys import check_form, crowd_of, unread_keys
+from halofeed.prep.annotations.columns import corners
 from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
@@ -76,7 +78,10 @@ def list_references(
         index.check_any_image(names[0])
     listed: list[Reference] = []
     for document in documents:
+        check_form(document.file, document.images, document.annotations, options)
+        notes = unread_keys(document.file, document.annotations, options)
         references = _document_references(document, found, options)
+        references = (replace(one, notes=(*one.notes, *notes)) if one.boxes else one for one in references)
         listed += settle_boxes(list(references), images, options, document.file)
     if ids_restart:
         listed = [replace(reference, key=reference.source) for reference in listed]
@@ -271,7 +276,7 @@ def _reference(
             raise image
         source = image.path
         boxes, bad_objects = sound_boxes(
-            annotations, lambda annotation: _box(annotation, document.names_by_id, options.masks), options
+            annotations, lambda annotation: _box(annotation, document.names_by_id, options), options
         )
         size = declared_size(entry.get("height"), entry.get("width"))
     except SourceError as error:
@@ -287,25 +292,28 @@ def _reference(
     )
 
 
-def _box(annotation: dict[str, Any], names_by_id: dict[int, str], masks: bool) -> Box:
+def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: LayoutOptions) -> Box:
     what = f"annotation {annotation.get('id')}"
     bbox = annotation.get("bbox")
     if not isinstance(bbox, list) or len(bbox) != 4:
         raise SourceError("annotation", "bbox is not four numbers", f"{what}: {bbox!r}"[:200])
-    x, y, width, height = (number(value, f"{what} bbox") for value in bbox)
+    values = [number(value, f"{what} bbox") for value in bbox]
+    xmin, ymin, xmax, ymax = corners(
+        values, "corner-size" if options.box_form == "auto" else options.box_form
+    )
     area = annotation.get("area")
-    crowd = annotation.get("iscrowd", 0)
+    crowd = crowd_of(annotation)
     if crowd not in (0, 1):
         raise SourceError("annotation", "flag is neither 0 nor 1", f"{what} iscrowd is {crowd!r}")
     box = Box(
-        ymin=y,
-        xmin=x,
-        ymax=y + height,
-        xmax=x + width,
+        ymin=ymin,
+        xmin=xmin,
+        ymax=ymax,
+        xmax=xmax,
         label=names_by_id[annotation["category_id"]],
         is_crowd=bool(crowd),
         area=None if area is None else number(area, f"{what} area"),
-        mask=_mask(annotation.get("segmentation"), what) if masks else None,
+        mask=_mask(annotation.get("segmentation"), what) if options.masks else None,
     )
     return check_box(box, what)
 

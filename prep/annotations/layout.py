@@ -30,6 +30,9 @@ class LayoutOptions:
         box_origin: VOC and tables: the number of the first pixel. 1 (VOC's own rule, both ends inclusive) turns xmin
             into xmin - 1; 0 takes the numbers as they stand; None is 1 for VOC, unless boxes begin below it, and
             0 for tables.
+        box_form: tables and COCO: how a box is written where it is not in corner columns: "corners", "corner-size" (x
+            and y of the upper left corner, width, height), "center-size"; "auto": what cannot be read otherwise.
+        ignore_columns: tables and COCO: columns or keys that shall not be read, nor refused.
         box_units: what boxes count: "pixels", "normalized" (shares of the sides), or "auto" to find out.
         annotation_grid: the grid of boxes and label images of pictures with an EXIF orientation: "stored", "displayed",
             or "auto" to find out.
@@ -54,6 +57,8 @@ class LayoutOptions:
     task: str | None = None
     box_origin: int | None = None
     box_units: str = "auto"
+    box_form: str = "auto"
+    ignore_columns: tuple[str, ...] = ()
     annotation_grid: str = "auto"
     image_sets: tuple[str, ...] = ()
     masks: bool = False

@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from halofeed.prep.annotations.columns import Reading, can_hold, squash
 from halofeed.prep.annotations.layout import read_whole
 from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.sources import SourceFiles
-from halofeed.schemas.errors import AnnotationsError
+from halofeed.schemas.errors import AnnotationsError, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +25,16 @@ class Columns:
         together: all of them, or none.
         text: in these an object or a list makes the table useless; elsewhere it is a fault of its row.
         expected: what the message says of them.
+        spellings: how each may be written, see `columns`.
+        read: from the name and the header of a table to what its columns mean.
     """
 
     required: tuple[str, ...]
     together: tuple[str, ...] = ()
     text: tuple[str, ...] = ()
     expected: str
+    spellings: Mapping[str, Sequence[Sequence[str]]]
+    read: Callable[[str, Sequence[str]], Reading]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +56,32 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """All rows of one file; `columns` is what its header, or any of its objects, names."""
+    """All rows of one file.
+
+    `header` is what its first line, or any of its objects, names; `columns` are those of them that are known, by the
+    names under which `Row.cell` has them, and `unread` those that nothing is made of.
+    """
 
     file: str
+    header: tuple[str, ...]
     columns: tuple[str, ...]
+    unread: tuple[str, ...]
     rows: tuple[Row, ...]
+
+
+def unread_note(table: Table) -> tuple[str, ...]:
+    """What the images of a table are counted under where it has columns that nothing is made of."""
+    unread = [column for column in table.unread if column]
+    return (f"columns of {table.file} that are not read: {', '.join(unread)}",) if unread else ()
+
+
+def check_ignored(tables: Sequence[Table], ignored: Sequence[str]) -> None:
+    """Refuse a column to ignore that no table has: it would be misspelled."""
+    header = list(dict.fromkeys(column for table in tables for column in table.header))
+    if missing := [
+        column for column in ignored if not can_hold(header, [column], {column: ((squash(column),),)})
+    ]:
+        raise UsageError(f"--ignore-columns {','.join(missing)}: no table has it; found {', '.join(header)}")
 
 
 CSV_EXTENSIONS = (".csv", ".tsv")
@@ -101,52 +128,58 @@ def read_csv(name: str, data: bytes, rule: Columns) -> Table:
     """The rows of a CSV file; a row with too few or too many cells keeps that as its fault."""
     delimiter = _delimiter(name, data, rule)
     reader = csv.reader(io.StringIO(_decode(name, data), newline=""), delimiter=delimiter)
-    columns: tuple[str, ...] | None = None
+    header: list[str] = []
+    reading: Reading | None = None
     rows = []
     try:
         for cells in reader:
             if not any(cell.strip() for cell in cells):
                 continue
-            if columns is None:
-                columns = _check_columns(name, [cell.strip().lower() for cell in cells], rule)
+            if reading is None:
+                header = [cell.strip() for cell in cells]
+                reading = _check_columns(name, header, rule)
                 continue
-            fault = "" if len(cells) == len(columns) else f"{len(cells)} cells under {len(columns)} columns"
-            by_column = {
-                column: _cell(f"{name}:{reader.line_num}", column, cell, rule)
-                for column, cell in zip(columns, cells, strict=False)
-            }
-            rows.append(Row(file=name, line=reader.line_num, cells=by_column, fault=fault))
+            fault = "" if len(cells) == len(header) else f"{len(cells)} cells under {len(header)} columns"
+            known = _cells(f"{name}:{reader.line_num}", dict(zip(header, cells, strict=False)), reading, rule)
+            rows.append(Row(file=name, line=reader.line_num, cells=known, fault=fault))
     except csv.Error as error:
         raise AnnotationsError(f"{name}:{reader.line_num}: not readable as CSV: {error}") from error
-    return Table(file=name, columns=columns or _check_columns(name, [], rule), rows=tuple(rows))
+    return _table(name, header, reading or _check_columns(name, [], rule), rows)
+
+
+def _table(name: str, header: Sequence[str], reading: Reading, rows: Sequence[Row]) -> Table:
+    return Table(
+        file=name, header=tuple(header), columns=reading.known, unread=reading.unread, rows=tuple(rows)
+    )
 
 
 def _delimiter(name: str, data: bytes, rule: Columns) -> str:
     header = next((line for line in _decode(name, data).splitlines() if line.strip()), "")
     for delimiter in (",", ";", "\t"):
-        cells = {cell.strip().lower() for cell in next(csv.reader([header], delimiter=delimiter), [])}
-        if cells.issuperset(rule.required):
+        if can_hold(next(csv.reader([header], delimiter=delimiter), []), rule.required, rule.spellings):
             return delimiter
     return ","
 
 
-def _check_columns(name: str, columns: Sequence[str], rule: Columns) -> tuple[str, ...]:
-    missing = [column for column in rule.required if column not in columns]
-    if any(column in columns for column in rule.together):
-        missing += [column for column in rule.together if column not in columns]
-    twice = sorted({column for column in columns if column and columns.count(column) > 1})
-    if missing or twice:
-        fault = f"no column {', '.join(missing)}" if missing else f"column {', '.join(twice)} comes twice"
-        raise AnnotationsError(
-            f"{name}: {fault}; found {', '.join(columns) or 'nothing'}; expected {rule.expected}"
-        )
-    return tuple(columns)
+def _check_columns(name: str, header: Sequence[str], rule: Columns) -> Reading:
+    """What the columns mean; AnnotationsError where one is missing, there twice, or open to two readings."""
+    found = f"found {', '.join(header) or 'nothing'}; expected {rule.expected}"
+    folded = [column.lower() for column in header if column]
+    if twice := sorted({column for column in folded if folded.count(column) > 1}):
+        raise AnnotationsError(f"{name}: column {', '.join(twice)} comes twice; {found}")
+    reading = rule.read(name, header)
+    missing = [column for column in rule.required if column not in reading.known]
+    if any(column in reading.known for column in rule.together):
+        missing += [column for column in rule.together if column not in reading.known]
+    if missing:
+        raise AnnotationsError(f"{name}: no column {', '.join(missing)}; {found}")
+    return reading
 
 
 def read_jsonl(name: str, data: bytes, rule: Columns) -> Table:
     """The rows of a JSONL file; absent keys and null are empty cells."""
-    rows = []
-    columns: dict[str, None] = {}
+    entries: list[tuple[int, dict[str, Any]]] = []
+    header: dict[str, None] = {}
     for line, text in enumerate(_decode(name, data).split("\n"), start=1):
         if not text.strip():
             continue
@@ -156,20 +189,34 @@ def read_jsonl(name: str, data: bytes, rule: Columns) -> Table:
             raise AnnotationsError(f"{name}:{line}: expected one JSON object a line: {error}") from error
         if not isinstance(entry, dict):
             raise AnnotationsError(f"{name}:{line}: expected a JSON object, got {type(entry).__name__}")
-        columns.update(dict.fromkeys(entry))
-        cells = {key: _cell(f"{name}:{line}", key, value, rule) for key, value in entry.items()}
-        rows.append(Row(file=name, line=line, cells=cells))
-    return Table(file=name, columns=_check_columns(name, list(columns), rule), rows=tuple(rows))
+        header.update(dict.fromkeys(entry))
+        entries.append((line, entry))
+    reading = _check_columns(name, list(header), rule)
+    rows = [
+        Row(file=name, line=line, cells=_cells(f"{name}:{line}", entry, reading, rule))
+        for line, entry in entries
+    ]
+    return _table(name, list(header), reading, rows)
 
 
-def _cell(place: str, column: str, value: object, rule: Columns) -> str:
+def _cells(place: str, written: Mapping[str, object], reading: Reading, rule: Columns) -> dict[str, str]:
+    names = {column: known for known, column in reading.columns.items()}
+    texts = {
+        column: _cell(place, column, value, names.get(column, "") in rule.text)
+        for column, value in written.items()
+        if column in names or column in reading.box
+    }
+    return reading.cells(texts)
+
+
+def _cell(place: str, column: str, value: object, is_text: bool) -> str:
     """A value as text; AnnotationsError where it can be none."""
     if value is None:
         return ""
-    if column in rule.text and isinstance(value, dict | list):
+    if is_text and isinstance(value, dict | list):
         kind = "an object" if isinstance(value, dict) else "a list"
         raise AnnotationsError(f"{place}: {column}: expected text or a number, got {kind}")
     text = value.strip() if isinstance(value, str) else json.dumps(value)
-    if column in rule.text and "\0" in text:
+    if is_text and "\0" in text:
         raise AnnotationsError(f"{place}: {column}: holds a NUL character: {text!r}; remove it")
     return text

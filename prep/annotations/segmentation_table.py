@@ -7,12 +7,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from halofeed.prep.annotations.columns import read_known
 from halofeed.prep.annotations.dicom import find_series
 from halofeed.prep.annotations.grid import settle_grid
 from halofeed.prep.annotations.layout import LayoutOptions, in_order, problem_of, split_in_file_name
 from halofeed.prep.annotations.names import is_document_name
 from halofeed.prep.annotations.reference import Reference
-from halofeed.prep.annotations.rows import Columns, Row, Table, read_csv_tables, read_jsonl_tables
+from halofeed.prep.annotations.rows import (
+    Columns,
+    Row,
+    Table,
+    check_ignored,
+    read_csv_tables,
+    read_jsonl_tables,
+    unread_note,
+)
 from halofeed.prep.annotations.volume_files import (
     FolderIndex,
     files_of,
@@ -24,11 +33,21 @@ from halofeed.prep.annotations.volume_files import (
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import SourceError
 
-COLUMNS = Columns(
-    required=("image", "label"),
-    text=("id", "label", "split", "group"),
-    expected="id,image,label[,group,split], one scan a row; id may be left out, and a cell under label be empty",
-)
+SPELLINGS = {
+    "image": (("image",), ("imagepath", "imagefile", "img", "scan", "volume")),
+    "label": (("label",), ("labelpath", "labelfile", "mask", "maskpath", "segmentation", "seg")),
+    **{name: ((name,),) for name in ("id", "group", "split")},
+}
+
+
+def _columns(options: LayoutOptions) -> Columns:
+    return Columns(
+        required=("image", "label"),
+        text=("id", "label", "split", "group"),
+        expected="id,image,label[,group,split], one scan a row; id may be left out, and a cell under label be empty",
+        spellings=SPELLINGS,
+        read=lambda name, header: read_known(name, header, SPELLINGS, options.ignore_columns),
+    )
 
 
 def list_csv_references(
@@ -46,7 +65,7 @@ def list_csv_references(
     Raises:
         AnnotationsError: if columns are missing or the file is not a table.
     """
-    tables = read_csv_tables(annotations, annotation_file, COLUMNS)
+    tables = read_csv_tables(annotations, annotation_file, _columns(options))
     yield from _references(tables, images, annotation_file is not None, options)
 
 
@@ -54,18 +73,21 @@ def list_jsonl_references(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Iterator[Reference]:
     """The same for JSONL, one object a line with the keys of the CSV columns; an image may be a list of files."""
-    tables = read_jsonl_tables(annotations, annotation_file, COLUMNS)
+    tables = read_jsonl_tables(annotations, annotation_file, _columns(options))
     yield from _references(tables, images, annotation_file is not None, options)
 
 
 def _references(
     tables: Iterable[Table], images: SourceFiles, one_file: bool, options: LayoutOptions
 ) -> Iterator[Reference]:
+    tables = list(tables)
+    check_ignored(tables, options.ignore_columns)
     index = FolderIndex(images)
     listed: list[tuple[Row, Reference]] = []
     for table in tables:
         split = split_in_file_name(table.file) or "train"
-        listed += [(row, _reference(row, split, index, options)) for row in table.rows]
+        notes = unread_note(table)
+        listed += [(row, replace(_reference(row, split, index, options), notes=notes)) for row in table.rows]
     references = settle_grid(_refuse_repeated(listed), images, options)
     used = {path for reference in references for path in reference.paths}
     yield from in_order([*references, *_unlisted(used, _named(listed, images.root), images, one_file)])

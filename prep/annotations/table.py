@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from halofeed.prep.annotations import segmentation_table
+from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, read_columns
 from halofeed.prep.annotations.images import ImageIndex, Wanted
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
@@ -18,20 +19,36 @@ from halofeed.prep.annotations.layout import (
     split_in_file_name,
 )
 from halofeed.prep.annotations.reference import Box, Reference
-from halofeed.prep.annotations.rows import Columns, Row, Table, read_csv_tables, read_jsonl_tables
+from halofeed.prep.annotations.rows import (
+    Columns,
+    Row,
+    Table,
+    check_ignored,
+    read_csv_tables,
+    read_jsonl_tables,
+    unread_note,
+)
 from halofeed.prep.annotations.settle import settle_boxes
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError
 
 IMAGE_COLUMNS = ("filename", "class")
-BOX_COLUMNS = ("xmin", "ymin", "xmax", "ymax")
-COLUMNS = Columns(
-    required=IMAGE_COLUMNS,
-    together=BOX_COLUMNS,
-    text=(*IMAGE_COLUMNS, "split", "group", "id"),
-    expected=f"{','.join(IMAGE_COLUMNS)} for one image a row, with {','.join(BOX_COLUMNS)} for one box a row; "
-    "image,label need --task segmentation",
-)
+
+
+def _columns(options: LayoutOptions) -> Columns:
+    return Columns(
+        required=IMAGE_COLUMNS,
+        together=CORNERS,
+        text=(*IMAGE_COLUMNS, "split", "group", "id"),
+        expected=f"{','.join(IMAGE_COLUMNS)} for one image a row, with {','.join(CORNERS)} for one box a row; "
+        "image,label need --task segmentation",
+        spellings={**SPELLINGS, "filename": (*SPELLINGS["filename"], ("image",))},
+        read=lambda name, header: read_columns(
+            name, header, options.task, options.box_form, options.ignore_columns
+        ),
+    )
+
+
 _FLAGS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
 
 
@@ -42,7 +59,8 @@ def list_csv_references(
 
     Columns: `filename,class[,split,group,id]`, or `filename,class,xmin,ymin,xmax,ymax[,width,height]` with
     one box a row, in pixels from the corner of the image; a row without class and box is an image without
-    objects. More columns for boxes: area, is_crowd, difficult, truncated. Without a split column the file's
+    objects. More columns for boxes: area, is_crowd, difficult, truncated, occluded. Other spellings of these are
+    known, and other ways to write a box; see `columns`. Without a split column the file's
     name says it (train for `train_labels.csv`). UTF-8, a byte order mark allowed; comma, semicolon or tab,
     whichever makes the header line readable.
 
@@ -52,7 +70,7 @@ def list_csv_references(
     if options.task == "segmentation":
         yield from segmentation_table.list_csv_references(annotations, images, annotation_file, options)
         return
-    tables = read_csv_tables(annotations, annotation_file, COLUMNS)
+    tables = read_csv_tables(annotations, annotation_file, _columns(options))
     yield from _references(tables, images, annotations.root, annotation_file is not None, options)
 
 
@@ -63,7 +81,7 @@ def list_jsonl_references(
     if options.task == "segmentation":
         yield from segmentation_table.list_jsonl_references(annotations, images, annotation_file, options)
         return
-    tables = read_jsonl_tables(annotations, annotation_file, COLUMNS)
+    tables = read_jsonl_tables(annotations, annotation_file, _columns(options))
     yield from _references(tables, images, annotations.root, annotation_file is not None, options)
 
 
@@ -75,12 +93,13 @@ def _references(
     options: LayoutOptions,
 ) -> Iterator[Reference]:
     tables = list(tables)
+    check_ignored(tables, options.ignore_columns)
     index = ImageIndex(images, annotations_root)
     with_boxes = _has_boxes(tables, options.task)
     names = {row.cell("filename") for table in tables for row in table.rows}
     found = index.match({name: Wanted(name=name) for name in sorted(names - {""})})
     by_source: dict[str, list[tuple[Row, str]]] = {}
-    notes: dict[str, tuple[str, ...]] = {}
+    notes: dict[str, dict[str, None]] = {}
     listed: list[Reference] = []
     for table in tables:
         table_split = split_in_file_name(table.file) or "train"
@@ -93,12 +112,13 @@ def _references(
                 listed.append(Reference(source=named or row.place, key=key, split=split, problem=fault))
                 continue
             by_source.setdefault(image.path, []).append((row, split))
-            notes[image.path] = (image.note,) if image.note else ()
+            found_notes = (*unread_note(table), *([image.note] if image.note else []))
+            notes.setdefault(image.path, {}).update(dict.fromkeys(found_notes))
     if listed and not by_source:
         index.check_any_image(tables[0].file)
     by_table: dict[str, list[Reference]] = {}
     for source, rows in by_source.items():
-        reference = replace(_reference(source, rows, with_boxes, options), notes=notes[source])
+        reference = replace(_reference(source, rows, with_boxes, options), notes=tuple(notes[source]))
         by_table.setdefault(rows[0][0].file, []).append(reference)
     for file, references in by_table.items():
         listed += settle_boxes(references, images, options, file)
@@ -113,7 +133,7 @@ def _has_boxes(tables: Sequence[Table], task: str | None) -> bool:
         return False
     if plain and (boxed or task == "detection"):
         raise AnnotationsError(
-            f"{plain[0].file}: no columns {','.join(BOX_COLUMNS)}; found {', '.join(plain[0].columns)}; "
+            f"{plain[0].file}: no columns {','.join(CORNERS)}; found {', '.join(plain[0].header)}; "
             "detection needs one box a row in every table"
         )
     return bool(boxed)
@@ -173,14 +193,14 @@ def _size(rows: Sequence[Row]) -> tuple[int, int] | None:
 
 def _box(row: Row) -> Box | None:
     """The box of a row; None where the row says that the image has no objects."""
-    coordinates = [row.cell(column) for column in BOX_COLUMNS]
+    coordinates = [row.cell(column) for column in CORNERS]
     if not row.cell("class") and not any(coordinates):
         return None
     if not row.cell("class"):
         raise SourceError("annotation", "box has no class", row.place)
     if not all(coordinates):
         raise SourceError("annotation", "row has no complete box", f"{row.place}: {','.join(coordinates)}")
-    xmin, ymin, xmax, ymax = (number(row.cell(column), f"{row.place} {column}") for column in BOX_COLUMNS)
+    xmin, ymin, xmax, ymax = (number(row.cell(column), f"{row.place} {column}") for column in CORNERS)
     area = row.cell("area")
     box = Box(
         ymin=ymin,
@@ -191,6 +211,7 @@ def _box(row: Row) -> Box | None:
         is_crowd=_flag(row, "is_crowd"),
         difficult=_flag(row, "difficult"),
         truncated=_flag(row, "truncated"),
+        occluded=_flag(row, "occluded"),
         area=number(area, f"{row.place} area") if area else None,
     )
     return check_box(box, row.place)

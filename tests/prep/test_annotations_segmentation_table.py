@@ -149,7 +149,7 @@ def test_the_tables_name_is_the_split_and_one_named_table_is_read_alone(tmp_path
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("image,mask\na,b\n", "no column label; found image, mask; expected id,image,label"),
+        ("image,outline\na,b\n", "no column label; found image, outline; expected id,image,label"),
         ("filename,class\na,b\n", "no column image, label"),
         ("image,label,label\n", "column label comes twice"),
     ],

@@ -166,7 +166,7 @@ def test_every_row_and_every_image_is_accounted_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("file,label\na.jpg,hat\n", ["labels.csv", "no column filename, class", "file, label"]),
+        ("document,name\na.jpg,hat\n", ["labels.csv", "no column filename, class", "document, name"]),
         ("filename,class,xmin\na.jpg,hat,1\n", ["no column ymin, xmax, ymax", "filename, class, xmin"]),
         ("filename,class,class\n", ["class comes twice"]),
         ("", ["no column filename, class", "found nothing"]),
