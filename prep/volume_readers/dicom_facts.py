@@ -34,6 +34,10 @@ FRAME_DESCRIPTIONS = (
     *(headers.MR_FRAME_TYPE, headers.CT_FRAME_TYPE, headers.PET_FRAME_TYPE),
 )
 """The functional groups of a frame that are read."""
+ALWAYS_LOSSY = frozenset(f"1.2.840.10008.1.2.4.{number}" for number in (50, 51))
+MAYBE_LOSSY = frozenset(f"1.2.840.10008.1.2.4.{number}" for number in (81, 91, 203))
+"""The transfer syntaxes whose pixels are changed by compression: JPEG; JPEG-LS near-lossless, JPEG 2000 and its
+high-throughput form, which can be lossless as well."""
 RESCALE_TYPES = frozenset(("OD", "HU", "US", "MGML", "Z_EFF", "ED", "EDW", "HU_MOD", "PCT"))
 LOCALIZER_WORDS = frozenset(("LOCALIZER", "SCOUT", "TOPOGRAM", "SURVEY"))
 IMAGE_TYPE_WORDS = LOCALIZER_WORDS | frozenset(("MOSAIC", "SCREEN SAVE"))
@@ -108,6 +112,7 @@ class FileFacts:
         lookup_table: whether values go through a modality look-up table.
         format, pixels: None where it is no image.
         syntax, little: the transfer syntax.
+        lossy: whether the pixels have ever been compressed in a way that changes them.
         frames: one or more.
     """
 
@@ -125,6 +130,7 @@ class FileFacts:
     format: PixelFormat | None
     pixels: PixelPlace | None
     syntax: str
+    lossy: bool
     little: bool
     frames: tuple[Frame, ...]
 
@@ -221,6 +227,13 @@ def _references(elements: Elements) -> tuple[bytes, ...]:
     return tuple(headers.identifier(item, headers.SERIES_UID) for item in series)
 
 
+def _is_lossy(said: str, syntax: str) -> bool:
+    """Whether pixels are not those of the scanner: the header says so, also of pixels that were unpacked since."""
+    if syntax in ALWAYS_LOSSY or said == "01":
+        return True
+    return syntax in MAYBE_LOSSY and said != "00"
+
+
 def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
     """De-identify a header.
 
@@ -257,6 +270,7 @@ def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
         format=_format(elements) if is_image else None,
         pixels=header.pixels if is_image else None,
         syntax=header.syntax,
+        lossy=_is_lossy(headers.text(elements, headers.LOSSY_COMPRESSION), header.syntax),
         little=header.little,
         frames=_frames(elements) if is_image else (),
     )

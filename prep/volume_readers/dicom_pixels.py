@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -59,13 +59,15 @@ PROCESSES: Mapping[str, tuple[int, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Codestream:
-    """What a compressed frame's own header says; `process` is the marker of a JPEG's frame header."""
+    """What a compressed frame's own header says; `process` is the marker of a JPEG's frame header, `near` by how much a
+    value of JPEG-LS may be off."""
 
     size: tuple[int, int]
     components: int
     precision: int
     signed: bool
     process: int = 0
+    near: int = 0
 
 
 def undecodable(reason: str, detail: str = "") -> SourceError:
@@ -102,6 +104,9 @@ def _jpeg_header(frame: bytes) -> Codestream:
                 inside = {code for code in inside if code[0] >= 0x80}  # A zero bit follows 0xFF there.
             if inside - RESTARTS:
                 raise undecodable("pixel data is damaged", "a JPEG frame of several scans or images")
+            if found.process == JPEG_LS:
+                # Components in the scan, two bytes for each, then NEAR (ITU-T T.87, C.2.3).
+                return replace(found, near=frame[offset + 5 + 2 * frame[offset + 4]])
             return found
         if marker in START_OF_FRAME:
             if found is not None or offset + 10 > len(frame):
@@ -229,7 +234,8 @@ def compressed_frames(body: bytes, offset: int, count: int) -> list[list[tuple[i
     return [pieces[start:stop] for start, stop in pairwise(cuts)]
 
 
-def _decode(frame: bytes, facts: FileFacts, stored: PixelFormat) -> NDArray[Any]:
+def _decode(frame: bytes, facts: FileFacts, stored: PixelFormat) -> tuple[NDArray[Any], int]:
+    """The decoded frame, and by how much its values may be off by its own word."""
     family, plugin = PLUGINS[facts.syntax]
     found = _check_codestream(frame, family, stored)
     options: dict[str, Any] = {
@@ -256,7 +262,7 @@ def _decode(frame: bytes, facts: FileFacts, stored: PixelFormat) -> NDArray[Any]
         raise undecodable("pixel data is damaged", f"{family}: {type(error).__name__}") from None
     if array.shape != stored.size:
         raise undecodable("pixel data is damaged", f"{family}: decoded to {array.shape}")
-    return np.asarray(array)
+    return np.asarray(array), found.near
 
 
 class FrameReader:
@@ -275,6 +281,8 @@ class FrameReader:
         assert facts.format is not None and facts.pixels is not None
         self._body, self._facts, self._stored, self._place = body, facts, facts.format, facts.pixels
         self._pieces: list[list[tuple[int, int]]] = []
+        self.near = 0
+        """By how much the values of the last frame may be off, where its JPEG-LS says so."""
         if facts.syntax in PLUGINS:
             self._pieces = compressed_frames(body, facts.pixels.offset, len(facts.frames))
 
@@ -284,7 +292,7 @@ class FrameReader:
         dtype = np.dtype(f"u{stored.bits_allocated // 8}")
         if self._pieces:
             frame = b"".join(self._body[start : start + length] for start, length in self._pieces[index])
-            array = _decode(frame, self._facts, stored)
+            array, self.near = _decode(frame, self._facts, stored)
             signed = np.dtype(f"i{stored.bits_allocated // 8}")
             return array.astype(signed).view(dtype) if array.dtype.kind == "i" else array.astype(dtype)
         pixels = stored.size[0] * stored.size[1]

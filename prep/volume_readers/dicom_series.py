@@ -58,6 +58,7 @@ class _Frames:
         self._files = files
         self._path: str | None = None
         self._reader: FrameReader | None = None
+        self.near = 0
 
     def words(self, part: Slice) -> NDArray[Any]:
         """The stored words of one slice; SourceError names the file."""
@@ -71,7 +72,9 @@ class _Frames:
                 raise _at(error, part.path) from None
             self._path = part.path
         try:
-            return self._reader.words(part.index)
+            words = self._reader.words(part.index)
+            self.near = self._reader.near
+            return words
         except SourceError as error:
             raise _at(error, part.path) from None
 
@@ -185,7 +188,7 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
     first = kinds_of_file[0]
     assert first.format is not None
     values = plan_values(kinds_of_file, rescales, first.modality, (), policy)
-    if values.unit and values.air is None:
+    if values.unit:
         values = plan_values(kinds_of_file, rescales, first.modality, _corners(files, slices), policy)
     if plan.interpolates and values.dtype == "uint8":
         values = replace(values, dtype="int16")
@@ -349,7 +352,10 @@ def read_volume(
         if place not in held:
             part = slices[place]
             assert part.facts.format is not None
-            array, count = apply_values(frames.words(part), part.facts.format, part.frame.rescale, values)
+            words = frames.words(part)
+            array, count = apply_values(
+                words, part.facts.format, part.frame.rescale, values, frames.near if part.facts.lossy else 0
+            )
             padding += count
             held[place] = array
         return held[place]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,9 @@ TISSUE_HU = (-900.0, 3000.0)
 LOWEST_HU = -1024.0
 """Equal corners below this are padding that the header does not declare: nothing real has such a value."""
 
+NEAR_LOSSLESS = "1.2.840.10008.1.2.4.81"
+"""JPEG-LS, which says itself by how much its values may be off."""
+
 EXACT_DTYPES = ("uint8", "int16", "uint16", "int32")
 
 
@@ -33,6 +37,8 @@ class ValuePlan:
         unit: "HU" or "".
         air: what padding becomes; None where padding is left as it is.
         undeclared: a stored value that is padding although the header does not say so.
+        real: of lossy files: values outside of this range are padding, which compression has spread; None: padding
+            keeps its value.
         findings: of rescale, photometric interpretation and padding, in this order.
     """
 
@@ -40,6 +46,7 @@ class ValuePlan:
     unit: str
     air: float | None
     undeclared: int | None
+    real: tuple[float, float] | None
     findings: tuple[Finding, ...]
 
 
@@ -81,12 +88,13 @@ def _plan_padding(
     modality: str,
     unit: str,
     policy: SeriesPolicy,
-) -> tuple[float | None, list[Finding]]:
-    """What padding becomes, and what is found of the padding values that the headers declare."""
+) -> tuple[float | None, tuple[float, float] | None, list[Finding]]:
+    """What padding becomes, which range is real where it has no value of its own, and what is found of the padding
+    values that the headers declare."""
     declared = [(facts.format, rescale) for facts, rescale in zip(files, rescales, strict=True)]
     declared = [(stored, rescale) for stored, rescale in declared if stored is not None and stored.padding]
     if not declared:
-        return None, []
+        return None, None, []
     ends: set[float] = set()
     for stored, rescale in declared:
         assert stored is not None
@@ -96,20 +104,57 @@ def _plan_padding(
         f"{min(ends):g}" + (f" to {max(ends):g}" if max(ends) > min(ends) else "") + (" HU" if unit else "")
     )
     if modality == "CT" and not unit:
-        return None, [
-            _noted("padding values", f"{span}; left as they are, as the values are not in Hounsfield units")
-        ]
+        return (
+            None,
+            None,
+            [
+                _noted(
+                    "padding values", f"{span}; left as they are, as the values are not in Hounsfield units"
+                )
+            ],
+        )
     if unit and any(TISSUE_HU[0] < end < TISSUE_HU[1] for end in ends):
-        return None, [
-            _noted("padding values", f"{span} declared, which real voxels have too; left as they are")
-        ]
+        return (
+            None,
+            None,
+            [_noted("padding values", f"{span} declared, which real voxels have too; left as they are")],
+        )
     air = AIR_HU if unit else 0.0
     if ends == {air}:
-        return None, []
+        return None, None, []
     if policy.padding == "refuse":
         raise SourceError("read", "series has padding values", f"{span} declared")
+    spread = [facts for facts in files if facts.lossy and facts.format is not None and facts.format.padding]
+    real = _real_range(ends) if unit and spread else None
+    if real is not None:
+        return air, real, [_spread(f"{span} declared", real)]
+    if not all(facts.syntax == NEAR_LOSSLESS for facts in spread):
+        why = (
+            "left as they are: lossy compression has changed them, and no real value is far enough from them"
+        )
+        return None, None, [_noted("padding values", f"{span} declared; {why}")]
     detail = f"voxels of {span} are set to {air:g}" + (" HU" if unit else "")
-    return air, [Finding(name="padding values", treatment="corrected", detail=detail)]
+    return air, None, [Finding(name="padding values", treatment="corrected", detail=detail)]
+
+
+def _real_range(padding: set[float]) -> tuple[float, float] | None:
+    """The Hounsfield units that cannot be padding spread by lossy compression; None where that cannot be told.
+
+    >>> _real_range({-3024.0}), _real_range({-1024.0}), _real_range({62512.0})
+    ((-1024.0, inf), None, (-inf, 32756.0))
+    """
+    low, high = min(padding), max(padding)
+    if low < LOWEST_HU and high <= TISSUE_HU[0]:
+        return max(LOWEST_HU, math.nextafter(high, math.inf)), math.inf
+    if low >= TISSUE_HU[1]:
+        return -math.inf, (TISSUE_HU[1] + low) / 2
+    return None
+
+
+def _spread(what: str, real: tuple[float, float]) -> Finding:
+    outside = f"below {real[0]:g}" if real[0] > -math.inf else f"above {real[1]:g}"
+    detail = f"{what}, spread by lossy compression; voxels {outside} HU are set to {AIR_HU:g} HU, others may be off"
+    return Finding(name="padding values", treatment="corrected", detail=detail)
 
 
 def padding_range(stored: PixelFormat) -> tuple[int, int]:
@@ -159,24 +204,39 @@ def plan_values(
     if any(facts.format is not None and facts.format.photometric == "MONOCHROME1" for facts in files):
         # PS3.3 C.7.6.3.1.2: it says how values are shown, not what they are.
         findings.append(_noted("MONOCHROME1", "low values are meant to be shown white; the values are kept"))
-    air, padding_findings = _plan_padding(files, rescales, modality, unit, policy)
+    air, real, padding_findings = _plan_padding(files, rescales, modality, unit, policy)
     undeclared = None
-    if not padding_findings and unit and len(known) == 1 and len(set(corners)) == 1:
+    if real is None and unit and len(known) == 1 and corners:
         ((slope, intercept),) = known
-        corner = corners[0] * slope + intercept
-        if corner < LOWEST_HU:
+        at_corners = [corner * slope + intercept for corner in corners]
+        is_lossy = any(facts.lossy for facts in files)
+        alike = is_lossy or len(set(corners)) == 1
+        if alike and max(at_corners) < LOWEST_HU and not _is_declared(corners, files):
+            said = f"{at_corners[0]:g} HU" if len(set(corners)) == 1 else f"{min(at_corners):g} HU and more"
             if policy.padding == "refuse":
-                raise SourceError("read", "series has padding values", f"{corner:g} HU at the corners")
-            air, undeclared = AIR_HU, corners[0]
-            detail = f"{corner:g} HU at all corners, not declared; voxels of it are set to {air:g} HU"
-            padding_findings = [Finding(name="padding values", treatment="corrected", detail=detail)]
+                raise SourceError("read", "series has padding values", f"{said} at the corners")
+            air = AIR_HU
+            if is_lossy:
+                real = (LOWEST_HU, math.inf)
+                padding_findings = [_spread(f"{said} at all corners, not declared", real)]
+            else:
+                undeclared = corners[0]
+                detail = f"{said} at all corners, not declared; voxels of it are set to {air:g} HU"
+                padding_findings.append(Finding(name="padding values", treatment="corrected", detail=detail))
     return ValuePlan(
         dtype=_exact_dtype(files, rescales, air),
         unit=unit,
         air=air,
         undeclared=undeclared,
+        real=real,
         findings=(*findings, *padding_findings),
     )
+
+
+def _is_declared(corners: Sequence[int], files: Sequence[FileFacts]) -> bool:
+    """Whether the stored values at the corners are padding by the header's word."""
+    ranges = [padding_range(facts.format) for facts in files if facts.format and facts.format.padding]
+    return any(low <= min(corners) and max(corners) <= high for low, high in ranges)
 
 
 def _exact_dtype(files: Sequence[FileFacts], rescales: Sequence[Rescale | None], air: float | None) -> str:
@@ -196,12 +256,13 @@ def _exact_dtype(files: Sequence[FileFacts], rescales: Sequence[Rescale | None],
 
 
 def apply_values(
-    words: NDArray[Any], stored: PixelFormat, rescale: Rescale | None, plan: ValuePlan
+    words: NDArray[Any], stored: PixelFormat, rescale: Rescale | None, plan: ValuePlan, near: int = 0
 ) -> tuple[NDArray[Any], int]:
     """Turn the stored words of a slice into its values.
 
     Args:
         words: unsigned [height, width], unused bits included.
+        near: by how much a stored value may be off.
 
     Returns:
         The values [height, width] of the plan's dtype, and how many of them were padding that became air.
@@ -219,23 +280,25 @@ def apply_values(
         scaled = (values.astype(np.int64) * int(slope) + int(intercept)).astype(plan.dtype)
     if plan.air is None:
         return scaled, 0
-    padding = _padding(words, values, stored, plan.undeclared)
+    if plan.real is not None:
+        padding = np.asarray((scaled < plan.real[0]) | (scaled > plan.real[1]))
+    else:
+        padding = _padding(words, values, stored, near)
+        if plan.undeclared is not None:
+            padding |= values == plan.undeclared
     count = int(np.count_nonzero(padding))
     if count:
         scaled[padding] = plan.air
     return scaled, count
 
 
-def _padding(
-    words: NDArray[Any], values: NDArray[Any], stored: PixelFormat, undeclared: int | None
-) -> NDArray[np.bool_]:
-    if undeclared is not None:
-        return np.asarray(values == undeclared)
+def _padding(words: NDArray[Any], values: NDArray[Any], stored: PixelFormat, near: int) -> NDArray[np.bool_]:
     if stored.padding is None:
         return np.zeros(values.shape, np.bool_)
     low, high = padding_range(stored)
     lowest, highest = stored_range(stored)
     if lowest <= low and high <= highest:
+        low, high = max(low - near, lowest), min(high + near, highest)
         return np.asarray((values >= low) & (values <= high))
     # The used bits cannot hold it, so it stands in the whole word, and elsewhere those bits are as good as any.
     whole = words.view(np.dtype(f"i{words.dtype.itemsize}")) if stored.signed else words
