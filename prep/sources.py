@@ -59,14 +59,18 @@ def path_below(root: str, written: str) -> str | None:
         return None
     path = os.path.normpath(written)
     for above, file in (
-        (os.path.abspath(root), path),
-        (os.path.realpath(root), path),
-        (os.path.realpath(root), os.path.realpath(path)),
+        (os.path.abspath, _same),
+        (os.path.realpath, _same),
+        (os.path.realpath, os.path.realpath),
     ):
-        start = above.rstrip(os.sep) + os.sep
-        if file.startswith(start):
-            return file.removeprefix(start).replace(os.sep, "/")
+        start, full = above(root).rstrip(os.sep) + os.sep, file(path)
+        if full.startswith(start):
+            return full.removeprefix(start).replace(os.sep, "/")
     return None
+
+
+def _same(path: str) -> str:
+    return path
 
 
 _DEVICES = ("/proc/", "/sys/", "/dev/")

@@ -86,7 +86,8 @@ def list_references(
     if ids_restart:
         listed = [replace(reference, key=reference.source) for reference in listed]
     listed = _check_sources(listed)
-    used = {one.path for one in found.values() if isinstance(one, Found)}
+    known = {one.path for one in found.values() if isinstance(one, Found)}
+    used = {reference.source: reference.split for reference in listed if reference.source in known}
     listed += index.without_annotation(used, beside_used=annotation_file is not None)
     yield from in_order(listed)
 

@@ -121,7 +121,8 @@ class ImageIndex:
             try:
                 candidates[key] = self._candidate(one)
             except SourceError as error:
-                candidates[key] = error
+                # With its traceback each would hold the frames in which it came to be.
+                candidates[key] = error.with_traceback(None)
         claims: dict[str, dict[str, bool]] = {}
         depths: dict[str, int] = {}
         for candidate in candidates.values():
@@ -284,19 +285,26 @@ class ImageIndex:
                 f"(known extensions: {' '.join(IMAGE_EXTENSIONS)}); name the folder that holds the images"
             )
 
-    def without_annotation(self, used: AbstractSet[str], *, beside_used: bool) -> Iterator[Reference]:
+    def without_annotation(self, used: Mapping[str, str], *, beside_used: bool) -> Iterator[Reference]:
         """A problem for each image file that no annotation names.
 
         Args:
-            used: the files that annotations name.
+            used: the split of each file that annotations name. A file that none names has that of the others in its
+                folder, or of all; "train" where these have several.
             beside_used: only those in folders that hold a used file, for when one of several annotation files
                 was read; no other folder is listed.
         """
-        folders = sorted({path.rpartition("/")[0] for path in used})
+        by_folder: dict[str, set[str]] = {}
+        for path, split in used.items():
+            by_folder.setdefault(path.rpartition("/")[0], set()).add(split)
+        folders, everywhere = sorted(by_folder), set(used.values())
         paths = (path for folder in folders for path in self._files.files_in(folder))
         for path in paths if beside_used else self.paths:
             if path not in used and is_image_name(path):
-                yield Reference(source=path, key=path, problem=("selection", "image has no annotation", ""))
+                beside = by_folder.get(path.rpartition("/")[0], everywhere)
+                split = next(iter(beside)) if len(beside) == 1 else "train"
+                fault = ("selection", "image has no annotation", "")
+                yield Reference(source=path, key=path, split=split, problem=fault)
 
 
 def _fold_extension(name: str) -> str:

@@ -49,6 +49,7 @@ def _columns(options: LayoutOptions) -> Columns:
     )
 
 
+_NO_NAME = SourceError("annotation", "row names no file")
 _FLAGS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
 
 
@@ -100,30 +101,39 @@ def _references(
     found = index.match({name: Wanted(name=name) for name in sorted(names - {""})})
     by_source: dict[str, list[tuple[Row, str]]] = {}
     notes: dict[str, dict[str, None]] = {}
-    listed: list[Reference] = []
+    lost: dict[str, tuple[SourceError, list[tuple[Row, str]]]] = {}
     for table in tables:
         table_split = split_in_file_name(table.file) or "train"
         for row in table.rows:
             named, split = row.cell("filename"), row.cell("split") or table_split
-            image = found.get(named) or SourceError("annotation", "row names no file", row.place)
+            image = found.get(named) or _NO_NAME
             if isinstance(image, SourceError):
-                fault = (image.stage, image.reason, f"{row.place}: {image.detail}")
-                key = row.cell("id") or row.place
-                listed.append(Reference(source=named or row.place, key=key, split=split, problem=fault))
+                lost.setdefault(named or row.place, (image, []))[1].append((row, split))
                 continue
             by_source.setdefault(image.path, []).append((row, split))
             found_notes = (*unread_note(table), *([image.note] if image.note else []))
             notes.setdefault(image.path, {}).update(dict.fromkeys(found_notes))
-    if listed and not by_source:
+    if lost and not by_source:
         index.check_any_image(tables[0].file)
+    listed = [_lost_reference(named, rows, error) for named, (error, rows) in lost.items()]
     by_table: dict[str, list[Reference]] = {}
     for source, rows in by_source.items():
         reference = replace(_reference(source, rows, with_boxes, options), notes=tuple(notes[source]))
         by_table.setdefault(rows[0][0].file, []).append(reference)
     for file, references in by_table.items():
         listed += settle_boxes(references, images, options, file)
-    listed += index.without_annotation(by_source.keys(), beside_used=one_file)
+    splits = {source: rows[0][1] for source, rows in by_source.items()}
+    listed += index.without_annotation(splits, beside_used=one_file)
     yield from in_order(listed)
+
+
+def _lost_reference(named: str, rows: Sequence[tuple[Row, str]], error: SourceError) -> Reference:
+    """One problem for all rows of an image that is not there."""
+    (row, split), more = rows[0], len(rows) - 1
+    place = row.place + (f" and {more} more rows" if more > 1 else " and one more row" if more else "")
+    fault = (error.stage, error.reason, f"{place}: {error.detail}" if error.detail else place)
+    group = row.cell("group") or None
+    return Reference(source=named, key=row.cell("id") or named, split=split, group=group, problem=fault)
 
 
 def _has_boxes(tables: Sequence[Table], task: str | None) -> bool:

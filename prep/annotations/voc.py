@@ -62,7 +62,7 @@ def list_references(
     listed = [_with_image(reference, found[path]) for path, (_, reference) in read.items()]
     listed = _refuse_shared_images(listed, paths)
     listed = settle_boxes(listed, images, options, annotation_file or annotations.root, origin=1)
-    used = {reference.source for reference in listed}
+    used = {reference.source: reference.split for reference in listed}
     if annotation_file is None:
         listed += [
             reference
