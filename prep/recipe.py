@@ -61,8 +61,13 @@ _VOLUME_OPTIONS = (
     *("slice_wise", "window", "window_hu", "window_percentiles", "mask_grid", "refuse_flaws"),
     *("fill_missing_slices", "min_slices", "secondary_captures"),
     "mask_grid_tolerance",
-    *("series_split", "alternating_slices"),
+    *("series_split", "alternating_slices", "series_modality", "series_description", "series_choice"),
 )
+_SERIES_OPTIONS = (
+    *("min_slices", "secondary_captures", "series_split", "alternating_slices"),
+    *("series_modality", "series_description", "series_choice"),
+)
+_SERIES_LAYOUTS = ("dicom", "csv", "jsonl")
 _USES = (
     _Use(("image_sets",), "--layout voc", lambda recipe: recipe.layout == "voc"),
     _Use(
@@ -100,6 +105,7 @@ _USES = (
         "--layout class-masks",
         lambda recipe: recipe.layout == "class-masks",
     ),
+    _Use(_SERIES_OPTIONS, "--layout dicom, csv or jsonl", lambda recipe: recipe.layout in _SERIES_LAYOUTS),
     _Use(
         ("image_pattern", "label_pattern"),
         "--layout pairs or dicom",

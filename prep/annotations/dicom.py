@@ -35,7 +35,8 @@ from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError
 
 if TYPE_CHECKING:
-    from halofeed.prep.volume_readers.dicom_series import Apart
+    from halofeed.prep.volume_readers.dicom_series import Apart, Series
+    from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 
 _DAMAGED = ("read", "damaged file among the slices")
 _SEVERAL: Problem = ("annotation", "label fits several series", "")
@@ -66,6 +67,16 @@ class FoundSeries:
     volume: tuple[int, int, str] | None
     what: str
     problem: Problem | None = None
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders that lead to it, outermost first."""
+        return self.folder.split("/") if self.folder != "." else []
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether it is whole, and not chosen."""
+        return self.problem is not None and self.problem[0] == "selection"
 
 
 def list_references(
@@ -100,15 +111,14 @@ def list_references(
             f"{count} x {kind}" for kind, count in sorted(Counter(one.kind for one in apart).items())
         )
         raise AnnotationsError(f"{images.root}: no DICOM series lies below it; found {kinds or 'no file'}")
-    folders = [series.folder.split("/") if series.folder != "." else [] for series in found]
-    place = find_split_folder(folders, options.split_folders, images.root)
-    listed = [
-        ((series.source,), _reference(series, split_at(path, place)))
-        for series, path in zip(found, folders, strict=True)
-    ]
+    taken = [series for series in found if not series.is_left_out] or found
+    place = find_split_folder([series.folders for series in taken], options.split_folders, images.root)
+    listed = [((series.source,), _reference(series, split_at(series.folders, place))) for series in found]
     masks = [path for path in scans if is_volume_name(path)]
-    labels = [(_series_of(one, found), label_of(one.path)) for one in apart if one.is_mask]
-    labels += _nifti_labels(masks, found, images, options)
+    labels = [
+        (_series_of(one, taken) or _series_of(one, found), label_of(one.path)) for one in apart if one.is_mask
+    ]
+    labels += _nifti_labels(masks, taken, images, options)
     labels += [([], label_of(one.path, _UNREAD)) for one in apart if _is_unread_volume(one)]
     fitting, unfit = _sort_labels(labels)
     expected = bool(labels) or options.label_pattern is not None
@@ -137,7 +147,10 @@ def find_series(index: FolderIndex, source: str, options: LayoutOptions) -> Foun
     if marked:
         below = index.below(source.rpartition("#")[0])
     found, apart = _group(index.files, [path for path in below if not is_scan_name(path)], options)
-    chosen = [series for series in found if series.source == source] if marked else found
+    if marked:
+        chosen = [series for series in found if series.source == source]
+    else:
+        chosen = [series for series in found if not series.is_left_out] or found
     if not chosen:
         kinds = ", ".join(
             f"{count} x {kind}" for kind, count in sorted(Counter(one.kind for one in apart).items())
@@ -146,6 +159,9 @@ def find_series(index: FolderIndex, source: str, options: LayoutOptions) -> Foun
         raise SourceError(
             "annotation", "folder holds no such DICOM series", f"{source}: found {kinds or 'no file'}"
         )
+    left_out = [f"{one.source}: {one.problem[1]} ({one.problem[2]})" for one in chosen if one.problem]
+    if len(chosen) > 1 and all(series.is_left_out for series in chosen):
+        raise SourceError("selection", "no series of the folder is taken", ", ".join(left_out[:8]))
     if len(chosen) > 1:
         listed = ", ".join(f"{series.source} ({series.what})" for series in chosen[:8])
         raise SourceError("annotation", "folder holds several DICOM series", f"write one of {listed}")
@@ -184,10 +200,38 @@ def _group(
                 frame_of_reference=stack.frame_of_reference,
                 what=f"{stack.modality or 'DICOM'}, {stack.slices} of {rows} x {columns}",
                 volume=stack.volume,
-                problem=problem or stack.problem or too_few_slices(stack.places, policy),
+                problem=problem
+                or _not_chosen(stack, policy)
+                or stack.problem
+                or too_few_slices(stack.places, policy),
             )
         )
+    found = _largest_of_studies(found, series) if policy.series == "largest" else found
     return sorted(found, key=lambda one: one.source), list(apart)
+
+
+def _largest_of_studies(found: Sequence[FoundSeries], stacks: Sequence[Series]) -> list[FoundSeries]:
+    """The series with a problem for all but the largest of each study, and for those that share that place."""
+    voxels = [stack.slices * stack.size[0] * stack.size[1] for stack in stacks]
+    best: dict[str | None, list[int]] = {}
+    for index, (one, stack) in enumerate(zip(found, stacks, strict=True)):
+        if one.problem is None and stack.study is not None:
+            largest = best.setdefault(stack.study, [])
+            if not largest or voxels[index] >= voxels[largest[0]]:
+                best[stack.study] = [at for at in largest if voxels[at] == voxels[index]] + [index]
+    result = []
+    for index, (one, stack) in enumerate(zip(found, stacks, strict=True)):
+        largest = best.get(stack.study, [index])
+        problem = one.problem
+        if problem is None and index not in largest:
+            first = found[largest[0]]
+            problem = ("selection", "series is not the largest of its study", f"{one.what}; {first.what} is")
+        elif problem is None and len(largest) > 1:
+            listed = ", ".join(found[at].source for at in largest[:8])
+            cure = "choose by --series-modality or --series-description"
+            problem = ("selection", "several series of a study are the largest", f"{listed}; {cure}")
+        result.append(replace(one, problem=problem))
+    return result
 
 
 def _is_unread_volume(one: Apart) -> bool:
@@ -195,6 +239,14 @@ def _is_unread_volume(one: Apart) -> bool:
     from halofeed.prep.volume_readers.table import RECOGNISED
 
     return one.kind == "not DICOM" and one.path.lower().endswith(tuple(RECOGNISED))
+
+
+def _not_chosen(stack: Series, policy: SeriesPolicy) -> Problem | None:
+    if stack.chosen:
+        return None
+    asked = [f"--series-modality {','.join(policy.modalities)}"] if policy.modalities else []
+    asked += [f"--series-description {policy.description!r}"] if policy.description is not None else []
+    return "selection", "series is not chosen", f"{stack.modality or 'no modality'}; {' and '.join(asked)}"
 
 
 def _reference(series: FoundSeries, split: str) -> Reference:

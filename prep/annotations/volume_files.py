@@ -12,7 +12,7 @@ from halofeed.prep.sources import SourceFiles, path_below
 from halofeed.schemas.errors import SourceError
 
 VOLUME_EXTENSIONS = (".nii.gz", ".nii", ".hdr.gz", ".img.gz", ".hdr", ".img")
-DICOM_EXTENSIONS = (".dcm", ".dicom", ".ima")
+DICOM_EXTENSIONS = (".dcm", ".dicom", ".ima", ".dcm.gz", ".dicom.gz", ".ima.gz")
 _PARTNERS = {".hdr": ".img", ".img": ".hdr", ".hdr.gz": ".img.gz", ".img.gz": ".hdr.gz"}
 Problem = tuple[str, str, str]
 

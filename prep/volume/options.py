@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -115,6 +116,16 @@ class VolumeOptions:
         "DICOM: a scan whose every other slice shows something else, as if two were mixed that nothing tells apart",
         choices=series_policy.ALTERNATING,
     )
+    series_modality: tuple[str, ...] = option((), "DICOM: take series of these modalities alone, e.g. CT,MR")
+    series_description: str | None = option(
+        None,
+        "DICOM: take series alone whose description holds this regular expression, in any case, e.g. 'portal|venous'",
+    )
+    series_choice: str = option(
+        "all",
+        "DICOM: of each study take all series, or of those chosen otherwise the largest (slices x rows x columns)",
+        choices=series_policy.SERIES_CHOICES,
+    )
     image_pattern: str | None = option(None, "pairs, dicom: where the images are, e.g. images/{id}.nii.gz")
     label_pattern: str | None = option(None, "pairs, dicom: where the labels are, e.g. labels/{id}.nii.gz")
     classes: tuple[str, ...] = option(
@@ -163,6 +174,15 @@ class VolumeOptions:
                 yield f"--window: {error}"
         if self.min_slices < 1:
             yield f"--min-slices {self.min_slices}: expected 1 or more"
+        for modality in self.series_modality:
+            if modality not in series_policy.SCAN_MODALITIES:
+                known = ", ".join(series_policy.SCAN_MODALITIES)
+                yield f"--series-modality {modality!r}: expected some of {known}"
+        if self.series_description is not None:
+            try:
+                re.compile(self.series_description)
+            except re.error as error:
+                yield f"--series-description {self.series_description!r}: not a regular expression: {error}"
         for flaw in self.refuse_flaws:
             if flaw not in FLAWS:
                 yield f"--refuse-flaws {flaw!r}: expected some of {', '.join(FLAWS)}"
@@ -201,6 +221,9 @@ class VolumeOptions:
             secondary_captures=self.secondary_captures,
             split=self.series_split,
             alternating=self.alternating_slices,
+            modalities=self.series_modality,
+            description=self.series_description,
+            series=self.series_choice,
             **choices,  # type: ignore[arg-type]
         )
 

@@ -25,6 +25,7 @@ from pydicom.errors import BytesLengthException, InvalidDicomError
 from pydicom.valuerep import TEXT_VR_DELIMS
 
 from halofeed.prep.sources import SourceFiles
+from halofeed.prep.volume_readers.dicom_bytes import read_file
 from halofeed.schemas.errors import SourceError
 
 PARSE_FAILURES = (
@@ -91,7 +92,7 @@ class _Watched(io.BytesIO):
 
 def read_dataset(files: SourceFiles, path: str) -> Dataset:
     """One DICOM file, its values not yet converted; SourceError of stage `read` where it is none or is damaged."""
-    watched = _Watched(files.read(path))
+    watched = _Watched(read_file(files, path))
     try:
         with _unheard():
             dataset = pydicom.dcmread(watched)

@@ -114,6 +114,7 @@ class FileFacts:
         syntax, little: the transfer syntax.
         lossy: whether the pixels have ever been compressed in a way that changes them.
         frames: one or more.
+        packed: whether the whole file is compressed by gzip.
     """
 
     kind: str
@@ -133,6 +134,7 @@ class FileFacts:
     lossy: bool
     little: bool
     frames: tuple[Frame, ...]
+    packed: bool = False
 
 
 def _rescale(elements: Elements) -> Rescale | None:

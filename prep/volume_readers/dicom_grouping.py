@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from halofeed.prep.sources import SourceFiles
+from halofeed.prep.volume_readers.dicom_bytes import read_file, read_start
 from halofeed.prep.volume_readers.dicom_facts import LOCALIZER_WORDS, FileFacts, Frame, facts_of
 from halofeed.prep.volume_readers.dicom_headers import HeaderContinuesError, media_class, read_header
 from halofeed.prep.volume_readers.dicom_kinds import (
@@ -23,7 +24,7 @@ from halofeed.prep.volume_readers.dicom_volumes import Slice, Volumes, split_vol
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 from halofeed.schemas.errors import SourceError
 
-DICOM_NAMES = (".dcm", ".dicom", ".ima")
+DICOM_NAMES = (".dcm", ".dicom", ".ima", ".dcm.gz", ".dicom.gz", ".ima.gz")
 HEAD_BYTES = 1 << 16
 """How much of a file is read for its header; all of it where the header is longer."""
 
@@ -126,12 +127,12 @@ def read_facts(files: SourceFiles, path: str, policy: SeriesPolicy) -> FileFacts
     Raises:
         SourceError: it is not DICOM, damaged, or cut off within the header.
     """
-    head = files.head(path, HEAD_BYTES)
+    head, complete, packed = read_start(files, path, HEAD_BYTES)
     try:
-        header, _ = read_header(head, complete=len(head) < HEAD_BYTES)
+        header, _ = read_header(head, complete)
     except HeaderContinuesError:
-        header, _ = read_header(files.read(path))
-    return facts_of(header, policy)
+        header, _ = read_header(read_file(files, path))
+    return replace(facts_of(header, policy), packed=packed)
 
 
 def _kind_of(facts: FileFacts) -> str:
@@ -156,7 +157,10 @@ def _kind_of(facts: FileFacts) -> str:
 
 def _kind_of_damaged(files: SourceFiles, path: str, policy: SeriesPolicy) -> str:
     """What a file is that cannot be read: "damaged", unless its first bytes say that it is no slice anyway."""
-    kind = kind_of_class(media_class(files.head(path, HEAD_BYTES)))
+    try:
+        kind = kind_of_class(media_class(read_start(files, path, HEAD_BYTES)[0]))
+    except SourceError:
+        return "damaged"
     if kind is None or kind in (IMAGE, *MASK_KINDS):
         return "damaged"
     return "damaged" if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" else kind

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.volume.geometry import grids_agree
 from halofeed.prep.volume.scan import Finding, Grid, Scan
+from halofeed.prep.volume_readers.dicom_bytes import read_file
 from halofeed.prep.volume_readers.dicom_grouping import (
     Apart,
     FoundScan,
@@ -66,7 +67,7 @@ class _Frames:
             self._reader = None
             try:
                 # The header is read again: where pixels lie in a deflated file, its inflated bytes alone tell.
-                _, body = read_header(self._files.read(part.path))
+                _, body = read_header(read_file(self._files, part.path))
                 self._reader = FrameReader(body, part.facts)
             except SourceError as error:
                 raise _at(error, part.path) from None
@@ -173,7 +174,8 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
         if facts.lookup_table:
             raise refused("modality look-up tables are not supported", path)
         try:
-            check_pixels(facts, None if facts.syntax == DEFLATED else sizes_in_bytes.get(path))
+            unpacked_later = facts.packed or facts.syntax == DEFLATED
+            check_pixels(facts, None if unpacked_later else sizes_in_bytes.get(path))
         except SourceError as error:
             raise _at(error, path) from None
     slices, duplicates = _without_duplicates(files, slices, orientation, policy)

@@ -16,6 +16,7 @@ FLAWS = ("tilt", "unequal_gaps", "missing_slice", "overlapping", "padding", "dup
 SPLITS = ("volumes", "channels", "refuse")
 SECONDARY_CAPTURES = ("skip", "take")
 ALTERNATING = ("refuse", "keep")
+SCAN_MODALITIES = ("CT", "MR", "PT", "NM", "XA", "OPT", "US", "OT")
 SERIES_CHOICES = ("all", "largest")
 
 

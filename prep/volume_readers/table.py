@@ -70,7 +70,9 @@ FORMATS: dict[str, VolumeFormat] = {
         open_mask=_nifti_mask,
     ),
     "dicom": VolumeFormat(
-        extensions=(".dcm", ".dicom", ".ima"), open_scan=_dicom_scan, open_mask=_dicom_mask
+        extensions=(".dcm", ".dicom", ".ima", ".dcm.gz", ".dicom.gz", ".ima.gz"),
+        open_scan=_dicom_scan,
+        open_mask=_dicom_mask,
     ),
 }
 
