@@ -9,7 +9,6 @@ from dataclasses import replace
 from halofeed.prep.annotations.layout import LayoutOptions
 from halofeed.prep.annotations.names import is_image_name
 from halofeed.prep.annotations.reference import Reference
-from halofeed.prep.readers import size_and_orientation
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import SourceError
 
@@ -67,6 +66,9 @@ def _proof(reference: Reference, images: SourceFiles) -> str | None:
 
 def _opened(path: str, images: SourceFiles) -> tuple[Size, int] | None:
     """The stored size and the orientation of a picture, from as few bytes as show them."""
+    # The command line's help imports the layouts, and is not to wait for the decoders.
+    from halofeed.prep.readers import size_and_orientation
+
     for size in _HEADS:
         head = images.head(path, size)
         found = size_and_orientation(head)
