@@ -172,7 +172,7 @@ def reference_to_json(reference: Reference) -> str:
 def reference_from_json(text: str) -> Reference:
     """The reference of a text."""
     document = json.loads(text)
-    for name in ("problem", "declared_size", "channels", "volume", "notes"):
+    for name in ("problem", "declared_size", "channels", "more_masks", "volume", "notes"):
         if name in document:
             document[name] = tuple(document[name])
     if "boxes" in document:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -10,10 +9,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from halofeed.pipelines.classes import check_choice, segmentation_classes
 from halofeed.pipelines.job import JobOptions, reference_from_json, reference_to_json
 from halofeed.pipelines.storage import OutputFolder, is_remote, source_files
 from halofeed.prep import labels
 from halofeed.prep.annotations import Layout, find_layout
+from halofeed.prep.annotations.class_choice import ClassChoice
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.annotations.volume_files import is_volume_name
 from halofeed.prep.class_order import in_class_order
@@ -22,7 +23,6 @@ from halofeed.prep.recipe import Recipe
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.splits import SplitOptions, assign_splits
 from halofeed.prep.volume.hounsfield import check_channel_names
-from halofeed.prep.volume.merge import LARGEST_CLASS
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
 from halofeed.schemas.identity import check_unique_ids
 from halofeed.schemas.layout import TEMPORARY_FOLDER, check_split
@@ -59,6 +59,7 @@ class _Totals:
     has_boxes: bool = False
     has_label: bool = False
     first_volume: str = ""
+    masks: set[str] = field(default_factory=set)
     digest: str = ""
 
 
@@ -109,6 +110,8 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
     keys: list[tuple[str | int, str]] = []
     for reference in _references(options, recipe, layout, sources):
         _count(reference, totals)
+        if recipe.class_choice() and reference.problem is None:
+            totals.masks.update(reference.masks)
         line = reference_to_json(reference)
         digest.update(f"{line} {[sources.images.size(path) for path in reference.paths]}\n".encode())
         if reference.problem is None:
@@ -287,36 +290,24 @@ def _classes(
     options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources, totals: _Totals
 ) -> LabelMap:
     """The classes of segmentation: of --label-map, of the layout's own files, or whatever values there are."""
-    background = (0, "background")
+    given = None
     if options.label_map is not None:
         given = labels.from_file(os.path.basename(options.label_map), _read_file(options.label_map), 0)
-        entries = given.entries if 0 in given.names else (background, *given.entries)
         _check_known(given, totals, options.label_map)
         if given.names.get(0) in totals.labels:
             raise AnnotationsError(
                 f"{options.label_map}: id 0 is {given.names[0]!r}, a class with masks, and 0 is the background; let "
                 "classes start at 1 (.txt: 'background' in the first line)"
             )
-        return _storable(dataclasses.replace(given, entries=entries))
-    values: Mapping[int, str] = {}
-    if layout.label_values is not None:
-        values = layout.label_values(
+    choice = ClassChoice() if layout.chooses_classes else recipe.class_choice()
+    named: Mapping[int, str] = {}
+    if layout.label_values is not None and (given is None or choice):
+        named = layout.label_values(
             sources.annotations, sources.images, sources.annotation_file, recipe.layout_options(options.salt)
         )
-    if values:
-        named = {0: "background", **values}
-        return _storable(LabelMap(entries=tuple(named.items()), first_id=0, where="the classes of the data"))
-    return LabelMap(entries=(background,), first_id=0, where="the values of the masks", is_open=True)
-
-
-def _storable(classes: LabelMap) -> LabelMap:
-    """The label map itself; AnnotationsError where a record's label cannot hold one of its ids."""
-    largest = max(classes.names)
-    if largest > LARGEST_CLASS:
-        raise AnnotationsError(
-            f"{classes.where}: id {largest} ({classes.names[largest]!r}): expected 0 to {LARGEST_CLASS} in segmentation"
-        )
-    return classes
+    if choice:
+        check_choice(choice, given, named, totals.masks, sources.images)
+    return segmentation_classes(given, named, choice)
 
 
 def _write_lines(output: OutputFolder, lines: list[str], number: int) -> str:

@@ -340,11 +340,24 @@ def _check_outcome(
         raise JobError(
             f"{failures} inputs were rejected and --max-rejected allows {job.max_rejected} ({most}); see {listing}. "
             "What is finished is kept: mend the sources or raise the limit, then run the same command again"
+            f"{_example(rejected)}"
         )
     if not records:
         raise JobError(
             f"nothing was converted: all {len(rejected)} inputs were rejected ({most}); see {listing}"
+            f"{_example(rejected)}"
         )
+
+
+def _example(rejected: Sequence[Mapping[str, str]]) -> str:
+    """The first reject of the most common reason, on a line of its own: its detail says what to do."""
+    entries = [entry for entry in rejected if is_failure(entry)] or rejected
+    if not entries:
+        return ""
+    reason = Counter(entry["reason"] for entry in entries).most_common(1)[0][0]
+    entry = next(entry for entry in entries if entry["reason"] == reason)
+    detail = f" ({entry['detail']})" if entry["detail"] else ""
+    return f"\nsuch as {entry['source']}: {reason}{detail}"
 
 
 def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) -> Manifest:

@@ -44,6 +44,8 @@ class LabelMap:
         aliases: (other name, id): a .pbtxt's display names, under which labels are also found.
         where: the file, or what else the map was made from; for messages only.
         is_open: segmentation where nothing names the classes: every value is one, and its own name.
+        values: segmentation: the id of each value of a label image, 0 for those left out; None: values are ids.
+        drops_others: segmentation: values that are not among `values` are left out, too.
     """
 
     entries: tuple[tuple[int, str], ...]
@@ -51,6 +53,8 @@ class LabelMap:
     aliases: tuple[tuple[str, int], ...] = ()
     where: str = "label map"
     is_open: bool = False
+    values: tuple[tuple[int, int], ...] | None = None
+    drops_others: bool = False
 
     def __post_init__(self) -> None:
         if not self.entries:
@@ -119,13 +123,42 @@ class LabelMap:
         """
         present = [int(value) for value in values if value]
         if self.is_open:
-            unknown, known = [value for value in present if not 0 < value <= 255], "1 to 255"
+            unknown = [value for value in present if not 0 < value <= 255]
+            known = "1 to 255; --label-map or --classes takes larger ones"
         else:
             unknown = [value for value in present if value not in self.names]
             known = ", ".join(f"{identity} {name}" for identity, name in self.entries[:20])
         if unknown:
             listed = ", ".join(map(str, unknown[:10]))
             raise SourceError("annotation", "mask has unknown labels", f"{listed}; known are {known}")
+
+    def ids_of_values(self, values: Iterable[int]) -> dict[int, int]:
+        """The id of each value of a label image or volume, 0 for those that were left out by choice.
+
+        Raises:
+            SourceError: some are no class; names them, and the classes.
+
+        >>> classes = LabelMap(entries=((0, "background"), (1, "kidney")), first_id=0, values=((300, 1), (7, 0)))
+        >>> classes.ids_of_values([0, 7, 300])
+        {0: 0, 7: 0, 300: 1}
+        """
+        present = [int(value) for value in values]
+        if self.values is None:
+            self.check_values(present)
+            return {value: value for value in present}
+        ids = {0: 0, **dict(self.values)}
+        others = [value for value in present if value not in ids]
+        if self.is_open:
+            self.check_values(others)
+            ids |= {value: value for value in others}
+        elif others and not self.drops_others:
+            listed, known = (", ".join(map(str, found[:20])) for found in (others, [*dict(self.values)]))
+            raise SourceError(
+                "annotation",
+                "mask has unknown labels",
+                f"{listed}; known are {known}; --map-classes {others[0]}=background leaves it out",
+            )
+        return {value: ids.get(value, 0) for value in present}
 
     def unknown(self, uses: Iterable[tuple[str, str]]) -> tuple[UnknownLabel, ...]:
         """Every label of (label, source) pairs that the map lacks, in order of name."""
@@ -158,7 +191,11 @@ class LabelMap:
         }
         if self.aliases:
             document["aliases"] = dict(self.aliases)
-        return {**document, "is_open": True} if self.is_open else document
+        if self.is_open:
+            document["is_open"] = True
+        if self.values is not None:
+            document["values"] = {str(value): identity for value, identity in self.values}
+        return {**document, "drops_others": True} if self.drops_others else document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> LabelMap:
@@ -170,6 +207,10 @@ class LabelMap:
                 (str(name), int(identity)) for name, identity in document.get("aliases", {}).items()
             ),
             is_open=bool(document.get("is_open", False)),
+            values=tuple((int(value), int(identity)) for value, identity in document["values"].items())
+            if "values" in document
+            else None,
+            drops_others=bool(document.get("drops_others", False)),
         )
 
 

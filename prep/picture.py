@@ -18,7 +18,7 @@ from halofeed.prep.annotations.units import in_pixels
 from halofeed.prep.boxes import BoxPolicy, PlacedBoxes, place_boxes
 from halofeed.prep.encode import ENCODERS
 from halofeed.prep.kernels import resize_image
-from halofeed.prep.label_image import label_on_grid, read_label_image
+from halofeed.prep.label_image import label_on_grid, read_label_image, renumbered
 from halofeed.prep.labels import LabelMap
 from halofeed.prep.masks import encode_mask_png, stored_mask
 from halofeed.prep.readers import DecodedImage, ReadOptions, read_image
@@ -176,7 +176,8 @@ class PictureConverter:
             indices = np.zeros(plan.output_size, self.labels.dtype)
         else:
             found = read_label_image(label, self.recipe.max_pixels)
-            self.labels.check_values(count_labels(found) if found.dtype == np.uint8 else np.unique(found))
+            present = count_labels(found) if found.dtype == np.uint8 else np.unique(found).tolist()
+            found = renumbered(found, self.labels.ids_of_values(present), self.labels.dtype)
             size = (found.shape[0], found.shape[1])
             orientation, warning = _label_orientation(size, image, self._grid(reference))
             facts.warnings += (warning,) if warning else ()

@@ -101,11 +101,21 @@ _USES = (
     _Use(("centre",), "--fit crop-or-pad", lambda recipe: recipe.fit == "crop-or-pad"),
     _Use(("tile_overlap",), "--fit tiles", lambda recipe: recipe.fit == "tiles"),
     _Use(
-        ("class_overlap", "classes", "missing_classes"),
+        ("missing_classes",),
         "--layout class-masks",
         lambda recipe: recipe.layout == "class-masks",
     ),
     _Use(_SERIES_OPTIONS, "--layout dicom, csv or jsonl", lambda recipe: recipe.layout in _SERIES_LAYOUTS),
+    _Use(
+        ("class_overlap", "classes", "map_classes"),
+        "labels for segmentation: --depth, or --task segmentation",
+        lambda recipe: recipe.may_hold_label_images(),
+    ),
+    _Use(
+        ("several_masks",),
+        "--layout pairs or dicom",
+        lambda recipe: recipe.layout in ("pairs", "dicom"),
+    ),
     _Use(
         ("image_pattern", "label_pattern"),
         "--layout pairs or dicom",
@@ -380,6 +390,12 @@ class Recipe(VolumeOptions):
         layout = LAYOUTS.get(self.layout)
         return self.task in (None, "detection") and (layout is None or "detection" in layout.tasks)
 
+    def may_hold_label_images(self) -> bool:
+        """Whether records can have a class for each voxel or pixel, as far as layout and task say it."""
+        layout = LAYOUTS.get(self.layout)
+        only = layout is not None and layout.tasks == ("segmentation",)
+        return self.depth is not None or self.task == "segmentation" or only
+
     def static_size(self) -> tuple[int, int] | None:
         """The (height, width) of every stored image, or None where the recipe does not fix it."""
         if self.resize == "fixed-shape" or self.depth is not None:
@@ -392,6 +408,8 @@ class Recipe(VolumeOptions):
             image_pattern=self.image_pattern,
             label_pattern=self.label_pattern,
             classes=self.classes,
+            map_classes=self.map_classes,
+            several_masks=self.several_masks,
             missing_masks=self.missing_masks,
             missing_classes=self.missing_classes,
             series=self.series_policy(),

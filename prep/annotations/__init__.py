@@ -92,6 +92,7 @@ LAYOUTS: dict[str, Layout] = {
             tasks=_SEGMENTATION,
             summary="one mask per class: s0001/ct with s0001/segmentations/liver, or by patterns",
             list_references=class_masks.list_references,
+            chooses_classes=True,
             label_values=class_masks.label_values,
         ),
         Layout(

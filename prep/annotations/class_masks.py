@@ -58,18 +58,25 @@ def label_values(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Mapping[int, str]:
     """Value 1 and up for the classes of the options in their order, or for all classes in order of their names."""
-    classes = _chosen(_find(images, annotation_file, options), images.root, options)
+    chosen = _chosen(_find(images, annotation_file, options), images.root, options)
+    classes = options.classes or sorted(set(chosen.values()))
     return {0: "background", **dict(enumerate(classes, start=1))}
 
 
-def _chosen(found: _Scans, root: str, options: LayoutOptions) -> tuple[str, ...]:
-    present = found.classes
-    missing = [name for name in options.classes if name not in present]
-    if missing:
+def _chosen(found: _Scans, root: str, options: LayoutOptions) -> Mapping[str, str]:
+    """The class of the data set that each class of the masks becomes, in the order of its values."""
+    choice = options.choice
+    targets = {name: target for name in found.classes if (target := choice.target(name)) is not None}
+    if missing := [name for name in options.classes if name not in targets.values()]:
+        present = ", ".join(found.classes[:20])
         raise AnnotationsError(
-            f"{root}: no mask of class {', '.join(missing[:10])} anywhere; found {', '.join(present[:20])}"
+            f"{root}: no mask of class {', '.join(missing[:10])} anywhere; found {present}"
         )
-    return options.classes or tuple(present)
+    choice.check_known(found.classes, f"the masks of {root}")
+    if not targets:
+        raise AnnotationsError(f"--map-classes leaves out every class: {', '.join(found.classes[:20])}")
+    order = options.classes or sorted(set(targets.values()))
+    return dict(sorted(targets.items(), key=lambda item: order.index(item[1])))
 
 
 def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptions) -> _Scans:
@@ -136,7 +143,7 @@ def _by_custom(images: SourceFiles) -> _Scans:
 
 
 def _label(
-    masks: Mapping[str, list[str]], classes: tuple[str, ...], images: SourceFiles, options: LayoutOptions
+    masks: Mapping[str, list[str]], classes: Mapping[str, str], images: SourceFiles, options: LayoutOptions
 ) -> Label:
     paths = images.sizes()
     first = min(min(found) for found in masks.values())
@@ -147,10 +154,12 @@ def _label(
     if twice:
         problem = ("annotation", "several masks of one class", ", ".join(sorted(masks[twice[0]])[:3]))
     elif not chosen:
-        problem = ("annotation", "scan has no mask of any class", f"of {', '.join(classes[:10])}")
+        problem = ("annotation", "scan has no mask of any class", f"of {', '.join([*classes][:10])}")
     elif absent and options.missing_classes == "refuse":
         more = f" and {len(absent) - 10} more" if len(absent) > 10 else ""
         problem = ("annotation", "mask of a class is missing", ", ".join(absent[:10]) + more)
     for _, found in chosen:
         problem = problem or missing_part(found[0], paths)
-    return Label(path=first, class_masks=tuple((name, found[0]) for name, found in chosen), problem=problem)
+    return Label(
+        path=first, class_masks=tuple((classes[name], found[0]) for name, found in chosen), problem=problem
+    )

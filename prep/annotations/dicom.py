@@ -124,7 +124,7 @@ def list_references(
     expected = bool(labels) or options.label_pattern is not None
     yield from in_order(
         [
-            *pair_up(listed, fitting, options.missing_masks, lambda key: not expected),
+            *pair_up(listed, fitting, options.missing_masks, lambda key: not expected, options.several_masks),
             *unfit,
             *_others(apart, found),
             *(

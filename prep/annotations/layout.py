@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from halofeed.prep.annotations.class_choice import ClassChoice
 from halofeed.prep.annotations.reference import Box, Reference
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
@@ -45,7 +46,9 @@ class LayoutOptions:
         folders_are_classes: class folders: whatever else lies there, each folder is a class.
         image_pattern: pairs and class-masks: the images' paths, such as "images/{id}.nii.gz"; see `patterns`.
         label_pattern: pairs, class-masks and dicom: the labels' paths, such as "labels/{id}.nii.gz".
-        classes: class-masks: the classes to take, in the order of their values from 1; (): all, by name.
+        classes: segmentation: the classes to keep, in the order of their values from 1; (): all, by name.
+        map_classes: segmentation: FROM=TO, what becomes of a class of the source; see `ClassChoice`.
+        several_masks: pairs and dicom: what becomes of several labels of one image: "refuse", or "merge".
         missing_masks: what becomes of an image without label where nothing says that it has none: "refuse", or
             "prediction" to keep it for prediction.
         missing_classes: class-masks: what becomes of a scan that lacks the mask of a class: "refuse", or
@@ -68,6 +71,8 @@ class LayoutOptions:
     image_pattern: str | None = None
     label_pattern: str | None = None
     classes: tuple[str, ...] = ()
+    map_classes: tuple[str, ...] = ()
+    several_masks: str = "refuse"
     missing_masks: str = "refuse"
     missing_classes: str = "refuse"
     series: SeriesPolicy = field(default_factory=SeriesPolicy)
@@ -84,6 +89,11 @@ class LayoutOptions:
             raise UsageError(f"missing_classes: expected refuse or empty, got {self.missing_classes!r}")
         if len(set(self.classes)) < len(self.classes) or "" in self.classes:
             raise UsageError(f"classes: expected different names, got {','.join(self.classes)}")
+
+    @property
+    def choice(self) -> ClassChoice:
+        """Which classes of the source become which of the data set."""
+        return ClassChoice.of(self.classes, self.map_classes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +114,7 @@ class Layout:
             of a label volume, as the layout gives it; 0 is the background, named or not.
         channel_names: segmentation: (annotations, annotation_file) to the names of an image's channels, such as
             ("CT",), as the layout gives them.
+        chooses_classes: whether references and `label_values` hold the data set's classes already.
     """
 
     name: str
@@ -116,6 +127,7 @@ class Layout:
         Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Mapping[int, str]] | None
     ) = None
     channel_names: Callable[[SourceFiles, str | None], tuple[str, ...]] | None = None
+    chooses_classes: bool = False
 
     def check_masks(self, masks: bool) -> None:
         """Refuse masks of a layout whose annotations hold none."""

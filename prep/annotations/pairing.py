@@ -36,6 +36,7 @@ def pair_up(
     labels: Iterable[tuple[Key, Label]],
     missing_masks: str,
     has_no_label: Callable[[Key], bool] = lambda key: False,
+    several_masks: str | None = None,
 ) -> list[Reference]:
     """One reference for each image, and for each label without one, in order of source.
 
@@ -46,6 +47,7 @@ def pair_up(
         labels: likewise.
         missing_masks: "refuse" or "prediction", see `LayoutOptions`.
         has_no_label: whether the layout itself says that images of this key have no labels.
+        several_masks: what becomes of several labels of one image, see `LayoutOptions`; None: the layout allows none.
     """
     labels_by_key: dict[Key, list[Label]] = {}
     for key, label in labels:
@@ -58,17 +60,28 @@ def pair_up(
         masks = labels_by_key.pop(key, [])
         keep = missing_masks == "prediction" or has_no_label(key)
         together = _one_problem("several images for one label", [image.source for image in found])
-        together = together or _one_problem("several labels for one image", [label.path for label in masks])
+        masks = sorted(masks, key=lambda label: label.path)
+        if several_masks != "merge":
+            cure = "" if several_masks is None else "; --several-masks merge takes them together"
+            paths = [label.path for label in masks]
+            together = together or _one_problem("several labels for one image", paths, cure)
         for image in found:
             problem = image.problem or together
             if problem is None and masks:
-                label = masks[0]
-                image = replace(image, mask=label.mask, class_masks=label.class_masks)
-                problem = label.problem
+                label, *more = masks
+                image = replace(
+                    image,
+                    mask=label.mask,
+                    more_masks=tuple(other.path for other in more),
+                    class_masks=label.class_masks,
+                )
+                problem = next((one.problem for one in masks if one.problem is not None), None)
             elif problem is None and not keep:
                 problem = NO_LABEL
             references.append(
-                replace(image, mask=None, class_masks=(), problem=problem) if problem else image
+                replace(image, mask=None, more_masks=(), class_masks=(), problem=problem)
+                if problem
+                else image
             )
     for left in labels_by_key.values():
         references += [
@@ -77,8 +90,8 @@ def pair_up(
     return in_order(references)
 
 
-def _one_problem(reason: str, paths: Sequence[str]) -> Problem | None:
-    return ("annotation", reason, ", ".join(sorted(paths)[:3])) if len(paths) > 1 else None
+def _one_problem(reason: str, paths: Sequence[str], cure: str = "") -> Problem | None:
+    return ("annotation", reason, ", ".join(sorted(paths)[:3]) + cure) if len(paths) > 1 else None
 
 
 def find_split_folder(paths: Sequence[Sequence[str]], chosen: bool | None, root: str) -> int | None:

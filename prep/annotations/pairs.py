@@ -87,6 +87,7 @@ def list_references(
         found.labels,
         options.missing_masks,
         lambda key: not with_patterns and key[0] == "ts" and "ts" not in labelled,
+        options.several_masks,
     )
     yield from settle_grid(pairs, images, options)
     for path in found.neither:

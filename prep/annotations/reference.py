@@ -51,6 +51,7 @@ class Reference:
         channels: segmentation: the files of the further channels on the same grid, in order.
         mask: segmentation: the file of the labels: a volume, a mask PNG, a DICOM SEG or RTSTRUCT; None without
             `class_masks` as well: an example for prediction only.
+        more_masks: segmentation: further files of labels of the same image, to be merged with `mask`.
         class_masks: segmentation: (class name, file) where each class has a mask of its own.
         members: the files of a DICOM series, sorted; () for an image that `source` itself names.
         volume: of a DICOM series that holds several scans: the number of this one from 1, of how many, and what
@@ -71,6 +72,7 @@ class Reference:
     problem: tuple[str, str, str] | None = None
     channels: tuple[str, ...] = ()
     mask: str | None = None
+    more_masks: tuple[str, ...] = ()
     class_masks: tuple[tuple[str, str], ...] = ()
     members: tuple[str, ...] = ()
     volume: tuple[int, int, str] | None = None
@@ -84,10 +86,15 @@ class Reference:
         >>> Reference(source="ct.hdr", key="ct.hdr", mask="seg.nii.gz").paths
         ('ct.hdr', 'ct.img', 'seg.nii.gz')
         """
-        masks = [path for _, path in self.class_masks] + ([self.mask] if self.mask is not None else [])
+        masks = [*(path for _, path in self.class_masks), *self.masks]
         image = self.members or files_of(self.source)
         more = [file for path in (*self.channels, *masks) for file in files_of(path)]
         return tuple(dict.fromkeys([*image, *more]))
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """The files of labels that hold all classes."""
+        return () if self.mask is None else (self.mask, *self.more_masks)
 
     @property
     def is_labelled(self) -> bool:

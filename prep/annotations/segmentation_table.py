@@ -59,8 +59,9 @@ def list_csv_references(
     taken at their word. An image is a volume, a picture, a DICOM file, or a folder with one DICOM series (a
     folder with several is written with the series' mark, as the layout `dicom` lists it); several files with `;`
     between them are channels of one image. A label is a volume, a mask PNG, a DICOM SEG or RTSTRUCT, or the
-    folder that holds nothing else; an empty cell is an image for prediction only. Without a split column the
-    table's name says it. A DICOM series without group has its patient's hash for one.
+    folder that holds nothing else; several with `;` between them are merged; an empty cell is an image for
+    prediction only. Without a split column the table's name says it. A DICOM series without group has its patient's
+    hash for one.
 
     Raises:
         AnnotationsError: if columns are missing or the file is not a table.
@@ -109,10 +110,12 @@ def _reference(row: Row, split: str, index: FolderIndex, options: LayoutOptions)
             raise SourceError("annotation", "row names no file", "the cell under image is empty")
         image = _with_image(known, written, index, options)
         image = replace(image, key=row.cell("id") or image.source)
-        mask = _label(row.cell("label"), index) if row.cell("label") else None
-        if mask in image.paths:
-            raise SourceError("annotation", "image and label are one file", mask or "")
-        return replace(image, mask=mask)
+        masks = [_label(path, index) for path in _label_files(row.cell("label"), index)]
+        if len(set(masks)) < len(masks):
+            raise SourceError("annotation", "label is listed twice", "; ".join(masks))
+        if same := [path for path in masks if path in image.paths]:
+            raise SourceError("annotation", "image and label are one file", same[0])
+        return replace(image, mask=masks[0] if masks else None, more_masks=tuple(masks[1:]))
     except SourceError as error:
         stage, reason, detail = problem_of(error)
         return replace(known, problem=(stage, reason, f"{row.place}: {detail}"))
@@ -166,6 +169,13 @@ def _with_image(
     )
 
 
+def _label_files(cell: str, index: FolderIndex) -> list[str]:
+    """The files that a cell of labels names; a file's name may hold a semicolon itself."""
+    whole = relative_path(cell, index.files.root) if cell else ""
+    is_one = ";" not in cell or index.files.size(whole) is not None
+    return split_cell(cell) if not is_one or cell.startswith("[") else [cell] if cell else []
+
+
 def _label(written: str, index: FolderIndex) -> str:
     images = index.files
     path = relative_path(written, images.root)
@@ -192,7 +202,7 @@ def _refuse_repeated(listed: Sequence[tuple[Row, Reference]]) -> list[Reference]
         elif reference.source not in seen:
             places = ", ".join(row.place for row in twice[:3])
             problem = ("annotation", "image is in several rows", places)
-            result.append(replace(reference, mask=None, problem=problem))
+            result.append(replace(reference, mask=None, more_masks=(), problem=problem))
         seen.add(reference.source)
     return result
 
@@ -203,7 +213,8 @@ def _named(listed: Iterable[tuple[Row, Reference]], root: str) -> set[str]:
         relative_path(path, root)
         for row, _ in listed
         for cell in (row.cell("image"), row.cell("label"))
-        for path in split_cell(cell)
+        for path in (cell, *split_cell(cell))
+        if path
     }
 
 

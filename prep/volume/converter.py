@@ -48,9 +48,8 @@ from halofeed.prep.volume.geometry import (
 from halofeed.prep.volume.hounsfield import check_declared, check_values
 from halofeed.prep.volume.intensity import Window, store_as, stored_value
 from halofeed.prep.volume.label_volume import read_labels
-from halofeed.prep.volume.scan import Finding, Grid, Scan, Shape
+from halofeed.prep.volume.scan import LARGEST_TOLERANCE, Finding, Grid, Scan, Shape
 from halofeed.prep.volume.space import (
-    LARGEST_TOLERANCE,
     offset_between,
     plan_canonical,
     plan_orthogonal,

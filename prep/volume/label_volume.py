@@ -5,7 +5,7 @@ file ──> canonical ──> the scan's grid ──> ids of the label map
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.label_image import renumbered
 from halofeed.prep.labels import LabelMap
 from halofeed.prep.recipe import Recipe
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.statistics import count_labels
 from halofeed.prep.volume.apply import apply_mask, view_of
-from halofeed.prep.volume.merge import merge_class_masks
-from halofeed.prep.volume.scan import Finding, Grid, Mask
+from halofeed.prep.volume.merge import LARGEST_CLASS, merge_class_masks, merge_labels
+from halofeed.prep.volume.scan import Finding, Grid, Mask, Overlap
 from halofeed.prep.volume.space import check_same_space, plan_canonical, plan_onto
 from halofeed.prep.volume_readers.table import open_mask
 from halofeed.schemas.errors import SourceError
@@ -53,34 +54,112 @@ def read_labels(
     Raises:
         SourceError: the label cannot be read, lies elsewhere than the scan, or holds unknown classes.
     """
-    options = recipe.scan_options()
     if reference.class_masks:
-        found: list[Finding] = []
-
-        def each() -> Iterator[tuple[int, Voxels]]:
-            for name, path in reference.class_masks:
-                values, findings = _aligned(open_mask(files, path, grid, options), canonical, recipe)
-                found.extend(findings)
-                yield labels.id_of(name), values
-
-        merged = merge_class_masks(each(), recipe.class_overlap)  # type: ignore[arg-type]
-        if merged.overlapped:
-            voxels = sum(merged.overlapped.values())
-            found.append(
-                Finding(name="class masks overlap", treatment="corrected", detail=f"{voxels} voxels")
-            )
-        return Labels(values=merged.labels, findings=tuple(found))
-    if reference.mask is None:
+        return _of_class_masks(recipe, labels, reference, files, grid, canonical)
+    merged: Voxels | None = None
+    found: list[Finding] = []
+    overlapped = 0
+    for path in reference.masks:
+        values, findings, shared = _of_file(recipe, labels, path, files, grid, canonical)
+        found += findings
+        overlapped += shared
+        if merged is not None:
+            values, shared = merge_labels(merged, values, _overlap(recipe))
+            overlapped += shared
+        merged = values
+    if merged is None:
         return None
-    mask = open_mask(files, reference.mask, grid, options)
-    values, findings = _aligned(mask, canonical, recipe)
-    return Labels(values=_known(values, mask, labels), findings=(*mask.findings, *findings))
+    if overlapped:
+        found.append(Finding(name="classes overlap", treatment="corrected", detail=f"{overlapped} voxels"))
+    return Labels(values=merged, findings=tuple(found))
 
 
-def _aligned(mask: Mask, canonical: Grid, recipe: Recipe) -> tuple[Voxels, tuple[Finding, ...]]:
+def _overlap(recipe: Recipe) -> Overlap:
+    return recipe.class_overlap  # type: ignore[return-value]
+
+
+def _of_class_masks(
+    recipe: Recipe, labels: LabelMap, reference: Reference, files: SourceFiles, grid: Grid, canonical: Grid
+) -> Labels:
+    """The classes of a scan with a mask file for each."""
+    found: list[Finding] = []
+
+    def each() -> Iterator[tuple[int, Voxels]]:
+        for name, path in reference.class_masks:
+            mask = open_mask(files, path, grid, recipe.scan_options())
+            values, findings = _aligned(mask, mask.read(), canonical, recipe)
+            found.extend(findings)
+            yield labels.id_of(name), values
+
+    merged = merge_class_masks(each(), _overlap(recipe), may_repeat=bool(recipe.map_classes))
+    if merged.overlapped:
+        voxels = sum(merged.overlapped.values())
+        found.append(Finding(name="class masks overlap", treatment="corrected", detail=f"{voxels} voxels"))
+    return Labels(values=merged.labels, findings=tuple(found))
+
+
+def _of_file(
+    recipe: Recipe, labels: LabelMap, path: str, files: SourceFiles, grid: Grid, canonical: Grid
+) -> tuple[Voxels, list[Finding], int]:
+    """The ids of one file that holds all classes, and how many of its voxels are in several of them."""
+    choice = recipe.class_choice()
+    mask = open_mask(
+        files, path, grid, recipe.scan_options(), lambda name: not choice or choice.target(name) is not None
+    )
+    if mask.read_classes is None:
+        values, findings = _aligned(mask, mask.read(), canonical, recipe)
+        ids = labels.ids_of_values(_present(values))
+        found = [*mask.findings, *findings]
+        if lost := [value for value, identity in ids.items() if value and not identity]:
+            listed = f"values {', '.join(map(str, lost[:20]))}"
+            found.append(Finding(name="classes left out by choice", treatment="noted", detail=listed))
+        return renumbered(values, ids, labels.dtype), found, 0
+    targets = {number: choice.target(name) or name for number, name in mask.names.items()}
+    ids = _ids_of_names(targets, labels)
+    stored, overlapped = mask.read_classes(ids, _overlap(recipe))
+    values, findings = _aligned(mask, stored, canonical, recipe)
+    _check_known({ids[number]: name for number, name in targets.items()}, _present(values), labels)
+    return values, [*mask.findings, *findings], overlapped
+
+
+def _ids_of_names(names: Mapping[int, str], labels: LabelMap) -> dict[int, int]:
+    """The id of each number of a file; one beyond all ids for a class that is in no label map."""
+    if labels.is_open and names:
+        raise SourceError(
+            "annotation",
+            "mask names its classes and no label map gives their ids",
+            f"{', '.join(map(repr, names.values()))}; list them with --classes, or in a file with --label-map",
+        )
+    ids = {}
+    for place, (number, name) in enumerate(names.items(), start=1):
+        identity = labels.ids.get(name)
+        is_lost = identity is None or (identity == 0 and name.lower() != "background")
+        ids[number] = LARGEST_CLASS + place if is_lost else identity or 0
+    return ids
+
+
+def _check_known(names: Mapping[int, str], present: Iterable[int], labels: LabelMap) -> None:
+    """Refuse voxels of classes that have no id, or that of the background."""
+    lost = [names[identity] for identity in present if identity > LARGEST_CLASS]
+    if unknown := [name for name in lost if name not in labels.ids]:
+        known = ", ".join(map(repr, labels.names.values()))
+        raise SourceError(
+            "annotation",
+            "mask has unknown labels",
+            f"{', '.join(map(repr, unknown))}; known are {known}; --map-classes '{unknown[0]}=background' leaves it "
+            "out",
+        )
+    if lost:
+        detail = f"{', '.join(map(repr, lost))} is 0"
+        raise SourceError("annotation", "class of the mask has the background's id", detail)
+
+
+def _aligned(
+    mask: Mask, stored: Voxels, canonical: Grid, recipe: Recipe
+) -> tuple[Voxels, tuple[Finding, ...]]:
     """A mask's values on the scan's canonical grid."""
     turned = plan_canonical(mask.grid)
-    values = view_of(turned, mask.read())
+    values = view_of(turned, stored)
     try:
         offset = check_same_space(canonical, turned.target, recipe.mask_grid_tolerance)
     except SourceError:
@@ -97,39 +176,6 @@ def _aligned(mask: Mask, canonical: Grid, recipe: Recipe) -> tuple[Voxels, tuple
         return values, ()
     detail = f"up to {offset:.2g} voxels, taken as it lies"
     return values, (Finding(name="mask slightly off its image's grid", treatment="noted", detail=detail),)
-
-
-def _known(values: Voxels, mask: Mask, labels: LabelMap) -> Voxels:
-    """The values as ids of the label map."""
-    present = [value for value in _present(values) if value]
-    if not mask.names:
-        labels.check_values(present)
-        return values
-    names = [mask.names.get(value, str(value)) for value in present]
-    if labels.is_open:
-        raise SourceError(
-            "annotation",
-            "mask names its classes and no label map gives their ids",
-            f"{', '.join(map(repr, names))}; list them in a file and name it with --label-map",
-        )
-    if unknown := [name for name in names if name not in labels.ids]:
-        known = ", ".join(map(repr, labels.names.values()))
-        raise SourceError(
-            "annotation", "mask has unknown labels", f"{', '.join(map(repr, unknown))}; known are {known}"
-        )
-    if lost := [name for name in names if not labels.ids[name] and name.lower() != "background"]:
-        raise SourceError(
-            "annotation",
-            "class of the mask has the background's id",
-            f"{', '.join(map(repr, lost))} is 0",
-        )
-    table = np.zeros(max(present, default=0) + 1, labels.dtype)
-    for value, name in zip(present, names, strict=True):
-        table[value] = labels.ids[name]
-    ids = np.empty(values.shape, table.dtype)
-    for at, plane in enumerate(values):  # an index takes 8 bytes a voxel
-        ids[at] = table[plane]
-    return ids
 
 
 def _present(values: Voxels) -> list[int]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.prep.volume.scan import Overlap
 from halofeed.schemas.errors import SourceError, UsageError
 
-Overlap = Literal["refuse", "last", "first"]
+OVERLAP_CURE = "--class-overlap last or first decides"
 LARGEST_CLASS = 65535
 
 
@@ -29,12 +30,15 @@ class MergedMasks:
     overlapped: Mapping[tuple[int, int], int]
 
 
-def merge_class_masks(masks: Iterable[tuple[int, NDArray[Any]]], overlap: Overlap = "refuse") -> MergedMasks:
+def merge_class_masks(
+    masks: Iterable[tuple[int, NDArray[Any]]], overlap: Overlap = "refuse", *, may_repeat: bool = False
+) -> MergedMasks:
     """Merges masks of one class each; one mask is held at a time, so that `masks` may read them as it goes.
 
     Args:
         masks: (class value from 1 to 65535, bool or integer [depth, height, width] of 0 and one other value).
         overlap: what becomes of a voxel in several masks: "refuse", or the value of the "last" or "first" mask.
+        may_repeat: several masks may have one value, which is then all of them.
 
     Raises:
         SourceError: of stage `annotation`, where masks overlap, are of different shapes or hold several values.
@@ -49,7 +53,7 @@ def merge_class_masks(masks: Iterable[tuple[int, NDArray[Any]]], overlap: Overla
     seen: set[int] = set()
     overlapped: dict[tuple[int, int], int] = {}
     for value, mask in masks:
-        if not 1 <= value <= LARGEST_CLASS or value in seen:
+        if not 1 <= value <= LARGEST_CLASS or (value in seen and not may_repeat):
             raise UsageError(
                 f"class value {value}: expected each value from 1 to {LARGEST_CLASS} at most once"
             )
@@ -68,14 +72,16 @@ def merge_class_masks(masks: Iterable[tuple[int, NDArray[Any]]], overlap: Overla
             labels = labels.astype(np.uint16)
         earlier, voxels = np.unique(labels[inside], return_counts=True)
         claimed = {
-            (int(other), value): int(count) for other, count in zip(earlier, voxels, strict=True) if other
+            (int(other), value): int(count)
+            for other, count in zip(earlier, voxels, strict=True)
+            if other not in (0, value)
         }
         if claimed and overlap == "refuse":
             others = ", ".join(str(other) for other, _ in claimed)
             raise SourceError(
                 "annotation",
                 "masks of one scan overlap",
-                f"{sum(claimed.values())} voxels of class {value} are in class {others} too",
+                f"{sum(claimed.values())} voxels of class {value} are in class {others} too; {OVERLAP_CURE}",
             )
         overlapped |= claimed
         if overlap == "first":
@@ -85,6 +91,31 @@ def merge_class_masks(masks: Iterable[tuple[int, NDArray[Any]]], overlap: Overla
     if labels is None:
         raise UsageError("masks: expected at least one, got none")
     return MergedMasks(labels=labels, overlapped=overlapped)
+
+
+def merge_labels(labels: NDArray[Any], more: NDArray[Any], overlap: Overlap) -> tuple[NDArray[Any], int]:
+    """Two label volumes on one grid as one, and the number of voxels that are of different classes in them.
+
+    Args:
+        labels: of the first.
+        more: of the second.
+        overlap: what becomes of those voxels: "refuse", or the class of the second ("last") or the "first".
+
+    Raises:
+        SourceError: of stage `annotation`, where there are such voxels and they are to be refused.
+
+    >>> merge_labels(np.array([[[1, 1, 0]]]), np.array([[[0, 2, 2]]]), "first")
+    (array([[[1, 1, 2]]]), 1)
+    """
+    differ = (labels != 0) & (more != 0) & (labels != more)
+    voxels = int(np.count_nonzero(differ))
+    if voxels and overlap == "refuse":
+        pairs = sorted({*zip(labels[differ].tolist(), more[differ].tolist(), strict=True)})
+        listed = ", ".join(f"{first} and {second}" for first, second in pairs[:5])
+        detail = f"{voxels} voxels are of classes {listed}; {OVERLAP_CURE}"
+        raise SourceError("annotation", "masks of one scan overlap", detail)
+    taken = (more != 0) if overlap == "last" else (more != 0) & (labels == 0)
+    return np.where(taken, more, labels), voxels
 
 
 def _inside(mask: NDArray[Any], value: int) -> NDArray[np.bool_]:

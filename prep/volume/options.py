@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from halofeed.prep.annotations.class_choice import ClassChoice
 from halofeed.prep.option import option
 from halofeed.prep.volume.intensity import STORES, WINDOWS, Window, named_window
-from halofeed.prep.volume.scan import Shape, Triple
-from halofeed.prep.volume.space import LARGEST_TOLERANCE, SAME_GRID_VOXELS
+from halofeed.prep.volume.scan import LARGEST_TOLERANCE, SAME_GRID_VOXELS, Shape, Triple
 from halofeed.prep.volume_readers import series_policy
 from halofeed.prep.volume_readers.options import ScanOptions
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
@@ -87,7 +87,15 @@ class VolumeOptions:
         "below 0.5; it is then taken as it lies",
     )
     class_overlap: str = option(
-        "refuse", "class-masks: voxels that two classes claim", choices=("refuse", "last", "first")
+        "refuse",
+        "voxels that two classes claim, of class-masks, of a SEG or RTSTRUCT, of several files: the scan is refused, "
+        "or the class with the last or first number, or of the last or first file, has them",
+        choices=("refuse", "last", "first"),
+    )
+    several_masks: str = option(
+        "refuse",
+        "pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name",
+        choices=("refuse", "merge"),
     )
     refuse_flaws: tuple[str, ...] = option(
         (), f"DICOM: refuse a series with any of these in place of correcting it: {', '.join(FLAWS)}"
@@ -129,7 +137,14 @@ class VolumeOptions:
     image_pattern: str | None = option(None, "pairs, dicom: where the images are, e.g. images/{id}.nii.gz")
     label_pattern: str | None = option(None, "pairs, dicom: where the labels are, e.g. labels/{id}.nii.gz")
     classes: tuple[str, ...] = option(
-        (), "class-masks: the classes to take, in the order of their ids from 1"
+        (),
+        "segmentation: the classes to keep, by name or value, in the order of their ids from 1 (a --label-map "
+        "gives other ids); all others become background",
+    )
+    map_classes: tuple[str, ...] = option(
+        (),
+        "segmentation: what becomes of classes of the source, by name or value: FROM=TO, e.g. 'left kidney=kidney,"
+        "right kidney=kidney,BODY=background,500=liver'; background leaves a class out, before overlaps are counted",
     )
     missing_masks: str = option(
         "refuse",
@@ -183,9 +198,14 @@ class VolumeOptions:
                 re.compile(self.series_description)
             except re.error as error:
                 yield f"--series-description {self.series_description!r}: not a regular expression: {error}"
+        yield from self.class_choice().problems()
         for flaw in self.refuse_flaws:
             if flaw not in FLAWS:
                 yield f"--refuse-flaws {flaw!r}: expected some of {', '.join(FLAWS)}"
+
+    def class_choice(self) -> ClassChoice:
+        """Which classes of the source become which of the data set."""
+        return ClassChoice.of(self.classes, self.map_classes)
 
     def fixed_window(self) -> Window | None:
         """The window in HU, where all scans share one."""

@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 
 Shape = tuple[int, int, int]
 Triple = tuple[float, float, float]
+SAME_GRID_VOXELS = 0.05
+"""How far, as a share of a voxel, two files of one scan may lie apart: their writers round affines differently."""
+LARGEST_TOLERANCE = 0.5
+Overlap = Literal["refuse", "last", "first"]
+"""What becomes of voxels in several classes: refused, or of the last or the first one."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,6 +91,9 @@ class Mask:
         names: the class names by value, where the file itself gives them (DICOM SEG, RTSTRUCT); else empty.
         findings: as of a `Scan`.
         files: the source files read, relative paths in sorted order.
+        read_classes: where the file names its classes: from the id of each of its values, and what becomes of voxels in
+            several classes, to the ids [depth, height, width] and the number of those voxels. Values of one id do not
+            overlap.
         read: the class values [depth, height, width], uint8, uint16 or int32, whichever is the smallest that holds
             them; 0 is the background. SourceError where a value is not a whole number.
     """
@@ -95,3 +103,4 @@ class Mask:
     findings: tuple[Finding, ...]
     files: tuple[str, ...]
     read: Callable[[], NDArray[Any]]
+    read_classes: Callable[[Mapping[int, int], Overlap], tuple[NDArray[Any], int]] | None = None

@@ -31,15 +31,12 @@ from halofeed.prep.volume.geometry import (
     triple,
     whole,
 )
-from halofeed.prep.volume.scan import Grid, Shape
+from halofeed.prep.volume.scan import LARGEST_TOLERANCE, SAME_GRID_VOXELS, Grid, Shape
 from halofeed.schemas.errors import SourceError
 
 SHEAR_COSINE: Final = 1e-3
 """Axes within this cosine of a right angle (0.06°) are left as they are: over 400 mm their ends lie 0.4 mm from
 where a right angle puts them, and the affine still says so."""
-SAME_GRID_VOXELS: Final = 0.05
-"""How far, as a share of a voxel, two files of one scan may lie apart: their writers round affines differently."""
-LARGEST_TOLERANCE: Final = 0.5
 SAME_VOXEL: Final = 1e-3
 """In `plan_onto`, voxels that lie no further than this from another grid's voxels are those voxels."""
 

@@ -13,7 +13,7 @@ import struct
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from pydicom.errors import BytesLengthException, InvalidDicomError
 from pydicom.valuerep import TEXT_VR_DELIMS
 
 from halofeed.prep.sources import SourceFiles
+from halofeed.prep.volume.scan import Finding
 from halofeed.prep.volume_readers.dicom_bytes import read_file
 from halofeed.schemas.errors import SourceError
 
@@ -209,3 +210,10 @@ def items(dataset: Dataset, tag: int) -> Sequence[Dataset]:
 def named(tag: int) -> str:
     """A tag as people write it: (0028,0010)."""
     return f"({tag >> 16:04X},{tag & 0xFFFF:04X})"
+
+
+def left_out(names: Mapping[int, str], kept: Mapping[int, str]) -> list[Finding]:
+    """What is said of the classes that a user's choice leaves out of a mask."""
+    others = [name for number, name in names.items() if number not in kept]
+    detail = ", ".join(others[:20])
+    return [Finding(name="classes left out by choice", treatment="noted", detail=detail)] if others else []

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from pydicom._uid_dict import UID_dictionary
+from pydicom.dataset import Dataset
 from pydicom.uid import UID
 
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.volume.scan import Grid, Mask
 from halofeed.prep.volume_readers.dicom_elements import SOP_CLASS, read_dataset, text, transfer_syntax
 from halofeed.prep.volume_readers.dicom_frames import TOLERANCE
-from halofeed.prep.volume_readers.dicom_rtstruct import read_structures
-from halofeed.prep.volume_readers.dicom_seg import read_segmentation
+from halofeed.prep.volume_readers.dicom_rtstruct import read_structures, structure_names
+from halofeed.prep.volume_readers.dicom_seg import read_segmentation, segment_names
 from halofeed.schemas.errors import SourceError, UsageError
 
 READERS = {
@@ -31,6 +33,7 @@ def open_dicom_mask(
     *,
     overlap: Literal["refuse", "last"] = "refuse",
     tolerance_voxels: float = TOLERANCE,
+    keeps: Callable[[str], bool] = lambda name: True,
 ) -> Mask:
     """Reads what a DICOM SEG or RTSTRUCT file says of its mask; its voxels are made by the mask's `read`.
 
@@ -40,8 +43,9 @@ def open_dicom_mask(
             put on it, whichever way either is turned; another keeps a grid of its own. Structures are always
             drawn on it.
         overlap: what becomes of voxels in several segments or structures: "refuse": `read` raises; "last": the
-            highest number wins.
+            highest number wins. The mask's `read_classes` is told anew.
         tolerance_voxels: how far a pixel of a segmentation may lie from the voxel that it is taken for.
+        keeps: whether a segment or structure of this name is read; contours of others may lie anywhere.
 
     Returns:
         The mask; `names` are the segments' labels or the structures' names by their numbers.
@@ -55,6 +59,21 @@ def open_dicom_mask(
     """
     if overlap not in ("refuse", "last"):
         raise UsageError(f"overlap={overlap!r}: expected 'refuse' or 'last'")
+    dataset, reader = _opened(files, path)
+    return reader(files, path, dataset, image_grid, overlap, tolerance_voxels, keeps)
+
+
+def class_names(files: SourceFiles, path: str) -> Mapping[int, str]:
+    """The names of all segments or structures of a file by their numbers.
+
+    Raises:
+        SourceError: as `open_dicom_mask`.
+    """
+    dataset, reader = _opened(files, path)
+    return structure_names(dataset) if reader is read_structures else segment_names(dataset)
+
+
+def _opened(files: SourceFiles, path: str) -> tuple[Dataset, Callable[..., Mask]]:
     dataset = read_dataset(files, path)
     sop_class = text(dataset, SOP_CLASS)
     if sop_class not in READERS:
@@ -64,4 +83,4 @@ def open_dicom_mask(
         )
     if transfer_syntax(dataset) == BIG_ENDIAN:
         raise SourceError("read", "mask in big-endian DICOM is not supported", "save it little-endian")
-    return READERS[sop_class](files, path, dataset, image_grid, overlap, tolerance_voxels)
+    return dataset, READERS[sop_class]

@@ -7,7 +7,7 @@ Every contour is assigned to the slice in which it lies, and drawn there togethe
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 
 from halofeed.prep.sources import SourceFiles
-from halofeed.prep.volume.scan import Finding, Grid, Mask
+from halofeed.prep.volume.merge import OVERLAP_CURE
+from halofeed.prep.volume.scan import Finding, Grid, Mask, Overlap
 from halofeed.prep.volume_readers.dicom_contours import Points, enclosed, is_traced
 from halofeed.prep.volume_readers.dicom_elements import (
     damaged,
@@ -25,6 +26,7 @@ from halofeed.prep.volume_readers.dicom_elements import (
     declared_character_sets,
     items,
     label,
+    left_out,
     text,
 )
 from halofeed.prep.volume_readers.dicom_frames import LPS_TO_RAS
@@ -103,8 +105,9 @@ def read_structures(
     path: str,
     dataset: Dataset,
     image_grid: Grid | None,
-    overlap: Literal["refuse", "last"],
+    overlap: Overlap,
     _: float,
+    keeps: Callable[[str], bool],
 ) -> Mask:
     """An RTSTRUCT as a mask; see `halofeed.prep.volume_readers.dicom_masks.open_dicom_mask`."""
     if image_grid is None:
@@ -114,19 +117,32 @@ def read_structures(
     grid = image_grid
     counts: Counter[str] = Counter()
     numbers, names = _structures(dataset, counts)
-    contours = _contours(dataset, numbers, names, grid, counts)
+    kept = {number: name for number, name in names.items() if keeps(name)}
+    chosen = left_out(names, kept)
+    contours = _contours(dataset, numbers, kept, grid, counts)
     drawing = _drawing(contours, grid, counts)
-    largest = max(names, default=0)
 
-    def read() -> NDArray[Any]:
-        return _labels(drawing, grid, largest, overlap)
+    def read_classes(ids: Mapping[int, int], overlap: Overlap) -> tuple[NDArray[Any], int]:
+        return _labels(drawing, grid, ids, overlap)
 
     findings = tuple(
         Finding(name=name, treatment=treatment, detail=detail.format(counts[name]))
         for name, (treatment, detail) in TREATMENTS.items()
         if counts[name]
     )
-    return Mask(grid=grid, names=names, findings=findings, files=(path,), read=read)
+    return Mask(
+        grid=grid,
+        names=kept,
+        findings=(*findings, *chosen),
+        files=(path,),
+        read=lambda: read_classes({number: number for number in kept}, overlap)[0],
+        read_classes=read_classes,
+    )
+
+
+def structure_names(dataset: Dataset) -> Mapping[int, str]:
+    """The names of all structures by their class values."""
+    return _structures(dataset, Counter())[1]
 
 
 def _structures(dataset: Dataset, counts: Counter[str]) -> tuple[dict[int, int], dict[int, str]]:
@@ -166,6 +182,8 @@ def _contours(
         if stored_number not in numbers:
             raise damaged("contours belong to a structure that is not described")
         number = numbers[stored_number]
+        if number not in names:
+            continue
         for item in items(structure, CONTOURS):
             kind = text(item, CONTOUR_KIND)
             if kind in OTHER_KINDS:
@@ -280,13 +298,17 @@ def _shape(points: Points, axis: int) -> bytes:
     return flat.tobytes()
 
 
-def _labels(drawing: _Drawing, grid: Grid, largest: int, overlap: Literal["refuse", "last"]) -> NDArray[Any]:
-    dtype = np.uint8 if largest < 256 else np.uint16 if largest < 65536 else np.int32
-    labels = np.zeros(grid.shape, dtype)
+def _labels(
+    drawing: _Drawing, grid: Grid, ids: Mapping[int, int], overlap: Overlap
+) -> tuple[NDArray[Any], int]:
+    """The ids of the structures, and how many voxels are in structures of several ids."""
+    largest = max(ids.values(), default=0)
+    labels = np.zeros(grid.shape, np.uint8 if largest < 256 else np.uint16 if largest < 65536 else np.int32)
     overlapping: set[int] = set()
     voxels = 0
     for index in sorted(drawing.slices):
         plane = np.moveaxis(labels, drawing.axis, 0)[index]
+        owners = np.zeros(plane.shape, np.int32)
         interior, border, shared = (np.zeros(plane.shape, np.bool_) for _ in range(3))
         for number, contours in sorted(drawing.slices[index].items()):
             inside, on_contour = enclosed(
@@ -296,23 +318,25 @@ def _labels(drawing: _Drawing, grid: Grid, largest: int, overlap: Literal["refus
                 may_cross=all(contour.by_parity for contour in contours),
             )
             closed = inside | on_contour
-            taken = closed & (plane != 0)
+            taken = closed & (plane != 0) & (plane != ids[number])
             touching = taken & border & on_contour & ~(inside & interior)
             if (closed & ~taken).any() or (touching & inside).any():
                 both = taken & ~touching
             else:
                 both, touching = taken, np.zeros_like(taken)  # nothing of its own would be left
             if both.any():
-                overlapping |= {number, *np.unique(plane[both]).tolist()}
+                overlapping |= {number, *np.unique(owners[both]).tolist()}
                 shared |= both
             if overlap == "refuse":
                 closed &= ~touching | inside
-            plane[closed] = number
+            elif overlap == "first":
+                closed &= ~taken
+            plane[closed], owners[closed] = ids[number], number
             interior |= inside
             border |= on_contour
         voxels += int(np.count_nonzero(shared))
     if voxels and overlap == "refuse":
         listed = ", ".join(map(str, sorted(overlapping)))
-        detail = f"{voxels} voxels are in more than one of the structures {listed}"
+        detail = f"{voxels} voxels are in more than one of the structures {listed}; {OVERLAP_CURE}"
         raise SourceError("annotation", "structures overlap", detail)
-    return labels
+    return labels, voxels

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,8 @@ from pydicom.encaps import generate_frames
 from pydicom.pixels.decoders.base import get_decoder
 
 from halofeed.prep.sources import SourceFiles
-from halofeed.prep.volume.scan import Finding, Grid, Mask
+from halofeed.prep.volume.merge import OVERLAP_CURE
+from halofeed.prep.volume.scan import Finding, Grid, Mask, Overlap
 from halofeed.prep.volume_readers.dicom_elements import (
     PARSE_FAILURES,
     damaged,
@@ -24,6 +25,7 @@ from halofeed.prep.volume_readers.dicom_elements import (
     declared_character_sets,
     items,
     label,
+    left_out,
     raw_value,
     read_dataset,
     text,
@@ -101,8 +103,9 @@ def read_segmentation(
     path: str,
     dataset: Dataset,
     image_grid: Grid | None,
-    overlap: Literal["refuse", "last"],
+    overlap: Overlap,
     tolerance_voxels: float,
+    keeps: Callable[[str], bool],
 ) -> Mask:
     """A DICOM SEG or label map as a mask; see `halofeed.prep.volume_readers.dicom_masks.open_dicom_mask`."""
     header = _header(dataset)
@@ -128,11 +131,30 @@ def read_segmentation(
     _check_unique(header, placement)
     where = placement
 
-    def read() -> NDArray[Any]:
-        return _labels(read_dataset(files, path), header, where, overlap)
+    names = _called(header.names)
+    kept = {number: name for number, name in names.items() if keeps(name)}
+    findings += left_out(names, kept)
 
-    names = {number: name or f"segment {number}" for number, name in header.names.items() if number}
-    return Mask(grid=where.grid, names=names, findings=tuple(findings), files=(path,), read=read)
+    def read_classes(ids: Mapping[int, int], overlap: Overlap) -> tuple[NDArray[Any], int]:
+        return _labels(read_dataset(files, path), header, where, ids, overlap)
+
+    return Mask(
+        grid=where.grid,
+        names=kept,
+        findings=tuple(findings),
+        files=(path,),
+        read=lambda: read_classes({number: number for number in kept}, overlap)[0],
+        read_classes=read_classes,
+    )
+
+
+def segment_names(dataset: Dataset) -> Mapping[int, str]:
+    """The names of all segments by their numbers."""
+    return _called(_header(dataset).names)
+
+
+def _called(names: Mapping[int, str]) -> dict[int, str]:
+    return {number: name or f"segment {number}" for number, name in names.items() if number}
 
 
 def _header(dataset: Dataset) -> _Segmentation:
@@ -269,32 +291,48 @@ def _check_unique(header: _Segmentation, placement: Placement) -> None:
 
 
 def _labels(
-    dataset: Dataset, header: _Segmentation, placement: Placement, overlap: Literal["refuse", "last"]
-) -> NDArray[Any]:
-    labels = np.zeros(placement.grid.shape, header.dtype)
+    dataset: Dataset, header: _Segmentation, placement: Placement, ids: Mapping[int, int], overlap: Overlap
+) -> tuple[NDArray[Any], int]:
+    """The ids of the segments, and how many voxels are in segments of several ids; others than `ids` are left out."""
+    numbers = np.zeros(placement.grid.shape, header.dtype)
+    table = np.zeros(np.iinfo(header.dtype).max + 1, np.min_scalar_type(max(ids.values(), default=0)))
+    for number, identity in ids.items():
+        table[number] = identity
     shared_voxels: NDArray[np.bool_] | None = None
     overlapping: set[int] = set()
     for frame, pixels in enumerate(_stored_frames(dataset, header)):
-        view = placement.view(labels, frame)
+        view = placement.view(numbers, frame)
         if header.kind == "LABELMAP":
             view[...] = _known_labels(pixels, header)
             continue
         if header.kind == "BINARY" and header.bits == 8 and pixels.max(initial=0) > 1:
             raise SourceError("decode", "binary segmentation holds other values than 0 and 1")
-        inside = pixels >= header.threshold
-        taken = inside & (view != 0)
         segment = header.segments[frame]
-        if taken.any() and overlap == "refuse":
+        if segment not in ids:
+            continue
+        inside = pixels >= header.threshold
+        taken = inside & (view != 0) & (table[view] != table[segment])
+        if taken.any():
             if shared_voxels is None:
-                shared_voxels = np.zeros(labels.shape, np.bool_)
+                shared_voxels = np.zeros(numbers.shape, np.bool_)
             placement.view(shared_voxels, frame)[taken] = True
             overlapping |= {segment, *np.unique(view[taken]).tolist()}
-        np.maximum(view, segment, out=view, where=inside)
-    if shared_voxels is not None:
-        numbers = ", ".join(map(str, sorted(overlapping)))
-        detail = f"{np.count_nonzero(shared_voxels)} voxels are in more than one of the segments {numbers}"
+        if overlap == "first":
+            inside &= (view == 0) | (view > segment)
+        else:
+            inside &= view < segment
+        view[inside] = segment
+    shared = 0 if shared_voxels is None else int(np.count_nonzero(shared_voxels))
+    if shared and overlap == "refuse":
+        listed = ", ".join(map(str, sorted(overlapping)))
+        detail = f"{shared} voxels are in more than one of the segments {listed}; {OVERLAP_CURE}"
         raise SourceError("annotation", "segments overlap", detail)
-    return labels
+    if table.dtype == numbers.dtype and all(ids.get(number) == number for number in header.names):
+        return numbers, shared
+    labels = np.empty(numbers.shape, table.dtype)
+    for target, plane in zip(labels, numbers, strict=True):
+        target[...] = table[plane]
+    return labels, shared
 
 
 def _known_labels(pixels: NDArray[Any], header: _Segmentation) -> NDArray[Any]:

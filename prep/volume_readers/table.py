@@ -18,6 +18,7 @@ __all__ = ["FORMATS", "VOLUME_EXTENSIONS", "ScanOptions", "VolumeFormat", "open_
 
 Members = tuple[str, ...]
 Volume = tuple[int, int, str] | None
+Keeps = Callable[[str], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +28,12 @@ class VolumeFormat:
     Args:
         extensions: in lower case; the longest that fits a name decides.
         open_scan: from (files, path, members, options, which volume of the members).
-        open_mask: from (files, path, the image's grid, options).
+        open_mask: from (files, path, the image's grid, options, whether a class of a name is read).
     """
 
     extensions: tuple[str, ...]
     open_scan: Callable[[SourceFiles, str, Members, ScanOptions, Volume], Scan]
-    open_mask: Callable[[SourceFiles, str, Grid, ScanOptions], Mask]
+    open_mask: Callable[[SourceFiles, str, Grid, ScanOptions, Keeps], Mask]
 
 
 def _nifti_scan(
@@ -43,7 +44,7 @@ def _nifti_scan(
     return open_nifti(files, path, options)
 
 
-def _nifti_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions) -> Mask:
+def _nifti_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions, keeps: Keeps) -> Mask:
     from halofeed.prep.volume_readers.nifti import open_nifti_mask
 
     return open_nifti_mask(files, path, options)
@@ -57,10 +58,10 @@ def _dicom_scan(
     return open_series(files, members or (path,), options.series, volume)
 
 
-def _dicom_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions) -> Mask:
+def _dicom_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions, keeps: Keeps) -> Mask:
     from halofeed.prep.volume_readers.dicom_masks import open_dicom_mask
 
-    return open_dicom_mask(files, path, image_grid, tolerance_voxels=options.mask_grid_tolerance)
+    return open_dicom_mask(files, path, image_grid, tolerance_voxels=options.mask_grid_tolerance, keeps=keeps)
 
 
 FORMATS: dict[str, VolumeFormat] = {
@@ -121,7 +122,13 @@ def open_scan(
     return FORMATS[_format_of(files, path)].open_scan(files, path, (), options, None)
 
 
-def open_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions | None = None) -> Mask:
+def open_mask(
+    files: SourceFiles,
+    path: str,
+    image_grid: Grid,
+    options: ScanOptions | None = None,
+    keeps: Keeps = lambda name: True,
+) -> Mask:
     """Open a mask by its header: a NIfTI label volume, a DICOM SEG or an RTSTRUCT.
 
     Args:
@@ -129,6 +136,7 @@ def open_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOpti
         path: the mask's file, or the folder that holds nothing else.
         image_grid: that of the scan it belongs to; only an RTSTRUCT, whose contours have no grid, needs it.
         options: as of `open_scan`.
+        keeps: whether a class is read, of files that name their classes.
 
     Raises:
         SourceError: of no format that is read; else as the format's own reader raises.
@@ -138,7 +146,7 @@ def open_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOpti
     if len(below) > 1:
         raise SourceError("read", "a mask is one file", f"{len(below)} files in the folder")
     (path,) = below or (path,)
-    return FORMATS[_format_of(files, path)].open_mask(files, path, image_grid, options)
+    return FORMATS[_format_of(files, path)].open_mask(files, path, image_grid, options, keeps)
 
 
 def _files_below(files: SourceFiles, path: str) -> Members:

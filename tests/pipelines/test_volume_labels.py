@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
+from pydicom.dataset import Dataset
 
-from halofeed.schemas.errors import JobError, UsageError
-from tests.dicom_mask_writer import frames_of, saved, segmentation
+from halofeed.prep.volume.scan import Grid
+from halofeed.schemas.errors import AnnotationsError, JobError, UsageError
+from tests.dicom_mask_writer import frames_of, saved, segmentation, structure_set
 from tests.dicom_writer import write_volume
-from tests.pipelines.support import run_convert
+from tests.pipelines.support import read_split, run_convert
 from tests.volume_support import by_name, findings, rejected, save_nifti, write_table
 
 SHAPE = (5, 8, 9)
@@ -112,3 +116,240 @@ def test_a_folder_whose_only_segmentation_is_of_another_series_makes_no_records(
     (tmp_path / "s/seg.dcm").write_bytes(saved(made))
     with pytest.raises(JobError, match="image has no label"):
         convert(tmp_path / "s", tmp_path / "o", layout="dicom", task=None)
+
+
+# Which classes ------------------------------------------------------------------------------------------
+
+
+def box(*bounds: tuple[int, int]) -> np.ndarray:
+    """A brick of voxels."""
+    inside = np.zeros(SHAPE, np.uint8)
+    inside[tuple(slice(low, high) for low, high in bounds)] = 1
+    return inside
+
+
+BODY = box((0, 5), (1, 7), (1, 8))
+LEFT, RIGHT = box((1, 4), (2, 5), (2, 4)), box((1, 4), (2, 5), (5, 7))
+PARTS = {"BODY": BODY, "left kidney": LEFT, "right kidney": RIGHT}
+
+
+def seg_of(parts: dict[str, np.ndarray], series: str = "1.2.1", numbers: tuple[int, ...] = ()) -> bytes:
+    """A SEG of one segment for each part."""
+    names = dict(zip(numbers or range(1, len(parts) + 1), parts, strict=True))
+    frames = [
+        (number, depth, pixels)
+        for number, name in names.items()
+        for depth, pixels in frames_of(parts[name], 1).items()
+    ]
+    made = segmentation(frames, AFFINE, names)
+    made.ReferencedSeriesSequence = [reference_to(series)]
+    return saved(made)
+
+
+def reference_to(series: str) -> Dataset:
+    item = Dataset()
+    item.SeriesInstanceUID = series
+    return item
+
+
+def rtstruct_of(parts: dict[str, np.ndarray], series: str = "1.2.1") -> bytes:
+    """An RTSTRUCT of one rectangle a slice for each part, drawn through the centers of its outermost voxels."""
+    grid = Grid(shape=SHAPE, affine=AFFINE)
+    structures = {}
+    for number, (name, part) in enumerate(parts.items(), start=1):
+        (top, left), (bottom, right) = (
+            getattr(np.argwhere(part.any(axis=0)), end)(axis=0) for end in ("min", "max")
+        )
+        corners = [(top, left), (top, right), (bottom, right), (bottom, left)]
+        contours = [
+            ("CLOSED_PLANAR", grid.to_mm(np.array([(depth, *corner) for corner in corners])))
+            for depth in np.flatnonzero(part.any(axis=(1, 2)))
+        ]
+        structures[number] = (name, contours)
+    made = structure_set(structures)
+    frame, study = Dataset(), Dataset()
+    study.RTReferencedSeriesSequence = [reference_to(series)]
+    frame.RTReferencedStudySequence = [study]
+    made.ReferencedFrameOfReferenceSequence = [frame]
+    return saved(made)
+
+
+def series_with(root: Path, **files: bytes) -> Path:
+    """A DICOM series and label files beside it."""
+    write_volume(root / "ct", image(), AFFINE, series="1.2.1")
+    for name, data in files.items():
+        (root / f"{name}.dcm").write_bytes(data)
+    return root
+
+
+def label_of(done: Any) -> np.ndarray:
+    (record,) = by_name(done).values()
+    return record.label
+
+
+@pytest.mark.parametrize("made", [seg_of, rtstruct_of])
+def test_structures_that_overlap_convert_by_choice(tmp_path: Path, made: Any) -> None:
+    source = series_with(tmp_path / "s", labels=made(PARTS))
+    everything = {"layout": "dicom", "task": None, "classes": ("BODY", "left kidney", "right kidney")}
+    with pytest.raises(JobError, match=r"overlap [^$]*--class-overlap last or first"):
+        convert(source, tmp_path / "a", **everything)
+    done = convert(source, tmp_path / "b", class_overlap="last", **everything)
+    assert np.array_equal(label_of(done), np.where(RIGHT, 3, np.where(LEFT, 2, BODY)))
+    assert findings(done) == {"classes overlap (corrected)": 1}
+    done = convert(source, tmp_path / "c", class_overlap="first", **everything)
+    assert np.array_equal(label_of(done), BODY)
+    done = convert(source, tmp_path / "d", **{**everything, "classes": ("right kidney", "left kidney")})
+    assert np.array_equal(label_of(done), RIGHT + 2 * LEFT)
+    assert done.manifest.labels == {0: "background", 1: "right kidney", 2: "left kidney"}
+    assert findings(done) == {"classes left out by choice (noted)": 1}
+    merged = ("left kidney=kidney", "right kidney=kidney", "BODY=background")
+    done = convert(source, tmp_path / "e", layout="dicom", task=None, map_classes=merged)
+    assert np.array_equal(label_of(done), LEFT | RIGHT)
+    assert done.manifest.labels == {0: "background", 1: "kidney"}
+    (tmp_path / "map.json").write_text('{"background": 0, "kidney": 300}')
+    options = {"map_classes": merged, "label_map": str(tmp_path / "map.json")}
+    done = convert(source, tmp_path / "f", layout="dicom", task=None, **options)
+    assert np.array_equal(label_of(done), 300 * (LEFT | RIGHT).astype(np.uint16))
+    merged = tuple(f"{name}=torso" for name in PARTS)
+    done = convert(source, tmp_path / "g", layout="dicom", task=None, map_classes=merged)
+    assert np.array_equal(label_of(done), BODY) and findings(done) == {}
+
+
+@pytest.mark.parametrize("made", [seg_of, rtstruct_of])
+def test_several_files_of_one_series_are_refused_or_merged(tmp_path: Path, made: Any) -> None:
+    left, right = {"left kidney": LEFT}, {"right kidney": RIGHT, "BODY": BODY}
+    source = series_with(tmp_path / "s", a=made(left), b=made(right))
+    options = {"layout": "dicom", "task": None, "classes": ("left kidney", "right kidney")}
+    with pytest.raises(JobError, match=r"several labels for one image [^$]*--several-masks merge"):
+        convert(source, tmp_path / "a", **options)
+    done = convert(source, tmp_path / "b", several_masks="merge", **options)
+    assert np.array_equal(label_of(done), LEFT + 2 * RIGHT)
+    options["classes"] = ("left kidney", "right kidney", "BODY")
+    with pytest.raises(JobError, match="overlap"):
+        convert(source, tmp_path / "c", several_masks="merge", **options)
+    done = convert(source, tmp_path / "d", several_masks="merge", class_overlap="first", **options)
+    assert np.array_equal(label_of(done), np.where(LEFT, 1, np.where(RIGHT, 2, 3 * BODY)))
+    assert findings(done) == {"classes overlap (corrected)": 1}
+    table = write_table(source, [("x", "ct", "a.dcm;b.dcm")])
+    done = convert(table, tmp_path / "e", classes=("left kidney", "right kidney"))
+    assert np.array_equal(label_of(done), LEFT + 2 * RIGHT)
+
+
+def test_label_images_of_any_layout_take_a_choice_and_values_above_255(tmp_path: Path) -> None:
+    values = (500 * LEFT.astype(np.uint16)) + 600 * RIGHT.astype(np.uint16) + 7 * (BODY & ~LEFT & ~RIGHT & 1)
+    table = table_of(tmp_path / "s", a=(values, AFFINE))
+    with pytest.raises(JobError, match=r"500, 600; known are 1 to 255; --label-map or --classes"):
+        convert(table, tmp_path / "a")
+    done = convert(table, tmp_path / "b", classes=("600", "500"))
+    assert np.array_equal(label_of(done), RIGHT + 2 * LEFT)
+    assert done.manifest.labels == {0: "background", 1: "600", 2: "500"}
+    assert findings(done) == {"classes left out by choice (noted)": 1}
+    done = convert(table, tmp_path / "c", map_classes=("500=2", "600=2"))
+    assert np.array_equal(label_of(done), 2 * (LEFT | RIGHT) + (values == 7) * 7)
+    assert done.manifest.labels == {0: "background", 2: "2", 7: "7"}
+    named = ("500=kidney", "600=kidney", "7=background")
+    done = convert(table, tmp_path / "d", map_classes=named)
+    assert np.array_equal(label_of(done), LEFT | RIGHT)
+    with pytest.raises(JobError, match=r"7; known are 500, 600; --map-classes 7=background"):
+        convert(table, tmp_path / "e", map_classes=named[:2])
+    (tmp_path / "map.json").write_text('{"background": 0, "kidney": 9, "rest": 7}')
+    options = {"label_map": str(tmp_path / "map.json"), "map_classes": named[:2]}
+    done = convert(table, tmp_path / "f", **options)
+    assert np.array_equal(label_of(done), 9 * (LEFT | RIGHT) + (values == 7) * 7)
+    done = convert(table, tmp_path / "g", classes=("kidney",), **options)
+    assert np.array_equal(label_of(done), 9 * (LEFT | RIGHT))
+    for number, choice in enumerate(({"classes": ("liver",)}, {"map_classes": ("liver=1",)})):
+        with pytest.raises(AnnotationsError, match="liver: no such class in label images that hold values"):
+            convert(table, tmp_path / f"h{number}", **choice)
+
+
+def test_named_values_are_kept_merged_and_renumbered(tmp_path: Path) -> None:
+    values = LEFT + 2 * RIGHT + 3 * (BODY & ~LEFT & ~RIGHT & 1)
+    save_nifti(tmp_path / "s/imagesTr/a.nii.gz", image(), AFFINE)
+    save_nifti(tmp_path / "s/labelsTr/a.nii.gz", values, AFFINE)
+    document = {
+        "labels": {"0": "background", "1": "left", "2": "right", "3": "body"},
+        "modality": {"0": "CT"},
+        "training": [{"image": "./imagesTr/a.nii.gz", "label": "./labelsTr/a.nii.gz"}],
+        "test": [],
+    }
+    (tmp_path / "s/dataset.json").write_text(json.dumps(document))
+    options = {"layout": "msd", "task": None}
+    done = convert(tmp_path / "s", tmp_path / "a", classes=("body", "left"), **options)
+    assert np.array_equal(label_of(done), (values == 3) + 2 * LEFT)
+    done = convert(
+        tmp_path / "s", tmp_path / "b", map_classes=("right=kidney", "1=kidney", "body=background"), **options
+    )
+    assert np.array_equal(label_of(done), LEFT | RIGHT)
+    assert done.manifest.labels == {0: "background", 1: "kidney"}
+    done = convert(tmp_path / "s", tmp_path / "c", map_classes=("right=left",), **options)
+    assert done.manifest.labels == {0: "background", 1: "left", 3: "body"}
+    assert np.array_equal(label_of(done), (LEFT | RIGHT) + 3 * (values == 3))
+    done = convert(tmp_path / "s", tmp_path / "d", map_classes=("right=left", "left=right"), **options)
+    assert np.array_equal(label_of(done), LEFT + 2 * RIGHT + 3 * (values == 3))
+    assert done.manifest.labels == {0: "background", 1: "right", 2: "left", 3: "body"}
+    with pytest.raises(
+        AnnotationsError, match=r"--classes: leftt: no such class in the labels; found left, 1"
+    ):
+        convert(tmp_path / "s", tmp_path / "e", classes=("leftt",), **options)
+
+
+def test_class_masks_are_merged_and_left_out_by_choice(tmp_path: Path) -> None:
+    save_nifti(tmp_path / "s/1/ct.nii", image(), AFFINE)
+    for name, part in PARTS.items():
+        save_nifti(tmp_path / f"s/1/segmentations/{name}.nii", part, AFFINE)
+    options = {"layout": "class-masks", "task": None}
+    merged = ("left kidney=kidney", "right kidney=kidney")
+    done = convert(tmp_path / "s", tmp_path / "a", map_classes=(*merged, "BODY=background"), **options)
+    assert np.array_equal(label_of(done), LEFT | RIGHT)
+    done = convert(tmp_path / "s", tmp_path / "b", map_classes=merged, classes=("kidney",), **options)
+    assert np.array_equal(label_of(done), LEFT | RIGHT)
+    done = convert(
+        tmp_path / "s",
+        tmp_path / "c",
+        map_classes=merged,
+        classes=("kidney", "BODY"),
+        class_overlap="first",
+        **options,
+    )
+    assert np.array_equal(label_of(done), np.where(LEFT | RIGHT, 1, 2 * BODY))
+    for number, choice in enumerate(({"classes": ("liver",)}, {"map_classes": ("liver=kidney",)})):
+        with pytest.raises(
+            AnnotationsError, match=r"(of class liver anywhere|liver: no such class).*; found BODY"
+        ):
+            convert(tmp_path / "s", tmp_path / f"d{number}", **choice, **options)
+
+
+def test_a_class_that_no_segmentation_has_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    source = series_with(tmp_path / "s", labels=seg_of(PARTS))
+    for number, choice in enumerate(({"classes": ("liver",)}, {"map_classes": ("liver=kidney",)})):
+        with pytest.raises(AnnotationsError, match=r"liver: no such class in the labels; found BODY, left"):
+            convert(source, tmp_path / f"a{number}", layout="dicom", task=None, **choice)
+
+
+def test_a_structure_that_is_left_out_may_lie_anywhere(tmp_path: Path) -> None:
+    grid = Grid(shape=SHAPE, affine=AFFINE)
+    corners = np.array([(0.5, 1, 1), (0.5, 1, 6), (0.5, 6, 6), (0.5, 6, 1.0)])
+    between = ("CLOSED_PLANAR", grid.to_mm(corners))
+    on_slice = ("CLOSED_PLANAR", grid.to_mm(corners + np.array([0.5, 0, 0])))
+    made = structure_set({1: ("couch", [between]), 2: ("organ", [on_slice])})
+    made.FrameOfReferenceUID = "1.2.9"
+    source = series_with(tmp_path / "s", labels=saved(made))
+    table = write_table(source, [("x", "ct", "labels.dcm")])
+    with pytest.raises(JobError, match="contours lie between the image's slices"):
+        convert(table, tmp_path / "a", classes=("organ", "couch"))
+    done = convert(table, tmp_path / "b", classes=("organ",))
+    assert np.count_nonzero(label_of(done)) == 36
+
+
+def test_pictures_take_a_choice_of_classes_too(tmp_path: Path) -> None:
+    (tmp_path / "s/images").mkdir(parents=True)
+    (tmp_path / "s/labels").mkdir()
+    Image.fromarray(np.zeros((8, 9, 3), np.uint8)).save(tmp_path / "s/images/a.png")
+    values = np.where(np.arange(72).reshape(8, 9) % 3, 300, 4).astype(np.uint16)
+    Image.fromarray(values).save(tmp_path / "s/labels/a.png")
+    options = {"layout": "pairs", "task": "segmentation", "height": 8, "width": 9}
+    done = run_convert(tmp_path / "s", tmp_path / "a", classes=("300",), **options)
+    (record,) = read_split(Path(done.folder), "train")
+    stored = np.frombuffer(record["image/label"][0], np.uint8).reshape(8, 9)
+    assert np.array_equal(stored, values == 300)

@@ -73,7 +73,8 @@ IDLE: list[tuple[dict[str, Any], str]] = [
     ({"depth": 4, "fit": "tiles", "centre": "label"}, "--fit crop-or-pad"),
     ({"depth": 4, "tile_overlap": (0, 1, 1)}, "--fit tiles"),
     ({"depth": 4, "kernel": "tf2-area"}, "pictures, that is without --depth"),
-    ({"depth": 4, "classes": ("liver",)}, "--layout class-masks"),
+    ({"depth": 4, "missing_classes": "empty"}, "--layout class-masks"),
+    ({"depth": 4, "several_masks": "merge"}, "--layout pairs or dicom"),
     ({"depth": 4, "image_pattern": "{id}.nii"}, "--layout pairs or dicom"),
 ]
 
@@ -114,3 +115,19 @@ def test_the_command_line_ends_with_2_and_says_what_is_wrong(words, message, cap
     told = capsys.readouterr().err
     assert message in told and "Traceback" not in told
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_choice_of_classes_needs_labels_for_segmentation_and_is_checked_by_itself():
+    for given in ({"classes": ("a",)}, {"map_classes": ("a=b",)}, {"class_overlap": "last"}):
+        with pytest.raises(UsageError, match="has no effect without labels for segmentation"):
+            Recipe(layout="folders", **given).check_used()
+        Recipe(layout="class-masks", depth=4, **given).check_used()
+    for parts, reason in (
+        (("a",), "expected FROM=TO"),
+        (("a=",), "expected FROM=TO"),
+        (("a=b", "a=c"), "a comes twice"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            Recipe(layout="csv", depth=4, map_classes=parts)
+    with pytest.raises(UsageError, match="background is always there"):
+        Recipe(layout="csv", depth=4, classes=("background", "a"))

@@ -21,6 +21,7 @@ from halofeed.schemas.errors import SourceError, UsageError
 from tests.dicom_mask_writer import SECRETS, HeldFile, saved, structure_set
 
 CLOSED = "CLOSED_PLANAR"
+CURE = "--class-overlap last or first decides"
 SHAPE = (12, 40, 50)
 Contours = list[tuple[str, NDArray[np.float64]]]
 
@@ -178,7 +179,7 @@ def test_overlapping_structures_are_refused_or_the_last_wins() -> None:
     }
     error = refused(structures, grid)
     assert error.reason == "structures overlap"
-    assert error.detail == "10 voxels are in more than one of the structures 2, 300"
+    assert error.detail == f"10 voxels are in more than one of the structures 2, 300; {CURE}"
     labels = opened(structures, grid, overlap="last").read()
     assert labels.dtype == np.uint16
     assert dict(zip(*np.unique(labels, return_counts=True), strict=True)) == {
@@ -248,7 +249,7 @@ def test_structures_that_only_touch_do_not_overlap() -> None:
     last = opened(structures, grid, overlap="last").read()
     assert np.count_nonzero(last == 2) == 7 * 7
     within = {1: structures[1], 2: ("line", [rectangle(grid, 5, 6, 5, 6, 9)])}
-    assert refused(within, grid).detail == "5 voxels are in more than one of the structures 1, 2"
+    assert refused(within, grid).detail == f"5 voxels are in more than one of the structures 1, 2; {CURE}"
     assert refused({1: structures[1], 2: structures[1]}, grid).detail.startswith("49 voxels")
 
 

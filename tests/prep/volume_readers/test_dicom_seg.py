@@ -236,7 +236,10 @@ def test_overlapping_segments_are_refused_with_their_numbers_and_voxels_or_the_l
     stored = [(7, 0, other), (1, 0, first), (2, 0, both), (2, 1, both)]
     error = refused(segmentation(stored, AXIAL, NAMES))
     assert (error.stage, error.reason) == ("annotation", "segments overlap")
-    assert error.detail == "3 voxels are in more than one of the segments 1, 2, 7"
+    assert (
+        error.detail
+        == "3 voxels are in more than one of the segments 1, 2, 7; --class-overlap last or first decides"
+    )
     assert opened(segmentation(stored, AXIAL, NAMES), overlap="last").read()[0, 1].tolist() == [1, 7, 2, 2, 1]
 
 

@@ -1,0 +1,179 @@
+"""Which ids the classes of a segmentation have, before any label is read: of a label map, the source, a choice."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping
+
+from halofeed.prep.annotations.class_choice import BACKGROUND, ClassChoice
+from halofeed.prep.annotations.volume_files import is_scan_name
+from halofeed.prep.labels import LabelMap
+from halofeed.prep.sources import SourceFiles
+from halofeed.prep.volume.merge import LARGEST_CLASS
+from halofeed.schemas.errors import AnnotationsError, SourceError
+
+_BACKGROUND = (0, BACKGROUND)
+
+
+def segmentation_classes(given: LabelMap | None, named: Mapping[int, str], choice: ClassChoice) -> LabelMap:
+    """The classes of a data set.
+
+    Args:
+        given: what a file of the user says.
+        named: the class name of each value of a label image, as the layout gives it; empty where nothing does.
+        choice: which classes of the source become which of these.
+
+    Raises:
+        AnnotationsError: two of them contradict each other, or a record cannot hold an id.
+    """
+    if given is not None:
+        entries = given.entries if 0 in given.names else (_BACKGROUND, *given.entries)
+        given = dataclasses.replace(given, entries=entries)
+        return _storable(_chosen_of_file(given, named, choice) if choice else given)
+    if named:
+        return _storable(_chosen_of_source({0: BACKGROUND, **named}, choice))
+    return _storable(_chosen_of_values(choice))
+
+
+def _chosen_of_file(given: LabelMap, named: Mapping[int, str], choice: ClassChoice) -> LabelMap:
+    """The classes of the user's file that the choice keeps; values of label images are ids, or the layout's."""
+    for name in choice.keep or (target for _, target in choice.renamed):
+        if name not in given.ids and name != BACKGROUND:
+            raise AnnotationsError(
+                f"class {name!r} of --classes or --map-classes is not in {given.where}; known: "
+                f"{', '.join(given.names.values())}"
+            )
+    source = {
+        value: name for value, name in (named if choice.renamed and named else given.names).items() if value
+    }
+    targets = {value: choice.target(name, value) for value, name in source.items()}
+    if lost := [source[value] for value, target in targets.items() if target not in (None, *given.ids)]:
+        raise AnnotationsError(
+            f"{', '.join(lost[:10])}: not in {given.where}; add them there, or leave them out with --map-classes "
+            f"'{lost[0]}=background'"
+        )
+    values = {value: 0 if target is None else given.ids[target] for value, target in targets.items()}
+    values |= _numbered(choice, given.ids)
+    kept = {given.ids[name] for name in choice.keep} or {*values.values(), *_named_targets(choice, given)}
+    return dataclasses.replace(
+        given,
+        entries=tuple(entry for entry in given.entries if entry[0] in {0, *kept}),
+        aliases=tuple(alias for alias in given.aliases if alias[1] in kept),
+        values=tuple(sorted(values.items())),
+    )
+
+
+def _named_targets(choice: ClassChoice, given: LabelMap) -> set[int]:
+    return {given.ids[target] for _, target in choice.renamed if target != BACKGROUND}
+
+
+def _chosen_of_source(named: Mapping[int, str], choice: ClassChoice) -> LabelMap:
+    """The classes of the layout's own files: each has its value, a new one the least value that becomes it."""
+    where = "the classes of the data"
+    if not choice:
+        return LabelMap(entries=tuple(named.items()), first_id=0, where=where)
+    targets = {value: choice.target(name, value) for value, name in sorted(named.items()) if value}
+    own = {name: value for value, name in named.items()}
+    ids: dict[str, int] = {name: number for number, name in enumerate(choice.keep, start=1)}
+    for value, target in targets.items():
+        if target is not None and target not in ids:
+            ids[target] = own[target] if target in own and targets[own[target]] == target else value
+    return LabelMap(
+        entries=(_BACKGROUND, *((number, name) for name, number in ids.items())),
+        first_id=0,
+        where=where,
+        values=tuple((value, 0 if target is None else ids[target]) for value, target in targets.items()),
+    )
+
+
+def _chosen_of_values(choice: ClassChoice) -> LabelMap:
+    """The classes where nothing names the values of label images."""
+    targets = [target for target in dict(choice.renamed).values() if target != BACKGROUND]
+    if not choice.keep and all(map(_is_number, targets)):
+        values = tuple(sorted(_numbered(choice, {target: int(target) for target in targets}).items()))
+        return LabelMap(
+            entries=(_BACKGROUND,),
+            first_id=0,
+            where="the values of the masks",
+            is_open=True,
+            values=values or None,
+        )
+    ids = {name: number for number, name in enumerate(choice.keep or dict.fromkeys(targets), start=1)}
+    kept_values = {int(name): ids[name] for name in choice.keep if _is_number(name)}
+    return LabelMap(
+        entries=(_BACKGROUND, *((number, name) for name, number in ids.items())),
+        first_id=0,
+        where="--classes" if choice.keep else "--map-classes",
+        values=tuple(sorted({**kept_values, **_numbered(choice, ids)}.items())),
+        drops_others=bool(choice.keep),
+    )
+
+
+def _numbered(choice: ClassChoice, ids: Mapping[str, int]) -> dict[int, int]:
+    """The ids of the values that the choice itself names."""
+    chosen = {int(name): choice.target(name) for name, _ in choice.renamed if _is_number(name)}
+    return {value: 0 if target is None else ids[target] for value, target in chosen.items()}
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit()
+
+
+def check_choice(
+    choice: ClassChoice,
+    given: LabelMap | None,
+    named: Mapping[int, str],
+    masks: Collection[str],
+    files: SourceFiles,
+) -> None:
+    """Refuse a choice of classes that are nowhere in the source; files of masks are opened until all were found.
+
+    Raises:
+        AnnotationsError: names the unknown ones, and the classes that there are.
+    """
+    if not masks and not named:
+        return  # every input is rejected, with its own reason
+    known = _names_and_values(named)
+    label_images = [path for path in masks if is_scan_name(path)]
+    if label_images and not named:
+        known |= _names_and_values(given.names if given is not None else {})
+        written = (*choice.keep, *(name for name, _ in choice.renamed))
+        known |= {name: None for name in written if _is_number(name)}
+    for names in _names_in_files(sorted(set(masks) - set(label_images)), files):
+        if _is_known(choice, known):
+            return
+        known |= dict.fromkeys(names)
+    values = "label images that hold values; write those, such as --classes 3,5 or --map-classes 3=liver"
+    choice.check_known(known, "the labels" if known else values)
+
+
+def _names_and_values(named: Mapping[int, str]) -> dict[str, None]:
+    return {text: None for value, name in named.items() if value for text in (name, str(value))}
+
+
+def _is_known(choice: ClassChoice, known: Mapping[str, None]) -> bool:
+    try:
+        choice.check_known(known, "")
+    except AnnotationsError:
+        return False
+    return True
+
+
+def _names_in_files(paths: Iterable[str], files: SourceFiles) -> Iterable[Collection[str]]:
+    from halofeed.prep.volume_readers.dicom_masks import class_names
+
+    for path in paths:
+        try:
+            yield class_names(files, path).values()
+        except SourceError:  # it is rejected with its reason when it is read
+            continue
+
+
+def _storable(classes: LabelMap) -> LabelMap:
+    """The label map itself; AnnotationsError where a record's label cannot hold one of its ids."""
+    largest = max(classes.names)
+    if largest > LARGEST_CLASS:
+        raise AnnotationsError(
+            f"{classes.where}: id {largest} ({classes.names[largest]!r}): expected 0 to {LARGEST_CLASS} in segmentation"
+        )
+    return classes
