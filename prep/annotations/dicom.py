@@ -54,6 +54,7 @@ class FoundSeries:
         group: the hash of the patient.
         key: the hash of its UID, and the hash of its frame of reference.
         volume: which scan of its series it is; see `Reference.volume`.
+        images: where it is one of several: the hashes of its images.
         what: a few words for messages.
         problem: why it is not taken: a damaged file in its folder may be one of its slices, or it has too few.
     """
@@ -65,6 +66,7 @@ class FoundSeries:
     key: str | None
     frame_of_reference: str | None
     volume: tuple[int, int, str] | None
+    images: frozenset[str]
     what: str
     problem: Problem | None = None
 
@@ -87,8 +89,8 @@ def list_references(
     Series are told apart by what the headers say, never by names. A group is the salted hash of the patient's id.
     The mask of a series is
 
-    1. a SEG or RTSTRUCT that refers to it; one that refers to no series is that of the only series in its frame
-       of reference;
+    1. a SEG or RTSTRUCT that refers to it, or to its images where a series holds several volumes; one that refers to
+       no series is that of the only series in its frame of reference;
     2. with a label pattern, the NIfTI file that it gives with {id} for the series' folder; without one, a NIfTI
        file in the series' folder or the one above it, if that leaves only one series; else one whose name, without
        extension, is that of the series' folder.
@@ -200,6 +202,7 @@ def _group(
                 frame_of_reference=stack.frame_of_reference,
                 what=f"{stack.modality or 'DICOM'}, {stack.slices} of {rows} x {columns}",
                 volume=stack.volume,
+                images=stack.images,
                 problem=problem
                 or _not_chosen(stack, policy)
                 or stack.problem
@@ -268,7 +271,10 @@ def _fitting(found: Iterable[FoundSeries], fits: Callable[[FoundSeries], bool]) 
 def _series_of(one: Apart, found: Sequence[FoundSeries]) -> list[str]:
     """The series that a SEG or RTSTRUCT was drawn on."""
     if one.refers_to:
-        return _fitting(found, lambda series: series.key in one.refers_to)
+        fits = [series for series in found if series.key in one.refers_to]
+        # Of several volumes in a series it is the one whose images are named.
+        named = [series for series in fits if series.images & one.images]
+        return [series.source for series in (named if len(fits) > 1 and named else fits)]
     if one.frame_of_reference is None:
         return []
     return _fitting(found, lambda series: series.frame_of_reference == one.frame_of_reference)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 
@@ -17,7 +18,7 @@ from halofeed.prep.volume_readers.dicom_headers import (
     number,
 )
 from halofeed.prep.volume_readers.dicom_headers import numbers as numbers_of
-from halofeed.prep.volume_readers.dicom_kinds import IMAGE, SECONDARY_CAPTURE, kind_of
+from halofeed.prep.volume_readers.dicom_kinds import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, kind_of
 from halofeed.prep.volume_readers.dicom_marks import Marks, marks_of
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 
@@ -104,7 +105,9 @@ class FileFacts:
         modality: one of `MODALITIES`, or "".
         series, group, frame_of_reference: salted hashes of the series' UID, the patient's id, the frame of
             reference; None where the file has none.
+        instance: the hash of its own UID.
         refers_to: the hashes of the series that it refers to.
+        images: of a mask: the hashes of the images that it refers to.
         study: the hash of the study's UID.
         chosen: whether modality and description are those that the policy wants.
         image_words: those of `IMAGE_TYPE_WORDS` that its image type has.
@@ -122,7 +125,9 @@ class FileFacts:
     series: str | None
     group: str | None
     frame_of_reference: str | None
+    instance: str | None
     refers_to: tuple[str, ...]
+    images: frozenset[str]
     study: str | None
     chosen: bool
     image_words: tuple[str, ...]
@@ -220,13 +225,20 @@ def _format(elements: Elements) -> PixelFormat:
     )
 
 
-def _references(elements: Elements) -> tuple[bytes, ...]:
-    """The UIDs of the series that a segmentation or a structure set refers to."""
+def _references(elements: Elements) -> tuple[Elements, ...]:
+    """What a segmentation or a structure set says of each series that it refers to."""
     series = list(items(elements, headers.REFERENCED_SERIES))
     for frame in items(elements, headers.RT_FRAMES):
         for study in items(frame, headers.RT_STUDIES):
             series.extend(items(study, headers.RT_SERIES))
-    return tuple(headers.identifier(item, headers.SERIES_UID) for item in series)
+    return tuple(series)
+
+
+def _referenced_images(series: tuple[Elements, ...]) -> Iterator[bytes]:
+    for item in series:
+        for tag in (headers.REFERENCED_INSTANCES, headers.CONTOUR_IMAGES):
+            for image in items(item, tag):
+                yield headers.identifier(image, headers.REFERENCED_INSTANCE)
 
 
 def _is_lossy(said: str, syntax: str) -> bool:
@@ -247,7 +259,9 @@ def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
     classes = (headers.text(elements, headers.SOP_CLASS), headers.text(elements, headers.MEDIA_SOP_CLASS))
     kind = kind_of(classes, modality, header.pixels is not None)
     image_type = headers.text(elements, headers.IMAGE_TYPE).upper()
-    keys = (policy.key(uid) for uid in _references(elements))
+    references = _references(elements)
+    keys = (policy.key(headers.identifier(item, headers.SERIES_UID)) for item in references)
+    images = map(policy.key, _referenced_images(references)) if kind in MASK_KINDS else ()
     if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" and header.pixels is not None:
         kind = IMAGE
     is_image = kind == IMAGE
@@ -262,7 +276,9 @@ def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
         series=policy.key(headers.identifier(elements, headers.SERIES_UID)),
         group=policy.key(headers.identifier(elements, headers.PATIENT_ID)),
         frame_of_reference=policy.key(headers.identifier(elements, headers.FRAME_OF_REFERENCE)),
+        instance=policy.key(headers.identifier(elements, headers.SOP_INSTANCE)),
         refers_to=tuple(dict.fromkeys(key for key in keys if key)),
+        images=frozenset(key for key in images if key),
         study=policy.key(headers.identifier(elements, headers.STUDY_UID)),
         chosen=(not policy.modalities or modality in policy.modalities)
         and (policy.description is None or asked_for),

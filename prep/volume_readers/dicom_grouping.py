@@ -43,6 +43,7 @@ class Series:
             holds slices of several scans.
         volume: which scan of the series it is, where there are several: its number from 1, of how many, and what
             tells them apart; None where it is the only one.
+        images: where it is one of several: the hashes of its images' UIDs, to which `Apart.images` refers.
         modality: "CT", "MR" ..., or "".
         size: (rows, columns).
         slices: frames in all.
@@ -58,6 +59,7 @@ class Series:
     frame_of_reference: str | None
     members: tuple[str, ...]
     volume: tuple[int, int, str] | None
+    images: frozenset[str]
     modality: str
     size: tuple[int, int]
     slices: int
@@ -97,6 +99,7 @@ class Apart:
         kind: what it is: "not DICOM", "DICOMDIR", "localizer", "image without position", "colour image", "mosaic",
             "segmentation", "structure set", "report", "presentation state", "damaged" ...
         refers_to: the `Series.series` that a segmentation or a structure set was drawn on.
+        images: hashes of the images that it names.
         series, group, frame_of_reference: as of a `Series`.
         error: why a damaged file cannot be read.
     """
@@ -104,6 +107,7 @@ class Apart:
     path: str
     kind: str
     refers_to: tuple[str, ...] = ()
+    images: frozenset[str] = frozenset()
     series: str | None = None
     group: str | None = None
     frame_of_reference: str | None = None
@@ -189,6 +193,7 @@ def sort_out(
                     path=path,
                     kind=kind,
                     refers_to=facts.refers_to,
+                    images=facts.images,
                     series=facts.series,
                     group=facts.group,
                     frame_of_reference=facts.frame_of_reference,
@@ -296,6 +301,9 @@ def group_series(
                     frame_of_reference=first.frame_of_reference,
                     members=everything if shared else own,
                     volume=(scan.number, scan.of, scan.by) if scan.of > 1 and scan.by else None,
+                    images=frozenset(
+                        part.facts.instance for part in slices if part.facts.instance and scan.of > 1
+                    ),
                     modality=first.modality,
                     size=first.format.size,
                     slices=len(slices),

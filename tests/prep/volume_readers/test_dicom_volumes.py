@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydicom
 import pytest
 from pydicom.dataset import Dataset
+from pydicom.uid import RTStructureSetStorage, SegmentationStorage
 
 from halofeed.pipelines.job import reference_from_json, reference_to_json
 from halofeed.prep.annotations import LayoutOptions, Reference
@@ -403,3 +405,41 @@ def test_a_multi_frame_file_of_several_orientations_is_split_by_them(tmp_path: P
     }
     # The second runs against its normal, so that its slices come in the other order.
     assert columns(opened(tmp_path)) in ([[0, 1, 2], [102, 101, 100]], [[0, 1, 2], [100, 101, 102]])
+
+
+# Masks of one volume of several -------------------------------------------------------------------------
+
+
+def mask_of(path: Path, kind: str, images: Sequence[str]) -> None:
+    """A SEG or RTSTRUCT that names a series and some of its images; its voxels are not read here."""
+    instances = []
+    for uid in images:
+        instance = Dataset()
+        instance.ReferencedSOPInstanceUID = uid
+        instances.append(instance)
+    series, dataset = Dataset(), image_dataset(np.zeros((2, 2), np.uint8), series="1.9", modality=kind)
+    series.SeriesInstanceUID = "1.2.3"
+    if kind == "SEG":
+        series.ReferencedInstanceSequence = instances
+        dataset.ReferencedSeriesSequence = [series]
+        dataset.SOPClassUID = SegmentationStorage
+    else:
+        series.ContourImageSequence = instances
+        study, frame = Dataset(), Dataset()
+        study.RTReferencedSeriesSequence, frame.RTReferencedStudySequence = [series], [study]
+        dataset.ReferencedFrameOfReferenceSequence = [frame]
+        dataset.SOPClassUID = RTStructureSetStorage
+    save(dataset, path)
+
+
+@pytest.mark.parametrize("kind", ["SEG", "RTSTRUCT"])
+def test_a_mask_belongs_to_the_volume_whose_images_it_names(tmp_path: Path, kind: str) -> None:
+    write(tmp_path, [(2.0 * at, echo, {"EchoTime": 2.0 + echo}) for echo in range(2) for at in range(3)])
+    datasets = [pydicom.dcmread(path) for path in sorted(tmp_path.iterdir())]
+    late = [str(one.SOPInstanceUID) for one in datasets if one.EchoTime == 3.0]
+    mask_of(tmp_path / "mask", kind, late[1:])
+    first, second = [one for one in listed(tmp_path) if one.volume]
+    assert (first.problem or ("", ""))[1] == "image has no label" and second.mask == "mask"
+    mask_of(tmp_path / "mask", kind, [str(one.SOPInstanceUID) for one in datasets])
+    reasons = {one.source: (one.problem or ("", ""))[1] for one in listed(tmp_path)}
+    assert reasons["mask"] == "label fits several series"
