@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 
-from halofeed.prep.annotations.class_choice import BACKGROUND, ClassChoice
 from halofeed.prep.annotations.volume_files import is_scan_name
+from halofeed.prep.class_choice import BACKGROUND, ClassChoice
 from halofeed.prep.labels import LabelMap
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.volume.merge import LARGEST_CLASS

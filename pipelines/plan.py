@@ -14,9 +14,9 @@ from halofeed.pipelines.job import JobOptions, reference_from_json, reference_to
 from halofeed.pipelines.storage import OutputFolder, is_remote, source_files
 from halofeed.prep import labels
 from halofeed.prep.annotations import Layout, find_layout
-from halofeed.prep.annotations.class_choice import ClassChoice
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.annotations.volume_files import is_volume_name
+from halofeed.prep.class_choice import ClassChoice
 from halofeed.prep.class_order import in_class_order
 from halofeed.prep.labels import LabelMap
 from halofeed.prep.recipe import Recipe

@@ -60,7 +60,14 @@ _VOLUME_OPTIONS = (
     ),
     *("slice_wise", "window", "window_hu", "window_percentiles", "mask_grid", "refuse_flaws"),
     *("fill_missing_slices", "min_slices", "secondary_captures"),
-    "mask_grid_tolerance",
+    *(
+        "mask_grid_tolerance",
+        "non_finite_value",
+        "non_finite_labels",
+        "sform_qform",
+        "unoriented",
+        "max_voxels",
+    ),
     *("series_split", "alternating_slices", "series_modality", "series_description", "series_choice"),
 )
 _SERIES_OPTIONS = (

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from halofeed.prep.annotations.class_choice import ClassChoice
 from halofeed.prep.annotations.reference import Box, Reference
+from halofeed.prep.class_choice import ClassChoice
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError

@@ -103,9 +103,7 @@ def _of_file(
 ) -> tuple[Voxels, list[Finding], int]:
     """The ids of one file that holds all classes, and how many of its voxels are in several of them."""
     choice = recipe.class_choice()
-    mask = open_mask(
-        files, path, grid, recipe.scan_options(), lambda name: not choice or choice.target(name) is not None
-    )
+    mask = open_mask(files, path, grid, recipe.scan_options())
     if mask.read_classes is None:
         values, findings = _aligned(mask, mask.read(), canonical, recipe)
         ids = labels.ids_of_values(_present(values))

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from halofeed.prep.annotations.class_choice import ClassChoice
+from halofeed.prep.class_choice import ClassChoice
 from halofeed.prep.option import option
 from halofeed.prep.volume.intensity import STORES, WINDOWS, Window, named_window
 from halofeed.prep.volume.scan import LARGEST_TOLERANCE, SAME_GRID_VOXELS, Shape, Triple
 from halofeed.prep.volume_readers import series_policy
-from halofeed.prep.volume_readers.options import ScanOptions
+from halofeed.prep.volume_readers.options import NON_FINITE_LABELS, SFORM_QFORM, UNORIENTED, ScanOptions
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 from halofeed.schemas.errors import UsageError
 
@@ -134,6 +134,29 @@ class VolumeOptions:
         "DICOM: of each study take all series, or of those chosen otherwise the largest (slices x rows x columns)",
         choices=series_policy.SERIES_CHOICES,
     )
+    non_finite_value: float | None = option(
+        None,
+        "NIfTI: what voxels that are no number (NaN, infinity) are set to, in the scan's unit, e.g. -1024; default: "
+        "such a scan is refused",
+    )
+    non_finite_labels: str = option(
+        "refuse",
+        "NIfTI: a label with voxels that are no number is refused, or they are background",
+        choices=NON_FINITE_LABELS,
+    )
+    sform_qform: str = option(
+        "sform",
+        "NIfTI: which affine counts where a file has two that disagree by over a tenth of a voxel (noted), or "
+        "refuse it",
+        choices=SFORM_QFORM,
+    )
+    unoriented: str = option(
+        "radiological",
+        "NIfTI, Analyze: a file that does not say how it lies in the patient: its first axis runs to the left "
+        "(radiological, as SPM, FSL and nibabel take it; noted), to the right (neurological), or refuse it",
+        choices=UNORIENTED,
+    )
+    max_voxels: int = option(2**31, "NIfTI: a file that claims more voxels, over all channels, is refused")
     image_pattern: str | None = option(None, "pairs, dicom: where the images are, e.g. images/{id}.nii.gz")
     label_pattern: str | None = option(None, "pairs, dicom: where the labels are, e.g. labels/{id}.nii.gz")
     classes: tuple[str, ...] = option(
@@ -198,6 +221,10 @@ class VolumeOptions:
                 re.compile(self.series_description)
             except re.error as error:
                 yield f"--series-description {self.series_description!r}: not a regular expression: {error}"
+        if self.max_voxels < 1:
+            yield f"--max-voxels {self.max_voxels}: expected 1 or more"
+        if self.non_finite_value is not None and not math.isfinite(self.non_finite_value):
+            yield f"--non-finite-value {self.non_finite_value}: expected a number"
         yield from self.class_choice().problems()
         for flaw in self.refuse_flaws:
             if flaw not in FLAWS:
@@ -249,7 +276,16 @@ class VolumeOptions:
 
     def scan_options(self) -> ScanOptions:
         """How volumes are read."""
-        return ScanOptions(mask_grid_tolerance=self.mask_grid_tolerance, series=self.series_policy())
+        return ScanOptions(
+            max_voxels=self.max_voxels,
+            sform_qform=self.sform_qform,
+            unoriented=self.unoriented,
+            non_finite_value=self.non_finite_value,
+            non_finite_labels=self.non_finite_labels,
+            mask_grid_tolerance=self.mask_grid_tolerance,
+            classes=self.class_choice(),
+            series=self.series_policy(),
+        )
 
 
 def default_store(options: VolumeOptions) -> str:

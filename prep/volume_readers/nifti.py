@@ -90,13 +90,15 @@ def open_nifti_mask(files: SourceFiles, path: str, options: ScanOptions = DEFAUL
     if header.channels > 1:
         detail = f"{header.channels} channels; a mask has one value a voxel"
         raise SourceError("decode", "mask has several channels", detail)
-    return Mask(
-        grid=opened.grid,
-        names={},
-        findings=opened.findings,
-        files=opened.files,
-        read=lambda: read_labels(header, opened.data).reshape(header.shape),
-    )
+    findings, read = opened.findings, lambda: read_labels(header, opened.data)[0].reshape(header.shape)
+    if options.non_finite_labels == "background" and header.dtype.kind == "f":
+        # A correction is part of the findings, and only the voxels show whether there is one.
+        labels, replaced = read_labels(header, opened.data, non_finite_is_background=True)
+        detail = f"{replaced} voxels taken for the background"
+        found = (Finding(name="mask voxels that are no number", treatment="corrected", detail=detail),)
+        findings += found * (replaced > 0)
+        read = lambda: labels.reshape(header.shape)  # noqa: E731
+    return Mask(grid=opened.grid, names={}, findings=findings, files=opened.files, read=read)
 
 
 def _scan(opened: _Opened, conversion: Conversion, findings: tuple[Finding, ...], read: Any) -> Scan:

@@ -135,7 +135,9 @@ def _of_two(
             return affine, ()
         detail = f"they lie {distance:.3g} apart at a corner; the {used} counts"
     if options.sform_qform == "refuse":
-        raise SourceError("decode", "sform and qform disagree", detail.partition(";")[0])
+        cure = "--sform-qform sform or qform says which counts"
+        raise SourceError("decode", "sform and qform disagree", f"{detail.partition(';')[0]}; {cure}")
+    detail += f", --sform-qform {other_name} takes the other"
     return affine, (Finding(name="sform and qform disagree", treatment="noted", detail=detail),)
 
 
@@ -148,16 +150,23 @@ def _farthest(one: Affine, other: Affine, lengths: NDArray[Any]) -> float:
 def _unoriented(
     fields: Fields, lengths: NDArray[Any], options: ScanOptions
 ) -> tuple[Affine, tuple[Finding, ...]]:
-    """The volume's middle (or SPM's origin) at 0, the first axis running to the left."""
+    """The volume's middle (or SPM's origin) at 0, the first axis running to the left, or to the right by choice."""
     if options.unoriented == "refuse":
-        raise SourceError(
-            "decode", "file does not say how it lies in the patient", "sform and qform code are 0"
+        cure = (
+            "--unoriented radiological or neurological says whether its first axis runs to the left or right"
         )
-    sizes = fields["pixdim"][1:4].astype(np.float64) * (-1, 1, 1)
+        raise SourceError(
+            "decode", "file does not say how it lies in the patient", f"sform and qform code are 0; {cure}"
+        )
+    to_left = options.unoriented == "radiological"
+    sizes = fields["pixdim"][1:4].astype(np.float64) * (-1 if to_left else 1, 1, 1)
     origin = spm_origin(fields) or (lengths - 1) / 2
     affine = np.diag([*sizes, 1.0])
     affine[:3, 3] = -np.asarray(origin) * sizes
-    detail = "taken to be radiological: the axes run to the left, to anterior and to superior"
+    detail = (
+        f"taken to be {options.unoriented}: the axes run to the {'left' if to_left else 'right'}, to anterior and to "
+        "superior"
+    )
     return affine, (Finding(name="no orientation given", treatment="noted", detail=detail),)
 
 

@@ -132,7 +132,8 @@ def parse_header(start: bytes, max_voxels: int, *, may_be_analyze: bool) -> Nift
         raise SourceError(
             "decode",
             "more voxels than allowed",
-            f"{' x '.join(map(str, lengths))} voxels of {parts} values; allowed are {max_voxels} in all",
+            f"{' x '.join(map(str, lengths))} voxels of {parts} values; allowed are {max_voxels} in all; --max-voxels "
+            "allows more",
         )
     slope, inter, findings = _rescale(header, kind, parts)
     if parts > 1:

@@ -120,17 +120,27 @@ def read_values(header: NiftiHeader, data: bytes, conversion: Conversion) -> tup
     return values, replaced
 
 
-def read_labels(header: NiftiHeader, data: bytes) -> NDArray[Any]:
+def read_labels(
+    header: NiftiHeader, data: bytes, *, non_finite_is_background: bool = False
+) -> tuple[NDArray[Any], int]:
     """The values of a mask in the file's order, flat, in the smallest type that holds them.
+
+    Returns:
+        The values, and how many were no number and became 0.
 
     Raises:
         SourceError: as `read_values`; or a value is not a whole number from 0 to 2**31 - 1.
     """
     labels = np.empty(header.value_count, LABELS[0])
-    at = 0
+    at = replaced = 0
 
     def fill(stored: Block, _: Block) -> None:
-        nonlocal labels, at
+        nonlocal labels, at, replaced
+        if non_finite_is_background and stored.dtype.kind == "f":
+            bad = ~np.isfinite(stored)
+            replaced += int(np.count_nonzero(bad))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                stored = np.where(bad, stored.dtype.type(-header.inter / header.slope), stored)
         block = to_labels(stored, header.slope, header.inter)
         highest = int(block.max())
         if highest > np.iinfo(labels.dtype).max:
@@ -141,7 +151,7 @@ def read_labels(header: NiftiHeader, data: bytes) -> NDArray[Any]:
         at += len(block)
 
     _read_blocks(header, data, lambda start, stop: labels[start:stop], fill, in_place=False)
-    return labels
+    return labels, replaced
 
 
 def _read_blocks(
@@ -223,7 +233,7 @@ def _check_finite(stored: Block, values: Block) -> None:
     if not bad:
         return
     _check_range(stored, values)
-    cure = "give a value for them, or mend the file"
+    cure = "--non-finite-value, such as -1024 or 0, sets them"
     raise SourceError("decode", "voxels that are no number", f"{bad} in a block of {len(values)}; {cure}")
 
 
@@ -271,6 +281,8 @@ def to_labels(stored: Block, slope: float, inter: float) -> Block:
         if off.any():
             example = float(exact[int(np.argmax(off))])
             detail = f"{int(np.count_nonzero(off))} in a block of {len(exact)}, the first is {example:.6g}"
+            if not np.isfinite(exact[off]).any():
+                detail += "; --non-finite-labels background takes them for the background"
             raise SourceError("decode", WHOLE, detail)
     least, most = int(labels.min()), int(labels.max())  # Python's, since float32 rounds 2**31 - 1 up
     if least < 0:

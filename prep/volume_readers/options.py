@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from halofeed.prep.class_choice import ClassChoice
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 from halofeed.schemas.errors import UsageError
 
 SFORM_QFORM = ("sform", "qform", "refuse")
-UNORIENTED = ("radiological", "refuse")
+UNORIENTED = ("radiological", "neurological", "refuse")
+NON_FINITE_LABELS = ("refuse", "background")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +24,13 @@ class ScanOptions:
             is refused.
         unoriented: what becomes of a NIfTI or Analyze file that does not say how it lies in the patient.
             "radiological": its first axis is taken to run to the left, the second to anterior, the third to
-            superior, as SPM, FSL and nibabel take it, which is noted as a finding.
+            superior, as SPM, FSL and nibabel take it, which is noted as a finding. "neurological": the first axis is
+            taken to run to the right.
         non_finite_value: what voxels that are no number (NaN, infinity) are set to, in the unit of the scan; None:
             a scan with such voxels is refused.
         mask_grid_tolerance: how far, in voxels, a pixel of a DICOM segmentation may lie from its scan's.
+        non_finite_labels: what becomes of voxels of a mask that are no number: "refuse", or "background".
+        classes: which classes of a file that names them are read.
         series: what is done about the flaws of a DICOM series.
     """
 
@@ -33,13 +38,19 @@ class ScanOptions:
     sform_qform: str = "sform"
     unoriented: str = "radiological"
     non_finite_value: float | None = None
+    non_finite_labels: str = "refuse"
     mask_grid_tolerance: float = 0.05
+    classes: ClassChoice = field(default_factory=ClassChoice)
     series: SeriesPolicy = field(default_factory=SeriesPolicy)
 
     def __post_init__(self) -> None:
         if self.max_voxels < 1:
             raise UsageError(f"max_voxels: expected at least 1, got {self.max_voxels}")
-        for name, choices in (("sform_qform", SFORM_QFORM), ("unoriented", UNORIENTED)):
+        for name, choices in (
+            ("sform_qform", SFORM_QFORM),
+            ("unoriented", UNORIENTED),
+            ("non_finite_labels", NON_FINITE_LABELS),
+        ):
             if getattr(self, name) not in choices:
                 raise UsageError(f"{name}: expected {' or '.join(choices)}, got {getattr(self, name)!r}")
         if self.non_finite_value is not None and not math.isfinite(self.non_finite_value):

@@ -18,7 +18,6 @@ __all__ = ["FORMATS", "VOLUME_EXTENSIONS", "ScanOptions", "VolumeFormat", "open_
 
 Members = tuple[str, ...]
 Volume = tuple[int, int, str] | None
-Keeps = Callable[[str], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +27,12 @@ class VolumeFormat:
     Args:
         extensions: in lower case; the longest that fits a name decides.
         open_scan: from (files, path, members, options, which volume of the members).
-        open_mask: from (files, path, the image's grid, options, whether a class of a name is read).
+        open_mask: from (files, path, the image's grid, options).
     """
 
     extensions: tuple[str, ...]
     open_scan: Callable[[SourceFiles, str, Members, ScanOptions, Volume], Scan]
-    open_mask: Callable[[SourceFiles, str, Grid, ScanOptions, Keeps], Mask]
+    open_mask: Callable[[SourceFiles, str, Grid, ScanOptions], Mask]
 
 
 def _nifti_scan(
@@ -44,7 +43,7 @@ def _nifti_scan(
     return open_nifti(files, path, options)
 
 
-def _nifti_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions, keeps: Keeps) -> Mask:
+def _nifti_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions) -> Mask:
     from halofeed.prep.volume_readers.nifti import open_nifti_mask
 
     return open_nifti_mask(files, path, options)
@@ -58,10 +57,16 @@ def _dicom_scan(
     return open_series(files, members or (path,), options.series, volume)
 
 
-def _dicom_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions, keeps: Keeps) -> Mask:
+def _dicom_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions) -> Mask:
     from halofeed.prep.volume_readers.dicom_masks import open_dicom_mask
 
-    return open_dicom_mask(files, path, image_grid, tolerance_voxels=options.mask_grid_tolerance, keeps=keeps)
+    return open_dicom_mask(
+        files,
+        path,
+        image_grid,
+        tolerance_voxels=options.mask_grid_tolerance,
+        keeps=lambda name: options.classes.target(name) is not None,
+    )
 
 
 FORMATS: dict[str, VolumeFormat] = {
@@ -122,13 +127,7 @@ def open_scan(
     return FORMATS[_format_of(files, path)].open_scan(files, path, (), options, None)
 
 
-def open_mask(
-    files: SourceFiles,
-    path: str,
-    image_grid: Grid,
-    options: ScanOptions | None = None,
-    keeps: Keeps = lambda name: True,
-) -> Mask:
+def open_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions | None = None) -> Mask:
     """Open a mask by its header: a NIfTI label volume, a DICOM SEG or an RTSTRUCT.
 
     Args:
@@ -136,7 +135,6 @@ def open_mask(
         path: the mask's file, or the folder that holds nothing else.
         image_grid: that of the scan it belongs to; only an RTSTRUCT, whose contours have no grid, needs it.
         options: as of `open_scan`.
-        keeps: whether a class is read, of files that name their classes.
 
     Raises:
         SourceError: of no format that is read; else as the format's own reader raises.
@@ -146,7 +144,7 @@ def open_mask(
     if len(below) > 1:
         raise SourceError("read", "a mask is one file", f"{len(below)} files in the folder")
     (path,) = below or (path,)
-    return FORMATS[_format_of(files, path)].open_mask(files, path, image_grid, options, keeps)
+    return FORMATS[_format_of(files, path)].open_mask(files, path, image_grid, options)
 
 
 def _files_below(files: SourceFiles, path: str) -> Members:

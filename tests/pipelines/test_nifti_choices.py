@@ -1,0 +1,100 @@
+"""Can the advice of each refusal be followed: with the option that it names, does the file convert as it says?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+
+from halofeed.schemas.errors import JobError, UsageError
+from tests.pipelines.support import run_convert
+from tests.volume_support import by_name, findings, rejected, save_nifti, write_table
+
+SHAPE = (5, 8, 9)
+SIZE = {"layout": "csv", "task": "segmentation", "depth": 5, "height": 8, "width": 9}
+AFFINE = np.array([[0, 0, 1.5, -5], [0, 2.0, 0, 7], [3.0, 0, 0, 11], [0, 0, 0, 1]])
+
+
+def draw() -> np.ndarray:
+    return np.random.default_rng(0).integers(-900, 900, SHAPE).astype(np.float32)
+
+
+def table_of(root: Path, image: Path, label: Path | None = None) -> Path:
+    return write_table(root, [("a", image.name, "" if label is None else label.name)])
+
+
+def only(done: Any) -> Any:
+    (record,) = by_name(done).values()
+    return record
+
+
+def test_voxels_that_are_no_number_are_set_by_the_option_that_the_refusal_names(tmp_path: Path) -> None:
+    values = draw()
+    values[1, 2, 3], values[4, 0, 0] = np.nan, np.inf
+    table = table_of(tmp_path / "s", save_nifti(tmp_path / "s/a.nii", values, AFFINE))
+    with pytest.raises(JobError, match=r"voxels that are no number .*--non-finite-value, such as -1024"):
+        run_convert(table, tmp_path / "a", **SIZE)
+    done = run_convert(table, tmp_path / "b", non_finite_value=-1024.0, **SIZE)
+    image = only(done).image[..., 0]
+    assert image[1, 2, 3] == image[4, 0, 0] == -1024
+    assert np.count_nonzero(image != draw()) == 2
+    assert findings(done) == {"voxels that are no number (corrected)": 1}
+    with pytest.raises(UsageError, match=r"--non-finite-value nan: expected a number"):
+        run_convert(table, tmp_path / "c", non_finite_value=float("nan"), **SIZE)
+
+
+def test_label_voxels_that_are_no_number_are_background_by_choice(tmp_path: Path) -> None:
+    label = np.random.default_rng(1).integers(0, 3, SHAPE).astype(np.float32)
+    expected = label.copy()
+    label[0, :2], expected[0, :2] = np.nan, 0
+    image = save_nifti(tmp_path / "s/a.nii", draw(), AFFINE)
+    table = table_of(tmp_path / "s", image, save_nifti(tmp_path / "s/m.nii", label, AFFINE))
+    with pytest.raises(JobError, match=r"not whole numbers .*--non-finite-labels background"):
+        run_convert(table, tmp_path / "a", **SIZE)
+    done = run_convert(table, tmp_path / "b", non_finite_labels="background", **SIZE)
+    assert np.array_equal(only(done).label, expected)
+    assert findings(done) == {"mask voxels that are no number (corrected)": 1}
+
+
+def test_of_two_affines_that_disagree_the_user_chooses(tmp_path: Path) -> None:
+    path = save_nifti(tmp_path / "s/a.nii", draw(), AFFINE)
+    stored = nibabel.load(path)
+    moved = stored.affine.copy()
+    moved[0, 3] += 40
+    stored.header.set_qform(moved, 1)
+    stored.header.set_sform(stored.affine, 1)
+    nibabel.save(nibabel.Nifti1Image(np.asarray(stored.dataobj).copy(), None, stored.header), path)
+    table = table_of(tmp_path / "s", path)
+    done = run_convert(table, tmp_path / "a", **SIZE)
+    assert findings(done) == {"sform and qform disagree (noted)": 1}
+    assert only(done).grid.affine[0, 3] == AFFINE[0, 3]
+    done = run_convert(table, tmp_path / "b", sform_qform="qform", **SIZE)
+    assert only(done).grid.affine[0, 3] == AFFINE[0, 3] + 40
+    with pytest.raises(JobError, match=r"disagree .*--sform-qform sform or qform says which counts"):
+        run_convert(table, tmp_path / "c", sform_qform="refuse", **SIZE)
+
+
+def test_of_a_file_without_orientation_the_user_says_how_it_lies(tmp_path: Path) -> None:
+    path = save_nifti(tmp_path / "s/a.nii", draw(), AFFINE)
+    stored = nibabel.load(path)
+    stored.header["sform_code"] = stored.header["qform_code"] = 0
+    nibabel.save(nibabel.Nifti1Image(np.asarray(stored.dataobj).copy(), None, stored.header), path)
+    table = table_of(tmp_path / "s", path)
+    done = run_convert(table, tmp_path / "a", **SIZE)
+    assert findings(done) == {"no orientation given (noted)": 1}
+    assert np.array_equal(only(done).image[..., 0], draw()[:, :, ::-1])
+    done = run_convert(table, tmp_path / "b", unoriented="neurological", **SIZE)
+    assert np.array_equal(only(done).image[..., 0], draw())
+    assert findings(done) == {"no orientation given (noted)": 1}
+    with pytest.raises(JobError, match=r"how it lies .*--unoriented radiological or neurological"):
+        run_convert(table, tmp_path / "c", unoriented="refuse", **SIZE)
+
+
+def test_more_voxels_than_allowed_are_allowed_by_the_option_that_is_named(tmp_path: Path) -> None:
+    table = table_of(tmp_path / "s", save_nifti(tmp_path / "s/a.nii", draw(), AFFINE))
+    with pytest.raises(JobError, match=r"more voxels than allowed .*--max-voxels allows more"):
+        run_convert(table, tmp_path / "a", max_voxels=359, **SIZE)
+    assert not rejected(run_convert(table, tmp_path / "b", max_voxels=360, **SIZE))
