@@ -23,7 +23,7 @@ from halofeed.prep.recipe import Recipe
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.splits import SplitOptions, assign_splits
 from halofeed.prep.volume.hounsfield import check_channel_names
-from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+from halofeed.schemas.errors import AnnotationsError, JobError, SourceError, UsageError
 from halofeed.schemas.identity import check_unique_ids
 from halofeed.schemas.layout import TEMPORARY_FOLDER, check_split
 from halofeed.schemas.tasks import task_named
@@ -56,6 +56,8 @@ class _Totals:
     objects: int = 0
     bad_objects: Counter[str] = field(default_factory=Counter)
     first_bad_object: str = ""
+    problems: Counter[str] = field(default_factory=Counter)
+    first_problems: dict[str, str] = field(default_factory=dict)
     has_boxes: bool = False
     has_label: bool = False
     first_volume: str = ""
@@ -132,6 +134,8 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
         raise UsageError(
             f"{totals.first_volume} is a volume: say its static shape with --depth, --height and --width"
         )
+    if not keys and options.max_rejected is None:
+        _refuse_all(totals)
     check_unique_ids(lambda: keys)
     _check_objects(totals)
     task = recipe.task or ("detection" if totals.has_boxes or not totals.has_label else "classification")
@@ -190,6 +194,11 @@ def _read_file(path: str) -> bytes:
 def _count(reference: Reference, totals: _Totals) -> None:
     totals.count += 1
     if reference.problem is not None:
+        stage, reason, detail = reference.problem
+        totals.problems[f"{stage}: {reason}"] += 1
+        totals.first_problems.setdefault(
+            f"{stage}: {reason}", f"{reference.source}" + (f": {detail}" if detail else "")
+        )
         return
     totals.first_volume = totals.first_volume or _volume_of(reference)
     totals.splits.add(reference.split)
@@ -203,6 +212,20 @@ def _count(reference: Reference, totals: _Totals) -> None:
     for label, source in (*labels.label_uses([reference]), *masks):
         totals.labels[label] += 1
         totals.first_sources.setdefault(label, source)
+
+
+def _refuse_all(totals: _Totals) -> None:
+    """Refuse to begin where the annotations alone reject every input.
+
+    Raises:
+        JobError: the one that a conversion ends with of which nothing is left.
+    """
+    most = totals.problems.most_common(3)
+    listed = [f"{count} x {reason}, the first {totals.first_problems[reason]}" for reason, count in most]
+    head = (
+        f"nothing was converted: all {totals.count} inputs were rejected by their annotations; correct those:"
+    )
+    raise JobError("\n".join([head, *listed]))
 
 
 def _check_objects(totals: _Totals) -> None:

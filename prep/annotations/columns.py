@@ -133,7 +133,7 @@ def read_columns(
         spellings = {key: ranks for key, ranks in spellings.items() if key not in CORNERS}
     reading = read_known(name, header, spellings, (*ignored, *box))
     unread = tuple(column for column in reading.unread if column not in box)
-    if task != "classification":
+    if task != "classification" and "filename" in reading.columns:
         _refuse_geometry(name, [column for column in unread if column in left])
     return replace(reading, form=box_form, box=box, unread=unread)
 

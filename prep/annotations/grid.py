@@ -10,12 +10,13 @@ from halofeed.prep.annotations.layout import LayoutOptions
 from halofeed.prep.annotations.names import is_image_name
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.sources import SourceFiles
-from halofeed.schemas.errors import SourceError
+from halofeed.schemas.errors import AnnotationsError, SourceError
 
 _HEADS = (1 << 12, 1 << 16)
 """Bytes that are read of a picture to find its orientation; in most files the first few hundred say it."""
 _THREADS = 16
 _PNG_HEAD = 24
+NEITHER = "neither"
 Size = tuple[int, int]
 
 
@@ -31,11 +32,25 @@ def settle_grid(listed: Sequence[Reference], images: SourceFiles, options: Layou
         return list(listed)
     sized = [reference for reference in listed if _can_prove(reference)]
     with ThreadPoolExecutor(_THREADS) as threads:
-        proven = set(threads.map(lambda reference: _proof(reference, images), sized)) - {None}
+        proofs = list(threads.map(lambda reference: _proof(reference, images), sized))
+    if len(sized) == sum(reference.problem is None for reference in listed):
+        _refuse_other_sizes(sized, proofs)
+    proven = {proof for proof in proofs if proof not in (None, NEITHER)}
     if len(proven) != 1:
         return list(listed)
     (grid,) = proven
     return [replace(reference, grid=grid) if reference.problem is None else reference for reference in listed]
+
+
+def _refuse_other_sizes(sized: Sequence[Reference], proofs: Sequence[str | None]) -> None:
+    """Refuse annotations of which not one declared size is that of its picture: sides swapped, or other pictures."""
+    if sized and all(proof == NEITHER for proof in proofs):
+        height, width = sized[0].declared_size or (0, 0)
+        raise AnnotationsError(
+            f"{sized[0].source}: annotations say {width} wide and {height} high, and the picture has other sides, as "
+            f"have all {len(sized)} pictures: exchange width and height if they are swapped, or name the folder of the "
+            "pictures that were annotated with --images"
+        )
 
 
 def _can_prove(reference: Reference) -> bool:
@@ -48,20 +63,24 @@ def _can_prove(reference: Reference) -> bool:
 
 
 def _proof(reference: Reference, images: SourceFiles) -> str | None:
-    """The grid that a picture's own declared size proves: "stored" or "displayed"; None where both fit, or none."""
+    """The grid that a picture's own declared size proves: "stored" or "displayed", or NEITHER; None: either of them."""
     try:
         found = _opened(reference.source, images)
-        if found is None or found[1] < 5 or found[0][0] == found[0][1]:
+        if found is None or not all(found[0]):
             return None
+        (height, width), orientation = found
+        stored, displayed = (height, width), (width, height) if orientation >= 5 else (height, width)
         declared = reference.declared_size
+        if reference.mask is None and declared not in (stored, displayed):
+            return NEITHER
+        if stored == displayed:
+            return None
         if reference.mask is not None:
             header = images.head(reference.mask, _PNG_HEAD)
-            width, height = (int.from_bytes(header[at : at + 4], "big") for at in (16, 20))
-            declared = (height, width)
+            declared = (int.from_bytes(header[20:24], "big"), int.from_bytes(header[16:20], "big"))
     except SourceError:
         return None
-    stored = found[0]
-    return {stored: "stored", (stored[1], stored[0]): "displayed"}.get(declared or (0, 0))
+    return {stored: "stored", displayed: "displayed"}.get(declared or (0, 0))
 
 
 def _opened(path: str, images: SourceFiles) -> tuple[Size, int] | None:

@@ -203,7 +203,7 @@ class ImageIndex:
         if self._annotations_root and "://" not in self._annotations_root and not is_absolute:
             full = os.path.abspath(os.path.join(self._annotations_root, path))
             below = path_below(self.root, full)
-            if below is not None and self._is_file(below):
+            if len(parts) > 1 and below is not None and self._is_file(below):
                 return below
             outside = full if below is None and len(parts) > 1 and os.path.isfile(full) else None
         for folder in wanted.beside:

@@ -95,14 +95,17 @@ def read_size(data: bytes) -> Size:
 def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
     """The stored (height, width) and the EXIF orientation of a file by its first bytes; None where they lack them.
 
-    A PNG, GIF, BMP or WebP whose beginning has no EXIF data counts as upright, and then its size as (0, 0).
+    A PNG, GIF, BMP or WebP whose beginning has no EXIF data counts as upright; the size of the latter three, and of
+    what is no picture, is then (0, 0).
     """
     try:
         name = sniff(head)
     except SourceError:
         return (0, 0), 1
-    if name in ("gif", "bmp") or (name == "png" and b"eXIf" not in head):
+    if name in ("gif", "bmp"):
         return (0, 0), 1
+    if name == "png" and b"eXIf" not in head:
+        return (int.from_bytes(head[20:24], "big"), int.from_bytes(head[16:20], "big")), 1
     if name == "webp" and (head[12:16] != b"VP8X" or not head[20:21] or not head[20] & 8):
         return (0, 0), 1
     try:
