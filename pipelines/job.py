@@ -30,6 +30,10 @@ class JobOptions:
     version: str = option("1.0.0", "the data set's version")
     label_map: str | None = option(None, "file of class names (.txt, .json, .pbtxt); default: from the data")
     split_lists: tuple[str, ...] = option((), "split by lists of files, e.g. train=train.txt,test=test.txt")
+    nnunet_splits: str | None = option(
+        None, "nnU-Net's splits_final.json: the cases of train and val; --nnunet-fold says which fold"
+    )
+    nnunet_fold: int | None = option(None, "which fold of --nnunet-splits, from 0")
     max_rejected: int | None = option(
         None, "fail the job when more inputs than this are rejected; default: no limit"
     )

@@ -21,7 +21,7 @@ from halofeed.prep.class_order import in_class_order
 from halofeed.prep.labels import LabelMap
 from halofeed.prep.recipe import Recipe
 from halofeed.prep.sources import SourceFiles
-from halofeed.prep.splits import SplitOptions, assign_splits
+from halofeed.prep.splits import SplitOptions, assign_splits, cases_of_fold
 from halofeed.prep.volume.hounsfield import check_channel_names
 from halofeed.schemas.errors import AnnotationsError, JobError, SourceError, UsageError
 from halofeed.schemas.identity import check_unique_ids
@@ -112,6 +112,11 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
     keys: list[tuple[str | int, str]] = []
     for reference in _references(options, recipe, layout, sources):
         _count(reference, totals)
+        if reference.channels and recipe.depth is None:
+            raise UsageError(
+                f"{reference.source}: channels in files of their own are taken of volumes; say their static shape with "
+                "--depth, --height and --width"
+            )
         if recipe.class_choice() and reference.problem is None:
             totals.masks.update(reference.masks)
         line = reference_to_json(reference)
@@ -129,7 +134,10 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
         raise AnnotationsError(
             f"--source {options.source}: no images and no annotations there for layout {recipe.layout}"
         )
-    _check_splits(totals.splits, named_by_option=bool(recipe.split_shares or options.split_lists))
+    _check_splits(
+        totals.splits,
+        named_by_option=bool(recipe.split_shares or options.split_lists or options.nnunet_splits),
+    )
     if totals.first_volume and recipe.depth is None:
         raise UsageError(
             f"{totals.first_volume} is a volume: say its static shape with --depth, --height and --width"
@@ -159,6 +167,7 @@ def _references(options: JobOptions, recipe: Recipe, layout: Layout, sources: So
     split_options = SplitOptions(
         shares=recipe.shares(),
         lists=_split_lists(options),
+        cases=_fold(options),
         seed=recipe.split_seed,
         group_pattern=recipe.group_pattern,
     )
@@ -179,6 +188,23 @@ def _split_lists(options: JobOptions) -> dict[str, str]:
         except UnicodeDecodeError as error:
             raise UsageError(f"--split-lists {path}: expected UTF-8 text: {error}") from error
     return lists
+
+
+def _fold(options: JobOptions) -> dict[str, tuple[str, ...]]:
+    """The cases of each split of the fold of nnU-Net's splits_final.json that the options name."""
+    path, fold = options.nnunet_splits, options.nnunet_fold
+    if path is None:
+        if fold is not None:
+            raise UsageError("--nnunet-fold has no effect without --nnunet-splits; add that, or leave it out")
+        return {}
+    try:
+        document = json.loads(_read_file(path))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise UsageError(f"--nnunet-splits {path}: not readable as JSON: {error}") from error
+    try:
+        return cases_of_fold(document, fold)
+    except UsageError as error:
+        raise UsageError(f"--nnunet-splits {path}: {error}") from error
 
 
 def _read_file(path: str) -> bytes:

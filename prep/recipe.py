@@ -119,6 +119,11 @@ _USES = (
         lambda recipe: recipe.may_hold_label_images(),
     ),
     _Use(
+        ("channel_order",),
+        "{channel} in --image-pattern",
+        lambda recipe: "{channel}" in (recipe.image_pattern or ""),
+    ),
+    _Use(
         ("several_masks",),
         "--layout pairs or dicom",
         lambda recipe: recipe.layout in ("pairs", "dicom"),
@@ -416,6 +421,7 @@ class Recipe(VolumeOptions):
             label_pattern=self.label_pattern,
             classes=self.classes,
             map_classes=self.map_classes,
+            channel_order=self.channel_order,
             several_masks=self.several_masks,
             missing_masks=self.missing_masks,
             missing_classes=self.missing_classes,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.annotations.volume_files import stem_of
 from halofeed.schemas.errors import AnnotationsError, UsageError
 
 _NO_GROUP = ("selection", "group pattern does not match", "")
@@ -24,6 +25,8 @@ class SplitOptions:
     Args:
         shares: the share of each split, in the order in which they are laid along the hash; they sum to 1.
         lists: for each split the text of a list, one image a line: its path, file name, stem or id.
+        cases: for each split the names of its cases, as nnU-Net's splits_final.json has them; they divide the images of
+            split `train`, the others keep theirs.
         seed: another number gives another assignment by shares.
         group_pattern: a regular expression whose one group, searched in the source's path, is the group that
             stays together; it takes the place of groups of the annotations.
@@ -36,12 +39,16 @@ class SplitOptions:
 
     shares: Mapping[str, float] = field(default_factory=dict)
     lists: Mapping[str, str] = field(default_factory=dict)
+    cases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     seed: int = 0
     group_pattern: str | None = None
 
     def __post_init__(self) -> None:
         if self.shares and self.lists:
             raise UsageError("--split-shares and --split-lists both assign splits; give one of them")
+        if self.cases and (self.shares or self.lists):
+            other = "--split-shares" if self.shares else "--split-lists"
+            raise UsageError(f"--nnunet-splits and {other} both assign splits; give one of them")
         if self.shares:
             check_shares(self.shares)
         if self.group_pattern is not None:
@@ -83,6 +90,8 @@ def assign_splits(references: Iterable[Reference], options: SplitOptions) -> Ite
     else:
         if options.lists:
             references = split_by_lists(references, options.lists)
+        elif options.cases:
+            references = split_by_cases(references, options.cases)
         yield from undivided(references)
 
 
@@ -164,6 +173,68 @@ def split_by_lists(references: Iterable[Reference], lists: Mapping[str, str]) ->
             yield replace(reference, split=chosen[position][0])
         else:
             yield replace(reference, problem=reference.problem or _NO_LIST)
+
+
+def cases_of_fold(document: object, fold: int | None) -> dict[str, tuple[str, ...]]:
+    """The cases of each split of one fold of nnU-Net's splits_final.json: [{"train": [...], "val": [...]}, ...].
+
+    Raises:
+        UsageError: it is none, or has no such fold.
+    """
+    expected = 'expected [{"train": ["case", ...], "val": [...]}, ...], one for each fold'
+    if not isinstance(document, list) or not document:
+        raise UsageError(expected)
+    for content in document:
+        if not isinstance(content, dict) or not all(
+            isinstance(cases, list) and all(isinstance(case, str) for case in cases)
+            for cases in content.values()
+        ):
+            raise UsageError(expected)
+    if fold is None and len(document) > 1:
+        raise UsageError(f"it has {len(document)} folds; say --nnunet-fold 0 to {len(document) - 1}")
+    if fold is not None and not 0 <= fold < len(document):
+        raise UsageError(f"--nnunet-fold {fold}: expected 0 to {len(document) - 1}")
+    return {split: tuple(cases) for split, cases in document[fold or 0].items()}
+
+
+def split_by_cases(
+    references: Iterable[Reference], cases: Mapping[str, tuple[str, ...]]
+) -> Iterator[Reference]:
+    """Each reference of split `train` with the split that names its case; one that none names gets a problem.
+
+    A case is the id of an image, or its file's name without extension and without the number of its channel (_0000).
+
+    Raises:
+        AnnotationsError: a case is in two splits, or means no image.
+    """
+    chosen: dict[str, str] = {}
+    for split, names in cases.items():
+        for name in names:
+            if chosen.setdefault(name, split) != split:
+                raise AnnotationsError(
+                    f"--nnunet-splits: case {name!r} is in {chosen[name]} and in {split}; list it once"
+                )
+    listed, used = list(references), set()
+    for reference in listed:
+        used |= _case_names(reference) if reference.split == "train" else set()
+    if unknown := [name for name in chosen if name not in used]:
+        raise AnnotationsError(
+            f"--nnunet-splits: {', '.join(unknown[:5])}: no such case among the training images; "
+            "name the file of this data set"
+        )
+    for reference in listed:
+        found = [chosen[name] for name in _case_names(reference) if name in chosen]
+        if reference.split != "train":
+            yield reference
+        elif found:
+            yield replace(reference, split=found[0])
+        else:
+            yield replace(reference, problem=reference.problem or _NO_LIST)
+
+
+def _case_names(reference: Reference) -> set[str]:
+    stem = stem_of(reference.source)
+    return {str(reference.key), stem, re.sub(r"_[0-9]{4}$", "", stem)}
 
 
 def _index_names(references: Iterable[Reference]) -> tuple[dict[str, list[int]], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from halofeed.prep.annotations.channels import join_channels
 from halofeed.prep.annotations.layout import LayoutOptions
 from halofeed.prep.annotations.pairing import NEITHER, Key, Label, pair_up
 from halofeed.prep.annotations.pairs import image_reference, split_by_folder
@@ -25,6 +26,7 @@ class _Scans:
     images: list[tuple[Key, Reference]] = field(default_factory=list)
     masks: dict[Key, dict[str, list[str]]] = field(default_factory=dict)
     neither: list[str] = field(default_factory=list)
+    left_out: list[Reference] = field(default_factory=list)
 
     def add_mask(self, key: Key, name: str, path: str) -> None:
         self.masks.setdefault(key, {}).setdefault(name, []).append(path)
@@ -50,6 +52,7 @@ def list_references(
     classes = _chosen(found, images.root, options)
     labels = [(key, _label(masks, classes, images, options)) for key, masks in found.masks.items()]
     yield from pair_up(found.images, labels, options.missing_masks)
+    yield from found.left_out
     for path in found.neither:
         yield Reference(source=path, key=path, problem=NEITHER)
 
@@ -88,7 +91,7 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
         splits_named = False
     else:
         pair = compile_pair(options.image_pattern, options.label_pattern, with_class=True)
-        found = _by_pattern(images, pair)
+        found = _by_pattern(images, pair, options.channel_order)
         expected = f"{pair.image.text!r} with {pair.label.text!r}"
         splits_named = "split" in pair.image.names
     if not found.images or not found.masks:
@@ -102,8 +105,9 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
     return found
 
 
-def _by_pattern(images: SourceFiles, pair: PatternPair) -> _Scans:
+def _by_pattern(images: SourceFiles, pair: PatternPair, channel_order: tuple[str, ...]) -> _Scans:
     result = _Scans()
+    channels: list[tuple[Key, Mapping[str, str], Reference]] = []
     paths = images.sizes()
     for path in whole_scans(paths):
         sorted_out = pair.sort_out(path)
@@ -112,10 +116,14 @@ def _by_pattern(images: SourceFiles, pair: PatternPair) -> _Scans:
             continue
         is_image, values = sorted_out
         key = tuple(values[name] for name in pair.shared)
-        if is_image:
-            result.images.append((key, image_reference(path, paths, values)))
-        else:
+        if not is_image:
             result.add_mask(key, values["class"], path)
+        elif "channel" in values:
+            channels.append((key, values, image_reference(path, paths, values)))
+        else:
+            result.images.append((key, image_reference(path, paths, values)))
+    joined, result.left_out = join_channels(channels, channel_order, images.root)
+    result.images += joined
     return result
 
 

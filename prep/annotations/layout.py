@@ -47,6 +47,7 @@ class LayoutOptions:
         image_pattern: pairs and class-masks: the images' paths, such as "images/{id}.nii.gz"; see `patterns`.
         label_pattern: pairs, class-masks and dicom: the labels' paths, such as "labels/{id}.nii.gz".
         classes: segmentation: the classes to keep, in the order of their values from 1; (): all, by name.
+        channel_order: pairs and class-masks: the values of {channel} that are taken, in order; (): all, by name.
         map_classes: segmentation: FROM=TO, what becomes of a class of the source; see `ClassChoice`.
         several_masks: pairs and dicom: what becomes of several labels of one image: "refuse", or "merge".
         missing_masks: what becomes of an image without label where nothing says that it has none: "refuse", or
@@ -71,6 +72,7 @@ class LayoutOptions:
     image_pattern: str | None = None
     label_pattern: str | None = None
     classes: tuple[str, ...] = ()
+    channel_order: tuple[str, ...] = ()
     map_classes: tuple[str, ...] = ()
     several_masks: str = "refuse"
     missing_masks: str = "refuse"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from halofeed.prep.annotations.channels import join_channels
 from halofeed.prep.annotations.grid import settle_grid
 from halofeed.prep.annotations.layout import LayoutOptions
 from halofeed.prep.annotations.pairing import (
@@ -50,9 +51,9 @@ def list_references(
 ) -> Iterator[Reference]:
     """Every image with the label that its name leads to.
 
-    With patterns in the options, an image and its label are those in which {id}, and {split} and {group} where
-    both patterns have them, stand for the same. Without patterns, the first of these rules by which any image has
-    a label:
+    With patterns in the options, an image and its label are those in which {id}, and {split} and {group} where both
+    patterns have them, stand for the same; files that differ in {channel} alone are channels of one image. Without
+    patterns, the first of these rules by which any image has a label:
 
     1. The path of the label is that of the image with a folder `labels` (label, masks, segmentations, ...) for
        `images` (image, scans, ...), or labelsTr for imagesTr; the extensions may differ. The split is Tr: train,
@@ -72,7 +73,8 @@ def list_references(
     with_patterns = options.image_pattern is not None or options.label_pattern is not None
     if with_patterns:
         pair = compile_pair(options.image_pattern, options.label_pattern, with_class=False)
-        found = _by_pattern(images, pair)
+        found, left_out = _by_pattern(images, pair, options.channel_order)
+        yield from left_out
         if not found.images:
             raise AnnotationsError(
                 f"{images.root}: no volume or picture matches the image pattern {pair.image.text!r}"
@@ -94,8 +96,11 @@ def list_references(
         yield Reference(source=path, key=path, problem=NEITHER)
 
 
-def _by_pattern(images: SourceFiles, pair: PatternPair) -> _Sorted:
+def _by_pattern(
+    images: SourceFiles, pair: PatternPair, channel_order: tuple[str, ...]
+) -> tuple[_Sorted, list[Reference]]:
     result = _Sorted()
+    channels: list[tuple[Key, Mapping[str, str], Reference]] = []
     paths = images.sizes()
     for path in whole_scans(paths):
         sorted_out = pair.sort_out(path)
@@ -104,11 +109,15 @@ def _by_pattern(images: SourceFiles, pair: PatternPair) -> _Sorted:
             continue
         is_image, values = sorted_out
         key = tuple(values[name] for name in pair.shared)
-        if is_image:
-            result.images.append((key, image_reference(path, paths, values)))
-        else:
+        if not is_image:
             result.labels.append((key, label_of(path, missing_part(path, paths))))
-    return result
+        elif "channel" in values:
+            channels.append((key, values, image_reference(path, paths, values)))
+        else:
+            result.images.append((key, image_reference(path, paths, values)))
+    joined, left_out = join_channels(channels, channel_order, images.root)
+    result.images += joined
+    return result, left_out
 
 
 def image_reference(path: str, paths: Mapping[str, int], values: Mapping[str, str]) -> Reference:

@@ -4,6 +4,7 @@
 {split}   the split, within one folder's name
 {group}   what must not be divided over splits (a patient), within one folder's name
 {class}   class-masks: the class's name, within one folder's name
+{channel} of an image: which of its channels a file is (t1, flair, 0000), within one folder's name
 *         anything within one folder's name
 """
 
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from halofeed.prep.annotations.volume_files import files_of
 from halofeed.schemas.errors import UsageError
 
-_PLACEHOLDERS = {"id": ".+", "split": "[^/]+", "group": "[^/]+", "class": "[^/]+"}
+_PLACEHOLDERS = {"id": ".+", "split": "[^/]+", "group": "[^/]+", "class": "[^/]+", "channel": "[^/]+"}
 _PART = re.compile(r"\{([^{}]*)\}|(\*)|([{}])")
 _EXAMPLE = "expected a path below the folder, such as images/{id}.nii.gz"
 
@@ -96,7 +97,7 @@ def compile_pair(image: str | None, label: str | None, *, with_class: bool) -> P
         missing = "image_pattern" if image is None else "label_pattern"
         raise UsageError(f"{missing}: image_pattern and label_pattern go together; give both")
     pair = PatternPair(
-        image=compile_pattern(image, "image_pattern", ("id", "split", "group")),
+        image=compile_pattern(image, "image_pattern", ("id", "split", "group", "channel")),
         label=compile_pattern(
             label, "label_pattern", ("id", "split", "group", *(("class",) if with_class else ()))
         ),

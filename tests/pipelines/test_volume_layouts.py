@@ -241,3 +241,37 @@ def reference_to(series: str) -> Any:
     item = Dataset()
     item.SeriesInstanceUID = series
     return item
+
+
+def test_brats_like_cases_and_the_folds_of_nnunet_convert(tmp_path):
+    (tmp_path / "s").mkdir()
+    for number in range(3):
+        for channel, name in enumerate(("t1", "t2")):
+            save_nifti(
+                tmp_path / f"s/B{number}/B{number}_{name}.nii.gz", image(10 * channel + number), AFFINE
+            )
+        save_nifti(tmp_path / f"s/B{number}/B{number}_seg.nii.gz", mask(number), AFFINE)
+    patterns = {"image_pattern": "{id}/{id}_{channel}.nii.gz", "label_pattern": "{id}/{id}_seg.nii.gz"}
+    options = {"layout": "pairs", "task": "segmentation", "channels": 2, **patterns, **SIZE}
+    done = run_convert(tmp_path / "s", tmp_path / "o", channel_order=("t1", "t2"), **options)
+    check(done, {f"B{n}/B{n}_t1.nii.gz": ("train", n) for n in range(3)}, channels=2)
+    with pytest.raises(JobError, match=r"found 2, expected 1; say --channels 2"):
+        run_convert(tmp_path / "s", tmp_path / "p", **(options | {"channels": 1}))
+    document = {
+        "channel_names": {"0": "CT"},
+        "labels": {"background": 0, "a": 1, "b": 2},
+        "numTraining": 3,
+        "file_ending": ".nii.gz",
+    }
+    for number in range(3):
+        save_nifti(tmp_path / f"n/imagesTr/c_{number}_0000.nii.gz", image(number), AFFINE)
+        save_nifti(tmp_path / f"n/labelsTr/c_{number}.nii.gz", mask(number), AFFINE)
+    (tmp_path / "n/dataset.json").write_text(json.dumps(document))
+    folds = [{"train": ["c_0"], "val": ["c_1", "c_2"]}, {"train": ["c_0", "c_2"], "val": ["c_1"]}]
+    (tmp_path / "splits_final.json").write_text(json.dumps(folds))
+    splits = {"layout": "nnunet", "nnunet_splits": str(tmp_path / "splits_final.json")}
+    done = run_convert(tmp_path / "n", tmp_path / "q", nnunet_fold=1, **splits, **SIZE)
+    expected = {"c_0": ("train", 0), "c_1": ("val", 1), "c_2": ("train", 2)}
+    check(done, {f"imagesTr/{case}_0000.nii.gz": outcome for case, outcome in expected.items()})
+    with pytest.raises(UsageError, match=r"splits_final.json: it has 2 folds; say --nnunet-fold 0 to 1"):
+        run_convert(tmp_path / "n", tmp_path / "r", **splits, **SIZE)

@@ -308,3 +308,47 @@ def test_a_series_folder_is_written_once() -> None:
         assert (
             reference_from_json(reference_to_json(Reference(source=".", key=".", members=odd))).members == odd
         )
+
+
+BRATS = {"image_pattern": "{id}/{id}_{channel}.nii.gz", "label_pattern": "{id}/{id}_seg.nii.gz"}
+
+
+def brats(root: Path, case: str, *names: str) -> None:
+    make(root, *(f"{case}/{case}_{name}.nii.gz" for name in (*names, "seg")))
+
+
+def test_files_of_one_channel_each_become_the_channels_of_one_image(tmp_path: Path) -> None:
+    brats(tmp_path, "B_001", "t1", "flair", "t2")
+    brats(tmp_path, "B_002", "t2", "flair")
+    brats(tmp_path, "B_003", "flair", "t1", "t2")
+    files = LocalFiles(tmp_path)
+    references = read(files, **BRATS)
+    assert outcome(references) == {
+        "B_001/B_001_flair.nii.gz": "B_001/B_001_seg.nii.gz",
+        "B_002/B_002_flair.nii.gz": "channel is missing",
+        "B_003/B_003_flair.nii.gz": "B_003/B_003_seg.nii.gz",
+    }
+    first = references["B_001/B_001_flair.nii.gz"]
+    assert first.channels == ("B_001/B_001_t1.nii.gz", "B_001/B_001_t2.nii.gz")
+    assert first.notes == ("channels in order of name: flair, t1, t2",)
+    references = read(files, **BRATS, channel_order=("t2", "flair"))
+    assert {source: one.channels for source, one in references.items() if one.problem is None} == {
+        f"B_00{number}/B_00{number}_t2.nii.gz": (f"B_00{number}/B_00{number}_flair.nii.gz",)
+        for number in (1, 2, 3)
+    }
+    assert not references["B_001/B_001_t2.nii.gz"].notes
+    assert outcome(references)["B_001/B_001_t1.nii.gz"] == "channel is left out by --channel-order"
+    with pytest.raises(
+        AnnotationsError, match=r"--channel-order: t1ce: no such channel in .*; found flair, t1, t2"
+    ):
+        read(files, **BRATS, channel_order=("t1ce",))
+    with pytest.raises(UsageError, match="channel"):
+        read(files, image_pattern="{id}_x.nii.gz", label_pattern="{id}_{channel}.nii.gz")
+
+
+def test_two_files_of_one_channel_are_refused(tmp_path: Path) -> None:
+    make(tmp_path, "i/a/t1.nii.gz", "i/a/t1.nii", "i/a/t2.nii", "l/a.nii")
+    patterns = {"image_pattern": "i/{id}/{channel}.nii*", "label_pattern": "l/{id}.nii"}
+    assert outcome(read(LocalFiles(tmp_path), **patterns)) == {
+        "i/a/t1.nii": "several files of one channel",
+    }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from halofeed.prep.annotations import Reference
-from halofeed.prep.splits import SplitOptions, assign_splits, split_of
+from halofeed.prep.splits import SplitOptions, assign_splits, cases_of_fold, split_of
 from halofeed.schemas.errors import AnnotationsError, UsageError
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
@@ -149,3 +150,38 @@ def test_an_image_in_no_list_is_a_problem() -> None:
 def test_list_entries_that_mean_nothing_or_too_much_are_refused(lists: dict[str, str], word: str) -> None:
     with pytest.raises(AnnotationsError, match=word):
         assign(LISTED, lists=lists)
+
+
+FOLDS = [{"train": ["a", "b"], "val": ["c"]}, {"train": ["b", "c"], "val": ["a"]}]
+
+
+def test_folds_of_nnunet_divide_the_training_cases_and_leave_the_others() -> None:
+    references = [Reference(source=f"imagesTr/{name}_0000.nii.gz", key=name) for name in "abcd"]
+    references.append(Reference(source="imagesTs/a_0000.nii.gz", key="t", split="test"))
+    found = assign(references, cases=cases_of_fold(FOLDS, 1))
+    assert [one.split for one in found.values()] == ["val", "train", "train", "train", "test"]
+    assert [one.problem and one.problem[1] for one in found.values()] == [
+        *(None, None, None),
+        *("in no split list", None),
+    ]
+    with pytest.raises(AnnotationsError, match="--nnunet-splits: c: no such case among the training images"):
+        assign(references[:2], cases=cases_of_fold(FOLDS, 0))
+    with pytest.raises(AnnotationsError, match="case 'a' is in train and in val"):
+        assign(references, cases={"train": ("a",), "val": ("a",)})
+    with pytest.raises(UsageError, match="--nnunet-splits and --split-shares both assign"):
+        SplitOptions(cases=cases_of_fold(FOLDS, 0), shares={"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("document", "fold", "reason"),
+    [
+        (FOLDS, None, "it has 2 folds; say --nnunet-fold 0 to 1"),
+        (FOLDS, 2, "--nnunet-fold 2: expected 0 to 1"),
+        ({"train": ["a"]}, 0, "one for each fold"),
+        ([{"train": "a"}], 0, "one for each fold"),
+        ([], None, "one for each fold"),
+    ],
+)
+def test_what_is_no_fold_of_nnunet_is_refused(document: Any, fold: int | None, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        cases_of_fold(document, fold)
