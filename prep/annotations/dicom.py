@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from halofeed.prep.annotations.dicom_reasons import kind_and_cure, nothing_found
 from halofeed.prep.annotations.layout import LayoutOptions, in_order
 from halofeed.prep.annotations.pairing import (
     NEITHER,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 
 _DAMAGED = ("read", "damaged file among the slices")
+_DAMAGED_CURE = "copy it again, or take it out of the folder"
 _SEVERAL: Problem = ("annotation", "label fits several series", "")
 _UNREAD: Problem = ("read", "not a volume format that is read", "store the label as NIfTI, SEG or RTSTRUCT")
 
@@ -57,6 +59,7 @@ class FoundSeries:
         images: where it is one of several: the hashes of its images.
         what: a few words for messages.
         problem: why it is not taken: a damaged file in its folder may be one of its slices, or it has too few.
+        damaged: the damaged file in its folder.
     """
 
     source: str
@@ -69,6 +72,7 @@ class FoundSeries:
     images: frozenset[str]
     what: str
     problem: Problem | None = None
+    damaged: tuple[str, ...] = ()
 
     @property
     def folders(self) -> list[str]:
@@ -103,16 +107,14 @@ def list_references(
     """
     if annotation_file is not None:
         raise AnnotationsError(
-            f"{annotation_file}: a folder of series needs no annotation file; or say --layout csv"
+            f"{annotation_file}: series are found in a folder, not in a file; say --source FOLDER, or for a table "
+            "--layout csv"
         )
     paths = FolderIndex(images).below(".")
     scans = list(whole_scans(paths))
     found, apart = _group(images, [path for path in paths if not is_scan_name(path)], options)
     if not found:
-        kinds = ", ".join(
-            f"{count} x {kind}" for kind, count in sorted(Counter(one.kind for one in apart).items())
-        )
-        raise AnnotationsError(f"{images.root}: no DICOM series lies below it; found {kinds or 'no file'}")
+        raise AnnotationsError(nothing_found(images.root, apart, scans))
     taken = [series for series in found if not series.is_left_out] or found
     place = find_split_folder([series.folders for series in taken], options.split_folders, images.root)
     listed = [((series.source,), _reference(series, split_at(series.folders, place))) for series in found]
@@ -191,7 +193,7 @@ def _group(
             (damaged[name] for name in sorted(set(map(folder_of, stack.members))) if name in damaged), None
         )
         rows, columns = stack.size
-        problem: Problem | None = None if beside is None else (*_DAMAGED, beside)
+        problem: Problem | None = None if beside is None else (*_DAMAGED, f"{beside}; {_DAMAGED_CURE}")
         found.append(
             FoundSeries(
                 source=folder if counts[folder] == 1 else f"{folder}#{stack.key}",
@@ -203,6 +205,7 @@ def _group(
                 what=f"{stack.modality or 'DICOM'}, {stack.slices} of {rows} x {columns}",
                 volume=stack.volume,
                 images=stack.images,
+                damaged=() if beside is None else (beside,),
                 problem=problem
                 or _not_chosen(stack, policy)
                 or stack.problem
@@ -229,7 +232,7 @@ def _largest_of_studies(found: Sequence[FoundSeries], stacks: Sequence[Series]) 
         if problem is None and index not in largest:
             first = found[largest[0]]
             problem = ("selection", "series is not the largest of its study", f"{one.what}; {first.what} is")
-        elif problem is None and len(largest) > 1:
+        elif problem is None and len({found[at].key for at in largest}) > 1:
             listed = ", ".join(found[at].source for at in largest[:8])
             cure = "choose by --series-modality or --series-description"
             problem = ("selection", "several series of a study are the largest", f"{listed}; {cure}")
@@ -288,6 +291,12 @@ def _nifti_labels(
     pattern = None
     if options.label_pattern is not None:
         pattern = compile_pattern(options.label_pattern, "label_pattern", ("id",))
+        if not any(pattern.match(path) for path in masks):
+            where = found[0].folder if found else "."
+            raise AnnotationsError(
+                f"--label-pattern {options.label_pattern}: no NIfTI file fits it; {{id}} is a series' folder, such as "
+                f"{where!r}; found {', '.join(masks[:3]) or 'none'}"
+            )
     labels = []
     for path in masks:
         if pattern is not None:
@@ -326,20 +335,20 @@ def _sort_labels(
             fitting.append(((sources[0],), label))
         else:
             stage, reason, _ = _SEVERAL if sources else NO_IMAGE
-            problem = label.problem or (stage, reason, ", ".join(sources[:3]))
+            detail = ", ".join(sources[:3]) or "the series that it was drawn on is not below the folder"
+            problem = label.problem or (stage, reason, detail)
             unfit.append(Reference(source=label.path, key=label.path, problem=problem))
     return fitting, unfit
 
 
 def _others(apart: Iterable[Apart], found: Iterable[FoundSeries]) -> Iterator[Reference]:
     """What is said of files that are neither slices nor masks; a damaged one is named by the series beside it."""
-    named = {series.problem[2] for series in found if series.problem and series.problem[:2] == _DAMAGED}
-    folders = {folder_of(path) for path in named}
+    folders = {folder_of(path) for series in found for path in series.damaged}
     for one in apart:
         accounted = one.is_mask or _is_unread_volume(one)
         if accounted or (one.may_be_slice and folder_of(one.path) in folders):
             continue
-        problem = ("selection", "file is no slice of a volume", one.kind)
+        problem = ("selection", "file is no slice of a volume", kind_and_cure(one.kind))
         if one.may_be_slice and one.error is not None:
             problem = (one.error.stage, one.error.reason, one.error.detail)
         yield Reference(source=one.path, key=one.path, problem=problem)

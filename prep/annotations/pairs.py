@@ -20,7 +20,13 @@ from halofeed.prep.annotations.pairing import (
 )
 from halofeed.prep.annotations.patterns import PatternPair, compile_pair
 from halofeed.prep.annotations.reference import Reference
-from halofeed.prep.annotations.volume_files import missing_part, stem_of, whole_scans
+from halofeed.prep.annotations.volume_files import (
+    DICOM_EXTENSIONS,
+    extension_of,
+    missing_part,
+    stem_of,
+    whole_scans,
+)
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError
 
@@ -152,6 +158,11 @@ def _by_custom(images: SourceFiles, options: LayoutOptions) -> _Sorted:
             split = split_by_folder(unnamed, images.root, options.split_folders)
             found.images = [entry for entry in found.images if entry[0][0]] + split
             return found
+    dicom = next((path for path in images.sizes() if extension_of(path).lower() in DICOM_EXTENSIONS), None)
+    if dicom is not None:
+        raise AnnotationsError(
+            f"{images.root}: no volume or picture has a label by its name; {dicom} is DICOM: take --layout dicom"
+        )
     raise AnnotationsError(
         f"{images.root}: no volume or picture has a label by its name; expected images/a.nii.gz with "
         "labels/a.nii.gz, imagesTr with labelsTr, or a.nii.gz with a_seg.nii.gz; else say --image-pattern and "

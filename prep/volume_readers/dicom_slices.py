@@ -167,7 +167,7 @@ def _judge_gaps(gaps: Floats, policy: SeriesPolicy) -> tuple[float, list[Finding
     listed = ", ".join(f"{gaps[index]:.1f}" for index in list(missing)[:8])
     if missing and policy.missing_slice == "refuse":
         detail = f"{sum(missing.values())} of them, at gaps of {listed} mm; {typical:.2f} mm is typical"
-        raise refused("slices are missing", detail)
+        raise refused("slices are missing", f"{detail}; --fill-missing-slices interpolates them")
     planned = np.array([gap for index, gap in enumerate(gaps) if index not in missing])
     widest = float(gaps.max())
     if widest > WIDE_GAP_MM or (planned.size and float(planned.max()) > WIDE_GAPS * typical):

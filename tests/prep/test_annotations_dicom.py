@@ -272,7 +272,8 @@ def test_a_label_that_fits_no_series_does_not_make_scans_for_prediction(tmp_path
     assert outcome(read(tmp_path)) == {**refused, "p1/Segmentation.seg.nrrd": reason}
     (tmp_path / "p1" / "Segmentation.seg.nrrd").unlink()
     assert outcome(read(tmp_path)) == {"p1": None, "p2": None}
-    assert outcome(read(tmp_path, label_pattern="{id}/mask.nii.gz")) == refused
+    with pytest.raises(AnnotationsError, match=r"--label-pattern .*: no NIfTI file fits it; .*such as 'p1'"):
+        read(tmp_path, label_pattern="{id}/mask.nii.gz")
 
 
 def test_labels_that_all_fit_several_series_do_not_make_scans_for_prediction(tmp_path: Path) -> None:

@@ -94,6 +94,14 @@ def test_two_series_that_are_both_the_largest_are_refused(study: Path) -> None:
     assert "--series-description" in (found["late"].problem or ("", "", ""))[2]
 
 
+def test_the_phases_of_the_largest_series_are_all_taken(tmp_path: Path) -> None:
+    for phase in range(2):
+        write_scan(tmp_path / str(phase), 6, "1.1", {"AcquisitionNumber": phase})
+    write_scan(tmp_path / "other", 4, "1.2", {})
+    found = listed(tmp_path, series="largest")
+    assert [one.problem is None for one in found.values()] == [True, True, False]
+
+
 def test_a_folder_named_by_a_table_means_the_series_that_is_chosen(tmp_path: Path) -> None:
     write_scan(tmp_path / "p", 6, "1.1", {}, names=[f"a{at}" for at in range(6)])
     write_scan(tmp_path / "p", 2, "1.2", {}, names=["b1", "b2"])

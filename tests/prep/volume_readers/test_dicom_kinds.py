@@ -20,6 +20,7 @@ from pydicom.uid import (
 
 from halofeed.prep.annotations import LayoutOptions, Reference, find_layout
 from halofeed.prep.annotations.dicom import list_references
+from halofeed.prep.annotations.dicom_reasons import kind_and_cure
 from halofeed.prep.sources import LocalFiles
 from halofeed.prep.volume_readers.dicom_series import open_series
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
@@ -61,7 +62,9 @@ def test_secondary_captures_with_positions_are_listed_and_not_taken(tmp_path: Pa
     write_scan(tmp_path / "captures", series="1.2.4", more=capture)
     found = listed(tmp_path)
     assert found.pop("ct").problem is None
-    assert {one.problem for one in found.values()} == {("selection", NO_SLICE, "secondary capture")}
+    assert {one.problem for one in found.values()} == {
+        ("selection", NO_SLICE, kind_and_cure("secondary capture"))
+    }
     assert len(found) == 4
     taken = problems(tmp_path, secondary_captures="take")
     assert taken == {"ct": None, "captures": None}

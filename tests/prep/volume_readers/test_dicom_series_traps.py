@@ -74,7 +74,10 @@ def test_a_missing_slice_is_refused_or_filled_by_policy(tmp_path: Path) -> None:
     write_at(tmp_path, [0, 3, 6, 12, 15, 18])
     error = refusal(tmp_path)
     assert (error.stage, error.reason) == ("read", "slices are missing")
-    assert error.detail == "1 of them, at gaps of 6.0 mm; 3.00 mm is typical"
+    assert (
+        error.detail
+        == "1 of them, at gaps of 6.0 mm; 3.00 mm is typical; --fill-missing-slices interpolates them"
+    )
     scan = open_folder(tmp_path, missing_slice="correct")
     assert scan.grid.shape[0] == 7 and scan.grid.spacing_mm[0] == 3
     assert details(scan) == {"slices are missing": ("corrected", "1 interpolated, at gaps of 6.0 mm")}

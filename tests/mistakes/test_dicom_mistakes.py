@@ -1,0 +1,412 @@
+"""Everyday mistakes with DICOM series: each ends in what, where and the cure, before a record is written."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from pydicom.dataset import Dataset
+from pydicom.uid import SecondaryCaptureImageStorage, SegmentationStorage, VLWholeSlideMicroscopyImageStorage
+
+from tests.dicom_writer import image_dataset, save, write_series
+from tests.mistakes.support import Mistake, check
+
+SHAPE = ("--depth", 4, "--height", 4, "--width", 5)
+DICOM = ("--layout", "dicom", *SHAPE)
+
+
+def scan(folder: Path, count: int = 4, series: str = "1.2.3", **options: Any) -> None:
+    """A whole series of a few small slices."""
+    volume = np.arange(count * 20, dtype=np.uint16).reshape(count, 4, 5) + 1000
+    write_series(folder, volume, [(0, 0, 2.0 * at) for at in range(count)], series=series, **options)
+
+
+def drawn(draw: Callable[[Path], object], *arguments: object) -> Callable[[Path], list[object]]:
+    """Draw the source, then convert it with these arguments; a path below the source is written as {source}/..."""
+
+    def prepare(source: Path) -> list[object]:
+        draw(source)
+        given = [str(one).replace("{source}", str(source)) for one in arguments]
+        return given if "--source" in given else ["--source", source, *given]
+
+    return prepare
+
+
+def nothing(folder: Path) -> None:
+    """An empty folder."""
+
+
+def notes(folder: Path) -> None:
+    (folder / "notes.txt").write_text("see the other disk")
+
+
+def pictures(folder: Path) -> None:
+    for index in range(3):
+        Image.new("L", (8, 8)).save(folder / f"{index}.png")
+
+
+def nifti_by_name(folder: Path) -> None:
+    (folder / "ct.nii.gz").write_bytes(gzip.compress(b"\0" * 400))
+
+
+def captures(folder: Path) -> None:
+    scan(folder, more={"SOPClassUID": SecondaryCaptureImageStorage})
+
+
+def own_series_each(folder: Path) -> None:
+    for index in range(5):
+        pixels = np.full((4, 5), 1000 + index, np.uint16)
+        save(image_dataset(pixels, position=(0, 0, index), series=f"1.2.{index}"), folder / f"{index}.dcm")
+
+
+def survey(folder: Path) -> None:
+    scan(folder, more={"SeriesDescription": "Survey"})
+
+
+def mosaic(folder: Path) -> None:
+    scan(folder, more={"ImageType": ["ORIGINAL", "PRIMARY", "M", "ND", "MOSAIC"]}, modality="MR")
+
+
+def no_positions(folder: Path) -> None:
+    for index in range(4):
+        dataset = image_dataset(np.full((4, 5), 1000 + index, np.uint16), position=None)
+        save(dataset, folder / f"{index}.dcm")
+
+
+def echoes(folder: Path) -> None:
+    for echo in range(2):
+        scan(folder / f"echo{echo}", more={"EchoTime": 2.0 + echo})
+
+
+def unnamed_phases(folder: Path) -> None:
+    for phase in range(2):
+        for at in range(3):
+            pixels = np.full((4, 5), 1000 + 10 * phase + at, np.uint16)
+            save(image_dataset(pixels, position=(0, 0, at)), folder / f"{phase}-{at}.dcm")
+
+
+def cut(folder: Path) -> None:
+    scan(folder)
+    path = sorted(folder.glob("*.dcm"))[0]
+    path.write_bytes(path.read_bytes()[:400])
+
+
+def cut_gzip(folder: Path) -> None:
+    scan(folder)
+    for path in list(folder.glob("*.dcm")):
+        packed = gzip.compress(path.read_bytes())
+        path.with_name(path.name + ".gz").write_bytes(packed[: len(packed) // 2])
+        path.unlink()
+
+
+def missing_slice(folder: Path) -> None:
+    scan(folder, 8)
+    sorted(folder.glob("*-3.dcm"))[0].unlink()
+
+
+def segmentation_alone(folder: Path) -> None:
+    dataset = image_dataset(np.zeros((4, 5), np.uint8), position=None, modality="SEG")
+    dataset.SOPClassUID = SegmentationStorage
+    save(dataset, folder / "seg.dcm")
+
+
+def slide_alone(folder: Path) -> None:
+    dataset = image_dataset(np.zeros((4, 5), np.uint8), position=None, modality="SM", rescale=None)
+    dataset.SOPClassUID = VLWholeSlideMicroscopyImageStorage
+    save(dataset, folder / "slide.dcm")
+
+
+def segmentation_of_another_series(folder: Path) -> None:
+    scan(folder / "ct")
+    series, dataset = Dataset(), image_dataset(np.zeros((4, 5), np.uint8), position=None, modality="SEG")
+    series.SeriesInstanceUID, dataset.SOPClassUID = "1.2.99", SegmentationStorage
+    dataset.ReferencedSeriesSequence = [series]
+    save(dataset, folder / "seg.dcm")
+
+
+def two_series_and_a_table(folder: Path) -> None:
+    scan(folder / "p1", names=[f"a{at}" for at in range(4)])
+    scan(folder / "p1", series="1.2.4", names=[f"b{at}" for at in range(4)])
+    (folder / "t.csv").write_text("image,label\np1,\n")
+
+
+def table_of_a_missing_folder(folder: Path) -> None:
+    scan(folder / "p1")
+    (folder / "t.csv").write_text("image,label\np01,\n")
+
+
+def table_of_one_slice(folder: Path) -> None:
+    scan(folder / "p1", names=[f"{at}.dcm" for at in range(4)])
+    (folder / "t.csv").write_text("image,label\np1/0.dcm,\n")
+
+
+def half_of_it_in_train(folder: Path) -> None:
+    scan(folder / "train" / "p1")
+    scan(folder / "p2", series="1.2.4")
+
+
+def alternating(folder: Path) -> None:
+    for at in range(8):
+        pixels = np.full((4, 5), 1000 + 900 * (at % 2), np.uint16)
+        save(image_dataset(pixels, position=(0, 0, at), thickness=2.0), folder / f"{at}.dcm")
+
+
+def one_folder(folder: Path) -> None:
+    scan(folder, names=list("abcd"))
+
+
+TABLE = ("--layout", "csv", *SHAPE, "--source", "{source}/t.csv")
+Row = tuple[str, Callable[[Path], object], tuple[object, ...], int, tuple[str, ...]]
+USAGE, DATA = 2, 1
+ROWS: list[Row] = [
+    ("an empty folder", nothing, DICOM, DATA, ("no DICOM series lies below it; found no file", "--source")),
+    ("a folder without scans", notes, DICOM, DATA, ("found no file; name with --source the folder",)),
+    (
+        "a folder that is not there",
+        scan,
+        (*DICOM, "--source", "{source}/ct"),
+        USAGE,
+        ("--source .*/ct: no such folder",),
+    ),
+    ("pictures as DICOM", pictures, DICOM, DATA, (r"found 3 x \.png; pictures: take --layout folders",)),
+    (
+        "NIfTI as DICOM",
+        nifti_by_name,
+        DICOM,
+        DATA,
+        (r"found 1 x \.nii\.gz; NIfTI volumes: take --layout pairs",),
+    ),
+    (
+        "DICOM as pairs",
+        scan,
+        ("--layout", "pairs", *SHAPE),
+        DATA,
+        (r"0003-0\.dcm is DICOM: take --layout dicom",),
+    ),
+    (
+        "DICOM as class folders",
+        scan,
+        ("--layout", "folders"),
+        DATA,
+        ("is DICOM: take --layout dicom and --depth",),
+    ),
+    ("no --depth", scan, ("--layout", "dicom"), USAGE, ("is a volume: say its static shape with --depth",)),
+    (
+        "one slice as the source",
+        one_folder,
+        (*DICOM, "--source", "{source}/a"),
+        DATA,
+        ("a: series are found in a folder, not in a file; say --source FOLDER",),
+    ),
+    (
+        "a modality that is none",
+        scan,
+        (*DICOM, "--series-modality", "CAT"),
+        USAGE,
+        ("--series-modality 'CAT': expected some of CT, MR",),
+    ),
+    (
+        "a modality in small letters",
+        scan,
+        (*DICOM, "--series-modality", "ct"),
+        USAGE,
+        ("--series-modality 'ct': expected some of CT",),
+    ),
+    (
+        "a modality that no series has",
+        scan,
+        (*DICOM, "--series-modality", "MR"),
+        DATA,
+        ("nothing was converted", r"series is not chosen \(CT; --series-modality MR\)"),
+    ),
+    (
+        "a pattern of the shell as a description",
+        scan,
+        (*DICOM, "--series-description", "*portal"),
+        USAGE,
+        (r"--series-description '\*portal': not a regular expression",),
+    ),
+    (
+        "a description that no series has",
+        scan,
+        (*DICOM, "--series-description", "portal"),
+        DATA,
+        (r"series is not chosen \(CT; --series-description 'portal'\)",),
+    ),
+    ("no slices at least", scan, (*DICOM, "--min-slices", 0), USAGE, ("--min-slices 0: expected 1 or more",)),
+    (
+        "more slices at least than any series has",
+        scan,
+        (*DICOM, "--min-slices", 100),
+        DATA,
+        (r"series has too few slices \(4 of at least 100; --min-slices 4 takes it\)",),
+    ),
+    (
+        "a series UID for each file, as some anonymizers write",
+        own_series_each,
+        DICOM,
+        DATA,
+        ("5 x selection: series has too few slices", "1 of at least 3; --min-slices 1 takes it"),
+    ),
+    (
+        "screenshots alone",
+        captures,
+        DICOM,
+        DATA,
+        ("found 4 x secondary capture", "--secondary-captures take"),
+    ),
+    ("a survey alone", survey, DICOM, DATA, ("found 4 x survey by its description", "--series-description")),
+    ("Siemens mosaics", mosaic, DICOM, DATA, ("found 4 x mosaic", "dcm2niix, then --layout pairs")),
+    (
+        "slices that lie nowhere",
+        no_positions,
+        DICOM,
+        DATA,
+        ("found 4 x image without position", "original series"),
+    ),
+    (
+        "a mask without its series",
+        segmentation_alone,
+        DICOM,
+        DATA,
+        ("found 1 x segmentation", "masks need the series"),
+    ),
+    ("a slide alone", slide_alone, DICOM, DATA, ("found 1 x whole-slide image", "--source")),
+    (
+        "a mask of another series",
+        segmentation_of_another_series,
+        DICOM,
+        DATA,
+        (r"seg\.dcm: label has no image \(the series that it was drawn on is not below the folder\)",),
+    ),
+    (
+        "echoes as channels without their number",
+        echoes,
+        (*DICOM, "--series-split", "channels"),
+        DATA,
+        (r"number of channels \(found 2, expected 1; say --channels 2",),
+    ),
+    (
+        "echoes where several are refused",
+        echoes,
+        (*DICOM, "--series-split", "refuse"),
+        DATA,
+        (r"series holds several volumes \(2, told apart by echo time; --series-split volumes",),
+    ),
+    (
+        "a split that is none",
+        echoes,
+        (*DICOM, "--series-split", "frames"),
+        USAGE,
+        ("--series-split: invalid choice: 'frames'", "volumes.*channels.*refuse"),
+    ),
+    (
+        "a choice that is none",
+        echoes,
+        (*DICOM, "--series-choice", "biggest"),
+        USAGE,
+        ("--series-choice: invalid choice: 'biggest'", "all.*largest"),
+    ),
+    (
+        "an option of DICOM with another layout",
+        nifti_by_name,
+        ("--layout", "pairs", *SHAPE, "--series-split", "channels"),
+        USAGE,
+        ("--series-split has no effect without --layout dicom, csv or jsonl",),
+    ),
+    (
+        "three channels of a series of one",
+        scan,
+        (*DICOM, "--channels", 3),
+        DATA,
+        (r"number of channels \(found 1, expected 3; say --channels 1",),
+    ),
+    (
+        "two phases in one series that nothing tells apart",
+        unnamed_phases,
+        DICOM,
+        DATA,
+        (
+            r"different images at one position \(3 positions more than once; 0-0\.dcm and 1-0\.dcm",
+            "series UID",
+        ),
+    ),
+    (
+        "two acquisitions mixed that nothing tells apart",
+        alternating,
+        DICOM,
+        DATA,
+        ("every other slice shows something else", "--alternating-slices keep"),
+    ),
+    (
+        "a slice cut off by a copy",
+        cut,
+        DICOM,
+        DATA,
+        (r"damaged file among the slices \(0003-0\.dcm; copy it again",),
+    ),
+    (
+        "files in gzip cut off",
+        cut_gzip,
+        DICOM,
+        DATA,
+        (r"0003-0\.dcm\.gz: gzip data is truncated; copy it again",),
+    ),
+    ("a slice left behind", missing_slice, DICOM, DATA, ("slices are missing", "--fill-missing-slices")),
+    (
+        "a split for some patients alone",
+        half_of_it_in_train,
+        DICOM,
+        DATA,
+        ("train/p1 names a split and p2", "--split-folders no"),
+    ),
+    (
+        "a flaw that is none",
+        scan,
+        (*DICOM, "--refuse-flaws", "tilted"),
+        USAGE,
+        ("--refuse-flaws 'tilted': expected some of tilt",),
+    ),
+    (
+        "a label pattern that fits nothing",
+        scan,
+        (*DICOM, "--label-pattern", "labels/{id}.nii.gz"),
+        DATA,
+        (r"--label-pattern labels/\{id\}\.nii\.gz: no NIfTI file fits it; \{id\} is a series' folder",),
+    ),
+    (
+        "a table that names a folder of two series",
+        two_series_and_a_table,
+        TABLE,
+        DATA,
+        (r"p1: folder holds several DICOM series \(t\.csv:2: write one of p1#\w+ \(CT, 4 of 4 x 5\), p1#",),
+    ),
+    (
+        "a table with a folder that is not there",
+        table_of_a_missing_folder,
+        TABLE,
+        DATA,
+        (r"image file not found \(t\.csv:2: 'p01' below",),
+    ),
+    (
+        "a table that names one slice",
+        table_of_one_slice,
+        TABLE,
+        DATA,
+        (r"p1/0\.dcm: series has too few slices \(1 of at least 3; --min-slices 1",),
+    ),
+]
+MISTAKES = {
+    name: Mistake(prepare=drawn(draw, *arguments), says=says, exit_code=code)
+    for name, draw, arguments, code, says in ROWS
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_ends_in_what_where_and_the_cure(name: str, tmp_path: Path) -> None:
+    check(MISTAKES[name], tmp_path)
