@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,7 +131,32 @@ class ShardJob:
             "references": references,
             "contents": dict(sorted(contents.items())),
         }
-        return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256()
+        for piece in _json_pieces(made_from):
+            digest.update(piece.encode())
+        return digest.hexdigest()
+
+
+def _json_pieces(document: Mapping[str, Any]) -> Iterator[str]:
+    """json.dumps(document, sort_keys=True) in pieces, so that the text of a long list is nowhere whole.
+
+    >>> "".join(_json_pieces({"b": [1, "x"], "a": {"c": None}}))
+    '{"a": {"c": null}, "b": [1, "x"]}'
+    """
+    before = "{"
+    for key in sorted(document):
+        value = document[key]
+        yield f"{before}{json.dumps(key)}: "
+        before = ", "
+        if isinstance(value, list) and value:
+            yield from (
+                f"{', ' if number else '['}{json.dumps(item, sort_keys=True)}"
+                for number, item in enumerate(value)
+            )
+            yield "]"
+        else:
+            yield json.dumps(value, sort_keys=True)
+    yield "}" if document else "{}"
 
 
 @dataclass(frozen=True, order=True)

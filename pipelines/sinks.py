@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from halofeed import __version__
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.ordered import OrderedThreads
-from halofeed.pipelines.storage import OutputFolder
+from halofeed.pipelines.storage import OutputFolder, is_remote
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.converters import Converter, converter_of
 from halofeed.prep.record import Record
@@ -31,6 +33,7 @@ from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import dataset_info_json, features_json
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
 
+_LINES_AT_ONCE = 1_000
 _VOLUME_BUFFERS = 8
 """So that the next volume is read while the last one, or 56 MB of it, is on its way to the disk."""
 
@@ -46,21 +49,31 @@ def check_committed_budget(manifest: Manifest, max_rejected: int | None, folder:
     Raises:
         JobError: it names the reasons.
     """
-    failures = {
-        reason: count
-        for reason, count in manifest.rejected.items()
-        if is_failure({"stage": reason.partition(": ")[0]})
-    }
-    if max_rejected is not None and sum(failures.values()) > max_rejected:
+    failures, reasons = _count_failures(manifest.rejected), _most_common(Counter(manifest.rejected))
+    if max_rejected is not None and failures > max_rejected:
         raise JobError(
-            f"{folder} is converted, but {sum(failures.values())} of its inputs were rejected and --max-rejected "
-            f"allows {max_rejected} ({_most_common(Counter(failures))}); see {OutputFolder(folder).path(REJECTED)}. "
-            "Nothing was changed: mend the sources and add --overwrite, or raise the limit"
+            f"{folder} is converted, but {failures} of its inputs were rejected and --max-rejected allows "
+            f"{max_rejected} ({reasons}); see {OutputFolder(folder).path(REJECTED)}. Nothing was changed: mend the "
+            "sources and add --overwrite, or raise the limit"
         )
 
 
+def _stage(reason: str) -> str:
+    return reason.partition(": ")[0]
+
+
+def _count_failures(reasons: Mapping[str, int]) -> int:
+    return sum(count for reason, count in reasons.items() if is_failure({"stage": _stage(reason)}))
+
+
+def _failures_first(reasons: Counter[str]) -> Counter[str]:
+    """The reasons of failures; all of them where nothing failed."""
+    failures = {reason: count for reason, count in reasons.items() if is_failure({"stage": _stage(reason)})}
+    return Counter(failures) or reasons
+
+
 def _most_common(reasons: Counter[str]) -> str:
-    return "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
+    return "; ".join(f"{count} x {reason}" for reason, count in _failures_first(reasons).most_common(3))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,20 +114,19 @@ def write_shard(
     Returns:
         whether the shard was written; False where it was there already.
     """
-    parsed = [(text, reference_from_json(text)) for text in references]
-    parsed.sort(key=lambda pair: (example_id(pair[1].key), pair[0]))
-    ordered = [text for text, _ in parsed]
+    ordered, parsed, rejected = _sort_out(references)
     output = OutputFolder(job.folder)
     name = job.shard_file(key)
-    finished = _finished_index(job, key, parsed, sources, threads, output)
+    finished = _finished_index(job, key, ordered, parsed, sources, threads, output)
     if finished is not None:
         count(len(finished), finished.rejected)
         return False
+    count(0, rejected)
     converter = converter_of(job.recipe, job.task, job.labels)
     # A volume takes as much memory as hundreds of pictures: none waits for its turn.
     ahead = None if job.recipe.depth is None else job.threads - 1
-    outcomes = threads.map(lambda pair: _convert(pair[1], sources, converter), parsed, ahead)
-    rows, contents, rejected = _Rows(), {}, []
+    outcomes = threads.map(lambda reference: _convert(reference, sources, converter), parsed, ahead)
+    rows, contents = _Rows(), {}
     statistics = converter.new_statistics()
     with output.temporary(2 if job.recipe.depth is None else _VOLUME_BUFFERS) as file:
         writer = RecordWriter(file.stream)
@@ -144,21 +156,46 @@ def write_shard(
             fingerprint=job.fingerprint(key, ordered, contents),
             inputs=contents,
             statistics=statistics.to_json(),
-            rejected=tuple(sorted(rejected, key=lambda entry: sorted(entry.items()))),
+            rejected=tuple(sorted(rejected, key=_rejected_order)),
         )
         file.keep_as(name)
     output.write(index_file(name), index.to_bytes())
     return True
 
 
+def _sort_out(references: Sequence[str]) -> tuple[list[str], list[Reference], list[dict[str, str]]]:
+    """The texts of a shard's references in its order, those to convert, and entries for those with a problem.
+
+    Of the latter there may be hundreds of thousands, in one shard: no more is kept of them than the entry.
+    """
+    convertible: list[tuple[int, str, Reference]] = []
+    keyed: list[tuple[int, str]] = []
+    rejected = []
+    for text in references:
+        reference = reference_from_json(text)
+        identity = example_id(reference.key)
+        keyed.append((identity, text))
+        if reference.problem is None:
+            convertible.append((identity, text, reference))
+        else:
+            rejected.append(_entry(reference, SourceError(*reference.problem)))
+    keyed.sort()
+    convertible.sort(key=lambda one: one[:2])
+    return [text for _, text in keyed], [reference for _, _, reference in convertible], rejected
+
+
 def _entry(reference: Reference, error: SourceError) -> dict[str, str]:
     return {
         "source": reference.source,
-        "split": reference.split,
-        "stage": error.stage,
-        "reason": error.reason,
+        "split": sys.intern(reference.split),
+        "stage": sys.intern(error.stage),
+        "reason": sys.intern(error.reason),
         "detail": error.detail,
     }
+
+
+def _rejected_order(entry: Mapping[str, str]) -> tuple[str, ...]:
+    return entry["detail"], entry["reason"], entry["source"], entry["split"], entry["stage"]
 
 
 def _append_all(records: Sequence[Record], writer: RecordWriter, rows: _Rows, statistics: Any) -> None:
@@ -221,15 +258,12 @@ class _Hashed:
 
 
 def _convert(reference: Reference, sources: SourceFiles, converter: Converter) -> Outcome:
-    content, files = "", _Hashed(sources)
+    files = _Hashed(sources)
     try:
-        if reference.problem is not None:
-            raise SourceError(*reference.problem)
         records = converter.records(reference, files)
         return Outcome(reference=reference, content=files.content_of(reference), result=records)
     except SourceError as error:
-        content = "" if reference.problem is not None else files.content_of(reference)
-        return Outcome(reference=reference, content=content, result=error)
+        return Outcome(reference=reference, content=files.content_of(reference), result=error)
     except HalofeedError as error:
         raise JobError(f"{reference.source}: {error}") from error
     except Exception as error:
@@ -239,7 +273,8 @@ def _convert(reference: Reference, sources: SourceFiles, converter: Converter) -
 def _finished_index(
     job: ShardJob,
     key: ShardKey,
-    parsed: Sequence[tuple[str, Reference]],
+    ordered: Sequence[str],
+    references: Sequence[Reference],
     sources: SourceFiles,
     threads: OrderedThreads,
     output: OutputFolder,
@@ -254,14 +289,12 @@ def _finished_index(
         return None
     if output.size(name) != index.file_bytes:
         return None
-    references = [reference for _, reference in parsed]
     if {reference.source for reference in references} != set(index.inputs):
         return None
     if _checksum(output, name) != index.file_checksum:
         return None
-    digests = threads.map(lambda reference: _content(reference, sources), references)
+    digests = threads.map(lambda reference: _Hashed(sources).content_of(reference), references)
     contents = {reference.source: digest for reference, digest in zip(references, digests, strict=True)}
-    ordered = [text for text, _ in parsed]
     return index if job.fingerprint(key, ordered, contents) == index.fingerprint else None
 
 
@@ -273,10 +306,6 @@ def _checksum(output: OutputFolder, name: str) -> int:
     return checksum
 
 
-def _content(reference: Reference, sources: SourceFiles) -> str:
-    return "" if reference.problem is not None else _Hashed(sources).content_of(reference)
-
-
 def commit(job: ShardJob) -> Manifest:
     """Put the shards' statistics and rejects together and write the manifest, which is the commit mark.
 
@@ -285,19 +314,24 @@ def commit(job: ShardJob) -> Manifest:
     """
     output = OutputFolder(job.folder)
     splits: dict[str, Split] = {}
-    rejected: list[dict[str, str]] = []
-    for split in job.splits:
-        shards, statistics = [], []
-        for number in range(job.recipe.shards):
-            shard, index = _read_shard(job, ShardKey(split, number), output)
-            shards.append(shard)
-            statistics.append(index.statistics)
-            rejected += [dict(entry) for entry in index.rejected]
-        splits[split] = Split(shards=tuple(shards), statistics=merge_statistics(statistics))
-    lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in rejected]
-    output.write(REJECTED, "".join(lines).encode("utf-8", "surrogateescape"))
-    reasons = Counter(f"{entry['stage']}: {entry['reason']}" for entry in rejected)
-    _check_outcome(job, rejected, reasons, sum(split.records for split in splits.values()))
+    reasons: Counter[str] = Counter()
+    firsts: dict[str, Mapping[str, str]] = {}
+    with output.temporary() as listing:
+        for split in job.splits:
+            shards, statistics = [], []
+            for number in range(job.recipe.shards):
+                shard, index = _read_shard(job, ShardKey(split, number), output)
+                shards.append(shard)
+                statistics.append(index.statistics)
+                _list_rejected(index.rejected, listing.stream, reasons, firsts)
+                del index
+            splits[split] = Split(shards=tuple(shards), statistics=merge_statistics(statistics))
+        if reasons or not is_remote(job.folder):
+            listing.keep_as(REJECTED)
+        else:
+            output.write(REJECTED, b"")
+    records = sum(split.records for split in splits.values())
+    _check_outcome(job, reasons, records, _example(reasons, firsts))
     manifest = _manifest(job, splits, reasons)
     output.write("features.json", features_json(manifest).encode())
     output.write("dataset_info.json", dataset_info_json(manifest).encode())
@@ -315,6 +349,23 @@ def commit(job: ShardJob) -> Manifest:
     return manifest
 
 
+def _list_rejected(
+    rejected: Iterable[Mapping[str, str]],
+    stream: Any,
+    reasons: Counter[str],
+    firsts: dict[str, Mapping[str, str]],
+) -> None:
+    """Write a line for each rejected input; add to the counts by stage and reason, and to the first of each."""
+    entries = iter(rejected)
+    while some := list(islice(entries, _LINES_AT_ONCE)):
+        text = "".join(json.dumps(dict(entry), ensure_ascii=False) + "\n" for entry in some)
+        stream.write(text.encode("utf-8", "surrogateescape"))
+        for entry in some:
+            reason = f"{entry['stage']}: {entry['reason']}"
+            reasons[reason] += 1
+            firsts.setdefault(reason, entry)
+
+
 def _read_shard(job: ShardJob, key: ShardKey, output: OutputFolder) -> tuple[Shard, ShardIndex]:
     name = job.shard_file(key)
     data = output.read(index_file(name))
@@ -330,34 +381,30 @@ def _read_shard(job: ShardJob, key: ShardKey, output: OutputFolder) -> tuple[Sha
     return shard, index
 
 
-def _check_outcome(
-    job: ShardJob, rejected: list[dict[str, str]], reasons: Counter[str], records: int
-) -> None:
-    failures = sum(map(is_failure, rejected))
+def _check_outcome(job: ShardJob, reasons: Counter[str], records: int, example: str) -> None:
+    failures = _count_failures(reasons)
     most = _most_common(reasons)
     listing = OutputFolder(job.folder).path(REJECTED)
     if job.max_rejected is not None and failures > job.max_rejected:
         raise JobError(
             f"{failures} inputs were rejected and --max-rejected allows {job.max_rejected} ({most}); see {listing}. "
             "What is finished is kept: mend the sources or raise the limit, then run the same command again"
-            f"{_example(rejected)}"
+            f"{example}"
         )
     if not records:
         raise JobError(
-            f"nothing was converted: all {len(rejected)} inputs were rejected ({most}); see {listing}"
-            f"{_example(rejected)}"
+            f"nothing was converted: all {reasons.total()} inputs were rejected ({most}); see {listing}"
+            f"{example}"
         )
 
 
-def _example(rejected: Sequence[Mapping[str, str]]) -> str:
+def _example(reasons: Counter[str], firsts: Mapping[str, Mapping[str, str]]) -> str:
     """The first reject of the most common reason, on a line of its own: its detail says what to do."""
-    entries = [entry for entry in rejected if is_failure(entry)] or rejected
-    if not entries:
+    if not reasons:
         return ""
-    reason = Counter(entry["reason"] for entry in entries).most_common(1)[0][0]
-    entry = next(entry for entry in entries if entry["reason"] == reason)
+    entry = firsts[_failures_first(reasons).most_common(1)[0][0]]
     detail = f" ({entry['detail']})" if entry["detail"] else ""
-    return f"\nsuch as {entry['source']}: {reason}{detail}"
+    return f"\nsuch as {entry['source']}: {entry['reason']}{detail}"
 
 
 def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) -> Manifest:

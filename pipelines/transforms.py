@@ -67,9 +67,11 @@ class WriteShards(beam.DoFn):  # type: ignore[misc]
     def _count(self, done: int, rejected: Sequence[Mapping[str, str]]) -> None:
         """Count, and stop as soon as this worker alone has passed the budget."""
         failures = [entry for entry in rejected if is_failure(entry)]
+        limit = self._job.max_rejected
+        if limit is not None:
+            del failures[max(0, limit + 1 - self._progress.rejected) :]
         self._progress.add(done, len(failures))
         self._last.extend(failures)
-        limit = self._job.max_rejected
         if failures:
             Metrics.counter("halofeed", "rejected").inc(len(failures))
         if limit is not None and self._progress.rejected > limit and failures:

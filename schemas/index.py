@@ -89,12 +89,15 @@ class ShardIndex:
             "fingerprint": self.fingerprint,
             "inputs": dict(self.inputs),
             "statistics": dict(self.statistics),
-            "rejected": [dict(entry) for entry in self.rejected],
+            "rejected": [entry if isinstance(entry, dict) else dict(entry) for entry in self.rejected],
         }
         text = json.dumps(header, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-        text += b" " * (-(len(MAGIC) + 8 + len(text)) % _ALIGNMENT)
-        whole = MAGIC + struct.pack("<Q", len(text)) + text + bytes(body)
-        return whole + struct.pack("<I", crc32c(whole))
+        padding = b" " * (-(len(MAGIC) + 8 + len(text)) % _ALIGNMENT)
+        pieces = [MAGIC, struct.pack("<Q", len(text) + len(padding)), text, padding, bytes(body)]
+        checksum = 0
+        for piece in pieces:
+            checksum = crc32c(piece, checksum)
+        return b"".join([*pieces, struct.pack("<I", checksum)])
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> ShardIndex:
@@ -108,7 +111,7 @@ class ShardIndex:
             raise CorruptFileError(
                 f"{where}: not a halofeed index (no {MAGIC.decode()} at its beginning); {cure}"
             )
-        if crc32c(data[:-4]) != struct.unpack("<I", data[-4:])[0]:
+        if crc32c(memoryview(data)[:-4]) != struct.unpack("<I", data[-4:])[0]:
             raise CorruptFileError(f"{where}: the index's checksum is wrong; {cure}")
         # What follows a right checksum was written so: by another version, or by another program.
         try:
@@ -129,7 +132,7 @@ class ShardIndex:
             dtype = _UINT32 if name.startswith("crc32c:") else _INT64
             if entry["dtype"] != dtype or any(type(size) is not int or size < 0 for size in shape):
                 raise ValueError(f"array {name}: dtype {entry['dtype']!r}, shape {shape}")
-            flat = np.frombuffer(data[:-4], dtype, math.prod(shape), base + entry["at"])
+            flat = np.frombuffer(memoryview(data)[:-4], dtype, math.prod(shape), base + entry["at"])
             arrays[name] = flat.reshape(shape)
         keys = [name.removeprefix("start:") for name in arrays if name.startswith("start:")]
         index = cls(
@@ -143,7 +146,7 @@ class ShardIndex:
             fingerprint=str(header["fingerprint"]),
             inputs=dict(header["inputs"]),
             statistics=dict(header["statistics"]),
-            rejected=tuple(dict(entry) for entry in header["rejected"]),
+            rejected=tuple(map(dict, header.pop("rejected"))),
         )
         columns = [index.lengths, index.ids, *index.raw_starts.values()]
         if any(column.shape != index.offsets.shape for column in columns) or index.offsets.ndim != 1:
