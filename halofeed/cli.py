@@ -16,6 +16,7 @@ from typing import NoReturn
 from halofeed import __version__, training
 from halofeed.options import add_options, from_options
 from halofeed.schemas.errors import HalofeedError, UsageError
+from halofeed.schemas.extras import needing
 from halofeed.training import add_training_commands
 
 CONVERT_EXAMPLE = """\
@@ -206,7 +207,7 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     recipe.check_used()
     from halofeed.pipelines.memory import importing, keep_freed_memory
 
-    with _installed("convert", "apache_beam"), _unlogged(), importing():
+    with needing("convert", "apache_beam"), _unlogged(), importing():
         from halofeed.pipelines.convert import convert
         from halofeed.pipelines.forked import start_nursery
     if parsed.alone:
@@ -269,17 +270,6 @@ def _unlogged() -> Iterator[None]:
         yield
     finally:
         logging.disable(logging.NOTSET)
-
-
-@contextlib.contextmanager
-def _installed(extra: str, *modules: str) -> Iterator[None]:
-    """Turn a missing optional package into the command that installs it."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name and error.name.partition(".")[0] in modules:
-            raise UsageError(f"{error.name} is not installed; pip install 'halofeed[{extra}]'") from error
-        raise
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {

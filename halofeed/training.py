@@ -9,17 +9,19 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halofeed.options import add_options
 from halofeed.schemas.errors import UsageError
+from halofeed.schemas.extras import needing
 
 if TYPE_CHECKING:
     from halofeed.trainer.config import TrainConfig
     from halofeed.trainer.run_folder import Run
 
+_LIBRARIES = ("jax", "flax", "optax", "orbax", "tensorboardX")
 NEW_SPLIT = "train"
 """Of a conversion whose source names no split."""
 AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
@@ -166,7 +168,7 @@ def _open_run(parsed: argparse.Namespace) -> Run:
 
     cores = parsed.cores_per_replica or read_run(parsed.run)["config"]["cores_per_replica"]
     _start_jax(parsed.virtual_devices, cores)
-    with _installed():
+    with needing("train", *_LIBRARIES):
         from halofeed.trainer.run_folder import open_run
     return open_run(parsed.run).split_otherwise(parsed.cores_per_replica, parsed.partition)
 
@@ -184,7 +186,7 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
     """`halofeed train`."""
     config, name = _config_of(parsed)
     _start_jax(parsed.virtual_devices, config.cores_per_replica)
-    with _installed():
+    with needing("train", *_LIBRARIES):
         from halofeed.trainer.data import open_data
         from halofeed.trainer.distributed import is_chief, start_processes
         from halofeed.trainer.evaluate import summary_lines
@@ -297,7 +299,7 @@ def run_configs(parsed: argparse.Namespace, _: list[str]) -> int:
     print("recipes (--config):")
     print(*(f"  {name:<33} {config_summary(text)}" for name, text in texts.items()), sep="\n")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    with _installed():
+    with needing("train", *_LIBRARIES):
         from halofeed.trainer.models import MODELS
     print("\nmodels (--model), with their options (--set model.NAME=VALUE):")
     for name, model in MODELS.items():
@@ -308,11 +310,10 @@ def run_configs(parsed: argparse.Namespace, _: list[str]) -> int:
 
 def _config_of(parsed: argparse.Namespace) -> tuple[TrainConfig, str]:
     """The config that the command line spells, and a name for it."""
-    from halofeed.loader.gather import read_manifest
-    from halofeed.schemas.layout import local_folder
+    from halofeed.schemas.manifest import read_manifest
     from halofeed.trainer.config import TrainConfig, default_config, load_config
 
-    name = parsed.config or default_config(read_manifest(local_folder(parsed.path)))
+    name = parsed.config or default_config(read_manifest(parsed.path))
     config = load_config(name)
     given = {
         field: value for field, value in vars(parsed).items() if field in TrainConfig.__dataclass_fields__
@@ -330,14 +331,3 @@ def _write_report(folder: Path) -> None:
     from halofeed.inspection.run_report import write_run_report
 
     print(f"report: {write_run_report(folder)}")
-
-
-@contextlib.contextmanager
-def _installed() -> Iterator[None]:
-    """Turn a missing package of the trainer into the command that installs it."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("jax", "flax", "optax", "orbax", "tensorboardX"):
-            raise UsageError(f"{error.name} is not installed; pip install 'halofeed[train]'") from error
-        raise

@@ -19,11 +19,11 @@ from halofeed.prep.statistics import ROW_STEP, mean_and_deviation
 from halofeed.prep.volume.counts import mean_and_deviation as volume_mean_and_deviation
 from halofeed.prep.volume.counts import percentile
 from halofeed.prep.volume.statistics import ROW_STEP as VOLUME_ROW_STEP
-from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
+from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.layout import MANIFEST, REJECTED, index_file, local_folder
-from halofeed.schemas.manifest import Manifest, Shard, Split
+from halofeed.schemas.layout import REJECTED, index_file
+from halofeed.schemas.manifest import Manifest, Shard, Split, read_manifest
 from halofeed.schemas.tfexample import Decoded, decode_example
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_record
 
@@ -33,25 +33,6 @@ _LONGEST_TABLE = 40
 _SHOWN_BYTES = 12
 _SHOWN_NUMBERS = 6
 _SHOWN_TEXT = 60
-
-
-def read_manifest(path: str | Path) -> Manifest:
-    """The manifest of the data set in a folder.
-
-    Raises:
-        UsageError: there is no such folder, it holds no finished data set, or it is not on local disk.
-        ManifestError: the manifest is wrong.
-    """
-    file = local_folder(path) / MANIFEST
-    try:
-        text = file.read_bytes()
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"{file}: no such file; name the folder of a finished data set, <out>/<name>/<version>"
-        ) from error
-    except OSError as error:
-        raise ManifestError(str(file), [("", f"cannot be read: {error.strerror or error}")]) from error
-    return Manifest.from_json(text, str(file))
 
 
 def describe(path: str | Path) -> str:

@@ -12,12 +12,12 @@ from pathlib import Path
 from halofeed.inspection import gallery, howto, scan_gallery, sections, volume_sections
 from halofeed.inspection.display import display_of
 from halofeed.inspection.facts import Facts
-from halofeed.inspection.inspect import read_manifest
 from halofeed.inspection.markup import Markup, element, join
 from halofeed.inspection.planes import load_scan
 from halofeed.inspection.samples import choose, find_candidates, load_sample, open_sources
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.layout import REJECTED, local_folder
+from halofeed.schemas.manifest import read_manifest
 
 EXAMPLES_PER_REASON = 4
 _LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL = 360, 160

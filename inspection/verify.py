@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,7 +35,7 @@ from halofeed.schemas.errors import CorruptFileError, HalofeedError, ManifestErr
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.layout import MANIFEST, REJECTED, TEMPORARY_FOLDER, index_file, local_folder
-from halofeed.schemas.manifest import Manifest, Shard
+from halofeed.schemas.manifest import Manifest, Shard, read_manifest
 from halofeed.schemas.tasks import TASKS
 from halofeed.schemas.tfds import DATASET_INFO, FEATURES, dataset_info_json, features_json
 from halofeed.schemas.tfexample import Decoded, decode_example
@@ -43,6 +45,9 @@ Progress = Callable[[int, int], None]
 """Called with (bytes checked, bytes in all)."""
 
 _CHUNK_BYTES = 1 << 24
+_MOST_PRINTED = 20
+_NUMBER = re.compile(r"'[^']*'|\d+(?:\.\d+)?")
+"""What may differ between two problems of one kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +90,12 @@ class VerifyReport:
         checked = f"{self.files} files, {self.records:,} records, {self.bytes:,} bytes"
         count = len(self.problems)
         verdict = "whole" if self.ok else f"{count} problem" + ("s" if count > 1 else "")
-        return "\n".join(
-            [f"{self.folder}: {verdict} ({checked})", *(f"  {problem}" for problem in self.problems)]
-        )
+        lines = [f"  {problem}" for problem in self.problems[:_MOST_PRINTED]]
+        if count > _MOST_PRINTED:
+            kinds = Counter(_NUMBER.sub("#", problem.message) for problem in self.problems[_MOST_PRINTED:])
+            lines.append(f"  and {count - _MOST_PRINTED:,} more:")
+            lines += [f"  {times:>7,} x {kind}" for kind, times in kinds.most_common(_MOST_PRINTED)]
+        return "\n".join([f"{self.folder}: {verdict} ({checked})", *lines])
 
 
 def verify(path: str | Path, progress: Progress | None = None) -> VerifyReport:
@@ -103,6 +111,10 @@ def verify(path: str | Path, progress: Progress | None = None) -> VerifyReport:
     folder = local_folder(path)
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; name the one that holds {MANIFEST}")
+    if not (folder / MANIFEST).exists():
+        # Says what the folder is in place of a data set; an unfinished one is checked like any other.
+        with contextlib.suppress(ManifestError):
+            read_manifest(folder)
     run = _Run(folder=folder, progress=progress or (lambda done, total: None))
     manifest = run.manifest()
     if manifest is not None:

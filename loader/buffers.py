@@ -6,16 +6,54 @@ array without a copy if its data begins at a multiple of 64 bytes.
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from halofeed.schemas.errors import UsageError
+
 ALIGNMENT = 64
+BATCHES_IN_FLIGHT = 4
+"""Of `Loader.dataset`: two made ahead, one being made, one in use."""
 IDLE_PER_SIZE = 4
 """How many unused buffers of one size are kept: what `Loader.dataset` has in flight, see there."""
+
+
+def check_memory(spec: Mapping[str, Any], batch_size: int) -> None:
+    """Refuse batches that this machine cannot hold, before the first is made.
+
+    Args:
+        spec: shape and dtype of each array of this host's batches.
+        batch_size: of all hosts together; for the message only.
+
+    Raises:
+        UsageError: one batch takes more than the machine, or its control group, has.
+    """
+    rows = next((array.shape[0] for array in spec.values()), 0)
+    row_bytes = sum(math.prod(array.shape[1:]) * array.dtype.itemsize for array in spec.values())
+    memory = machine_memory()
+    if rows * row_bytes > memory:
+        most = memory // (BATCHES_IN_FLIGHT * row_bytes) * (batch_size // rows)
+        raise UsageError(
+            f"batch_size {batch_size}: {rows * row_bytes / 1e9:,.1f} GB a batch, and this machine has "
+            f"{memory / 1e9:,.1f} GB; take {max(1, most):,} or less, of which {BATCHES_IN_FLIGHT} batches fit"
+        )
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this machine has, or that its control group (of a container) may use, if that is less."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            memory = min(memory, int(Path(path).read_text()))
+    return memory
 
 
 class _Holder:

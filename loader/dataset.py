@@ -14,13 +14,14 @@ import numpy as np
 
 from halofeed.loader.assemble import ArraySpec, Assembler, Batch, allocate
 from halofeed.loader.augment import Augmentation, check_augmentations
-from halofeed.loader.buffers import BufferPool
-from halofeed.loader.gather import Shards, read_manifest
+from halofeed.loader.buffers import BufferPool, check_memory
+from halofeed.loader.gather import Shards
 from halofeed.loader.sampler import Rows, Sampler
 from halofeed.loader.state import STATE_VERSION, describe_augmentations, fingerprint, restore_step
 from halofeed.schemas.errors import UsageError
+from halofeed.schemas.extras import needing
 from halofeed.schemas.layout import local_folder
-from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ class Loader:
         self._augmentations = check_augmentations(augment)
         self._assembler = Assembler(self.manifest, include, self._augmentations)
         self._shards = Shards(folder, stored.shards, verify)
+        check_memory(self.spec, self.batch_size)
         self._pool = BufferPool()
         self._threads: tuple[int, ThreadPoolExecutor] | None = None
 
@@ -210,7 +212,8 @@ class Loader:
         An error of `batch`, such as CorruptFileError, comes out of the stream as TensorFlow's own
         (tf.errors.UnknownError), whose message holds ours.
         """
-        import tensorflow as tf
+        with needing("tf", "tensorflow"):
+            import tensorflow as tf
 
         steps = self._steps_from(start_step)
         spec = self.spec

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.schemas.checksum import crc32c
-from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
+from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.layout import MANIFEST, index_file
-from halofeed.schemas.manifest import Manifest, Shard
+from halofeed.schemas.layout import index_file
+from halofeed.schemas.manifest import Shard
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_record
 
 VERIFY = {
@@ -30,29 +30,6 @@ MAX_OPEN_SHARDS = 256
 """A mapped shard costs a file descriptor, of which a process often may have only 1,024."""
 
 _CURE = "run the same `halofeed convert` with --overwrite to make it anew, or copy the data set again"
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a converted data set.
-
-    Raises:
-        UsageError: there is no such folder, or none that holds a data set.
-        ManifestError: the conversion has not finished, or the document is wrong.
-    """
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder; name the version's folder, such as data/cards/1.0.0")
-    file = folder / MANIFEST
-    if not file.is_file():
-        versions = sorted(found.parent.name for found in folder.glob(f"*/{MANIFEST}"))
-        if versions:
-            raise UsageError(
-                f"{folder}: holds versions, not a data set; name one: {', '.join(str(folder / v) for v in versions)}"
-            )
-        if any(folder.glob("*.tfrecord-*")) or any(folder.glob(".incomplete")):
-            cure = "it is missing, so the conversion has not finished; run the same `halofeed convert` again"
-            raise ManifestError(str(file), [("commit mark", cure)])
-        raise UsageError(f"{folder}: no {MANIFEST} in it; name the folder that `halofeed convert` wrote")
-    return Manifest.from_json(file.read_bytes(), str(file))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from halofeed.schemas.errors import PartitionError
+from halofeed.schemas.extras import needing
 from halofeed.schemas.partition import REPLICA_AXIS, Partition, axis_names, core_axes
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ def place_batch(
         PartitionError: a spec that does not fit the mesh or the shape, rows of another shape, or 64-bit
             integers that JAX would cut to 32 bits silently.
     """
-    import jax
+    with needing("train", "jax"):
+        import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
     unknown = [key for key in specs if key not in shapes]

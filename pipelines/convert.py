@@ -20,8 +20,9 @@ from halofeed.pipelines.lock import held, scratch_folder
 from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
 from halofeed.pipelines.plan import Plan, Sources, make_plan, open_sources
 from halofeed.pipelines.progress import Bar, JobProgress, is_alive
+from halofeed.pipelines.room import check_room, record_bytes
 from halofeed.pipelines.sinks import check_committed_budget
-from halofeed.pipelines.storage import OutputFolder
+from halofeed.pipelines.storage import OutputFolder, check_reachable
 from halofeed.prep.recipe import Recipe
 from halofeed.schemas.errors import HalofeedError, JobError, UsageError
 from halofeed.schemas.layout import MANIFEST, index_file
@@ -54,6 +55,8 @@ def convert(
         JobError: the job failed, and what it finished is kept; or more was rejected than the limit allows; or
             another run is writing into the folder (on local disk; on an object store nobody sees that).
     """
+    for flag, path in (("--source", options.source), ("--images", options.images), ("--out", options.out)):
+        check_reachable(flag, path or "")
     choice = choose_runner(options, recipe.shards, beam_arguments)
     pipeline = new_pipeline(choice)
     FileSystems.set_options(choice.options)
@@ -74,7 +77,12 @@ def convert(
         def prepare() -> Plan:
             output.make()
             output.sweep()
-            return make_plan(options, recipe, sources, output)
+            plan = make_plan(options, recipe, sources, output)
+            each = record_bytes(recipe, plan.task, plan.labels.dtype)
+            check_room(
+                options.folder, plan.count, each, output.sizes(), insist=options.disk_check == "ignore"
+            )
+            return plan
 
         plan = _or_withdraw(output, prepare)
         output.delete([MANIFEST])

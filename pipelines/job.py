@@ -37,6 +37,11 @@ class JobOptions:
     max_rejected: int | None = option(
         None, "fail the job when more inputs than this are rejected; default: no limit"
     )
+    disk_check: str = option(
+        "refuse",
+        "records that the local disk has no room for, worked out before the first is written: refuse, or ignore",
+        choices=("refuse", "ignore"),
+    )
     warn_cut: float = option(
         0.01, "volumes: warn where the static shape cuts off more than this share of a class"
     )
@@ -59,6 +64,8 @@ class JobOptions:
                 problems.append(f"--{name} {value}: expected 1 or more")
         if self.max_rejected is not None and self.max_rejected < 0:
             problems.append(f"--max-rejected {self.max_rejected}: expected 0 or more")
+        if self.disk_check not in ("refuse", "ignore"):
+            problems.append(f"--disk-check {self.disk_check!r}: expected refuse or ignore")
         if not 0 <= self.warn_cut <= 1:
             problems.append(f"--warn-cut {self.warn_cut}: expected a share, 0 to 1")
         for check, value in ((check_name, self.name), (check_version, self.version)):

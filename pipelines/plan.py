@@ -14,6 +14,7 @@ from halofeed.pipelines.job import JobOptions, reference_from_json, reference_to
 from halofeed.pipelines.storage import OutputFolder, is_remote, source_files
 from halofeed.prep import labels
 from halofeed.prep.annotations import Layout, find_layout
+from halofeed.prep.annotations.names import is_image_name
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.annotations.volume_files import is_volume_name
 from halofeed.prep.class_choice import ClassChoice
@@ -62,6 +63,7 @@ class _Totals:
     has_label: bool = False
     first_volume: str = ""
     masks: set[str] = field(default_factory=set)
+    first_picture: str = ""
     digest: str = ""
 
 
@@ -141,6 +143,11 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
     if totals.first_volume and recipe.depth is None:
         raise UsageError(
             f"{totals.first_volume} is a volume: say its static shape with --depth, --height and --width"
+        )
+    if recipe.depth is not None and totals.first_picture and not totals.first_volume:
+        raise UsageError(
+            f"--depth {recipe.depth}: {totals.first_picture} is a picture, and nothing else than pictures is listed; "
+            "leave --depth out, or stack slices into one volume file first"
         )
     if not keys and options.max_rejected is None:
         _refuse_all(totals)
@@ -227,6 +234,8 @@ def _count(reference: Reference, totals: _Totals) -> None:
         )
         return
     totals.first_volume = totals.first_volume or _volume_of(reference)
+    if is_image_name(reference.source):
+        totals.first_picture = totals.first_picture or reference.source
     totals.splits.add(reference.split)
     totals.has_boxes |= reference.boxes is not None
     totals.objects += len(reference.boxes or ()) + len(reference.bad_objects)

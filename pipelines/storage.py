@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import importlib.util
 import os
 import shutil
 import uuid
@@ -15,13 +17,47 @@ from apache_beam.io.filesystems import FileSystems
 
 from halofeed.pipelines.direct_file import DirectFile
 from halofeed.prep.sources import LocalFiles, SourceFiles, is_hidden
-from halofeed.schemas.errors import JobError, SourceError, UsageError
+from halofeed.schemas.errors import JobError, MissingExtraError, SourceError, UsageError
 from halofeed.schemas.layout import TEMPORARY_FOLDER
 
 
 def is_remote(path: str) -> bool:
     """Whether a path names another file system than the local one: gs://, s3://, hdfs://."""
     return "://" in path
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_EXTRAS = {"gs": ("gcp", "google.cloud.storage"), "s3": ("aws", "boto3")}
+
+
+def check_reachable(flag: str, path: str) -> None:
+    """Refuse a path whose file system Beam does not know, or whose library is not installed.
+
+    Raises:
+        UsageError: says what is known, or which extra is missing.
+    """
+    scheme, mark, _ = path.partition("://")
+    if not mark:
+        return
+    extra, module = _EXTRAS.get(scheme, ("", ""))
+    if module and not _is_installed(module):
+        raise MissingExtraError(
+            f"{flag} {path}: {module} is not installed, which {scheme}:// needs; pip install 'halofeed[{extra}]'"
+        )
+    try:
+        FileSystems.get_filesystem(path)
+    except ValueError as error:
+        raise UsageError(
+            f"{flag} {path}: {scheme}:// is no file system that is known here; expected a local path, or one of "
+            f"{', '.join(f'{known}://' for known in _EXTRAS)}, hdfs://"
+        ) from error
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package that holds the module
+        return False
 
 
 class RemoteFiles:
@@ -141,12 +177,23 @@ class OutputFolder:
 
         Args:
             buffers: as of a `DirectFile`, where the folder is local.
+
+        Raises:
+            JobError: the disk, a quota or a limit on a file's size has no room for it.
         """
-        file = TemporaryFile(self, buffers)
         try:
-            yield file
-        finally:
-            file.discard()
+            file = TemporaryFile(self, buffers)
+            try:
+                yield file
+            finally:
+                file.discard()
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            raise JobError(
+                f"{self.root}: {os.strerror(error.errno or 0)}; what is finished is kept: make room and run the same "
+                "command again, or take another --out"
+            ) from error
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file whole, by way of a temporary name; an empty one on s3:// is left out."""
@@ -222,7 +269,9 @@ class TemporaryFile:
         if self._path is not None:
             path, self._path = self._path, None
             if not is_remote(path):
-                self.stream.close()
+                # A full disk fails here a second time, and the first error is the one to tell.
+                with contextlib.suppress(OSError):
+                    self.stream.close()
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(path)
                 return

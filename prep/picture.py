@@ -160,7 +160,7 @@ class PictureConverter:
             raise SourceError("annotation", "no class", "a classification example needs one")
         label = self.labels.id_of(reference.label)
         features["image/class/label"] = np.array([label])
-        features["image/class/text"] = reference.label.encode()
+        features["image/class/text"] = self.labels.names[label].encode()
         facts.labels.append(label)
 
     def _add_label_image(
@@ -222,7 +222,7 @@ class PictureConverter:
         ids = [self.labels.id_of(box.label) for box in kept]
         features.update(_box_features(placed))
         features["image/object/class/label"] = np.array(ids, np.int64)
-        features["image/object/class/text"] = [box.label.encode() for box in kept]
+        features["image/object/class/text"] = [self.labels.names[identity].encode() for identity in ids]
         for name in ("is_crowd", "difficult", "truncated"):
             features[f"image/object/{name}"] = np.array([getattr(box, name) for box in kept], np.int64)
         facts.labels.extend(ids)

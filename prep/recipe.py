@@ -360,6 +360,13 @@ class Recipe(VolumeOptions):
 
     def _record_problems(self) -> list[str]:
         found = []
+        layout = LAYOUTS.get(self.layout)
+        if layout is not None and "segmentation" not in layout.tasks:
+            fitting = ", ".join(name for name, other in LAYOUTS.items() if "segmentation" in other.tasks)
+            found.append(
+                f"--depth is for volumes and layout {self.layout} holds pictures; leave it out, or take one of "
+                f"{fitting}"
+            )
         if self.task not in (None, "segmentation"):
             found.append(f"--depth goes with --task segmentation, not with {self.task}")
         if self.encoding != "raw":

@@ -28,6 +28,10 @@ class UsageError(HalofeedError, ValueError):
     exit_code = 2
 
 
+class MissingExtraError(UsageError, ImportError):
+    """An optional library is not installed; the message says which extra of halofeed brings it."""
+
+
 class PartitionError(UsageError):
     """A partition breaks a rule of `halofeed.schemas.partition`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,10 +12,19 @@ from typing import Any
 from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import ManifestError, UsageError
 from halofeed.schemas.fields import Field
-from halofeed.schemas.layout import check_name, check_split, check_version, shard_file
+from halofeed.schemas.layout import (
+    MANIFEST,
+    TEMPORARY_FOLDER,
+    check_name,
+    check_split,
+    check_version,
+    local_folder,
+    shard_file,
+)
 from halofeed.schemas.tasks import TASKS
 
 FORMAT_VERSION = 1
+_MOST_NAMED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,3 +347,33 @@ class _Reader:
                 (f"{path}.records", f"expected the shards' sum {split.records}, got {records}")
             )
         return split
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """The manifest of the converted data set in a folder of this machine.
+
+    Raises:
+        UsageError: there is no such folder, or none that holds a data set; it names the versions that are below.
+        ManifestError: the conversion has not finished, the document cannot be read, or it is wrong.
+    """
+    folder = local_folder(path)
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder; name the version's folder, such as data/cards/1.0.0")
+    file = folder / MANIFEST
+    try:
+        return Manifest.from_json(file.read_bytes(), str(file))
+    except FileNotFoundError as error:
+        if found := sorted(
+            entry.parent for level in ("*", "*/*") for entry in folder.glob(f"{level}/{MANIFEST}")
+        ):
+            listed = ", ".join(map(str, found[:_MOST_NAMED]))
+            more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+            raise UsageError(f"{folder}: holds versions, not a data set; name one: {listed}{more}") from error
+        if any(folder.glob("*.tfrecord-*")) or (folder / TEMPORARY_FOLDER).exists():
+            cure = "it is missing, so the conversion has not finished; run the same `halofeed convert` again"
+            raise ManifestError(str(file), [("commit mark", cure)]) from error
+        raise UsageError(
+            f"{folder}: no {MANIFEST} in it; name the folder that `halofeed convert` wrote, <out>/<name>/<version>"
+        ) from error
+    except OSError as error:
+        raise ManifestError(str(file), [("", f"cannot be read: {error.strerror or error}")]) from error

@@ -92,6 +92,7 @@ LIGHT = {
     "halofeed.cli",
     "halofeed.training",
     "halofeed.schemas.errors",
+    "halofeed.schemas.extras",
     "halofeed.schemas.layout",
 }
 

@@ -99,6 +99,11 @@ def open_data(config: TrainConfig, path: str | Path, split: str, task_of: Any) -
         seed=config.seed,
         augment=build_augmentations(config.augment),
     )
+    if config.batch_size > loader.num_records:
+        raise UsageError(
+            f"batch_size {config.batch_size}: split {split!r} has {loader.num_records} records, so that a batch would "
+            f"hold each of them several times; take --batch-size {loader.num_records} or less"
+        )
     manifest = loader.manifest
     facts = data_facts(manifest, split, loader.spec["image"].shape[1:])
     evaluated = evaluation_split(manifest, config.evaluate_split, split)

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.decode import read_numbers, read_text
-from halofeed.loader.gather import Shards, read_manifest
+from halofeed.loader.gather import Shards
 from halofeed.prep.volume.geometry import triple
 from halofeed.prep.volume.scan import Grid
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.layout import local_folder
-from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.tfexample import decode_example
 from halofeed.trainer.windows import Tile
 

@@ -29,7 +29,8 @@ def build_problem(config: TrainConfig, facts: DataFacts, mesh: Mesh | None = Non
         mesh: where the batch lies; None for one device.
 
     Raises:
-        UsageError: a model that does not learn the data's task, or options that it does not take.
+        UsageError: a model that does not learn the data's task, options that it does not take, or a partition that
+            does not fit the image.
     """
     model = model_named(config.model)
     check_model_options(config.model, config.model_options)
@@ -44,6 +45,12 @@ def build_problem(config: TrainConfig, facts: DataFacts, mesh: Mesh | None = Non
             f"image: the config is made for {list(config.image_shape)}, the data set gives {list(facts.image_shape)}; "
             f"convert it to that size, or say --set image_shape={list(facts.image_shape)}"
         )
+    partition = config.parsed_partition()
+    if "image" in partition.dims:
+        shape = (config.batch_size, *facts.image_shape)
+        Partition(
+            cores_per_replica=partition.cores_per_replica, dims={"image": partition.dims["image"]}
+        ).resolve({"image": shape})
     return Problem(
         build=partial(
             model.build, classes=facts.classes, image_shape=facts.image_shape, **config.model_options
@@ -53,7 +60,7 @@ def build_problem(config: TrainConfig, facts: DataFacts, mesh: Mesh | None = Non
         compute_dtype=config.compute_dtype,
         norm_decay=config.norm_decay,
         mesh=mesh,
-        dims=image_dims(config.parsed_partition()),
+        dims=image_dims(partition),
     )
 
 

@@ -98,6 +98,7 @@ def train(
     mesh = make_mesh(config.cores_per_replica, devices)
     problem = build_problem(config, data.facts, mesh)
     partition = batch_partition(config.parsed_partition(), problem.task)
+    data.batches.on_mesh(mesh, partition)  # refuses what does not fit the batch, before anything is made
     optimizer, schedule = build_optimizer(config)
     average = config.average_decay > 0
     state = new_state(problem, optimizer, config.seed, average=average, pretrain=_pretrain(config))

@@ -10,9 +10,8 @@ from typing import Any
 from jax.sharding import Mesh
 
 from halofeed.loader import Loader
-from halofeed.loader.gather import read_manifest
 from halofeed.schemas.errors import UsageError
-from halofeed.schemas.layout import local_folder
+from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.data import evaluation_loader, evaluation_split
 from halofeed.trainer.evaluate import Predicted, Predictor
 from halofeed.trainer.mesh import make_mesh
@@ -54,7 +53,7 @@ class Trained:
         batch_size: int | None = None,
         with_probabilities: bool = False,
     ) -> None:
-        manifest = read_manifest(local_folder(data))
+        manifest = read_manifest(data)
         shape = next(field.shape for field in manifest.fields if field.name == "image")
         trained = run.facts
         if len(shape) != len(trained.image_shape) or shape[-1] != trained.image_shape[-1]:
@@ -108,7 +107,7 @@ def choose_split(run: Run, data: str | None, split: str) -> tuple[str, str]:
     path = data or str(run.document["data"])
     if split:
         return path, split
-    manifest = read_manifest(local_folder(path))
+    manifest = read_manifest(path)
     if run.document.get("evaluate_split") in manifest.splits:
         return path, str(run.document["evaluate_split"])
     filled = [name for name, stored in manifest.splits.items() if stored.records]

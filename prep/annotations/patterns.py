@@ -94,8 +94,8 @@ class PatternPair:
 def compile_pair(image: str | None, label: str | None, *, with_class: bool) -> PatternPair:
     """The two patterns of the options; UsageError where one is missing or they do not go together."""
     if image is None or label is None:
-        missing = "image_pattern" if image is None else "label_pattern"
-        raise UsageError(f"{missing}: image_pattern and label_pattern go together; give both")
+        missing = "--image-pattern" if image is None else "--label-pattern"
+        raise UsageError(f"{missing}: --image-pattern and --label-pattern go together; give both")
     pair = PatternPair(
         image=compile_pattern(image, "image_pattern", ("id", "split", "group", "channel")),
         label=compile_pattern(
@@ -104,14 +104,14 @@ def compile_pair(image: str | None, label: str | None, *, with_class: bool) -> P
     )
     if ("id" in pair.image.names) != ("id" in pair.label.names):
         raise UsageError(
-            f"image_pattern {image!r}, label_pattern {label!r}: {{id}} stands in both or in neither"
+            f"--image-pattern {image!r}, --label-pattern {label!r}: {{id}} stands in both or in neither"
         )
     if with_class and "class" not in pair.label.names:
-        raise UsageError(f"label_pattern {label!r}: class masks need {{class}} in it")
+        raise UsageError(f"--label-pattern {label!r}: class masks need {{class}} in it")
     if extra := pair.label.names - pair.image.names - {"class"}:
         raise UsageError(
-            f"label_pattern {label!r}: {{{min(extra)}}} stands in image_pattern {image!r} too, or in none"
+            f"--label-pattern {label!r}: {{{min(extra)}}} stands in --image-pattern {image!r} too, or in none"
         )
     if pair.image.literal == pair.label.literal and image == label:
-        raise UsageError(f"image_pattern and label_pattern are both {image!r}; expected two")
+        raise UsageError(f"--image-pattern and --label-pattern are both {image!r}; expected two")
     return pair

@@ -25,7 +25,6 @@ from PIL import Image
 from halofeed.cli import _parser
 from halofeed.inspection import charts
 from halofeed.inspection.facts import Facts, padding_choices
-from halofeed.inspection.inspect import read_manifest
 from halofeed.inspection.markup import Markup, element, text
 from halofeed.inspection.report import write_report
 from halofeed.inspection.samples import Candidate, Picture, Sample, choose, find_candidates, load_sample
@@ -38,7 +37,7 @@ from halofeed.prep.recipe import Recipe
 from halofeed.prep.sources import LocalFiles
 from halofeed.prep.statistics import ROW_STEP
 from halofeed.schemas.errors import CorruptFileError, UsageError
-from halofeed.schemas.manifest import Manifest, Shard, Split
+from halofeed.schemas.manifest import Manifest, Shard, Split, read_manifest
 from halofeed.schemas.partition import Partition
 from halofeed.schemas.tfexample import decode_example
 from halofeed.trainer.config import TrainConfig
@@ -341,7 +340,7 @@ def test_wrong_use_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
         write_report(folder, output=tmp_path / "file" / "report.html")
-    with pytest.raises(UsageError, match="name the folder of a finished data set"):
+    with pytest.raises(UsageError, match="holds versions, not a data set; name one: "):
         write_report(tmp_path)
     assert write_report(folder, output=tmp_path / "new" / "page.html").is_file()
 

@@ -20,13 +20,12 @@ from halofeed.inspection import charts
 from halofeed.inspection.display import display_of
 from halofeed.inspection.facts import Facts, volume_sizings
 from halofeed.inspection.findings import MEANINGS
-from halofeed.inspection.inspect import read_manifest
 from halofeed.inspection.overlay import overlay
 from halofeed.inspection.planes import ScanSample, centre_of, load_scan
 from halofeed.inspection.samples import Candidate, choose, find_candidates
 from halofeed.prep.volume.intensity import Window
 from halofeed.prep.volume.scan import Finding
-from halofeed.schemas.manifest import Split
+from halofeed.schemas.manifest import Split, read_manifest
 from tests.inspection.test_report import browse, change, report, rows
 from tests.phantom import LABELLED
 from tests.volume_report_writer import RECIPE, draw_picture, draw_scan, write_segmentation

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from halofeed.inspection.verify import verify
+from halofeed.inspection.verify import Problem, VerifyReport, verify
 from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.index import ShardIndex
@@ -21,6 +22,7 @@ from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfds import dataset_info_json
 from halofeed.schemas.tfrecord import RecordWriter, read_records
 from tests.dataset_writer import Drawn, draw_examples, encode_pixels, write_dataset
+from tests.pipelines.support import draw_folders, run_convert
 
 REJECTED = (
     {
@@ -167,6 +169,11 @@ def test_changed_white_space_in_the_rejects_is_found(copied: Path) -> None:
 def test_a_folder_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such folder"):
         verify(tmp_path / "nothing")
+    with pytest.raises(
+        UsageError, match=r"no manifest\.json in it; name the folder that `halofeed convert` wrote"
+    ):
+        verify(tmp_path)
+    (tmp_path / ".incomplete").mkdir()
     assert "did not finish" in str(verify(tmp_path))
 
 
@@ -383,3 +390,33 @@ def test_rejects_that_differ_from_the_indexes_are_found_by_line(copied: Path) ->
     problems = verify(copied).problems
     assert [problem.record for problem in problems if problem.record is not None] == [1]
     assert any("the manifest says" in problem.message for problem in problems)
+
+
+@pytest.mark.parametrize("layout", ["folders", "csv"])
+def test_a_label_map_with_names_and_display_names_verifies(tmp_path: Path, layout: str) -> None:
+    draw_folders(tmp_path / "s", 6)
+    if layout == "csv":
+        rows = [f"hat/{number:04d}.jpg,9,9,hat,1,1,8,8" for number in range(0, 6, 2)]
+        (tmp_path / "s/boxes.csv").write_text(
+            "\n".join(["filename,width,height,class,xmin,ymin,xmax,ymax", *rows])
+        )
+        for path in (tmp_path / "s/hat").iterdir():
+            Image.new("RGB", (9, 9)).save(path)
+    items = "".join(
+        f'item {{ id: {number} name: "/m/{number}" display_name: "{name}" }}\n'
+        for number, name in enumerate(("hat", "shirt"), 1)
+    )
+    (tmp_path / "labels.pbtxt").write_text(items)
+    source = tmp_path / "s" if layout == "folders" else tmp_path / "s/boxes.csv"
+    done = run_convert(source, tmp_path / "out", layout=layout, label_map=str(tmp_path / "labels.pbtxt"))
+    report = verify(done.folder)
+    assert report.ok, str(report)
+
+
+def test_many_problems_of_one_kind_are_counted_and_not_listed() -> None:
+    problems = tuple(
+        Problem(file="a", record=number, message=f"label {number} is 'x{number}'") for number in range(500)
+    )
+    text = str(VerifyReport(folder="x", files=1, records=500, bytes=1, problems=problems))
+    assert text.startswith("x: 500 problems") and len(text.splitlines()) == 23
+    assert "and 480 more:" in text and "480 x label # is #" in text

@@ -14,9 +14,8 @@ import pytest
 from halofeed.loader import Loader
 from halofeed.loader import gather as gather_module
 from halofeed.loader.buffers import ALIGNMENT, IDLE_PER_SIZE, BufferPool
-from halofeed.loader.gather import read_manifest
 from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
-from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.tfrecord import read_records
 
 

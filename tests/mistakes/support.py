@@ -38,6 +38,6 @@ def check(mistake: Mistake, folder: Path) -> None:
     for pattern in mistake.says:
         assert re.search(pattern, message), f"no {pattern!r} in:\n{message}"
     assert "Traceback" not in message
-    shards = [path for path in out.rglob("*") if ".tfrecord-" in path.name and path.suffix != ".index"]
+    shards = [path for path in out.rglob("*.tfrecord-*") if path.suffix != ".index"]
     written = [path for path in shards if path.stat().st_size]
     assert not written, f"records were written: {written}"

@@ -1,0 +1,81 @@
+"""Is there room for what a conversion will write? Worked out before the first record, said, and refused where not."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from halofeed.pipelines.storage import is_remote
+from halofeed.prep.recipe import Recipe
+from halofeed.schemas.errors import UsageError
+
+WORTH_SAYING_BYTES: Final = 1 << 30
+_KEPT_FREE: Final = 0.02
+"""A disk that is filled to the last block serves nobody."""
+
+
+def record_bytes(recipe: Recipe, task: str, label_dtype: str) -> int | None:
+    """The bytes of one record's image and label; None where its encoding decides.
+
+    >>> record_bytes(Recipe(height=640, width=640), "detection", "uint8")
+    1228800
+    """
+    size = recipe.static_size()
+    if recipe.encoding != "raw" or size is None:
+        return None
+    pixels = math.prod(size) * (recipe.depth or 1)
+    stored = np.dtype({"bfloat16": "uint16"}.get(recipe.store, recipe.store)).itemsize * recipe.channels
+    label = np.dtype(label_dtype).itemsize if recipe.depth is not None and task == "segmentation" else 0
+    return pixels * (stored + label)
+
+
+def check_room(
+    folder: str, records: int, each: int | None, present: Mapping[str, int], *, insist: bool
+) -> None:
+    """Say how much will be written, and refuse what the disk cannot hold.
+
+    Args:
+        folder: that is written to; nothing is known of the room of an object store.
+        records: that will be written at least.
+        each: bytes of a record, as `record_bytes` gives them.
+        present: files that lie in the folder already and their bytes, of a run that goes on.
+        insist: only say it.
+
+    Raises:
+        UsageError: there is not enough room; names the options that make records smaller.
+    """
+    if each is None or is_remote(folder):
+        return
+    needed = records * each - sum(size for name, size in present.items() if ".tfrecord-" in name)
+    free = shutil.disk_usage(_existing(folder)).free
+    text = f"{records:,} records of {_size(each)} are {_size(records * each)}"
+    if needed > free * (1 - _KEPT_FREE):
+        text += f", and {folder} has {_size(free)} free"
+        if not insist:
+            raise UsageError(
+                f"{text}; take smaller records (--height, --width, --depth, --spacing-mm), --encoding jpeg or png for "
+                "pictures, another --out, or insist with --disk-check ignore"
+            )
+        text = f"warning: {text}"
+    elif needed < WORTH_SAYING_BYTES:
+        return
+    print(f"halofeed convert: {text}", file=sys.stderr)
+
+
+def _existing(folder: str) -> str:
+    while folder and not os.path.exists(folder):
+        folder = os.path.dirname(folder.rstrip("/"))
+    return folder or "."
+
+
+def _size(count: int) -> str:
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= scale:
+            return f"{count / scale:,.1f} {unit}"
+    return f"{count / 1e3:,.1f} kB"

@@ -1,0 +1,107 @@
+"""Is a conversion that the disk cannot hold refused before it begins, and one that fills it stopped without a loss?"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from halofeed.pipelines.room import check_room, record_bytes
+from halofeed.prep.recipe import Recipe
+from halofeed.schemas.errors import UsageError
+from tests.pipelines.support import draw_folders, run_convert, shard_bytes
+
+PROGRAM = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+from halofeed.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_record_takes_what_its_shape_and_types_say():
+    assert record_bytes(Recipe(height=30, width=20), "detection", "uint8") == 30 * 20 * 3
+    assert record_bytes(Recipe(height=30, width=20, encoding="png"), "detection", "uint8") is None
+    volume = Recipe(layout="pairs", depth=4, height=30, width=20, store="float32", channels=2)
+    assert record_bytes(volume, "segmentation", "uint16") == 4 * 30 * 20 * (8 + 2)
+
+
+def test_the_estimate_is_what_is_written(tmp_path):
+    draw_folders(tmp_path / "s", 20)
+    done = run_convert(tmp_path / "s", tmp_path / "out", layout="folders", height=200, width=300)
+    written = sum(shard.bytes for split in done.manifest.splits.values() for shard in split.shards)
+    each = record_bytes(Recipe(height=200, width=300), "classification", "uint8")
+    assert each is not None and 20 * each <= written < 1.02 * 20 * each
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "2.0.0"])
+def test_what_does_not_fit_is_refused_before_a_byte_is_written_unless_somebody_insists(
+    tmp_path, capsys, version
+):
+    free = shutil.disk_usage(tmp_path).free
+    with pytest.raises(
+        UsageError, match=r"10 records of .* free; take smaller records .*--disk-check ignore"
+    ):
+        check_room(str(tmp_path / "no" / version), 10, free // 9, {}, insist=False)
+    assert list(tmp_path.iterdir()) == []
+    check_room(str(tmp_path), 10, free // 9, {}, insist=True)
+    assert "warning" in capsys.readouterr().err
+    check_room(str(tmp_path), 10, free // 9, {"a-train.tfrecord-00000-of-00001": free // 2}, insist=False)
+    assert "10 records of" in capsys.readouterr().err, "what is there already needs no room"
+    check_room("gs://bucket/x", 10, free, {}, insist=False)
+
+
+def convert(source: Path, out: Path, *before: str) -> subprocess.CompletedProcess[str]:
+    given = [
+        "convert",
+        "--layout",
+        "folders",
+        "--source",
+        source,
+        "--out",
+        out,
+        "--name",
+        "set",
+        "--shards",
+        6,
+    ]
+    words = [*before, *map(str, given), "--height", "100", "--width", "100", "--workers", "1"]
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+
+
+def test_a_full_disk_ends_in_one_line_keeps_what_is_finished_and_the_same_command_finishes(tmp_path):
+    """A limit on a file's size fails a write as a full disk does, and needs no disk of its own."""
+    draw_folders(tmp_path / "s", 60)
+    stopped = convert(tmp_path / "s", tmp_path / "out", "-c", PROGRAM)
+    assert stopped.returncode == 1, stopped.stderr
+    assert "what is finished is kept: make room and run the same command again" in stopped.stderr
+    assert len(stopped.stderr.strip().splitlines()) == 1
+    folder = tmp_path / "out/set/1.0.0"
+    assert not (folder / "manifest.json").exists() and all(
+        path.name.startswith("references-") for path in folder.glob(".incomplete/*")
+    )
+    again = convert(tmp_path / "s", tmp_path / "out", "-m", "halofeed")
+    assert again.returncode == 0, again.stderr
+    whole = run_convert(tmp_path / "s", tmp_path / "other", layout="folders", shards=6, height=100, width=100)
+    assert shard_bytes(folder) == shard_bytes(Path(whole.folder))
+
+
+def test_a_disk_that_is_full_is_told_like_that(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no small disk can be mounted here")
+    try:
+        draw_folders(tmp_path / "s", 60)
+        refused = convert(tmp_path / "s", disk / "out", "-m", "halofeed")
+        assert refused.returncode == 2 and "free; take smaller records" in refused.stderr
+        given = ["--disk-check", "ignore"]
+        stopped = subprocess.run([*refused.args, *given], capture_output=True, text=True, check=False)
+        assert stopped.returncode == 1 and "No space left on device" in stopped.stderr, stopped.stderr
+        assert not list(disk.glob("out/set/1.0.0/manifest.json"))
+    finally:
+        subprocess.run(["umount", str(disk)], check=False)
