@@ -273,7 +273,7 @@ def _convert(reference: Reference, sources: SourceFiles, converter: Converter) -
 def _finished_index(
     job: ShardJob,
     key: ShardKey,
-    ordered: Sequence[str],
+    ordered: list[str],
     references: Sequence[Reference],
     sources: SourceFiles,
     threads: OrderedThreads,
