@@ -7,7 +7,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from halofeed.pipelines.classes import check_choice, segmentation_classes
 from halofeed.pipelines.job import JobOptions, reference_from_json, reference_to_json
@@ -178,8 +178,11 @@ def _references(options: JobOptions, recipe: Recipe, layout: Layout, sources: So
         seed=recipe.split_seed,
         group_pattern=recipe.group_pattern,
     )
+    layout_options = replace(
+        recipe.layout_options(options.salt), source_splits=not (split_options.shares or split_options.lists)
+    )
     references = layout.list_references(
-        sources.annotations, sources.images, sources.annotation_file, recipe.layout_options(options.salt)
+        sources.annotations, sources.images, sources.annotation_file, layout_options
     )
     yield from assign_splits(references, split_options)
 

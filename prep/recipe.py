@@ -197,7 +197,9 @@ class Recipe(VolumeOptions):
         "class folders: take each folder for a class even where annotations of another layout lie beside the images",
     )
     image_sets: tuple[str, ...] = option(
-        (), "VOC: the lists of ImageSets/Main to follow, e.g. trainval,test; default: train, val and test"
+        (),
+        "VOC: the lists of ImageSets/Main to follow, e.g. trainval,test; default: train, val and test, and none where "
+        "--split-shares or --split-lists make the splits",
     )
 
     resize: str = option(

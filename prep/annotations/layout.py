@@ -41,6 +41,7 @@ class LayoutOptions:
         masks: COCO: carry the segmentation of each object.
         on_bad_object: COCO, VOC and tables: what becomes of an object that cannot be used: "drop" it alone, or
             "reject" its image.
+        source_splits: whether the source says the splits; False where shares or lists of the user do.
         split_folders: class folders, pairs, class-masks, lits and dicom: whether the first folder is a split;
             None: decided by the names.
         folders_are_classes: class folders: whatever else lies there, each folder is a class.
@@ -67,6 +68,7 @@ class LayoutOptions:
     image_sets: tuple[str, ...] = ()
     masks: bool = False
     on_bad_object: str = "drop"
+    source_splits: bool = True
     split_folders: bool | None = None
     folders_are_classes: bool = False
     image_pattern: str | None = None

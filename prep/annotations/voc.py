@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import PurePosixPath
 from xml.etree import ElementTree
 
@@ -42,11 +43,13 @@ def list_references(
 
     An XML's image is its <filename> beside it, in JPEGImages/, or anywhere below; else a file of the XML's
     own name. Where there are ImageSets/Main lists, they give the splits: train, val, test and any other list,
-    but no per-class list (`cat_train`), and trainval only where train or val is missing. Without lists the
+    but no per-class list (`cat_train`), and trainval only where train or val is missing. Where the splits are made
+    otherwise, only lists that the options name are followed: they say which images to take. Without lists the
     first folder is the split, if all are named like splits; else all is `train`.
 
     Raises:
-        AnnotationsError: if an image is in two lists, or a list that was asked for is missing.
+        AnnotationsError: if an image is in two lists, one entry of a list means two images, or a list that was asked
+            for is missing.
     """
     index = ImageIndex(images, annotations.root)
     paths = [path for path in annotations.sizes() if path.lower().endswith(".xml")]
@@ -70,7 +73,12 @@ def list_references(
             if not set(reference.source.split("/")[:-1]).intersection(_MASK_FOLDERS)
         ]
         paths += [reference.source for reference in listed[len(paths) :]]
-        lists = read_image_sets(annotations, options.image_sets)
+        follow = options.image_sets or options.source_splits
+        lists = (
+            read_image_sets(annotations, options.image_sets, any_split=not options.source_splits)
+            if follow
+            else ()
+        )
         listed = _split_by_lists(listed, paths, lists) if lists else _split_by_folders(listed, paths)
     yield from in_order(listed)
 
@@ -213,8 +221,15 @@ class ImageSets:
     splits: Mapping[str, str]
 
 
-def read_image_sets(annotations: SourceFiles, chosen: Sequence[str]) -> tuple[ImageSets, ...]:
-    """The lists below each ImageSets/Main that say which image belongs to which split."""
+def read_image_sets(
+    annotations: SourceFiles, chosen: Sequence[str], *, any_split: bool = False
+) -> tuple[ImageSets, ...]:
+    """The lists below each ImageSets/Main that say which image belongs to which split.
+
+    Args:
+        chosen: the lists to follow; (): those of `choose_image_sets`.
+        any_split: splits are made otherwise, so that an image may stand in several lists.
+    """
     found: dict[str, dict[str, str]] = {}
     for path in annotations.sizes():
         match = _LIST_PATH.fullmatch(path)
@@ -222,7 +237,7 @@ def read_image_sets(annotations: SourceFiles, chosen: Sequence[str]) -> tuple[Im
             found.setdefault(match["prefix"] or "", {})[match["name"]] = path
     if chosen and not found:
         raise AnnotationsError(
-            f"{annotations.root}: image sets {', '.join(chosen)} asked for; no ImageSets/Main"
+            f"{annotations.root}: image sets {', '.join(chosen)} asked for; no ImageSets/Main; leave --image-sets out"
         )
     result = []
     for prefix, files in found.items():
@@ -232,19 +247,34 @@ def read_image_sets(annotations: SourceFiles, chosen: Sequence[str]) -> tuple[Im
                 f"{annotations.root}: no list {', '.join(missing)} in ImageSets/Main; "
                 f"found {', '.join(sorted(files))}"
             )
-        names = tuple(chosen) or choose_image_sets(tuple(files))
-        splits: dict[str, str] = {}
-        for name in names:
-            for entry in _entries(read_whole(annotations, files[name])):
-                other = splits.setdefault(entry, name)
-                if other != name:
-                    raise AnnotationsError(
-                        f"{files[name]}: {entry} is also in the list {other}; an image has one split: "
-                        "correct the lists, or say which to follow with --image-sets"
-                    )
+        names = tuple(dict.fromkeys(chosen)) or choose_image_sets(tuple(files))
+        entries = {name: dict.fromkeys(_entries(read_whole(annotations, files[name]))) for name in names}
+        if not any_split:
+            _refuse_shared_names(f"{prefix}/ImageSets/Main".lstrip("/"), entries, files)
         if names:
+            splits = {entry: name for name, listed in entries.items() for entry in listed}
             result.append(ImageSets(prefix=prefix, splits=splits))
     return tuple(result)
+
+
+def _refuse_shared_names(
+    place: str, entries: Mapping[str, Mapping[str, None]], files: Mapping[str, str]
+) -> None:
+    """Refuse lists of which two have a name, and say which lists there are to choose from."""
+    shared = []
+    for one, other in combinations(entries, 2):
+        if both := [entry for entry in entries[one] if entry in entries[other]]:
+            more = f", {len(both)} in all" if len(both) > 1 else ""
+            shared.append(f"{one} and {other} ({both[0]}{more})")
+    if shared:
+        known = ", ".join(
+            f"{name} ({len(entries[name])})" if name in entries else name for name in sorted(files)
+        )
+        listed = "; ".join(shared[:5]) + (f"; and {len(shared) - 5} pairs more" if len(shared) > 5 else "")
+        raise AnnotationsError(
+            f"{place}: an image has one split, and lists share names: {listed}; choose lists with --image-sets of "
+            f"{known}; or let --split-shares make the splits"
+        )
 
 
 def choose_image_sets(names: Iterable[str]) -> tuple[str, ...]:
@@ -276,7 +306,7 @@ def _split_by_lists(
     listed: Sequence[Reference], paths: Sequence[str], lists: Sequence[ImageSets]
 ) -> list[Reference]:
     """Each reference with the split of its list; `paths` are what the lists' names are compared with."""
-    seen: set[tuple[str, str]] = set()
+    seen: dict[tuple[str, str], str] = {}
     result = []
     for reference, path in zip(listed, paths, strict=True):
         under = [sets for sets in lists if path.startswith(f"{sets.prefix}/" if sets.prefix else "")]
@@ -284,7 +314,13 @@ def _split_by_lists(
         sets = max(under, key=lambda one: len(one.prefix)) if under else None
         name = _listed_name(path, sets) if sets else None
         if sets and name is not None:
-            seen.add((sets.prefix, name))
+            other = seen.setdefault((sets.prefix, name), path)
+            if other != path and path.lower().endswith(".xml") and other.lower().endswith(".xml"):
+                raise AnnotationsError(
+                    f"{sets.prefix}/ImageSets/Main/{sets.splits[name]}.txt".lstrip("/")
+                    + f": {name} means {other} and {path}; write the folder into the list, such as "
+                    f"{_below_first(path, sets)}, or let --split-shares make the splits"
+                )
             result.append(replace(reference, split=sets.splits[name]))
         elif reference.problem is None or reference.problem[0] == "selection":
             fault = ("selection", "in no ImageSets list", "")
@@ -302,10 +338,15 @@ def _split_by_lists(
 
 def _listed_name(path: str, sets: ImageSets) -> str | None:
     """The entry of the lists that means this file: its stem, or its path below the first folder."""
+    below = _below_first(path, sets)
+    return next((name for name in (below, PurePosixPath(below).name) if name in sets.splits), None)
+
+
+def _below_first(path: str, sets: ImageSets) -> str:
+    """A path below Annotations/, JPEGImages/ or whatever the first folder is, without its extension."""
     start = f"{sets.prefix}/" if sets.prefix else ""
     inside = PurePosixPath(path.removeprefix(start)).with_suffix("")
-    below = "/".join(inside.parts[1:])
-    return next((name for name in (below, inside.name) if name in sets.splits), None)
+    return "/".join(inside.parts[1:]) or inside.name
 
 
 def _split_by_folders(listed: Sequence[Reference], paths: Sequence[str]) -> list[Reference]:

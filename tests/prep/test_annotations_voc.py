@@ -108,7 +108,10 @@ def test_trainval_and_lists_of_one_class_are_followed_only_where_nothing_better_
     ):
         read(tmp_path, image_sets=("minival",))
     write(lists, "val.txt", "a\n")
-    with pytest.raises(AnnotationsError, match="a is also in the list train"):
+    with pytest.raises(
+        AnnotationsError,
+        match=r"share names: train and val \(a\); choose lists .* of hat_trainval, train \(1\), trainval, val",
+    ):
         read(tmp_path)
 
 
