@@ -10,6 +10,7 @@ from halofeed.prep.annotations.layout import LayoutOptions
 from halofeed.prep.annotations.pairing import NEITHER, Key, Label, pair_up
 from halofeed.prep.annotations.pairs import image_reference, split_by_folder
 from halofeed.prep.annotations.patterns import PatternPair, compile_pair
+from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.annotations.volume_files import Problem, missing_part, stem_of, whole_scans
 from halofeed.prep.class_order import in_class_order
@@ -99,6 +100,7 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
         raise AnnotationsError(
             f"{images.root}: no {what} is found by the rule: {expected}; say it with --image-pattern and "
             "--label-pattern, such as 'images/{id}.nii.gz' and '{class}/{id}.nii.gz'"
+            f"{hint(images, 'class-masks')}"
         )
     if not splits_named:
         found.images = split_by_folder(found.images, images.root, options.split_folders)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from halofeed.prep.annotations.layout import read_whole
+from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError
 
@@ -51,7 +52,7 @@ def _find(annotations: SourceFiles) -> str:
     if len(below) == 1:
         return below[0]
     found = f"found {', '.join(below[:5])}; name one of their folders" if below else "found none"
-    raise AnnotationsError(f"{annotations.root}: expected {NAME} in it; {found}")
+    raise AnnotationsError(f"{annotations.root}: expected {NAME} in it; {found}{hint(annotations, '')}")
 
 
 def check_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[int, str]:

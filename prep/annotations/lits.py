@@ -15,6 +15,7 @@ from halofeed.prep.annotations.pairing import (
     pair_up,
     split_at,
 )
+from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.annotations.volume_files import is_volume_name, missing_part, stem_of, whole_scans
 from halofeed.prep.sources import SourceFiles
@@ -41,7 +42,9 @@ def list_references(
     named = {path: match for path in volumes if (match := _NAME.fullmatch(stem_of(path)))}
     scans = [path for path, match in named.items() if match["image"]]
     if not scans:
-        raise AnnotationsError(f"{images.root}: no volume-N.nii or volume-N.nii.gz lies below it")
+        raise AnnotationsError(
+            f"{images.root}: no volume-N.nii or volume-N.nii.gz lies below it{hint(images, 'lits')}"
+        )
     trained = [path.split("/")[:-1] for path in scans if not named[path]["test"]]
     place = find_split_folder(trained, options.split_folders, images.root)
     found: list[tuple[Key, Reference]] = []

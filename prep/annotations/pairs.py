@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from halofeed.prep.annotations.channels import join_channels
@@ -19,6 +19,7 @@ from halofeed.prep.annotations.pairing import (
     split_at,
 )
 from halofeed.prep.annotations.patterns import PatternPair, compile_pair
+from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.annotations.volume_files import (
     DICOM_EXTENSIONS,
@@ -84,6 +85,7 @@ def list_references(
         if not found.images:
             raise AnnotationsError(
                 f"{images.root}: no volume or picture matches the image pattern {pair.image.text!r}"
+                f"{_example(found.neither, found.labels)}{hint(images, 'pairs')}"
             )
         if "split" not in pair.image.names:
             found.images = split_by_folder(found.images, images.root, options.split_folders)
@@ -100,6 +102,12 @@ def list_references(
     yield from settle_grid(pairs, images, options)
     for path in found.neither:
         yield Reference(source=path, key=path, problem=NEITHER)
+
+
+def _example(neither: Sequence[str], labels: Sequence[tuple[Key, Label]]) -> str:
+    """A file that could have been meant."""
+    found = next(iter([*neither, *(label.path for _, label in labels)]), None)
+    return "" if found is None else f"; there is {found}"
 
 
 def _by_pattern(
@@ -166,7 +174,7 @@ def _by_custom(images: SourceFiles, options: LayoutOptions) -> _Sorted:
     raise AnnotationsError(
         f"{images.root}: no volume or picture has a label by its name; expected images/a.nii.gz with "
         "labels/a.nii.gz, imagesTr with labelsTr, or a.nii.gz with a_seg.nii.gz; else say --image-pattern and "
-        "--label-pattern, such as '{id}/ct.nii.gz' and '{id}/liver.nii.gz'"
+        f"--label-pattern, such as '{{id}}/ct.nii.gz' and '{{id}}/liver.nii.gz'{hint(images, 'pairs')}"
     )
 
 

@@ -117,6 +117,16 @@ def _volumes(files: SourceFiles, paths: Sequence[str]) -> str | None:
     return f"{volume} is a volume: take --layout pairs, class-masks, lits, msd or nnunet, and --depth"
 
 
+def _unread(files: SourceFiles, paths: Sequence[str]) -> str | None:
+    from halofeed.prep.volume_readers.table import RECOGNISED
+
+    for path in paths:
+        for extension, kind in RECOGNISED.items():
+            if path.lower().endswith(extension):
+                return f"{path} is {kind}, which halofeed does not read: store it as NIfTI"
+    return None
+
+
 def _masks(files: SourceFiles, paths: Sequence[str]) -> str | None:
     """images/a.jpg with masks/a.png: a label image each."""
     images = [path for path in paths if is_image_name(path)]
@@ -146,5 +156,5 @@ def _table(files: SourceFiles, paths: Sequence[str]) -> str | None:
 
 
 _SIGNS: tuple[Callable[[SourceFiles, Sequence[str]], str | None], ...] = (
-    *(_dataset_json, _coco, _voc, _yolo, _dicom, _volumes, _masks, _table),
+    *(_dataset_json, _coco, _voc, _yolo, _dicom, _volumes, _unread, _masks, _table),
 )

@@ -129,7 +129,9 @@ def plan_step(grid: Grid, step: View | Resample) -> Plan:
     """The plan of one step."""
     if int(np.prod([int(size) for size in step.shape], dtype=object)) > MAX_VOXELS:
         raise SourceError(
-            "geometry", "volume would become too large", f"{grid.shape} would become {step.shape}"
+            "geometry",
+            "volume would become too large",
+            f"{grid.shape} voxels would become {step.shape}; --spacing-mm is in millimeters",
         )
     target = Grid(shape=step.shape, affine=grid.affine @ step.matrix)
     return Plan(source=grid, target=target, steps=(step,))

@@ -286,7 +286,8 @@ def to_labels(stored: Block, slope: float, inter: float) -> Block:
             raise SourceError("decode", WHOLE, detail)
     least, most = int(labels.min()), int(labels.max())  # Python's, since float32 rounds 2**31 - 1 up
     if least < 0:
-        raise SourceError("decode", "mask has negative values", f"down to {least}")
+        detail = f"down to {least}; are image and label swapped?"
+        raise SourceError("decode", "mask has negative values", detail)
     if most > np.iinfo(np.int32).max:
         raise SourceError("decode", "mask values do not fit in 32 bits", f"up to {most}")
     return labels if labels.dtype.kind in "iu" else labels.astype(np.int32)
