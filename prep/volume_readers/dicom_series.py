@@ -204,7 +204,7 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
 
     def read() -> NDArray[Any]:
         voxels = read_volume(files, slices, plan, values)[0]
-        if suspect and not plan.interpolates:
+        if suspect:
             check_alternation(voxels)
         return voxels
 

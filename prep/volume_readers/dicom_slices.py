@@ -104,7 +104,8 @@ def duplicate_sets(positions_mm: Floats, orientation: tuple[float, ...]) -> list
     order = np.argsort(along, kind="stable")
     gaps = np.diff(along[order])
     real = gaps[gaps > 1e-4]
-    same = max(1e-4, float(np.median(real)) / 100) if real.size else 1e-4
+    # The widest gap counts, as those between copies of a slice may be most of all; see `WIDE_GAPS`.
+    same = max(1e-4, float(real.max()) / 200) if real.size else 1e-4
     sets = [[int(order[0])]]
     for gap, index in zip(gaps, order[1:], strict=True):
         if gap <= same:

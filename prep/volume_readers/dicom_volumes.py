@@ -151,8 +151,13 @@ def _separate(images: Sequence[_Image], most: int) -> tuple[list[list[_Image]], 
             few.append(name)
         if len(values) <= most or min(map(len, values.values())) >= LEAST_PLACES:
             many.append(name)
+    # What passes of one volume have too counts only where nothing else tells the images apart.
+    lasting = tuple(name for name in few if not _is_of_passes(name))
+    groups = _by_marks(images, lasting)
+    if all(len(place) == 1 for group in groups for place in _places(group)):
+        return groups, lasting
     for names in dict.fromkeys((tuple(few), tuple(many))):
-        groups, by = [], list(names)
+        groups, by = [], [*names]
         for group in _by_marks(images, names):
             parts = _by_time(group)
             if parts is None:

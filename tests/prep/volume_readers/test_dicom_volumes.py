@@ -230,6 +230,31 @@ def test_passes_within_each_phase_do_not_halve_the_phases(tmp_path: Path) -> Non
     assert columns(opened(tmp_path)) == [[100 * phase + at for at in range(6)] for phase in range(3)]
 
 
+def test_acquisitions_that_end_within_a_phase_do_not_part_it_where_the_phase_is_known(tmp_path: Path) -> None:
+    drawn = [
+        (
+            2.0 * at,
+            100 * phase + at,
+            {"TemporalPositionIdentifier": phase, "AcquisitionNumber": 1 + (phase + at // 4) % 2},
+        )
+        for phase in range(2)
+        for at in range(8)
+    ]
+    write(tmp_path, drawn)
+    assert columns(opened(tmp_path)) == [[100 * phase + at for at in range(8)] for phase in range(2)]
+
+
+def test_phases_whose_places_differ_by_rounding_are_told_apart_by_their_times(tmp_path: Path) -> None:
+    shifts = np.random.default_rng(4).uniform(-0.004, 0.004, (5, 6)).round(4)
+    drawn = [
+        (2.0 * at + shifts[phase, at], 100 * phase + at, {"AcquisitionTime": f"10{phase}0{at}0"})
+        for phase in range(5)
+        for at in range(6)
+    ]
+    write(tmp_path, drawn)
+    assert columns(opened(tmp_path)) == [[100 * phase + at for at in range(6)] for phase in range(5)]
+
+
 def test_phases_and_echoes_together_are_split_by_both(tmp_path: Path) -> None:
     drawn = [
         (
