@@ -40,8 +40,9 @@ MAYBE_LOSSY = frozenset(f"1.2.840.10008.1.2.4.{number}" for number in (81, 91, 2
 """The transfer syntaxes whose pixels are changed by compression: JPEG; JPEG-LS near-lossless, JPEG 2000 and its
 high-throughput form, which can be lossless as well."""
 RESCALE_TYPES = frozenset(("OD", "HU", "US", "MGML", "Z_EFF", "ED", "EDW", "HU_MOD", "PCT"))
+MOSAIC = "MOSAIC"
 LOCALIZER_WORDS = frozenset(("LOCALIZER", "SCOUT", "TOPOGRAM", "SURVEY"))
-IMAGE_TYPE_WORDS = LOCALIZER_WORDS | frozenset(("MOSAIC", "SCREEN SAVE"))
+IMAGE_TYPE_WORDS = LOCALIZER_WORDS | frozenset((MOSAIC, "SCREEN SAVE"))
 SURVEY = re.compile(
     r"(?<![a-z])(locali[sz]ers?|scouts?|surveys?|topograms?|surviews?|scanograms?)(?![a-z])", re.IGNORECASE
 )
@@ -118,6 +119,7 @@ class FileFacts:
         lossy: whether the pixels have ever been compressed in a way that changes them.
         frames: one or more.
         packed: whether the whole file is compressed by gzip.
+        tiles: of a mosaic: how many of its frames lie side by side in the one image that is stored.
     """
 
     kind: str
@@ -140,6 +142,7 @@ class FileFacts:
     little: bool
     frames: tuple[Frame, ...]
     packed: bool = False
+    tiles: int | None = None
 
 
 def _rescale(elements: Elements) -> Rescale | None:

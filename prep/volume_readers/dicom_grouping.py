@@ -10,7 +10,7 @@ import numpy as np
 
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.volume_readers.dicom_bytes import read_file, read_start
-from halofeed.prep.volume_readers.dicom_facts import LOCALIZER_WORDS, FileFacts, Frame, facts_of
+from halofeed.prep.volume_readers.dicom_facts import LOCALIZER_WORDS, MOSAIC, FileFacts, Frame, facts_of
 from halofeed.prep.volume_readers.dicom_headers import HeaderContinuesError, media_class, read_header
 from halofeed.prep.volume_readers.dicom_kinds import (
     IMAGE,
@@ -19,6 +19,7 @@ from halofeed.prep.volume_readers.dicom_kinds import (
     SECONDARY_CAPTURE,
     kind_of_class,
 )
+from halofeed.prep.volume_readers.dicom_mosaic import split_mosaic
 from halofeed.prep.volume_readers.dicom_slices import ORIENTATION_TOLERANCE, axes_of
 from halofeed.prep.volume_readers.dicom_volumes import Slice, Volumes, split_volumes
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
@@ -136,7 +137,10 @@ def read_facts(files: SourceFiles, path: str, policy: SeriesPolicy) -> FileFacts
         header, _ = read_header(head, complete)
     except HeaderContinuesError:
         header, _ = read_header(read_file(files, path))
-    return replace(facts_of(header, policy), packed=packed)
+    facts = replace(facts_of(header, policy), packed=packed)
+    if MOSAIC in facts.image_words:
+        return split_mosaic(header.elements, facts) or facts
+    return facts
 
 
 def _kind_of(facts: FileFacts) -> str:
@@ -146,7 +150,7 @@ def _kind_of(facts: FileFacts) -> str:
     assert facts.format is not None
     if facts.format.samples != 1 or facts.format.photometric == "colour":
         return "colour image"
-    if "MOSAIC" in facts.image_words:
+    if MOSAIC in facts.image_words and facts.tiles is None:
         return "mosaic"
     if "SCREEN SAVE" in facts.image_words:
         return SECONDARY_CAPTURE

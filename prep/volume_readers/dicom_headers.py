@@ -48,6 +48,7 @@ REFERENCED_SERIES, SERIES_UID, FRAME_OF_REFERENCE = 0x00081115, 0x0020000E, 0x00
 SLICE_THICKNESS, SPACING_BETWEEN_SLICES, DIFFUSION_B_VALUE = 0x00180050, 0x00180088, 0x00189087
 SOP_INSTANCE, REFERENCED_INSTANCES, REFERENCED_INSTANCE = 0x00080018, 0x0008114A, 0x00081155
 CONTOUR_IMAGES = 0x30060016
+CSA_CREATOR, CSA_IMAGE_HEADER = 0x00290010, 0x00291010
 STUDY_UID, SERIES_DESCRIPTION = 0x0020000D, 0x0008103E
 ECHO_NUMBERS, ECHO_TIME, EFFECTIVE_ECHO_TIME = 0x00180086, 0x00180081, 0x00189082
 TEMPORAL_POSITION, TEMPORAL_INDEX, TEMPORAL_OFFSET = 0x00200100, 0x00209128, 0x0020930D
@@ -106,6 +107,8 @@ WANTED: Mapping[int, str] = {
     **dict.fromkeys((MODALITY_LUT, PLANE_POSITION, PLANE_ORIENTATION, PIXEL_MEASURES), "SQ"),
     **dict.fromkeys((VALUE_TRANSFORMATION, SHARED_GROUPS, FRAME_GROUPS, REFERENCED_SERIES), "SQ"),
     **dict.fromkeys((RT_FRAMES, RT_STUDIES, RT_SERIES), "SQ"),
+    CSA_CREATOR: "LO",
+    CSA_IMAGE_HEADER: "OB",
     **dict.fromkeys((OFFSET_TABLE, OFFSET_TABLE_LENGTHS), "OV"),
 }
 
@@ -232,7 +235,9 @@ class _Walk:
                 items, offset = self.items(value, value + length, depth, vr)
             else:
                 offset = value + length
-                if kind and tag not in found:
+                if tag == CSA_IMAGE_HEADER and length > MAX_VALUE_BYTES:
+                    pass  # It is somebody else's private element: see `CSA_CREATOR`.
+                elif kind and tag not in found:
                     if length > MAX_VALUE_BYTES and kind != "OV":
                         raise damaged(f"element ({tag >> 16:04X},{tag & 0xFFFF:04X}) has {length} bytes")
                     self.need(offset)

@@ -30,6 +30,7 @@ from halofeed.prep.volume_readers.dicom_grouping import (
     too_few_slices,
 )
 from halofeed.prep.volume_readers.dicom_headers import DEFLATED, read_header
+from halofeed.prep.volume_readers.dicom_mosaic import tile_at, whole_image
 from halofeed.prep.volume_readers.dicom_pixels import FrameReader, check_pixels, values_of
 from halofeed.prep.volume_readers.dicom_slices import (
     ORIENTATION_TOLERANCE,
@@ -59,25 +60,33 @@ class _Frames:
         self._files = files
         self._path: str | None = None
         self._reader: FrameReader | None = None
+        self._mosaic: NDArray[Any] | None = None
         self.near = 0
 
     def words(self, part: Slice) -> NDArray[Any]:
         """The stored words of one slice; SourceError names the file."""
         if self._path != part.path or self._reader is None:
-            self._reader = None
+            self._reader = self._mosaic = None
             try:
                 # The header is read again: where pixels lie in a deflated file, its inflated bytes alone tell.
                 _, body = read_header(read_file(self._files, part.path))
-                self._reader = FrameReader(body, part.facts)
+                self._reader = FrameReader(body, whole_image(part.facts))
             except SourceError as error:
                 raise _at(error, part.path) from None
             self._path = part.path
         try:
-            words = self._reader.words(part.index)
+            words = self._tile(part) if part.facts.tiles else self._reader.words(part.index)
             self.near = self._reader.near
             return words
         except SourceError as error:
             raise _at(error, part.path) from None
+
+    def _tile(self, part: Slice) -> NDArray[Any]:
+        """One slice of a mosaic, which is decoded once."""
+        assert self._reader is not None and part.facts.format is not None and part.facts.tiles is not None
+        if self._mosaic is None:
+            self._mosaic = self._reader.words(0)
+        return self._mosaic[tile_at(part.index, part.facts.tiles, part.facts.format)]
 
 
 def _at(error: SourceError, path: str) -> SourceError:
@@ -175,7 +184,7 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
             raise refused("modality look-up tables are not supported", path)
         try:
             unpacked_later = facts.packed or facts.syntax == DEFLATED
-            check_pixels(facts, None if unpacked_later else sizes_in_bytes.get(path))
+            check_pixels(whole_image(facts), None if unpacked_later else sizes_in_bytes.get(path))
         except SourceError as error:
             raise _at(error, path) from None
     slices, duplicates = _without_duplicates(files, slices, orientation, policy)

@@ -176,6 +176,8 @@ def assert_same_elements(
                 continue
             if tag != dicom_headers.PADDING_VALUE:
                 assert list(found or ()) == pytest.approx(values)
+        elif isinstance(element.value, bytes):
+            assert isinstance(ours, Element) and ours.data == element.value
         else:
             assert isinstance(ours, Element)
             value = element.value if element.value is not None else ""
