@@ -18,9 +18,10 @@ from halofeed.prep.annotations.units import in_pixels
 from halofeed.prep.boxes import BoxPolicy, PlacedBoxes, place_boxes
 from halofeed.prep.encode import ENCODERS
 from halofeed.prep.kernels import resize_image
-from halofeed.prep.label_image import label_on_grid, read_label_image, renumbered
+from halofeed.prep.label_image import label_on_grid
 from halofeed.prep.labels import LabelMap
 from halofeed.prep.masks import encode_mask_png, stored_mask
+from halofeed.prep.picture_labels import read_picture_labels
 from halofeed.prep.readers import DecodedImage, ReadOptions, read_image
 from halofeed.prep.recipe import Recipe
 from halofeed.prep.record import RawValue, Record
@@ -76,7 +77,8 @@ class PictureConverter:
 
     def records(self, reference: Reference, files: SourceFiles) -> tuple[Record, ...]:
         """The one record of one source; SourceError where it cannot be converted."""
-        label = None if reference.mask is None else files.read(reference.mask)
+        label, notes = read_picture_labels(self.recipe, self.labels, reference, files)
+        reference = dataclasses.replace(reference, notes=(*reference.notes, *notes))
         return (self.convert(reference, files.read(reference.source), label),)
 
     def plan(self, source_size: tuple[int, int]) -> ResizePlan:
@@ -92,8 +94,8 @@ class PictureConverter:
         resized_height, resized_width = self.plan((height, width)).resized_size
         return 2 * resized_height, 2 * resized_width
 
-    def convert(self, reference: Reference, data: bytes, label: bytes | None = None) -> Record:
-        """Make the record of one source; `label` is the file of its label image, where it has one.
+    def convert(self, reference: Reference, data: bytes, label: NDArray[Any] | None = None) -> Record:
+        """Make the record of one source; `label` is the classes of its label images, where it has some.
 
         Raises:
             SourceError: this source cannot be converted; says why.
@@ -166,7 +168,7 @@ class PictureConverter:
     def _add_label_image(
         self,
         reference: Reference,
-        label: bytes | None,
+        label: NDArray[Any] | None,
         image: DecodedImage,
         plan: ResizePlan,
         features: dict[str, Value],
@@ -175,13 +177,10 @@ class PictureConverter:
         if label is None:
             indices = np.zeros(plan.output_size, self.labels.dtype)
         else:
-            found = read_label_image(label, self.recipe.max_pixels)
-            present = count_labels(found) if found.dtype == np.uint8 else np.unique(found).tolist()
-            found = renumbered(found, self.labels.ids_of_values(present), self.labels.dtype)
-            size = (found.shape[0], found.shape[1])
+            size = (label.shape[0], label.shape[1])
             orientation, warning = _label_orientation(size, image, self._grid(reference))
             facts.warnings += (warning,) if warning else ()
-            indices = label_on_grid(found, orientation, image, plan).astype(self.labels.dtype)
+            indices = label_on_grid(label, orientation, image, plan).astype(self.labels.dtype)
             facts.label_voxels = count_labels(indices)
             facts.labels.extend(facts.label_voxels)
         facts.labelled = label is not None

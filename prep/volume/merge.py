@@ -107,6 +107,9 @@ def merge_labels(labels: NDArray[Any], more: NDArray[Any], overlap: Overlap) -> 
     >>> merge_labels(np.array([[[1, 1, 0]]]), np.array([[[0, 2, 2]]]), "first")
     (array([[[1, 1, 2]]]), 1)
     """
+    if labels.shape != more.shape:
+        detail = f"{_sides(labels.shape)} and {_sides(more.shape)} voxels"
+        raise SourceError("annotation", "masks of one scan differ in shape", detail)
     differ = (labels != 0) & (more != 0) & (labels != more)
     voxels = int(np.count_nonzero(differ))
     if voxels and overlap == "refuse":

@@ -216,7 +216,7 @@ MISTAKES = {
         exit_code=1,
     ),
     "one pattern of two": Mistake(
-        prepare=pairs("--image-pattern", "{id}/ct.nii.gz"), says=("label_pattern", "give both")
+        prepare=pairs("--image-pattern", "{id}/ct.nii.gz"), says=("label.pattern", "give both")
     ),
     "a placeholder that is none": Mistake(
         prepare=pairs("--image-pattern", "{ID}/ct.nii.gz", "--label-pattern", "{ID}/seg.nii.gz"),

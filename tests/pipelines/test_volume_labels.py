@@ -191,7 +191,7 @@ def label_of(done: Any) -> np.ndarray:
 def test_structures_that_overlap_convert_by_choice(tmp_path: Path, made: Any) -> None:
     source = series_with(tmp_path / "s", labels=made(PARTS))
     everything = {"layout": "dicom", "task": None, "classes": ("BODY", "left kidney", "right kidney")}
-    with pytest.raises(JobError, match=r"overlap [^$]*--class-overlap last or first"):
+    with pytest.raises(JobError, match=r"(?s)overlap.*--class-overlap last or first"):
         convert(source, tmp_path / "a", **everything)
     done = convert(source, tmp_path / "b", class_overlap="last", **everything)
     assert np.array_equal(label_of(done), np.where(RIGHT, 3, np.where(LEFT, 2, BODY)))
@@ -220,7 +220,7 @@ def test_several_files_of_one_series_are_refused_or_merged(tmp_path: Path, made:
     left, right = {"left kidney": LEFT}, {"right kidney": RIGHT, "BODY": BODY}
     source = series_with(tmp_path / "s", a=made(left), b=made(right))
     options = {"layout": "dicom", "task": None, "classes": ("left kidney", "right kidney")}
-    with pytest.raises(JobError, match=r"several labels for one image [^$]*--several-masks merge"):
+    with pytest.raises(JobError, match=r"(?s)several labels for one image.*--several-masks merge"):
         convert(source, tmp_path / "a", **options)
     done = convert(source, tmp_path / "b", several_masks="merge", **options)
     assert np.array_equal(label_of(done), LEFT + 2 * RIGHT)
@@ -353,3 +353,35 @@ def test_pictures_take_a_choice_of_classes_too(tmp_path: Path) -> None:
     (record,) = read_split(Path(done.folder), "train")
     stored = np.frombuffer(record["image/label"][0], np.uint8).reshape(8, 9)
     assert np.array_equal(stored, values == 300)
+
+
+def test_pictures_with_a_mask_for_each_class_or_several_label_images_keep_them(tmp_path: Path) -> None:
+    """Their records had an all-zero label, without a word."""
+    hat, shirt = np.zeros((8, 9), np.uint8), np.zeros((8, 9), np.uint8)
+    hat[:3], shirt[2:6, 2:7] = 255, 255
+    (tmp_path / "s/p1/masks").mkdir(parents=True)
+    Image.fromarray(np.zeros((8, 9, 3), np.uint8)).save(tmp_path / "s/p1/a.png")
+    Image.fromarray(hat).save(tmp_path / "s/p1/masks/hat.png")
+    Image.fromarray(shirt).save(tmp_path / "s/p1/masks/shirt.png")
+    options = {"layout": "class-masks", "height": 8, "width": 9}
+    with pytest.raises(JobError, match=r"masks of one scan overlap .*--class-overlap last or first"):
+        run_convert(tmp_path / "s", tmp_path / "a", **options)
+    done = run_convert(tmp_path / "s", tmp_path / "b", class_overlap="last", **options)
+    expected = np.where(shirt, 2, np.where(hat, 1, 0))
+    assert np.array_equal(picture_label(done), expected)
+    done = run_convert(
+        tmp_path / "s", tmp_path / "c", map_classes=("hat=clothes", "shirt=clothes"), **options
+    )
+    assert np.array_equal(picture_label(done), expected > 0)
+    Image.fromarray(2 * (hat // 255)).save(tmp_path / "s/p1/masks/hat.png")
+    Image.fromarray(shirt // 255).save(tmp_path / "s/p1/masks/shirt.png")
+    table = write_table(tmp_path / "s", [("x", "p1/a.png", "p1/masks/shirt.png;p1/masks/hat.png")])
+    options = {"layout": "csv", "task": "segmentation", "class_overlap": "first", "height": 8, "width": 9}
+    done = run_convert(table, tmp_path / "d", **options)
+    assert np.array_equal(picture_label(done), np.where(shirt, 1, np.where(hat, 2, 0)))
+
+
+def picture_label(done: Any) -> np.ndarray:
+    (record,) = read_split(Path(done.folder), "train")
+    assert record["image/labelled"][0] == 1
+    return np.frombuffer(record["image/label"][0], np.uint8).reshape(8, 9)
