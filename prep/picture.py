@@ -23,7 +23,7 @@ from halofeed.prep.labels import LabelMap
 from halofeed.prep.masks import encode_mask_png, stored_mask
 from halofeed.prep.picture_labels import read_picture_labels
 from halofeed.prep.readers import DecodedImage, ReadOptions, read_image
-from halofeed.prep.recipe import Recipe
+from halofeed.prep.recipe import DEFAULT_JPEG_QUALITY, Recipe
 from halofeed.prep.record import RawValue, Record
 from halofeed.prep.resize import ResizePlan, displayed_size, resizer, stored_to_file
 from halofeed.prep.sources import SourceFiles
@@ -108,7 +108,11 @@ class PictureConverter:
         orientation, warning = _annotated_orientation(reference.declared_size, image, self._grid(reference))
         warnings = (*reference.notes, *([warning] if warning and reference.boxes else []))
         pixels = resize_image(image.pixels, plan, recipe.kernel, recipe.padding(), image.extent)
-        encoded = ENCODERS[recipe.encoding](pixels, recipe.jpeg_quality)
+        encoded = (
+            data
+            if _is_kept_whole(recipe, image, plan)
+            else ENCODERS[recipe.encoding](pixels, recipe.jpeg_quality)
+        )
         identity = example_id(reference.key)
         frame_size = displayed_size(orientation, plan.source_size)
         features: dict[str, Value] = {
@@ -249,6 +253,16 @@ class PictureConverter:
             placed, boxes=placed.boxes[sound], area=placed.area[sound], kept=placed.kept[sound]
         )
         return rows, drawn, bad
+
+
+def _is_kept_whole(recipe: Recipe, image: DecodedImage, plan: ResizePlan) -> bool:
+    """Whether a JPEG may stay as it is, metadata included: upright, of the right size, no other quality asked for."""
+    return (
+        recipe.encoding == "jpeg"
+        and recipe.jpeg_quality == DEFAULT_JPEG_QUALITY
+        and image.plain_jpeg_channels == recipe.channels
+        and plan.output_size == plan.resized_size == plan.source_size == image.pixels.shape[:2]
+    )
 
 
 @lru_cache(maxsize=4096)

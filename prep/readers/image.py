@@ -81,6 +81,8 @@ class DecodedImage:
         scale: 1, or by how much fewer pixels lie along each side than in the file.
         format: the format's name in the table, such as "jpeg".
         notes: what was done to the picture that someone might count, in the order it was done.
+        plain_jpeg_channels: 1 or 3 where the file is a JPEG that every decoder reads as these very pixels, upright;
+            else 0.
     """
 
     pixels: Pixels
@@ -89,6 +91,7 @@ class DecodedImage:
     scale: int
     format: str
     notes: tuple[str, ...]
+    plain_jpeg_channels: int = 0
 
     @property
     def extent(self) -> Extent:
@@ -127,6 +130,8 @@ class OpenedImage:
     Args:
         stored_size: (height, width) in the file.
         orientation: EXIF orientation, 1 to 8.
+        plain_channels: 1 or 3 where this is a baseline or progressive JPEG of that many components with nothing odd
+            about it, which any decoder reads; else 0.
         load: from (grey is enough, the least stored (height, width) needed) to the pixels. Only a format
             with a cheap way to less makes use of either.
     """
@@ -134,6 +139,7 @@ class OpenedImage:
     stored_size: Size
     orientation: int
     load: Callable[[bool, Size], Raster]
+    plain_channels: int = 0
 
 
 def undecodable(reason: str, detail: str = "") -> SourceError:

@@ -9,6 +9,10 @@ from halofeed.prep.readers.image import OpenedImage, Pixels, Raster, Size, trunc
 from halofeed.prep.readers.jpeg_markers import JpegHeader, read_jpeg_header, without_strays
 from halofeed.prep.readers.pillow import cmyk_to_rgb, decoder_failures, load_raster, open_with
 
+PREMATURE_END = "Premature end of JPEG file"
+END_OF_IMAGE = b"\xff\xd9"
+PLAIN_FRAMES = (0xC0, 0xC1, 0xC2)
+"""Baseline, extended and progressive, all with Huffman codes."""
 UNKNOWN_SAMPLING = "Could not determine subsampling level"
 SCALES = (8, 4, 2)
 
@@ -33,9 +37,20 @@ def reduction(stored_size: Size, needed_size: Size) -> int:
 
 def _failure(error: ValueError) -> Exception:
     message = str(error)
-    if "Premature end of JPEG file" in message:
+    if PREMATURE_END in message:
         return truncated(message)
     return undecodable("file is damaged", message)
+
+
+def _lacks_end(error: ValueError, data: bytes) -> bool:
+    """Whether the end marker alone is missing, and every block of the picture is there."""
+    if PREMATURE_END not in str(error) or data.endswith(END_OF_IMAGE):
+        return False
+    try:
+        _decode(data + END_OF_IMAGE, "GRAY", (0, 0))
+    except ValueError:
+        return False
+    return True
 
 
 def _decode(data: bytes, colours: str, least: Size) -> Pixels:
@@ -57,13 +72,18 @@ def _load(data: bytes, header: JpegHeader, grey_is_enough: bool, needed_size: Si
     colours = "CMYK" if components == 4 else "GRAY" if components == 1 or grey_is_enough else "RGB"
     scale = reduction(header.size, needed_size)
     height, width = header.size
+    notes: list[str] = []
     try:
         pixels = _decode(plain, colours, (-(-height // scale), -(-width // scale)))
     except ValueError as error:
         if UNKNOWN_SAMPLING in str(error):
             return _load_unusual_sampling(without_strays(data, header))
-        raise _failure(error) from error
-    notes = [f"decoded at 1/{scale}"] if scale > 1 else []
+        if not (header.has_one_scan and _lacks_end(error, plain)):
+            raise _failure(error) from error
+        pixels = _decode(plain + END_OF_IMAGE, colours, (-(-height // scale), -(-width // scale)))
+        notes.append("end marker of the JPEG is missing")
+    if scale > 1:
+        notes.append(f"decoded at 1/{scale}")
     if colours == "CMYK":
         # Adobe's convention, which every known writer of such files follows: 255 is no ink.
         pixels = cmyk_to_rgb(255 - pixels)
@@ -87,4 +107,17 @@ def open_jpeg(data: bytes) -> OpenedImage:
         with decoder_failures():
             return _load(data, header, grey_is_enough, needed_size)
 
-    return OpenedImage(stored_size=header.size, orientation=header.orientation, load=load)
+    return OpenedImage(
+        stored_size=header.size,
+        orientation=header.orientation,
+        load=load,
+        plain_channels=_plain_channels(header),
+    )
+
+
+def _plain_channels(header: JpegHeader) -> int:
+    """1 or 3 where TensorFlow, libjpeg and browsers all take the file as it is; 0 else."""
+    components = len(header.sampling)
+    return (
+        components if components in (1, 3) and header.frame in PLAIN_FRAMES and not header.stray_bytes else 0
+    )

@@ -10,6 +10,7 @@ from halofeed.prep.readers.tiff_directory import exif_orientation
 START_OF_IMAGE = b"\xff\xd8"
 SOS, EOI, APP1, DNL = 0xDA, 0xD9, 0xE1, 0xDC
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+SEQUENTIAL = frozenset((0xC0, 0xC1, 0xC9))
 LOSSLESS, HIERARCHICAL = frozenset((0xC3, 0xC7, 0xCB, 0xCF)), frozenset((0xC5, 0xC6, 0xCD, 0xCE))
 WITHOUT_PAYLOAD = frozenset((0x01, *range(0xD0, 0xD8)))
 KEPT_APPLICATION_SEGMENTS = (0xE0, 0xEE)
@@ -29,6 +30,8 @@ class JpegHeader:
         orientation: EXIF orientation, 1 to 8.
         segments: (marker, first byte, end) of each segment up to and with the first start of scan.
         stray_bytes: bytes between segments, which decoders skip.
+        has_one_scan: whether the first scan holds all of the picture: sequential, every component in it. Of others a
+            part may be missing without damage to what is there.
     """
 
     size: Size
@@ -38,6 +41,7 @@ class JpegHeader:
     orientation: int
     segments: tuple[tuple[int, int, int], ...]
     stray_bytes: int
+    has_one_scan: bool
 
 
 def _segments(data: bytes) -> tuple[tuple[tuple[int, int, int], ...], int]:
@@ -110,6 +114,7 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
         orientation=exif_orientation(exif),
         segments=segments,
         stray_bytes=stray,
+        has_one_scan=frame in SEQUENTIAL and data[segments[-1][1] + 4] == components,
     )
 
 

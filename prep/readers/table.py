@@ -155,4 +155,5 @@ def read_image(
         scale=raster.scale,
         format=name,
         notes=(*notes, *conversions),
+        plain_jpeg_channels=0 if notes or conversions else opened.plain_channels,
     )

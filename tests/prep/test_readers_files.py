@@ -249,6 +249,7 @@ def small_files() -> dict[str, bytes]:
 SMALL = small_files()
 # Whose last bytes do not matter: a BMP row's filling, what follows a GIF's first frame, a TIFF's metadata.
 MAY_LACK_ITS_END = {
+    "jpeg",
     "bmp",
     "palette bmp",
     "gif",
