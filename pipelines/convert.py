@@ -117,6 +117,8 @@ def _check_apart(options: JobOptions, sources: Sources) -> None:
         return
     folder = os.path.realpath(options.folder)
     for flag, root in (("--source", sources.annotations.root), ("--images", sources.images.root)):
+        if os.path.realpath(root) == "/":
+            continue  # which is never listed
         if "://" in root or "://" in options.folder:
             inside = options.folder.startswith(root.rstrip("/") + "/")
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
@@ -57,20 +58,26 @@ def path_below(root: str, written: str) -> str | None:
         return written.removeprefix(start) if written.startswith(start) else None
     if not os.path.isabs(written):
         return None
-    path = os.path.normpath(written)
-    for above, file in (
-        (os.path.abspath, _same),
-        (os.path.realpath, _same),
-        (os.path.realpath, os.path.realpath),
+    path, above = os.path.normpath(written), os.path.abspath(root)
+    folder, name = os.path.split(path)
+    for start, file in (
+        (above, path),
+        (_real(above), path),
+        (_real(above), os.path.join(_real(folder), name)),
     ):
-        start, full = above(root).rstrip(os.sep) + os.sep, file(path)
-        if full.startswith(start):
-            return full.removeprefix(start).replace(os.sep, "/")
+        if file.startswith(start.rstrip(os.sep) + os.sep):
+            return file.removeprefix(start).lstrip(os.sep).replace(os.sep, "/")
     return None
 
 
 def _same(path: str) -> str:
     return path
+
+
+@lru_cache(maxsize=4096)
+def _real(folder: str) -> str:
+    """An absolute folder without symbolic links; it is asked for with every file of a table."""
+    return os.path.realpath(folder)
 
 
 _DEVICES = ("/proc/", "/sys/", "/dev/")

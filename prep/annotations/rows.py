@@ -138,9 +138,10 @@ def read_csv(name: str, data: bytes, rule: Columns) -> Table:
             if reading is None:
                 header = [cell.strip() for cell in cells]
                 reading = _check_columns(name, header, rule)
+                cells_of = _cells_of(reading, rule)
                 continue
             fault = "" if len(cells) == len(header) else f"{len(cells)} cells under {len(header)} columns"
-            known = _cells(f"{name}:{reader.line_num}", dict(zip(header, cells, strict=False)), reading, rule)
+            known = cells_of(f"{name}:{reader.line_num}", dict(zip(header, cells, strict=False)))
             rows.append(Row(file=name, line=reader.line_num, cells=known, fault=fault))
     except csv.Error as error:
         raise AnnotationsError(f"{name}:{reader.line_num}: not readable as CSV: {error}") from error
@@ -192,21 +193,26 @@ def read_jsonl(name: str, data: bytes, rule: Columns) -> Table:
         header.update(dict.fromkeys(entry))
         entries.append((line, entry))
     reading = _check_columns(name, list(header), rule)
-    rows = [
-        Row(file=name, line=line, cells=_cells(f"{name}:{line}", entry, reading, rule))
-        for line, entry in entries
-    ]
+    cells_of = _cells_of(reading, rule)
+    rows = [Row(file=name, line=line, cells=cells_of(f"{name}:{line}", entry)) for line, entry in entries]
     return _table(name, list(header), reading, rows)
 
 
-def _cells(place: str, written: Mapping[str, object], reading: Reading, rule: Columns) -> dict[str, str]:
+def _cells_of(reading: Reading, rule: Columns) -> Callable[[str, Mapping[str, object]], dict[str, str]]:
+    """From the place of a row and what is written there to its cells by the columns that are known."""
     names = {column: known for known, column in reading.columns.items()}
-    texts = {
-        column: _cell(place, column, value, names.get(column, "") in rule.text)
-        for column, value in written.items()
-        if column in names or column in reading.box
-    }
-    return reading.cells(texts)
+    read = [(column, names.get(column, "") in rule.text) for column in dict.fromkeys([*names, *reading.box])]
+
+    def cells(place: str, written: Mapping[str, object]) -> dict[str, str]:
+        return reading.cells(
+            {
+                column: _cell(place, column, written[column], text)
+                for column, text in read
+                if column in written
+            }
+        )
+
+    return cells
 
 
 def _cell(place: str, column: str, value: object, is_text: bool) -> str:

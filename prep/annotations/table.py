@@ -103,7 +103,7 @@ def _references(
     notes: dict[str, dict[str, None]] = {}
     lost: dict[str, tuple[SourceError, list[tuple[Row, str]]]] = {}
     for table in tables:
-        table_split = split_in_file_name(table.file) or "train"
+        table_split, unread = split_in_file_name(table.file) or "train", unread_note(table)
         for row in table.rows:
             named, split = row.cell("filename"), row.cell("split") or table_split
             image = found.get(named) or _NO_NAME
@@ -111,14 +111,17 @@ def _references(
                 lost.setdefault(named or row.place, (image, []))[1].append((row, split))
                 continue
             by_source.setdefault(image.path, []).append((row, split))
-            found_notes = (*unread_note(table), *([image.note] if image.note else []))
-            notes.setdefault(image.path, {}).update(dict.fromkeys(found_notes))
+            if unread or image.note:
+                said = (*unread, *([image.note] if image.note else []))
+                notes.setdefault(image.path, {}).update(dict.fromkeys(said))
     if lost and not by_source:
         index.check_any_image(tables[0].file)
     listed = [_lost_reference(named, rows, error) for named, (error, rows) in lost.items()]
     by_table: dict[str, list[Reference]] = {}
     for source, rows in by_source.items():
-        reference = replace(_reference(source, rows, with_boxes, options), notes=tuple(notes[source]))
+        reference = _reference(source, rows, with_boxes, options)
+        if source in notes:
+            reference = replace(reference, notes=tuple(notes[source]))
         by_table.setdefault(rows[0][0].file, []).append(reference)
     for file, references in by_table.items():
         listed += settle_boxes(references, images, options, file)

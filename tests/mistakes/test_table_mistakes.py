@@ -144,6 +144,10 @@ MISTAKES = {
         prepare=table([HEADER, ROW], "--images", "/"),
         says=("/: every file of this machine would be listed; name the folder",),
     ),
+    "a folder of tables with --images /": Mistake(
+        prepare=lambda root: [*table([HEADER, ROW])(root)[:3], root, "--images", "/"],
+        says=("/: every file of this machine would be listed; name the folder",),
+    ),
     "a folder without a table": Mistake(
         prepare=folder_without_table, says=("no .csv or .tsv file lies straight in it",), exit_code=1
     ),
