@@ -119,6 +119,7 @@ _USES = (
         "labels for segmentation: --depth, or --task segmentation",
         lambda recipe: recipe.may_hold_label_images(),
     ),
+    _Use(("regions",), "--layout nnunet", lambda recipe: recipe.layout == "nnunet"),
     _Use(
         ("channel_order",),
         "{channel} in --image-pattern",
@@ -437,6 +438,7 @@ class Recipe(VolumeOptions):
             classes=self.classes,
             map_classes=self.map_classes,
             channel_order=self.channel_order,
+            regions=self.regions,
             several_masks=self.several_masks,
             missing_masks=self.missing_masks,
             missing_classes=self.missing_classes,

@@ -49,6 +49,8 @@ class LayoutOptions:
         label_pattern: pairs, class-masks and dicom: the labels' paths, such as "labels/{id}.nii.gz".
         classes: segmentation: the classes to keep, in the order of their values from 1; (): all, by name.
         channel_order: pairs and class-masks: the values of {channel} that are taken, in order; (): all, by name.
+        regions: nnU-Net: what becomes of regions, which are several values: "refuse", or "combine": each value is a
+            class, called by all regions that hold it.
         map_classes: segmentation: FROM=TO, what becomes of a class of the source; see `ClassChoice`.
         several_masks: pairs and dicom: what becomes of several labels of one image: "refuse", or "merge".
         missing_masks: what becomes of an image without label where nothing says that it has none: "refuse", or
@@ -75,6 +77,7 @@ class LayoutOptions:
     label_pattern: str | None = None
     classes: tuple[str, ...] = ()
     channel_order: tuple[str, ...] = ()
+    regions: str = "refuse"
     map_classes: tuple[str, ...] = ()
     several_masks: str = "refuse"
     missing_masks: str = "refuse"

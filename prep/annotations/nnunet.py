@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from halofeed.prep.annotations.dataset_json import (
     DatasetJson,
@@ -83,12 +85,25 @@ def label_values(
     document = _read(annotations, annotation_file).document
     labels = document.part("labels", dict, '{"background": 0, "spleen": 1, ...}')
     regions = [name for name, value in labels.items() if isinstance(value, list)]
-    if regions:
+    if not regions:
+        return check_values(document.path, ((value, name) for name, value in labels.items()))
+    if options.regions == "refuse":
         raise AnnotationsError(
             f"{document.path}: labels: {', '.join(regions[:5])}: a region is several values, and a label volume "
-            'has one class a voxel; write the values themselves, such as {"background": 0, "edema": 1, "core": 2}'
+            "has one class a voxel; --regions combine keeps the values, each with the names of all regions that hold it"
         )
-    return check_values(document.path, ((value, name) for name, value in labels.items()))
+    return check_values(document.path, _combined(labels))
+
+
+def _combined(labels: Mapping[str, Any]) -> list[tuple[Any, str]]:
+    """Each value with the names of the regions that hold it: [1, 2] "tumor" and [2] "core" give 2 "tumor+core"."""
+    held: dict[Any, list[str]] = {}
+    for name, written in labels.items():
+        for value in written if isinstance(written, list) else [written]:
+            held.setdefault(value if isinstance(value, int | str) else str(value), []).append(name)
+    names = {value: "+".join(regions) for value, regions in held.items()}
+    twice = Counter(names.values())
+    return [(value, name if twice[name] == 1 else f"{name} {value}") for value, name in names.items()]
 
 
 def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:

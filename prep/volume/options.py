@@ -159,6 +159,12 @@ class VolumeOptions:
     max_voxels: int = option(2**31, "NIfTI: a file that claims more voxels, over all channels, is refused")
     image_pattern: str | None = option(None, "pairs, dicom: where the images are, e.g. images/{id}.nii.gz")
     label_pattern: str | None = option(None, "pairs, dicom: where the labels are, e.g. labels/{id}.nii.gz")
+    regions: str = option(
+        "refuse",
+        "nnU-Net: regions (classes of several values) are refused, or each value is a class, called by all regions "
+        "that hold it, e.g. tumor+core",
+        choices=("refuse", "combine"),
+    )
     channel_order: tuple[str, ...] = option(
         (),
         "the values of {channel} in --image-pattern that are taken as channels, in order, e.g. t1,t1ce,t2,flair; "

@@ -283,6 +283,15 @@ MISTAKES = {
         prepare=medical("nnunet", {**NNUNET, "channel_names": {"0": "T1", "1": "T2"}}, channel="_0000"),
         says=(r"--channels 1", "T1, T2", "--channels 2"),
     ),
+    "regions of nnU-Net": Mistake(
+        prepare=medical(
+            "nnunet",
+            {**NNUNET, "labels": {"background": 0, "whole": [1, 2], "core": 2}},
+            channel="_0000",
+        ),
+        says=(r"dataset\.json: labels: whole", "--regions combine"),
+        exit_code=1,
+    ),
     "a wrong number of training cases": Mistake(
         prepare=medical("nnunet", {**NNUNET, "numTraining": 3}, channel="_0000"),
         says=("numTraining is 3", "1 cases", "correct the number"),

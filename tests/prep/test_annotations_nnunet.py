@@ -137,3 +137,19 @@ def test_test_labels_that_are_no_labels_of_a_case_do_not_make_cases_for_predicti
         "imagesTs/t_0000.nii.gz": "image has no label",
         "labelsTs/t.nii": "file is no label of a case",
     }
+
+
+def test_regions_are_refused_or_their_values_named_by_all_that_hold_them(tmp_path: Path) -> None:
+    regions = {"background": 0, "whole": [1, 2, 3, 4], "core": [2, 3], "enhancing": 3, "ignore": 9}
+    files = make(tmp_path, 1, *case("a"), "labelsTr/a.nii.gz", labels=regions, regions_class_order=[1, 2, 3])
+    with pytest.raises(AnnotationsError, match=r"whole, core: a region is several values.*--regions combine"):
+        read(files)
+    assert outcome(read(files, regions="combine")) == {"imagesTr/a_0000.nii.gz": "labelsTr/a.nii.gz"}
+    assert label_values(files, files, None, LayoutOptions(regions="combine")) == {
+        0: "background",
+        1: "whole 1",
+        2: "whole+core",
+        3: "whole+core+enhancing",
+        4: "whole 4",
+        9: "ignore",
+    }
