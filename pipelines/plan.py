@@ -106,6 +106,7 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
     layout = find_layout(recipe.layout)
     layout.check_task(recipe.task)
     layout.check_masks(recipe.masks)
+    layout.check_keep(recipe.keep)
     _check_channels(recipe, layout, sources)
     totals = _Totals()
     files: list[str] = []

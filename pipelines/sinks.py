@@ -429,7 +429,7 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
         name=job.name,
         version=job.version,
         task=job.task,
-        fields=task.fields(image, max_boxes=recipe.max_boxes, masks=recipe.masks),
+        fields=task.fields(image, max_boxes=recipe.max_boxes, masks=recipe.masks, keep=recipe.keep),
         labels=dict(sorted(names.items())),
         recipe=recipe.to_json(),
         inputs=job.inputs,

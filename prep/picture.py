@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -30,6 +30,7 @@ from halofeed.prep.sources import SourceFiles
 from halofeed.prep.statistics import Facts, Statistics, count_labels, sum_pixels
 from halofeed.schemas.errors import SourceError
 from halofeed.schemas.identity import example_id
+from halofeed.schemas.tasks import KEPT
 from halofeed.schemas.tfexample import Value, encode_example
 
 SCALED_DECODE_KERNEL = "antialias"
@@ -228,6 +229,7 @@ class PictureConverter:
         features["image/object/class/text"] = [self.labels.names[identity].encode() for identity in ids]
         for name in ("is_crowd", "difficult", "truncated"):
             features[f"image/object/{name}"] = np.array([getattr(box, name) for box in kept], np.int64)
+        features.update(_kept_features(kept, self.recipe.keep))
         facts.labels.extend(ids)
         facts.boxes = len(kept)
         reasons = Counter(f"dropped as {reason}" for reason, _ in bad_objects)
@@ -276,6 +278,18 @@ def _plan(recipe: Recipe, source_size: tuple[int, int]) -> ResizePlan:
         },
     }
     return resizer(recipe.resize)(source_size, **options.get(recipe.resize, {}))
+
+
+def _kept_features(boxes: Sequence[Box], keep: Collection[str]) -> dict[str, Value]:
+    """What the recipe keeps of each object beside what every record has."""
+    features: dict[str, Value] = {}
+    for name in keep:
+        values = [getattr(box, name) for box in boxes]
+        if name == "view":
+            features[KEPT[name]] = [(value or "").encode() for value in values]
+        else:
+            features[KEPT[name]] = np.array(values, np.int64)
+    return features
 
 
 def _box_features(placed: PlacedBoxes) -> dict[str, NDArray[Any]]:

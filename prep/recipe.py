@@ -16,7 +16,7 @@ from halofeed.prep.option import flag, option
 from halofeed.prep.volume.intensity import STORES, stored_value
 from halofeed.prep.volume.options import VolumeOptions, default_store
 from halofeed.schemas.errors import UsageError
-from halofeed.schemas.tasks import TASKS
+from halofeed.schemas.tasks import KEPT, TASKS
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ _BOX_OPTIONS = (
     "boxes_difficult",
     "on_bad_object",
     "box_units",
+    "keep",
 )
 _PICTURE_OPTIONS = (
     "resize",
@@ -275,6 +276,11 @@ class Recipe(VolumeOptions):
         "segmentation): drop it alone and list it in rejected.jsonl, or reject its image",
         choices=("drop", "reject"),
     )
+    keep: tuple[str, ...] = option(
+        (),
+        "what else of each object to keep: category_id (COCO's own number of the class), occluded (COCO, VOC, tables), "
+        "group_of (tables, Open Images' IsGroupOf), view (VOC's pose); the loader gives all but the view with include=",
+    )
     masks: bool = option(False, "carry the objects' masks (COCO) as one PNG each")
 
     shards: int = option(1, "files per split")
@@ -322,6 +328,8 @@ class Recipe(VolumeOptions):
             found.append(
                 f"--shards {self.shards}: expected at most 99,999, which is what fits the file names"
             )
+        if unknown := [name for name in self.keep if name not in KEPT]:
+            found.append(f"--keep {','.join(unknown)}: expected some of {', '.join(KEPT)}")
         if self.group_pattern is not None:
             try:
                 groups = re.compile(self.group_pattern).groups
@@ -453,6 +461,7 @@ class Recipe(VolumeOptions):
             image_sets=self.image_sets,
             masks=self.masks,
             on_bad_object=self.on_bad_object,
+            keep=self.keep,
             folders_are_classes=self.folders_are_classes,
             split_folders={"auto": None, "yes": True, "no": False}[self.split_folders],
         )

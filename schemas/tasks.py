@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from halofeed.schemas.errors import UsageError
@@ -49,8 +49,14 @@ class Task:
     first_label_id: int
     own_fields: Callable[[ImageFormat, int, bool], tuple[Field, ...]]
 
-    def fields(self, image: ImageFormat, *, max_boxes: int, masks: bool) -> tuple[Field, ...]:
-        """All fields of a record, in the order in which people read them."""
+    def fields(
+        self, image: ImageFormat, *, max_boxes: int, masks: bool, keep: Collection[str] = ()
+    ) -> tuple[Field, ...]:
+        """All fields of a record, in the order in which people read them.
+
+        Args:
+            keep: detection: of `KEPT`, what else of each object the records have.
+        """
         pixels = Field(
             name="image",
             keys=("image/encoded",),
@@ -61,7 +67,12 @@ class Task:
             fill=tuple(image.pad_value),
         )
         origin = ORIGIN_FIELDS if image.depth is None else VOLUME_ORIGIN_FIELDS
-        return (pixels, *self.own_fields(image, max_boxes, masks), *origin)
+        kept = [
+            _per_box(field, KEPT[name], dtype, max_boxes, optional=True)
+            for name, (field, dtype) in _KEPT_FIELDS.items()
+            if name in keep
+        ]
+        return (pixels, *self.own_fields(image, max_boxes, masks), *kept, *origin)
 
 
 def _value(name: str, key: str, dtype: str, *, optional: bool = True) -> Field:
@@ -164,6 +175,21 @@ def _segmentation(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Fiel
         encoding="raw" if image.encoding == "raw" else "png",
     )
     return (label, _value("labelled", "image/labelled", "bool", optional=False))
+
+
+KEPT = {
+    "category_id": "image/object/class/source_label",
+    "group_of": "image/object/group_of",
+    "occluded": "image/object/occluded",
+    "view": "image/object/view",
+}
+"""What records of detection can hold of each object beside what they always do, and the key of each. The view is a
+text: TensorFlow's readers give it, and no field of the loader does."""
+_KEPT_FIELDS = {
+    "category_id": ("source_classes", "int32"),
+    "group_of": ("group_of", "bool"),
+    "occluded": ("occluded", "bool"),
+}
 
 
 TASKS = {

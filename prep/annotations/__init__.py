@@ -37,12 +37,14 @@ LAYOUTS: dict[str, Layout] = {
             tasks=_ALL,
             summary="a table: filename,class[,split,group], one box a row in pixels, or id,image,label",
             list_references=table.list_csv_references,
+            keeps=("occluded", "group_of"),
         ),
         Layout(
             name="jsonl",
             tasks=_ALL,
             summary="the table of csv, one JSON object a line",
             list_references=table.list_jsonl_references,
+            keeps=("occluded", "group_of"),
         ),
         Layout(
             name="coco",
@@ -51,12 +53,14 @@ LAYOUTS: dict[str, Layout] = {
             list_references=coco.list_references,
             list_labels=coco.list_labels,
             has_masks=True,
+            keeps=("category_id", "occluded"),
         ),
         Layout(
             name="voc",
             tasks=("detection",),
             summary="Pascal VOC XML, with ImageSets/Main or beside the images",
             list_references=voc.list_references,
+            keeps=("occluded", "view"),
         ),
         Layout(
             name="pairs",

@@ -76,6 +76,10 @@ def list_references(
     )
     if found and not any(isinstance(one, Found) for one in found.values()):
         index.check_any_image(names[0])
+    if "occluded" in options.keep and not any(
+        "occluded" in one or "attributes" in one for document in documents for one in document.annotations
+    ):
+        raise AnnotationsError(f"{names[0]}: --keep occluded: no annotation says it; leave it out")
     listed: list[Reference] = []
     for document in documents:
         check_form(document.file, document.images, document.annotations, options)
@@ -313,10 +317,22 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
         xmax=xmax,
         label=names_by_id[annotation["category_id"]],
         is_crowd=bool(crowd),
+        occluded=_occluded(annotation, what) if "occluded" in options.keep else False,
+        category_id=annotation["category_id"] if "category_id" in options.keep else None,
         area=None if area is None else number(area, f"{what} area"),
         mask=_mask(annotation.get("segmentation"), what) if options.masks else None,
     )
     return check_box(box, what)
+
+
+def _occluded(annotation: dict[str, Any], what: str) -> bool:
+    """The key `occluded`, or that of `attributes`, as CVAT writes it."""
+    attributes = annotation.get("attributes")
+    inner = attributes.get("occluded", 0) if isinstance(attributes, dict) else 0
+    value = annotation.get("occluded", inner)
+    if value not in (0, 1):
+        raise SourceError("annotation", "flag is neither 0 nor 1", f"{what} occluded is {value!r}")
+    return bool(value)
 
 
 def _mask(segmentation: Any, what: str) -> Any:

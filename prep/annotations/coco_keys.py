@@ -25,7 +25,8 @@ def unread_keys(
     Raises:
         AnnotationsError: such a key may hold another box or outline, and nobody said that it may be left out.
     """
-    unread = {key for one in annotations for key in one if key not in READ and squash(key) not in _CROWD}
+    read = READ | ({"occluded", "attributes"} if "occluded" in options.keep else set())
+    unread = {key for one in annotations for key in one if key not in read and squash(key) not in _CROWD}
     modes = [one["bbox_mode"] for one in annotations if one.get("bbox_mode") not in _CORNER_SIZE_MODES]
     if modes and options.box_form == "auto":
         raise AnnotationsError(

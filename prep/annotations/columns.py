@@ -40,6 +40,7 @@ SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "difficult": (("difficult",), ("isdifficult",)),
     "truncated": (("truncated",), ("istruncated",)),
     "occluded": (("occluded",), ("isoccluded",)),
+    "group_of": (("groupof",), ("isgroupof",)),
 }
 # How a box may be written otherwise; the same ranks.
 _SIZES = {

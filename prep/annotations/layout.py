@@ -39,6 +39,7 @@ class LayoutOptions:
             or "auto" to find out.
         image_sets: VOC: the lists of ImageSets/Main to follow; (): train, val and test where they are there.
         masks: COCO: carry the segmentation of each object.
+        keep: COCO, VOC and tables: what else of each object to read, of its layout's `keeps`.
         on_bad_object: COCO, VOC and tables: what becomes of an object that cannot be used: "drop" it alone, or
             "reject" its image.
         source_splits: whether the source says the splits; False where shares or lists of the user do.
@@ -69,6 +70,7 @@ class LayoutOptions:
     annotation_grid: str = "auto"
     image_sets: tuple[str, ...] = ()
     masks: bool = False
+    keep: tuple[str, ...] = ()
     on_bad_object: str = "drop"
     source_splits: bool = True
     split_folders: bool | None = None
@@ -117,6 +119,7 @@ class Layout:
         list_labels: (annotations, annotation_file) to the class names in the layout's own order, where it has
             one.
         has_masks: whether its annotations can hold a mask of each object.
+        keeps: what else of each object it can read, of `halofeed.schemas.tasks.KEPT`.
         label_values: segmentation: (annotations, images, annotation_file, options) to the class name of each value
             of a label volume, as the layout gives it; 0 is the background, named or not.
         channel_names: segmentation: (annotations, annotation_file) to the names of an image's channels, such as
@@ -130,11 +133,18 @@ class Layout:
     list_references: Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Iterator[Reference]]
     list_labels: Callable[[SourceFiles, str | None], tuple[str, ...]] | None = None
     has_masks: bool = False
+    keeps: tuple[str, ...] = ()
     label_values: (
         Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Mapping[int, str]] | None
     ) = None
     channel_names: Callable[[SourceFiles, str | None], tuple[str, ...]] | None = None
     chooses_classes: bool = False
+
+    def check_keep(self, keep: Iterable[str]) -> None:
+        """Refuse to keep what this layout's annotations cannot say."""
+        if unknown := [name for name in keep if name not in self.keeps]:
+            known = f"has {', '.join(self.keeps)}" if self.keeps else "has nothing to keep"
+            raise UsageError(f"--keep {','.join(unknown)}: layout {self.name} {known}; leave it out")
 
     def check_masks(self, masks: bool) -> None:
         """Refuse masks of a layout whose annotations hold none."""

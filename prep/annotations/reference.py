@@ -15,7 +15,8 @@ class Box:
     Coordinates are continuous source pixels with the origin at the corner of the first pixel, so that
     a box over a whole image of width 640 runs from 0 to 640. `label` is the class name. `area` is the
     annotated area in source pixels², if the layout gives one. `mask` is COCO's: a list of polygons
-    [[x, y, x, y, ...], ...] or a run-length dict {"size": [height, width], "counts": ...}.
+    [[x, y, x, y, ...], ...] or a run-length dict {"size": [height, width], "counts": ...}. `view` is VOC's pose,
+    `category_id` COCO's own number of the class, `group_of` Open Images' flag of a group under one box.
     """
 
     ymin: float
@@ -27,6 +28,9 @@ class Box:
     difficult: bool = False
     truncated: bool = False
     occluded: bool = False
+    group_of: bool = False
+    view: str | None = None
+    category_id: int | None = None
     area: float | None = None
     mask: Any = None
 

@@ -31,6 +31,7 @@ from halofeed.prep.annotations.rows import (
 from halofeed.prep.annotations.settle import settle_boxes
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError
+from halofeed.schemas.tasks import KEPT
 
 IMAGE_COLUMNS = ("filename", "class")
 
@@ -97,13 +98,20 @@ def _references(
     check_ignored(tables, options.ignore_columns)
     index = ImageIndex(images, annotations_root)
     with_boxes = _has_boxes(tables, options.task)
+    if missing := [name for name in options.keep if not any(name in table.columns for table in tables)]:
+        found_columns = ", ".join(dict.fromkeys(column for table in tables for column in table.header))
+        raise AnnotationsError(
+            f"{tables[0].file}: --keep {','.join(missing)}: no table has such a column; found {found_columns}; "
+            "leave it out"
+        )
     names = {row.cell("filename") for table in tables for row in table.rows}
     found = index.match({name: Wanted(name=name) for name in sorted(names - {""})})
     by_source: dict[str, list[tuple[Row, str]]] = {}
     notes: dict[str, dict[str, None]] = {}
     lost: dict[str, tuple[SourceError, list[tuple[Row, str]]]] = {}
     for table in tables:
-        table_split, unread = split_in_file_name(table.file) or "train", unread_note(table)
+        table_split = split_in_file_name(table.file) or "train"
+        unread = (*unread_note(table), *_left_note(table, options))
         for row in table.rows:
             named, split = row.cell("filename"), row.cell("split") or table_split
             image = found.get(named) or _NO_NAME
@@ -128,6 +136,12 @@ def _references(
     splits = {source: rows[0][1] for source, rows in by_source.items()}
     listed += index.without_annotation(splits, beside_used=one_file)
     yield from in_order(listed)
+
+
+def _left_note(table: Table, options: LayoutOptions) -> tuple[str, ...]:
+    """What the images of a table are counted under where it has columns that only --keep makes something of."""
+    left = [name for name in KEPT if name in table.columns and name not in options.keep]
+    return (f"columns of {table.file} that --keep would keep: {', '.join(left)}",) if left else ()
 
 
 def _lost_reference(named: str, rows: Sequence[tuple[Row, str]], error: SourceError) -> Reference:
@@ -225,6 +239,7 @@ def _box(row: Row) -> Box | None:
         difficult=_flag(row, "difficult"),
         truncated=_flag(row, "truncated"),
         occluded=_flag(row, "occluded"),
+        group_of=_flag(row, "group_of"),
         area=number(area, f"{row.place} area") if area else None,
     )
     return check_box(box, row.place)

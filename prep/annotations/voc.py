@@ -114,7 +114,7 @@ def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[
         size = declared_size(_text(root, "size/height"), _text(root, "size/width"))
         boxes, bad = sound_boxes(
             enumerate(root.findall("object"), start=1),
-            lambda numbered: _box(numbered[1], f"object {numbered[0]}"),
+            lambda numbered: _box(numbered[1], f"object {numbered[0]}", options.keep),
             options,
         )
     except SourceError as error:
@@ -170,7 +170,7 @@ def _text(element: ElementTree.Element, path: str) -> str:
     return (element.findtext(path) or "").strip()
 
 
-def _box(element: ElementTree.Element, what: str) -> Box:
+def _box(element: ElementTree.Element, what: str, keep: Sequence[str]) -> Box:
     label = _text(element, "name")
     if not label:
         raise SourceError("annotation", "box has no class", what)
@@ -190,6 +190,7 @@ def _box(element: ElementTree.Element, what: str) -> Box:
         difficult=_flag(element, "difficult", what),
         truncated=_flag(element, "truncated", what),
         occluded=_flag(element, "occluded", what),
+        view=(_text(element, "pose") or None) if "view" in keep else None,
     )
     return check_box(box, what)
 
