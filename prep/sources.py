@@ -74,6 +74,17 @@ def _same(path: str) -> str:
     return path
 
 
+def lies_outside(file: str, root: str) -> str:
+    """What to say of a file that is there, but not below the root.
+
+    >>> lies_outside("/data/day1/a.jpg", "/data/day2")
+    '/data/day1/a.jpg is not below /data/day2; --images /data holds both'
+    """
+    full = os.path.abspath(file)
+    above = os.path.commonpath([full, os.path.abspath(root)])
+    return f"{full} is not below {root}; --images {above} holds both"
+
+
 @lru_cache(maxsize=4096)
 def _real(folder: str) -> str:
     """An absolute folder without symbolic links; it is asked for with every file of a table."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from halofeed.prep.annotations.names import IMAGE_EXTENSIONS, is_image_name
 from halofeed.prep.annotations.reference import Reference
-from halofeed.prep.sources import SourceFiles, path_below
+from halofeed.prep.sources import SourceFiles, lies_outside, path_below
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
 
 Key = TypeVar("Key", bound=Hashable)
@@ -199,7 +199,8 @@ class ImageIndex:
                     raise SourceError("annotation", "file name is ambiguous", f"{name!r}: {', '.join(hits)}")
                 if hits:
                     return hits[0]
-        outside = name if os.path.isabs(name) and os.path.isfile(name) else None
+        is_local = "://" not in self.root
+        outside = name if is_local and os.path.isabs(name) and os.path.isfile(name) else None
         if self._annotations_root and "://" not in self._annotations_root and not is_absolute:
             full = os.path.abspath(os.path.join(self._annotations_root, path))
             below = path_below(self.root, full)
@@ -210,11 +211,8 @@ class ImageIndex:
             if (found := self.at(folder, parts[-1])) is not None:
                 return found
         if outside is not None:
-            above = os.path.commonpath([os.path.abspath(outside), os.path.abspath(self.root)])
             raise SourceError(
-                "annotation",
-                "image file lies outside --images",
-                f"{outside} is not below {self.root}; --images {above} holds both",
+                "annotation", "image file lies outside --images", lies_outside(outside, self.root)
             )
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -30,7 +31,7 @@ from halofeed.prep.annotations.volume_files import (
     relative_path,
     whole_scans,
 )
-from halofeed.prep.sources import SourceFiles
+from halofeed.prep.sources import SourceFiles, path_below
 from halofeed.schemas.errors import SourceError
 
 SPELLINGS = {
@@ -67,7 +68,7 @@ def list_csv_references(
         AnnotationsError: if columns are missing or the file is not a table.
     """
     tables = read_csv_tables(annotations, annotation_file, _columns(options))
-    yield from _references(tables, images, annotation_file is not None, options)
+    yield from _references(tables, images, annotations.root, annotation_file is not None, options)
 
 
 def list_jsonl_references(
@@ -75,11 +76,15 @@ def list_jsonl_references(
 ) -> Iterator[Reference]:
     """The same for JSONL, one object a line with the keys of the CSV columns; an image may be a list of files."""
     tables = read_jsonl_tables(annotations, annotation_file, _columns(options))
-    yield from _references(tables, images, annotation_file is not None, options)
+    yield from _references(tables, images, annotations.root, annotation_file is not None, options)
 
 
 def _references(
-    tables: Iterable[Table], images: SourceFiles, one_file: bool, options: LayoutOptions
+    tables: Iterable[Table],
+    images: SourceFiles,
+    annotations_root: str,
+    one_file: bool,
+    options: LayoutOptions,
 ) -> Iterator[Reference]:
     tables = list(tables)
     check_ignored(tables, options.ignore_columns)
@@ -88,7 +93,8 @@ def _references(
     for table in tables:
         split = split_in_file_name(table.file) or "train"
         notes = unread_note(table)
-        listed += [(row, replace(_reference(row, split, index, options), notes=notes)) for row in table.rows]
+        rows = [_from_the_root(row, annotations_root, images.root) for row in table.rows]
+        listed += [(row, replace(_reference(row, split, index, options), notes=notes)) for row in rows]
     references = settle_grid(_refuse_repeated(listed), images, options)
     used = {path for reference in references for path in reference.paths}
     yield from in_order([*references, *_unlisted(used, _named(listed, images.root), images, one_file)])
@@ -119,6 +125,18 @@ def _reference(row: Row, split: str, index: FolderIndex, options: LayoutOptions)
     except SourceError as error:
         stage, reason, detail = problem_of(error)
         return replace(known, problem=(stage, reason, f"{row.place}: {detail}"))
+
+
+def _from_the_root(row: Row, annotations_root: str, root: str) -> Row:
+    """The row with those of its paths that lead upwards from the table written as paths from the root, or whole."""
+    cells = {}
+    for column in ("image", "label"):
+        paths = split_cell(row.cell(column))
+        if "://" in annotations_root or not any(path.startswith(("../", "..\\")) for path in paths):
+            continue
+        full = [os.path.abspath(os.path.join(annotations_root, path.replace("\\", "/"))) for path in paths]
+        cells[column] = json.dumps([path_below(root, path) or path for path in full])
+    return replace(row, cells={**row.cells, **cells}) if cells else row
 
 
 def split_cell(cell: str) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 
 from halofeed.prep.annotations.names import IMAGE_EXTENSIONS, is_document_name
-from halofeed.prep.sources import SourceFiles, path_below
+from halofeed.prep.sources import SourceFiles, lies_outside, path_below
 from halofeed.schemas.errors import SourceError
 
 VOLUME_EXTENSIONS = (".nii.gz", ".nii", ".hdr.gz", ".img.gz", ".hdr", ".img")
@@ -113,6 +114,9 @@ def locate(written: str, what: str, files: SourceFiles, folder: str = "") -> str
     """
     path = relative_path(written, files.root, folder)
     if path.startswith(("/", "..")) or files.size(path) is None:
+        if os.path.isabs(written) and "://" not in files.root and os.path.exists(written):
+            reason = f"{what} file lies outside --images"
+            raise SourceError("annotation", reason, lies_outside(written, files.root))
         near = "" if path.startswith(("/", "..")) else _hint(path, files.files_in(path.rpartition("/")[0]))
         raise SourceError("annotation", f"{what} file not found", f"{written!r} below {files.root}{near}")
     problem = missing_part(path, [file for file in files_of(path) if files.size(file) is not None])

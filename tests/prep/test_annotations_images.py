@@ -250,3 +250,15 @@ def test_a_segmentation_table_takes_absolute_paths_and_never_a_file_of_another_f
             "file is in no row of the table",
             "label file not found",
         ]
+
+
+def test_a_segmentation_table_may_lead_upwards_and_what_lies_outside_is_named(tmp_path: Path) -> None:
+    draw(tmp_path, "ct/1.nii.gz", "seg/1.nii.gz")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "scans.csv").write_text("image,label\n../ct/1.nii.gz,..\\seg\\1.nii.gz\n")
+    (found,) = read(tmp_path / "tables", "csv", "scans.csv", images=tmp_path, task="segmentation")
+    assert (found.source, found.mask, found.problem) == ("ct/1.nii.gz", "seg/1.nii.gz", None)
+    for images in (None, tmp_path / "ct"):
+        found = read(tmp_path / "tables", "csv", "scans.csv", images=images, task="segmentation")[0]
+        assert found.problem is not None and "lies outside --images" in found.problem[1]
+        assert f"--images {tmp_path} holds both" in found.problem[2]
