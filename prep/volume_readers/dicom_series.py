@@ -149,7 +149,8 @@ def _choose(
         stored = scan.parts[0][0].facts.format
         assert stored is not None
         sizes.append(f"{sum(map(len, scan.parts))} of {stored.size[0]} x {stored.size[1]}")
-    raise refused("several series, or several stacks in one", f"{len(scans)}: slices {', '.join(sizes)}")
+    cure = "name one as FOLDER#MARK, as --layout dicom lists them, or say --series-split channels"
+    raise refused("several series, or several stacks in one", f"{len(scans)}: slices {', '.join(sizes)}; {cure}")
 
 
 def _as_channels(scans: Sequence[Scan], findings: Sequence[Finding]) -> Scan:
