@@ -7,6 +7,8 @@ from typing import Final
 MEANINGS: Final = {
     "a class is cut off": "More than a hundredth of a class lies outside of the static shape and is in no record.",
     "class masks overlap": "Voxels that the masks of two classes claim; one of the two got them.",
+    "classes left out by choice": "Labels that the choice of classes drops; their voxels are background.",
+    "classes overlap": "Voxels that two classes claim; one of the two got them, as the choice of overlaps says.",
     "colour voxels": "Each voxel is a colour; its parts became channels.",
     "contours beyond the slices": "Contours just before the first or after the last slice; they were left out.",
     "contours cut at the image's edge": "Contours that leave the image; what lies within it was kept.",
@@ -18,6 +20,8 @@ MEANINGS: Final = {
     "fractions rounded to whole numbers": "The values were fractions; records hold whole numbers, at most 0.5 away.",
     "gantry tilt": "The slices lie askew to the table, as in head scans; they were sheared back by resampling.",
     "mask on another grid": "The mask's voxels were not the scan's; its nearest voxel was taken.",
+    "mask slightly off its image's grid": "The mask's grid differs by less than the tolerance; it was taken as it is.",
+    "mask voxels that are no number": "Labels that are infinite or no number; the option said what they become.",
     "MONOCHROME1": "Low values are meant to be shown white; the values were kept.",
     "negative voxel size": "A size below 0 in the header, which the standard forbids; its sign was dropped.",
     "no orientation given": "The file does not say how it lies in the patient; it was taken to be radiological. "

@@ -150,7 +150,9 @@ def _choose(
         assert stored is not None
         sizes.append(f"{sum(map(len, scan.parts))} of {stored.size[0]} x {stored.size[1]}")
     cure = "name one as FOLDER#MARK, as --layout dicom lists them, or say --series-split channels"
-    raise refused("several series, or several stacks in one", f"{len(scans)}: slices {', '.join(sizes)}; {cure}")
+    raise refused(
+        "several series, or several stacks in one", f"{len(scans)}: slices {', '.join(sizes)}; {cure}"
+    )
 
 
 def _as_channels(scans: Sequence[Scan], findings: Sequence[Finding]) -> Scan:
