@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from halofeed.prep.label_image import read_label_image
-from halofeed.schemas.errors import JobError, SourceError, UsageError
+from halofeed.schemas.errors import SourceError, UsageError
 from tests.pipelines.support import read_all, run_convert
 from tests.volume_support import rejected, write_table
 
@@ -214,7 +214,7 @@ def test_colour_masks_other_sizes_and_missing_masks_are_refused_one_by_one(tmp_p
 def test_pictures_with_depth_and_volumes_without_are_told_apart(tmp_path):
     write_pictures(tmp_path / "s", orientations=(1,))
     options = {"layout": "csv", "task": "segmentation"}
-    with pytest.raises(JobError, match="not a volume format that is read"):
+    with pytest.raises(UsageError, match=r"0\.png is a picture, and nothing else"):
         run_convert(tmp_path / "s", tmp_path / "o", depth=4, **options)
     (tmp_path / "v").mkdir()
     (tmp_path / "v/a.nii").write_bytes(b"")
