@@ -273,6 +273,12 @@ MISTAKES = {
         more=("--split-shares", "train=0.8,val=0.1"),
         code=2,
     ),
+    "keeping what the layout cannot say": case(
+        "coco", coco, "--keep view: layout coco has category_id, occluded", more=("--keep", "view"), code=2
+    ),
+    "keeping what no annotation says": case(
+        "coco", coco, r"instances\.json: --keep occluded: no annotation says it", more=("--keep", "occluded")
+    ),
     "a wrong choice for bad objects": case(
         "coco",
         coco,
