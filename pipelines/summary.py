@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.storage import OutputFolder, is_remote
 from halofeed.prep.statistics import merge_statistics
-from halofeed.schemas.layout import OBJECT, REJECTED
+from halofeed.schemas.layout import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.manifest import Manifest, Split
 
 _MOST_LISTED = 8
@@ -24,11 +24,16 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
     head = "already converted" if done.was_there else "converted"
     lines = [f"{manifest.name} {manifest.version}: {head}, {manifest.task}, {len(manifest.labels)} classes"]
     lines += [f"  {name:<12} {_describe(split)}" for name, split in manifest.splits.items()]
-    objects = {reason: count for reason, count in manifest.rejected.items() if _stage(reason) == OBJECT}
-    inputs = {reason: count for reason, count in manifest.rejected.items() if reason not in objects}
     listing = OutputFolder(done.folder).path(REJECTED)
-    lines += _reasons(inputs, "input", f"not written, see {listing}")
-    lines += _reasons(objects, "object", f"dropped (the rest of the picture is kept), see {listing}")
+    by_kind: dict[str, dict[str, int]] = {}
+    for reason, count in manifest.rejected.items():
+        stage = reason.partition(": ")[0]
+        by_kind.setdefault(stage if stage in (OBJECT, SELECTION) else "", {})[reason] = count
+    lines += _reasons(by_kind.get("", {}), "input", f"not written, see {listing}")
+    lines += _reasons(by_kind.get(SELECTION, {}), "other file", f"not asked for and left out, see {listing}")
+    lines += _reasons(
+        by_kind.get(OBJECT, {}), "object", f"dropped (the rest of the picture is kept), see {listing}"
+    )
     for name, split in manifest.splits.items():
         if boxes := split.statistics.get("boxes"):
             listed = ", ".join(f"{count:,} {what}" for what, count in boxes.items())
@@ -75,10 +80,6 @@ def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Itera
             f"{wasted:.1%} of the voxels are padding: records have {shape} and the largest scan has "
             f"{largest}{at_spacing}; say a smaller --depth, --height and --width"
         )
-
-
-def _stage(reason: str) -> str:
-    return reason.partition(": ")[0]
 
 
 def _reasons(counts: Mapping[str, int], noun: str, what: str) -> list[str]:
