@@ -74,9 +74,11 @@ def display_of(manifest: Manifest, statistics: Mapping[str, Any]) -> Display:
         statistics: of all its splits together.
     """
     dtype = next(field.dtype for field in manifest.fields if IMAGE_KEY in field.keys)
-    window = recipe_window(manifest.recipe)
+    normalized = bool(manifest.recipe.get("normalize"))
+    window = None if normalized else recipe_window(manifest.recipe)
     in_hu = window is not None and manifest.recipe.get("window_unit", "hu") == "hu"
-    unit = "HU" if in_hu or set(statistics.get("modalities", {})) == {"CT"} else "value"
+    is_ct = set(statistics.get("modalities", {})) == {"CT"} and not normalized
+    unit = "HU" if in_hu or is_ct else "value"
     slope, intercept = value_scale(window, dtype) if dtype == "uint8" and window else (1.0, 0.0)
     low, high, words = _shown(manifest.recipe, statistics, dtype, window, unit)
     return Display(

@@ -24,9 +24,10 @@ from halofeed.pipelines.room import check_room, record_bytes
 from halofeed.pipelines.sinks import check_committed_budget
 from halofeed.pipelines.storage import OutputFolder, check_reachable
 from halofeed.prep.recipe import Recipe
+from halofeed.prep.volume.normalize_like import normalized_like
 from halofeed.schemas.errors import HalofeedError, JobError, UsageError
 from halofeed.schemas.layout import MANIFEST, index_file
-from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.manifest import Manifest, read_manifest
 
 T = TypeVar("T")
 _OWN_ERROR = re.compile(r"halofeed\.schemas\.errors\.\w+: (.*)")
@@ -57,6 +58,8 @@ def convert(
     """
     for flag, path in (("--source", options.source), ("--images", options.images), ("--out", options.out)):
         check_reachable(flag, path or "")
+    if options.normalize_like is not None:
+        recipe = normalized_like(recipe, read_manifest(options.normalize_like))
     choice = choose_runner(options, recipe.shards, beam_arguments)
     pipeline = new_pipeline(choice)
     FileSystems.set_options(choice.options)

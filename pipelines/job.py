@@ -37,6 +37,11 @@ class JobOptions:
     max_rejected: int | None = option(
         None, "fail the job when more inputs than this are rejected; default: no limit"
     )
+    normalize_like: str | None = option(
+        None,
+        "volumes, as nnU-Net does with CT: the folder of an earlier conversion, whose labeled voxels of split train "
+        "give --window-hu (their percentiles 0.5 and 99.5) and --normalize (their mean and deviation) of this one",
+    )
     disk_check: str = option(
         "refuse",
         "records that the local disk has no room for, worked out before the first is written: refuse, or ignore",

@@ -420,6 +420,7 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
         pad_value=recipe.stored_padding(),
         depth=recipe.depth,
         label_dtype=job.labels.dtype,
+        scaled=recipe.depth is not None and recipe.scales_each_scan(),
     )
     names = job.labels.names
     if job.labels.is_open:

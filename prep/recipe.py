@@ -60,7 +60,7 @@ _VOLUME_OPTIONS = (
         "interpolation",
         "mask_interpolation",
     ),
-    *("slice_wise", "window", "window_hu", "window_percentiles", "mask_grid", "refuse_flaws"),
+    *("slice_wise", "window", "window_hu", "window_percentiles", "normalize", "mask_grid", "refuse_flaws"),
     *("fill_missing_slices", "min_slices", "secondary_captures"),
     *(
         "mask_grid_tolerance",
@@ -390,7 +390,9 @@ class Recipe(VolumeOptions):
             found.append(f"--encoding {self.encoding}: volumes are stored raw")
         if self.store not in STORES:
             found.append(f"--store {self.store}: of volumes expected one of {', '.join(STORES)}")
-        if self.store == "uint8" and default_store(self) != "uint8":
+        if self.normalize and self.store not in ("float32", "bfloat16"):
+            found.append(f"--store {self.store}: --normalize needs float32 or bfloat16")
+        elif self.store == "uint8" and default_store(self) != "uint8":
             found.append("--store uint8 needs a window: give --window, --window-hu or --window-percentiles")
         if self.channels < 1:
             found.append(f"--channels {self.channels}: expected 1 or more")
@@ -473,9 +475,10 @@ class Recipe(VolumeOptions):
     def stored_padding(self) -> tuple[float, ...]:
         """What padding holds in a record, per channel; 0 where each scan has its own."""
         window = self.fixed_window()
-        if self.depth is None or not self.pad_value or self.window_percentiles:
+        if self.depth is None or not self.pad_value or self.scales_each_scan():
             return self.padding() if self.depth is None else (0,) * self.channels
-        return (stored_value(float(self.pad_value[0]), window, self.store),) * self.channels
+        standard = self.fixed_standard()
+        return (stored_value(float(self.pad_value[0]), window, self.store, standard),) * self.channels
 
     def backdrop(self) -> tuple[int, ...]:
         """The colour behind transparent pixels: red, green, blue."""

@@ -19,6 +19,7 @@ class ImageFormat:
         channels, dtype, encoding: as of a `Field`.
         pad_value: what padding holds.
         label_dtype: of the class indices of segmentation.
+        scaled: volumes: whether each record says the scale of its values.
     """
 
     height: int
@@ -29,6 +30,7 @@ class ImageFormat:
     pad_value: tuple[float, ...] = (0,)
     depth: int | None = None
     label_dtype: str = "uint8"
+    scaled: bool = False
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -67,6 +69,12 @@ class Task:
             fill=tuple(image.pad_value),
         )
         origin = ORIGIN_FIELDS if image.depth is None else VOLUME_ORIGIN_FIELDS
+        if image.scaled:
+            scale = [
+                _numbers(f"intensity_{name}", (f"image/intensity/{name}",), "float32", (image.channels,))
+                for name in ("scale", "offset")
+            ]
+            origin = (*origin, *scale)
         kept = [
             _per_box(field, KEPT[name], dtype, max_boxes, optional=True)
             for name, (field, dtype) in _KEPT_FIELDS.items()
@@ -121,7 +129,9 @@ right, to anterior and to superior (RAS+, as NIfTI has it), from the centre of t
 so for the voxels of the source as its file lists them, the slowest index first: of a NIfTI array [i, j, k] it
 takes [k, j, i, 1]. So source voxel = inverse(source_affine) @ affine @ stored voxel. `extent` is the first voxel
 that shows the scan, and the one after the last, along each axis; the rest is padding. `tile` counts the patches of a
-scan from 0 and `tile_origin` is where the patch begins on the grid of the whole resampled scan."""
+scan from 0 and `tile_origin` is where the patch begins on the grid of the whole resampled scan. Where each scan has a
+scale of its own there are `intensity_scale` and `intensity_offset` too, one a channel: a source's value is
+scale · stored + offset, but for what a window cut off."""
 
 
 def _classification(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:

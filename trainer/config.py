@@ -22,7 +22,7 @@ from halofeed.schemas.partition import Partition
 COMPUTE_DTYPES = ("bfloat16", "float32")
 OPTIMIZER_NAMES = ("sgd", "adam", "adamw", "lamb", "lars")
 SCHEDULE_NAMES = ("cosine", "manual_step", "constant")
-NORMALIZATIONS = ("dataset", "caffe", "tf")
+NORMALIZATIONS = ("dataset", "foreground", "caffe", "tf")
 DEFAULT_CONFIGS = {
     ("classification", "picture"): "classifier_small",
     ("classification", "volume"): "classifier_small",
@@ -44,8 +44,9 @@ class TrainConfig:
         task_options: of the task, by name; `--set task.alpha=0.75`.
         image_shape: that the config is made for, [height, width, channel] or [depth, height, width, channel];
             another one is refused with the way to convert. None takes what the data set has.
-        normalization: "dataset" by the mean and deviation of the data set's manifest; "caffe" and "tf" as the
-            weights of keras.applications expect it.
+        normalization: "dataset" by the mean and deviation of the data set's manifest; "foreground", of volumes, by
+            those of the labeled voxels, clipped to their percentiles 0.5 and 99.5, as nnU-Net does with CT; "caffe" and
+            "tf" as the weights of keras.applications expect it.
         augment: tables of a `name` in halofeed.loader.augment and its arguments, applied in order.
         backbone_weights: a file of keras.applications weights (.weights.h5, .h5); "" draws them at random.
         warmup_learning_rate: at step 0; it rises linearly to `learning_rate` at `warmup_steps`.

@@ -9,6 +9,7 @@ from typing import Any
 from halofeed.prep.statistics import mean_and_deviation
 from halofeed.prep.volume.counts import Counts
 from halofeed.prep.volume.counts import mean_and_deviation as volume_mean_and_deviation
+from halofeed.prep.volume.normalize_like import foreground_scheme
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tasks import task_named
@@ -23,6 +24,7 @@ class DataFacts:
         labels: class names by id. Detection's begin at 1; segmentation's hold the background, 0.
         image_shape: of one image of a training batch, [height, width, channel] or [depth, height, width, channel].
         mean, std: per channel, in the stored image's units.
+        foreground: of labeled voxels the percentiles 0.5 and 99.5, mean and deviation; None where none are counted.
     """
 
     task: str
@@ -30,6 +32,7 @@ class DataFacts:
     image_shape: tuple[int, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    foreground: tuple[float, float, float, float] | None = None
 
     @property
     def classes(self) -> int:
@@ -54,6 +57,7 @@ class DataFacts:
             "image_shape": list(self.image_shape),
             "mean": list(self.mean),
             "std": list(self.std),
+            "foreground": None if self.foreground is None else list(self.foreground),
         }
 
     @classmethod
@@ -65,6 +69,7 @@ class DataFacts:
             image_shape=tuple(document["image_shape"]),
             mean=tuple(document["mean"]),
             std=tuple(document["std"]),
+            foreground=tuple(document["foreground"]) if document.get("foreground") else None,
         )
 
 
@@ -94,7 +99,16 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
         image_shape=tuple(shape),
         mean=tuple(mean),
         std=tuple(value if value > 0 else 1.0 for value in std),
+        foreground=_foreground(manifest, split),
     )
+
+
+def _foreground(manifest: Manifest, split: str) -> tuple[float, float, float, float] | None:
+    try:
+        window, standard = foreground_scheme(manifest, split)
+    except UsageError:
+        return None
+    return window.low, window.high, standard.mean, standard.deviation
 
 
 def _mean_and_deviation(

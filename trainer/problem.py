@@ -85,6 +85,15 @@ def batch_partition(partition: Partition, task: Task) -> Partition:
 def _normalization(config: TrainConfig, facts: DataFacts) -> Normalization:
     if config.normalization == "dataset":
         return Normalization(mean=facts.mean, std=facts.std)
+    if config.normalization == "foreground":
+        if facts.foreground is None:
+            raise UsageError(
+                "normalization foreground: the data set has no labeled voxels whose values were counted; take "
+                "--set normalization=dataset"
+            )
+        low, high, mean, std = facts.foreground
+        channels = len(facts.mean)
+        return Normalization(mean=(mean,) * channels, std=(std,) * channels, limits=(low, high))
     if len(facts.mean) != 3:
         raise UsageError(
             f"normalization {config.normalization}: expected 3 channels, the data set has {len(facts.mean)}; "

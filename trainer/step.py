@@ -27,16 +27,18 @@ Variables = nnx.State[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Normalization:
-    """How stored pixels become a model's input: (image - mean) / std per channel.
+    """How stored pixels become a model's input: clipped to the limits, then (image - mean) / std per channel.
 
     Args:
         mean, std: per channel, in the stored image's units.
+        limits: the least and the greatest value, of all channels; None for none.
         reverse_channels: afterwards red, green, blue become blue, green, red (weights from Caffe).
     """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     reverse_channels: bool = False
+    limits: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not all(value > 0 for value in self.std):
@@ -52,7 +54,10 @@ class Normalization:
         [[[[2.0, 0.0]]]]
         """
         wide = jnp.promote_types(dtype, jnp.float32)
-        shifted = image.astype(wide) - jnp.asarray(np.asarray(self.mean), wide)
+        values = image.astype(wide)
+        if self.limits is not None:
+            values = jnp.clip(values, *self.limits)
+        shifted = values - jnp.asarray(np.asarray(self.mean), wide)
         scaled = (shifted * jnp.asarray(1 / np.asarray(self.std), wide)).astype(dtype)
         return scaled[..., ::-1] if self.reverse_channels else scaled
 

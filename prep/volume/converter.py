@@ -25,7 +25,7 @@ from halofeed.prep.sources import SourceFiles
 from halofeed.prep.statistics import count_labels
 from halofeed.prep.volume.apply import apply_image, apply_mask, view_of
 from halofeed.prep.volume.copying import in_memory_order
-from halofeed.prep.volume.counts import percentile_window
+from halofeed.prep.volume.counts import percentile_window, standard_of
 from halofeed.prep.volume.coverage import Coverage, measure_coverage, shown_by
 from halofeed.prep.volume.foreground import (
     CT_FOREGROUND_HU,
@@ -46,8 +46,9 @@ from halofeed.prep.volume.geometry import (
     stored_affine,
 )
 from halofeed.prep.volume.hounsfield import check_declared, check_values
-from halofeed.prep.volume.intensity import Window, store_as, stored_value
+from halofeed.prep.volume.intensity import IntensityPlan
 from halofeed.prep.volume.label_volume import read_labels
+from halofeed.prep.volume.options import SCAN
 from halofeed.prep.volume.scan import LARGEST_TOLERANCE, Finding, Grid, Scan, Shape
 from halofeed.prep.volume.space import (
     offset_between,
@@ -106,8 +107,8 @@ class VolumeConverter:
         # With the functions that read go the bytes of the files.
         scan, scans = replace(scan, read=_is_read), []
         least = float(in_memory_order(image)[0].min())
-        windows = self._windows(image, least)
-        rounded = _check_whole(image) if self.recipe.store == "int16" and windows[0] is None else ()
+        values = self._plan_values(image, least)
+        rounded = _check_whole(image) if self.recipe.store == "int16" and values[0].window is None else ()
         sized, parts = self._plan(canonical.target, image, None if labels is None else labels.values)
         coverage = measure_coverage(
             canonical.target, [part.plan for part in parts], None if labels is None else labels.values
@@ -115,11 +116,11 @@ class VolumeConverter:
         noted = (*(labels.findings if labels else ()), *supposed, *rounded, *coverage.findings())
         findings = (*scan.findings, *noted)
         fill = self._fill(least)
-        stored_first = self._stores_first(parts, image, windows)
+        stored_first = self._stores_first(parts, image, values)
         if stored_first:
             # What is only moved can be stored first: one pass for all tiles, and fewer bytes to move.
-            image = self._store(image, windows)
-            fill = stored_value(fill, windows[0], self.recipe.store)
+            image = _store(image, values)
+            fill = values[0].stored(fill)
         # The last part takes both off these lists: they become the record, or end when they have been moved.
         images, masks = [image], [] if labels is None else [labels.values]
         del image, labels
@@ -128,7 +129,7 @@ class VolumeConverter:
             last = part is parts[-1]
             stored = apply_image(part.plan, images.pop() if last else images[0], fill, spare=last)
             if not stored_first:
-                stored = self._store(stored, windows)
+                stored = _store(stored, values)
             classes = None
             if masks:
                 classes = apply_mask(part.plan, masks.pop() if last else masks[0], spare=last)
@@ -138,7 +139,8 @@ class VolumeConverter:
                     part=part,
                     image=stored,
                     labels=classes,
-                    least=stored_value(least, windows[0], self.recipe.store),
+                    least=values[0].stored(least),
+                    values=values,
                     source=scan,
                     findings=findings,
                     sized=sized,
@@ -197,12 +199,19 @@ class VolumeConverter:
             last = plan_crop_or_pad(plan.target, shape, None if box is None else box.centre)
         return plan.target.shape, [_Part(0, (0, 0, 0), compose([plan, last]))]
 
-    def _windows(self, image: Voxels, least: float) -> list[Window | None]:
-        """The window of each channel."""
-        if not self.recipe.window_percentiles:
-            return [self.recipe.fixed_window()] * image.shape[3]
-        low, high = self.recipe.window_percentiles
-        return [percentile_window(image[..., at], low, high, above=least) for at in range(image.shape[3])]
+    def _plan_values(self, image: Voxels, least: float) -> list[IntensityPlan]:
+        """What becomes of the values of each channel."""
+        recipe, channels = self.recipe, [image[..., at] for at in range(image.shape[3])]
+        if recipe.window_percentiles:
+            low, high = recipe.window_percentiles
+            windows = [percentile_window(channel, low, high, above=least) for channel in channels]
+            return [IntensityPlan(store=recipe.store, window=window) for window in windows]
+        if recipe.normalize == SCAN:
+            return [IntensityPlan(store=recipe.store, standard=standard_of(channel)) for channel in channels]
+        plan = IntensityPlan(
+            store=recipe.store, window=recipe.fixed_window(), standard=recipe.fixed_standard()
+        )
+        return [plan] * len(channels)
 
     def _fill(self, least: float) -> float:
         """What padding holds, in the scan's unit."""
@@ -210,23 +219,17 @@ class VolumeConverter:
 
     # What is stored -------------------------------------------------------------------------------------
 
-    def _stores_first(self, parts: Sequence[_Part], image: Voxels, windows: Sequence[Window | None]) -> bool:
+    def _stores_first(self, parts: Sequence[_Part], image: Voxels, values: Sequence[IntensityPlan]) -> bool:
         """Whether voxels may be stored before they are moved: none is resampled, none can be refused."""
         return (
             2 * sum(math.prod(part.plan.target.shape) for part in parts) >= image.size
-            and len(windows) == 1
-            and windows[0] is not None
+            and len(values) == 1
+            and values[0].window is not None
             and self.recipe.store in ("uint8", "int16")
             and image.dtype.kind in "iu"
             and image.dtype.itemsize <= 2
             and not any(part.plan.resamples for part in parts)
         )
-
-    def _store(self, image: Voxels, windows: Sequence[Window | None]) -> Voxels:
-        if len(windows) == 1:
-            return store_as(image, windows[0], self.recipe.store)
-        parts = [store_as(image[..., at], window, self.recipe.store) for at, window in enumerate(windows)]
-        return np.stack(parts, axis=3)
 
     def _record(
         self,
@@ -236,6 +239,7 @@ class VolumeConverter:
         image: Voxels,
         labels: Voxels | None,
         least: float,
+        values: Sequence[IntensityPlan],
         source: Scan,
         findings: tuple[Finding, ...],
         sized: Shape,
@@ -269,6 +273,10 @@ class VolumeConverter:
             "image/key/source": str(reference.key).encode("utf-8", "surrogateescape"),
             "image/source_id": str(identity).encode(),
         }
+        if self.recipe.scales_each_scan():
+            slopes, intercepts = zip(*(plan.scale for plan in values), strict=True)
+            features["image/intensity/scale"] = np.array(slopes, np.float32)
+            features["image/intensity/offset"] = np.array(intercepts, np.float32)
         body, foreground = count_values(
             image, self.recipe.store, None if labels is None else stored_labels, least
         )
@@ -292,6 +300,12 @@ class VolumeConverter:
             raw={"image/encoded": RawValue.of(encoded), "image/label": RawValue.of(encoded_labels)},
             facts=facts,
         )
+
+
+def _store(image: Voxels, values: Sequence[IntensityPlan]) -> Voxels:
+    if len(values) == 1:
+        return values[0].apply(image)
+    return np.stack([plan.apply(image[..., at]) for at, plan in enumerate(values)], axis=3)
 
 
 def _narrowed(image: Voxels) -> Voxels:

@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.volume.intensity import Window
+from halofeed.prep.volume.intensity import Standard, Window
 from halofeed.schemas.errors import SourceError, UsageError
 
 _DROPPED_BITS: Final = 12
@@ -179,6 +179,19 @@ def percentile_window(array: NDArray[Any], low: float, high: float, above: float
             "intensity", "values do not differ", f"percentiles {low:g} and {high:g} are {ends[0]:g}"
         )
     return Window(low=ends[0], high=ends[1])
+
+
+def standard_of(array: NDArray[Any]) -> Standard:
+    """The mean and deviation of one scan's values above its least one, for z-scores.
+
+    Raises:
+        SourceError: no two values differ.
+    """
+    counts = count_intensities(array, above=float(array.min()))
+    mean, deviation = mean_and_deviation(counts)
+    if not deviation:
+        raise SourceError("intensity", "values do not differ", f"all above the least are {mean:g}")
+    return Standard(mean=mean, deviation=deviation)
 
 
 def _check_any(counts: Counts) -> None:

@@ -47,6 +47,48 @@ WINDOWS: Final[Mapping[str, Window]] = {
 """Usual windows in HU, by the names that radiologists give them (centre, width)."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Standard:
+    """What is subtracted from values, and what they are divided by afterwards: their mean and deviation."""
+
+    mean: float
+    deviation: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite([self.mean, self.deviation]).all() and self.deviation > 0):
+            raise UsageError(
+                f"normalize: expected a mean and a deviation above 0, got {self.mean}/{self.deviation}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntensityPlan:
+    """What becomes of one channel's values: clipped to the window, standardized, stored.
+
+    >>> window, standard = Window(low=-160, high=240), Standard(mean=40, deviation=50)
+    >>> plan = IntensityPlan(store="float32", window=window, standard=standard)
+    >>> plan.stored(1000), plan.scale
+    (4.0, (50, 40))
+    """
+
+    store: str
+    window: Window | None = None
+    standard: Standard | None = None
+
+    def apply(self, array: NDArray[Any]) -> NDArray[Any]:
+        """As `store_as`."""
+        return store_as(array, self.window, self.store, self.standard)
+
+    def stored(self, value: float) -> float:
+        """One value as a record holds it."""
+        return stored_value(value, self.window, self.store, self.standard)
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """(slope, intercept) by which a stored number becomes a value again: value = slope · stored + intercept."""
+        return value_scale(self.window, self.store, self.standard)
+
+
 def named_window(name: str) -> Window:
     """The preset of that name; UsageError lists them with their figures."""
     if name not in WINDOWS:
@@ -55,7 +97,7 @@ def named_window(name: str) -> Window:
     return WINDOWS[name]
 
 
-def value_scale(window: Window | None, store: str) -> tuple[float, float]:
+def value_scale(window: Window | None, store: str, standard: Standard | None = None) -> tuple[float, float]:
     """(slope, intercept) by which a stored number becomes a value again: value = slope · stored + intercept.
 
     >>> value_scale(Window(low=-160, high=240), "uint8")[1]
@@ -64,10 +106,12 @@ def value_scale(window: Window | None, store: str) -> tuple[float, float]:
     _check(window, store)
     if store == "uint8" and window is not None:
         return (window.high - window.low) / 255, window.low
-    return 1.0, 0.0
+    return (standard.deviation, standard.mean) if standard is not None else (1.0, 0.0)
 
 
-def store_as(array: NDArray[Any], window: Window | None, store: str) -> NDArray[Any]:
+def store_as(
+    array: NDArray[Any], window: Window | None, store: str, standard: Standard | None = None
+) -> NDArray[Any]:
     """The array as a record holds it.
 
     uint8 runs linearly from 0 at the window's low to 255 at its high. The other types keep the values, clipped to
@@ -77,6 +121,7 @@ def store_as(array: NDArray[Any], window: Window | None, store: str) -> NDArray[
     Args:
         array: [depth, ...], integers, float32 or float64.
         store: one of `STORES`; uint8 needs a window.
+        standard: what is subtracted and divided by after the window; float32 and bfloat16 alone.
 
     Returns:
         Of the dtype, bfloat16 as its bits in uint16; in memory the axes lie as the array's do, so C-contiguous where
@@ -86,28 +131,32 @@ def store_as(array: NDArray[Any], window: Window | None, store: str) -> NDArray[
         SourceError: a value is not a number, or int16 does not hold it.
     """
     _check(window, store)
+    if standard is not None and store in ("uint8", "int16"):
+        raise UsageError(f"store {store}: expected float32 or bfloat16 for values that are standardized")
     if array.dtype == np.int16 and store == "int16" and window is None:
         return array
     memory, put_back = in_memory_order(array)
     result = np.empty(memory.shape, {"bfloat16": np.uint16}.get(store, store))
-    table = _table(array.dtype, window, store)
+    table = _table(array.dtype, window, store, standard)
     for index, plane in enumerate(memory):
         if table is not None:
             # "wrap" on an index that cannot be out of range spares the check and the buffer.
             bits = np.ascontiguousarray(plane).view(f"u{array.dtype.itemsize}")
             np.take(table, bits, out=result[index], mode="wrap")
         else:
-            result[index] = _stored(plane, window, store)
+            result[index] = _stored(plane, window, store, standard)
     return put_back(result)
 
 
-def stored_value(value: float, window: Window | None, store: str) -> float:
+def stored_value(value: float, window: Window | None, store: str, standard: Standard | None = None) -> float:
     """One value as a record holds it.
 
     >>> stored_value(-1024, Window(low=-160, high=240), "uint8")
     0.0
     """
-    return float(as_numbers(store_as(np.array([[[value]]], np.float64), window, store), store).item())
+    return float(
+        as_numbers(store_as(np.array([[[value]]], np.float64), window, store, standard), store).item()
+    )
 
 
 def _check(window: Window | None, store: str) -> None:
@@ -117,15 +166,19 @@ def _check(window: Window | None, store: str) -> None:
         raise UsageError("store uint8: expected a window; give one, or store int16")
 
 
-def _table(dtype: np.dtype[Any], window: Window | None, store: str) -> NDArray[Any] | None:
+def _table(
+    dtype: np.dtype[Any], window: Window | None, store: str, standard: Standard | None
+) -> NDArray[Any] | None:
     """What each value of a small integer type becomes, by its bits; None where that could refuse a value."""
     if dtype.kind not in "iu" or dtype.itemsize > 2 or (store == "int16" and window is None):
         return None
     values = np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}").view(dtype)
-    return _stored(values, window, store)
+    return _stored(values, window, store, standard)
 
 
-def _stored(values: NDArray[Any], window: Window | None, store: str) -> NDArray[Any]:
+def _stored(
+    values: NDArray[Any], window: Window | None, store: str, standard: Standard | None
+) -> NDArray[Any]:
     wide = values.astype(np.float64)
     if not np.isfinite(wide).all():
         raise SourceError(
@@ -133,6 +186,8 @@ def _stored(values: NDArray[Any], window: Window | None, store: str) -> NDArray[
         )
     if window is not None:
         wide = np.clip(wide, window.low, window.high)
+    if standard is not None:
+        wide = (wide - standard.mean) / standard.deviation
     if store == "uint8" and window is not None:
         return np.rint((wide - window.low) * 255 / (window.high - window.low)).astype(np.uint8)
     if store == "int16":

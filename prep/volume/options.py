@@ -10,13 +10,15 @@ from typing import ClassVar
 
 from halofeed.prep.class_choice import ClassChoice
 from halofeed.prep.option import option
-from halofeed.prep.volume.intensity import STORES, WINDOWS, Window, named_window
+from halofeed.prep.volume.intensity import STORES, WINDOWS, Standard, Window, named_window
 from halofeed.prep.volume.scan import LARGEST_TOLERANCE, SAME_GRID_VOXELS, Shape, Triple
 from halofeed.prep.volume_readers import series_policy
 from halofeed.prep.volume_readers.options import NON_FINITE_LABELS, SFORM_QFORM, UNORIENTED, ScanOptions
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 from halofeed.schemas.errors import UsageError
 
+SCAN = "scan"
+"""Of `normalize`: each scan by its own figures."""
 FLAWS = tuple(name.replace("_", "-") for name in series_policy.FLAWS)
 
 
@@ -75,6 +77,12 @@ class VolumeOptions:
     )
     window_percentiles: tuple[float, ...] = option(
         (), "a window of its own for each scan, e.g. 0.5,99.5 of what is above its least value (MR)"
+    )
+    normalize: str | None = option(
+        None,
+        "subtract a mean and divide by a deviation: scan takes each scan's and channel's own, of what is above its "
+        "least value (z-score); MEAN/DEVIATION, e.g. 101.3/38.2, the same of all, after the window. Stored as float32 "
+        "or bfloat16; the manifest, and each record where scans differ, say how to undo it. See --normalize-like",
     )
     mask_grid: str = option(
         "refuse",
@@ -221,6 +229,14 @@ class VolumeOptions:
                 _parse_window(self.window)
             except UsageError as error:
                 yield f"--window: {error}"
+        if self.normalize == SCAN and (self.window or self.window_hu or self.window_percentiles):
+            yield "--normalize scan: takes no window; leave one of them out"
+        elif self.normalize and self.window_percentiles:
+            yield "--normalize: each scan has its own unit with --window-percentiles; take --normalize scan"
+        try:
+            self.fixed_standard()
+        except UsageError as error:
+            yield f"--normalize {self.normalize!r}: {error}"
         if self.min_slices < 1:
             yield f"--min-slices {self.min_slices}: expected 1 or more"
         for modality in self.series_modality:
@@ -250,6 +266,20 @@ class VolumeOptions:
         if self.window_hu:
             return Window(low=self.window_hu[0], high=self.window_hu[1])
         return _parse_window(self.window) if self.window is not None else None
+
+    def fixed_standard(self) -> Standard | None:
+        """The mean and deviation of --normalize, where all scans share them; UsageError where they are none."""
+        if self.normalize in (None, SCAN):
+            return None
+        try:
+            mean, deviation = map(float, str(self.normalize).split("/"))
+        except ValueError as error:
+            raise UsageError("expected scan, or MEAN/DEVIATION such as 101.3/38.2") from error
+        return Standard(mean=mean, deviation=deviation)
+
+    def scales_each_scan(self) -> bool:
+        """Whether each scan has a scale of its own, which its records then say."""
+        return bool(self.window_percentiles) or self.normalize == SCAN
 
     def windows_hounsfield_units(self) -> bool:
         """Whether a window is taken of Hounsfield units, and of nothing else."""
@@ -301,6 +331,8 @@ class VolumeOptions:
 
 def default_store(options: VolumeOptions) -> str:
     """What a record holds unless it is said: whole Hounsfield units, or the window in 8 bits."""
+    if options.normalize:
+        return "float32"
     return "uint8" if options.window or options.window_hu or options.window_percentiles else STORES[0]
 
 

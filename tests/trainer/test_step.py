@@ -249,3 +249,9 @@ def test_a_prediction_uses_the_running_statistics_and_changes_none() -> None:
 def test_a_problem_that_splits_channels_is_refused() -> None:
     with pytest.raises(UsageError, match="the models keep channels whole; split depth, height or width"):
         dataclasses.replace(PROBLEM, dims=(1, 2, 1, 2))
+
+
+def test_values_are_clipped_before_they_are_normalized() -> None:
+    normalization = Normalization(mean=(40.0,), std=(50.0,), limits=(-160.0, 240.0))
+    values = jnp.asarray([-1000, 40, 3000], jnp.int16)[:, None]
+    assert normalization(values, "float32").ravel().tolist() == [-4.0, 0.0, 4.0]
