@@ -17,6 +17,7 @@ from halofeed.prep.annotations import Layout, find_layout
 from halofeed.prep.annotations.names import is_image_name
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.annotations.volume_files import is_volume_name
+from halofeed.prep.boxes import is_mostly_bad
 from halofeed.prep.class_choice import ClassChoice
 from halofeed.prep.class_order import in_class_order
 from halofeed.prep.labels import LabelMap
@@ -30,8 +31,6 @@ from halofeed.schemas.layout import TEMPORARY_FOLDER, check_split
 from halofeed.schemas.tasks import task_named
 
 REFERENCES_PER_FILE = 10_000
-LEAST_BAD_OBJECTS = 10
-"""Fewer objects that cannot be used are slips, whatever their share."""
 
 
 @dataclass(kw_only=True)
@@ -270,7 +269,7 @@ def _refuse_all(totals: _Totals) -> None:
 def _check_objects(totals: _Totals) -> None:
     """Refuse annotations of which most objects cannot be used: that is a fault of the whole, and no slip."""
     bad = sum(totals.bad_objects.values())
-    if bad < LEAST_BAD_OBJECTS or 2 * bad <= totals.objects:
+    if not is_mostly_bad(bad, totals.objects):
         return
     reasons = "; ".join(f"{count} x {reason}" for reason, count in totals.bad_objects.most_common(3))
     raise AnnotationsError(

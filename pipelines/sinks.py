@@ -19,6 +19,7 @@ from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.storage import OutputFolder, is_remote
 from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.boxes import is_mostly_bad
 from halofeed.prep.converters import Converter, converter_of
 from halofeed.prep.record import Record
 from halofeed.prep.sources import SourceFiles
@@ -332,6 +333,7 @@ def commit(job: ShardJob) -> Manifest:
             output.write(REJECTED, b"")
     records = sum(split.records for split in splits.values())
     _check_outcome(job, reasons, records, _example(reasons, firsts))
+    _check_objects(job, splits, reasons, firsts)
     manifest = _manifest(job, splits, reasons)
     output.write("features.json", features_json(manifest).encode())
     output.write("dataset_info.json", dataset_info_json(manifest).encode())
@@ -395,6 +397,25 @@ def _check_outcome(job: ShardJob, reasons: Counter[str], records: int, example: 
         raise JobError(
             f"nothing was converted: all {reasons.total()} inputs were rejected ({most}); see {listing}"
             f"{example}"
+        )
+
+
+def _check_objects(
+    job: ShardJob, splits: Mapping[str, Split], reasons: Counter[str], firsts: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Refuse a data set of whose objects most had to be dropped, as planning does where the annotations show it."""
+    dropped = Counter({reason: count for reason, count in reasons.items() if _stage(reason) == OBJECT})
+    stored = sum(
+        int(boxes) * images
+        for split in splits.values()
+        for boxes, images in split.statistics.get("boxes_per_image", {}).items()
+    )
+    if is_mostly_bad(dropped.total(), dropped.total() + stored):
+        raise JobError(
+            f"{dropped.total()} of {dropped.total() + stored} objects could not be used "
+            f"({'; '.join(f'{count} x {reason}' for reason, count in dropped.most_common(3))}); see "
+            f"{OutputFolder(job.folder).path(REJECTED)}; correct the annotations, leave --masks out, or reject the "
+            f"images that have such objects with --on-bad-object reject{_example(dropped, firsts)}"
         )
 
 
