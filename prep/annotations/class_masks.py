@@ -63,7 +63,7 @@ def label_values(
 ) -> Mapping[int, str]:
     """Value 1 and up for the classes of the options in their order, or for all classes in order of their names."""
     chosen = _chosen(_find(images, annotation_file, options), images.root, options)
-    classes = options.classes or sorted(set(chosen.values()))
+    classes = options.classes or in_class_order(chosen.values())
     return {0: "background", **dict(enumerate(classes, start=1))}
 
 
@@ -79,7 +79,7 @@ def _chosen(found: _Scans, root: str, options: LayoutOptions) -> Mapping[str, st
     choice.check_known(found.classes, f"the masks of {root}")
     if not targets:
         raise AnnotationsError(f"--map-classes leaves out every class: {', '.join(found.classes[:20])}")
-    order = options.classes or sorted(set(targets.values()))
+    order = options.classes or in_class_order(targets.values())
     return dict(sorted(targets.items(), key=lambda item: order.index(item[1])))
 
 
