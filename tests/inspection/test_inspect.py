@@ -102,7 +102,7 @@ def test_a_wrong_record_is_wrong_usage_and_the_error_says_which_there_are(
 
 
 def test_a_folder_without_a_data_set_and_damaged_files_give_readable_errors(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such file; name the folder of a finished data set"):
+    with pytest.raises(UsageError, match="no such folder; name the version"):
         describe(tmp_path / "nothing")
     folder, _ = write(tmp_path)
     manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
