@@ -22,6 +22,7 @@ MEANINGS: Final = {
     "mask on another grid": "The mask's voxels were not the scan's; its nearest voxel was taken.",
     "mask slightly off its image's grid": "The mask's grid differs by less than the tolerance; it was taken as it is.",
     "mask voxels that are no number": "Labels that are infinite or no number; the option said what they become.",
+    "mask reaches beyond its image": "A part of the mask lies where the scan has no voxels; it is in no record.",
     "MONOCHROME1": "Low values are meant to be shown white; the values were kept.",
     "negative voxel size": "A size below 0 in the header, which the standard forbids; its sign was dropped.",
     "no orientation given": "The file does not say how it lies in the patient; it was taken to be radiological. "

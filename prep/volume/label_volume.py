@@ -19,6 +19,8 @@ from halofeed.prep.recipe import Recipe
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.statistics import count_labels
 from halofeed.prep.volume.apply import apply_mask, view_of
+from halofeed.prep.volume.coverage import NOTED_SHARE, measure_coverage
+from halofeed.prep.volume.geometry import Plan
 from halofeed.prep.volume.merge import LARGEST_CLASS, merge_class_masks, merge_labels
 from halofeed.prep.volume.scan import Finding, Grid, Mask, Overlap
 from halofeed.prep.volume.space import check_same_space, plan_canonical, plan_onto
@@ -166,14 +168,24 @@ def _aligned(
         finding = Finding(
             name="mask on another grid", treatment="corrected", detail="resampled, nearest voxel"
         )
-        on_scan = apply_mask(plan_onto(turned.target, canonical), values)
+        onto = plan_onto(turned.target, canonical)
+        on_scan = apply_mask(onto, values)
         if values.any() and not on_scan.any():
             raise SourceError("geometry", "mask lies outside of its image") from None
-        return on_scan, (finding,)
+        return on_scan, (finding, *_beyond(turned.target, onto, values))
     if offset <= _NOTED_VOXELS:
         return values, ()
     detail = f"up to {offset:.2g} voxels, taken as it lies"
     return values, (Finding(name="mask slightly off its image's grid", treatment="noted", detail=detail),)
+
+
+def _beyond(grid: Grid, onto: Plan, values: Voxels) -> tuple[Finding, ...]:
+    """A finding where a part of the mask lies outside of its scan, and is lost."""
+    coverage = measure_coverage(grid, [onto], values)
+    share = sum(coverage.class_cut_mm3.values()) / max(1, sum(coverage.class_mm3.values()))
+    if share <= NOTED_SHARE:
+        return ()
+    return (Finding(name="mask reaches beyond its image", treatment="noted", detail=f"{share:.1%} of it"),)
 
 
 def _present(values: Voxels) -> list[int]:

@@ -123,3 +123,29 @@ def test_the_summary_says_what_padding_costs_and_which_shape_would_do(tmp_path):
     assert "warning: train: 99.5% of the voxels are padding" in text
     assert "largest scan has 12x20x24" in text and "--height" in text
     assert "warning" not in summary(convert(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("start", [-6, 10])
+def test_a_mask_that_reaches_beyond_its_scan_is_noted(tmp_path, start):
+    """The mask's grid begins before the scan's, or ends after it; half of the organ has no voxel to lie on."""
+    convert(tmp_path)
+    mask = np.zeros((12, 20, 24), np.uint8)
+    low = 3 if start < 0 else -1
+    mask[slice(low, low + 6) if start < 0 else slice(0, 4), 5:15, 5:15] = 1
+    affine = STRAIGHT.copy()
+    affine[:3, 3] += affine[:3, 0] * start
+    save_nifti(tmp_path / "s/mask.nii", mask, affine)
+    done = run_convert(
+        tmp_path / "s",
+        tmp_path / "out",
+        layout="csv",
+        task="segmentation",
+        version="2.0.0",
+        mask_grid="resample",
+        depth=12,
+        height=20,
+        width=24,
+    )
+    assert findings(done)["mask reaches beyond its image (noted)"] == 1
+    (record,) = stored_volumes(done)
+    assert 0 < record.label.sum() < 0.8 * mask.sum()
