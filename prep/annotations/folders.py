@@ -48,8 +48,34 @@ def list_references(
     first_is_split = options.split_folders
     if first_is_split is None:
         first_is_split = decide_split_folders([path.split("/") for path in image_paths], images.root)
+        if not options.folders_are_classes:
+            _refuse_folders_above_classes(image_paths, first_is_split, images.root)
     for path in paths:
         yield _reference(path, first_is_split)
+
+
+def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, root: str) -> None:
+    """Refuse folders that may stand above class folders: splits lie below them, or one would be the only class."""
+    below = [path.split("/")[first_is_split:] for path in paths]
+    inside = [path for path in below if len(path) > 1]
+    deep = [path for path in inside if len(path) > 2]
+    if not inside or len(deep) < len(inside):
+        return
+    cure = (
+        "name the folder that holds the class folders or the splits, or say --folders-are-classes to take "
+        f"{deep[0][0]} for a class"
+    )
+    if all(is_split_name(path[1]) for path in deep):
+        raise AnnotationsError(
+            f"{root}: {'/'.join(deep[0])} has a split, {deep[0][1]}, in the folder {deep[0][0]}; expected "
+            f"split/class/image or class/image: {cure}"
+        )
+    shown = sorted({path[1] for path in deep})
+    if len({path[0] for path in deep}) == 1 and len(shown) > 1:
+        raise AnnotationsError(
+            f"{root}: {deep[0][0]} would be the only class, and all its images lie in folders of their own "
+            f"({', '.join(shown[:3])}{', ...' if len(shown) > 3 else ''}): {cure}"
+        )
 
 
 def _refuse_other_layout(annotations: SourceFiles, images: SourceFiles) -> None:

@@ -86,6 +86,22 @@ def test_first_folder_is_a_split_only_where_all_first_folders_are_named_so(
         (["train/1.jpg", "test/2.jpg"], ["test/2.jpg", "no class folder"]),
         (["a/hat/1.jpg", "b/hat/2.jpg"], ["a/hat", "b/hat", "--split-folders"]),
         (["LICENSE"], ["no image file"]),
+        (
+            ["photos/hat/1.jpg", "photos/coat/2.jpg"],
+            ["photos would be the only class", "--folders-are-classes"],
+        ),
+        (
+            ["train/photos/hat/1.jpg", "val/photos/coat/2.jpg"],
+            ["photos would be the only class", "coat, hat", "--folders-are-classes"],
+        ),
+        (
+            ["photos/train/hat/1.jpg", "photos/val/hat/2.jpg"],
+            ["a split, train, in the folder photos", "name the folder"],
+        ),
+        (
+            ["hat/train/1.jpg", "coat/test/2.jpg"],
+            ["a split, test, in the folder coat", "--folders-are-classes"],
+        ),
     ],
 )
 def test_folders_that_can_be_read_in_two_ways_are_refused(
@@ -102,6 +118,12 @@ def test_the_split_folders_option_decides_what_names_leave_open(tmp_path: Path) 
     files = make(tmp_path, "a/hat/1.jpg", "b/hat/2.jpg")
     assert read(files, split_folders=True)["b/hat/2.jpg"].split == "b"
     assert read(files, split_folders=False)["b/hat/2.jpg"].label == "b"
+
+
+def test_whoever_insists_takes_folders_above_others_for_classes(tmp_path: Path) -> None:
+    files = make(tmp_path, "hat/train/1.jpg", "coat/test/2.jpg")
+    assert read(files, folders_are_classes=True)["coat/test/2.jpg"].label == "coat"
+    assert read(files, split_folders=False)["coat/test/2.jpg"].label == "coat"
 
 
 def test_nothing_that_could_be_an_image_is_lost_quietly(tmp_path: Path) -> None:
