@@ -1,12 +1,11 @@
 """What tells the images of one series apart beside their places: phase, echo, b-value, acquisition, time.
 
-A mark is a name that people know and a value that can be compared and sorted. Texts become hashes without salt,
-as nothing but their order counts, which must not depend on a data set's salt.
+A mark is a name that people know and a value that can be compared and sorted: magnitude before phase in every series,
+whatever else its image type says. Values are compared while files are sorted out, and written nowhere.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -68,7 +67,7 @@ def marks_of(groups: Sequence[Elements]) -> Marks:
                 found[name] = values if len(values) > 1 else values[0]
     for name, tags in TEXTS.items():
         if place := find(tags):
-            found[name] = hashlib.sha256(headers.text(*place).upper().encode()).hexdigest()[:16]
+            found[name] = _sortable(headers.text(*place))
     if place := find((headers.DIMENSION_INDEX,)):
         for number, value in enumerate(_numbers(*place) or (), start=1):
             found[f"dimension {number}"] = value
@@ -88,6 +87,15 @@ def marks_of(groups: Sequence[Elements]) -> Marks:
         if seconds is not None:
             found[ACQUISITION_TIME] = seconds
     return found
+
+
+def _sortable(text: str) -> str:
+    """A text in the order of its words and numbers.
+
+    >>> sorted(["Stack 10", "stack 2"], key=_sortable)
+    ['stack 2', 'Stack 10']
+    """
+    return re.sub(r"\d+", lambda number: number[0].zfill(16), text.upper())
 
 
 def _has_value(elements: Elements, tag: int) -> bool:

@@ -7,9 +7,10 @@
       |  ----
 
 A gap is *regular* where every slice lies within `tolerance_mm` of an even row between the first and the last.
-Otherwise each gap is judged beside its *base*: the gap of a neighbouring run of three or more equal gaps, or the
-gap that more than half of all share. A gap outside such a run that is twice, three times ... a base of its own
-is a hole where slices are missing. All else is a series that was planned with unequal gaps.
+Otherwise each gap is judged beside its *base*: the gap of a neighbouring run of three or more equal gaps, the
+gap that more than half of all share, or the smallest where the slices are just as thick, so that they were meant to
+leave nothing between them. A gap outside such a run that is twice, three times ... a base of its own is a hole where
+slices are missing. All else is a series that was planned with unequal gaps.
 """
 
 from __future__ import annotations
@@ -130,17 +131,25 @@ def _runs(gaps: Floats) -> list[tuple[int, int]]:
     return runs
 
 
-def holes(gaps: Floats) -> dict[int, int]:
+def holes(gaps: Floats, thickness_mm: float | None = None) -> dict[int, int]:
     """Which gaps lack slices, and how many each.
+
+    Args:
+        gaps: between neighbouring slices.
+        thickness_mm: of the slices, if known.
 
     >>> holes(np.array([3.0, 3.0, 3.0, 6.0, 3.0]))
     {3: 1}
     >>> holes(np.array([4.0, 4.0, 4.0, 8.0, 8.0, 8.0]))
     {}
+    >>> holes(np.array([6.0, 3.0, 9.0, 3.0, 6.0])), holes(np.array([6.0, 3.0, 9.0, 3.0, 6.0]), 3.0)
+    ({}, {0: 1, 2: 2, 4: 1})
     """
     runs = _runs(gaps)
     inside = {index for start, stop in runs for index in range(start, stop)}
     shared = [float(gap) for gap in gaps if _near(gaps, float(gap)).sum() * 2 > len(gaps)][:1]
+    if thickness_mm is not None and _near(gaps.min(keepdims=True), thickness_mm)[0]:
+        shared.append(float(gaps.min()))
     found = {}
     for index in set(range(len(gaps))) - inside:
         before = [float(np.median(gaps[start:stop])) for start, stop in runs if stop <= index][-1:]
@@ -161,10 +170,13 @@ def regular_gap(gaps: Floats) -> float:
     return max(shared[0] if shared else float(np.median(gaps)), float(gaps.sum()) / (MAX_GROWTH * len(gaps)))
 
 
-def _judge_gaps(gaps: Floats, policy: SeriesPolicy) -> tuple[float, list[Finding]]:
+def _judge_gaps(
+    gaps: Floats, thickness_mm: float | None, policy: SeriesPolicy
+) -> tuple[float, list[Finding]]:
     """The gap of the grid that takes the place of uneven ones, and what was found."""
-    typical = float(np.median(gaps))
-    missing = holes(gaps)
+    missing = holes(gaps, thickness_mm)
+    whole = [float(gap) for index, gap in enumerate(gaps) if index not in missing]
+    typical = float(np.median(whole or gaps))
     listed = ", ".join(f"{gaps[index]:.1f}" for index in list(missing)[:8])
     if missing and policy.missing_slice == "refuse":
         detail = f"{sum(missing.values())} of them, at gaps of {listed} mm; {typical:.2f} mm is typical"
@@ -247,7 +259,7 @@ def plan_slices(
     even = along[0] + np.arange(count) * length / (count - 1)
     slices = count
     if np.abs(along - even).max() > tolerance_mm(length / (count - 1)):
-        gap, findings = _judge_gaps(gaps, policy)
+        gap, findings = _judge_gaps(gaps, thickness_mm, policy)
         slices = round(length / gap) + 1
     lower, weight = np.arange(count), np.zeros(count)
     if findings:

@@ -84,6 +84,21 @@ def test_a_missing_slice_is_refused_or_filled_by_policy(tmp_path: Path) -> None:
     assert scan.read()[:, 0, 0, 0].tolist() == [0, 30, 60, 90, 120, 150, 180]
 
 
+@pytest.mark.parametrize("lost", [[1, 5, 8], [1, 2, 4, 7], [2, 4, 6, 7]])
+def test_slices_missing_at_random_are_refused_or_filled_where_the_thickness_says_how_they_lay(
+    tmp_path: Path, lost: list[int]
+) -> None:
+    """Gaps of 6, 3, 3, 6, 3, 6 mm have no gap that most share; slices 3 mm thick say that 3 mm was meant."""
+    heights = [3.0 * index for index in range(10) if index not in lost]
+    write_at(tmp_path, heights, thickness=3.0)
+    error = refusal(tmp_path)
+    assert error.reason == "slices are missing" and "--fill-missing-slices" in error.detail
+    scan = open_folder(tmp_path, missing_slice="correct")
+    assert set(details(scan)) == {"slices are missing"}
+    assert scan.grid.spacing_mm[0] == 3
+    assert scan.read()[:, 0, 0, 0].tolist() == [30 * index for index in range(10)]
+
+
 @pytest.mark.parametrize("heights", [[0, 3, 6, 185, 188], [0, 3, 7, 186], [0, 5, 9, 70, 75]])
 def test_two_stacks_far_apart_are_refused_under_every_policy(tmp_path: Path, heights: list[float]) -> None:
     write_at(tmp_path, heights)

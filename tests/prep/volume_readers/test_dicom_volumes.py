@@ -300,6 +300,22 @@ def test_images_that_nothing_tells_apart_are_refused_and_the_cure_is_named(tmp_p
     assert "series UID" in caught.value.detail
 
 
+@pytest.mark.parametrize("word", ["ND", "NORM", "DIS2D", "FM1_1", "SE"])
+def test_magnitude_and_phase_are_the_same_channels_whatever_else_the_image_type_says(
+    tmp_path: Path, word: str
+) -> None:
+    write(
+        tmp_path,
+        [
+            (3.0 * index, value, {"ImageType": ["ORIGINAL", "PRIMARY", component, word]})
+            for index in range(4)
+            for component, value in (("P", 200), ("M", 100))
+        ],
+    )
+    (scan,) = opened(tmp_path, split="channels")
+    assert scan.read()[0, 0, 0].astype(int).tolist() == [100, 200]
+
+
 def test_volumes_as_channels_share_one_scan(tmp_path: Path) -> None:
     drawn = [(2.0 * at, 100 * echo + at, {"EchoTime": 2.0 + echo}) for echo in range(3) for at in range(4)]
     write(tmp_path, drawn)
