@@ -14,10 +14,10 @@ from halofeed.pipelines.job import JobOptions, reference_from_json, reference_to
 from halofeed.pipelines.storage import OutputFolder, is_remote, source_files
 from halofeed.prep import labels
 from halofeed.prep.annotations import Layout, find_layout
+from halofeed.prep.annotations.layout import INVERTED, LEAST_BAD_OBJECTS, is_mostly_bad
 from halofeed.prep.annotations.names import is_image_name
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.annotations.volume_files import is_volume_name
-from halofeed.prep.boxes import is_mostly_bad
 from halofeed.prep.class_choice import ClassChoice
 from halofeed.prep.class_order import in_class_order
 from halofeed.prep.labels import LabelMap
@@ -31,6 +31,8 @@ from halofeed.schemas.layout import TEMPORARY_FOLDER, check_split
 from halofeed.schemas.tasks import task_named
 
 REFERENCES_PER_FILE = 10_000
+SHARE_INVERTED = 0.1
+"""Of boxes that end before they begin: more are no slips, but two other numbers than the far corner's."""
 
 
 @dataclass(kw_only=True)
@@ -269,12 +271,19 @@ def _refuse_all(totals: _Totals) -> None:
 def _check_objects(totals: _Totals) -> None:
     """Refuse annotations of which most objects cannot be used: that is a fault of the whole, and no slip."""
     bad = sum(totals.bad_objects.values())
-    if not is_mostly_bad(bad, totals.objects):
+    inverted = totals.bad_objects[INVERTED]
+    many_inverted = inverted >= LEAST_BAD_OBJECTS and inverted > SHARE_INVERTED * totals.objects
+    if not many_inverted and not is_mostly_bad(bad, totals.objects):
         return
     reasons = "; ".join(f"{count} x {reason}" for reason, count in totals.bad_objects.most_common(3))
     raise AnnotationsError(
         f"{bad} of {totals.objects} objects cannot be used ({reasons}), the first in {totals.first_bad_object}; "
         "correct the annotations"
+        + (
+            ", or call the columns x,y,w,h and say --box-form corner-size if they hold a width and a height"
+            if many_inverted
+            else ""
+        )
         + (", or leave --masks out" if any("segmentation" in reason for reason in totals.bad_objects) else "")
         + ", or reject the images that have such objects with --on-bad-object reject"
     )

@@ -18,8 +18,8 @@ from halofeed import __version__
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.storage import OutputFolder, is_remote
+from halofeed.prep.annotations.layout import is_mostly_bad
 from halofeed.prep.annotations.reference import Reference
-from halofeed.prep.boxes import is_mostly_bad
 from halofeed.prep.converters import Converter, converter_of
 from halofeed.prep.record import Record
 from halofeed.prep.sources import SourceFiles

@@ -29,24 +29,12 @@ Flags = npt.NDArray[np.bool_]
 NOISE_PIXELS: Final = 1e-6
 """How far a box may reach over the edge and count as inside, or be wide and count as empty."""
 
-LEAST_BAD_OBJECTS: Final = 10
-"""Fewer objects that cannot be used are slips, whatever their share."""
-
 _CHOICES: Final = {
     "outside": ("clip", "drop", "fail"),
     "zero_area": ("drop", "keep", "fail"),
     "crowd": ("keep", "drop"),
     "difficult": ("keep", "drop"),
 }
-
-
-def is_mostly_bad(bad: int, objects: int) -> bool:
-    """Whether so many of all objects cannot be used that the annotations as a whole are at fault.
-
-    >>> is_mostly_bad(9, 9), is_mostly_bad(10, 20), is_mostly_bad(11, 20)
-    (False, False, True)
-    """
-    return bad >= LEAST_BAD_OBJECTS and 2 * bad > objects
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,9 +80,14 @@ _SERIES_LAYOUTS = ("dicom", "csv", "jsonl")
 _USES = (
     _Use(("image_sets",), "--layout voc", lambda recipe: recipe.layout == "voc"),
     _Use(
-        ("box_form", "ignore_columns"),
+        ("box_form",),
         "--layout csv, jsonl or coco",
         lambda recipe: recipe.layout in ("csv", "jsonl", "coco"),
+    ),
+    _Use(
+        ("ignore_columns",),
+        "--layout csv, jsonl, coco or voc",
+        lambda recipe: recipe.layout in ("csv", "jsonl", "coco", "voc"),
     ),
     _Use(
         ("box_origin",), "--layout voc, csv or jsonl", lambda recipe: recipe.layout in ("voc", "csv", "jsonl")
@@ -182,7 +187,8 @@ class Recipe(VolumeOptions):
     )
     ignore_columns: tuple[str, ...] = option(
         (),
-        "tables and COCO: columns or keys to leave out that would be refused because they may hold boxes or outlines",
+        "tables and COCO: columns or keys to leave out that would be refused because they may hold boxes or outlines; "
+        "rotation, COCO and VOC: take boxes as they are before they are turned",
     )
     annotation_grid: str = option(
         "auto",

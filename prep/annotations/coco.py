@@ -15,6 +15,7 @@ from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
     check_box,
+    check_rotation,
     declared_size,
     in_order,
     number,
@@ -306,6 +307,8 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
     xmin, ymin, xmax, ymax = corners(
         values, "corner-size" if options.box_form == "auto" else options.box_form
     )
+    attributes = annotation.get("attributes")
+    check_rotation(attributes.get("rotation") if isinstance(attributes, dict) else None, what, options)
     area = annotation.get("area")
     crowd = crowd_of(annotation)
     if crowd not in (0, 1):

@@ -83,6 +83,23 @@ def _proof(reference: Reference, images: SourceFiles) -> str | None:
     return {stored: "stored", displayed: "displayed"}.get(declared or (0, 0))
 
 
+def stored_sizes(paths: Sequence[str], images: SourceFiles) -> list[tuple[Size, ...]]:
+    """The sizes that annotations of each picture may speak of, () where the beginning of the file does not show it."""
+
+    def sizes(path: str) -> tuple[Size, ...]:
+        try:
+            found = _opened(path, images)
+        except SourceError:
+            return ()
+        if found is None or not all(found[0]):
+            return ()
+        (height, width), orientation = found
+        return ((height, width), (width, height)) if orientation >= 5 else ((height, width),)
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return list(threads.map(sizes, paths))
+
+
 def _opened(path: str, images: SourceFiles) -> tuple[Size, int] | None:
     """The stored size and the orientation of a picture, from as few bytes as show them."""
     # The command line's help imports the layouts, and is not to wait for the decoders.

@@ -15,6 +15,11 @@ from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
 
 T = TypeVar("T")
+LEAST_BAD_OBJECTS = 10
+"""Fewer objects that cannot be used are slips, whatever their share, unless they are all that there are."""
+LEAST_OF_ALL = 3
+INVERTED = "box is inverted"
+_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _SPLIT_NAME = re.compile(
     r"(train|training|trn|trainval|val|valid|validation|dev|development|eval|evaluation|test|testing|tst|holdout"
     r"|fold|split)([-_ ]?[0-9]{1,4})?",
@@ -199,7 +204,8 @@ def number(text: object, what: str) -> float:
             raise ValueError
         value = float(text)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        raise SourceError("annotation", "not a number", f"{what} is {text!r}") from None
+        comma = "; write a point for the comma" if isinstance(text, str) and _COMMA.fullmatch(text) else ""
+        raise SourceError("annotation", "not a number", f"{what} is {text!r}{comma}") from None
     if not math.isfinite(value):
         raise SourceError("annotation", "number is not finite", f"{what} is {text!r}")
     return value
@@ -230,6 +236,15 @@ def sound_boxes(
     return tuple(boxes), tuple(bad)
 
 
+def is_mostly_bad(bad: int, objects: int) -> bool:
+    """Whether so many of all objects cannot be used that the annotations as a whole are at fault: most, or all.
+
+    >>> is_mostly_bad(9, 10), is_mostly_bad(11, 20), is_mostly_bad(2, 2), is_mostly_bad(3, 3)
+    (False, True, False, True)
+    """
+    return (bad >= LEAST_BAD_OBJECTS and 2 * bad > objects) or (bad == objects and bad >= LEAST_OF_ALL)
+
+
 def check_box(box: Box, what: str) -> Box:
     """The box itself, or SourceError where it ends before it begins or its area is negative; no area passes.
 
@@ -241,10 +256,20 @@ def check_box(box: Box, what: str) -> Box:
     """
     if box.xmax < box.xmin or box.ymax < box.ymin:
         extent = f"x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}"
-        raise SourceError("annotation", "box is inverted", f"{what} {box.label!r}: {extent}")
+        raise SourceError("annotation", INVERTED, f"{what} {box.label!r}: {extent}")
     if box.area is not None and box.area < 0:
         raise SourceError("annotation", "area is negative", f"{what} {box.label!r}: area {box.area:g}")
     return box
+
+
+def check_rotation(value: object, what: str, options: LayoutOptions) -> None:
+    """SourceError where an object's box is turned about its middle, as CVAT can; unless that shall be ignored."""
+    if value in (None, "") or "rotation" in (name.lower() for name in options.ignore_columns):
+        return
+    angle = number(value, f"{what} rotation")
+    if angle % 180:
+        detail = f"{what}: by {angle:g} degrees; --ignore-columns rotation takes the box as it is before it is turned"
+        raise SourceError("annotation", "box is rotated", detail)
 
 
 def declared_size(height: object, width: object) -> tuple[int, int] | None:

@@ -15,6 +15,7 @@ from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
 from halofeed.prep.annotations.layout import (
     LayoutOptions,
     check_box,
+    check_rotation,
     declared_size,
     in_order,
     is_split_name,
@@ -28,7 +29,7 @@ from halofeed.prep.annotations.reference import Box, Reference
 from halofeed.prep.annotations.settle import settle_boxes
 from halofeed.prep.annotations.volume_files import common_folder
 from halofeed.prep.sources import SourceFiles
-from halofeed.schemas.errors import AnnotationsError, SourceError
+from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
 
 _LIST_PATH = re.compile(r"((?P<prefix>.*)/)?ImageSets/Main/(?P<name>[^/]+)\.txt")
 _LIST_FLAG = re.compile(r"\s+(-1|0|1)$")
@@ -51,6 +52,10 @@ def list_references(
         AnnotationsError: if an image is in two lists, one entry of a list means two images, or a list that was asked
             for is missing.
     """
+    if unknown := [name for name in options.ignore_columns if name.lower() != "rotation"]:
+        raise UsageError(
+            f"--ignore-columns {','.join(unknown)}: of VOC rotation alone can be ignored; leave it out"
+        )
     index = ImageIndex(images, annotations.root)
     paths = [path for path in annotations.sizes() if path.lower().endswith(".xml")]
     if annotation_file is not None:
@@ -114,7 +119,7 @@ def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[
         size = declared_size(_text(root, "size/height"), _text(root, "size/width"))
         boxes, bad = sound_boxes(
             enumerate(root.findall("object"), start=1),
-            lambda numbered: _box(numbered[1], f"object {numbered[0]}", options.keep),
+            lambda numbered: _box(numbered[1], f"object {numbered[0]}", options),
             options,
         )
     except SourceError as error:
@@ -170,12 +175,15 @@ def _text(element: ElementTree.Element, path: str) -> str:
     return (element.findtext(path) or "").strip()
 
 
-def _box(element: ElementTree.Element, what: str, keep: Sequence[str]) -> Box:
+def _box(element: ElementTree.Element, what: str, options: LayoutOptions) -> Box:
     label = _text(element, "name")
     if not label:
         raise SourceError("annotation", "box has no class", what)
     if element.find("bndbox") is None:
         raise SourceError("annotation", "object has no box", f"{what} {label!r}")
+    for attribute in element.iterfind("attributes/attribute"):
+        if _text(attribute, "name").lower() == "rotation":
+            check_rotation(_text(attribute, "value"), what, options)
     written = [
         number(_text(element, f"bndbox/{side}"), f"{what} {side}")
         for side in ("xmin", "ymin", "xmax", "ymax")
@@ -190,7 +198,7 @@ def _box(element: ElementTree.Element, what: str, keep: Sequence[str]) -> Box:
         difficult=_flag(element, "difficult", what),
         truncated=_flag(element, "truncated", what),
         occluded=_flag(element, "occluded", what),
-        view=(_text(element, "pose") or None) if "view" in keep else None,
+        view=(_text(element, "pose") or None) if "view" in options.keep else None,
     )
     return check_box(box, what)
 
