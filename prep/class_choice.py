@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from halofeed.schemas.errors import AnnotationsError
+from halofeed.schemas.errors import AnnotationsError, SourceError
 
 BACKGROUND = "background"
 
@@ -63,6 +64,30 @@ class ClassChoice:
             return None
         return found
 
+    def takes(self, name: str) -> bool:
+        """Whether a named class of a label file is kept.
+
+        Raises:
+            SourceError: it is left out, and differs from a class of the choice in capitals, spaces and the like alone.
+
+        >>> choice = ClassChoice(keep=("tumor",), renamed=(("left kidney", "tumor"), ("Tumor", "background")))
+        >>> choice.takes("tumor"), choice.takes("Tumor"), choice.takes("liver")
+        (True, False, False)
+        """
+        if self.target(name) is not None:
+            return True
+        renamed = dict(self.renamed)
+        if name not in renamed:
+            chosen = {kept: kept for kept in self.keep} | renamed
+            if twin := next((other for other in chosen if _plain(other) == _plain(name)), None):
+                raise SourceError(
+                    "annotation",
+                    "class is that of the choice but for its spelling",
+                    f"{name!r} and {twin!r}; --map-classes '{name}={chosen[twin]}' takes it, '{name}={BACKGROUND}' "
+                    "leaves it out",
+                )
+        return False
+
     def check_known(self, known: Iterable[str], where: str) -> None:
         """Refuse names that are no class of the source, which would change nothing or leave all of it out.
 
@@ -84,3 +109,12 @@ class ClassChoice:
             raise AnnotationsError(
                 f"--classes: {', '.join(absent)}: no such class in {where}; found {listed}"
             )
+
+
+def _plain(name: str) -> str:
+    """A name without what people write in several ways.
+
+    >>> _plain("Left_Kidney") == _plain("left kidney ")
+    True
+    """
+    return re.sub(r"[\s_-]+", "", name.casefold())

@@ -116,8 +116,8 @@ _USES = (
     _Use(("tile_overlap",), "--fit tiles", lambda recipe: recipe.fit == "tiles"),
     _Use(
         ("missing_classes",),
-        "--layout class-masks",
-        lambda recipe: recipe.layout == "class-masks",
+        "--layout class-masks, dicom, csv, jsonl or pairs",
+        lambda recipe: recipe.layout in ("class-masks", "dicom", "csv", "jsonl", "pairs"),
     ),
     _Use(_SERIES_OPTIONS, "--layout dicom, csv or jsonl", lambda recipe: recipe.layout in _SERIES_LAYOUTS),
     _Use(

@@ -61,9 +61,11 @@ def read_labels(
     merged: Voxels | None = None
     found: list[Finding] = []
     overlapped = 0
+    named: list[Iterable[str] | None] = []
     for path in reference.masks:
-        values, findings, shared = _of_file(recipe, labels, path, files, grid, canonical)
+        values, findings, shared, names = _of_file(recipe, labels, path, files, grid, canonical)
         found += findings
+        named.append(names)
         overlapped += shared
         if merged is not None:
             values, shared = merge_labels(merged, values, _overlap(recipe))
@@ -73,7 +75,32 @@ def read_labels(
         return None
     if overlapped:
         found.append(Finding(name="classes overlap", treatment="corrected", detail=f"{overlapped} voxels"))
+    found += _unnamed(recipe, labels, named)
     return Labels(values=merged, findings=tuple(found))
+
+
+def _unnamed(recipe: Recipe, labels: LabelMap, named: Iterable[Iterable[str] | None]) -> list[Finding]:
+    """What is said of classes that the files of a scan do not name; nothing where a file's values have no names.
+
+    Raises:
+        SourceError: they name none of the classes, and the recipe does not say that these are empty then.
+    """
+    found: set[str] = set()
+    for names in named:
+        if names is None:
+            return []
+        found.update(names)
+    wanted = [name for identity, name in sorted(labels.names.items()) if identity]
+    absent = [name for name in wanted if name not in found]
+    listed = ", ".join(absent[:20]) + (" ..." if len(absent) > 20 else "")
+    if absent and len(absent) == len(wanted) and recipe.missing_classes == "refuse":
+        cure = "--missing-classes empty takes the scan as one without them"
+        raise SourceError("annotation", "label has none of the classes", f"{listed}; {cure}")
+    return (
+        [Finding(name="classes that the label does not name", treatment="noted", detail=listed)]
+        if absent
+        else []
+    )
 
 
 def _overlap(recipe: Recipe) -> Overlap:
@@ -89,7 +116,7 @@ def _of_class_masks(
     def each() -> Iterator[tuple[int, Voxels]]:
         for name, path in reference.class_masks:
             mask = open_mask(files, path, grid, recipe.scan_options())
-            values, findings = _aligned(mask, mask.read(), canonical, recipe)
+            values, findings = _aligned(mask, mask.read(), grid, canonical, recipe)
             found.extend(findings)
             yield labels.id_of(name), values
 
@@ -102,24 +129,24 @@ def _of_class_masks(
 
 def _of_file(
     recipe: Recipe, labels: LabelMap, path: str, files: SourceFiles, grid: Grid, canonical: Grid
-) -> tuple[Voxels, list[Finding], int]:
-    """The ids of one file that holds all classes, and how many of its voxels are in several of them."""
+) -> tuple[Voxels, list[Finding], int, Iterable[str] | None]:
+    """The ids of one file, findings, how many of its voxels are in several classes, and what it names, if it does."""
     choice = recipe.class_choice()
     mask = open_mask(files, path, grid, recipe.scan_options())
     if mask.read_classes is None:
-        values, findings = _aligned(mask, mask.read(), canonical, recipe)
+        values, findings = _aligned(mask, mask.read(), grid, canonical, recipe)
         ids = labels.ids_of_values(_present(values))
         found = [*mask.findings, *findings]
         if lost := [value for value, identity in ids.items() if value and not identity]:
             listed = f"values {', '.join(map(str, lost[:20]))}"
             found.append(Finding(name="classes left out by choice", treatment="noted", detail=listed))
-        return renumbered(values, ids, labels.dtype), found, 0
+        return renumbered(values, ids, labels.dtype), found, 0, None
     targets = {number: choice.target(name) or name for number, name in mask.names.items()}
     ids = _ids_of_names(targets, labels)
     stored, overlapped = mask.read_classes(ids, _overlap(recipe))
-    values, findings = _aligned(mask, stored, canonical, recipe)
+    values, findings = _aligned(mask, stored, grid, canonical, recipe)
     _check_known({ids[number]: name for number, name in targets.items()}, _present(values), labels)
-    return values, [*mask.findings, *findings], overlapped
+    return values, [*mask.findings, *findings], overlapped, targets.values()
 
 
 def _ids_of_names(names: Mapping[int, str], labels: LabelMap) -> dict[int, int]:
@@ -155,28 +182,48 @@ def _check_known(names: Mapping[int, str], present: Iterable[int], labels: Label
 
 
 def _aligned(
-    mask: Mask, stored: Voxels, canonical: Grid, recipe: Recipe
+    mask: Mask, stored: Voxels, grid: Grid, canonical: Grid, recipe: Recipe
 ) -> tuple[Voxels, tuple[Finding, ...]]:
-    """A mask's values on the scan's canonical grid."""
+    """A mask's values on the scan's canonical grid.
+
+    Args:
+        mask: opened.
+        stored: its values as they are stored.
+        grid: of the scan as it is stored.
+        canonical: the same, turned.
+        recipe: the options.
+    """
     turned = plan_canonical(mask.grid)
     values = view_of(turned, stored)
     try:
         offset = check_same_space(canonical, turned.target, recipe.mask_grid_tolerance)
-    except SourceError:
-        if recipe.mask_grid == "refuse":
+    except SourceError as error:
+        same_shape = mask.grid.shape == grid.shape
+        cure = "--mask-grid voxels takes it voxel for voxel, if its affine was lost" if same_shape else ""
+        if recipe.mask_grid == "resample":
+            return _resampled(turned.target, values, canonical, cure)
+        if recipe.mask_grid == "voxels" and same_shape:
+            finding = Finding(
+                name="mask's affine is not its image's", treatment="corrected", detail="taken voxel for voxel"
+            )
+            return view_of(plan_canonical(grid), stored), (finding,)
+        if not same_shape:
             raise
-        finding = Finding(
-            name="mask on another grid", treatment="corrected", detail="resampled, nearest voxel"
-        )
-        onto = plan_onto(turned.target, canonical)
-        on_scan = apply_mask(onto, values)
-        if values.any() and not on_scan.any():
-            raise SourceError("geometry", "mask lies outside of its image") from None
-        return on_scan, (finding, *_beyond(turned.target, onto, values))
+        raise SourceError(error.stage, error.reason, f"{error.detail}; {cure}") from None
     if offset <= _NOTED_VOXELS:
         return values, ()
     detail = f"up to {offset:.2g} voxels, taken as it lies"
     return values, (Finding(name="mask slightly off its image's grid", treatment="noted", detail=detail),)
+
+
+def _resampled(source: Grid, values: Voxels, target: Grid, cure: str) -> tuple[Voxels, tuple[Finding, ...]]:
+    """A mask on another grid, brought onto its scan's; refused with the cure where nothing of it lies there."""
+    onto = plan_onto(source, target)
+    on_scan = apply_mask(onto, values)
+    if values.any() and not on_scan.any():
+        raise SourceError("geometry", "mask lies outside of its image", cure)
+    finding = Finding(name="mask on another grid", treatment="corrected", detail="resampled, nearest voxel")
+    return on_scan, (finding, *_beyond(source, onto, values))
 
 
 def _beyond(grid: Grid, onto: Plan, values: Voxels) -> tuple[Finding, ...]:

@@ -86,8 +86,9 @@ class VolumeOptions:
     )
     mask_grid: str = option(
         "refuse",
-        "a mask on another grid than its scan is refused, or resampled onto it",
-        choices=("refuse", "resample"),
+        "a mask on another grid than its scan is refused, or resampled onto it; voxels: one of the scan's shape as "
+        "stored is taken voxel for voxel, for masks whose affine was lost, and others are refused",
+        choices=("refuse", "resample", "voxels"),
     )
     mask_grid_tolerance: float = option(
         SAME_GRID_VOXELS,
@@ -195,7 +196,8 @@ class VolumeOptions:
     )
     missing_classes: str = option(
         "refuse",
-        "class-masks: a scan that lacks the mask of a class is rejected, or the class is empty there",
+        "class-masks: a scan that lacks the mask of a class is rejected, or the class is empty there; SEG and "
+        "RTSTRUCT: the same of a scan whose label names none of the classes",
         choices=("refuse", "empty"),
     )
 

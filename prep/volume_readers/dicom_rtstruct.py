@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,8 @@ MOVED, BEYOND, CUT = (
     "contours beyond the slices",
     "contours cut at the image's edge",
 )
-EMPTY, UNNAMED, RENUMBERED = (
+SKIPPED, EMPTY, UNNAMED, RENUMBERED = (
+    "structures that skip slices",
     "structures without contours",
     "structures without a name",
     "structures renumbered",
@@ -65,6 +67,7 @@ TREATMENTS: Mapping[str, tuple[Literal["corrected", "noted"], str]] = {
     MOVED: ("corrected", "moved to the nearest slice: {}"),
     BEYOND: ("noted", "within one slice of the first or the last, left out: {}"),
     CUT: ("noted", "{}"),
+    SKIPPED: ("noted", "slices without a contour between two that lie over each other: {}"),
     EMPTY: ("noted", "{}"),
     UNNAMED: ("noted", "called by number: {}"),
     RENUMBERED: ("corrected", "numbers below 1 replaced by unused ones: {}"),
@@ -120,7 +123,8 @@ def read_structures(
     kept = {number: name for number, name in names.items() if keeps(name)}
     chosen = left_out(names, kept)
     contours = _contours(dataset, numbers, kept, grid, counts)
-    drawing = _drawing(contours, grid, counts)
+    drawing = _drawing(contours, grid, kept, counts)
+    counts[SKIPPED] = _skipped(drawing)
 
     def read_classes(ids: Mapping[int, int], overlap: Overlap) -> tuple[NDArray[Any], int]:
         return _labels(drawing, grid, ids, overlap)
@@ -227,7 +231,9 @@ def _contours(
     return contours
 
 
-def _drawing(contours: Sequence[_Contour], grid: Grid, counts: Counter[str]) -> _Drawing:
+def _drawing(
+    contours: Sequence[_Contour], grid: Grid, names: Mapping[int, str], counts: Counter[str]
+) -> _Drawing:
     """Finds the slice of every contour; SourceError where one lies in no slice of the grid."""
     if not contours:
         return _Drawing(axis=0, slices={})
@@ -236,19 +242,17 @@ def _drawing(contours: Sequence[_Contour], grid: Grid, counts: Counter[str]) -> 
     axis = int((highest - lowest).max(axis=0).argmin())
     spread = highest[:, axis] - lowest[:, axis]
     if spread.max() > FLAT:
-        raise SourceError("annotation", "contours do not lie in the image's slices", _worst(spread, FLAT))
+        _refuse_planes("contours do not lie in the image's slices", contours, spread, FLAT, names)
     last = grid.shape[axis] - 1
     planes = (lowest[:, axis] + highest[:, axis]) / 2
     beyond = np.maximum(-planes, planes - last)
     if beyond.max() > 1 + NEAR_SLICE:
-        raise SourceError("annotation", "contours lie outside of the image", _worst(beyond, 1 + NEAR_SLICE))
+        _refuse_planes("contours lie outside of the image", contours, beyond, 1 + NEAR_SLICE, names)
     on_grid = beyond <= NEAR_SLICE
     nearest = np.clip(np.rint(planes), 0, last).astype(np.int64)
     offsets = np.where(on_grid, np.abs(planes - nearest), 0)
     if offsets.max() > NEAR_SLICE:
-        raise SourceError(
-            "annotation", "contours lie between the image's slices", _worst(offsets, NEAR_SLICE)
-        )
+        _refuse_planes("contours lie between the image's slices", contours, offsets, NEAR_SLICE, names)
     sides = np.delete(np.array(grid.shape), axis) - 0.5
     low, high = np.delete(lowest, axis, axis=1), np.delete(highest, axis, axis=1)
     cut = ((low < -0.5 - EDGE_VOXELS) | (high > sides + EDGE_VOXELS)).any(axis=1)
@@ -277,8 +281,54 @@ def _drawing(contours: Sequence[_Contour], grid: Grid, counts: Counter[str]) -> 
     return _Drawing(axis=axis, slices=slices)
 
 
-def _worst(slices: NDArray[np.float64], limit: float) -> str:
-    return f"{np.count_nonzero(slices > limit)} of {len(slices)} contours, by up to {slices.max():.3g} slices"
+def _refuse_planes(
+    reason: str,
+    contours: Sequence[_Contour],
+    slices: NDArray[np.float64],
+    limit: float,
+    names: Mapping[int, str],
+) -> NoReturn:
+    """Refuses contours that lie more than so many slices from where they should, by the names of their structures."""
+    off = np.flatnonzero(slices > limit)
+    owners = list(dict.fromkeys(names[contours[index].number] for index in off.tolist()))
+    listed = ", ".join(map(repr, owners[:8])) + (" ..." if len(owners) > 8 else "")
+    count = f"{len(off)} of {len(slices)} contours, by up to {slices.max():.3g} slices"
+    cure = f"--map-classes '{owners[0]}=background' leaves a structure out"
+    raise SourceError("annotation", reason, f"{count}, of {listed}; {cure}")
+
+
+def _skipped(drawing: _Drawing) -> int:
+    """How many slices lie between two contours of a structure that lie over each other, and have none of it."""
+    places: dict[int, list[int]] = defaultdict(list)
+    for index in sorted(drawing.slices):
+        for number in drawing.slices[index]:
+            places[number].append(index)
+    count = 0
+    for number, indices in places.items():
+        for low, high in pairwise(indices):
+            if high - low > 1 and _overlie(
+                drawing.slices[low][number], drawing.slices[high][number], drawing.axis
+            ):
+                count += high - low - 1
+    return count
+
+
+def _overlie(first: Sequence[_Contour], second: Sequence[_Contour], axis: int) -> bool:
+    """Whether the bounding box of a contour holds the middle of that of another."""
+    boxes = [
+        [
+            (flat.min(axis=0), flat.max(axis=0))
+            for one in group
+            for flat in (np.delete(one.points, axis, axis=1),)
+        ]
+        for group in (first, second)
+    ]
+    return any(
+        bool(((outer[0] <= middle) & (middle <= outer[1])).all())
+        for one in boxes[0]
+        for other in boxes[1]
+        for outer, middle in ((one, (other[0] + other[1]) / 2), (other, (one[0] + one[1]) / 2))
+    )
 
 
 def _shape(points: Points, axis: int) -> bytes:

@@ -65,7 +65,7 @@ def _dicom_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOp
         path,
         image_grid,
         tolerance_voxels=options.mask_grid_tolerance,
-        keeps=lambda name: options.classes.target(name) is not None,
+        keeps=options.classes.takes,
     )
 
 

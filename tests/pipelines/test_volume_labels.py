@@ -56,7 +56,9 @@ def convert(source: Path, out: Path, **options: Any) -> Any:
 def test_a_resampled_mask_that_lies_beside_its_scan_is_refused(tmp_path: Path) -> None:
     table_of(tmp_path / "s", beside=(mask(), moved(500)), near=(mask(), moved(1.5)))
     done = convert(tmp_path / "s", tmp_path / "o", mask_grid="resample")
-    assert rejected(done) == {"beside.nii": ("geometry", "mask lies outside of its image", "")}
+    stage, reason, detail = rejected(done)["beside.nii"]
+    assert (stage, reason) == ("geometry", "mask lies outside of its image")
+    assert detail.startswith("--mask-grid voxels")
     assert by_name(done)["near.nii"].label.any()
 
 
@@ -84,6 +86,26 @@ def test_a_mask_off_by_less_than_the_tolerance_is_its_scans_and_its_offset_is_no
     assert set(by_name(done)) == {"same.nii", "scaled.nii"}
     with pytest.raises(UsageError, match=r"--mask-grid-tolerance 0\.5: expected"):
         convert(tmp_path / "s", tmp_path / "r", mask_grid_tolerance=0.5)
+
+
+def test_a_mask_that_lost_its_affine_is_taken_voxel_for_voxel_by_choice(tmp_path: Path) -> None:
+    """Tools that save np.eye(4): resampling such a mask would leave most of it behind, as the refusal now says."""
+    lost = np.eye(4)[:, [2, 1, 0, 3]]
+    turned = AFFINE @ np.diag([1.0, 1.0, -1.0, 1.0])  # the scan's own first axis runs to the left
+    save_nifti(tmp_path / "s/a.nii", image(), turned)
+    save_nifti(tmp_path / "s/b.nii", mask(), lost)
+    save_nifti(tmp_path / "s/c.nii", mask()[:-1], lost)
+    table = write_table(tmp_path / "s", [("x", "a.nii", "b.nii")])
+    with pytest.raises(JobError, match="--mask-grid voxels takes it voxel for voxel"):
+        convert(table, tmp_path / "o")
+    done = convert(table, tmp_path / "p", mask_grid="voxels")
+    assert np.array_equal(by_name(done)["a.nii"].label, mask()[:, :, ::-1])
+    assert np.array_equal(by_name(done)["a.nii"].image[..., 0], image()[:, :, ::-1])
+    assert findings(done) == {"mask's affine is not its image's (corrected)": 1}
+    table = write_table(tmp_path / "s", [("x", "a.nii", "c.nii")])
+    with pytest.raises(JobError, match="another grid") as caught:
+        convert(table, tmp_path / "q", mask_grid="voxels")
+    assert "--mask-grid voxels" not in str(caught.value)
 
 
 def test_channels_and_segmentations_have_the_same_tolerance(tmp_path: Path) -> None:
@@ -233,6 +255,50 @@ def test_several_files_of_one_series_are_refused_or_merged(tmp_path: Path, made:
     table = write_table(source, [("x", "ct", "a.dcm;b.dcm")])
     done = convert(table, tmp_path / "e", classes=("left kidney", "right kidney"))
     assert np.array_equal(label_of(done), LEFT + 2 * RIGHT)
+
+
+@pytest.mark.parametrize("made", [seg_of, rtstruct_of])
+@pytest.mark.parametrize("written", ["Left kidney", "left_kidney", "LEFT KIDNEY"])
+def test_a_class_that_differs_from_the_choice_in_spelling_alone_is_not_left_out_silently(
+    tmp_path: Path, made: Any, written: str
+) -> None:
+    """Two hospitals, two spellings: the second's kidneys became background, with a note."""
+    source = series_with(tmp_path / "s", labels=made({"left kidney": LEFT, "right kidney": RIGHT}))
+    write_volume(source / "other/ct", image(1), AFFINE, series="1.2.2")
+    other = made({written: LEFT, "right kidney": RIGHT}, series="1.2.2")
+    (source / "other/labels.dcm").write_bytes(other)
+    options: dict[str, Any] = {"layout": "dicom", "task": None, "classes": ("left kidney", "right kidney")}
+    done = convert(source, tmp_path / "a", **options)
+    ((where, (_, reason, detail)),) = rejected(done).items()
+    assert (where, reason) == ("other/ct", "class is that of the choice but for its spelling")
+    cure = f"{written}=left kidney"
+    assert f"--map-classes '{cure}' takes it" in detail
+    done = convert(source, tmp_path / "b", map_classes=(cure,), **options)
+    assert all(np.array_equal(one.label, LEFT + 2 * RIGHT) for one in by_name(done).values())
+    done = convert(source, tmp_path / "c", map_classes=(f"{written}=background",), **options)
+    assert np.array_equal(by_name(done)["other/ct"].label, 2 * RIGHT)
+
+
+@pytest.mark.parametrize("made", [seg_of, rtstruct_of])
+def test_a_label_that_names_none_of_the_classes_is_no_empty_label_without_a_word(
+    tmp_path: Path, made: Any
+) -> None:
+    source = series_with(tmp_path / "s", labels=made({"left kidney": LEFT, "right kidney": RIGHT}))
+    write_volume(source / "other/ct", image(1), AFFINE, series="1.2.2")
+    (source / "other/labels.dcm").write_bytes(made({"BODY": BODY}, series="1.2.2"))
+    options: dict[str, Any] = {"layout": "dicom", "task": None, "classes": ("left kidney", "right kidney")}
+    done = convert(source, tmp_path / "a", **options)
+    cure = "left kidney, right kidney; --missing-classes empty takes the scan as one without them"
+    assert rejected(done) == {"other/ct": ("annotation", "label has none of the classes", cure)}
+    done = convert(source, tmp_path / "b", missing_classes="empty", **options)
+    assert not by_name(done)["other/ct"].label.any()
+    (source / "other/labels.dcm").write_bytes(made({"left kidney": LEFT}, series="1.2.2"))
+    done = convert(source, tmp_path / "c", **options)
+    assert np.array_equal(by_name(done)["other/ct"].label, LEFT)
+    assert findings(done) == {"classes that the label does not name (noted)": 1}
+    (source / "other/more.dcm").write_bytes(made({"right kidney": RIGHT}, series="1.2.2"))
+    done = convert(source, tmp_path / "d", several_masks="merge", **options)
+    assert findings(done) == {}
 
 
 def test_label_images_of_any_layout_take_a_choice_and_values_above_255(tmp_path: Path) -> None:

@@ -255,11 +255,23 @@ def test_structures_that_only_touch_do_not_overlap() -> None:
 
 def test_contours_near_a_slice_are_moved_to_it_and_counted() -> None:
     grid = grid_of(6)
-    mask = opened([circle(grid, 5.2, 9), circle(grid, 3.9, 9), circle(grid, 7.001, 9)], grid)
-    assert np.flatnonzero(mask.read().any(axis=(1, 2))).tolist() == [4, 5, 7]
+    mask = opened([circle(grid, 5.2, 9), circle(grid, 3.9, 9), circle(grid, 6.001, 9)], grid)
+    assert np.flatnonzero(mask.read().any(axis=(1, 2))).tolist() == [4, 5, 6]
     assert [(f.name, f.treatment, f.detail) for f in mask.findings] == [
         ("contours off their slice", "corrected", "moved to the nearest slice: 2")
     ]
+
+
+def test_slices_between_contours_that_have_none_are_counted() -> None:
+    grid = grid_of(6)
+    mask = opened([circle(grid, height, 9) for height in (2, 3, 5, 8)], grid)
+    assert np.flatnonzero(mask.read().any(axis=(1, 2))).tolist() == [2, 3, 5, 8]
+    detail = "slices without a contour between two that lie over each other: 3"
+    assert [(f.name, f.treatment, f.detail) for f in mask.findings] == [
+        ("structures that skip slices", "noted", detail)
+    ]
+    apart = opened([circle(grid, 2, 4, (8, 8)), circle(grid, 5, 4, (30, 40))], grid)
+    assert apart.findings == ()
 
 
 def test_contours_off_the_grid_are_refused_with_their_reason() -> None:
@@ -276,7 +288,10 @@ def test_contours_off_the_grid_are_refused_with_their_reason() -> None:
         ([circle(grid, 4.8, 9), circle(grid, 5.2, 9)], "contours lie closer than the image's slices"),
         ([circle(grid, 5, 9), circle(grid, 5, 9, (25, 25))], "contours of one structure cross"),
     ):
-        assert refused(contours, grid).reason == reason
+        error = refused(contours, grid)
+        assert error.reason == reason
+        if "slices, of" in error.detail:
+            assert "=background' leaves a structure out" in error.detail
 
 
 def test_contours_next_to_the_grid_are_left_out_and_those_over_its_edge_cut() -> None:
