@@ -13,6 +13,7 @@ from halofeed.prep.annotations.coco_keys import check_form, crowd_of, unread_key
 from halofeed.prep.annotations.columns import corners
 from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
 from halofeed.prep.annotations.layout import (
+    LEAST_BAD_OBJECTS,
     LayoutOptions,
     check_box,
     check_rotation,
@@ -31,6 +32,8 @@ from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError
 
 _ROBOFLOW = "_annotations.coco.json"
+_SHARE_LOST = 0.1
+"""Of annotations whose category is not defined: more are a class that was lost, fewer are slips."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +41,14 @@ class Document:
     """One instances file: its name, its split and whether the name gave that, and its three lists.
 
     `used` are the ids of the categories that annotations have; `names_by_id` lacks unused ones that cannot stand beside
-    the others.
+    the others. `faulty` are (what an entry of an image names, what is wrong with it) of entries that `images` lacks.
     """
 
     file: str
     split: str
     names_split: bool
     images: tuple[dict[str, Any], ...]
+    faulty: tuple[tuple[str, str, str], ...]
     annotations: tuple[dict[str, Any], ...]
     names_by_id: dict[int, str]
     used: frozenset[int]
@@ -149,7 +153,7 @@ def read_document(name: str, data: bytes) -> Document:
                 f"{part} is no list of objects (found {found}); name an instances file"
             )
         lists[part] = entries
-    _check_images(name, lists["images"])
+    images, faulty = _sound_images(name, lists["images"])
     if lists["annotations"] and not any("bbox" in entry for entry in lists["annotations"]):
         keys = ", ".join(sorted(lists["annotations"][0]))
         raise AnnotationsError(
@@ -160,20 +164,16 @@ def read_document(name: str, data: bytes) -> Document:
     ]
     used = {entry["category_id"] for entry in annotations}
     names_by_id = _names_by_id(name, lists["categories"], used)
-    for entry, written in zip(annotations, lists["annotations"], strict=True):
-        if entry["category_id"] not in names_by_id:
-            raise AnnotationsError(
-                f"{name}: annotation {entry.get('id')} has category_id {written.get('category_id')!r}, "
-                f"which is no category; defined: {_some(sorted(names_by_id))}"
-            )
+    _refuse_lost_categories(name, lists["annotations"], annotations, names_by_id)
     return Document(
         file=name,
         split=_split_of(name) or "train",
         names_split=_split_of(name) is not None,
-        images=tuple(lists["images"]),
+        images=images,
+        faulty=faulty,
         annotations=tuple(annotations),
         names_by_id=names_by_id,
-        used=frozenset(used),
+        used=frozenset(identity for identity in names_by_id if identity in used),
     )
 
 
@@ -201,20 +201,54 @@ def _split_of(name: str) -> str | None:
     return split_in_file_name(file)
 
 
-def _check_images(name: str, entries: Sequence[dict[str, Any]]) -> None:
-    seen: dict[int | str, str] = {}
-    for entry in entries:
+def _sound_images(
+    name: str, entries: Sequence[dict[str, Any]]
+) -> tuple[tuple[dict[str, Any], ...], tuple[tuple[str, str, str], ...]]:
+    """The entries that say which image they are, each once, and (place, reason, detail) of all others.
+
+    Raises:
+        AnnotationsError: no entry does.
+    """
+    by_id: dict[int | str, dict[str, dict[str, Any]]] = {}
+    faulty: list[tuple[str, str, str]] = []
+    for place, entry in enumerate(entries):
         identity, file_name = _identity(entry.get("id")), entry.get("file_name")
         if identity is None or not isinstance(file_name, str):
-            raise AnnotationsError(
-                f"{name}: each image needs an id (a whole number or a text) and a file_name; got {entry!r:.100}"
-            )
-        if identity in seen:
-            raise AnnotationsError(
-                f"{name}: image id {identity!r} comes twice: {seen[identity]} and {file_name}; "
-                "give each its own"
-            )
-        seen[identity] = file_name
+            detail = f"expected a whole number or a text, and a file name; got {entry!r:.100}"
+            faulty.append((f"{name}#images[{place}]", "image entry has no id or no file_name", detail))
+        else:
+            by_id.setdefault(identity, {}).setdefault(file_name, entry)
+    if faulty and not by_id:
+        raise AnnotationsError(f"{name}: each image needs an id and a file_name; {faulty[0][2]}")
+    sound = []
+    for identity, named in by_id.items():
+        if len(named) == 1:
+            sound += named.values()
+            continue
+        detail = f"{name}: id {identity!r} is {' and '.join(list(named)[:3])}; give each its own"
+        faulty += [(file_name, "image id comes twice", detail) for file_name in named]
+    return tuple(sound), tuple(faulty)
+
+
+def _refuse_lost_categories(
+    name: str,
+    written: Sequence[dict[str, Any]],
+    annotations: Sequence[dict[str, Any]],
+    names_by_id: Mapping[int, str],
+) -> None:
+    """Refuse a file that lacks categories of its annotations; a few such are bad objects, see `_box`."""
+    lost = [
+        one
+        for one, known in zip(written, annotations, strict=True)
+        if known["category_id"] not in names_by_id
+    ]
+    many = len(lost) >= LEAST_BAD_OBJECTS and len(lost) > _SHARE_LOST * len(annotations)
+    if lost and (many or len(lost) == len(annotations)):
+        raise AnnotationsError(
+            f"{name}: annotation {lost[0].get('id')} has category_id {lost[0].get('category_id')!r}, which is no "
+            f"category, as have {len(lost)} of {len(annotations)} annotations; defined: "
+            f"{_some(sorted(names_by_id)) or 'none'}; add what is missing to categories"
+        )
 
 
 def _names_by_id(
@@ -262,6 +296,8 @@ def _document_references(
     for entry in document.images:
         image = found[document.file, entry["id"]]
         yield _reference(document, entry, by_image[_identity(entry["id"])], image, options)
+    for place, reason, detail in document.faulty:
+        yield Reference(source=place, key=place, split=document.split, problem=("annotation", reason, detail))
     for image_id, ids in orphans.items():
         place = f"{document.file}#image_id={image_id}"
         fault = ("annotation", "annotation of an unknown image", f"{len(ids)} annotations: {_some(ids)}")
@@ -303,6 +339,9 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
     bbox = annotation.get("bbox")
     if not isinstance(bbox, list) or len(bbox) != 4:
         raise SourceError("annotation", "bbox is not four numbers", f"{what}: {bbox!r}"[:200])
+    if annotation["category_id"] not in names_by_id:
+        detail = f"{what}: category_id {annotation['category_id']!r} is no category of the file"
+        raise SourceError("annotation", "object has no class", detail)
     values = [number(value, f"{what} bbox") for value in bbox]
     xmin, ymin, xmax, ymax = corners(
         values, "corner-size" if options.box_form == "auto" else options.box_form

@@ -49,9 +49,10 @@ def unread_keys(
 
 def crowd_of(annotation: Mapping[str, Any]) -> Any:
     """Whether an object is a crowd, as it is written; 0 where nothing is."""
-    if "iscrowd" in annotation:
-        return annotation["iscrowd"]
-    return next((value for key, value in annotation.items() if squash(key) in _CROWD), 0)
+    written = annotation.get("iscrowd")
+    if written is None:
+        written = next((value for key, value in annotation.items() if squash(key) in _CROWD), None)
+    return 0 if written is None else written
 
 
 def check_form(

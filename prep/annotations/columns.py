@@ -20,6 +20,7 @@ SPELLINGS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("filename",),
         ("filepath", "imagepath", "imgpath", "imagename", "imgname", "imagefile", "imgfile", "imagefilename"),
         ("file", "path", "img"),
+        ("imageid", "imgid"),
     ),
     "class": (
         ("class",),

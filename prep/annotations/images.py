@@ -174,9 +174,20 @@ class ImageIndex:
                 return self._by_end(name, parts, self._listed.by_name.get(_fold_extension(parts[-1]), []))
             except SourceError as caught:
                 if not wanted.stem or caught.reason == "file name is ambiguous":
-                    raise
+                    raise self._with_namesake(caught, parts) from None
                 error = caught
         return self._by_stem(wanted, error)
+
+    def _with_namesake(self, error: SourceError, parts: list[str]) -> SourceError:
+        """The error, and the image of that name but another extension, if there is one: what was converted since."""
+        others = self._listed.by_stem.get(splitext(parts[-1])[0], [])
+        if not others or "; " in error.detail or error.reason == "file name is ambiguous":
+            return error
+        return SourceError(
+            error.stage,
+            error.reason,
+            f"{error.detail}; {others[0]} has that name and another extension: correct the names",
+        )
 
     def _named(self, wanted: Wanted, parts: list[str]) -> str | None:
         """The file of which the name is a path, from the root or a place of the layout, or that lies beside."""

@@ -90,14 +90,29 @@ JSONL_EXTENSIONS = (".jsonl", ".ndjson")
 
 def read_csv_tables(annotations: SourceFiles, annotation_file: str | None, rule: Columns) -> list[Table]:
     """The CSV file that was named, or all straight in the folder."""
-    names = _table_files(annotations, annotation_file, CSV_EXTENSIONS)
-    return [read_csv(name, read_whole(annotations, name), rule) for name in names]
+    return _read_tables(annotations, annotation_file, CSV_EXTENSIONS, read_csv, rule)
 
 
 def read_jsonl_tables(annotations: SourceFiles, annotation_file: str | None, rule: Columns) -> list[Table]:
     """The JSONL file that was named, or all straight in the folder."""
-    names = _table_files(annotations, annotation_file, JSONL_EXTENSIONS)
-    return [read_jsonl(name, read_whole(annotations, name), rule) for name in names]
+    return _read_tables(annotations, annotation_file, JSONL_EXTENSIONS, read_jsonl, rule)
+
+
+def _read_tables(
+    annotations: SourceFiles,
+    annotation_file: str | None,
+    extensions: tuple[str, ...],
+    read: Callable[[str, bytes, Columns], Table],
+    rule: Columns,
+) -> list[Table]:
+    names = _table_files(annotations, annotation_file, extensions)
+    try:
+        return [read(name, read_whole(annotations, name), rule) for name in names]
+    except AnnotationsError as error:
+        if len(names) == 1:
+            raise
+        listed = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        raise AnnotationsError(f"{error}; of {listed} name the one to read with --source") from error
 
 
 def _table_files(
@@ -140,6 +155,8 @@ def read_csv(name: str, data: bytes, rule: Columns) -> Table:
                 reading = _check_columns(name, header, rule)
                 cells_of = _cells_of(reading, rule)
                 continue
+            if not any(cells[len(header) :]):
+                cells = cells[: len(header)]
             fault = "" if len(cells) == len(header) else f"{len(cells)} cells under {len(header)} columns"
             known = cells_of(f"{name}:{reader.line_num}", dict(zip(header, cells, strict=False)))
             rows.append(Row(file=name, line=reader.line_num, cells=known, fault=fault))

@@ -18,6 +18,7 @@ from halofeed.prep.annotations.layout import (
     sound_boxes,
     split_in_file_name,
 )
+from halofeed.prep.annotations.names import is_image_name
 from halofeed.prep.annotations.reference import Box, Reference
 from halofeed.prep.annotations.rows import (
     Columns,
@@ -42,7 +43,7 @@ def _columns(options: LayoutOptions) -> Columns:
         together=CORNERS,
         text=(*IMAGE_COLUMNS, "split", "group", "id"),
         expected=f"{','.join(IMAGE_COLUMNS)} for one image a row, with {','.join(CORNERS)} for one box a row; "
-        "image,label need --task segmentation",
+        "image,label need --task segmentation, or classification where labels are classes",
         spellings={**SPELLINGS, "filename": (*SPELLINGS["filename"], ("image",))},
         read=lambda name, header: read_columns(
             name, header, options.task, options.box_form, options.ignore_columns
@@ -51,7 +52,16 @@ def _columns(options: LayoutOptions) -> Columns:
 
 
 _NO_NAME = SourceError("annotation", "row names no file")
-_FLAGS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
+_FLAGS = {
+    "": False,
+    "-1": False,
+    "0": False,
+    "false": False,
+    "no": False,
+    "1": True,
+    "true": True,
+    "yes": True,
+}
 
 
 def list_csv_references(
@@ -105,7 +115,11 @@ def _references(
             "leave it out"
         )
     names = {row.cell("filename") for table in tables for row in table.rows}
-    found = index.match({name: Wanted(name=name) for name in sorted(names - {""})})
+    if not names:
+        raise AnnotationsError(f"{tables[0].file}: a header and no rows; name a table that has rows")
+    found = index.match(
+        {name: Wanted(name=name, stem="" if is_image_name(name) else name) for name in sorted(names - {""})}
+    )
     by_source: dict[str, list[tuple[Row, str]]] = {}
     notes: dict[str, dict[str, None]] = {}
     lost: dict[str, tuple[SourceError, list[tuple[Row, str]]]] = {}

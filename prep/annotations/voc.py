@@ -24,6 +24,7 @@ from halofeed.prep.annotations.layout import (
     read_whole,
     sound_boxes,
 )
+from halofeed.prep.annotations.names import is_image_name
 from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.annotations.reference import Box, Reference
 from halofeed.prep.annotations.settle import settle_boxes
@@ -308,7 +309,23 @@ def choose_image_sets(names: Iterable[str]) -> tuple[str, ...]:
 def _entries(data: bytes) -> Iterator[str]:
     for line in data.decode("utf-8-sig", "surrogateescape").splitlines():
         if line.strip():
-            yield _LIST_FLAG.sub("", line.strip())
+            yield _entry_name(_LIST_FLAG.sub("", line.strip()))
+
+
+def _entry_name(entry: str) -> str:
+    r"""The name in a list, as tools write it: with folders above, with an extension, with backslashes.
+
+    >>> _entry_name("cam1/a"), _entry_name(r"D:\voc\JPEGImages\cam1\a.jpg"), _entry_name("v1.2")
+    ('cam1/a', 'cam1/a', 'v1.2')
+    """
+    parts = [part for part in entry.replace("\\", "/").split("/") if part not in ("", ".")]
+    starts = [place for place, part in enumerate(parts[:-1]) if part in (*_IMAGE_FOLDERS, "Annotations")]
+    name = "/".join(parts[starts[-1] + 1 :] if starts else parts)
+    return _without_extension(name)
+
+
+def _without_extension(name: str) -> str:
+    return posixpath.splitext(name)[0] if is_image_name(name) or name.lower().endswith(".xml") else name
 
 
 def _split_by_lists(
@@ -354,7 +371,7 @@ def _listed_name(path: str, sets: ImageSets) -> str | None:
 def _below_first(path: str, sets: ImageSets) -> str:
     """A path below Annotations/, JPEGImages/ or whatever the first folder is, without its extension."""
     start = f"{sets.prefix}/" if sets.prefix else ""
-    inside = PurePosixPath(path.removeprefix(start)).with_suffix("")
+    inside = PurePosixPath(_without_extension(_without_extension(path.removeprefix(start))))
     return "/".join(inside.parts[1:]) or inside.name
 
 

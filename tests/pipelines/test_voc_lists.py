@@ -50,6 +50,19 @@ def test_parallel_subfolders_keep_each_box_on_its_own_picture(tmp_path):
         assert boxes_in_source(records[f"JPEGImages/{name}.png"])[0, 1] == pytest.approx(2 + number, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    "entry", ["{}.png", "JPEGImages/{}.png", "D:\\voc\\JPEGImages\\{}.png", "./{}", "Annotations/{}.xml"]
+)
+def test_entries_of_lists_may_have_extensions_and_folders_above(tmp_path: Path, entry: str) -> None:
+    for name in ("cam1/a", "cam2/a", "v1.2"):
+        draw(tmp_path / "src", name)
+    write_lists(
+        tmp_path / "src", train=entry.format("cam1/a"), val=f"{entry.format('cam2/a')} {entry.format('v1.2')}"
+    )
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout="voc", max_rejected=0)
+    assert splits(done.folder, ["train", "val"]) == {"cam1/a": "train", "cam2/a": "val", "v1.2": "val"}
+
+
 def test_lists_that_write_the_folder_split_parallel_subfolders(tmp_path):
     for name in ("cam1/a", "cam2/a"):
         draw(tmp_path / "src", name)

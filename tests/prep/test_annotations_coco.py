@@ -174,7 +174,7 @@ def test_a_faulty_annotation_rejects_its_image_and_names_itself(
             document(annotations=[{"id": 1, "image_id": 7, "caption": "a hat"}]),
             ["no annotation has a bbox", "captions"],
         ),
-        (document(images=[{"id": 7, "file_name": "a.jpg"}] * 2), ["image id 7 comes twice", "a.jpg"]),
+        (document(images=[{"file_name": "a.jpg"}]), ["each image needs an id", "a.jpg"]),
         (
             document(
                 categories=[{"id": 3, "name": "hat"}, {"id": 90, "name": "hat"}],
@@ -197,6 +197,55 @@ def test_faults_of_the_whole_file_name_it(tmp_path: Path, content: object, words
         read(tmp_path)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_an_image_that_is_listed_twice_alike_is_one(tmp_path: Path) -> None:
+    write(tmp_path, document(images=[{"id": 7, "file_name": "a.jpg"}] * 2), "a.jpg")
+    (only,) = [reference for reference in read(tmp_path) if reference.source == "a.jpg"]
+    assert only.problem is None and only.boxes
+
+
+def test_one_bad_entry_of_an_image_costs_that_image_alone(tmp_path: Path) -> None:
+    images = [
+        {"id": 7, "file_name": "a.jpg"},
+        {"id": 8, "file_name": "b.jpg"},
+        {"id": 8, "file_name": "c.jpg"},
+        {"id": None, "file_name": "d.jpg"},
+        {"id": 9},
+    ]
+    write(tmp_path, document(images=images), "a.jpg", "b.jpg", "c.jpg", "d.jpg")
+    problems = {
+        one.source: one.problem for one in read(tmp_path) if one.problem and one.problem[0] == "annotation"
+    }
+    assert {source: problem[1] for source, problem in problems.items() if problem} == {
+        "b.jpg": "image id comes twice",
+        "c.jpg": "image id comes twice",
+        "instances.json#images[3]": "image entry has no id or no file_name",
+        "instances.json#images[4]": "image entry has no id or no file_name",
+    }
+    (good,) = [one for one in read(tmp_path) if one.problem is None]
+    assert good.source == "a.jpg" and good.boxes
+
+
+@pytest.mark.parametrize("category", [5, None, "hat", True])
+def test_one_object_of_no_category_is_dropped_and_named(tmp_path: Path, category: object) -> None:
+    plain = {"image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}
+    write(
+        tmp_path,
+        document(annotations=[{"id": 1, **plain}, {"id": 2, **plain, "category_id": category}]),
+        "a.jpg",
+    )
+    (good,) = [one for one in read(tmp_path) if one.problem is None]
+    assert len(good.boxes or ()) == 1
+    assert [reason for reason, _ in good.bad_objects] == ["object has no class"]
+    assert "annotation 2: category_id" in good.bad_objects[0][1]
+
+
+def test_a_crowd_flag_that_is_null_is_none(tmp_path: Path) -> None:
+    annotation = {"id": 1, "image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4], "iscrowd": None}
+    write(tmp_path, document(annotations=[annotation]), "a.jpg")
+    (good,) = [one for one in read(tmp_path) if one.problem is None]
+    assert good.boxes and not good.boxes[0].is_crowd
 
 
 def test_what_is_not_json_is_refused_by_name(tmp_path: Path) -> None:

@@ -254,3 +254,48 @@ def test_a_nul_character_in_a_csv_is_refused_by_line_and_column(tmp_path: Path) 
     write(tmp_path, "filename,class\na.jpg,h\0at\n", "a.jpg")
     with pytest.raises(AnnotationsError, match=r"labels\.csv:2: .*NUL"):
         read(tmp_path, None)
+
+
+OPEN_IMAGES = (
+    "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,IsInside\n"
+)
+
+
+def test_a_table_of_open_images_is_read_as_it_is_published(tmp_path: Path) -> None:
+    rows = "0a1b,xclick,/m/01,1,0.1,0.5,0.2,0.75,0,1,0,0\n9f.2,xclick,/m/02,1,0,1,0,1,-1,-1,-1,-1\n"
+    write(tmp_path, OPEN_IMAGES + rows, "validation/0a1b.jpg", "validation/9f.2.jpg")
+    references = {one.source: one for one in read(tmp_path, "labels.csv", keep=("group_of",))}
+    (first,), (second,) = (references[f"validation/{name}.jpg"].boxes or () for name in ("0a1b", "9f.2"))
+    assert (first.xmin, first.ymin, first.xmax, first.ymax) == (0.1, 0.2, 0.5, 0.75) and first.truncated
+    assert not second.group_of and not second.truncated
+    assert references["validation/0a1b.jpg"].normalized
+
+
+def test_an_id_that_is_the_name_of_two_pictures_is_neither(tmp_path: Path) -> None:
+    write(tmp_path, "image_id,label\n7,hat\n", "a/7.jpg", "b/7.png")
+    (lost,) = [one for one in read(tmp_path, "labels.csv") if one.problem and one.problem[0] == "annotation"]
+    assert lost.problem is not None and lost.problem[1] == "file name is ambiguous"
+
+
+def test_a_picture_of_another_extension_is_named_and_not_taken(tmp_path: Path) -> None:
+    write(tmp_path, "filename,label\na.png,hat\n", "a.jpg")
+    (lost,) = [one for one in read(tmp_path, "labels.csv") if one.problem and one.problem[0] == "annotation"]
+    assert lost.problem is not None and "a.jpg has that name and another extension" in lost.problem[2]
+
+
+def test_empty_cells_beyond_the_header_are_none(tmp_path: Path) -> None:
+    write(tmp_path, "filename,label\na.jpg,hat,\nb.jpg,hat,,\nc.jpg,hat,x\n", "a.jpg", "b.jpg", "c.jpg")
+    assert [one.source for one in read(tmp_path, None) if one.problem is None] == ["a.jpg", "b.jpg"]
+
+
+def test_a_table_without_rows_and_one_that_is_none_among_others_are_refused_with_the_cure(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, "filename,label\n", "a.jpg")
+    with pytest.raises(AnnotationsError, match=r"labels\.csv: a header and no rows"):
+        read(tmp_path, None)
+    write(tmp_path, "/m/01,Airplane\n", table="descriptions.csv")
+    with pytest.raises(
+        AnnotationsError, match=r"of descriptions\.csv, labels\.csv name the one to read with --source"
+    ):
+        read(tmp_path, None)
