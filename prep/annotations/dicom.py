@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _DAMAGED = ("read", "damaged file among the slices")
 _DAMAGED_CURE = "copy it again, or take it out of the folder"
 _SEVERAL: Problem = ("annotation", "label fits several series", "")
+_SEVERAL_CURE = "choose one by --series-description, or name both in a table (--layout csv)"
+_NOT_BELOW = " is not below the folder"
 _UNREAD: Problem = ("read", "not a volume format that is read", "store the label as NIfTI, SEG or RTSTRUCT")
 
 
@@ -95,7 +97,8 @@ def list_references(
 
     1. a SEG or RTSTRUCT that refers to it, or to its images where a series holds several volumes; one that refers to
        no series is that of the only series in its frame of reference;
-    2. with a label pattern, the NIfTI file that it gives with {id} for the series' folder; without one, a NIfTI
+    2. with a label pattern, the NIfTI file that it gives with {id} for the series' folder, or for the part of it that
+       the image pattern says; without one, a NIfTI
        file in the series' folder or the one above it, if that leaves only one series; else one whose name, without
        extension, is that of the series' folder.
 
@@ -289,23 +292,56 @@ def _nifti_labels(
     """Each NIfTI file as a label, with the series that it may belong to."""
     paths = images.sizes()
     pattern = None
+    identities: Mapping[str, str] = {}
+    if options.image_pattern is not None and options.label_pattern is None:
+        raise AnnotationsError(
+            f"--image-pattern {options.image_pattern}: series are found by their headers; with --label-pattern it says "
+            "what of a series' folder {id} is"
+        )
     if options.label_pattern is not None:
+        identities = _identities(found, options.image_pattern)
         pattern = compile_pattern(options.label_pattern, "label_pattern", ("id",))
         if not any(pattern.match(path) for path in masks):
-            where = found[0].folder if found else "."
+            known = next(iter(identities.values()), ".")
             raise AnnotationsError(
                 f"--label-pattern {options.label_pattern}: no NIfTI file fits it; {{id}} is a series' folder, such as "
-                f"{where!r}; found {', '.join(masks[:3]) or 'none'}"
+                f"{known!r}; found {', '.join(masks[:3]) or 'none'}"
             )
     labels = []
     for path in masks:
-        if pattern is not None:
-            values = pattern.match(path)
-            fits = [] if values is None else _fitting(found, _is_in(values.get("id", ".")))
-        else:
-            fits = _by_place(path, found)
-        labels.append((fits, label_of(path, missing_part(path, paths))))
+        problem = missing_part(path, paths)
+        if pattern is None:
+            labels.append((_by_place(path, found), label_of(path, problem)))
+            continue
+        values = pattern.match(path)
+        wanted = None if values is None else values.get("id", ".")
+        fits = [source for source, identity in identities.items() if identity == wanted]
+        if not fits and wanted is not None:
+            known = ", ".join(repr(identity) for identity in list(identities.values())[:3])
+            detail = f"{{id}} is {wanted!r}, and that of a series {known}; --image-pattern '{{id}}/...' says which part"
+            problem = problem or (*NO_IMAGE[:2], f"{detail} of a series' folder it is")
+        labels.append((fits, label_of(path, problem)))
     return labels
+
+
+def _identities(found: Sequence[FoundSeries], image_pattern: str | None) -> Mapping[str, str]:
+    """What {id} stands for, by the series: its folder, or what --image-pattern finds in that.
+
+    Raises:
+        AnnotationsError: no folder fits the pattern.
+    """
+    if image_pattern is None:
+        return {series.source: series.folder for series in found}
+    pattern = compile_pattern(image_pattern, "image_pattern", ("id",))
+    identities = {}
+    for series in found:
+        values = pattern.match(series.folder) or pattern.match(series.members[0])
+        if values is not None:
+            identities[series.source] = values.get("id", ".")
+    if not identities:
+        folders = ", ".join(repr(series.folder) for series in found[:3])
+        raise AnnotationsError(f"--image-pattern {image_pattern}: no series' folder fits it; found {folders}")
+    return identities
 
 
 def _is_in(folder: str) -> Callable[[FoundSeries], bool]:
@@ -335,7 +371,14 @@ def _sort_labels(
             fitting.append(((sources[0],), label))
         else:
             stage, reason, _ = _SEVERAL if sources else NO_IMAGE
-            detail = ", ".join(sources[:3]) or "the series that it was drawn on is not below the folder"
+            listed = ", ".join(sources[:3])
+            lost = (
+                "no series lies in its folder"
+                if is_scan_name(label.path)
+                else "the series that it was drawn on"
+            )
+            lost += "; --label-pattern says which it belongs to" if is_scan_name(label.path) else _NOT_BELOW
+            detail = f"{listed}; {_SEVERAL_CURE}" if sources else lost
             problem = label.problem or (stage, reason, detail)
             unfit.append(Reference(source=label.path, key=label.path, problem=problem))
     return fitting, unfit

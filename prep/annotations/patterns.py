@@ -6,6 +6,7 @@
 {class}   class-masks: the class's name, within one folder's name
 {channel} of an image: which of its channels a file is (t1, flair, 0000), within one folder's name
 *         anything within one folder's name
+**        any number of folders; {id} behind it is then one name
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from halofeed.prep.annotations.volume_files import files_of
 from halofeed.schemas.errors import UsageError
 
 _PLACEHOLDERS = {"id": ".+", "split": "[^/]+", "group": "[^/]+", "class": "[^/]+", "channel": "[^/]+"}
-_PART = re.compile(r"\{([^{}]*)\}|(\*)|([{}])")
+_PART = re.compile(r"\{([^{}]*)\}|(\*\*/|\*\*|\*)|([{}])")
+_STARS = {"*": "[^/]*", "**": ".*", "**/": "(?:.*/)?"}
 _EXAMPLE = "expected a path below the folder, such as images/{id}.nii.gz"
 
 
@@ -44,6 +46,8 @@ def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern
 
     >>> compile_pattern("sub-{id}/{id}_ct.nii.gz", "image_pattern", ("id",)).match("sub-3/3_ct.nii.gz")
     {'id': '3'}
+    >>> compile_pattern("**/{id}_ct.nii.gz", "image_pattern", ("id",)).match("sub-3/anat/3_ct.nii.gz")
+    {'id': '3'}
     """
     expression, literal, end = "", 0, 0
     names: set[str] = set()
@@ -53,9 +57,9 @@ def compile_pattern(text: str, option: str, allowed: tuple[str, ...]) -> Pattern
         name, star, brace = part[1] or "", part[2], part[3]
         if brace or (not star and name not in allowed):
             known = ", ".join(f"{{{one}}}" for one in allowed)
-            raise UsageError(f"{option} {text!r}: {part.group()!r} is not known; known: {known} and *")
+            raise UsageError(f"{option} {text!r}: {part.group()!r} is not known; known: {known}, * and **")
         if star:
-            expression += "[^/]*"
+            expression += _STARS[star]
         elif name in names:
             expression += f"(?P={name})"
         else:

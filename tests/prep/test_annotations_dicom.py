@@ -216,6 +216,27 @@ def test_a_series_without_mask_is_refused_where_others_have_one(tmp_path: Path) 
     assert with_pattern["train/p1"].mask is None, "{id} is the whole folder: train/p1"
 
 
+def test_an_image_pattern_says_which_part_of_a_series_folder_the_id_is(tmp_path: Path) -> None:
+    """It was taken and changed nothing, and the label was said to belong to no series below the folder."""
+    save_series(tmp_path / "p1" / "ct", "1.2.1")
+    save_series(tmp_path / "p2" / "ct", "1.2.2")
+    touch(tmp_path, "p1/organs.nii.gz", "masks/p2.nii.gz")
+    problem = read(tmp_path, label_pattern="masks/{id}.nii.gz")["masks/p2.nii.gz"].problem
+    assert problem is not None and problem[1] == "label has no image"
+    assert "{id} is 'p2', and that of a series 'p1/ct', 'p2/ct'; --image-pattern" in problem[2]
+    for image_pattern in ("{id}/ct", "{id}/ct/*", "**/{id}/ct"):
+        references = read(tmp_path, image_pattern=image_pattern, label_pattern="masks/{id}.nii.gz")
+        assert references["p2/ct"].mask == "masks/p2.nii.gz"
+    references = read(tmp_path, image_pattern="{id}/ct", label_pattern="{id}/organs.nii.gz")
+    assert references["p1/ct"].mask == "p1/organs.nii.gz"
+    with pytest.raises(
+        AnnotationsError, match=r"--image-pattern \{id\}/mr: no series' folder fits it; found 'p1/ct'"
+    ):
+        read(tmp_path, image_pattern="{id}/mr", label_pattern="masks/{id}.nii.gz")
+    with pytest.raises(AnnotationsError, match="with --label-pattern it says what of a series' folder"):
+        read(tmp_path, image_pattern="{id}/ct")
+
+
 def test_two_masks_for_one_series_and_no_series_at_all_are_refused(tmp_path: Path) -> None:
     touch(tmp_path, "p1/one", "p1/a.nii")
     with pytest.raises(AnnotationsError, match="no DICOM series lies below it; found 1 x not DICOM"):
@@ -281,4 +302,7 @@ def test_labels_that_all_fit_several_series_do_not_make_scans_for_prediction(tmp
     save_series(tmp_path / "p2", "1.2.2")
     save_segmentation(tmp_path / "seg", None)
     refused = {"p1": "image has no label", "p2": "image has no label"}
-    assert outcome(read(tmp_path)) == {**refused, "seg": "label fits several series"}
+    references = read(tmp_path)
+    assert outcome(references) == {**refused, "seg": "label fits several series"}
+    problem = references["seg"].problem
+    assert problem is not None and "choose one by --series-description" in problem[2]

@@ -152,6 +152,14 @@ def test_patterns_pair_what_the_placeholders_share(
     assert outcome(read(make(tmp_path, *paths), **options)) == expected
 
 
+def test_two_stars_stand_for_any_folders_so_that_ids_are_names(tmp_path: Path) -> None:
+    """As in BIDS, where images and labels lie at different depths: they were one folder, and {id} took the rest."""
+    image, label = "sub-1/ses-1/anat/sub-1_T1w.nii.gz", "derivatives/x/sub-1/ses-1/anat/sub-1_dseg.nii.gz"
+    root = make(tmp_path, image, label)
+    options = {"image_pattern": "**/{id}_T1w.nii.gz", "label_pattern": "**/{id}_dseg.nii.gz"}
+    assert outcome(read(root, **options)) == {image: label}
+
+
 def test_split_and_group_come_from_the_pattern(tmp_path: Path) -> None:
     paths = [f"{split}/p7/{name}_1.nii" for split in ("train", "test") for name in ("ct", "seg")]
     references = read(
