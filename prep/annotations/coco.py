@@ -27,7 +27,7 @@ from halofeed.prep.annotations.layout import (
 )
 from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.annotations.reference import Box, Reference
-from halofeed.prep.annotations.settle import settle_boxes
+from halofeed.prep.annotations.settle import note_alike_classes, settle_boxes
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError
 
@@ -98,7 +98,7 @@ def list_references(
     known = {one.path for one in found.values() if isinstance(one, Found)}
     used = {reference.source: reference.split for reference in listed if reference.source in known}
     listed += index.without_annotation(used, beside_used=annotation_file is not None)
-    yield from in_order(listed)
+    yield from in_order(note_alike_classes(listed))
 
 
 def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
@@ -220,7 +220,7 @@ def _sound_images(
             by_id.setdefault(identity, {}).setdefault(file_name, entry)
     if faulty and not by_id:
         raise AnnotationsError(f"{name}: each image needs an id and a file_name; {faulty[0][2]}")
-    sound = []
+    sound: list[dict[str, Any]] = []
     for identity, named in by_id.items():
         if len(named) == 1:
             sound += named.values()

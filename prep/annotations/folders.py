@@ -9,6 +9,7 @@ from halofeed.prep.annotations.layout import LayoutOptions, is_split_name
 from halofeed.prep.annotations.names import UNREAD_EXTENSIONS, is_document_name, is_image_name
 from halofeed.prep.annotations.recognize import other_layout
 from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.annotations.settle import note_alike_classes
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError
 
@@ -50,8 +51,7 @@ def list_references(
         first_is_split = decide_split_folders([path.split("/") for path in image_paths], images.root)
         if not options.folders_are_classes:
             _refuse_folders_above_classes(image_paths, first_is_split, images.root)
-    for path in paths:
-        yield _reference(path, first_is_split)
+    yield from note_alike_classes([_reference(path, first_is_split) for path in paths])
 
 
 def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, root: str) -> None:

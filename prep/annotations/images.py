@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import unicodedata
 from collections.abc import Hashable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ class ImageIndex:
             *above, name = path.split("/")
             by_name.setdefault(_fold_extension(name), []).append(path)
             if is_image_name(name):
-                by_stem.setdefault(splitext(name)[0], []).append(path)
+                by_stem.setdefault(_composed(splitext(name)[0]), []).append(path)
                 folders.update(above)
         return _Listing(by_name=by_name, by_stem=by_stem, folders=folders)
 
@@ -180,7 +181,7 @@ class ImageIndex:
 
     def _with_namesake(self, error: SourceError, parts: list[str]) -> SourceError:
         """The error, and the image of that name but another extension, if there is one: what was converted since."""
-        others = self._listed.by_stem.get(splitext(parts[-1])[0], [])
+        others = self._listed.by_stem.get(_composed(splitext(parts[-1])[0]), [])
         if not others or "; " in error.detail or error.reason == "file name is ambiguous":
             return error
         return SourceError(
@@ -246,7 +247,7 @@ class ImageIndex:
     def _by_stem(self, wanted: Wanted, error: SourceError | None) -> _Candidate:
         parts = _parts(wanted.stem)
         try:
-            return self._by_end(wanted.stem, parts, self._listed.by_stem.get(parts[-1], []))
+            return self._by_end(wanted.stem, parts, self._listed.by_stem.get(_composed(parts[-1]), []))
         except SourceError as caught:
             if caught.reason == "file name is ambiguous":
                 raise
@@ -317,8 +318,13 @@ class ImageIndex:
 
 
 def _fold_extension(name: str) -> str:
-    stem, dot, extension = name.rpartition(".")
-    return f"{stem}{dot}{extension.lower()}" if dot else name
+    """A name as names are compared: its extension in small letters, its accents composed, which macOS takes apart."""
+    stem, dot, extension = _composed(name).rpartition(".")
+    return f"{stem}{dot}{extension.lower()}" if dot else extension
+
+
+def _composed(name: str) -> str:
+    return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
 def _parts(name: str, *, keep_up: bool = False) -> list[str]:

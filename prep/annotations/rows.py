@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from halofeed.prep.annotations.columns import Reading, can_hold, squash
-from halofeed.prep.annotations.layout import read_whole
+from halofeed.prep.annotations.layout import is_split_name, read_whole
 from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, UsageError
@@ -124,10 +124,30 @@ def _table_files(
         found = [path for path in annotations.sizes() if "/" not in path and path.lower().endswith(extension)]
         if found:
             return found
-    raise AnnotationsError(
-        f"{annotations.root}: no {' or '.join(extensions)} file lies straight in it; name the table itself"
-        + hint(annotations, extensions[0][1:])
+    below = [path for path in annotations.sizes() if path.lower().endswith(extensions)]
+    if (
+        below
+        and all(split_folder(path) for path in below)
+        and len({path.split("/")[1] for path in below}) == 1
+    ):
+        return below
+    found_below = (
+        f" ({', '.join(below[:3])}{', ...' if len(below) > 3 else ''} lie below it)" if below else ""
     )
+    raise AnnotationsError(
+        f"{annotations.root}: no {' or '.join(extensions)} file lies straight in it{found_below}; name the table itself"
+        + ("" if below else hint(annotations, extensions[0][1:]))
+    )
+
+
+def split_folder(table: str) -> str | None:
+    """The split of which a table speaks that lies in its folder, as Roboflow exports them; None of any other.
+
+    >>> split_folder("valid/_annotations.csv"), split_folder("tables/boxes.csv"), split_folder("boxes.csv")
+    ('valid', None, None)
+    """
+    folder, _, name = table.partition("/")
+    return folder if name and "/" not in name and is_split_name(folder) else None
 
 
 def _decode(name: str, data: bytes) -> str:

@@ -33,6 +33,34 @@ def settle_boxes(
     return [replace(one, notes=(*one.notes, TWICE)) if _holds_one_twice(one) else one for one in settled]
 
 
+def note_alike_classes(listed: Sequence[Reference]) -> list[Reference]:
+    """The references, noted where they have a class that only case or blanks part from another: mostly a slip."""
+    alike: dict[str, list[str]] = {}
+    for label in sorted({label for one in listed for label in _labels(one)}):
+        alike.setdefault(" ".join(label.casefold().split()), []).append(label)
+    notes = {
+        label: f"classes of their own that differ in case or blanks alone: {', '.join(map(repr, labels))}"
+        for labels in alike.values()
+        if len(labels) > 1
+        for label in labels
+    }
+    if not notes:
+        return list(listed)
+    return [
+        replace(one, notes=(*one.notes, *said))
+        if (said := dict.fromkeys(notes[label] for label in _labels(one) if label in notes))
+        else one
+        for one in listed
+    ]
+
+
+def _labels(reference: Reference) -> list[str]:
+    if reference.problem is not None:
+        return []
+    of_boxes = {box.label for box in reference.boxes or ()}
+    return sorted(of_boxes) if reference.label is None else [reference.label]
+
+
 def _holds_one_twice(reference: Reference) -> bool:
     boxes = reference.boxes or ()
     if reference.problem is not None or len(boxes) < 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -27,9 +28,10 @@ from halofeed.prep.annotations.rows import (
     check_ignored,
     read_csv_tables,
     read_jsonl_tables,
+    split_folder,
     unread_note,
 )
-from halofeed.prep.annotations.settle import settle_boxes
+from halofeed.prep.annotations.settle import note_alike_classes, settle_boxes
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError
 from halofeed.schemas.tasks import KEPT
@@ -69,6 +71,7 @@ def list_csv_references(
 ) -> Iterator[Reference]:
     """Every image of the CSV file, or of all CSV files straight in the folder.
 
+    Where none lies there, those of the same name in folders of splits (`valid/_annotations.csv`), as Roboflow exports.
     Columns: `filename,class[,split,group,id]`, or `filename,class,xmin,ymin,xmax,ymax[,width,height]` with
     one box a row, in pixels from the corner of the image; a row without class and box is an image without
     objects. More columns for boxes: area, is_crowd, difficult, truncated, occluded. Other spellings of these are
@@ -114,23 +117,25 @@ def _references(
             f"{tables[0].file}: --keep {','.join(missing)}: no table has such a column; found {found_columns}; "
             "leave it out"
         )
-    names = {row.cell("filename") for table in tables for row in table.rows}
+    folders = {table.file: split_folder(table.file) or "" for table in tables}
+    names = {(folders[table.file], row.cell("filename")) for table in tables for row in table.rows}
     if not names:
         raise AnnotationsError(f"{tables[0].file}: a header and no rows; name a table that has rows")
-    found = index.match(
-        {name: Wanted(name=name, stem="" if is_image_name(name) else name) for name in sorted(names - {""})}
-    )
+    found = index.match({key: _wanted(*key) for key in sorted(names) if key[1]})
     by_source: dict[str, list[tuple[Row, str]]] = {}
     notes: dict[str, dict[str, None]] = {}
     lost: dict[str, tuple[SourceError, list[tuple[Row, str]]]] = {}
     for table in tables:
-        table_split = split_in_file_name(table.file) or "train"
+        folder = folders[table.file]
+        table_split = folder or split_in_file_name(table.file) or "train"
         unread = (*unread_note(table), *_left_note(table, options))
         for row in table.rows:
             named, split = row.cell("filename"), row.cell("split") or table_split
-            image = found.get(named) or _NO_NAME
+            image = found.get((folder, named)) or _NO_NAME
             if isinstance(image, SourceError):
-                lost.setdefault(named or row.place, (image, []))[1].append((row, split))
+                lost.setdefault(posixpath.join(folder, named) if named else row.place, (image, []))[1].append(
+                    (row, split)
+                )
                 continue
             by_source.setdefault(image.path, []).append((row, split))
             if unread or image.note:
@@ -149,7 +154,14 @@ def _references(
         listed += settle_boxes(references, images, options, file)
     splits = {source: rows[0][1] for source, rows in by_source.items()}
     listed += index.without_annotation(splits, beside_used=one_file)
-    yield from in_order(listed)
+    yield from in_order(note_alike_classes(listed))
+
+
+def _wanted(folder: str, name: str) -> Wanted:
+    """Where the image of a row may lie; that of a table in the folder of a split lies there, and nowhere else."""
+    inside = folder and not name.startswith((f"{folder}/", "/", "\\")) and ":" not in name
+    full = posixpath.join(folder, name) if inside else name
+    return Wanted(name=full, stem="" if is_image_name(name) else full)
 
 
 def _left_note(table: Table, options: LayoutOptions) -> tuple[str, ...]:

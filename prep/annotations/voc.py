@@ -27,7 +27,7 @@ from halofeed.prep.annotations.layout import (
 from halofeed.prep.annotations.names import is_image_name
 from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.annotations.reference import Box, Reference
-from halofeed.prep.annotations.settle import settle_boxes
+from halofeed.prep.annotations.settle import note_alike_classes, settle_boxes
 from halofeed.prep.annotations.volume_files import common_folder
 from halofeed.prep.sources import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
@@ -86,7 +86,7 @@ def list_references(
             else ()
         )
         listed = _split_by_lists(listed, paths, lists) if lists else _split_by_folders(listed, paths)
-    yield from in_order(listed)
+    yield from in_order(note_alike_classes(listed))
 
 
 class _NoDoctype(ElementTree.TreeBuilder):

@@ -204,3 +204,12 @@ def test_a_name_finds_its_file_and_never_one_of_another_folder(
     index = ImageIndex(make(tmp_path, *FILES))
     found = index.match({name: Wanted(name=name)})[name]
     assert (found.reason if isinstance(found, SourceError) else found.path) == expected
+
+
+def test_folders_that_differ_in_case_or_blanks_alone_are_warned_of(tmp_path: Path) -> None:
+    references = read(make(tmp_path, "hat/1.jpg", "Hat/2.jpg", "coat/3.jpg"))
+    assert [bool(references[name].notes) for name in ("hat/1.jpg", "Hat/2.jpg", "coat/3.jpg")] == [
+        True,
+        True,
+        False,
+    ]

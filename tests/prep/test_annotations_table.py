@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -299,3 +300,42 @@ def test_a_table_without_rows_and_one_that_is_none_among_others_are_refused_with
         AnnotationsError, match=r"of descriptions\.csv, labels\.csv name the one to read with --source"
     ):
         read(tmp_path, None)
+
+
+CORNERS = "filename,class,xmin,ymin,xmax,ymax\n"
+
+
+def test_tables_in_folders_of_splits_speak_of_the_images_beside_them(tmp_path: Path) -> None:
+    for split in ("train", "valid"):
+        (tmp_path / split).mkdir()
+        rows = f"1.jpg,{split},1,2,9,8\nlost.jpg,{split},1,2,9,8\n"
+        write(tmp_path, f"{CORNERS}{rows}", f"{split}/1.jpg", table=f"{split}/_annotations.csv")
+    (tmp_path / "train/lost.jpg").write_bytes(b"x")
+    references = {one.source: one for one in read(tmp_path, None)}
+    for split in ("train", "valid"):
+        one = references[f"{split}/1.jpg"]
+        assert one.split == split and [box.label for box in one.boxes or ()] == [split]
+    assert [box.label for box in references["train/lost.jpg"].boxes or ()] == ["train"]
+    lost = references["valid/lost.jpg"]
+    assert lost.split == "valid" and lost.problem is not None and lost.problem[1] == "image file not found"
+
+
+def test_tables_in_other_folders_are_named_and_none_is_read(tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    write(tmp_path, f"{CORNERS}a.jpg,hat,1,2,9,8\n", "a.jpg", table="tables/boxes.csv")
+    with pytest.raises(AnnotationsError, match=r"tables/boxes\.csv lie below it.; name the table itself"):
+        read(tmp_path, None)
+
+
+def test_accents_may_be_composed_or_taken_apart(tmp_path: Path) -> None:
+    table, file = (unicodedata.normalize(form, "größe.jpg") for form in ("NFC", "NFD"))
+    write(tmp_path, f"{CORNERS}{table},hat,1,2,9,8\n", file)
+    (only,) = read(tmp_path, None)
+    assert only.problem is None and only.source == file
+
+
+def test_classes_that_differ_in_case_or_blanks_alone_are_warned_of(tmp_path: Path) -> None:
+    write(tmp_path, "filename,class\na.jpg,Red hat\nb.jpg,red  hat\nc.jpg,coat\n", "a.jpg", "b.jpg", "c.jpg")
+    notes = {one.source: one.notes for one in read(tmp_path, None)}
+    said = "classes of their own that differ in case or blanks alone: 'Red hat', 'red  hat'"
+    assert notes == {"a.jpg": (said,), "b.jpg": (said,), "c.jpg": ()}
