@@ -12,6 +12,7 @@ import numpy as np
 
 from halofeed.inspection.display import counts_of
 from halofeed.inspection.inspect_segmentation import class_lines, finding_lines, record_lines, scan_lines
+from halofeed.inspection.kept import labeled_keypoints
 from halofeed.inspection.lines import human_bytes, plural, table
 from halofeed.inspection.records import IMAGE_KEY, bytes_of, integer_of, item_bytes, text_of
 from halofeed.inspection.segmentation import is_volumetric, label_field
@@ -339,7 +340,12 @@ def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
                 for column, side in zip(corners, sides, strict=True)
             ),
             f"{float(areas[number]):.1f}" if number < len(areas) else "-",
-            ", ".join(name for name, values in flags.items() if number < len(values) and values[number]),
+            ", ".join(
+                [
+                    *(name for name, values in flags.items() if number < len(values) and values[number]),
+                    *filter(None, [labeled_keypoints(features, number)]),
+                ]
+            ),
         )
         for number, label in enumerate(labels)
     ]

@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.inspection.kept import kept_problems
 from halofeed.schemas.checksum import block_checksums
 from halofeed.schemas.fields import Field
 from halofeed.schemas.identity import example_id
@@ -80,6 +81,7 @@ def record_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
     yield from _parallel_problems(features, manifest)
     yield from _image_problems(features, manifest)
     yield from _box_problems(features)
+    yield from kept_problems(features, manifest)
     yield from _label_problems(features, manifest)
     yield from _identity_problems(features)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from halofeed import __version__
-from halofeed.prep.annotations.reference import Box, Reference
+from halofeed.prep.annotations.reference import Box, Keypoint, Reference
 from halofeed.prep.annotations.volume_files import common_folder
 from halofeed.prep.labels import LabelMap
 from halofeed.prep.option import option
@@ -199,15 +199,28 @@ def reference_to_json(reference: Reference) -> str:
         key: value for key, value in vars(reference).items() if not any(value is none for none in absent)
     }
     if reference.boxes is not None:
-        document["boxes"] = [
-            {name: value for name, value in vars(box).items() if value is not None and value is not False}
-            for box in reference.boxes
-        ]
+        document["boxes"] = [_box_to_json(box) for box in reference.boxes]
     if reference.members:
         folder = common_folder(reference.members)
         folder = "" if folder == "." else f"{folder}/"
         document["members"] = [folder, *(path[len(folder) :] for path in reference.members)]
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+
+def _box_to_json(box: Box) -> dict[str, Any]:
+    document = {name: value for name, value in vars(box).items() if value is not None and value is not False}
+    points = document.pop("keypoints")
+    if points:
+        document["keypoints"] = [[point.name, point.y, point.x, point.visibility] for point in points]
+    return document
+
+
+def _box_from_json(document: dict[str, Any]) -> Box:
+    points = (
+        Keypoint(name=name, y=y, x=x, visibility=visibility)
+        for name, y, x, visibility in document.pop("keypoints", ())
+    )
+    return Box(**document, keypoints=tuple(points))
 
 
 def reference_from_json(text: str) -> Reference:
@@ -217,7 +230,7 @@ def reference_from_json(text: str) -> Reference:
         if name in document:
             document[name] = tuple(document[name])
     if "boxes" in document:
-        document["boxes"] = tuple(Box(**box) for box in document["boxes"])
+        document["boxes"] = tuple(map(_box_from_json, document["boxes"]))
     if "class_masks" in document:
         document["class_masks"] = tuple((name, path) for name, path in document["class_masks"])
     if "bad_objects" in document:

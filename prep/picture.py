@@ -18,6 +18,7 @@ from halofeed.prep.annotations.units import in_pixels
 from halofeed.prep.boxes import BoxPolicy, PlacedBoxes, place_boxes
 from halofeed.prep.encode import ENCODERS
 from halofeed.prep.kernels import resize_image
+from halofeed.prep.keypoints import OUTSIDE, keypoint_features
 from halofeed.prep.label_image import label_on_grid
 from halofeed.prep.labels import LabelMap
 from halofeed.prep.masks import encode_mask_png, stored_mask
@@ -230,6 +231,10 @@ class PictureConverter:
         for name in ("is_crowd", "difficult", "truncated"):
             features[f"image/object/{name}"] = np.array([getattr(box, name) for box in kept], np.int64)
         features.update(_kept_features(kept, self.recipe.keep))
+        if "keypoints" in self.recipe.keep:
+            points, leave = keypoint_features([box.keypoints for box in kept], plan, orientation)
+            features.update(points)
+            facts.warnings += (OUTSIDE,) if leave else ()
         facts.labels.extend(ids)
         facts.boxes = len(kept)
         reasons = Counter(f"dropped as {reason}" for reason, _ in bad_objects)
@@ -281,9 +286,11 @@ def _plan(recipe: Recipe, source_size: tuple[int, int]) -> ResizePlan:
 
 
 def _kept_features(boxes: Sequence[Box], keep: Collection[str]) -> dict[str, Value]:
-    """What the recipe keeps of each object beside what every record has."""
+    """What the recipe keeps of each object beside what every record has, but for its keypoints."""
     features: dict[str, Value] = {}
     for name in keep:
+        if name == "keypoints":
+            continue
         values = [getattr(box, name) for box in boxes]
         if name == "view":
             features[KEPT[name]] = [(value or "").encode() for value in values]

@@ -285,7 +285,9 @@ class Recipe(VolumeOptions):
     keep: tuple[str, ...] = option(
         (),
         "what else of each object to keep: category_id (COCO's own number of the class), occluded (COCO, VOC, tables), "
-        "group_of (tables, Open Images' IsGroupOf), view (VOC's pose); the loader gives all but the view with include=",
+        "group_of (tables, Open Images' IsGroupOf), view (VOC's pose), keypoints (COCO; as "
+        "many an object, those it lacks with visibility 0). The loader gives them with include=, but for view and "
+        "keypoints, which are for readers of the TF Object Detection API's keys",
     )
     masks: bool = option(False, "carry the objects' masks (COCO) as one PNG each")
 

@@ -190,11 +190,13 @@ def _segmentation(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Fiel
 KEPT = {
     "category_id": "image/object/class/source_label",
     "group_of": "image/object/group_of",
+    "keypoints": "image/object/keypoint",
     "occluded": "image/object/occluded",
     "view": "image/object/view",
 }
 """What records of detection can hold of each object beside what they always do, and the key of each. The view is a
-text: TensorFlow's readers give it, and no field of the loader does."""
+text, and of keypoints (whose keys begin so) there are several an object: TensorFlow's readers give both, and no field
+of the loader does."""
 _KEPT_FIELDS = {
     "category_id": ("source_classes", "int32"),
     "group_of": ("group_of", "bool"),

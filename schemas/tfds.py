@@ -14,6 +14,7 @@ from typing import Any
 
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.tasks import KEPT
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 DATASET_INFO = "dataset_info.json"
@@ -28,8 +29,14 @@ _DESCRIPTIVE = {
     "volume": {"image/depth": "int64"},
     "jpeg": {"image/key/sha256": "text"},
     "png": {"image/key/sha256": "text"},
+    "keep view": {KEPT["view"]: "texts"},
+    "keep keypoints": {
+        **{f"{KEPT['keypoints']}/{part}": "floats" for part in ("x", "y")},
+        **{f"{KEPT['keypoints']}/{part}": "int64s" for part in ("num", "visibility")},
+        f"{KEPT['keypoints']}/text": "texts",
+    },
 }
-"""Keys that every record of a task or encoding holds, beside those of the manifest's fields."""
+"""Keys that every record of a task, encoding or `--keep` holds, beside those of the manifest's fields."""
 
 
 def dataset_info_json(manifest: Manifest) -> str:
@@ -61,7 +68,8 @@ def features_json(manifest: Manifest) -> str:
             features[key] = _ENCODINGS[field.encoding](field)
     encodings = {field.encoding for field in manifest.fields}
     kinds = ["volume"] if any("depth" in field.axes for field in manifest.fields) else []
-    for part in ("", manifest.task, *kinds, *sorted(encodings)):
+    kept = [f"keep {name}" for name in manifest.recipe.get("keep", ())]
+    for part in ("", manifest.task, *kinds, *sorted(encodings), *kept):
         for key, kind in _DESCRIPTIVE.get(part, {}).items():
             features.setdefault(key, _DESCRIBED[kind])
     document = {
@@ -105,6 +113,8 @@ _DESCRIBED: dict[str, dict[str, Any]] = {
     "text": _BYTES,
     "texts": _sequence(_BYTES),
     "int64": _tensor((), "int64"),
+    "int64s": _sequence(_tensor((), "int64")),
+    "floats": _sequence(_tensor((), "float32")),
 }
 _ENCODINGS: dict[str, Callable[[Field], dict[str, Any]]] = {
     "raw": lambda field: _tensor(field.shape, field.dtype, "bytes"),

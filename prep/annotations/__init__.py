@@ -53,7 +53,7 @@ LAYOUTS: dict[str, Layout] = {
             list_references=coco.list_references,
             list_labels=coco.list_labels,
             has_masks=True,
-            keeps=("category_id", "occluded"),
+            keeps=("category_id", "keypoints", "occluded"),
         ),
         Layout(
             name="voc",

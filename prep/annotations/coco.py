@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
+from halofeed.prep.annotations.coco_keypoints import (
+    WITH_FRACTIONS,
+    Skeletons,
+    count_pixels,
+    keypoints_of,
+    notes_of,
+    skeletons_of,
+)
 from halofeed.prep.annotations.coco_keys import check_form, crowd_of, unread_keys
 from halofeed.prep.annotations.columns import corners
 from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
@@ -41,7 +49,8 @@ class Document:
     """One instances file: its name, its split and whether the name gave that, and its three lists.
 
     `used` are the ids of the categories that annotations have; `names_by_id` lacks unused ones that cannot stand beside
-    the others. `faulty` are (what an entry of an image names, what is wrong with it) of entries that `images` lacks.
+    the others. `faulty` are (what an entry of an image names, what is wrong with it) of entries that `images` lacks;
+    `categories` are all, with their ids as they are compared.
     """
 
     file: str
@@ -52,6 +61,7 @@ class Document:
     annotations: tuple[dict[str, Any], ...]
     names_by_id: dict[int, str]
     used: frozenset[int]
+    categories: tuple[dict[str, Any], ...]
 
 
 def list_references(
@@ -85,11 +95,17 @@ def list_references(
         "occluded" in one or "attributes" in one for document in documents for one in document.annotations
     ):
         raise AnnotationsError(f"{names[0]}: --keep occluded: no annotation says it; leave it out")
+    skeletons = None
+    if "keypoints" in options.keep:
+        skeletons = skeletons_of((one.file, one.annotations, one.categories) for one in documents)
     listed: list[Reference] = []
     for document in documents:
         check_form(document.file, document.images, document.annotations, options)
         notes = unread_keys(document.file, document.annotations, options)
-        references = _document_references(document, found, options)
+        counts_pixels = skeletons is not None and count_pixels(document.annotations)
+        if skeletons is not None and not counts_pixels:
+            notes += (WITH_FRACTIONS,)
+        references = _document_references(document, found, options, skeletons, counts_pixels)
         references = (replace(one, notes=(*one.notes, *notes)) if one.boxes else one for one in references)
         listed += settle_boxes(list(references), images, options, document.file)
     if ids_restart:
@@ -174,6 +190,7 @@ def read_document(name: str, data: bytes) -> Document:
         annotations=tuple(annotations),
         names_by_id=names_by_id,
         used=frozenset(identity for identity in names_by_id if identity in used),
+        categories=tuple({**one, "id": _identity(one.get("id"))} for one in lists["categories"]),
     )
 
 
@@ -281,8 +298,19 @@ def _wanted(file_name: str, document: Document) -> Wanted:
 
 
 def _document_references(
-    document: Document, found: Mapping[tuple[str, int | str], Found | SourceError], options: LayoutOptions
+    document: Document,
+    found: Mapping[tuple[str, int | str], Found | SourceError],
+    options: LayoutOptions,
+    skeletons: Skeletons | None,
+    counts_pixels: bool,
 ) -> Iterator[Reference]:
+    def box_of(annotation: dict[str, Any]) -> Box:
+        box = _box(annotation, document.names_by_id, options)
+        if skeletons is None:
+            return box
+        what = f"annotation {annotation.get('id')}"
+        return replace(box, keypoints=keypoints_of(annotation, skeletons, counts_pixels, what))
+
     by_image: dict[int | str | None, list[dict[str, Any]]] = {
         _identity(entry["id"]): [] for entry in document.images
     }
@@ -295,7 +323,11 @@ def _document_references(
             orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
     for entry in document.images:
         image = found[document.file, entry["id"]]
-        yield _reference(document, entry, by_image[_identity(entry["id"])], image, options)
+        annotations = by_image[_identity(entry["id"])]
+        reference = _reference(document, entry, annotations, image, options, box_of)
+        if skeletons is not None and reference.boxes:
+            reference = replace(reference, notes=(*reference.notes, *notes_of(annotations, skeletons)))
+        yield reference
     for place, reason, detail in document.faulty:
         yield Reference(source=place, key=place, split=document.split, problem=("annotation", reason, detail))
     for image_id, ids in orphans.items():
@@ -310,6 +342,7 @@ def _reference(
     annotations: Sequence[dict[str, Any]],
     image: Found | SourceError,
     options: LayoutOptions,
+    box_of: Callable[[dict[str, Any]], Box],
 ) -> Reference:
     source = entry["file_name"]
     key = int(entry["id"]) if isinstance(entry["id"], float) else entry["id"]
@@ -317,9 +350,7 @@ def _reference(
         if isinstance(image, SourceError):
             raise image
         source = image.path
-        boxes, bad_objects = sound_boxes(
-            annotations, lambda annotation: _box(annotation, document.names_by_id, options), options
-        )
+        boxes, bad_objects = sound_boxes(annotations, box_of, options)
         size = declared_size(entry.get("height"), entry.get("width"))
     except SourceError as error:
         return Reference(source=source, key=key, split=document.split, problem=problem_of(error))

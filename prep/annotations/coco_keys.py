@@ -12,6 +12,7 @@ from halofeed.schemas.errors import AnnotationsError
 
 READ = frozenset(("id", "image_id", "category_id", "bbox", "area", "iscrowd", "segmentation"))
 """Of an annotation; squashed spellings of iscrowd as well."""
+_KEPT = {"occluded": ("occluded", "attributes"), "keypoints": ("keypoints", "num_keypoints")}
 _CROWD = ("iscrowd", "crowd")
 _NO_OUTLINE = frozenset(("keypoints", "num_keypoints"))
 _CORNER_SIZE_MODES = (None, 1, "XYWH_ABS", "XYWH")
@@ -25,7 +26,7 @@ def unread_keys(
     Raises:
         AnnotationsError: such a key may hold another box or outline, and nobody said that it may be left out.
     """
-    read = READ | ({"occluded", "attributes"} if "occluded" in options.keep else set())
+    read = set(READ).union(*(keys for name, keys in _KEPT.items() if name in options.keep))
     unread = {key for one in annotations for key in one if key not in read and squash(key) not in _CROWD}
     modes = [one["bbox_mode"] for one in annotations if one.get("bbox_mode") not in _CORNER_SIZE_MODES]
     if modes and options.box_form == "auto":

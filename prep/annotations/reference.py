@@ -9,6 +9,19 @@ from halofeed.prep.annotations.volume_files import files_of
 
 
 @dataclass(frozen=True, kw_only=True)
+class Keypoint:
+    """One named point of an object, where a box has its coordinates; `visibility` is COCO's.
+
+    0: not labeled, and then mostly at 0, 0; 1: labeled, but hidden; 2: labeled and visible.
+    """
+
+    name: str
+    y: float = 0.0
+    x: float = 0.0
+    visibility: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Box:
     """One annotated object.
 
@@ -16,7 +29,8 @@ class Box:
     a box over a whole image of width 640 runs from 0 to 640. `label` is the class name. `area` is the
     annotated area in source pixels², if the layout gives one. `mask` is COCO's: a list of polygons
     [[x, y, x, y, ...], ...] or a run-length dict {"size": [height, width], "counts": ...}. `view` is VOC's pose,
-    `category_id` COCO's own number of the class, `group_of` Open Images' flag of a group under one box.
+    `category_id` COCO's own number of the class, `group_of` Open Images' flag of a group under one box; of `keypoints`
+    each object of a data set has as many.
     """
 
     ymin: float
@@ -33,6 +47,7 @@ class Box:
     category_id: int | None = None
     area: float | None = None
     mask: Any = None
+    keypoints: tuple[Keypoint, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

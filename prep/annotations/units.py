@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from halofeed.prep.annotations.layout import LayoutOptions
-from halofeed.prep.annotations.reference import Box, Reference
+from halofeed.prep.annotations.reference import Box, Keypoint, Reference
 from halofeed.schemas.errors import AnnotationsError
 
 NORMALIZED = "boxes taken as shares of the picture's sides, as all of their file lie within 0 to 1"
@@ -152,7 +152,7 @@ def continuous(first: float, last: float) -> tuple[float, float]:
 
 
 def in_pixels(box: Box, size: tuple[int, int]) -> Box:
-    """A box of shares, its area and its polygons in pixels of a picture of this (height, width).
+    """A box of shares, its area, polygons and keypoints in pixels of a picture of this (height, width).
 
     >>> box = in_pixels(Box(ymin=0.25, xmin=0.5, ymax=1, xmax=1, label="hat", area=0.25), (40, 60))
     >>> (box.ymin, box.xmin, box.ymax, box.xmax, box.area)
@@ -167,7 +167,15 @@ def in_pixels(box: Box, size: tuple[int, int]) -> Box:
         xmax=box.xmax * width,
         area=None if box.area is None else box.area * (height * width if box.area <= _REACH else 1),
         mask=_polygons_in_pixels(box.mask, size),
+        keypoints=_keypoints_in_pixels(box.keypoints, size),
     )
+
+
+def _keypoints_in_pixels(points: tuple[Keypoint, ...], size: tuple[int, int]) -> tuple[Keypoint, ...]:
+    if any(max(point.y, point.x) > _REACH for point in points):
+        return points
+    height, width = size
+    return tuple(replace(point, y=point.y * height, x=point.x * width) for point in points)
 
 
 def _polygons_in_pixels(mask: Any, size: tuple[int, int]) -> Any:

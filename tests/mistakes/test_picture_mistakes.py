@@ -274,10 +274,20 @@ MISTAKES = {
         code=2,
     ),
     "keeping what the layout cannot say": case(
-        "coco", coco, "--keep view: layout coco has category_id, occluded", more=("--keep", "view"), code=2
+        "coco",
+        coco,
+        "--keep view: layout coco has category_id, keypoints, occluded",
+        more=("--keep", "view"),
+        code=2,
     ),
     "keeping what no annotation says": case(
         "coco", coco, r"instances\.json: --keep occluded: no annotation says it", more=("--keep", "occluded")
+    ),
+    "keeping keypoints of annotations without": case(
+        "coco",
+        coco,
+        r"instances\.json: --keep keypoints: no annotation says it; leave it out",
+        more=("--keep", "keypoints"),
     ),
     "a wrong choice for bad objects": case(
         "coco",

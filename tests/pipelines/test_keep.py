@@ -95,6 +95,6 @@ def test_what_a_source_cannot_say_is_not_kept_as_zeros(tmp_path):
     with pytest.raises(UsageError, match="--keep view: layout csv has occluded, group_of; leave it out"):
         run_convert(source, tmp_path / "out", layout="csv", keep=("view",))
     with pytest.raises(
-        UsageError, match="--keep pose: expected some of category_id, group_of, occluded, view"
+        UsageError, match="--keep pose: expected some of category_id, group_of, keypoints, occluded, view"
     ):
         run_convert(source, tmp_path / "out", layout="voc", keep=("pose",))

@@ -1,0 +1,276 @@
+"""Do the keypoints of records lie where they were drawn, under the Object Detection API's keys?"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from halofeed.inspection.inspect import describe_record
+from halofeed.inspection.kept import kept_problems
+from halofeed.inspection.verify import verify
+from halofeed.schemas.errors import AnnotationsError
+from tests.pipelines.support import read_all, run_convert
+
+KEY = "image/object/keypoint"
+NAMES = ["nose", "left_eye", "right_eye", "tail"]
+COLORS = np.array([(250, 20, 20), (20, 250, 20), (20, 20, 250)], np.uint8)
+POINTS = [(21, 12), (70, 33), (46, 50)]
+"""x, y of the pixel in the middle of each colored square; the fourth keypoint is not labeled."""
+HEIGHT, WIDTH = 64, 96
+
+
+def draw(root: Path, name: str = "a.png", orientation: int = 1) -> Path:
+    """A picture of colored squares as the file stores it."""
+    root.mkdir(exist_ok=True)
+    pixels = np.full((HEIGHT, WIDTH, 3), 128, np.uint8)
+    for (x, y), color in zip(POINTS, COLORS, strict=True):
+        pixels[y - 4 : y + 5, x - 4 : x + 5] = color
+    exif = Image.Exif()
+    if orientation > 1:
+        exif[0x0112] = orientation
+    Image.fromarray(pixels).save(root / name, exif=exif)
+    return root
+
+
+def document(root: Path, annotations: list[dict[str, Any]], **more: Any) -> None:
+    content = {
+        "images": [{"id": 1, "file_name": "a.png"}],
+        "annotations": [
+            {"id": n, "image_id": 1, "category_id": 1, "bbox": [10, 5, 70, 50], **one}
+            for n, one in enumerate(annotations, start=1)
+        ],
+        "categories": [{"id": 1, "name": "cat", "keypoints": NAMES, "skeleton": [[1, 2], [1, 3]]}],
+        **more,
+    }
+    (root / "instances.json").write_text(json.dumps(content))
+
+
+def flat(points: list[tuple[float, float]], visibility: int = 2) -> list[float]:
+    return [number for x, y in points for number in (x, y, visibility)] + [0, 0, 0]
+
+
+def only_record(folder: str) -> dict[str, Any]:
+    (record,) = read_all(Path(folder), ["train"]).values()
+    return record
+
+
+def found_squares(record: dict[str, Any], shape: tuple[int, int]) -> np.ndarray:
+    """x, y of the middle of each color in the stored picture, as shares of its sides."""
+    pixels = np.frombuffer(record["image/encoded"][0], np.uint8).reshape(*shape, 3).astype(int)
+    middles = []
+    for color in COLORS:
+        rows, columns = np.nonzero(np.abs(pixels - color).max(-1) < 60)
+        middles.append(((columns.mean() + 0.5) / shape[1], (rows.mean() + 0.5) / shape[0]))
+    return np.array(middles)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((192, 160), {"height": 192, "width": 160}),
+        (
+            (208, 208),
+            {"resize": "keep-aspect", "min_dimension": 160, "max_dimension": 208, "pad": True},
+        ),
+    ],
+)
+def test_points_lie_on_what_was_drawn_after_resizing_padding_and_turning(
+    tmp_path, orientation, shape, options
+):
+    source = draw(tmp_path / "src", orientation=orientation)
+    document(source, [{"keypoints": flat(POINTS), "num_keypoints": 3}])
+    done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",), **options)
+    record = only_record(done.folder)
+    stored = np.stack([record[f"{KEY}/x"], record[f"{KEY}/y"]], axis=1)
+    assert (np.abs(stored[:3] - found_squares(record, shape)) * shape[::-1]).max() < 0.4
+    # What is not labeled is no place, wherever the corner goes.
+    assert stored[3].tolist() == [0, 0]
+    assert record[f"{KEY}/visibility"].tolist() == [2, 2, 2, 0] and record[f"{KEY}/num"].tolist() == [3]
+    assert [bytes(name).decode() for name in record[f"{KEY}/text"]] == NAMES
+    assert verify(done.folder).ok
+
+
+def test_points_of_a_picture_annotated_as_displayed_follow_its_boxes(tmp_path):
+    source = draw(tmp_path / "src", orientation=6)
+    # A quarter turn to the right: x goes down, and the last row comes first.
+    turned = [(HEIGHT - 1 - y, x) for x, y in POINTS]
+    document(source, [{"keypoints": flat(turned), "bbox": [5, 5, 50, 70]}])
+    done = run_convert(
+        source,
+        tmp_path / "out",
+        layout="coco",
+        keep=("keypoints",),
+        height=192,
+        width=128,
+        annotation_grid="displayed",
+    )
+    record = only_record(done.folder)
+    stored = np.stack([record[f"{KEY}/x"], record[f"{KEY}/y"]], axis=1)
+    assert np.abs(stored[:3] - found_squares(record, (192, 128))).max() * 192 < 0.35
+
+
+def test_coordinates_with_fractions_are_points_and_whole_numbers_are_pixels(tmp_path):
+    source = draw(tmp_path / "src")
+    middles = [(x + 0.5, y + 0.5) for x, y in POINTS]
+    records = []
+    for number, points in enumerate((POINTS, middles)):
+        document(source, [{"keypoints": flat(points)}])
+        done = run_convert(source, tmp_path / str(number), layout="coco", keep=("keypoints",))
+        records.append(
+            (only_record(done.folder), done.manifest.splits["train"].statistics.get("warnings", {}))
+        )
+    (whole, said_of_whole), (fractions, said) = records
+    assert whole[f"{KEY}/x"].tolist() == fractions[f"{KEY}/x"].tolist()
+    assert whole[f"{KEY}/y"].tolist() == fractions[f"{KEY}/y"].tolist()
+    assert not said_of_whole and any("keypoints have fractions" in warning for warning in said)
+
+
+def test_points_of_boxes_that_are_shares_are_shares_too(tmp_path):
+    source = draw(tmp_path / "src")
+    shares = [((x + 0.5) / WIDTH, (y + 0.5) / HEIGHT) for x, y in POINTS]
+    document(source, [{"keypoints": flat(shares), "bbox": [0.1, 0.1, 0.8, 0.8]}])
+    done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",), height=128, width=192)
+    record = only_record(done.folder)
+    stored = np.stack([record[f"{KEY}/x"], record[f"{KEY}/y"]], axis=1)
+    assert np.abs(stored[:3] - shares).max() < 1e-6 and stored[3].tolist() == [0, 0]
+
+
+def test_points_of_a_dropped_object_go_with_it_and_an_object_without_has_none_labeled(tmp_path):
+    source = draw(tmp_path / "src")
+    outside = {"bbox": [200, 5, 10, 10], "keypoints": flat([(1, 1)] * 3)}
+    crowd = {"iscrowd": 1, "keypoints": [0] * 12, "num_keypoints": 0}
+    other = {"category_id": 2}
+    document(
+        source,
+        [outside, {"keypoints": flat(POINTS, 1), "num_keypoints": 3}, crowd, {}, other],
+        categories=[{"id": 1, "name": "cat", "keypoints": NAMES}, {"id": "2", "name": "box"}],
+    )
+    done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",))
+    record = only_record(done.folder)
+    assert record[f"{KEY}/num"].tolist() == [3, 0, 0, 0]
+    # As many points for each object, so that readers find those of each.
+    assert record[f"{KEY}/visibility"].reshape(4, 4).tolist() == [[1, 1, 1, 0], *[[0] * 4] * 3]
+    assert not record[f"{KEY}/x"].reshape(4, 4)[1:].any()
+    assert [bytes(name).decode() for name in record[f"{KEY}/text"]] == NAMES * 4
+    assert verify(done.folder).ok
+    assert "3 of 4 keypoints" in describe_record(done.folder, "train:0")
+
+
+def test_categories_with_other_skeletons_have_their_points_under_their_own_names(tmp_path):
+    source = draw(tmp_path / "src")
+    document(
+        source,
+        [{"category_id": 7, "keypoints": [5, 6, 2]}, {"keypoints": flat(POINTS)}],
+        categories=[
+            {"id": 7, "name": "fish", "keypoints": ["fin"]},
+            {"id": 1, "name": "cat", "keypoints": NAMES},
+        ],
+    )
+    done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",))
+    record = only_record(done.folder)
+    assert [bytes(name).decode() for name in record[f"{KEY}/text"]] == [*NAMES, "fin"] * 2
+    assert record[f"{KEY}/visibility"].reshape(2, 5).tolist() == [[0, 0, 0, 0, 2], [2, 2, 2, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("keypoints", "reason"),
+    [
+        (flat(POINTS)[:-1], "keypoints are not three numbers for each name"),
+        (flat(POINTS)[:-3], "keypoints are not three numbers for each name"),
+        ({"nose": [1, 2]}, "keypoints are not three numbers for each name"),
+        ([*flat(POINTS)[:-1], 0.7], "visibility of a keypoint is not 0, 1 or 2"),
+        ([float("nan"), *flat(POINTS)[1:]], "number is not finite"),
+        (["left", *flat(POINTS)[1:]], "not a number"),
+    ],
+)
+def test_an_object_whose_keypoints_cannot_be_read_is_dropped_by_name(tmp_path, keypoints, reason):
+    source = draw(tmp_path / "src")
+    document(source, [{"keypoints": keypoints}, {"keypoints": flat(POINTS)}])
+    done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",))
+    assert only_record(done.folder)[f"{KEY}/num"].tolist() == [3]
+    assert done.manifest.splits["train"].statistics["boxes"] == {f"dropped as {reason}": 1}
+    plain = run_convert(source, tmp_path / "plain", layout="coco")
+    assert len(only_record(plain.folder)["image/object/class/label"]) == 2
+    assert not [key for key in only_record(plain.folder) if key.startswith(KEY)]
+
+
+def test_odd_keypoints_are_kept_with_a_word(tmp_path):
+    source = draw(tmp_path / "src")
+    annotations = [
+        {"keypoints": [150, 12, 2, 70, 33, 0, 46, 50, 2, 0, 0, 0], "num_keypoints": 4},
+    ]
+    document(source, annotations)
+    done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",))
+    record = only_record(done.folder)
+    assert record[f"{KEY}/visibility"].tolist() == [2, 0, 2, 0]
+    assert record[f"{KEY}/x"][0] == pytest.approx(150.5 / WIDTH)
+    assert record[f"{KEY}/x"][1] == pytest.approx(70.5 / WIDTH)
+    said = " ".join(done.manifest.splits["train"].statistics["warnings"])
+    assert "outside of the picture" in said and "visibility 0" in said and "num_keypoints" in said
+    assert verify(done.folder).ok
+
+
+def test_keypoints_that_nothing_names_are_refused(tmp_path):
+    source = draw(tmp_path / "src")
+    nameless = [{"id": 1, "name": "cat"}]
+    for objects, categories, message in (
+        ([{}], nameless, "--keep keypoints: no annotation says it; leave it out"),
+        (
+            [{"keypoints": [1, 2, 2]}],
+            nameless,
+            "annotation 1 has keypoints, and its category 1 no list of their names",
+        ),
+        (
+            [{"keypoints": [1, 2, 2]}],
+            [{**nameless[0], "keypoints": "nose"}],
+            "expected a list of names, got 'nose'",
+        ),
+        ([{"keypoints": [1, 2, 2]}], [{**nameless[0], "keypoints": ["a", "a"]}], "'a' comes twice"),
+    ):
+        document(source, objects, categories=categories)
+        with pytest.raises(AnnotationsError, match=message):
+            run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",))
+        run_convert(source, tmp_path / message[:5], layout="coco", overwrite=True)
+
+
+def test_verify_names_what_is_wrong_with_keypoints(tmp_path):
+    source = draw(tmp_path / "src")
+    document(source, [{"keypoints": flat(POINTS)}, {"keypoints": flat(POINTS)}])
+    done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",))
+    record = only_record(done.folder)
+    assert not list(kept_problems(record, done.manifest))
+    nan = record[f"{KEY}/x"].copy()
+    nan[1] = np.nan
+    for part, value, message in (
+        ("x", nan, "x: point 1 is nan"),
+        ("y", record[f"{KEY}/y"][:-1], "y 7"),
+        ("num", np.array([3]), "expected one for each of 2 boxes, got 1"),
+        ("num", np.array([3, 1]), "num: box 1: 1, but 3 of its points are labeled"),
+        ("visibility", np.array([2, 2, 2, 0, 2, 2, 3, 0]), "point 6: expected 0, 1 or 2, got 3"),
+        ("text", [*record[f"{KEY}/text"][:-1], memoryview(b"x")], "box 1 has other names than box 0"),
+        ("text", record[f"{KEY}/visibility"], "text: expected bytes values"),
+    ):
+        (problem,) = kept_problems({**record, f"{KEY}/{part}": value}, done.manifest)
+        assert message in problem
+    assert list(kept_problems({k: v for k, v in record.items() if k != f"{KEY}/num"}, done.manifest)) == [
+        f"{KEY}/num is missing"
+    ]
+    older = dataclasses.replace(done.manifest, recipe={})
+    assert not list(kept_problems({}, older))
+
+
+def test_readers_of_tensorflow_datasets_are_told_of_what_is_kept(tmp_path):
+    source = draw(tmp_path / "src")
+    document(source, [{"keypoints": flat(POINTS)}])
+    done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",))
+    told = json.loads((Path(done.folder) / "features.json").read_text())["featuresDict"]["features"]
+    assert set(told) == set(only_record(done.folder)) - {"split"}
+    assert told[f"{KEY}/x"]["sequence"]["feature"]["tensor"]["dtype"] == "float32"
+    assert told[f"{KEY}/num"]["sequence"]["feature"]["tensor"]["dtype"] == "int64"
