@@ -72,6 +72,9 @@ def _chosen_of_source(named: Mapping[int, str], choice: ClassChoice) -> LabelMap
     where = "the classes of the data"
     if not choice:
         return LabelMap(entries=tuple(named.items()), first_id=0, where=where)
+    # Values that the layout does not name, and the choice does.
+    written = sorted({int(name) for name, _ in choice.renamed if _is_number(name)} - named.keys())
+    named = {**named, **{value: str(value) for value in written if str(value) not in named.values()}}
     targets = {value: choice.target(name, value) for value, name in sorted(named.items()) if value}
     own = {name: value for value, name in named.items()}
     ids: dict[str, int] = {name: number for number, name in enumerate(choice.keep, start=1)}
@@ -139,6 +142,8 @@ def check_choice(
         known |= _names_and_values(given.names if given is not None else {})
         written = (*choice.keep, *(name for name, _ in choice.renamed))
         known |= {name: None for name in written if _is_number(name)}
+    elif label_images:
+        known |= {name: None for name, _ in choice.renamed if _is_number(name)}
     for names in _names_in_files(sorted(set(masks) - set(label_images)), files):
         if _is_known(choice, known):
             return

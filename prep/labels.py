@@ -128,9 +128,13 @@ class LabelMap:
         else:
             unknown = [value for value in present if value not in self.names]
             known = ", ".join(f"{identity} {name}" for identity, name in self.entries[:20])
+            known += f"; --map-classes {unknown[0]}=background leaves it out" if unknown else ""
         if unknown:
             listed = ", ".join(map(str, unknown[:10]))
-            raise SourceError("annotation", "mask has unknown labels", f"{listed}; known are {known}")
+            swapped = "; are image and label swapped?" if len(unknown) > 100 else ""
+            raise SourceError(
+                "annotation", "mask has unknown labels", f"{listed}; known are {known}{swapped}"
+            )
 
     def ids_of_values(self, values: Iterable[int]) -> dict[int, int]:
         """The id of each value of a label image or volume, 0 for those that were left out by choice.

@@ -196,4 +196,9 @@ def standard_of(array: NDArray[Any]) -> Standard:
 
 def _check_any(counts: Counts) -> None:
     if not len(counts.counts):
-        raise SourceError("intensity", "no foreground found", "no voxel was counted")
+        raise SourceError(
+            "intensity",
+            "no foreground found",
+            "no voxel lies above the scan's least value; leave --window-percentiles and --normalize scan out, or the "
+            "scan",
+        )

@@ -283,6 +283,8 @@ def to_labels(stored: Block, slope: float, inter: float) -> Block:
             detail = f"{int(np.count_nonzero(off))} in a block of {len(exact)}, the first is {example:.6g}"
             if not np.isfinite(exact[off]).any():
                 detail += "; --non-finite-labels background takes them for the background"
+            else:
+                detail += "; are image and label swapped? Probabilities have to be made classes first"
             raise SourceError("decode", WHOLE, detail)
     least, most = int(labels.min()), int(labels.max())  # Python's, since float32 rounds 2**31 - 1 up
     if least < 0:

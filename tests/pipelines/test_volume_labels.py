@@ -301,6 +301,26 @@ def test_a_label_that_names_none_of_the_classes_is_no_empty_label_without_a_word
     assert findings(done) == {}
 
 
+def test_the_cure_for_a_value_that_the_data_set_does_not_name_works(tmp_path: Path) -> None:
+    """--map-classes 2=background was the advice, and then refused as no class of the data set."""
+    save_nifti(tmp_path / "s/imagesTr/a.nii.gz", image(), AFFINE)
+    save_nifti(tmp_path / "s/labelsTr/a.nii.gz", (LEFT + 2 * RIGHT).astype(np.uint8), AFFINE)
+    listed = {"image": "./imagesTr/a.nii.gz", "label": "./labelsTr/a.nii.gz"}
+    described = {"modality": {"0": "CT"}, "labels": {"0": "background", "1": "kidney"}, "training": [listed]}
+    (tmp_path / "s/dataset.json").write_text(json.dumps({**described, "numTraining": 1, "test": []}))
+    options: dict[str, Any] = {"layout": "msd", "task": None}
+    for number, choice in enumerate(({}, {"classes": ("kidney",)}, {"map_classes": ("7=background",)})):
+        with pytest.raises(JobError, match="--map-classes 2=background leaves it out"):
+            convert(tmp_path / "s", tmp_path / f"a{number}", **options, **choice)
+    done = convert(tmp_path / "s", tmp_path / "b", map_classes=("2=background",), **options)
+    assert np.array_equal(label_of(done), LEFT) and done.manifest.labels == {0: "background", 1: "kidney"}
+    done = convert(tmp_path / "s", tmp_path / "c", map_classes=("2=kidney",), **options)
+    assert np.array_equal(label_of(done), LEFT | RIGHT)
+    done = convert(tmp_path / "s", tmp_path / "d", map_classes=("2=other",), **options)
+    assert np.array_equal(label_of(done), LEFT + 2 * RIGHT)
+    assert done.manifest.labels == {0: "background", 1: "kidney", 2: "other"}
+
+
 def test_label_images_of_any_layout_take_a_choice_and_values_above_255(tmp_path: Path) -> None:
     values = (500 * LEFT.astype(np.uint16)) + 600 * RIGHT.astype(np.uint16) + 7 * (BODY & ~LEFT & ~RIGHT & 1)
     table = table_of(tmp_path / "s", a=(values, AFFINE))
