@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -184,17 +184,15 @@ def _group(
 
     policy = replace(options.series, salt=options.salt)
     series, apart = group_series(images, paths, policy)
-    damaged: dict[str, str] = {}
+    damaged: dict[str, list[str]] = defaultdict(list)
     for one in apart:
         if one.may_be_slice:
-            damaged.setdefault(folder_of(one.path), one.path)
+            damaged[folder_of(one.path)].append(one.path)
+    beside_all = _damaged_beside(series, damaged)
     folders = [common_folder(stack.members) for stack in series]
     counts = Counter(folders)
     found = []
-    for stack, folder in zip(series, folders, strict=True):
-        beside = next(
-            (damaged[name] for name in sorted(set(map(folder_of, stack.members))) if name in damaged), None
-        )
+    for stack, folder, beside in zip(series, folders, beside_all, strict=True):
         rows, columns = stack.size
         problem: Problem | None = None if beside is None else (*_DAMAGED, f"{beside}; {_DAMAGED_CURE}")
         found.append(
@@ -217,6 +215,25 @@ def _group(
         )
     found = _largest_of_studies(found, series) if policy.series == "largest" else found
     return sorted(found, key=lambda one: one.source), list(apart)
+
+
+def _damaged_beside(series: Sequence[Series], damaged: Mapping[str, Sequence[str]]) -> list[str | None]:
+    """For each scan the damaged file that may be one of its slices.
+
+    It may be one of any scan with files in its folder; but where as many slices are missing between others as files are
+    damaged, it belongs to a scan that lacks some.
+    """
+    stacks_in: dict[str, list[int]] = defaultdict(list)
+    for index, stack in enumerate(series):
+        for name in set(map(folder_of, stack.members)):
+            stacks_in[name].append(index)
+    found: list[str | None] = [None] * len(series)
+    for name in sorted(damaged.keys() & stacks_in.keys()):
+        lacking = [index for index in stacks_in[name] if series[index].lacking]
+        proven = sum(series[index].lacking for index in lacking) >= len(damaged[name])
+        for index in lacking if proven else stacks_in[name]:
+            found[index] = found[index] or damaged[name][0]
+    return found
 
 
 def _largest_of_studies(found: Sequence[FoundSeries], stacks: Sequence[Series]) -> list[FoundSeries]:

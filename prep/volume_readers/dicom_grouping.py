@@ -20,7 +20,7 @@ from halofeed.prep.volume_readers.dicom_kinds import (
     kind_of_class,
 )
 from halofeed.prep.volume_readers.dicom_mosaic import split_mosaic
-from halofeed.prep.volume_readers.dicom_slices import ORIENTATION_TOLERANCE, axes_of
+from halofeed.prep.volume_readers.dicom_slices import ORIENTATION_TOLERANCE, axes_of, lacking
 from halofeed.prep.volume_readers.dicom_volumes import Slice, Volumes, split_volumes
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
 from halofeed.schemas.errors import SourceError
@@ -49,6 +49,7 @@ class Series:
         size: (rows, columns).
         slices: frames in all.
         places: positions at which they lie.
+        lacking: how many more there have to be between those.
         chosen: whether it is of a modality and description that the policy wants.
         problem: stage, reason and detail of what refuses it by policy.
     """
@@ -65,6 +66,7 @@ class Series:
     size: tuple[int, int]
     slices: int
     places: int
+    lacking: int
     chosen: bool
     problem: tuple[str, str, str] | None
 
@@ -312,11 +314,25 @@ def group_series(
                     size=first.format.size,
                     slices=len(slices),
                     places=min(len({_place(part.frame) for part in volume}) for volume in scan.parts),
+                    lacking=sum(map(_lacking, scan.parts)),
                     chosen=first.chosen,
                     problem=several_volumes(scan, policy),
                 )
             )
     return tuple(sorted(found, key=lambda series: (min(series.members), series.key))), tuple(apart)
+
+
+def _lacking(slices: Sequence[Slice]) -> int:
+    """How many slices of a volume are missing between others; 0 where their places do not say."""
+    orientation = slices[0].frame.orientation
+    positions = [part.frame.position_mm for part in slices]
+    if orientation is None or any(position is None for position in positions):
+        return 0
+    thickness = max((part.frame.thickness_mm or 0.0 for part in slices), default=0.0) or None
+    try:
+        return lacking(np.array(positions, np.float64), orientation, thickness)
+    except SourceError:
+        return 0  # Opening the series says why it is refused.
 
 
 def _in_order(slices: Sequence[Slice]) -> tuple[str, ...]:

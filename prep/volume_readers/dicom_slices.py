@@ -162,6 +162,17 @@ def holes(gaps: Floats, thickness_mm: float | None = None) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
+def lacking(positions_mm: Floats, orientation: tuple[float, ...], thickness_mm: float | None) -> int:
+    """How many slices are missing between the first and the last; copies of a slice count once.
+
+    >>> lacking(np.array([[0, 0, height] for height in (0.0, 3, 6, 6, 12, 15)]), (1, 0, 0, 0, 1, 0), None)
+    1
+    """
+    along = positions_mm @ axes_of(orientation)[2]
+    gaps = np.diff([along[same[0]] for same in duplicate_sets(positions_mm, orientation)])
+    return sum(holes(gaps, thickness_mm).values()) if len(gaps) > 1 else 0
+
+
 def regular_gap(gaps: Floats) -> float:
     """The gap of the regular grid that takes the place of unequal ones: the smallest that two or more share, or
     the median where none is shared, but no less than keeps the slices within `MAX_GROWTH` times their number.

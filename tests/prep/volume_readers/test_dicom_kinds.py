@@ -229,3 +229,27 @@ def test_a_damaged_slice_still_refuses_the_scan_beside_it(tmp_path: Path) -> Non
     path = save(image_dataset(slices(1)[0], position=(0, 0, 9)), tmp_path / "cut.dcm")
     path.write_bytes(path.read_bytes()[:600])
     assert problems(tmp_path) == {".": "damaged file among the slices"}
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_of_several_scans_in_a_folder_a_damaged_slice_refuses_the_one_that_lacks_it(
+    tmp_path: Path, empty: bool
+) -> None:
+    """An export of a whole study in one folder was refused for one file that was not copied."""
+    for series in range(3):
+        for index in range(6):
+            path = tmp_path / f"{series}{index}.dcm"
+            save(image_dataset(slices(1)[0], position=(0, 0, 3 * index), series=f"1.2.{series}"), path)
+            if (series, index) == (1, 2):
+                path.write_bytes(b"" if empty else path.read_bytes()[:400])
+    found = problems(tmp_path)
+    assert sorted(map(str, found.values())) == ["None", "None", "damaged file among the slices"]
+    (refused,) = (one for one in listed(tmp_path).values() if one.problem)
+    assert (
+        refused.problem is not None
+        and refused.problem[2].startswith("12.dcm; ")
+        and len(refused.members) == 5
+    )
+    path = tmp_path / "20.dcm"  # the first slice of the third: no gap says whose it was
+    path.write_bytes(b"")
+    assert set(problems(tmp_path).values()) == {"damaged file among the slices"}
