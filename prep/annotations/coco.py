@@ -27,6 +27,7 @@ from halofeed.prep.annotations.layout import (
     check_rotation,
     declared_size,
     in_order,
+    is_mostly_bad,
     number,
     problem_of,
     read_whole,
@@ -321,6 +322,7 @@ def _document_references(
             by_image[image_id].append(annotation)
         else:
             orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
+    _refuse_lost_annotations(document, by_image, orphans)
     for entry in document.images:
         image = found[document.file, entry["id"]]
         annotations = by_image[_identity(entry["id"])]
@@ -334,6 +336,25 @@ def _document_references(
         place = f"{document.file}#image_id={image_id}"
         fault = ("annotation", "annotation of an unknown image", f"{len(ids)} annotations: {_some(ids)}")
         yield Reference(source=place, key=place, split=document.split, problem=fault)
+
+
+def _refuse_lost_annotations(
+    document: Document,
+    by_image: Mapping[int | str | None, Sequence[object]],
+    orphans: Mapping[str, Sequence[object]],
+) -> None:
+    """Refuse a file of which annotations belong to no image, so that its images would seem to hold no objects.
+
+    Images of which some were taken, with the annotations of all, are none such: theirs are there.
+    """
+    lost, count = sum(map(len, orphans.values())), len(document.annotations)
+    bare = sum(not annotations for annotations in by_image.values())
+    if lost and (lost == count or (is_mostly_bad(lost, count) and 2 * bare >= len(by_image))):
+        raise AnnotationsError(
+            f"{document.file}: {lost} of {count} annotations belong to no image, the first has image_id "
+            f"{next(iter(orphans))}; ids of images are {_some(list(by_image)[:3])}; make image_id the id of an image, "
+            "or name the file that holds these images"
+        )
 
 
 def _reference(

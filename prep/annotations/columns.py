@@ -126,9 +126,7 @@ def read_columns(
     if {"x0", "y0", "x1", "y1"} <= squashed and not {"x2", "y2"} & squashed:
         for side, low, high in (("x", "x0", "x1"), ("y", "y0", "y1")):
             spellings[f"{side}min"], spellings[f"{side}max"] = ((low,),), ((high,),)
-    if task in ("classification", "detection") or any(
-        column in squashed for column in ("xmin", "x1", "left")
-    ):
+    if task in ("classification", "detection") or any(map(is_geometry, left)):
         spellings["filename"] = (*spellings["filename"], ("image",))
     box_form, box = ("", ()) if task == "classification" else _find_box(name, left, form)
     if box:

@@ -241,6 +241,28 @@ def test_one_object_of_no_category_is_dropped_and_named(tmp_path: Path, category
     assert "annotation 2: category_id" in good.bad_objects[0][1]
 
 
+@pytest.mark.parametrize("image_id", ["a.jpg", "007", 70, None])
+def test_annotations_that_belong_to_no_image_do_not_leave_pictures_without_objects(
+    tmp_path: Path, image_id: object
+) -> None:
+    lost = [{"id": n, "image_id": image_id, "category_id": 3, "bbox": [0, 0, 4, 4]} for n in range(12)]
+    kept = [{"id": 20, "image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}]
+    for listed in (lost[:1], [*lost, *kept]):
+        write(tmp_path, document(annotations=listed), "a.jpg")
+        with pytest.raises(
+            AnnotationsError, match=r"instances\.json: 1?\d of .* belong to no image.*make image_id"
+        ):
+            read(tmp_path)
+
+
+def test_some_images_with_the_annotations_of_all_are_read(tmp_path: Path) -> None:
+    own = {"id": 20, "image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}
+    others = [{**own, "id": n, "image_id": 100 + n} for n in range(15)]
+    write(tmp_path, document(images=[{"id": 7, "file_name": "a.jpg"}], annotations=[own, *others]), "a.jpg")
+    (good,) = [one for one in read(tmp_path) if one.problem is None]
+    assert good.source == "a.jpg" and good.boxes
+
+
 def test_a_crowd_flag_that_is_null_is_none(tmp_path: Path) -> None:
     annotation = {"id": 1, "image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4], "iscrowd": None}
     write(tmp_path, document(annotations=[annotation]), "a.jpg")

@@ -229,3 +229,10 @@ def test_a_bbox_mode_that_is_not_cocos_is_refused(tmp_path: Path) -> None:
     ):
         read_coco(tmp_path)
     assert corners(read_coco(tmp_path, box_form="corners")) == [(10, 20, 30, 50)]
+
+
+def test_image_is_the_file_where_a_list_holds_the_box(tmp_path: Path) -> None:
+    with pytest.raises(AnnotationsError, match=r"column bbox would not be read.*--box-form"):
+        read(tmp_path, "image,label,bbox", "a.jpg,hat,1 2 3 4")
+    (only,) = read(tmp_path, "image,label,bbox", "a.jpg,hat,1 2 3 4", box_form="corner-size")
+    assert corners(only) == [(1, 2, 4, 6)]
