@@ -138,8 +138,8 @@ _USES = (
     ),
     _Use(
         ("image_pattern", "label_pattern"),
-        "--layout pairs or dicom",
-        lambda recipe: recipe.layout in ("pairs", "dicom"),
+        "--layout pairs, class-masks or dicom",
+        lambda recipe: recipe.layout in ("pairs", "class-masks", "dicom"),
     ),
     _Use(("alpha",), "--channels 1 or 3", lambda recipe: recipe.channels != 4),
     _Use(("background",), "--alpha blend", lambda recipe: recipe.alpha == "blend"),

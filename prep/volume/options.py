@@ -168,10 +168,13 @@ class VolumeOptions:
     max_voxels: int = option(2**31, "NIfTI: a file that claims more voxels, over all channels, is refused")
     image_pattern: str | None = option(
         None,
-        "pairs: where the images are, e.g. images/{id}.nii.gz; ** stands for any folders; dicom: with --label-pattern, "
-        "which part of a series' folder {id} is, e.g. {id}/ct",
+        "pairs, class-masks: where the images are, e.g. images/{id}.nii.gz; ** stands for any folders; dicom: with "
+        "--label-pattern, which part of a series' folder {id} is, e.g. {id}/ct",
     )
-    label_pattern: str | None = option(None, "pairs, dicom: where the labels are, e.g. labels/{id}.nii.gz")
+    label_pattern: str | None = option(
+        None,
+        "pairs, dicom: where the labels are, e.g. labels/{id}.nii.gz; class-masks: e.g. {class}/{id}.nii.gz",
+    )
     regions: str = option(
         "refuse",
         "nnU-Net: regions (classes of several values) are refused, or each value is a class, called by all regions "

@@ -73,17 +73,27 @@ IDLE: list[tuple[dict[str, Any], str]] = [
     ({"depth": 4, "fit": "tiles", "centre": "label"}, "--fit crop-or-pad"),
     ({"depth": 4, "tile_overlap": (0, 1, 1)}, "--fit tiles"),
     ({"depth": 4, "kernel": "tf2-area"}, "pictures, that is without --depth"),
-    ({"depth": 4, "missing_classes": "empty"}, "--layout class-masks"),
+    ({"layout": "msd", "depth": 4, "missing_classes": "empty"}, "--layout class-masks, dicom"),
     ({"depth": 4, "several_masks": "merge"}, "--layout pairs or dicom"),
-    ({"depth": 4, "image_pattern": "{id}.nii"}, "--layout pairs or dicom"),
+    ({"depth": 4, "image_pattern": "{id}.nii"}, "--layout pairs, class-masks or dicom"),
 ]
 
 
 @pytest.mark.parametrize(("given", "needs"), IDLE, ids=[str(given) for given, _ in IDLE])
 def test_an_option_without_effect_is_told_with_what_it_needs(given, needs):
     with pytest.raises(UsageError, match="has no effect without") as caught:
-        Recipe(layout="csv", task="segmentation", **given).check_used()
+        Recipe(**{"layout": "csv", "task": "segmentation", **given}).check_used()
     assert needs in str(caught.value)
+
+
+@pytest.mark.parametrize("layout", ["pairs", "class-masks", "dicom"])
+def test_every_layout_whose_messages_name_patterns_takes_them(layout):
+    Recipe(layout=layout, depth=4, image_pattern="{id}/ct", label_pattern="{class}/{id}.nii").check_used()
+
+
+@pytest.mark.parametrize("layout", ["pairs", "class-masks", "dicom", "csv", "jsonl"])
+def test_every_layout_whose_messages_name_missing_classes_takes_it(layout):
+    Recipe(layout=layout, task="segmentation", depth=4, missing_classes="empty").check_used()
 
 
 def test_defaults_follow_depth_and_window():
