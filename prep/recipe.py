@@ -11,7 +11,7 @@ from typing import Any, Literal
 from halofeed.prep.annotations import LAYOUTS
 from halofeed.prep.annotations.columns import FORMS
 from halofeed.prep.annotations.layout import LayoutOptions
-from halofeed.prep.kernels import KERNELS
+from halofeed.prep.kernel_names import KERNEL_NAMES
 from halofeed.prep.option import flag, option
 from halofeed.prep.volume.intensity import STORES, stored_value
 from halofeed.prep.volume.options import VolumeOptions, default_store
@@ -230,7 +230,7 @@ class Recipe(VolumeOptions):
     kernel: str = option(
         "antialias",
         "how pixels are interpolated; tf1-* and tf2-* give TensorFlow's own pixels",
-        choices=tuple(KERNELS),
+        choices=KERNEL_NAMES,
     )
 
     channels: int = option(

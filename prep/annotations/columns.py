@@ -73,8 +73,9 @@ class Reading:
 
     Args:
         columns: from a column that is known to the column of the table that holds it.
-        form: how a box is written: "corners", "corner-size", "center-size"; "" where there is none.
-        box: of the other forms the columns of x, y, w and h, or of the list that holds all four.
+        form: how `box` is written: "corners", "corner-size", "center-size"; "" where the corners have columns of their
+            own, or where there is no box.
+        box: the columns of x, y, w and h, or of the list that holds all four.
         unread: columns that nothing is made of, as they are written.
     """
 
@@ -117,7 +118,7 @@ def read_columns(
 
     >>> reading = read_columns("t.csv", ["File Name", "label", "x1", "y1", "x2", "y2", "color"], None)
     >>> reading.columns["filename"], reading.columns["xmax"], reading.form, reading.unread
-    ('File Name', 'x2', 'corners', ('color',))
+    ('File Name', 'x2', '', ('color',))
     """
     passed = {squash(column) for column in ignored}
     left = [column for column in header if squash(column) not in passed]
@@ -150,8 +151,7 @@ def read_known(
     chosen = {known: _choose(name, left, ranks, known) for known, ranks in spellings.items()}
     columns = {known: column for known, column in chosen.items() if column is not None}
     unread = tuple(column for column in header if column not in columns.values())
-    form = "corners" if all(corner in columns for corner in CORNERS) else ""
-    return Reading(columns=columns, form=form, unread=unread)
+    return Reading(columns=columns, unread=unread)
 
 
 def can_hold(

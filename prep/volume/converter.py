@@ -24,7 +24,6 @@ from halofeed.prep.record import RawValue, Record
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.statistics import count_labels
 from halofeed.prep.volume.apply import apply_image, apply_mask, view_of
-from halofeed.prep.volume.copying import in_memory_order
 from halofeed.prep.volume.counts import percentile_window, standard_of
 from halofeed.prep.volume.coverage import Coverage, measure_coverage, shown_by
 from halofeed.prep.volume.foreground import (
@@ -48,6 +47,7 @@ from halofeed.prep.volume.geometry import (
 from halofeed.prep.volume.hounsfield import check_declared, check_values
 from halofeed.prep.volume.intensity import IntensityPlan
 from halofeed.prep.volume.label_volume import read_labels
+from halofeed.prep.volume.memory_order import in_memory_order
 from halofeed.prep.volume.options import SCAN
 from halofeed.prep.volume.scan import LARGEST_TOLERANCE, Finding, Grid, Scan, Shape
 from halofeed.prep.volume.space import (

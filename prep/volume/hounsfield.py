@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from halofeed.prep.volume.copying import in_memory_order
+from halofeed.prep.volume.memory_order import in_memory_order
 from halofeed.prep.volume.scan import Finding, Scan
 from halofeed.schemas.errors import SourceError, UsageError
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.volume.copying import in_memory_order
+from halofeed.prep.volume.memory_order import in_memory_order
 from halofeed.schemas.errors import SourceError, UsageError
 
 STORES: Final = ("int16", "uint8", "float32", "bfloat16")

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from halofeed.prep.kernel_names import KERNEL_NAMES
 from halofeed.prep.kernels import KERNELS, resize_image, resize_mask
 from halofeed.prep.resize import ResizePlan, plan_fixed_shape, plan_keep_aspect, plan_unchanged
 from halofeed.schemas.errors import UsageError
@@ -220,6 +221,7 @@ def test_threads_give_the_bytes_that_one_thread_gives() -> None:
 def test_resizing_works_in_a_process_forked_after_resizing() -> None:
     program = """
 import os, numpy as np
+from halofeed.prep.kernel_names import KERNEL_NAMES
 from halofeed.prep.kernels import resize_image
 from halofeed.prep.resize import plan_fixed_shape
 def resize():
@@ -278,3 +280,7 @@ def test_masks_agree_with_tensorflows_nearest_at_half_pixels_where_no_centre_lie
     mask = random_pixels((101, 77), 1)
     theirs = tensorflow_resize(mask, (64, 90), "tf2-nearest")[..., 0]
     assert np.array_equal(resize_mask(mask[..., 0], plan_fixed_shape((101, 77), 64, 90)), theirs)
+
+
+def test_every_kernel_has_its_name_and_every_name_its_kernel() -> None:
+    assert tuple(KERNELS) == KERNEL_NAMES

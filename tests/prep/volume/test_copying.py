@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.prep.volume.copying import in_memory_order, in_order
+from halofeed.prep.volume.copying import in_order
+from halofeed.prep.volume.memory_order import in_memory_order
 
 DTYPES = st.sampled_from(["uint8", "int16", "int32", "float32", "float64"])
 SIDES = st.tuples(*[st.integers(1, 20)] * 3)
