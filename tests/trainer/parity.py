@@ -298,7 +298,7 @@ def wrong(case: Case, splits: Sequence[Split], *, float32: bool = False) -> dict
             text=True,
             check=False,
         )
-        assert run.returncode in (0, 1), run.stderr
+        assert run.returncode in (0, 1) and run.stdout, run.stderr
         print(run.stdout)
         found: dict[str, dict[str, float]] = json.loads(run.stdout.splitlines()[-1])
         return found
