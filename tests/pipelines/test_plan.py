@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from halofeed.prep.splits import split_of
-from halofeed.schemas.errors import AnnotationsError, HalofeedError, UsageError
+from halofeed.schemas.errors import AnnotationsError, HalofeedError, JobError, UsageError
 from tests.pipelines.support import CLASSES, draw_folders, read_all, read_split, run_convert
 
 FOLDERS = {"layout": "folders"}
@@ -128,7 +128,7 @@ def test_two_sources_with_one_id_are_both_named(source, tmp_path):
     images = [{"id": 7, "file_name": files[0]}, {"id": "7", "file_name": files[1]}]
     (source / "instances.json").write_text(coco(images, []))
     fails_and_writes_nothing(
-        AnnotationsError, f"(?s)id 7.*{files[0]}.*{files[1]}", source, tmp_path / "out", layout="coco"
+        JobError, f"(?s)id 7.*{files[0]}.*{files[1]}", source, tmp_path / "out", layout="coco"
     )
 
 
@@ -232,7 +232,7 @@ def test_splits_of_one_spelling_in_an_option_are_wrong_usage(source, tmp_path):
 
 def test_a_table_without_rows_is_the_datas_fault(tmp_path):
     (tmp_path / "labels.csv").write_text("filename,class\n")
-    match = "no images and no annotations"
+    match = r"labels\.csv: a header and no rows"
     fails_and_writes_nothing(AnnotationsError, match, tmp_path / "labels.csv", tmp_path / "out", layout="csv")
 
 
