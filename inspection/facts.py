@@ -73,6 +73,11 @@ class Facts:
         return self.manifest.task == "detection"
 
     @property
+    def has_several_classes(self) -> bool:
+        """Whether a picture may have several classes."""
+        return any(field.encoding == "classes" for field in self.manifest.fields)
+
+    @property
     def is_segmentation(self) -> bool:
         """Whether records have a label map."""
         return self.manifest.task == "segmentation"

@@ -71,8 +71,8 @@ def _sample(facts: Facts, sample: Sample, ranks: Mapping[int, int]) -> Markup:
     ]
     if len(counted) > _MOST_CHIPS:
         chips.append(element("span", "chip plain", f"and {len(counted) - _MOST_CHIPS} more"))
-    if facts.is_detection and not counted:
-        chips.append(element("span", "chip plain", "no boxes"))
+    if (facts.is_detection or facts.has_several_classes) and not counted:
+        chips.append(element("span", "chip plain", "no boxes" if facts.is_detection else "no class"))
     if facts.is_segmentation and not counted:
         none = "nothing but background" if sample.candidate.labelled else "no label: for prediction"
         chips.append(element("span", "chip plain", none))

@@ -89,6 +89,8 @@ def usage(facts: Facts) -> Markup:
         parts += f";label={','.join(map(str, dims[:-1]))}"
     picture = f"{facts.image.dtype} {[batch, *shape]}"
     others = '"boxes", "classes", "num_boxes"' if facts.is_detection else '"label"'
+    if facts.has_several_classes:
+        others = f'"labels": uint8 {[batch, len(facts.manifest.labels)]}, 1 for each class of a picture'
     if facts.is_segmentation:
         others = f'"label": {[batch, *shape[:-1]]}, "labelled"'
     path = shlex.quote(facts.path)
@@ -112,7 +114,7 @@ def usage(facts: Facts) -> Markup:
         "    ...                        # global jax.Arrays, each core holds its own part"
     )
     blocks = [card("Load batches", element("pre", None, element("code", None, load)))]
-    if not facts.is_segmentation:
+    if not facts.is_segmentation and not facts.has_several_classes:
         blocks.append(card("Train", element("pre", None, element("code", None, train))))
     if cores > 1:
         blocks.append(

@@ -102,9 +102,10 @@ def describe_record(path: str | Path, record: str) -> str:
         f"  source  {text_of(features, 'image/filename')} (key {text_of(features, 'image/key/source')!r})",
         *_image_lines(features, manifest),
     ]
-    label = integer_of(features, "image/class/label")
-    if label is not None:
-        lines.append(f"  label   {label} {manifest.labels.get(label, '(not in the label map)')}")
+    if "image/class/label" in features:
+        labels = [int(label) for label in features["image/class/label"]]
+        named = [f"{label} {manifest.labels.get(label, '(not in the label map)')}" for label in labels]
+        lines.append(f"  label   {', '.join(named) or 'no class'}")
     lines += record_lines(features, manifest)
     if "image/object/class/label" in features:
         lines += _section("Boxes, in pixels of the stored image", _boxes_table(features, manifest))

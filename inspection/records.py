@@ -174,7 +174,20 @@ def _masks(value: Any, field: Field, features: Decoded) -> Iterator[str]:
             yield f"mask {number} holds {int(pixels.max())}, expected 0 and 1"
 
 
+def _classes(value: Any, field: Field, features: Decoded) -> Iterator[str]:
+    texts = features.get("image/class/text", ())
+    if len(texts) != len(value):
+        yield f"{len(value)} labels, but {len(texts)} texts"
+    if not len(value):
+        return
+    if not isinstance(value, np.ndarray) or value.dtype != np.int64:
+        yield f"expected int64 values, got {_kind(value)}"
+    elif (np.diff(value) <= 0).any():
+        yield f"expected labels in ascending order, each once, got {value.tolist()}"
+
+
 _CHECKS = {
+    "classes": _classes,
     "raw": _raw,
     "jpeg": _compressed,
     "png": _compressed,

@@ -62,7 +62,7 @@ class Candidate:
     Args:
         split, number: as in `split:number`.
         shard, row: the file and the record's number within it.
-        labels: of its boxes, or its one class.
+        labels: of its boxes, or its class or classes.
         padding: share of the stored pixels that is padding.
         elongation: |log2(width / height)| of the source.
         orientation: the EXIF orientation between the annotations and the picture, 1 to 8.

@@ -154,7 +154,7 @@ def labels(facts: Facts) -> Markup:
             "div",
             "card",
             element("h3", None, f"{facts.noun[1].capitalize()} that a class is in")
-            if facts.is_segmentation
+            if facts.is_segmentation or facts.has_several_classes
             else None,
             charts.bars([row(label) for label in first], kind),
             element("p", "gap", f"{plural(hidden, 'class', 'classes')} between them not shown")

@@ -17,6 +17,7 @@ from halofeed.loader.decode import (
     decode_png,
     raw_array,
     read_bytes,
+    read_classes,
     read_numbers,
     read_text,
 )
@@ -82,6 +83,7 @@ class Assembler:
         self._augmentations = tuple(augmentations)
         fields = {field.name: field for field in manifest.fields}
         self._image = fields[IMAGE]
+        self._label_ids = np.array(sorted(manifest.labels), np.int64)
         self._is_volume = len(self._image.shape) == 4
         optional = {field.name for field in manifest.fields if field.optional}
         # Of a volume, `extent` says it.
@@ -173,6 +175,8 @@ class Assembler:
                 batch[ID][row] = record.id
             elif field.name == BOXES:
                 self._write_boxes(field, features, record, shown, batch, row)
+            elif field.encoding == "classes":
+                batch[field.name][row] = read_classes(field, features, record.place, self._label_ids)
             elif field.encoding == "list":
                 self._write_list(field, features, record, shown, batch[field.name][row])
             elif field.encoding == "png_list":

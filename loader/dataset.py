@@ -41,7 +41,8 @@ class Loader:
     A batch is a dict of NumPy arrays with the batch axis first, of the shapes in `spec`:
     - `image` [batch, height, width, channel], of volumes [batch, depth, height, width, channel]; bfloat16 is that of
       ml_dtypes.
-    - classification: `label` int32 [batch].
+    - classification: `label` int32 [batch]; where a picture may have several classes (--several-classes keep) `labels`
+      uint8 [batch, class], 1 for each that it has, in the order of the label map's ids.
     - segmentation: `label`, class indices on the image's grid, uint8 or uint16 as stored; `labelled` bool [batch],
       False where the source has no label and it is 0 throughout.
     - detection: `boxes` float32 [batch, max_boxes, 4], normalised ymin, xmin, ymax, xmax, with `classes` int32,

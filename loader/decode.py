@@ -146,6 +146,23 @@ def read_numbers(field: Field, features: Decoded, place: str) -> NDArray[Any]:
     return converted
 
 
+def read_classes(field: Field, features: Decoded, place: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+    """1 for each of the label ids that the record has, else 0, in the order of `ids`.
+
+    Raises:
+        CorruptFileError: a label is none of them, or the values are no numbers.
+    """
+    values = features.get(field.keys[0], np.zeros(0, np.int64))
+    if not len(values):  # an empty list has no type
+        return np.zeros(len(ids), array_dtype(field))
+    if not isinstance(values, np.ndarray):
+        raise _damaged(place, f"expected numbers under {field.keys[0]}, got bytes")
+    if not (known := np.isin(values, ids)).all():
+        unknown = ", ".join(map(str, values[~known]))
+        raise _damaged(place, f"{field.name}: {unknown} is not in the manifest's labels")
+    return np.isin(ids, values).astype(array_dtype(field))
+
+
 def read_bytes(key: str, features: Decoded, place: str) -> list[memoryview]:
     """The bytes values under a key; none where it is missing."""
     values = features.get(key, [])

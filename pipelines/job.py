@@ -200,6 +200,8 @@ def reference_to_json(reference: Reference) -> str:
     }
     if reference.boxes is not None:
         document["boxes"] = [_box_to_json(box) for box in reference.boxes]
+    if reference.labels is not None:
+        document["labels"] = list(reference.labels)
     if reference.members:
         folder = common_folder(reference.members)
         folder = "" if folder == "." else f"{folder}/"
@@ -226,7 +228,7 @@ def _box_from_json(document: dict[str, Any]) -> Box:
 def reference_from_json(text: str) -> Reference:
     """The reference of a text."""
     document = json.loads(text)
-    for name in ("problem", "declared_size", "channels", "more_masks", "volume", "notes"):
+    for name in ("problem", "declared_size", "labels", "channels", "more_masks", "volume", "notes"):
         if name in document:
             document[name] = tuple(document[name])
     if "boxes" in document:

@@ -247,7 +247,7 @@ def _count(reference: Reference, totals: _Totals) -> None:
     for reason, detail in reference.bad_objects:
         totals.bad_objects[reason] += 1
         totals.first_bad_object = totals.first_bad_object or f"{reference.source}: {reason} ({detail})"
-    totals.has_label |= reference.label is not None
+    totals.has_label |= reference.label is not None or reference.labels is not None
     masks = [(name, reference.source) for name, _ in reference.class_masks]
     for label, source in (*labels.label_uses([reference]), *masks):
         totals.labels[label] += 1

@@ -447,11 +447,18 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
     if job.labels.is_open:
         found = merge_statistics(split.statistics for split in splits.values())["label_voxels"]
         names = {**{int(value): value for value in found}, **names}
+    several = job.task == "classification" and recipe.several_classes == "keep"
     return Manifest(
         name=job.name,
         version=job.version,
         task=job.task,
-        fields=task.fields(image, max_boxes=recipe.max_boxes, masks=recipe.masks, keep=recipe.keep),
+        fields=task.fields(
+            image,
+            max_boxes=recipe.max_boxes,
+            masks=recipe.masks,
+            keep=recipe.keep,
+            several_classes=len(names) if several else None,
+        ),
         labels=dict(sorted(names.items())),
         recipe=recipe.to_json(),
         inputs=job.inputs,

@@ -227,8 +227,8 @@ def label_uses(references: Iterable[Reference]) -> Iterator[tuple[str, str]]:
     """(label, source) of every example and object of the references that have no problem."""
     for reference in references:
         if reference.problem is None:
-            if reference.label is not None:
-                yield reference.label, reference.source
+            for label in reference.classes:
+                yield label, reference.source
             for box in reference.boxes or ():
                 yield box.label, reference.source
 

@@ -164,12 +164,12 @@ class PictureConverter:
         return reference.grid if self.recipe.annotation_grid == "auto" else self.recipe.annotation_grid
 
     def _add_label(self, reference: Reference, features: dict[str, Value], facts: Facts) -> None:
-        if reference.label is None:
+        if reference.label is None and reference.labels is None:
             raise SourceError("annotation", "no class", "a classification example needs one")
-        label = self.labels.id_of(reference.label)
-        features["image/class/label"] = np.array([label])
-        features["image/class/text"] = self.labels.names[label].encode()
-        facts.labels.append(label)
+        ids = sorted({self.labels.id_of(label) for label in reference.classes})
+        features["image/class/label"] = np.array(ids, np.int64)
+        features["image/class/text"] = [self.labels.names[label].encode() for label in ids]
+        facts.labels.extend(ids)
 
     def _add_label_image(
         self,

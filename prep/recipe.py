@@ -145,6 +145,11 @@ _USES = (
     _Use(("background",), "--alpha blend", lambda recipe: recipe.alpha == "blend"),
     _Use(("jpeg_quality",), "--encoding jpeg", lambda recipe: recipe.encoding == "jpeg"),
     _Use(_BOX_OPTIONS, "a layout with boxes and --task detection", lambda recipe: recipe.may_hold_boxes()),
+    _Use(
+        ("several_classes", "class_separator"),
+        "--layout csv or jsonl and --task classification",
+        lambda recipe: recipe.layout in ("csv", "jsonl") and recipe.task in (None, "classification"),
+    ),
     _Use(("split_seed",), "--split-shares", lambda recipe: bool(recipe.split_shares)),
 )
 """Options that do nothing by themselves. Those of a combination that is refused anyway are not here."""
@@ -289,6 +294,17 @@ class Recipe(VolumeOptions):
         "many an object, those it lacks with visibility 0). The loader gives them with include=, but for view and "
         "keypoints, which are for readers of the TF Object Detection API's keys",
     )
+    several_classes: Literal["refuse", "keep"] = option(
+        "refuse",
+        "tables of classes: a picture with several (in several rows, or in a list): refuse it, or keep them all; then "
+        "the loader gives `labels`, a 0 or 1 for each class, and `halofeed train` takes no such set",
+        choices=("refuse", "keep"),
+    )
+    class_separator: str = option(
+        "auto",
+        "tables of classes: the text that parts several classes in one cell, such as |; none: a cell is one class; "
+        "auto refuses cells whose parts are classes of other rows",
+    )
     masks: bool = option(False, "carry the objects' masks (COCO) as one PNG each")
 
     shards: int = option(1, "files per split")
@@ -336,6 +352,8 @@ class Recipe(VolumeOptions):
             found.append(
                 f"--shards {self.shards}: expected at most 99,999, which is what fits the file names"
             )
+        if not self.class_separator:
+            found.append("--class-separator: expected a text, none or auto, got an empty one")
         if unknown := [name for name in self.keep if name not in KEPT]:
             found.append(f"--keep {','.join(unknown)}: expected some of {', '.join(KEPT)}")
         if self.group_pattern is not None:
@@ -463,6 +481,8 @@ class Recipe(VolumeOptions):
             series=self.series_policy(),
             salt=salt,
             task=self.task if self.depth is None else "segmentation",
+            several_classes=self.several_classes,
+            class_separator=self.class_separator,
             box_origin=self.box_origin,
             box_units=self.box_units,
             box_form=self.box_form,

@@ -11,11 +11,12 @@ ENCODINGS = {
     "jpeg": "a JPEG file",
     "png": "a PNG file",
     "value": "exactly as many numbers as the shape says",
+    "classes": "any number of label ids, loaded as 0 or 1 for each class in the order of the ids",
     "list": "any number of numbers, padded along the first axis with `fill` when loaded",
     "text": "UTF-8 text",
     "png_list": "any number of PNG files, one per object",
 }
-AXES = ("depth", "height", "width", "channel", "box", "coordinate", "row", "column")
+AXES = ("depth", "height", "width", "channel", "box", "coordinate", "row", "column", "class")
 DTYPES = ("uint8", "uint16", "int16", "int32", "int64", "float32", "float64", "bool", "str", "bfloat16")
 
 

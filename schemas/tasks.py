@@ -52,12 +52,19 @@ class Task:
     own_fields: Callable[[ImageFormat, int, bool], tuple[Field, ...]]
 
     def fields(
-        self, image: ImageFormat, *, max_boxes: int, masks: bool, keep: Collection[str] = ()
+        self,
+        image: ImageFormat,
+        *,
+        max_boxes: int,
+        masks: bool,
+        keep: Collection[str] = (),
+        several_classes: int | None = None,
     ) -> tuple[Field, ...]:
         """All fields of a record, in the order in which people read them.
 
         Args:
             keep: detection: of `KEPT`, what else of each object the records have.
+            several_classes: classification: how many classes there are, where a picture may have several of them.
         """
         pixels = Field(
             name="image",
@@ -80,7 +87,10 @@ class Task:
             for name, (field, dtype) in _KEPT_FIELDS.items()
             if name in keep
         ]
-        return (pixels, *self.own_fields(image, max_boxes, masks), *kept, *origin)
+        own = self.own_fields(image, max_boxes, masks)
+        if several_classes is not None:
+            own = (_several_classes(several_classes),)
+        return (pixels, *own, *kept, *origin)
 
 
 def _value(name: str, key: str, dtype: str, *, optional: bool = True) -> Field:
@@ -136,6 +146,17 @@ scale · stored + offset, but for what a window cut off."""
 
 def _classification(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
     return (_value("label", "image/class/label", "int32", optional=False),)
+
+
+def _several_classes(classes: int) -> Field:
+    return Field(
+        name="labels",
+        keys=("image/class/label",),
+        dtype="uint8",
+        axes=("class",),
+        shape=(classes,),
+        encoding="classes",
+    )
 
 
 def _per_box(name: str, key: str, dtype: str, max_boxes: int, *, optional: bool = False) -> Field:

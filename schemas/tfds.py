@@ -29,6 +29,7 @@ _DESCRIPTIVE = {
     "volume": {"image/depth": "int64"},
     "jpeg": {"image/key/sha256": "text"},
     "png": {"image/key/sha256": "text"},
+    "classes": {"image/class/text": "texts"},
     "keep view": {KEPT["view"]: "texts"},
     "keep keypoints": {
         **{f"{KEPT['keypoints']}/{part}": "floats" for part in ("x", "y")},
@@ -69,7 +70,8 @@ def features_json(manifest: Manifest) -> str:
     encodings = {field.encoding for field in manifest.fields}
     kinds = ["volume"] if any("depth" in field.axes for field in manifest.fields) else []
     kept = [f"keep {name}" for name in manifest.recipe.get("keep", ())]
-    for part in ("", manifest.task, *kinds, *sorted(encodings), *kept):
+    # The first says it: pictures of several classes have several texts.
+    for part in ("", *sorted(encodings), manifest.task, *kinds, *kept):
         for key, kind in _DESCRIPTIVE.get(part, {}).items():
             features.setdefault(key, _DESCRIBED[kind])
     document = {
@@ -121,6 +123,7 @@ _ENCODINGS: dict[str, Callable[[Field], dict[str, Any]]] = {
     "jpeg": lambda field: _image(field.dtype, "jpeg", field.shape[-1]),
     "png": lambda field: _image(field.dtype, "png", field.shape[-1] if "channel" in field.axes else 1),
     "value": lambda field: _tensor(field.shape, _stored(field)),
+    "classes": lambda field: _sequence(_tensor((), "int64")),
     "list": lambda field: _sequence(_tensor((), _stored(field))),
     "text": lambda field: _BYTES,
     "png_list": lambda field: _sequence(_image("uint8", "png", 1)),

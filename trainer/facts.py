@@ -84,6 +84,7 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
     """
     if not manifest.labels:
         raise UsageError(f"{manifest.name}: no labels to learn; convert it with annotations")
+    refuse_several_classes(manifest)
     if not manifest.split(split).records:
         raise UsageError(f"{manifest.name}: split {split!r} holds no records; train on another")
     shape = image_shape or next(field.shape for field in manifest.fields if field.name == "image")
@@ -101,6 +102,16 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
         std=tuple(value if value > 0 else 1.0 for value in std),
         foreground=_foreground(manifest, split),
     )
+
+
+def refuse_several_classes(manifest: Manifest) -> None:
+    """Refuse a data set whose pictures may have several classes: no task of the trainer learns or counts them."""
+    if any(field.encoding == "classes" for field in manifest.fields):
+        raise UsageError(
+            f"{manifest.name}: its pictures may have several classes (--several-classes keep), and halofeed's trainer "
+            "learns one a picture; train on the loader's `labels` by a program of your own, or convert with one class "
+            "a picture"
+        )
 
 
 def _foreground(manifest: Manifest, split: str) -> tuple[float, float, float, float] | None:

@@ -14,6 +14,7 @@ from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.data import evaluation_loader, evaluation_split
 from halofeed.trainer.evaluate import Predicted, Predictor
+from halofeed.trainer.facts import refuse_several_classes
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.origins import Origins
 from halofeed.trainer.problem import build_problem
@@ -87,6 +88,7 @@ class Trained:
         Raises:
             UsageError: the data set's task or labels are not those that the model learned.
         """
+        refuse_several_classes(self._manifest)
         if self._manifest.task != self.facts.task:
             raise UsageError(
                 f"{self._data}: is for {self._manifest.task}, the model learned {self.facts.task}"

@@ -45,6 +45,8 @@ class LayoutOptions:
         image_sets: VOC: the lists of ImageSets/Main to follow; (): train, val and test where they are there.
         masks: COCO: carry the segmentation of each object.
         keep: COCO, VOC and tables: what else of each object to read, of its layout's `keeps`.
+        several_classes: tables: what becomes of a picture of several classes: "refuse", or "keep" them all.
+        class_separator: tables: what parts several classes in one cell; "none", or "auto" to refuse what looks so.
         on_bad_object: COCO, VOC and tables: what becomes of an object that cannot be used: "drop" it alone, or
             "reject" its image.
         source_splits: whether the source says the splits; False where shares or lists of the user do.
@@ -76,6 +78,8 @@ class LayoutOptions:
     image_sets: tuple[str, ...] = ()
     masks: bool = False
     keep: tuple[str, ...] = ()
+    several_classes: str = "refuse"
+    class_separator: str = "auto"
     on_bad_object: str = "drop"
     source_splits: bool = True
     split_folders: bool | None = None

@@ -61,6 +61,7 @@ class Reference:
         split: as the source names it; "train" where it names none.
         group: what must not be divided by a split (patient, scene); None: the image itself.
         label: the class name of a classification example.
+        labels: the class names of one that may have several, or none; then `label` is None.
         boxes: the objects of a detection example (may be empty); None for classification.
         declared_size: (height, width) that the annotations claim, before any EXIF orientation is applied
             or after it: a converter compares both.
@@ -84,6 +85,7 @@ class Reference:
     split: str = "train"
     group: str | None = None
     label: str | None = None
+    labels: tuple[str, ...] | None = None
     boxes: tuple[Box, ...] | None = None
     declared_size: tuple[int, int] | None = None
     grid: str | None = None
@@ -109,6 +111,11 @@ class Reference:
         image = self.members or files_of(self.source)
         more = [file for path in (*self.channels, *masks) for file in files_of(path)]
         return tuple(dict.fromkeys([*image, *more]))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The class names of a classification example."""
+        return self.labels or (() if self.label is None else (self.label,))
 
     @property
     def masks(self) -> tuple[str, ...]:

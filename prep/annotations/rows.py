@@ -24,6 +24,7 @@ class Columns:
         required: all of them must be there.
         together: all of them, or none.
         text: in these an object or a list makes the table useless; elsewhere it is a fault of its row.
+        lists: of those in which a list may stand all the same; it becomes the text of JSON.
         expected: what the message says of them.
         spellings: how each may be written, see `columns`.
         read: from the name and the header of a table to what its columns mean.
@@ -32,6 +33,7 @@ class Columns:
     required: tuple[str, ...]
     together: tuple[str, ...] = ()
     text: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
     expected: str
     spellings: Mapping[str, Sequence[Sequence[str]]]
     read: Callable[[str, Sequence[str]], Reading]
@@ -238,13 +240,16 @@ def read_jsonl(name: str, data: bytes, rule: Columns) -> Table:
 def _cells_of(reading: Reading, rule: Columns) -> Callable[[str, Mapping[str, object]], dict[str, str]]:
     """From the place of a row and what is written there to its cells by the columns that are known."""
     names = {column: known for known, column in reading.columns.items()}
-    read = [(column, names.get(column, "") in rule.text) for column in dict.fromkeys([*names, *reading.box])]
+    read = [
+        (column, names.get(column, "") in rule.text, names.get(column, "") in rule.lists)
+        for column in dict.fromkeys([*names, *reading.box])
+    ]
 
     def cells(place: str, written: Mapping[str, object]) -> dict[str, str]:
         return reading.cells(
             {
-                column: _cell(place, column, written[column], text)
-                for column, text in read
+                column: _cell(place, column, written[column], is_text, may_list)
+                for column, is_text, may_list in read
                 if column in written
             }
         )
@@ -252,11 +257,11 @@ def _cells_of(reading: Reading, rule: Columns) -> Callable[[str, Mapping[str, ob
     return cells
 
 
-def _cell(place: str, column: str, value: object, is_text: bool) -> str:
+def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool) -> str:
     """A value as text; AnnotationsError where it can be none."""
     if value is None:
         return ""
-    if is_text and isinstance(value, dict | list):
+    if is_text and isinstance(value, dict | list) and not (may_list and isinstance(value, list)):
         kind = "an object" if isinstance(value, dict) else "a list"
         raise AnnotationsError(f"{place}: {column}: expected text or a number, got {kind}")
     text = value.strip() if isinstance(value, str) else json.dumps(value)

@@ -58,7 +58,7 @@ def _labels(reference: Reference) -> list[str]:
     if reference.problem is not None:
         return []
     of_boxes = {box.label for box in reference.boxes or ()}
-    return sorted(of_boxes) if reference.label is None else [reference.label]
+    return sorted(of_boxes) if reference.boxes is not None else list(reference.classes)
 
 
 def _holds_one_twice(reference: Reference) -> bool:

@@ -32,8 +32,9 @@ from halofeed.prep.annotations.rows import (
     unread_note,
 )
 from halofeed.prep.annotations.settle import note_alike_classes, settle_boxes
+from halofeed.prep.annotations.table_classes import check_separators, classes_of, listed_classes
 from halofeed.prep.sources import SourceFiles
-from halofeed.schemas.errors import AnnotationsError, SourceError
+from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
 from halofeed.schemas.tasks import KEPT
 
 IMAGE_COLUMNS = ("filename", "class")
@@ -44,6 +45,7 @@ def _columns(options: LayoutOptions) -> Columns:
         required=IMAGE_COLUMNS,
         together=CORNERS,
         text=(*IMAGE_COLUMNS, "split", "group", "id"),
+        lists=("class",),
         expected=f"{','.join(IMAGE_COLUMNS)} for one image a row, with {','.join(CORNERS)} for one box a row; "
         "image,label need --task segmentation, or classification where labels are classes",
         spellings={**SPELLINGS, "filename": (*SPELLINGS["filename"], ("image",))},
@@ -117,6 +119,13 @@ def _references(
             f"{tables[0].file}: --keep {','.join(missing)}: no table has such a column; found {found_columns}; "
             "leave it out"
         )
+    if with_boxes and options.several_classes == "keep":
+        raise UsageError(
+            "--several-classes keep: has no effect on boxes, each of which has its class; add --task classification, "
+            "or leave it out"
+        )
+    if not with_boxes:
+        check_separators(tables, options)
     folders = {table.file: split_folder(table.file) or "" for table in tables}
     names = {(folders[table.file], row.cell("filename")) for table in tables for row in table.rows}
     if not names:
@@ -214,14 +223,12 @@ def _reference(
     split = _agree(source, rows, "split", [split for _, split in rows])
     group = _agree(source, rows, "group", [row.cell("group") for row, _ in rows]) or None
     key = _agree(source, rows, "id", [row.cell("id") for row, _ in rows]) or source
-    label = None
-    if not with_boxes:
-        label = _agree(source, rows, "class", [row.cell("class") for row, _ in rows])
     try:
         if not with_boxes:
-            if not label:
-                raise SourceError("annotation", "row has no class", rows[0][0].place)
-            return Reference(source=source, key=key, split=split, group=group, label=label)
+            classes = classes_of(source, [row for row, _ in rows], options)
+            if options.several_classes == "keep":
+                return Reference(source=source, key=key, split=split, group=group, labels=classes)
+            return Reference(source=source, key=key, split=split, group=group, label=classes[0])
         boxes, bad_objects = sound_boxes((row for row, _ in rows), _box, options)
         return Reference(
             source=source,
@@ -251,6 +258,9 @@ def _box(row: Row) -> Box | None:
         return None
     if not row.cell("class"):
         raise SourceError("annotation", "box has no class", row.place)
+    classes = listed_classes(row.cell("class")) or (row.cell("class"),)
+    if len(classes) != 1 or listed_classes(row.cell("class")) == ():
+        raise SourceError("annotation", "box has no class or several", f"{row.place}: {row.cell('class')}")
     if not all(coordinates):
         raise SourceError("annotation", "row has no complete box", f"{row.place}: {','.join(coordinates)}")
     xmin, ymin, xmax, ymax = (number(row.cell(column), f"{row.place} {column}") for column in CORNERS)
@@ -260,7 +270,7 @@ def _box(row: Row) -> Box | None:
         xmin=xmin,
         ymax=ymax,
         xmax=xmax,
-        label=row.cell("class"),
+        label=classes[0],
         is_crowd=_flag(row, "is_crowd"),
         difficult=_flag(row, "difficult"),
         truncated=_flag(row, "truncated"),

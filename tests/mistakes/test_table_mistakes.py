@@ -251,6 +251,11 @@ MISTAKES = {
         says=("two values of class: 'hat' .*:2. and 'coat' .*:3.", "an image has one class"),
         exit_code=1,
     ),
+    "two classes in one cell": Mistake(
+        prepare=table(["filename,class", "a.png,hat", "b.png,coat", "c.png,hat|coat"]),
+        says=(r"boxes\.csv:4: class 'hat\|coat' looks like 2 classes", r"--class-separator '\|', or none"),
+        exit_code=1,
+    ),
     "one picture in two splits": Mistake(
         prepare=table([f"{HEADER},split", f"{ROW},train", f"{ROW},test"]),
         says=("two values of split: 'train'", "one split"),

@@ -1,0 +1,231 @@
+"""Are pictures of several classes refused by name, or kept whole: records, statistics, loader, inspection?"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from halofeed.inspection.inspect import describe, describe_record
+from halofeed.inspection.records import record_problems
+from halofeed.inspection.report import write_report
+from halofeed.inspection.verify import verify
+from halofeed.loader import Loader
+from halofeed.pipelines.job import reference_from_json, reference_to_json
+from halofeed.prep.annotations.reference import Reference
+from halofeed.schemas.errors import AnnotationsError, UsageError
+from halofeed.schemas.manifest import read_manifest
+from halofeed.trainer.facts import data_facts
+from tests.pipelines.support import read_all, run_convert
+
+PICTURES = {"a.png": ["coat", "hat"], "b.png": ["hat"], "c.png": ["shoe", "hat", "coat"], "d.png": ["shoe"]}
+
+
+def draw(root: Path) -> Path:
+    root.mkdir()
+    for number, name in enumerate(PICTURES):
+        Image.fromarray(np.full((16, 24, 3), 40 * number, np.uint8)).save(root / name)
+    return root
+
+
+def csv_rows(root: Path) -> str:
+    rows = [f"{name},{label}\n" for name, labels in PICTURES.items() for label in labels]
+    (root / "t.csv").write_text("filename,class\n" + "".join(rows))
+    return "csv"
+
+
+def csv_cells(root: Path) -> str:
+    rows = [f"{name},{' | '.join(labels)}\n" for name, labels in PICTURES.items()]
+    (root / "t.csv").write_text("filename,class\n" + "".join(rows))
+    return "csv"
+
+
+def csv_lists(root: Path) -> str:
+    rows = [f'{name},"{labels}"\n' for name, labels in PICTURES.items()]
+    (root / "t.csv").write_text("filename,class\n" + "".join(rows))
+    return "csv"
+
+
+def jsonl_rows(root: Path) -> str:
+    rows = [
+        json.dumps({"filename": name, "class": label})
+        for name, labels in PICTURES.items()
+        for label in labels
+    ]
+    (root / "t.jsonl").write_text("\n".join(rows))
+    return "jsonl"
+
+
+def jsonl_lists(root: Path) -> str:
+    rows = [json.dumps({"filename": name, "class": labels}) for name, labels in PICTURES.items()]
+    (root / "t.jsonl").write_text("\n".join(rows))
+    return "jsonl"
+
+
+def csv_boxes(root: Path) -> str:
+    rows = [
+        f"{name},{label},1,2,9,8\n" for name, labels in PICTURES.items() for label in [*labels, labels[0]]
+    ]
+    (root / "t.csv").write_text("filename,class,xmin,ymin,xmax,ymax\n" + "".join(rows))
+    return "csv"
+
+
+FORMS: dict[str, tuple[Any, dict[str, str]]] = {
+    "several rows of CSV": (csv_rows, {}),
+    "one cell of CSV": (csv_cells, {"class_separator": "|"}),
+    "a list in a cell of CSV": (csv_lists, {}),
+    "several rows of JSONL": (jsonl_rows, {}),
+    "a list in JSONL": (jsonl_lists, {}),
+    "boxes of several classes": (csv_boxes, {"task": "classification"}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_picture_of_several_classes_is_refused_by_name_of_the_option(tmp_path, form):
+    source = draw(tmp_path / "src")
+    write, options = FORMS[form]
+    layout = write(source)
+    said = (
+        r"a\.png: two values of class: 'coat' .* and 'hat' .*; an image has one class; --several-classes keep"
+    )
+    with pytest.raises(AnnotationsError, match=said):
+        run_convert(source, tmp_path / "out", layout=layout, **options)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_class_of_a_picture_is_in_its_record_its_batch_and_the_counts(tmp_path, form):
+    source = draw(tmp_path / "src")
+    write, options = FORMS[form]
+    done = run_convert(source, tmp_path / "out", layout=write(source), several_classes="keep", **options)
+    assert done.manifest.task == "classification"
+    assert done.manifest.labels == {0: "coat", 1: "hat", 2: "shoe"}
+    for name, record in read_all(Path(done.folder), ["train"]).items():
+        assert [bytes(text).decode() for text in record["image/class/text"]] == sorted(PICTURES[name])
+        expected = [number for number, label in done.manifest.labels.items() if label in PICTURES[name]]
+        assert record["image/class/label"].tolist() == expected
+    assert done.manifest.splits["train"].statistics["labels"] == {"0": 2, "1": 3, "2": 2}
+    assert verify(done.folder).ok
+    batch = Loader(done.folder, split="train", batch_size=5, include=("source",), shuffle=False).batch(0)
+    assert batch["labels"].dtype == np.uint8 and "label" not in batch
+    for row in np.flatnonzero(batch["valid"]):
+        labels = sorted(PICTURES[batch["source"][row]])
+        assert [done.manifest.labels[at] for at in np.flatnonzero(batch["labels"][row])] == labels
+        assert set(batch["labels"][row].tolist()) <= {0, 1}
+    told = json.loads((Path(done.folder) / "features.json").read_text())["featuresDict"]["features"]
+    assert all("sequence" in told[f"image/class/{part}"] for part in ("label", "text"))
+
+
+def test_a_picture_said_to_have_no_class_has_none_and_a_row_without_one_is_rejected(tmp_path):
+    source = draw(tmp_path / "src")
+    rows = [("a.png", ["hat", "coat"]), ("b.png", []), ("c.png", ""), ("d.png", "hat")]
+    (source / "t.jsonl").write_text("\n".join(json.dumps({"filename": n, "class": c}) for n, c in rows))
+    done = run_convert(source, tmp_path / "out", layout="jsonl", several_classes="keep")
+    assert done.manifest.rejected == {"annotation: row has no class": 1}
+    records = read_all(Path(done.folder), ["train"])
+    assert {name: len(record["image/class/label"]) for name, record in records.items()} == {
+        "a.png": 2,
+        "b.png": 0,
+        "d.png": 1,
+    }
+    assert verify(done.folder).ok
+    loader = Loader(done.folder, split="train", batch_size=3, include=("source",), shuffle=False)
+    batch = loader.batch(0)
+    assert dict(zip(batch["source"], batch["labels"].sum(1).tolist(), strict=True)) == {
+        "a.png": 2,
+        "b.png": 0,
+        "d.png": 1,
+    }
+    number = list(batch["source"]).index("b.png")
+    assert "label   no class" in describe_record(done.folder, f"train:{number}")
+
+
+def test_a_cell_whose_parts_are_classes_of_other_rows_has_to_be_told(tmp_path):
+    source = draw(tmp_path / "src")
+    (source / "t.csv").write_text("filename,class\na.png,hat\nb.png,coat\nc.png,hat|coat\nd.png,hat\n")
+    with pytest.raises(
+        AnnotationsError, match=r"t\.csv:4: class 'hat\|coat' looks like 2 classes.*--class-separator '\|'"
+    ):
+        run_convert(source, tmp_path / "out", layout="csv")
+    one = run_convert(source, tmp_path / "one", layout="csv", class_separator="none")
+    assert sorted(one.manifest.labels.values()) == ["coat", "hat", "hat|coat"]
+    (source / "t.csv").write_text("filename,class\na.png,hat\nb.png,coat\nc.png,hat|cape\nd.png,hat\n")
+    other = run_convert(source, tmp_path / "other", layout="csv")
+    assert "hat|cape" in other.manifest.labels.values()
+    (source / "t.csv").write_text("filename,class\na.png,hat\nb.png,coat\nc.png,hat||coat\nd.png,hat\n")
+    parted = run_convert(source, tmp_path / "p", layout="csv", class_separator="|", several_classes="keep")
+    assert parted.manifest.rejected == {"annotation: class has no name": 1}
+    (source / "t.csv").write_text("filename,class\na.png,hat  coat\nb.png,coat\nc.png,hat\nd.png,hat\n")
+    blanks = run_convert(source, tmp_path / "b", layout="csv", class_separator=" ", several_classes="keep")
+    assert sorted(blanks.manifest.labels.values()) == ["coat", "hat"]
+
+
+def test_one_class_said_twice_is_one_and_records_of_one_class_are_as_before(tmp_path):
+    source = draw(tmp_path / "src")
+    (source / "t.csv").write_text("filename,class\n" + "".join(f"{name},hat\n" * 2 for name in PICTURES))
+    done = run_convert(source, tmp_path / "out", layout="csv")
+    assert [field.name for field in done.manifest.fields][:2] == ["image", "label"]
+    for record in read_all(Path(done.folder), ["train"]).values():
+        assert record["image/class/label"].tolist() == [0]
+        assert [bytes(text) for text in record["image/class/text"]] == [b"hat"]
+
+
+def test_boxes_have_one_class_each_and_several_are_not_asked_for(tmp_path):
+    source = draw(tmp_path / "src")
+    csv_boxes(source)
+    with pytest.raises(
+        UsageError, match=r"--several-classes keep: has no effect on boxes.*--task classification"
+    ):
+        run_convert(source, tmp_path / "out", layout="csv", several_classes="keep")
+    corners = {"xmin": 1, "ymin": 1, "xmax": 9, "ymax": 9}
+    rows = [{"filename": "a.png", "class": label, **corners} for label in (["hat", "coat"], ["hat"], "hat")]
+    (source / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    done = run_convert(source, tmp_path / "boxes", layout="jsonl")
+    assert done.manifest.splits["train"].statistics["boxes"] == {"dropped as box has no class or several": 1}
+    assert done.manifest.labels == {1: "hat"}
+
+
+def test_what_people_look_at_counts_every_class(tmp_path):
+    source = draw(tmp_path / "src")
+    done = run_convert(source, tmp_path / "out", layout=csv_rows(source), several_classes="keep")
+    lines = describe(done.folder).splitlines()
+    assert any("hat" in line and " 3 " in line for line in lines)
+    assert "labels" in describe(done.folder)
+    assert "0 coat, 1 hat" in "".join(describe_record(done.folder, f"train:{number}") for number in range(4))
+    report = write_report(done.folder, tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text() if report is None else Path(report).read_text()
+    assert "halofeed train" not in text and "1 for each class of a picture" in text
+
+
+def test_the_trainer_refuses_pictures_of_several_classes(tmp_path):
+    source = draw(tmp_path / "src")
+    done = run_convert(source, tmp_path / "out", layout=csv_rows(source), several_classes="keep")
+    with pytest.raises(UsageError, match=r"may have several classes .*trainer learns one a picture"):
+        data_facts(read_manifest(done.folder), "train")
+
+
+def test_verify_names_what_is_wrong_with_several_classes(tmp_path):
+    source = draw(tmp_path / "src")
+    done = run_convert(source, tmp_path / "out", layout=csv_rows(source), several_classes="keep")
+    record = read_all(Path(done.folder), ["train"])["a.png"]
+    key = "image/class/label"
+    assert not list(record_problems(record, done.manifest))
+    for value, message in (
+        (np.array([1, 0]), "ascending order"),
+        (np.array([0, 0]), "ascending order"),
+        (np.array([0, 7]), "7 is not in the manifest's labels"),
+        (np.array([0]), "1 labels, but 2 texts"),
+        ([memoryview(b"0"), memoryview(b"1")], "expected int64 values"),
+    ):
+        assert any(message in problem for problem in record_problems({**record, key: value}, done.manifest))
+
+
+def test_references_of_several_classes_cross_to_workers_whole():
+    for labels in (None, (), ("hat",), ("hat", "coat")):
+        reference = Reference(source="a.png", key="a.png", labels=labels)
+        assert reference_from_json(reference_to_json(reference)) == reference
+    assert dataclasses.replace(Reference(source="a", key="a"), label="hat").classes == ("hat",)
