@@ -138,10 +138,7 @@ def write_shard(
                 rejected.append(_entry(outcome.reference, outcome.result))
                 count(0, rejected[-1:])
                 continue
-            for record in outcome.result:
-                rejected += [
-                    _entry(outcome.reference, SourceError(OBJECT, *bad)) for bad in record.bad_objects
-                ]
+            rejected += _bad_objects(outcome.reference, outcome.result)
             _append_all(outcome.result, writer, rows, statistics)
             # Else these records would be held until the next ones are there.
             del outcome
@@ -162,6 +159,11 @@ def write_shard(
         file.keep_as(name)
     output.write(index_file(name), index.to_bytes())
     return True
+
+
+def _bad_objects(reference: Reference, records: Sequence[Record]) -> list[dict[str, str]]:
+    """Entries for the objects of an input that were dropped from its records."""
+    return [_entry(reference, SourceError(OBJECT, *bad)) for record in records for bad in record.bad_objects]
 
 
 def _sort_out(references: Sequence[str]) -> tuple[list[str], list[Reference], list[dict[str, str]]]:
