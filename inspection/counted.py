@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from halofeed.inspection.records import count_of, integer_of
-from halofeed.inspection.segmentation import extent_of
+from halofeed.inspection.segmentation import ClassCounts, extent_of
 from halofeed.schemas.tfexample import Decoded
 
 
@@ -64,14 +64,16 @@ class VoxelCounts(Counts):
     labelled: int = 0
     tiles: int = 0
     label_voxels: Counter[str] = field(default_factory=Counter)
+    foreground: int = 0
 
-    def add_record(self, features: Decoded, voxels: Mapping[int, int]) -> None:
-        """Count one record; `voxels` per class that occurs in its label."""
+    def add_record(self, features: Decoded, classes: ClassCounts) -> None:
+        """Count one record; `classes` are those of its label."""
         counted = dict(count_of(features))
         if integer_of(features, "image/labelled"):
             self.labelled += 1
-            counted["labels"] = list(voxels)
-            self.label_voxels.update({str(value): count for value, count in voxels.items()})
+            counted["labels"] = list(classes.voxels)
+            self.label_voxels.update({str(value): count for value, count in classes.voxels.items()})
+            self.foreground += classes.foreground
         if self.volumes:
             counted["stored_pixels"] *= integer_of(features, "image/depth") or 0
             extent = extent_of(features)
@@ -85,7 +87,6 @@ class VoxelCounts(Counts):
         if self.volumes:
             del found["boxes_per_image"]
             found["tiles"] = self.tiles
-        foreground = sum(count for value, count in self.label_voxels.items() if value != "0")
-        voxels = {"label_voxels": dict(self.label_voxels), "foreground_voxels": foreground}
+        voxels = {"label_voxels": dict(self.label_voxels), "foreground_voxels": self.foreground}
         # A shard without records need not say so.
         return {**found, **({"labelled": self.labelled, **voxels} if self.records else {})}

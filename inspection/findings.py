@@ -54,6 +54,7 @@ MEANINGS: Final = {
     "values taken for Hounsfield units": "The file does not say its unit and a window in HU was asked for; "
     "values below -50 speak for it.",
     "volumes of a series as channels": "The series held several images at each place; each became a channel.",
+    "voxels of several classes": "Voxels that two or more classes claim; each of them has them.",
     "voxels that are no number": "Infinite voxels, or such that are no number; they were replaced.",
     "wide gaps": "Some slices lie more than 3 times as far apart as is typical; what is between is interpolated.",
 }

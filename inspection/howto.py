@@ -10,6 +10,7 @@ from halofeed.inspection.facts import CORES, Facts
 from halofeed.inspection.layout import card, section
 from halofeed.inspection.lines import plural
 from halofeed.inspection.markup import Markup, element, join, table
+from halofeed.inspection.segmentation import class_channels
 from halofeed.prep.option import flag
 from halofeed.prep.recipe import Recipe
 from halofeed.schemas.partition import splits_that_divide
@@ -85,14 +86,16 @@ def usage(facts: Facts) -> Markup:
     every = found.get(cores, [])
     dims = by_rows if by_rows in every and not facts.is_volume else next(iter(every), whole)
     parts = ",".join(map(str, dims))
+    channels = class_channels(facts.manifest)
     if facts.is_segmentation:
-        parts += f";label={','.join(map(str, dims[:-1]))}"
+        parts += f";label={','.join(map(str, (*dims[:-1], 1) if channels else dims[:-1]))}"
     picture = f"{facts.image.dtype} {[batch, *shape]}"
     others = '"boxes", "classes", "num_boxes"' if facts.is_detection else '"label"'
     if facts.has_several_classes:
         others = f'"labels": uint8 {[batch, len(facts.manifest.labels)]}, 1 for each class of a picture'
     if facts.is_segmentation:
-        others = f'"label": {[batch, *shape[:-1]]}, "labelled"'
+        label = [batch, *shape[:-1], len(channels)] if channels else [batch, *shape[:-1]]
+        others = f'"label": {label}, "labelled"'
     path = shlex.quote(facts.path)
     load = (
         "from halofeed.loader import Loader\n\n"

@@ -13,7 +13,8 @@ from halofeed.inspection.records import IMAGE_KEY, bytes_of, integer_of, text_of
 from halofeed.inspection.segmentation import (
     AXES,
     affine_of,
-    count_classes,
+    class_channels,
+    class_counts,
     extent_of,
     image_voxels,
     label_map,
@@ -35,7 +36,7 @@ def class_lines(manifest: Manifest) -> list[str]:
     splits = manifest.splits
     total = merge_statistics(split.statistics for split in splits.values())
     voxels = {int(value): int(count) for value, count in total.get("label_voxels", {}).items()}
-    foreground = sum(count for value, count in voxels.items() if value)
+    foreground = int(total.get("foreground_voxels", 0))
     unit = "voxels" if total.get("intensities") else "pixels"
     order = sorted(manifest.labels, key=lambda label: (label == 0, -voxels.get(label, 0), label))
     rows = [
@@ -56,12 +57,17 @@ def class_lines(manifest: Manifest) -> list[str]:
     if len(rows) > _MOST:
         lines.append(f"and {len(rows) - _MOST:,} more")
     records = sum(split.records for split in splits.values())
-    labelled, everything = int(total.get("labelled", 0)), sum(voxels.values())
+    labelled, everything = int(total.get("labelled", 0)), foreground + voxels.get(0, 0)
     share = percent(foreground / everything) if everything else "0 %"
     lines.append(f"(counts per split are records) foreground: {share} of the {unit} of labelled records")
     lines.append(
         f"{labelled:,} of {plural(records, 'record')} have a label" + _unlabelled(records - labelled)
     )
+    if channels := class_channels(manifest):
+        lines.append("classes overlap: a voxel counts for each, so that shares may add to more than 100 %")
+        lines.append(
+            f"channels of the label, in order: {', '.join(manifest.labels[label] for label in channels)}"
+        )
     return lines
 
 
@@ -108,8 +114,8 @@ def record_lines(features: Decoded, manifest: Manifest) -> list[str]:
         return lines
     if not integer_of(features, "image/labelled"):
         return [*lines, "  label   none: the source has no mask, so that it is 0 throughout"]
-    counts = count_classes(label)
-    foreground = sum(count for value, count in counts.items() if value)
+    classes = class_counts(label, manifest)
+    counts, foreground = {**classes.voxels}, classes.foreground
     unit = "pixels" if volume is None else "voxels"
     named = f"{', '.join(_name(manifest, value) for value in counts if value) or 'nothing but background'}"
     rows = [

@@ -22,12 +22,14 @@ from halofeed.inspection.records import integer_of, text_of
 from halofeed.inspection.samples import Candidate, picture_uri, read_candidate
 from halofeed.inspection.segmentation import (
     AXES,
+    ClassCounts,
     affine_of,
-    count_classes,
+    class_counts,
     extent_of,
     image_voxels,
     label_map,
     orientation_of,
+    shown_classes,
     triple_of,
 )
 from halofeed.schemas.errors import CorruptFileError
@@ -65,7 +67,7 @@ class ScanSample:
     reason: str | None
     source: str
     planes: tuple[Plane, ...]
-    voxels: Mapping[int, int]
+    classes: ClassCounts
     spacing_mm: tuple[float, ...]
     source_shape: tuple[int, ...]
     source_spacing_mm: tuple[float, ...]
@@ -120,7 +122,7 @@ def load_scan(
             Plane(
                 name=name,
                 uri=picture_uri(stretched(display.grey(volume[..., 0][at][::-1, ::-1]), size)[..., None]),
-                mask=overlay(label[at][::-1, ::-1], ranks, size),
+                mask=overlay(shown_classes(label[at][::-1, ::-1], manifest), ranks, size),
                 position=(centre[fixed], label.shape[fixed]),
                 size_mm=size_mm,
                 sides=tuple(letter[0].upper() for letter in letters),  # type: ignore[arg-type]
@@ -133,7 +135,7 @@ def load_scan(
         reason=reason,
         source=source,
         planes=tuple(planes),
-        voxels=count_classes(label),
+        classes=class_counts(label, manifest),
         spacing_mm=tuple(spacing.tolist()),
         source_shape=() if shape is None else tuple(shape.tolist()),
         source_spacing_mm=()

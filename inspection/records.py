@@ -108,9 +108,10 @@ def _kind(value: Any) -> str:
 
 def _raw(value: Any, field: Field, features: Decoded) -> Iterator[str]:
     yield from (problems := list(_single(value)))
-    expected = math.prod(field.shape) * item_bytes(field.dtype)
+    dtype, shape = field.stored_dtype, field.stored_shape
+    expected = math.prod(shape) * item_bytes(dtype)
     if not problems and len(value[0]) != expected:
-        yield f"expected {expected:,} bytes ({field.dtype} {list(field.shape)}), got {len(value[0]):,}"
+        yield f"expected {expected:,} bytes ({dtype} {list(shape)}), got {len(value[0]):,}"
 
 
 def _compressed(value: Any, field: Field, features: Decoded) -> Iterator[str]:
@@ -189,6 +190,7 @@ def _classes(value: Any, field: Field, features: Decoded) -> Iterator[str]:
 _CHECKS = {
     "classes": _classes,
     "raw": _raw,
+    "sets": _raw,
     "jpeg": _compressed,
     "png": _compressed,
     "value": _value,

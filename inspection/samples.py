@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from halofeed.inspection.overlay import overlay
 from halofeed.inspection.records import IMAGE_KEY, bytes_of, decode_stored, integer_of, text_of
-from halofeed.inspection.segmentation import count_classes, extent_of, label_map, triple_of
+from halofeed.inspection.segmentation import class_counts, extent_of, label_map, shown_classes, triple_of
 from halofeed.prep.encode import encode_jpeg, encode_png
 from halofeed.prep.readers import DecodedImage, ReadOptions, read_image
 from halofeed.prep.readers.pixels import apply_orientation, scale_depth
@@ -233,7 +233,9 @@ def load_sample(
     size = (pixels.shape[0], pixels.shape[1])
     label = label_map(features, manifest) if candidate.labelled else None
     labels = (
-        tuple(count for count in count_classes(label) if count) if label is not None else candidate.labels
+        tuple(value for value in class_counts(label, manifest).voxels if value)
+        if label is not None
+        else candidate.labels
     )
     unpadded = [integer_of(features, f"image/unpadded/{name}") or size[at] for at, name in enumerate(_SIDES)]
     stored = Picture(
@@ -241,7 +243,9 @@ def load_sample(
         size=size,
         boxes=boxes,
         content=(unpadded[0] / size[0], unpadded[1] / size[1]),
-        mask=None if label is None else overlay(label, ranks or {}, thumbnail_size(size, side)),
+        mask=None
+        if label is None
+        else overlay(shown_classes(label, manifest), ranks or {}, thumbnail_size(size, side)),
     )
     before, trouble = None, None
     notes: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from halofeed.inspection.layout import colour_of, section
 from halofeed.inspection.lines import percent
 from halofeed.inspection.markup import Markup, element, join
 from halofeed.inspection.planes import Plane, ScanSample, axis_name
+from halofeed.inspection.segmentation import class_channels
 
 _MOST_CHIPS = 12
 _FLAT = 4
@@ -31,6 +32,8 @@ def scans(facts: Facts, shown: Sequence[ScanSample], display: Display) -> Markup
     ranks = {label: rank for rank, label in enumerate(facts.label_counts())}
     cards = [_scan(facts, sample, ranks) for sample in shown]
     words = display.words + (" The first channel is shown." if facts.image.shape[-1] > 1 else "")
+    if class_channels(facts.manifest):
+        words += " Classes overlap: where several are, the one of the highest id is drawn; shares count each."
     return section(
         "samples",
         "Samples",
@@ -92,10 +95,11 @@ def _plane(plane: Plane, sample: ScanSample) -> Markup:
 
 def _about(facts: Facts, sample: ScanSample, ranks: Mapping[int, int]) -> Markup:
     counted = sorted(
-        ((count, value) for value, count in sample.voxels.items() if value),
+        ((count, value) for value, count in sample.classes.voxels.items() if value),
         key=lambda item: (-item[0], item[1]),
     )
-    foreground, everything = sum(count for count, _ in counted), sum(sample.voxels.values())
+    foreground = sample.classes.foreground
+    everything = foreground + sample.classes.voxels.get(0, 0)
     chips = [
         element(
             "span",

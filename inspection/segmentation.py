@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from halofeed.inspection.records import IMAGE_KEY, bytes_of, integer_of
 from halofeed.prep.statistics import count_labels
+from halofeed.schemas.class_sets import count_members, ids_of_field, top_classes, unknown_bits
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
@@ -34,6 +36,21 @@ _NOT_NEAREST = 1e-3
 _CHUNK = 1 << 22
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClassCounts:
+    """How many pixels or voxels of a label each class has.
+
+    Args:
+        voxels: by class id, those with none left out; 0 is the background. One of several classes counts for each.
+        foreground: those of any class, each once.
+        unknown: what occurs that the manifest knows no class for, in words.
+    """
+
+    voxels: Mapping[int, int] = field(default_factory=dict)
+    foreground: int = 0
+    unknown: Mapping[str, int] = field(default_factory=dict)
+
+
 def label_field(manifest: Manifest) -> Field | None:
     """The field of the class indices, or None where the data set has none."""
     return next((field for field in manifest.fields if LABEL_KEY in field.keys), None)
@@ -45,21 +62,52 @@ def is_volumetric(manifest: Manifest) -> bool:
 
 
 def label_map(features: Decoded, manifest: Manifest) -> NDArray[Any] | None:
-    """The class index at every pixel or voxel, a view where it is stored raw; None where it cannot be read."""
+    """What is stored at every pixel or voxel, a view where it is raw; None where it cannot be read.
+
+    That is a class index, or a set of classes where the label's field says so: see `shown_classes`, `class_counts`.
+    """
     field, value = label_field(manifest), features.get(LABEL_KEY)
     if field is None or not isinstance(value, list) or len(value) != 1 or not len(value[0]):
         return None
-    if field.encoding == "raw":
-        dtype = np.dtype(field.dtype).newbyteorder("<")
-        if len(value[0]) != math.prod(field.shape) * dtype.itemsize:
+    if field.is_raw:
+        dtype = np.dtype(field.stored_dtype).newbyteorder("<")
+        if len(value[0]) != math.prod(field.stored_shape) * dtype.itemsize:
             return None
-        return np.frombuffer(value[0], dtype).reshape(field.shape)
+        return np.frombuffer(value[0], dtype).reshape(field.stored_shape)
     pixels = cv2.imdecode(np.frombuffer(value[0], np.uint8), cv2.IMREAD_UNCHANGED)
     return pixels if pixels is not None and pixels.ndim == 2 and pixels.dtype.kind == "u" else None
 
 
+def class_channels(manifest: Manifest) -> tuple[int, ...]:
+    """The class ids by channel where a pixel or voxel may be in several classes; else ()."""
+    field = label_field(manifest)
+    return () if field is None else ids_of_field(field, manifest.labels)
+
+
+def shown_classes(label: NDArray[Any], manifest: Manifest) -> NDArray[Any]:
+    """One class for each pixel or voxel of a `label_map`, as a drawing shows it; of several that of the highest id."""
+    channels = class_channels(manifest)
+    return top_classes(label, channels) if channels else label
+
+
+def class_counts(label: NDArray[Any], manifest: Manifest) -> ClassCounts:
+    """What a `label_map` holds."""
+    counts, channels = count_classes(label), class_channels(manifest)
+    if channels:
+        voxels = count_members(counts, channels)
+        unknown = {
+            f"in bit {bit} of its sets": count for bit, count in unknown_bits(counts, len(channels)).items()
+        }
+    else:
+        voxels = counts
+        unknown = {
+            f"of value {value}": count for value, count in counts.items() if value not in manifest.labels
+        }
+    return ClassCounts(voxels=voxels, foreground=sum(counts.values()) - counts.get(0, 0), unknown=unknown)
+
+
 def count_classes(label: NDArray[Any]) -> dict[int, int]:
-    """How many pixels or voxels each class has, those with none left out; a part at a time, so in bounded memory."""
+    """How many pixels or voxels each stored value has, those with none left out; a part at a time: little memory."""
     flat = label.reshape(-1)
     counts: Counter[int] = Counter()
     for start in range(0, len(flat), _CHUNK):
@@ -69,7 +117,9 @@ def count_classes(label: NDArray[Any]) -> dict[int, int]:
 
 def shape_of(features: Decoded, field: Field) -> tuple[int | None, ...]:
     """The stored size (image/depth, image/height, image/width) along the field's axes, without channels."""
-    return tuple(integer_of(features, f"image/{axis}") for axis in field.axes if axis != "channel")
+    return tuple(
+        integer_of(features, f"image/{axis}") for axis in field.axes if axis not in ("channel", "class")
+    )
 
 
 def triple_of(features: Decoded, key: str, kind: str = "f") -> NDArray[Any] | None:
@@ -112,30 +162,28 @@ def oblique_degrees(affine: NDArray[np.float64]) -> float:
     return math.degrees(math.acos(min(1.0, least)))
 
 
-def segmentation_problems(
-    features: Decoded, manifest: Manifest, voxels: Mapping[int, int] | None
-) -> Iterator[str]:
+def segmentation_problems(features: Decoded, manifest: Manifest, counts: ClassCounts | None) -> Iterator[str]:
     """What is wrong with the label map, the geometry and the values of a record.
 
     Args:
-        voxels: of `count_classes`; None where the label map cannot be read, which is told elsewhere.
+        counts: of `class_counts`; None where the label map cannot be read, which is told elsewhere.
     """
     field = label_field(manifest)
     if field is None:
         return
-    for value in sorted(set(voxels or {}) - set(manifest.labels)):
-        yield f"{LABEL_KEY}: {(voxels or {})[value]:,} of value {value}, which is not in the manifest's labels"
-    marked = sum(count for value, count in (voxels or {}).items() if value)
+    for what, count in (counts.unknown if counts else {}).items():
+        yield f"{LABEL_KEY}: {count:,} {what}, which is not in the manifest's labels"
+    marked = counts.foreground if counts else 0
     if integer_of(features, "image/labelled") == 0 and marked:
         yield f"{LABEL_KEY}: expected 0 throughout, as image/labelled is 0; {marked:,} are not"
     if "depth" not in field.axes:
         return
     image = next(item for item in manifest.fields if IMAGE_KEY in item.keys)
     yield from _value_problems(bytes_of(features, IMAGE_KEY), image.dtype)
-    stored = shape_of(features, field)
-    if stored != field.shape:
-        yield f"image/depth, image/height, image/width: expected {list(field.shape)} of a volume, got {list(stored)}"
-    yield from _extent_problems(features, field.shape)
+    shape, stored = field.stored_shape, shape_of(features, field)
+    if stored != shape:
+        yield f"image/depth, image/height, image/width: expected {list(shape)} of a volume, got {list(stored)}"
+    yield from _extent_problems(features, shape)
     yield from _affine_problems(features)
     source = triple_of(features, "image/source/shape", "i")
     if source is not None and (source < 1).any():

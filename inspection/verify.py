@@ -24,7 +24,8 @@ from halofeed.inspection.records import (
     text_of,
 )
 from halofeed.inspection.segmentation import (
-    count_classes,
+    ClassCounts,
+    class_counts,
     label_field,
     label_map,
     segmentation_problems,
@@ -274,7 +275,7 @@ class _Run:
         for number in np.flatnonzero(unordered):
             message = f"its id comes after {index.ids[number]}; expected ids in rising order"
             self.add(name, message, record=int(number) + 1, id=int(index.ids[number + 1]))
-        raw_keys = {key for field in manifest.fields if field.encoding == "raw" for key in field.keys}
+        raw_keys = {key for field in manifest.fields if field.is_raw for key in field.keys}
         if len(index) and set(index.raw_starts) != raw_keys:
             self.add(name, f"raw keys: expected {sorted(raw_keys)}, got {sorted(index.raw_starts)}")
         self.ids.append((shard.file, np.array(index.ids)))
@@ -345,9 +346,9 @@ class _Run:
         found = list(record_problems(features, manifest))
         if isinstance(counts, VoxelCounts):
             label = label_map(features, manifest)
-            voxels = None if label is None else count_classes(label)
-            counts.add_record(features, voxels or {})
-            found += segmentation_problems(features, manifest, voxels)
+            classes = None if label is None else class_counts(label, manifest)
+            counts.add_record(features, classes or ClassCounts())
+            found += segmentation_problems(features, manifest, classes)
         else:
             counts.add(count_of(features))
         stored = text_of(features, "image/source_id") or ""

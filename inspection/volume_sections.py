@@ -12,6 +12,7 @@ from halofeed.inspection.findings import MEANINGS, TREATMENTS, split_finding
 from halofeed.inspection.layout import card, colour_of, legend, section
 from halofeed.inspection.lines import percent, plural
 from halofeed.inspection.markup import Markup, element, table
+from halofeed.inspection.segmentation import class_channels
 from halofeed.prep.volume.counts import Counts, mean_and_deviation, percentile
 from halofeed.prep.volume.statistics import ROW_STEP
 
@@ -35,8 +36,8 @@ def class_voxels(facts: Facts, ranks: Mapping[int, int]) -> Markup:
     counted = dict.fromkeys(source, 0)
     counted.update({int(value): int(count) for value, count in facts.total.get("label_voxels", {}).items()})
     records = {int(value): int(count) for value, count in facts.total.get("labels", {}).items()}
-    everything = sum(counted.values())
-    foreground = sum(count for value, count in counted.items() if value)
+    foreground = int(facts.total.get("foreground_voxels", 0))
+    everything = foreground + counted.get(0, 0)
     labelled = int(facts.total.get("labelled", 0))
     without = facts.records - labelled
     notes = []
@@ -45,6 +46,10 @@ def class_voxels(facts: Facts, ranks: Mapping[int, int]) -> Markup:
             f"{plural(without, *facts.noun)} of {facts.records:,} "
             f"{'has' if without == 1 else 'have'} no label and {'is' if without == 1 else 'are'} for prediction: the "
             f"label is 0 throughout, labelled is false, and {'it is' if without == 1 else 'they are'} not counted here."
+        )
+    if class_channels(facts.manifest):
+        notes.append(
+            "Classes overlap: a voxel counts for each of its classes, so that shares may add to more."
         )
     if not labelled:
         return element("div", "card", element("p", "note", f"No {facts.noun[0]} has a label."), _notes(notes))

@@ -24,6 +24,7 @@ from halofeed.loader.decode import (
 from halofeed.loader.gather import StoredRecord
 from halofeed.loader.view import Ranges, Shape, View
 from halofeed.prep.resize import compose
+from halofeed.schemas.class_sets import members
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
@@ -52,7 +53,7 @@ class _Shown:
 
     Args:
         pixels: as stored.
-        label: class indices on the image's grid as stored, of segmentation.
+        label: class indices, or sets of classes, on the image's grid as stored, of segmentation.
         view: what is shown of them.
         objects: those in the view; None if they are as stored.
         in_place: the pixels are already where they belong.
@@ -122,7 +123,7 @@ class Assembler:
             if field.name == IMAGE:
                 shape = (*self._frame, field.shape[-1])
             elif _is_grid(field):
-                shape = self._frame
+                shape = (*self._frame, field.shape[-1]) if field.holds_sets else self._frame
             elif field.encoding == "png_list":
                 shape = (self._max_boxes(), *self._frame)
             elif field.encoding == "text":
@@ -139,7 +140,7 @@ class Assembler:
         return next(field.shape[0] for field in self._fields if field.name == BOXES)
 
     def _wanted_keys(self) -> frozenset[str]:
-        fields = [field for field in self._fields if field.name != ID and field.encoding != "raw"]
+        fields = [field for field in self._fields if field.name != ID and not field.is_raw]
         if self._needs_sizes:
             fields += self._sizes
         return frozenset(key for field in fields for key in field.keys)
@@ -169,7 +170,7 @@ class Assembler:
         if not shown.in_place:
             self._copy(IMAGE, shown.view, shown.pixels, batch[IMAGE][row])
         if shown.label is not None:
-            self._copy(LABEL, shown.view, shown.label, batch[LABEL][row])
+            self._write_label(shown.view, shown.label, batch[LABEL][row])
         for field in self._fields:
             if field.name == ID:
                 batch[ID][row] = record.id
@@ -221,9 +222,18 @@ class Assembler:
 
     @staticmethod
     def _read_label(field: Field, stored: Shape, features: Decoded, record: StoredRecord) -> NDArray[Any]:
-        if field.encoding == "raw":
+        if field.is_raw:
             return raw_array(field, record)
         return decode_label(_one_file(field, features, record), field, stored, record.place)
+
+    def _write_label(self, view: View, label: NDArray[Any], out: NDArray[Any]) -> None:
+        """The label as it is shown; sets of classes are taken apart last: all before moves one number a voxel."""
+        if self._label is None or not self._label.holds_sets:
+            self._copy(LABEL, view, label, out)
+            return
+        sets = np.empty(out.shape[:-1], self._label.stored_dtype)
+        self._copy(LABEL, view, label, sets)
+        members(sets, out)
 
     def _extent(self, features: Decoded, stored: Shape, record: StoredRecord) -> Ranges:
         """What shows the source, along the stored axes: all of it, where nobody asks."""
@@ -324,7 +334,7 @@ class Assembler:
 
 def _is_grid(field: Field) -> bool:
     """Whether a field is a label on the image's grid."""
-    return field.name == LABEL and field.encoding in ("raw", "png")
+    return field.name == LABEL and (field.is_raw or field.encoding == "png")
 
 
 def _one_file(field: Field, features: Decoded, record: StoredRecord) -> memoryview:

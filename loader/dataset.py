@@ -44,7 +44,9 @@ class Loader:
     - classification: `label` int32 [batch]; where a picture may have several classes (--several-classes keep) `labels`
       uint8 [batch, class], 1 for each that it has, in the order of the label map's ids.
     - segmentation: `label`, class indices on the image's grid, uint8 or uint16 as stored; `labelled` bool [batch],
-      False where the source has no label and it is 0 throughout.
+      False where the source has no label and it is 0 throughout. Of a data set whose classes overlap (`--class-overlap
+      channels`) `label` is uint8 [batch, depth, height, width, class], 0 and 1: the manifest's `labels` but the
+      background, in ascending order of id; a voxel may be 1 in several of them, or in none.
     - detection: `boxes` float32 [batch, max_boxes, 4], normalised ymin, xmin, ymax, xmax, with `classes` int32,
       `is_crowd` bool and `area` float32 [batch, max_boxes], and `num_boxes` int32 [batch]. Of more than max_boxes
       boxes the first max_boxes are given (after crops), and `num_boxes` counts those.

@@ -44,14 +44,14 @@ def _damaged(place: str, what: str) -> CorruptFileError:
 
 
 def raw_array(field: Field, record: StoredRecord) -> NDArray[Any]:
-    """A raw field's array as a view of the mapped file.
+    """A raw field's array as it is stored, a view of the mapped file; of a field of sets these, one number a voxel.
 
     Raises:
         CorruptFileError: as `StoredRecord.raw`.
     """
-    dtype = array_dtype(field)
-    size = int(np.prod(field.shape)) * dtype.itemsize
-    return np.frombuffer(record.raw(field.keys[0], size), dtype.newbyteorder("<")).reshape(field.shape)
+    dtype = np.dtype(field.stored_dtype) if field.holds_sets else array_dtype(field)
+    size = int(np.prod(field.stored_shape)) * dtype.itemsize
+    return np.frombuffer(record.raw(field.keys[0], size), dtype.newbyteorder("<")).reshape(field.stored_shape)
 
 
 def decode_image(data: memoryview, field: Field, place: str, out: NDArray[Any] | None = None) -> NDArray[Any]:

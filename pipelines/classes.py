@@ -11,6 +11,7 @@ from halofeed.prep.labels import LabelMap
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.volume.merge import LARGEST_CLASS
 from halofeed.schemas.errors import AnnotationsError, SourceError
+from halofeed.schemas.fields import MOST_CLASSES
 
 _BACKGROUND = (0, BACKGROUND)
 
@@ -33,6 +34,63 @@ def segmentation_classes(given: LabelMap | None, named: Mapping[int, str], choic
     if named:
         return _storable(_chosen_of_source({0: BACKGROUND, **named}, choice))
     return _storable(_chosen_of_values(choice))
+
+
+def region_classes(
+    given: LabelMap | None, regions: Mapping[str, tuple[int, ...]], choice: ClassChoice
+) -> LabelMap:
+    """The classes of a data set whose classes are several values each, and may share values.
+
+    Args:
+        given: what a file of the user says: the ids.
+        regions: the values of each class of the source, in its order, which gives the ids without `given`.
+        choice: which of them become which classes; by name, as a value is no class.
+
+    Raises:
+        AnnotationsError: a name of the choice is none of them, or the user's file lacks one.
+    """
+    choice.check_known(regions, "the regions of dataset.json")
+    targets = {name: choice.target(name) for name in regions}
+    kept = choice.keep or tuple(dict.fromkeys(target for target in targets.values() if target is not None))
+    if not kept:
+        raise AnnotationsError(f"--map-classes leaves out every class: {', '.join(regions)}")
+    ids = {name: number for number, name in enumerate(kept, start=1)}
+    if given is not None:
+        if absent := [name for name in kept if not given.ids.get(name)]:
+            raise AnnotationsError(
+                f"{given.where}: {', '.join(absent)}: expected an id above 0 of each region; add them there"
+            )
+        ids = {name: given.ids[name] for name in kept}
+    pairs = {
+        (value, ids[target])
+        for name, target in targets.items()
+        if target is not None
+        for value in regions[name]
+    }
+    left_out = {value for values in regions.values() for value in values} - {value for value, _ in pairs}
+    return _storable(
+        LabelMap(
+            entries=(_BACKGROUND, *((number, name) for name, number in ids.items())),
+            first_id=0,
+            where="the regions of dataset.json" if given is None else given.where,
+            values=tuple(sorted([*pairs, *((value, 0) for value in left_out)])),
+        )
+    )
+
+
+def check_channels(classes: LabelMap) -> LabelMap:
+    """The label map itself; AnnotationsError where its classes cannot be a channel each."""
+    if classes.is_open:
+        raise AnnotationsError(
+            "--class-overlap channels: nothing names the classes, and each is a channel; list them with --classes, "
+            "such as --classes 1,2, or in a file with --label-map"
+        )
+    if len(classes.channels) > MOST_CLASSES:
+        raise AnnotationsError(
+            f"--class-overlap channels: expected at most {MOST_CLASSES} classes, got {len(classes.channels)}; choose "
+            "with --classes"
+        )
+    return classes
 
 
 def _chosen_of_file(given: LabelMap, named: Mapping[int, str], choice: ClassChoice) -> LabelMap:

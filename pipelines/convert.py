@@ -81,7 +81,8 @@ def convert(
             output.make()
             output.sweep()
             plan = make_plan(options, recipe, sources, output)
-            each = record_bytes(recipe, plan.task, plan.labels.dtype)
+            label_dtype = plan.labels.stored_dtype(sets=recipe.holds_class_sets())
+            each = record_bytes(recipe, plan.task, label_dtype)
             check_room(
                 options.folder, plan.count, each, output.sizes(), insist=options.disk_check == "ignore"
             )

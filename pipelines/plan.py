@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from halofeed.pipelines.classes import check_choice, segmentation_classes
+from halofeed.pipelines.classes import check_channels, check_choice, region_classes, segmentation_classes
 from halofeed.pipelines.job import JobOptions, reference_from_json, reference_to_json
 from halofeed.pipelines.storage import OutputFolder, is_remote, source_files
 from halofeed.prep import labels
@@ -370,6 +370,11 @@ def _classes(
                 "classes start at 1 (.txt: 'background' in the first line)"
             )
     choice = ClassChoice() if layout.chooses_classes else recipe.class_choice()
+    in_channels = recipe.holds_class_sets()
+    if in_channels and layout.regions is not None:
+        regions = layout.regions(sources.annotations, sources.annotation_file)
+        if regions:
+            return check_channels(region_classes(given, regions, choice))
     named: Mapping[int, str] = {}
     if layout.label_values is not None and (given is None or choice):
         named = layout.label_values(
@@ -377,7 +382,8 @@ def _classes(
         )
     if choice:
         check_choice(choice, given, named, totals.masks, sources.images)
-    return segmentation_classes(given, named, choice)
+    classes = segmentation_classes(given, named, choice)
+    return check_channels(classes) if in_channels else classes
 
 
 def _write_lines(output: OutputFolder, lines: list[str], number: int) -> str:

@@ -443,6 +443,7 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
         pad_value=recipe.stored_padding(),
         depth=recipe.depth,
         label_dtype=job.labels.dtype,
+        classes=len(job.labels.channels) if recipe.holds_class_sets() else 0,
         scaled=recipe.depth is not None and recipe.scales_each_scan(),
     )
     names = job.labels.names

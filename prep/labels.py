@@ -12,7 +12,9 @@ from typing import Any
 
 from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.class_order import in_class_order, number_of
+from halofeed.schemas.class_sets import channel_ids
 from halofeed.schemas.errors import AnnotationsError, SourceError
+from halofeed.schemas.fields import set_dtype
 
 FIRST_ID = {"classification": 0, "detection": 1}
 _BACKGROUND = ("background", "__background__", "_background_")
@@ -44,7 +46,8 @@ class LabelMap:
         aliases: (other name, id): a .pbtxt's display names, under which labels are also found.
         where: the file, or what else the map was made from; for messages only.
         is_open: segmentation where nothing names the classes: every value is one, and its own name.
-        values: segmentation: the id of each value of a label image, 0 for those left out; None: values are ids.
+        values: segmentation: the id of each value of a label image, 0 for those left out; None: values are ids. A value
+            of several classes (a region's) comes with each of their ids, where records hold sets of classes.
         drops_others: segmentation: values that are not among `values` are left out, too.
     """
 
@@ -114,6 +117,34 @@ class LabelMap:
     def dtype(self) -> str:
         """The type that holds every class index of segmentation."""
         return "uint8" if self.is_open or max(self.names) <= 255 else "uint16"
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """The ids of the classes in the order of their bits, where records hold sets of classes."""
+        return channel_ids(self.names)
+
+    def stored_dtype(self, *, sets: bool) -> str:
+        """The type of a record's label: of class indices, or of sets of classes."""
+        return set_dtype(len(self.channels)) if sets else self.dtype
+
+    def set_of(self, identity: int) -> int:
+        """The set that holds one class; the empty one of the background."""
+        return 1 << self.channels.index(identity) if identity else 0
+
+    def sets_of_values(self, values: Iterable[int]) -> dict[int, int]:
+        """As `ids_of_values`, the set of each value's classes.
+
+        >>> regions = LabelMap(
+        ...     entries=((0, "background"), (1, "tumor"), (2, "core")), first_id=0, values=((1, 1), (2, 1), (2, 2))
+        ... )
+        >>> regions.sets_of_values([0, 1, 2])
+        {0: 0, 1: 1, 2: 3}
+        """
+        sets = {value: self.set_of(identity) for value, identity in self.ids_of_values(values).items()}
+        for value, identity in self.values or ():
+            if value in sets:
+                sets[value] |= self.set_of(identity)
+        return sets
 
     def check_values(self, values: Iterable[int]) -> None:
         """Refuse values of a label image or volume that are no class; 0, the background, always is one.
@@ -198,7 +229,12 @@ class LabelMap:
         if self.is_open:
             document["is_open"] = True
         if self.values is not None:
-            document["values"] = {str(value): identity for value, identity in self.values}
+            ids: dict[int, list[int]] = {}
+            for value, identity in self.values:
+                ids.setdefault(value, []).append(identity)
+            document["values"] = {
+                str(value): found if len(found) > 1 else found[0] for value, found in ids.items()
+            }
         return {**document, "drops_others": True} if self.drops_others else document
 
     @classmethod
@@ -211,7 +247,11 @@ class LabelMap:
                 (str(name), int(identity)) for name, identity in document.get("aliases", {}).items()
             ),
             is_open=bool(document.get("is_open", False)),
-            values=tuple((int(value), int(identity)) for value, identity in document["values"].items())
+            values=tuple(
+                (int(value), int(identity))
+                for value, ids in document["values"].items()
+                for identity in (ids if isinstance(ids, list) else [ids])
+            )
             if "values" in document
             else None,
             drops_others=bool(document.get("drops_others", False)),

@@ -15,6 +15,7 @@ from halofeed.prep.kernel_names import KERNEL_NAMES
 from halofeed.prep.option import flag, option
 from halofeed.prep.volume.intensity import STORES, stored_value
 from halofeed.prep.volume.options import VolumeOptions, default_store
+from halofeed.schemas.class_sets import SETS
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.tasks import KEPT, TASKS
 
@@ -378,6 +379,10 @@ class Recipe(VolumeOptions):
             found.append(
                 f"--min-dimension {self.min_dimension} is more than --max-dimension {self.max_dimension}; swap them"
             )
+        if self.holds_class_sets():
+            found.append(
+                "--class-overlap channels is for volumes, that is with --depth; pictures take last or first"
+            )
         if self.pad and self.resize != "keep-aspect":
             found.append(f"--pad goes with --resize keep-aspect, not with {self.resize}")
         static = self.resize == "fixed-shape" or self.pad
@@ -409,6 +414,11 @@ class Recipe(VolumeOptions):
             found.append(
                 f"--depth is for volumes and layout {self.layout} holds pictures; leave it out, or take one of "
                 f"{fitting}"
+            )
+        if self.holds_class_sets() and self.regions == "combine":
+            found.append(
+                "--regions combine makes classes that do not overlap, and --class-overlap channels takes each region "
+                "as it is; leave one of them out"
             )
         if self.task not in (None, "segmentation"):
             found.append(f"--depth goes with --task segmentation, not with {self.task}")
@@ -474,7 +484,7 @@ class Recipe(VolumeOptions):
             classes=self.classes,
             map_classes=self.map_classes,
             channel_order=self.channel_order,
-            regions=self.regions,
+            regions=SETS if self.holds_class_sets() else self.regions,
             several_masks=self.several_masks,
             missing_masks=self.missing_masks,
             missing_classes=self.missing_classes,

@@ -8,6 +8,7 @@ from typing import Any
 
 ENCODINGS = {
     "raw": "fixed-size little-endian bytes, the fast path",
+    "sets": "as raw, one unsigned integer a voxel, whose bits say in which classes it is; loaded as 0 or 1 for each class",
     "jpeg": "a JPEG file",
     "png": "a PNG file",
     "value": "exactly as many numbers as the shape says",
@@ -18,6 +19,13 @@ ENCODINGS = {
 }
 AXES = ("depth", "height", "width", "channel", "box", "coordinate", "row", "column", "class")
 DTYPES = ("uint8", "uint16", "int16", "int32", "int64", "float32", "float64", "bool", "str", "bfloat16")
+MOST_CLASSES = 16
+"""Of an axis `class`: a set of more does not fit 16 bits."""
+
+
+def set_dtype(classes: int) -> str:
+    """The type in which sets of so many classes are stored, a bit for each."""
+    return "uint8" if classes <= 8 else "uint16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +36,8 @@ class Field:
         name: the loader's key.
         keys: the tf.train.Example keys that hold it; several are stacked along a new last axis.
         dtype: as the loader gives it.
-        axes: a name per axis, without the batch.
+        axes: a name per axis, without the batch. Of the encoding "sets" the last one is `class`, and stored is one number
+            for all classes, see `halofeed.schemas.class_sets`.
         shape: the static size per axis. Of an image stored without padding it is the largest of the data set,
             to which the loader pads.
         encoding: one of `ENCODINGS`.
@@ -44,6 +53,26 @@ class Field:
     encoding: str
     fill: tuple[float, ...] = (0,)
     optional: bool = False
+
+    @property
+    def holds_sets(self) -> bool:
+        """Whether each stored number is a set of classes."""
+        return self.encoding == "sets"
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether its bytes are stored as they are, so that an index says where they begin."""
+        return self.encoding in ("raw", "sets")
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape of what is stored."""
+        return self.shape[:-1] if self.holds_sets else self.shape
+
+    @property
+    def stored_dtype(self) -> str:
+        """The dtype of what is stored raw or as an image."""
+        return set_dtype(self.shape[-1]) if self.holds_sets else self.dtype
 
     def problems(self) -> list[tuple[str, str]]:
         """Every (attribute, what is wrong with it)."""
@@ -64,6 +93,10 @@ class Field:
             found.append(("shape", f"expected {len(self.axes)} sizes for axes {self.axes}, got {self.shape}"))
         if any(size < 1 for size in self.shape):
             found.append(("shape", f"expected sizes of 1 and more, got {self.shape}"))
+        if self.holds_sets and not (
+            self.axes[-1:] == ("class",) and self.dtype == "uint8" and self.shape[-1:] <= (MOST_CLASSES,)
+        ):
+            found.append(("axes", f"of sets expected a last axis class of at most {MOST_CLASSES}, of uint8"))
         if self.encoding in ("raw", "jpeg", "png") and self.dtype in ("str", "bool"):
             found.append(
                 ("dtype", f"expected a number's for the encoding {self.encoding}, got {self.dtype!r}")

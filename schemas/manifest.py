@@ -273,6 +273,13 @@ class _Reader:
         self.problems += [
             (key, "unknown") for key in document if key not in (*read, "format_version", "crc32c")
         ]
+        for field in read["fields"]:
+            classes = sum(label > 0 for label in read["labels"])
+            if field.holds_sets and field.shape[-1:] != (classes,):
+                problem = (
+                    f"expected the {classes} classes of labels along the axis class, got {field.shape[-1:]}"
+                )
+                self.problems.append((f"fields.{field.name}.shape", problem))
         checksum = self.item(document, "crc32c", int)
         if not self.problems and checksum != _checksum(document):
             problem = f"expected {_checksum(document)}, got {checksum}: the document was changed; convert the data anew"

@@ -19,6 +19,7 @@ class ImageFormat:
         channels, dtype, encoding: as of a `Field`.
         pad_value: what padding holds.
         label_dtype: of the class indices of segmentation.
+        classes: segmentation: where a voxel may be in several, how many there are, each a channel of the label; else 0.
         scaled: volumes: whether each record says the scale of its values.
     """
 
@@ -30,6 +31,7 @@ class ImageFormat:
     pad_value: tuple[float, ...] = (0,)
     depth: int | None = None
     label_dtype: str = "uint8"
+    classes: int = 0
     scaled: bool = False
 
     @property
@@ -200,10 +202,10 @@ def _segmentation(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Fiel
     label = Field(
         name="label",
         keys=("image/label",),
-        dtype=image.label_dtype,
-        axes=image.axes,
-        shape=image.shape,
-        encoding="raw" if image.encoding == "raw" else "png",
+        dtype="uint8" if image.classes else image.label_dtype,
+        axes=(*image.axes, "class") if image.classes else image.axes,
+        shape=(*image.shape, image.classes) if image.classes else image.shape,
+        encoding="sets" if image.classes else "raw" if image.encoding == "raw" else "png",
     )
     return (label, _value("labelled", "image/labelled", "bool", optional=False))
 
@@ -231,7 +233,8 @@ TASKS = {
     "segmentation": Task(name="segmentation", first_label_id=0, own_fields=_segmentation),
 }
 """Known tasks. Detection's labels begin at 1: 0 is background and padding. Segmentation's label is the index of a
-class at every pixel or voxel, 0 the background; it is 0 throughout where the source has none (`labelled` is False)."""
+class at every pixel or voxel, 0 the background, or of each class whether the voxel is in it; it is 0 throughout where
+the source has none (`labelled` is False)."""
 
 
 def task_named(name: str) -> Task:

@@ -290,6 +290,7 @@ def _volume_facts(drawn: Drawn) -> VolumeFacts:
         inside_voxels=int(np.prod(source.shape)),
         labelled=drawn.label is not None,
         label_voxels=_count(drawn.label),
+        foreground_voxels=0 if drawn.label is None else int(np.count_nonzero(drawn.label)),
         body=body,
         foreground=foreground,
         first_of_scan=drawn.tile == 0,

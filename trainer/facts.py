@@ -80,8 +80,9 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
         image_shape: of what the loader gives, where augmentation changes it.
 
     Raises:
-        UsageError: an unknown split, no labels, or a split without records or pixels.
+        UsageError: an unknown split, no labels, classes that overlap, or a split without records or pixels.
     """
+    check_one_class_each(manifest)
     if not manifest.labels:
         raise UsageError(f"{manifest.name}: no labels to learn; convert it with annotations")
     refuse_several_classes(manifest)
@@ -111,6 +112,15 @@ def refuse_several_classes(manifest: Manifest) -> None:
             f"{manifest.name}: its pictures may have several classes (--several-classes keep), and halofeed's trainer "
             "learns one a picture; train on the loader's `labels` by a program of your own, or convert with one class "
             "a picture"
+        )
+
+
+def check_one_class_each(manifest: Manifest) -> None:
+    """Refuse a data set whose voxels may be in several classes: no task of the trainer learns or evaluates that."""
+    if any(field.holds_sets for field in manifest.fields):
+        raise UsageError(
+            f"{manifest.name}: its classes overlap, a channel each, and the trainer learns one class a voxel; convert "
+            "it with --class-overlap last or first, or train a model of your own with halofeed.loader"
         )
 
 

@@ -14,7 +14,7 @@ from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.data import evaluation_loader, evaluation_split
 from halofeed.trainer.evaluate import Predicted, Predictor
-from halofeed.trainer.facts import refuse_several_classes
+from halofeed.trainer.facts import check_one_class_each, refuse_several_classes
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.origins import Origins
 from halofeed.trainer.problem import build_problem
@@ -55,6 +55,7 @@ class Trained:
         with_probabilities: bool = False,
     ) -> None:
         manifest = read_manifest(data)
+        check_one_class_each(manifest)
         shape = next(field.shape for field in manifest.fields if field.name == "image")
         trained = run.facts
         if len(shape) != len(trained.image_shape) or shape[-1] != trained.image_shape[-1]:

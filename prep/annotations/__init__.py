@@ -83,6 +83,7 @@ LAYOUTS: dict[str, Layout] = {
             list_references=nnunet.list_references,
             label_values=nnunet.label_values,
             channel_names=nnunet.channel_names,
+            regions=nnunet.regions,
         ),
         Layout(
             name="lits",

@@ -58,7 +58,7 @@ class LayoutOptions:
         classes: segmentation: the classes to keep, in the order of their values from 1; (): all, by name.
         channel_order: pairs and class-masks: the values of {channel} that are taken, in order; (): all, by name.
         regions: nnU-Net: what becomes of regions, which are several values: "refuse", or "combine": each value is a
-            class, called by all regions that hold it.
+            class, called by all regions that hold it, or "channels": a voxel is in all regions that hold its value.
         map_classes: segmentation: FROM=TO, what becomes of a class of the source; see `ClassChoice`.
         several_masks: pairs and dicom: what becomes of several labels of one image: "refuse", or "merge".
         missing_masks: what becomes of an image without label where nothing says that it has none: "refuse", or
@@ -133,6 +133,8 @@ class Layout:
             of a label volume, as the layout gives it; 0 is the background, named or not.
         channel_names: segmentation: (annotations, annotation_file) to the names of an image's channels, such as
             ("CT",), as the layout gives them.
+        regions: segmentation: (annotations, annotation_file) to the values of each class, where some have several or
+            share one; else {}.
         chooses_classes: whether references and `label_values` hold the data set's classes already.
     """
 
@@ -147,6 +149,7 @@ class Layout:
         Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Mapping[int, str]] | None
     ) = None
     channel_names: Callable[[SourceFiles, str | None], tuple[str, ...]] | None = None
+    regions: Callable[[SourceFiles, str | None], Mapping[str, tuple[int, ...]]] | None = None
     chooses_classes: bool = False
 
     def check_keep(self, keep: Iterable[str]) -> None:

@@ -46,8 +46,8 @@ def list_references(
     folders that is neither a channel nor a label.
 
     Raises:
-        AnnotationsError: if dataset.json is missing, of nnU-Net's version 1, has regions in place of classes, or
-            counts other training cases than there are.
+        AnnotationsError: if dataset.json is missing, of nnU-Net's version 1, has regions in place of classes without
+            an option that says what becomes of them, or counts other training cases than there are.
     """
     dataset = _read(annotations, annotation_file)
     label_values(annotations, images, annotation_file, options)
@@ -81,7 +81,10 @@ def list_references(
 def label_values(
     annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
 ) -> Mapping[int, str]:
-    """The class names by value, from dataset.json's {"background": 0, "spleen": 1}; "ignore" is a class like any."""
+    """The class names by value, from dataset.json's {"background": 0, "spleen": 1}; "ignore" is a class like any.
+
+    Of regions they are combined names, and with the option "channels" none of use: then `regions` says the classes.
+    """
     document = _read(annotations, annotation_file).document
     labels = document.part("labels", dict, '{"background": 0, "spleen": 1, ...}')
     regions = [name for name, value in labels.items() if isinstance(value, list)]
@@ -90,9 +93,35 @@ def label_values(
     if options.regions == "refuse":
         raise AnnotationsError(
             f"{document.path}: labels: {', '.join(regions[:5])}: a region is several values, and a label volume "
-            "has one class a voxel; --regions combine keeps the values, each with the names of all regions that hold it"
+            "has one class a voxel; --regions combine keeps the values, each with the names of all regions that hold "
+            "it, and --class-overlap channels (volumes) makes each region a channel"
         )
     return check_values(document.path, _combined(labels))
+
+
+def regions(annotations: SourceFiles, annotation_file: str | None) -> Mapping[str, tuple[int, ...]]:
+    """The values of each region and class but the background, in dataset.json's order; {} where none is a list.
+
+    Raises:
+        AnnotationsError: a region has no values, or such as are no whole numbers above 0.
+    """
+    document = _read(annotations, annotation_file).document
+    labels = document.part("labels", dict, '{"background": 0, "tumor": [1, 2], ...}')
+    if not any(isinstance(value, list) for value in labels.values()):
+        return {}
+    found: dict[str, tuple[int, ...]] = {}
+    for name, written in labels.items():
+        values = written if isinstance(written, list) else [written]
+        if values == [0]:
+            continue
+        checked = check_values(document.path, ((value, f"{name} {value}") for value in values))
+        if not checked or 0 in checked:
+            raise AnnotationsError(
+                f"{document.path}: labels: {name}: expected values above 0, such as [1, 2], got {written!r}; 0 is the "
+                "background"
+            )
+        found[name] = tuple(checked)
+    return found
 
 
 def _combined(labels: Mapping[str, Any]) -> list[tuple[Any, str]]:

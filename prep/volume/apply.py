@@ -42,6 +42,20 @@ def apply_mask(plan: Plan, mask: NDArray[Any], background: int = 0, spare: bool 
     return _apply(plan, mask, background, sample_mask, interpolate=False, spare=spare)
 
 
+def apply_sets(plan: Plan, sets: NDArray[Any], classes: int, spare: bool = False) -> NDArray[Any]:
+    """As `apply_mask` for sets of so many classes: each class is sampled as a mask of its own."""
+    if not plan.resamples:
+        return apply_mask(plan, sets, spare=spare)
+    result = np.zeros(plan.target.shape, sets.dtype)
+    for bit in range(classes):
+        inside = (sets >> sets.dtype.type(bit) & sets.dtype.type(1)).astype(np.uint8, copy=False)
+        if inside.any():
+            result |= apply_mask(plan, inside, spare=True).astype(sets.dtype, copy=False) << sets.dtype.type(
+                bit
+            )
+    return result
+
+
 def view_of(plan: Plan, array: NDArray[Any]) -> NDArray[Any]:
     """The voxels as a plan of views orders and crops them, without a copy.
 

@@ -23,7 +23,7 @@ from halofeed.prep.recipe import Recipe
 from halofeed.prep.record import RawValue, Record
 from halofeed.prep.sources import SourceFiles
 from halofeed.prep.statistics import count_labels
-from halofeed.prep.volume.apply import apply_image, apply_mask, view_of
+from halofeed.prep.volume.apply import apply_image, apply_mask, apply_sets, view_of
 from halofeed.prep.volume.counts import percentile_window, standard_of
 from halofeed.prep.volume.coverage import Coverage, measure_coverage, shown_by
 from halofeed.prep.volume.foreground import (
@@ -58,6 +58,7 @@ from halofeed.prep.volume.space import (
 from halofeed.prep.volume.statistics import VolumeFacts, VolumeStatistics, count_values
 from halofeed.prep.volume.tiles import plan_tiles
 from halofeed.prep.volume_readers.table import open_scan
+from halofeed.schemas.class_sets import count_members
 from halofeed.schemas.errors import SourceError
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.tfexample import Value, encode_example
@@ -111,7 +112,10 @@ class VolumeConverter:
         rounded = _check_whole(image) if self.recipe.store == "int16" and values[0].window is None else ()
         sized, parts = self._plan(canonical.target, image, None if labels is None else labels.values)
         coverage = measure_coverage(
-            canonical.target, [part.plan for part in parts], None if labels is None else labels.values
+            canonical.target,
+            [part.plan for part in parts],
+            None if labels is None else labels.values,
+            self._channels,
         )
         noted = (*(labels.findings if labels else ()), *supposed, *rounded, *coverage.findings())
         findings = (*scan.findings, *noted)
@@ -132,7 +136,7 @@ class VolumeConverter:
                 stored = _store(stored, values)
             classes = None
             if masks:
-                classes = apply_mask(part.plan, masks.pop() if last else masks[0], spare=last)
+                classes = self._moved(part.plan, masks.pop() if last else masks[0], spare=last)
             records.append(
                 self._record(
                     reference=reference,
@@ -148,6 +152,16 @@ class VolumeConverter:
                 )
             )
         return tuple(records)
+
+    @property
+    def _channels(self) -> tuple[int, ...]:
+        """The ids of the classes by their bits where labels are sets of classes; else ()."""
+        return self.labels.channels if self.recipe.holds_class_sets() else ()
+
+    def _moved(self, plan: Plan, label: Voxels, *, spare: bool) -> Voxels:
+        if self._channels:
+            return apply_sets(plan, label, len(self._channels), spare=spare)
+        return apply_mask(plan, label, spare=spare)
 
     # What is read ---------------------------------------------------------------------------------------
 
@@ -247,7 +261,7 @@ class VolumeConverter:
     ) -> Record:
         grid, upright = part.plan.target, part.plan.source
         extent = tuple(zip(*shown_by(part.plan), strict=True))
-        label_dtype = self.labels.dtype
+        label_dtype = self.labels.stored_dtype(sets=bool(self._channels))
         stored_labels = (
             np.zeros(grid.shape, label_dtype) if labels is None else labels.astype(label_dtype, copy=False)
         )
@@ -280,11 +294,13 @@ class VolumeConverter:
         body, foreground = count_values(
             image, self.recipe.store, None if labels is None else stored_labels, least
         )
+        counted = {} if labels is None else count_labels(stored_labels)
         facts = VolumeFacts(
             shape=grid.shape,
             inside_voxels=int(np.prod([high - low for low, high in zip(*extent, strict=True)])),
             labelled=labels is not None,
-            label_voxels={} if labels is None else count_labels(stored_labels),
+            label_voxels=count_members(counted, self._channels) if self._channels else counted,
+            foreground_voxels=sum(counted.values()) - counted.get(0, 0),
             body=body,
             foreground=foreground,
             first_of_scan=part.number == 0,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from halofeed.prep.statistics import count_labels
 from halofeed.prep.volume.geometry import Plan, Ranges, View, whole
 from halofeed.prep.volume.scan import Finding, Grid, Shape
+from halofeed.schemas.class_sets import count_members
 
 CLASS_CUT: Final = "a class is cut off"
 """The finding's name."""
@@ -54,12 +55,15 @@ def shown_by(plan: Plan) -> Ranges:
     return last.inside if isinstance(last, View) else whole(plan.target.shape)
 
 
-def measure_coverage(grid: Grid, plans: Sequence[Plan], labels: NDArray[Any] | None) -> Coverage:
+def measure_coverage(
+    grid: Grid, plans: Sequence[Plan], labels: NDArray[Any] | None, channels: Sequence[int] = ()
+) -> Coverage:
     """What the records of one scan leave out, all its tiles together.
 
     Args:
         grid: of the scan, from which each of `plans` leads to a record.
         labels: class ids [depth, height, width] on that grid, each below 65,536, or None.
+        channels: of labels that are sets of classes, the id of each bit.
     """
     if labels is not None and labels.dtype.itemsize > 2:
         labels = labels.astype(np.uint16)
@@ -79,13 +83,15 @@ def measure_coverage(grid: Grid, plans: Sequence[Plan], labels: NDArray[Any] | N
         kept = math.prod(float(share.mean()) for share in shares)
         if labels is not None:
             total, shown = _count_shown(labels, shares)
+    if channels:
+        total, shown = count_members(total, channels), count_members(shown, channels)
     scan_mm3 = math.prod(grid.shape) * voxel_mm3
     return Coverage(
         scan_mm3=round(scan_mm3),
         cut_mm3=round(scan_mm3 * (1 - kept)),
         class_mm3={value: max(1, round(count * voxel_mm3)) for value, count in total.items() if value},
         class_cut_mm3={
-            value: round((count - shown[value]) * voxel_mm3) for value, count in total.items() if value
+            value: round((count - shown.get(value, 0)) * voxel_mm3) for value, count in total.items() if value
         },
     )
 

@@ -1,6 +1,8 @@
 """How the label of a scan, of one file or of several, becomes class indices on the scan's canonical grid.
 
 file ──> canonical ──> the scan's grid ──> ids of the label map
+
+With --class-overlap channels a class is the set that holds it alone from the first step on, and sets are merged.
 """
 
 from __future__ import annotations
@@ -25,16 +27,20 @@ from halofeed.prep.volume.merge import LARGEST_CLASS, merge_class_masks, merge_l
 from halofeed.prep.volume.scan import Finding, Grid, Mask, Overlap
 from halofeed.prep.volume.space import check_same_space, plan_canonical, plan_onto
 from halofeed.prep.volume_readers.table import open_mask
+from halofeed.schemas.class_sets import count_shared
 from halofeed.schemas.errors import SourceError
+from halofeed.schemas.fields import MOST_CLASSES
 
 Voxels = NDArray[Any]
+_HIGHEST_BIT = 30
+"""Of int32. Classes that are in no label map have the bits from 16 on; those beyond this one share it."""
 _NOTED_VOXELS = 0.01
 """A mask off its scan's grid by more than this share of a voxel is worth a note."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """The class indices of a scan on its canonical grid, and what was found out about the mask."""
+    """The class indices, or sets, of a scan on its canonical grid, and what was found out about the mask."""
 
     values: Voxels
     findings: tuple[Finding, ...]
@@ -56,8 +62,22 @@ def read_labels(
     Raises:
         SourceError: the label cannot be read, lies elsewhere than the scan, or holds unknown classes.
     """
-    if reference.class_masks:
-        return _of_class_masks(recipe, labels, reference, files, grid, canonical)
+    read = _of_class_masks if reference.class_masks else _of_files
+    found = read(recipe, labels, reference, files, grid, canonical)
+    if found is None or not recipe.holds_class_sets():
+        return found
+    sets = found.values.astype(labels.stored_dtype(sets=True), copy=False)
+    shared = count_shared(count_labels(sets))
+    if not shared:
+        return Labels(values=sets, findings=found.findings)
+    finding = Finding(name="voxels of several classes", treatment="noted", detail=f"{shared} voxels")
+    return Labels(values=sets, findings=(*found.findings, finding))
+
+
+def _of_files(
+    recipe: Recipe, labels: LabelMap, reference: Reference, files: SourceFiles, grid: Grid, canonical: Grid
+) -> Labels | None:
+    """The classes of a scan with files of all classes; None where it has none."""
     merged: Voxels | None = None
     found: list[Finding] = []
     overlapped = 0
@@ -118,7 +138,8 @@ def _of_class_masks(
             mask = open_mask(files, path, grid, recipe.scan_options())
             values, findings = _aligned(mask, mask.read(), grid, canonical, recipe)
             found.extend(findings)
-            yield labels.id_of(name), values
+            identity = labels.id_of(name)
+            yield labels.set_of(identity) if recipe.holds_class_sets() else identity, values
 
     merged = merge_class_masks(each(), _overlap(recipe), may_repeat=bool(recipe.map_classes))
     if merged.overlapped:
@@ -135,33 +156,41 @@ def _of_file(
     mask = open_mask(files, path, grid, recipe.scan_options())
     if mask.read_classes is None:
         values, findings = _aligned(mask, mask.read(), grid, canonical, recipe)
-        ids = labels.ids_of_values(_present(values))
+        present, sets = _present(values), recipe.holds_class_sets()
+        ids = labels.sets_of_values(present) if sets else labels.ids_of_values(present)
         found = [*mask.findings, *findings]
         if lost := [value for value, identity in ids.items() if value and not identity]:
             listed = f"values {', '.join(map(str, lost[:20]))}"
             found.append(Finding(name="classes left out by choice", treatment="noted", detail=listed))
-        return renumbered(values, ids, labels.dtype), found, 0, None
+        return renumbered(values, ids, labels.stored_dtype(sets=sets)), found, 0, None
     targets = {number: choice.target(name) or name for number, name in mask.names.items()}
-    ids = _ids_of_names(targets, labels)
+    ids = _ids_of_names(targets, labels, sets=recipe.holds_class_sets())
     stored, overlapped = mask.read_classes(ids, _overlap(recipe))
     values, findings = _aligned(mask, stored, grid, canonical, recipe)
-    _check_known({ids[number]: name for number, name in targets.items()}, _present(values), labels)
+    present = _present(values)
+    if recipe.holds_class_sets():
+        present = [one for one in dict.fromkeys(ids.values()) if any(one & values for values in present)]
+    _check_known({ids[number]: name for number, name in targets.items()}, present, labels)
     return values, [*mask.findings, *findings], overlapped, targets.values()
 
 
-def _ids_of_names(names: Mapping[int, str], labels: LabelMap) -> dict[int, int]:
-    """The id of each number of a file; one beyond all ids for a class that is in no label map."""
+def _ids_of_names(names: Mapping[int, str], labels: LabelMap, *, sets: bool) -> dict[int, int]:
+    """The id, or set, of each number of a file; one beyond all of them for a class that is in no label map."""
     if labels.is_open and names:
         raise SourceError(
             "annotation",
             "mask names its classes and no label map gives their ids",
             f"{', '.join(map(repr, names.values()))}; list them with --classes, or in a file with --label-map",
         )
-    ids = {}
+    ids: dict[int, int] = {}
+    beyond = MOST_CLASSES
     for place, (number, name) in enumerate(names.items(), start=1):
         identity = labels.ids.get(name)
-        is_lost = identity is None or (identity == 0 and name.lower() != "background")
-        ids[number] = LARGEST_CLASS + place if is_lost else identity or 0
+        if identity is None or (identity == 0 and name.lower() != "background"):
+            ids[number] = 1 << min(beyond, _HIGHEST_BIT) if sets else LARGEST_CLASS + place
+            beyond += 1
+        else:
+            ids[number] = labels.set_of(identity) if sets else identity
     return ids
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from halofeed.prep.volume.scan import Overlap
 from halofeed.schemas.errors import SourceError, UsageError
 
-OVERLAP_CURE = "--class-overlap last or first decides"
+OVERLAP_CURE = "--class-overlap last or first decides, channels keeps both"
 LARGEST_CLASS = 65535
 
 
@@ -37,7 +37,8 @@ def merge_class_masks(
 
     Args:
         masks: (class value from 1 to 65535, bool or integer [depth, height, width] of 0 and one other value).
-        overlap: what becomes of a voxel in several masks: "refuse", or the value of the "last" or "first" mask.
+        overlap: what becomes of a voxel in several masks: "refuse", or the value of the "last" or "first" mask, or the
+            union of them all ("channels": each value is a set of classes).
         may_repeat: several masks may have one value, which is then all of them.
 
     Raises:
@@ -47,8 +48,8 @@ def merge_class_masks(
     >>> merged.labels.tolist(), merged.overlapped
     ([[[1, 2, 2]]], {(1, 2): 1})
     """
-    if overlap not in ("refuse", "last", "first"):
-        raise UsageError(f"overlap={overlap!r}: expected 'refuse', 'last' or 'first'")
+    if overlap not in ("refuse", "last", "first", "channels"):
+        raise UsageError(f"overlap={overlap!r}: expected 'refuse', 'last', 'first' or 'channels'")
     labels: NDArray[Any] | None = None
     seen: set[int] = set()
     overlapped: dict[tuple[int, int], int] = {}
@@ -70,6 +71,9 @@ def merge_class_masks(
             )
         if value > 255 and labels.dtype == np.uint8:
             labels = labels.astype(np.uint16)
+        if overlap == "channels":
+            np.bitwise_or(labels, labels.dtype.type(value), out=labels, where=inside)
+            continue
         earlier, voxels = np.unique(labels[inside], return_counts=True)
         claimed = {
             (int(other), value): int(count)
@@ -99,7 +103,8 @@ def merge_labels(labels: NDArray[Any], more: NDArray[Any], overlap: Overlap) -> 
     Args:
         labels: of the first.
         more: of the second.
-        overlap: what becomes of those voxels: "refuse", or the class of the second ("last") or the "first".
+        overlap: what becomes of those voxels: "refuse", or the class of the second ("last") or the "first", or of both
+            ("channels": the labels are sets of classes).
 
     Raises:
         SourceError: of stage `annotation`, where there are such voxels and they are to be refused.
@@ -110,6 +115,8 @@ def merge_labels(labels: NDArray[Any], more: NDArray[Any], overlap: Overlap) -> 
     if labels.shape != more.shape:
         detail = f"{_sides(labels.shape)} and {_sides(more.shape)} voxels"
         raise SourceError("annotation", "masks of one scan differ in shape", detail)
+    if overlap == "channels":
+        return labels | more, 0
     differ = (labels != 0) & (more != 0) & (labels != more)
     voxels = int(np.count_nonzero(differ))
     if voxels and overlap == "refuse":

@@ -15,6 +15,7 @@ from halofeed.prep.volume.scan import LARGEST_TOLERANCE, SAME_GRID_VOXELS, Shape
 from halofeed.prep.volume_readers import series_policy
 from halofeed.prep.volume_readers.options import NON_FINITE_LABELS, SFORM_QFORM, UNORIENTED, ScanOptions
 from halofeed.prep.volume_readers.series_policy import SeriesPolicy
+from halofeed.schemas.class_sets import SETS
 from halofeed.schemas.errors import UsageError
 
 SCAN = "scan"
@@ -98,8 +99,10 @@ class VolumeOptions:
     class_overlap: str = option(
         "refuse",
         "voxels that two classes claim, of class-masks, of a SEG or RTSTRUCT, of several files: the scan is refused, "
-        "or the class with the last or first number, or of the last or first file, has them",
-        choices=("refuse", "last", "first"),
+        "or the class with the last or first number, or of the last or first file, has them; channels (volumes, at "
+        "most 16 classes) keeps them all: the loader gives each class, and each region of nnU-Net, as a channel of 0 "
+        "and 1, the last axis of `label` (halofeed's trainer does not train on it)",
+        choices=("refuse", "last", "first", SETS),
     )
     several_masks: str = option(
         "refuse",
@@ -178,7 +181,7 @@ class VolumeOptions:
     regions: str = option(
         "refuse",
         "nnU-Net: regions (classes of several values) are refused, or each value is a class, called by all regions "
-        "that hold it, e.g. tumor+core",
+        "that hold it, e.g. tumor+core; with --class-overlap channels each region is a class of its own",
         choices=("refuse", "combine"),
     )
     channel_order: tuple[str, ...] = option(
@@ -265,6 +268,10 @@ class VolumeOptions:
         for flaw in self.refuse_flaws:
             if flaw not in FLAWS:
                 yield f"--refuse-flaws {flaw!r}: expected some of {', '.join(FLAWS)}"
+
+    def holds_class_sets(self) -> bool:
+        """Whether a voxel may be in several classes: records hold sets of them, see `halofeed.schemas.class_sets`."""
+        return self.class_overlap == SETS
 
     def class_choice(self) -> ClassChoice:
         """Which classes of the source become which of the data set."""

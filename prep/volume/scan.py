@@ -14,8 +14,9 @@ Triple = tuple[float, float, float]
 SAME_GRID_VOXELS = 0.05
 """How far, as a share of a voxel, two files of one scan may lie apart: their writers round affines differently."""
 LARGEST_TOLERANCE = 0.5
-Overlap = Literal["refuse", "last", "first"]
-"""What becomes of voxels in several classes: refused, or of the last or the first one."""
+Overlap = Literal["refuse", "last", "first", "channels"]
+"""What becomes of voxels in several classes: refused, or of the last or the first one, or of all: then each class is
+given as the set that holds it alone (`halofeed.schemas.class_sets`), and a voxel is the union of its sets."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,7 +94,7 @@ class Mask:
         files: the source files read, relative paths in sorted order.
         read_classes: where the file names its classes: from the id of each of its values, and what becomes of voxels in
             several classes, to the ids [depth, height, width] and the number of those voxels. Values of one id do not
-            overlap.
+            overlap. Of "channels", which takes and gives sets, that number is 0.
         read: the class values [depth, height, width], uint8, uint16 or int32, whichever is the smallest that holds
             them; 0 is the background. SourceError where a value is not a whole number.
     """

@@ -30,6 +30,7 @@ class VolumeFacts:
         shape: of the record.
         inside_voxels: those that show the scan, not padding.
         label_voxels: per class that occurs; empty where there is no label.
+        foreground_voxels: those of any class, each once.
         body, foreground: how often values occur above the least one, and where the label is not 0.
         sized: of the whole scan before it was brought to the static shape.
         coverage: what all records of the scan together show of it.
@@ -39,6 +40,7 @@ class VolumeFacts:
     inside_voxels: int
     labelled: bool
     label_voxels: Mapping[int, int]
+    foreground_voxels: int
     body: Counts
     foreground: Counts
     first_of_scan: bool
@@ -94,7 +96,7 @@ class VolumeStatistics:
         for value, voxels in facts.label_voxels.items():
             self.labels[value] += 1
             self.label_voxels[value] += voxels
-            self.foreground_voxels += voxels if value else 0
+        self.foreground_voxels += facts.foreground_voxels
         self.body = merge_counts([self.body, facts.body])
         self.foreground = merge_counts([self.foreground, facts.foreground])
         self.largest = facts.shape

@@ -368,6 +368,9 @@ def _labels(
                 may_cross=all(contour.by_parity for contour in contours),
             )
             closed = inside | on_contour
+            if overlap == "channels":
+                plane[closed] |= labels.dtype.type(ids[number])
+                continue
             taken = closed & (plane != 0) & (plane != ids[number])
             touching = taken & border & on_contour & ~(inside & interior)
             if (closed & ~taken).any() or (touching & inside).any():

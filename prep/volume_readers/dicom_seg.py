@@ -298,6 +298,7 @@ def _labels(
     table = np.zeros(np.iinfo(header.dtype).max + 1, np.min_scalar_type(max(ids.values(), default=0)))
     for number, identity in ids.items():
         table[number] = identity
+    sets = np.zeros(numbers.shape, table.dtype) if overlap == "channels" else None
     shared_voxels: NDArray[np.bool_] | None = None
     overlapping: set[int] = set()
     for frame, pixels in enumerate(_stored_frames(dataset, header)):
@@ -311,6 +312,9 @@ def _labels(
         if segment not in ids:
             continue
         inside = pixels >= header.threshold
+        if sets is not None:
+            placement.view(sets, frame)[inside] |= table[segment]
+            continue
         taken = inside & (view != 0) & (table[view] != table[segment])
         if taken.any():
             if shared_voxels is None:
@@ -322,6 +326,8 @@ def _labels(
         else:
             inside &= view < segment
         view[inside] = segment
+    if sets is not None and header.kind != "LABELMAP":
+        return sets, 0
     shared = 0 if shared_voxels is None else int(np.count_nonzero(shared_voxels))
     if shared and overlap == "refuse":
         listed = ", ".join(map(str, sorted(overlapping)))

@@ -80,6 +80,17 @@ def csv(columns: str, row: tuple[object, ...], *more: object, size: tuple[object
     return prepare
 
 
+def channels_of(classes: int) -> Prepare:
+    """A scan with so many masks, whose classes are to be a channel each."""
+
+    def prepare(source: Path) -> list[object]:
+        for number in range(classes):
+            pair(source, "p1/ct.nii.gz", f"p1/segmentations/c{number}.nii.gz", mask=mask(2))
+        return ["--layout", "class-masks", "--source", source, *SIZE, "--class-overlap", "channels"]
+
+    return prepare
+
+
 def class_masks(*more: object) -> Prepare:
     """A scan with a mask file for each of two classes that overlap."""
 
@@ -273,6 +284,22 @@ MISTAKES = {
         prepare=class_masks(),
         says=("masks of one scan overlap", "--class-overlap last or first"),
         exit_code=1,
+    ),
+    "channels of more classes than a set holds": Mistake(
+        prepare=channels_of(17),
+        says=("--class-overlap channels", "at most 16 classes, got 17", "--classes"),
+        exit_code=1,
+    ),
+    "channels where nothing names the classes": Mistake(
+        prepare=pairs(*PATTERNS, "--class-overlap", "channels"),
+        says=("--class-overlap channels", "nothing names the classes", "--classes 1,2", "--label-map"),
+        exit_code=1,
+    ),
+    "channels and combined regions": Mistake(
+        prepare=medical(
+            "nnunet", NNUNET, "--class-overlap", "channels", "--regions", "combine", channel="_0000"
+        ),
+        says=("--regions combine", "--class-overlap channels", "leave one of them out"),
     ),
     "a value that dataset.json does not name": Mistake(
         prepare=medical("msd", {**MSD, "labels": {"0": "background", "1": "liver"}}),

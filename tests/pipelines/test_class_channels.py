@@ -1,0 +1,464 @@
+"""Do classes that overlap come as one channel each, whatever the source, the recipe and the augmentation?"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from halofeed.inspection.inspect import describe, describe_record
+from halofeed.inspection.report import write_report
+from halofeed.inspection.verify import verify
+from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, Rotate90
+from halofeed.prep.recipe import Recipe
+from halofeed.schemas.checksum import crc32c, mask_crc
+from halofeed.schemas.errors import AnnotationsError, JobError, ManifestError, UsageError
+from halofeed.schemas.index import ShardIndex
+from halofeed.schemas.manifest import Manifest, read_manifest
+from halofeed.schemas.partition import Partition
+from halofeed.schemas.tfrecord import HEADER_BYTES
+from halofeed.trainer.facts import data_facts
+from halofeed.trainer.mesh import make_mesh
+from tests.pipelines.support import halofeed, run_convert
+from tests.pipelines.test_volume_labels import (
+    AFFINE,
+    BODY,
+    LEFT,
+    PARTS,
+    RIGHT,
+    SHAPE,
+    box,
+    image,
+    moved,
+    rtstruct_of,
+    seg_of,
+    series_with,
+    table_of,
+)
+from tests.prep.volume_readers.test_dicom_mask_writers import (
+    blobs,
+    write_scan,
+    write_segmentation,
+    write_structures,
+)
+from tests.volume_support import findings, rejected, save_nifti
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+
+SIZE = {"depth": 5, "height": 8, "width": 9}
+AUGMENT = [FlipDepth(), FlipLeftRight(), FlipUpDown(), RandomCrop(4, 6, 6), Rotate90()]
+SCANS = 3
+
+
+def random_masks(classes: int, seed: int) -> dict[str, NDArray[np.uint8]]:
+    """Masks that overlap in many ways; the second class is empty in every other scan."""
+    generator = np.random.default_rng(seed)
+    masks = {
+        f"c{number:02d}": (generator.random(SHAPE) < 0.4).astype(np.uint8) for number in range(1, classes + 1)
+    }
+    if seed % 2 and classes > 1:
+        masks["c02"][...] = 0
+    return masks
+
+
+def class_masks(root: Path, classes: int) -> dict[str, dict[str, NDArray[np.uint8]]]:
+    """Scans with a mask file for each class; the masks by scan and class."""
+    drawn = {f"s{number}": random_masks(classes, number) for number in range(SCANS)}
+    for scan, masks in drawn.items():
+        save_nifti(root / scan / "ct.nii", image(int(scan[1:])), AFFINE)
+        for name, mask in masks.items():
+            save_nifti(root / scan / "segmentations" / f"{name}.nii", mask, AFFINE)
+    return drawn
+
+
+def convert(source: Path, out: Path, **options: Any) -> Any:
+    return run_convert(
+        source, out, **{"layout": "class-masks", "class_overlap": "channels", **SIZE, **options}
+    )
+
+
+def channels_by_source(folder: str) -> dict[str, NDArray[np.uint8]]:
+    """The label of each record as the loader gives it."""
+    loader = Loader(folder, batch_size=2, training=False, include=["source"])
+    return {
+        batch["source"][row]: batch["label"][row]
+        for batch in loader.batches()
+        for row in np.flatnonzero(batch["valid"])
+    }
+
+
+@pytest.mark.parametrize("classes", [1, 3, 8, 9, 16])
+def test_each_channel_is_the_mask_of_its_class(tmp_path: Path, classes: int) -> None:
+    drawn = class_masks(tmp_path / "s", classes)
+    done = convert(tmp_path / "s", tmp_path / "o")
+    field = done.manifest.field("label")
+    assert field.encoding == "sets"
+    assert (field.axes[-1], field.shape, field.dtype) == ("class", (*SHAPE, classes), "uint8")
+    assert field.stored_dtype == ("uint8" if classes <= 8 else "uint16")
+    found = channels_by_source(done.folder)
+    for scan, masks in drawn.items():
+        label = found[f"{scan}/ct.nii"]
+        assert label.dtype == np.uint8 and label.shape == (*SHAPE, classes)
+        for channel, mask in enumerate(masks.values()):
+            assert np.array_equal(label[..., channel], mask)
+    assert list(done.manifest.labels.values()) == ["background", *drawn["s0"]]
+    assert verify(done.folder).ok, str(verify(done.folder))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"spacing_mm": (2.0, 1.5, 1.1), "depth": 7, "height": 12, "width": 13},
+        {"spacing_mm": (4.0, 2.5, 2.5), "mask_interpolation": "nearest", "centre": "foreground"},
+        {"fit": "stretch", "depth": 9, "height": 6, "width": 7},
+        {"fit": "tiles", "depth": 3, "height": 6, "width": 6, "tile_overlap": (1, 2, 2)},
+    ],
+    ids=["plain", "finer", "coarser", "stretch", "tiles"],
+)
+def test_each_channel_is_what_a_conversion_of_its_class_alone_gives_after_flips_turns_and_crops(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    drawn = class_masks(tmp_path / "s", 3)
+    together = convert(tmp_path / "s", tmp_path / "o", **options)
+    assert verify(together.folder).ok, str(verify(together.folder))
+    crop = RandomCrop(2, 5, 5)
+    for channel, name in enumerate(drawn["s0"]):
+        alone = convert(tmp_path / "s", tmp_path / name, class_overlap="refuse", classes=(name,), **options)
+        for augment in ([], [*AUGMENT[:3], crop, AUGMENT[4]]):
+            loaders = [
+                Loader(done.folder, batch_size=3, seed=5, augment=augment) for done in (together, alone)
+            ]
+            for step in range(4):
+                batch, expected = (loader.batch(step) for loader in loaders)
+                assert np.array_equal(batch["id"], expected["id"])
+                assert np.array_equal(batch["image"], expected["image"])
+                assert np.array_equal(batch["label"][..., channel], expected["label"])
+        statistics = [done.manifest.splits["train"].statistics for done in (together, alone)]
+        for key in ("labels", "label_voxels", "label_mm3", "label_cut_mm3"):
+            found, expected = statistics[0][key].get(str(channel + 1)), statistics[1][key].get("1")
+            # Of sums of shares in another order each scan's is rounded to a whole mm³.
+            assert found == expected or (key == "label_cut_mm3" and abs(found - expected) <= SCANS), key
+
+
+def test_the_statistics_count_classes_and_each_labeled_voxel_once(tmp_path: Path) -> None:
+    drawn = class_masks(tmp_path / "s", 3)
+    done = convert(tmp_path / "s", tmp_path / "o")
+    statistics = done.manifest.splits["train"].statistics
+    stacked = np.stack([list(masks.values()) for masks in drawn.values()])
+    voxels = {str(number + 1): int(count) for number, count in enumerate(stacked.sum(axis=(0, 2, 3, 4)))}
+    anywhere = stacked.any(axis=1)
+    assert statistics["label_voxels"] == {"0": int((~anywhere).sum()), **voxels}
+    assert statistics["foreground_voxels"] == int(anywhere.sum())
+    assert statistics["labels"] == {"0": 3, "1": 3, "2": 2, "3": 3}
+    assert statistics["label_mm3"]["1"] == pytest.approx(voxels["1"] * 9, abs=2)
+    assert sum(statistics["intensities"]["foreground"].values()) == int(anywhere[:, :, ::8].sum())
+    assert findings(done) == {"voxels of several classes (noted)": 3}
+
+
+def test_crops_that_hold_foreground_hold_a_voxel_of_any_class(tmp_path: Path) -> None:
+    masks = {"a": np.zeros(SHAPE, np.uint8), "b": np.zeros(SHAPE, np.uint8)}
+    masks["b"][4, 7, 8] = 1
+    save_nifti(tmp_path / "s/x/ct.nii", image(), AFFINE)
+    for name, mask in masks.items():
+        save_nifti(tmp_path / f"s/x/segmentations/{name}.nii", mask, AFFINE)
+    done = convert(tmp_path / "s", tmp_path / "o")
+    loader = Loader(done.folder, batch_size=1, augment=[RandomCrop(2, 3, 3, foreground=1)])
+    for step in range(5):
+        assert loader.batch(step)["label"].sum(axis=(0, 1, 2, 3)).tolist() == [0, 1]
+
+
+def test_tensorflow_and_a_mesh_get_the_same_channels(tmp_path: Path) -> None:
+    class_masks(tmp_path / "s", 3)
+    done = convert(tmp_path / "s", tmp_path / "o", height=8, width=10)
+    loader = Loader(done.folder, batch_size=2, augment=AUGMENT[:3])
+    batch = loader.batch(0)
+    assert loader.spec["label"].shape == (2, 5, 8, 10, 3)
+    element = next(iter(loader.dataset()))
+    assert element["label"].shape == (2, 5, 8, 10, 3)
+    assert np.array_equal(element["label"].numpy(), batch["label"])
+    partition = Partition(cores_per_replica=2, dims={"image": [1, 1, 2, 1, 1], "label": [1, 1, 2, 1, 1]})
+    mesh = make_mesh(2, devices=jax.devices()[:2])
+    placed = next(loader.on_mesh(mesh, partition))
+    assert np.array_equal(np.asarray(placed["label"]), batch["label"])
+    assert {shard.data.shape for shard in placed["label"].addressable_shards} == {(2, 5, 4, 10, 3)}
+
+
+# Sources ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made", [seg_of, rtstruct_of])
+def test_a_body_and_its_organs_are_a_channel_each(tmp_path: Path, made: Any) -> None:
+    source = series_with(tmp_path / "s", labels=made(PARTS))
+    options = {"layout": "dicom", "classes": ("right kidney", "BODY", "left kidney")}
+    done = convert(source, tmp_path / "a", **options)
+    (label,) = channels_by_source(done.folder).values()
+    assert np.array_equal(label, np.stack([RIGHT, BODY, LEFT], axis=-1))
+    assert findings(done) == {"voxels of several classes (noted)": 1}
+    merged = ("left kidney=kidney", "right kidney=kidney")
+    (tmp_path / "map.json").write_text('{"background": 0, "kidney": 300, "BODY": 7}')
+    done = convert(
+        source, tmp_path / "b", layout="dicom", map_classes=merged, label_map=str(tmp_path / "map.json")
+    )
+    (label,) = channels_by_source(done.folder).values()
+    assert np.array_equal(label, np.stack([BODY, LEFT | RIGHT], axis=-1))
+    assert done.manifest.labels == {0: "background", 7: "BODY", 300: "kidney"}
+    (tmp_path / "map.json").write_text('{"background": 0, "BODY": 7}')
+    with pytest.raises(JobError, match=r"unknown labels.*'left kidney', 'right kidney'"):
+        convert(source, tmp_path / "c", layout="dicom", label_map=str(tmp_path / "map.json"))
+
+
+@pytest.mark.parametrize("made", [seg_of, rtstruct_of])
+def test_several_files_of_one_series_are_put_together(tmp_path: Path, made: Any) -> None:
+    files = {"a": made({"left kidney": LEFT}), "b": made({"right kidney": RIGHT, "BODY": BODY})}
+    source = series_with(tmp_path / "s", **files)
+    options = {"layout": "dicom", "classes": tuple(PARTS), "several_masks": "merge"}
+    done = convert(source, tmp_path / "a", **options)
+    (label,) = channels_by_source(done.folder).values()
+    assert np.array_equal(label, np.stack([BODY, LEFT, RIGHT], axis=-1))
+
+
+@pytest.mark.parametrize("kind", ["BINARY", "FRACTIONAL"])
+def test_overlapping_segments_of_highdicom_are_a_channel_each(tmp_path: Path, kind: str) -> None:
+    write_scan(tmp_path / "s")
+    masks = np.stack([blobs(4, 0.8), blobs(5, 0.3), blobs(6, 0.5)], axis=-1)
+    pixels = masks.astype(np.uint8 if kind == "BINARY" else np.float32)
+    more = {"fractional_type": "PROBABILITY"} if kind == "FRACTIONAL" else {}
+    write_segmentation(tmp_path / "s", pixels, kind, 3, **more)
+    _check_organs(tmp_path, tuple(f"class {number}" for number in (1, 2, 3)), masks)
+
+
+def test_overlapping_structures_of_rt_utils_are_a_channel_each(tmp_path: Path) -> None:
+    write_scan(tmp_path / "s")
+    body = blobs(4, 0.8)
+    masks = {"BODY": body, "organ": blobs(5, 0.3) & body, "other": blobs(6, 0.3)}
+    write_structures(tmp_path / "s", masks)
+    _check_organs(tmp_path, tuple(masks), np.stack([*masks.values()], axis=-1))
+
+
+def test_structures_that_touch_along_voxel_centers_share_them(tmp_path: Path) -> None:
+    parts = {"a": box((1, 4), (2, 6), (1, 5)), "b": box((1, 4), (2, 6), (4, 8))}
+    source = series_with(tmp_path / "s", labels=rtstruct_of(parts))
+    options = {"layout": "dicom", "classes": ("a", "b")}
+    done = convert(source, tmp_path / "a", **options)
+    (label,) = channels_by_source(done.folder).values()
+    assert np.array_equal(label, np.stack([*parts.values()], axis=-1))
+    assert findings(done) == {"voxels of several classes (noted)": 1}
+    assert findings(convert(source, tmp_path / "b", class_overlap="refuse", **options)) == {}
+
+
+def _check_organs(folder: Path, names: tuple[str, ...], masks: NDArray[np.bool_]) -> None:
+    """Convert the series of a folder; its label is the masks, turned from the patient's left and back to RAS+."""
+    depth, height, width = masks.shape[:3]
+    done = convert(
+        folder / "s", folder / "o", layout="dicom", classes=names, depth=depth, height=height, width=width
+    )
+    (label,) = channels_by_source(done.folder).values()
+    assert np.array_equal(label, masks[:, ::-1, ::-1])
+    assert verify(done.folder).ok
+
+
+def test_a_mask_on_another_grid_is_resampled_class_by_class(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    save_nifti(root / "x/ct.nii", image(), AFFINE)
+    for seed, name in enumerate("ab"):
+        mask = (np.random.default_rng(seed).random(SHAPE) < 0.5).astype(np.uint8)
+        save_nifti(root / f"x/segmentations/{name}.nii", mask, moved(1.3, 1.1))
+    done = convert(root, tmp_path / "o", mask_grid="resample")
+    (label,) = channels_by_source(done.folder).values()
+    for channel, name in enumerate("ab"):
+        alone = convert(root, tmp_path / name, mask_grid="resample", classes=(name,), class_overlap="refuse")
+        assert np.array_equal(label[..., channel], *channels_by_source(alone.folder).values())
+
+
+def test_labels_that_cannot_overlap_give_their_one_hot_form(tmp_path: Path) -> None:
+    values = (500 * LEFT.astype(np.uint16)) + 600 * RIGHT.astype(np.uint16) + 7 * (BODY & ~LEFT & ~RIGHT & 1)
+    table = table_of(tmp_path / "s", a=(values, AFFINE))
+    options = {"layout": "csv", "task": "segmentation"}
+    done = convert(table, tmp_path / "a", classes=("600", "7", "500"), **options)
+    (label,) = channels_by_source(done.folder).values()
+    assert np.array_equal(label, np.stack([values == 600, values == 7, values == 500], axis=-1))
+    assert findings(done) == {}
+    with pytest.raises(AnnotationsError, match=r"nothing names the classes.*--classes.*--label-map"):
+        convert(table, tmp_path / "b", **options)
+
+
+REGIONS = {"background": 0, "whole": [1, 2, 3], "core": [2, 3], "enhancing": 3, "ignore": 4}
+
+
+def nnunet(root: Path, values: NDArray[Any], labels: dict[str, Any] | None = None) -> Path:
+    save_nifti(root / "imagesTr/a_0000.nii.gz", image(), AFFINE)
+    save_nifti(root / "labelsTr/a.nii.gz", values, AFFINE)
+    document = {
+        "channel_names": {"0": "CT"},
+        "labels": labels or REGIONS,
+        "numTraining": 1,
+        "file_ending": ".nii.gz",
+    }
+    (root / "dataset.json").write_text(json.dumps(document))
+    return root
+
+
+def test_each_region_of_nnunet_is_a_channel(tmp_path: Path) -> None:
+    values = np.random.default_rng(3).integers(0, 5, SHAPE).astype(np.uint8)
+    source = nnunet(tmp_path / "s", values)
+    done = convert(source, tmp_path / "a", layout="nnunet")
+    (label,) = channels_by_source(done.folder).values()
+    expected = [np.isin(values, found) for found in ([1, 2, 3], [2, 3], [3], [4])]
+    assert np.array_equal(label, np.stack(expected, axis=-1))
+    assert done.manifest.labels == {0: "background", 1: "whole", 2: "core", 3: "enhancing", 4: "ignore"}
+    done = convert(source, tmp_path / "b", layout="nnunet", classes=("core", "whole"))
+    (label,) = channels_by_source(done.folder).values()
+    assert np.array_equal(label, np.stack([expected[1], expected[0]], axis=-1))
+    done = convert(
+        source, tmp_path / "c", layout="nnunet", map_classes=("ignore=whole", "enhancing=background")
+    )
+    (label,) = channels_by_source(done.folder).values()
+    assert np.array_equal(label, np.stack([expected[0] | expected[3], expected[1]], axis=-1))
+    (tmp_path / "map.txt").write_text("background\nenhancing\nwhole\ncore\nignore\n")
+    done = convert(source, tmp_path / "d", layout="nnunet", label_map=str(tmp_path / "map.txt"))
+    (label,) = channels_by_source(done.folder).values()
+    assert np.array_equal(label, np.stack([expected[2], expected[0], expected[1], expected[3]], axis=-1))
+    unknown = nnunet(tmp_path / "u", np.where(values == 4, 9, values))
+    with pytest.raises(
+        JobError, match=r"unknown labels.*9; known are 0, 1, 2, 3, 4|unknown labels.*9; known"
+    ):
+        convert(unknown, tmp_path / "e", layout="nnunet")
+    for number, (labels, words) in enumerate(
+        (
+            ({**REGIONS, "whole": []}, "at least one class"),
+            ({**REGIONS, "whole": [0, 1]}, r"whole: expected values above 0"),
+            ({**REGIONS, "whole": [1, "x"]}, "expected a whole number"),
+        )
+    ):
+        with pytest.raises(AnnotationsError, match=words):
+            convert(nnunet(tmp_path / f"n{number}", values, labels), tmp_path / f"f{number}", layout="nnunet")
+    with pytest.raises(AnnotationsError, match=r"3: no such class in the regions.*found whole, core"):
+        convert(source, tmp_path / "g", layout="nnunet", map_classes=("3=background",))
+
+
+# What is refused, and what looks ------------------------------------------------------------------------
+
+
+def test_what_cannot_be_a_channel_each_is_refused_before_a_record_is_written(tmp_path: Path) -> None:
+    class_masks(tmp_path / "s", 17)
+    with pytest.raises(AnnotationsError, match=r"at most 16 classes, got 17; choose with --classes"):
+        convert(tmp_path / "s", tmp_path / "o")
+    assert not list((tmp_path / "o").rglob("*.tfrecord*"))
+    done = convert(tmp_path / "s", tmp_path / "o", classes=("c17", "c01"))
+    assert done.manifest.labels == {0: "background", 1: "c17", 2: "c01"}
+    with pytest.raises(UsageError, match="is for volumes, that is with --depth"):
+        Recipe(layout="class-masks", class_overlap="channels")
+    with pytest.raises(UsageError, match="--regions combine makes classes that do not overlap"):
+        Recipe(layout="nnunet", class_overlap="channels", regions="combine", **SIZE)
+
+
+def test_a_reader_that_knows_no_sets_refuses_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from halofeed.schemas import fields
+
+    class_masks(tmp_path / "s", 2)
+    done = convert(tmp_path / "s", tmp_path / "o")
+    assert read_manifest(done.folder) == done.manifest
+    fewer = dataclasses.replace(done.manifest, labels={0: "background", 1: "c01"})
+    with pytest.raises(ManifestError, match="expected the 1 classes of labels along the axis class"):
+        Manifest.from_json(fewer.to_json())
+    monkeypatch.delitem(fields.ENCODINGS, "sets")
+    with pytest.raises(ManifestError, match=r"encoding: expected one of .*, got 'sets'"):
+        Manifest.from_json((Path(done.folder) / "manifest.json").read_bytes())
+
+
+def test_a_scan_without_label_is_zero_in_every_channel(tmp_path: Path) -> None:
+    class_masks(tmp_path / "s", 2)
+    save_nifti(tmp_path / "s/alone/ct.nii", image(), AFFINE)
+    done = convert(tmp_path / "s", tmp_path / "o", missing_masks="prediction")
+    assert rejected(done) == {}
+    assert not channels_by_source(done.folder)["alone/ct.nii"].any()
+    assert verify(done.folder).ok and "1 without, for prediction" in describe(done.folder)
+
+
+def test_verify_finds_a_bit_that_is_flipped_and_one_of_no_class(tmp_path: Path) -> None:
+    class_masks(tmp_path / "s", 3)
+    done = convert(tmp_path / "s", tmp_path / "o")
+    assert verify(done.folder).ok, str(verify(done.folder))
+    (path,) = Path(done.folder).glob("*.tfrecord-00000-of-00001")
+    index = ShardIndex.from_bytes(Path(f"{path}.index").read_bytes(), "")
+    data = path.read_bytes()
+    for bit, words in (
+        (1, "the records give"),
+        (5, r"image/label: 1 in bit 5 of its sets, which is not in the m"),
+    ):
+        changed = bytearray(data)
+        at = int(index.raw_starts["image/label"][1]) + 37
+        changed[at] ^= 1 << bit
+        path.write_bytes(_sealed(changed, index, 1))
+        assert re.search(words, str(verify(done.folder))), str(verify(done.folder))
+        path.write_bytes(bytes(bytearray(data[:at]) + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]))
+        problems = [problem for problem in verify(done.folder).problems if problem.record is not None]
+        assert [problem.record for problem in problems] == [1]
+
+
+def _sealed(data: bytearray, index: ShardIndex, record: int) -> bytes:
+    """A shard with the checksum of one record made to fit, as a writer with a fault would leave it."""
+    start = int(index.offsets[record]) + HEADER_BYTES
+    stop = start + int(index.lengths[record])
+    data[stop : stop + 4] = mask_crc(crc32c(bytes(data[start:stop]))).to_bytes(4, "little")
+    return bytes(data)
+
+
+def test_inspect_and_the_report_speak_of_classes(tmp_path: Path) -> None:
+    source = series_with(tmp_path / "s", labels=seg_of(PARTS))
+    done = convert(source, tmp_path / "o", layout="dicom", classes=("BODY", "left kidney", "right kidney"))
+    counts = {name: int(part.sum()) for name, part in PARTS.items()}
+    everything, body = BODY.size, counts["BODY"]
+    text = describe(done.folder)
+    for number, (name, count) in enumerate(counts.items(), start=1):
+        share = rf"{100 * count / body:.1f}".removesuffix(".0")
+        assert re.search(rf"{number}  {name} +1 +{count:,} +{share}", text), text
+    assert f"{100 * body / everything:.1f} % of the voxels of labelled records" in text
+    assert "classes overlap: a voxel counts for each" in text
+    assert "channels of the label, in order: BODY, left kidney, right kidney" in text
+    record = describe_record(done.folder, "train:0")
+    assert f"{100 * body / everything:.1f} % of the voxels are foreground" in record
+    for number, (name, count) in enumerate(counts.items(), start=1):
+        assert re.search(rf"{number} +{name} +{count:,} ", record), record
+    page = Path(write_report(done.folder, tmp_path / "report.html")).read_text()
+    assert "Classes overlap: where several are, the one of the highest id is drawn" in page
+    assert "Classes overlap: a voxel counts for each of its classes" in page
+    for name, count in counts.items():
+        assert name in page and f"{count:,}" in page
+    assert '"label": [1, 5, 8, 9, 3], "labelled"' in html.unescape(page)
+    assert "Voxels that two or more classes claim; each of them has them." in page
+
+
+def test_the_trainer_refuses_classes_that_overlap(tmp_path: Path) -> None:
+    class_masks(tmp_path / "s", 2)
+    done = convert(tmp_path / "s", tmp_path / "o")
+    with pytest.raises(UsageError, match=r"its classes overlap.*--class-overlap last or first"):
+        data_facts(done.manifest, "train")
+    config = ("--config", "unet_3d_small", "--steps", "1", "--batch-size", "1")
+    ended = halofeed("train", done.folder, *config, "--run", tmp_path / "run")
+    assert ended.returncode == 2 and "its classes overlap, a channel each" in ended.stderr, ended.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_channels_nothing_of_a_data_set_changes(tmp_path: Path) -> None:
+    drawn = class_masks(tmp_path / "s", 1)
+    done = convert(tmp_path / "s", tmp_path / "o", class_overlap="refuse")
+    field = done.manifest.field("label")
+    assert field.axes == ("depth", "height", "width") and not field.holds_sets
+    assert field.stored_shape == field.shape == SHAPE and field.stored_dtype == field.dtype == "uint8"
+    assert all(
+        np.array_equal(label, drawn[source.split("/")[0]]["c01"])
+        for source, label in channels_by_source(done.folder).items()
+    )
