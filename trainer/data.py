@@ -13,10 +13,10 @@ from jax.sharding import Mesh
 
 from halofeed.loader import Loader, augment
 from halofeed.schemas.errors import UsageError
-from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig
-from halofeed.trainer.facts import DataFacts, data_facts
+from halofeed.trainer.facts import DataFacts, check_one_class_each, data_facts
 from halofeed.trainer.tasks.contract import Host, Task
 
 AUGMENTATIONS: dict[str, type[Any]] = {
@@ -90,8 +90,9 @@ def open_data(config: TrainConfig, path: str | Path, split: str, task_of: Any) -
         task_of: gives the `Task` of `DataFacts`; it names the optional fields that evaluation needs.
 
     Raises:
-        UsageError: a split, an augmentation or a combination that cannot be.
+        UsageError: a split, an augmentation or a combination that cannot be, or classes that overlap.
     """
+    check_one_class_each(read_manifest(path))
     loader = Loader(
         path,
         split=split,

@@ -446,8 +446,8 @@ def test_the_trainer_refuses_classes_that_overlap(tmp_path: Path) -> None:
     done = convert(tmp_path / "s", tmp_path / "o")
     with pytest.raises(UsageError, match=r"its classes overlap.*--class-overlap last or first"):
         data_facts(done.manifest, "train")
-    config = ("--config", "unet_3d_small", "--steps", "1", "--batch-size", "1")
-    ended = halofeed("train", done.folder, *config, "--run", tmp_path / "run")
+    config = ("--config", "unet3d_small", "--steps", "1", "--batch-size", "1")
+    ended = halofeed("train", done.folder, *config, "--out", tmp_path / "run")
     assert ended.returncode == 2 and "its classes overlap, a channel each" in ended.stderr, ended.stderr
     assert not (tmp_path / "run").exists()
 
