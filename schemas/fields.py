@@ -8,7 +8,7 @@ from typing import Any
 
 ENCODINGS = {
     "raw": "fixed-size little-endian bytes, the fast path",
-    "sets": "as raw, one unsigned integer a voxel, whose bits say in which classes it is; loaded as 0 or 1 for each class",
+    "sets": "as raw, a number a voxel whose bits say in which classes it is; loaded as 0 or 1 for each class",
     "jpeg": "a JPEG file",
     "png": "a PNG file",
     "value": "exactly as many numbers as the shape says",
@@ -36,8 +36,8 @@ class Field:
         name: the loader's key.
         keys: the tf.train.Example keys that hold it; several are stacked along a new last axis.
         dtype: as the loader gives it.
-        axes: a name per axis, without the batch. Of the encoding "sets" the last one is `class`, and stored is one number
-            for all classes, see `halofeed.schemas.class_sets`.
+        axes: a name per axis, without the batch. Of the encoding "sets" the last one is `class`, and stored is one
+            number for all classes, see `halofeed.schemas.class_sets`.
         shape: the static size per axis. Of an image stored without padding it is the largest of the data set,
             to which the loader pads.
         encoding: one of `ENCODINGS`.
