@@ -43,7 +43,8 @@ def _turned_in_place(array: NDArray[Any]) -> NDArray[Any] | None:
     memory = np.flip(array, axes)
     if not (memory.flags.c_contiguous and memory.flags.writeable and memory.itemsize in _SAME_SIZE):
         return None
-    planes = memory.view(_SAME_SIZE[memory.itemsize])
+    # Through one axis and back: an axis of one element may have any stride, which OpenCV does not take.
+    planes = memory.ravel().view(_SAME_SIZE[memory.itemsize]).reshape(memory.shape)
     code = _FLIPS[tuple(axis - 1 for axis in axes if axis)]
     scratch = np.empty_like(planes[0])
 

@@ -111,7 +111,8 @@ def slow_value(step: Resample, array: NDArray[Any], place: Any, closest: Any, ma
         best = max(shares.values())
         close = [label for label, share in shares.items() if share > best - 1e-3]
         winners = [label for label in close if shares[label] > best - 1e-8]
-        if close != winners:
+        exact = all((shares[label] * 4096).is_integer() for label in winners)
+        if close != winners or (len(winners) > 1 and not exact):
             raise CloseCallError
         return array[closest] if array[closest] in winners else min(winners)
     if array.dtype.kind == "f":
