@@ -59,7 +59,9 @@ def counts_of(statistics: Mapping[str, Any], name: str) -> Counts:
 
 
 def recipe_window(recipe: Mapping[str, Any]) -> Window | None:
-    """The window that all scans share, if the recipe has one."""
+    """The window that all scans share, in stored values, if the recipe has one; none of values that are normalized."""
+    if recipe.get("normalize"):
+        return None
     ends: tuple[float, ...] = tuple(recipe.get("window_hu") or ())
     try:
         return VolumeOptions(window=recipe.get("window"), window_hu=ends).fixed_window()
@@ -74,10 +76,9 @@ def display_of(manifest: Manifest, statistics: Mapping[str, Any]) -> Display:
         statistics: of all its splits together.
     """
     dtype = next(field.dtype for field in manifest.fields if IMAGE_KEY in field.keys)
-    normalized = bool(manifest.recipe.get("normalize"))
-    window = None if normalized else recipe_window(manifest.recipe)
+    window = recipe_window(manifest.recipe)
     in_hu = window is not None and manifest.recipe.get("window_unit", "hu") == "hu"
-    is_ct = set(statistics.get("modalities", {})) == {"CT"} and not normalized
+    is_ct = set(statistics.get("modalities", {})) == {"CT"} and not manifest.recipe.get("normalize")
     unit = "HU" if in_hu or is_ct else "value"
     slope, intercept = value_scale(window, dtype) if dtype == "uint8" and window else (1.0, 0.0)
     low, high, words = _shown(manifest.recipe, statistics, dtype, window, unit)

@@ -94,7 +94,7 @@ def telling_planes(
             )
             return depth, height, width
     label = truth if truth is not None else predicted if predicted is not None else np.zeros(shape, np.uint8)
-    return centre_of(label, np.array([[0, side] for side in shape]))
+    return centre_of(label, np.array([[0] * len(shape), shape]))
 
 
 def display_of_run(recipe: Mapping[str, Any], image: NDArray[Any]) -> Display:

@@ -534,6 +534,11 @@ def test_two_predictions_on_one_object_are_right_once_and_a_crowd_takes_any_numb
     assert meet(boxes_of([here], [1]), boxes_of([], [])).shown == 0
 
 
+def test_a_scan_without_a_label_or_a_fault_shows_its_middle() -> None:
+    nothing = np.zeros((5, 7, 9), int)
+    assert telling_planes(nothing.shape, nothing, nothing) == (2, 3, 4)
+
+
 @given(st.integers(0, 2**32 - 1))
 def test_the_planes_shown_are_those_with_the_most_wrong_voxels(seed: int) -> None:
     random = np.random.default_rng(seed)
