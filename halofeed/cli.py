@@ -104,12 +104,19 @@ def _fail(command: str, error: HalofeedError) -> int:
     return error.exit_code
 
 
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps an option that a help text names on one line, so that it can be copied and searched for."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="halofeed",
         description="From camera and scanner files to spatially partitioned training steps.",
         epilog="`halofeed COMMAND --help` shows an example of each. `halofeed demo` goes the whole way.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_HelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"halofeed {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -120,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
             help=summary,
             description=summary[0].upper() + summary[1:] + ".",
             epilog=textwrap.dedent(example),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
         added.add_argument("--debug", action="store_true", help="show the whole traceback of an error")

@@ -21,7 +21,7 @@ from halofeed.schemas.errors import SourceError, UsageError
 from tests.dicom_mask_writer import SECRETS, HeldFile, saved, structure_set
 
 CLOSED = "CLOSED_PLANAR"
-CURE = "--class-overlap last or first decides"
+CURE = "--class-overlap last or first decides, channels keeps both"
 SHAPE = (12, 40, 50)
 Contours = list[tuple[str, NDArray[np.float64]]]
 

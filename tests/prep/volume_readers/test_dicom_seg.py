@@ -238,7 +238,8 @@ def test_overlapping_segments_are_refused_with_their_numbers_and_voxels_or_the_l
     assert (error.stage, error.reason) == ("annotation", "segments overlap")
     assert (
         error.detail
-        == "3 voxels are in more than one of the segments 1, 2, 7; --class-overlap last or first decides"
+        == "3 voxels are in more than one of the segments 1, 2, 7; --class-overlap last or first decides, channels "
+        "keeps both"
     )
     assert opened(segmentation(stored, AXIAL, NAMES), overlap="last").read()[0, 1].tolist() == [1, 7, 2, 2, 1]
 
