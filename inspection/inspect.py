@@ -13,7 +13,7 @@ import numpy as np
 from halofeed.inspection.display import counts_of
 from halofeed.inspection.inspect_segmentation import class_lines, finding_lines, record_lines, scan_lines
 from halofeed.inspection.kept import labeled_keypoints
-from halofeed.inspection.lines import human_bytes, plural, table
+from halofeed.inspection.lines import plural, table
 from halofeed.inspection.records import IMAGE_KEY, bytes_of, integer_of, item_bytes, text_of
 from halofeed.inspection.segmentation import is_volumetric, label_field
 from halofeed.prep.statistics import ROW_STEP, mean_and_deviation
@@ -25,6 +25,7 @@ from halofeed.schemas.fields import Field
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.layout import REJECTED, index_file
 from halofeed.schemas.manifest import Manifest, Shard, Split, read_manifest
+from halofeed.schemas.sizes import human_bytes
 from halofeed.schemas.tfexample import Decoded, decode_example
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_record
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.display import display_of
-from halofeed.inspection.lines import human_bytes, percent, plural, table
+from halofeed.inspection.lines import percent, plural, table
 from halofeed.inspection.records import IMAGE_KEY, bytes_of, integer_of, text_of
 from halofeed.inspection.segmentation import (
     AXES,
@@ -25,6 +25,7 @@ from halofeed.inspection.segmentation import (
 from halofeed.prep.statistics import merge_statistics
 from halofeed.prep.volume.intensity import as_numbers
 from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.sizes import human_bytes
 from halofeed.schemas.tfexample import Decoded
 
 _MOST = 40

@@ -17,12 +17,13 @@ from halofeed.inspection.facts import (
     split_reason,
 )
 from halofeed.inspection.layout import card, colour_of, legend, section
-from halofeed.inspection.lines import human_bytes, percent, plural
+from halofeed.inspection.lines import percent, plural
 from halofeed.inspection.markup import Markup, element, join, table
 from halofeed.inspection.volume_sections import class_voxels, split_legend
 from halofeed.prep.statistics import ROW_STEP, mean_and_deviation
 from halofeed.schemas.layout import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.partition import nearest, splits_that_divide
+from halofeed.schemas.sizes import human_bytes
 
 _MOST_LABELS = 90
 _LAST_LABELS = 20

@@ -84,7 +84,7 @@ def convert(
             label_dtype = plan.labels.stored_dtype(sets=recipe.holds_class_sets())
             each = record_bytes(recipe, plan.task, label_dtype)
             check_room(
-                options.folder, plan.count, each, output.sizes(), insist=options.disk_check == "ignore"
+                options.folder, plan.convertible, each, output.sizes(), insist=options.disk_check == "ignore"
             )
             return plan
 

@@ -37,13 +37,17 @@ SHARE_INVERTED = 0.1
 
 @dataclass(kw_only=True)
 class Plan:
-    """The outcome of planning: where the references lie and what is known of all of them."""
+    """The outcome of planning: where the references lie and what is known of all of them.
+
+    Of `count` references `convertible` ones have no problem that is known before their files are read.
+    """
 
     task: str
     labels: LabelMap
     splits: tuple[str, ...]
     reference_files: list[str]
     count: int
+    convertible: int
     fingerprint: str
 
 
@@ -168,6 +172,7 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
         splits=tuple(sorted(totals.splits)) or ("train",),
         reference_files=files,
         count=totals.count,
+        convertible=len(keys),
         fingerprint=digest.hexdigest(),
     )
 

@@ -14,6 +14,7 @@ import numpy as np
 from halofeed.pipelines.storage import is_remote
 from halofeed.prep.recipe import Recipe
 from halofeed.schemas.errors import UsageError
+from halofeed.schemas.sizes import human_bytes
 
 WORTH_SAYING_BYTES: Final = 1 << 30
 _KEPT_FREE: Final = 0.02
@@ -54,9 +55,9 @@ def check_room(
         return
     needed = records * each - sum(size for name, size in present.items() if ".tfrecord-" in name)
     free = shutil.disk_usage(_existing(folder)).free
-    text = f"{records:,} records of {_size(each)} are {_size(records * each)}"
+    text = f"{records:,} records of {human_bytes(each)} are {human_bytes(records * each)}"
     if needed > free * (1 - _KEPT_FREE):
-        text += f", and {folder} has {_size(free)} free"
+        text += f", and {folder} has {human_bytes(free)} free"
         if not insist:
             raise UsageError(
                 f"{text}; take smaller records (--height, --width, --depth, --spacing-mm), --encoding jpeg or png for "
@@ -72,10 +73,3 @@ def _existing(folder: str) -> str:
     while folder and not os.path.exists(folder):
         folder = os.path.dirname(folder.rstrip("/"))
     return folder or "."
-
-
-def _size(count: int) -> str:
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if count >= scale:
-            return f"{count / scale:,.1f} {unit}"
-    return f"{count / 1e3:,.1f} kB"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from halofeed.pipelines.job import JobOptions
+from halofeed.pipelines.plan import make_plan, open_sources
 from halofeed.pipelines.room import check_room, record_bytes
 from halofeed.prep.recipe import Recipe
 from halofeed.schemas.errors import UsageError
@@ -105,3 +107,16 @@ def test_a_disk_that_is_full_is_told_like_that(tmp_path):
         assert not list(disk.glob("out/set/1.0.0/manifest.json"))
     finally:
         subprocess.run(["umount", str(disk)], check=False)
+
+
+def test_what_is_left_out_on_purpose_needs_no_room(tmp_path):
+    draw_folders(tmp_path / "s", 20)
+    (tmp_path / "train.txt").write_text("hat/0000.jpg\nhat/0002.jpg\n")
+    job = JobOptions(
+        source=str(tmp_path / "s"),
+        out=str(tmp_path / "out"),
+        name="set",
+        split_lists=(f"train={tmp_path / 'train.txt'}",),
+    )
+    plan = make_plan(job, Recipe(layout="folders"), open_sources(job), None)
+    assert (plan.count, plan.convertible) == (20, 2)
