@@ -17,10 +17,11 @@ for part in PARTS:
 
 setup(
     version=re.search(r'__version__ = "(.+?)"', (HERE / "halofeed" / "__init__.py").read_text()).group(1),
+    package_dir={"": "."},  # so that an editable install needs no finder, which delays every start by 15 ms
     packages=find_packages(include=["halofeed", "halofeed.*"]),
     package_data={
         "halofeed": ["py.typed"],
-        "halofeed.inspection": ["*.css", "*.js", "*.html"],
+        "halofeed.inspection.html": ["*.css", "templates/**/*.html"],
         "halofeed.trainer": ["configs/*.toml"],
     },
 )

@@ -60,7 +60,7 @@ def run_convert(files: Path, out: Path) -> None:
 
 def needed_size(height: int, width: int) -> tuple[int, int]:
     """As halofeed's: a JPEG is decoded at a scale that leaves twice the target or more."""
-    from halofeed.prep.resize import plan_keep_aspect
+    from halofeed.prep.geometry.resize import plan_keep_aspect
 
     size = plan_keep_aspect((height, width), SIZE, SIZE, pad=True).resized_size
     return 2 * size[0], 2 * size[1]
@@ -68,9 +68,9 @@ def needed_size(height: int, width: int) -> tuple[int, int]:
 
 def bare_shard(arguments: tuple[list[str], str]) -> int:
     """Write one shard with halofeed's decoder, kernel and record writer, and nothing else."""
-    from halofeed.prep.kernels import resize_image
-    from halofeed.prep.readers import ReadOptions, read_image
-    from halofeed.prep.resize import plan_keep_aspect
+    from halofeed.prep.formats.picture import ReadOptions, read_image
+    from halofeed.prep.geometry.resize import plan_keep_aspect
+    from halofeed.prep.voxels.kernels import resize_image
     from halofeed.schemas.tfexample import encode_example
     from halofeed.schemas.tfrecord import RecordWriter
 
@@ -113,9 +113,9 @@ def _naive_record(path: str) -> bytes:
 
 
 def _same_decoder_record(path: str) -> bytes:
-    from halofeed.prep.kernels import resize_image
-    from halofeed.prep.readers import ReadOptions, read_image
-    from halofeed.prep.resize import plan_keep_aspect
+    from halofeed.prep.formats.picture import ReadOptions, read_image
+    from halofeed.prep.geometry.resize import plan_keep_aspect
+    from halofeed.prep.voxels.kernels import resize_image
     from halofeed.schemas.tfexample import encode_example
 
     image = read_image(
@@ -172,12 +172,15 @@ def tree_memory(process: int) -> int:
     return total
 
 
-def measure(system: str, files: Path, count: int) -> tuple[float, int]:
-    """Images per second of the whole process, and its peak memory in bytes."""
+def measure(system: str, files: Path, count: int, checkout: Path | None = None) -> tuple[float, int]:
+    """Images per second of the whole process, and its peak memory in bytes; of the halofeed in `checkout`."""
     with tempfile.TemporaryDirectory(dir=files.parent) as out:
         command = [sys.executable, __file__, "--system", system, "--files", str(files), "--out", out]
+        environment = dict(os.environ) if checkout is None else {**os.environ, "PYTHONPATH": str(checkout)}
         start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
+        )
         peak, ended = [0], threading.Event()
 
         def watch() -> None:

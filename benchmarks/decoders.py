@@ -25,7 +25,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
-from halofeed.prep.readers import ReadOptions, read_image
+from halofeed.prep.formats.picture import ReadOptions, read_image
 
 Decoder = Callable[[bytes], Any]
 LARGE_MEGAPIXELS = 12
@@ -205,7 +205,7 @@ def main() -> None:
         : options.files
     ]
     if not chosen:
-        parser.error(f"{options.source}: no colour JPEG files below it")
+        parser.error(f"{options.source}: no color JPEG files below it")
     files = [path.read_bytes() for path in chosen]
     large = [enlarged(data) for data in files[:: max(1, len(files) // 6)]]
     for title, group in (("as they are", files), (f"{LARGE_MEGAPIXELS} megapixels", large)):

@@ -163,11 +163,12 @@ def count_collectives(text: str) -> Counter[str]:
 
 
 def facts_of(workload: Workload) -> Any:
-    from halofeed.trainer.facts import DataFacts
+    from halofeed.trainer.shared.facts import DataFacts
 
     channels = workload.image_shape[-1]
     return DataFacts(
         task=workload.task,
+        kind="volume" if len(workload.image_shape) == 4 else "picture",
         labels={1: "disc", 2: "square", 3: "triangle"}
         | ({} if workload.task == "detection" else {0: "ground"}),
         image_shape=workload.image_shape,

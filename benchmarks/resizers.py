@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from halofeed.prep.kernels import resize_image
-from halofeed.prep.resize import plan_fixed_shape
+from halofeed.prep.geometry.resize import plan_fixed_shape
+from halofeed.prep.voxels.kernels import resize_image
 
 Pixels = npt.NDArray[np.uint8]
 Resize = Callable[[Pixels, tuple[int, int]], Pixels]

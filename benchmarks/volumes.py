@@ -134,7 +134,7 @@ def write_series(scan: Any, folder: Path) -> None:
 
 def bare_volume(path: str) -> int:
     """Decompress the voxels of one file and look at each once."""
-    from halofeed.prep.volume_readers.gzip_stream import GzipStream, skip
+    from halofeed.prep.formats.volume.gzip_stream import GzipStream, skip
 
     stream, total = GzipStream(Path(path).read_bytes()), 0
     skip(stream, 352)
@@ -190,13 +190,17 @@ def tree_processor_seconds(process: int, seen: dict[int, float]) -> None:
             continue
 
 
-def measure(name: str, files: Path, depth: int) -> Result:
-    """Run one system in a process of its own."""
+def measure(name: str, files: Path, depth: int, checkout: Path | None = None) -> Result:
+    """Run one system in a process of its own, of the halofeed in `checkout`."""
     with tempfile.TemporaryDirectory(dir=files.parent) as out:
         command = [sys.executable, __file__, "--system", name, "--files", str(files), "--out", out]
+        environment = dict(os.environ) if checkout is None else {**os.environ, "PYTHONPATH": str(checkout)}
         start = time.perf_counter()
         process = subprocess.Popen(
-            [*command, "--depth", str(depth)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            [*command, "--depth", str(depth)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
         )
         peak, seen, ended = [0], {}, threading.Event()
 

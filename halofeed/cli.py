@@ -14,9 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from halofeed import __version__, training
+from halofeed.least_memory import check_least_memory
 from halofeed.options import add_options, from_options
+from halofeed.schemas import stopping
 from halofeed.schemas.errors import HalofeedError, UsageError
 from halofeed.schemas.extras import needing
+from halofeed.schemas.shortage import shortage
+from halofeed.schemas.telling import tell
+from halofeed.streams import output_error, output_status
 from halofeed.training import add_training_commands
 
 CONVERT_EXAMPLE = """\
@@ -59,49 +64,82 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
         alone: whether this process does nothing else, and may be copied for workers.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
-    beam_arguments: list[str] = []
-    if "--" in given:
-        cut = given.index("--")
-        given, beam_arguments = given[:cut], given[cut + 1 :]
-    parser = _parser()
+    parsed = argparse.Namespace(alone=alone, command="", debug=False)
     try:
-        parsed = parser.parse_args(_join_negative(given), argparse.Namespace(alone=alone))
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    if beam_arguments and parsed.command != "convert":
-        return _fail(parsed.command, UsageError("only convert takes options after --"))
-    try:
-        return _COMMANDS[parsed.command](parsed, beam_arguments)
-    except HalofeedError as error:
-        if parsed.debug:
-            traceback.print_exc()
-        return _fail(parsed.command, error)
-    except KeyboardInterrupt:
-        print("\nhalofeed: stopped; the same command goes on where this one ended", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return _run(given, parsed)
     except Exception as error:
+        stopping.stay_silent_if_ending()
+        if isinstance(error, OSError) and (failed := output_error()) is not None:
+            return _output_failed(parsed.command, failed)
         if parsed.debug:
             traceback.print_exc()
-        text = f"{type(error).__name__}: {error} (--debug shows where)"
-        return _fail(parsed.command, HalofeedError(text))
+        if not isinstance(error, HalofeedError):
+            text = shortage(error) or f"{type(error).__name__}: {error} (--debug shows where)"
+            error = HalofeedError(text)
+        return _fail(parsed.command, error)
+    except KeyboardInterrupt:  # in a program that calls this and hears signals itself
+        tell(f"{_who(parsed.command)}: stopped")
+        return 130
 
 
 def run_and_exit() -> NoReturn:
     """The console script: ends the process even where a library left a thread running."""
-    code = main(alone=True)
+    _take_arguments_as_utf8()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BrokenPipeError):
-            stream.flush()
+        with contextlib.suppress(AttributeError):  # of a stream of another kind
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    code = main(alone=True)
+    failed = output_error()
+    if failed is not None and code == 0:
+        code = _output_failed("", failed)
     os._exit(code)
+
+
+def _take_arguments_as_utf8() -> None:
+    """Start this process again in Python's UTF-8 mode where the locale reads names in another way.
+
+    What a person types goes into records (names of classes, patterns) and means the same whatever the locale.
+    """
+    if sys.getfilesystemencoding() == "utf-8" or os.environ.get("PYTHONUTF8") == "1" or not sys.executable:
+        return
+    os.environ["PYTHONUTF8"] = "1"
+    with contextlib.suppress(OSError), stopping.all_later():  # also while Python starts
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - no shell is needed
+
+
+def _run(given: list[str], parsed: argparse.Namespace) -> int:
+    """Parse the words into the namespace and run the command that they name."""
+    beam_arguments: list[str] = []
+    if "--" in given:
+        cut = given.index("--")
+        given, beam_arguments = given[:cut], given[cut + 1 :]
+    parsed.command = next((word for word in given[:1] if word in _COMMANDS), "")
+    check_least_memory(parsed.command)
+    try:
+        _parser(parsed.command).parse_args(_join_negative(given), parsed)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    stopping.say_at_stop(_who(parsed.command))
+    if beam_arguments and parsed.command != "convert":
+        raise UsageError("only convert takes options after --")
+    return _COMMANDS[parsed.command](parsed, beam_arguments)
 
 
 def _fail(command: str, error: HalofeedError) -> int:
     lines = str(error).splitlines() or [type(error).__name__]
-    print(f"halofeed {command}: {lines[0]}", *(f"  {line}" for line in lines[1:]), sep="\n", file=sys.stderr)
+    tell("\n".join([f"{_who(command)}: {lines[0]}", *(f"  {line}" for line in lines[1:])]))
     return error.exit_code
+
+
+def _output_failed(command: str, error: OSError) -> int:
+    status, text = output_status(error)
+    if text is not None:
+        tell(f"{_who(command)}: {text}")
+    return status
+
+
+def _who(command: str) -> str:
+    return f"halofeed {command}".strip()
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -111,7 +149,8 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands; given one, options of others whose parts take a second to load are left out."""
     parser = argparse.ArgumentParser(
         prog="halofeed",
         description="From camera and scanner files to spatially partitioned training steps.",
@@ -133,7 +172,9 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
         return added
 
-    _add_convert(command("convert", "turn images and annotations into sharded TFRecords", CONVERT_EXAMPLE))
+    convert = command("convert", "turn images and annotations into sharded TFRecords", CONVERT_EXAMPLE)
+    if only in (None, "convert"):
+        _add_convert(convert)
 
     verify = command(
         "verify",
@@ -162,11 +203,15 @@ def _parser() -> argparse.ArgumentParser:
         help="default: VERSION-report.html beside the version's folder; report.html in a run's",
     )
     report.add_argument(
-        "--source", metavar="FOLDER", help="where the source images are now, if they were moved"
+        "--sources",
+        "--source",
+        metavar="FOLDER",
+        help="the folder of the source pictures, to show them beside the stored ones; default: where they lay when you "
+        "converted them on this machine, else they are not shown",
     )
     report.add_argument("--samples", type=int, default=12, metavar="N", help="pictures to show (default: 12)")
 
-    add_training_commands(command)
+    add_training_commands(command, only)
 
     demo = command(
         "demo",
@@ -190,8 +235,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_convert(parser: argparse.ArgumentParser) -> None:
     from halofeed.pipelines.job import JobOptions
-    from halofeed.prep.annotations import LAYOUTS
-    from halofeed.prep.recipe import Recipe
+    from halofeed.prep.layouts import LAYOUTS
+    from halofeed.prep.options.recipe import Recipe
 
     layouts = "\n".join(f"  {layout.name:<11} {layout.summary}" for layout in LAYOUTS.values())
     parser.epilog = f"layouts:\n{layouts}\n\n{CONVERT_EXAMPLE}"
@@ -204,7 +249,7 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 
 def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     from halofeed.pipelines.job import JobOptions
-    from halofeed.prep.recipe import Recipe
+    from halofeed.prep.options.recipe import Recipe
 
     if not hasattr(parsed, "layout"):
         raise UsageError(
@@ -216,13 +261,17 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
 
     with needing("convert", "apache_beam"), _unlogged(), importing():
         from halofeed.pipelines.convert import convert
-        from halofeed.pipelines.forked import start_nursery
-    if parsed.alone:
-        start_nursery()
+        from halofeed.pipelines.scratch import temporary_files_in_scratch
+        from halofeed.pipelines.workers import copies_as_workers
     from halofeed.pipelines.summary import summary
 
-    keep_freed_memory()
-    done = convert(options, recipe, beam_arguments)
+    with contextlib.ExitStack() as stack:
+        if parsed.alone:
+            stack.enter_context(copies_as_workers(options, recipe, beam_arguments))
+            stack.enter_context(temporary_files_in_scratch())
+        keep_freed_memory()
+        stopping.say_at_stop(outlook="the same command goes on where this one ended")
+        done = convert(options, recipe, beam_arguments)
     print(summary(done, warn_cut=options.warn_cut))
     return 0
 
@@ -236,7 +285,7 @@ def _verify(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _inspect(parsed: argparse.Namespace, _: list[str]) -> int:
-    from halofeed.inspection.inspect import describe, describe_record
+    from halofeed.inspection.text import describe, describe_record
 
     print(describe(parsed.path) if parsed.record is None else describe_record(parsed.path, parsed.record))
     return 0
@@ -246,13 +295,13 @@ def _report(parsed: argparse.Namespace, _: list[str]) -> int:
     from halofeed.schemas.run import RUN_FILE
 
     if os.path.isfile(os.path.join(parsed.path, RUN_FILE)):
-        from halofeed.inspection.run_report import write_run_report
+        from halofeed.inspection.html.run_report import write_run_report
 
         print(write_run_report(parsed.path, parsed.output))
         return 0
-    from halofeed.inspection.report import write_report
+    from halofeed.inspection.html.report import write_report
 
-    print(write_report(parsed.path, output=parsed.output, source=parsed.source, samples=parsed.samples))
+    print(write_report(parsed.path, output=parsed.output, sources=parsed.sources, samples=parsed.samples))
     return 0
 
 

@@ -1,7 +1,7 @@
 """The whole way on data sets that are drawn here: `halofeed demo`.
 
 Pictures of discs, squares and triangles on noisy ground, so that every box is known: what comes out of the
-records is compared with what was drawn. Some files are made awkward on purpose: rotated by EXIF, CMYK, grey,
+records is compared with what was drawn. Some files are made awkward on purpose: rotated by EXIF, CMYK, gray,
 with an alpha channel, and one is cut short. Then CT scans, which `demo_volumes` draws and compares.
 """
 
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -21,8 +23,10 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from halofeed import demo_volumes
+from halofeed.schemas import stopping
 from halofeed.schemas.errors import JobError, UsageError
 
+_SECONDS_TO_END = 10.0
 SHAPES = ("disc", "square", "triangle")
 _Move = Callable[[float, float, int, int], tuple[float, float]]
 _STORED_TURNED: dict[int, tuple[Image.Transpose, _Move]] = {
@@ -36,7 +40,7 @@ _DRAWN_AS = (
     "orientation 3",
     "plain",
     "orientation 6",
-    "grey",
+    "gray",
     "orientation 8",
     "cmyk",
     "png with alpha",
@@ -60,7 +64,7 @@ def draw_picture(
     """A picture and its objects, which do not overlap and are dark or light in gray pictures too.
 
     Returns:
-        the picture; per object the name of the `shape`, its `centre` (x, y), `radius`, and `corners` [n, 2] as x, y in
+        the picture; per object the name of the `shape`, its `center` (x, y), `radius`, and `corners` [n, 2] as x, y in
         pixels.
     """
     ground = generator.integers(90, 150, 3)
@@ -74,7 +78,7 @@ def draw_picture(
         radius = float(generator.uniform(0.12, 0.22)) * min(width, height)
         x, y = generator.uniform(radius, width - radius), generator.uniform(radius, height - radius)
         if any(
-            math.hypot(x - other["centre"][0], y - other["centre"][1]) < radius + other["radius"]
+            math.hypot(x - other["center"][0], y - other["center"][1]) < radius + other["radius"]
             for other in objects
         ):
             continue
@@ -83,7 +87,7 @@ def draw_picture(
         points = np.stack([x + radius * np.cos(turns), y + radius * np.sin(turns)], 1)
         red_and_green, blue = (int(value) for value in generator.choice([30, 225], 2))
         pen.polygon([tuple(point) for point in points], fill=(red_and_green, red_and_green, blue))
-        objects.append({"shape": shape, "centre": (x, y), "radius": radius, "corners": points})
+        objects.append({"shape": shape, "center": (x, y), "radius": radius, "corners": points})
     return picture, objects
 
 
@@ -141,7 +145,7 @@ def _save(
     if form == "png with alpha":
         upright.convert("RGBA").save(folder / name)
     else:
-        upright.convert({"grey": "L", "cmyk": "CMYK"}.get(form, "RGB")).save(folder / name, quality=92)
+        upright.convert({"gray": "L", "cmyk": "CMYK"}.get(form, "RGB")).save(folder / name, quality=92)
     return name, upright.size
 
 
@@ -207,7 +211,7 @@ def _run_volumes(root: Path) -> Path | None:
         )  # fmt: skip
         _command("verify", data)
         _say(
-            "loading: comparing every organ of the records with what was drawn, in millimetres of the patient"
+            "loading: comparing every organ of the records with what was drawn, in millimeters of the patient"
         )
         print(*(f"  {found}" for found in demo_volumes.compare_scans(data)), sep="\n")
         print(f"  {demo_volumes.compare_twins(data)}", flush=True)
@@ -269,6 +273,26 @@ def _say(text: str) -> None:
 
 def _command(*arguments: str) -> None:
     print(f"\n$ halofeed {shlex.join(arguments)}", flush=True)
-    done = subprocess.run([sys.executable, "-m", "halofeed", *arguments], check=False)  # noqa: S603
-    if done.returncode:
-        raise JobError(f"`halofeed {arguments[0]}` ended with exit code {done.returncode}")
+    if code := _run_to_its_end([sys.executable, "-m", "halofeed", *arguments]):
+        raise JobError(f"`halofeed {arguments[0]}` ended with exit code {code}")
+
+
+def _run_to_its_end(command: list[str]) -> int:
+    """The exit status; where a signal ends this process, it ends the command too, and says so for both."""
+    with stopping.all_later():  # which the command inherits, until it listens itself
+        process = subprocess.Popen(command, env={**os.environ, stopping.SILENT: "1"})  # noqa: S603
+        ended = stopping.Undone(lambda: _end_process(process.pid))
+        ended.__enter__()
+    code = process.wait()
+    ended.keep()
+    return code
+
+
+def _end_process(process: int) -> None:
+    """Have a child of this process end in order, or after a while at once."""
+    os.kill(process, signal.SIGTERM)
+    end = time.monotonic() + _SECONDS_TO_END
+    while os.waitpid(process, os.WNOHANG)[0] == 0:
+        if time.monotonic() > end:
+            os.kill(process, signal.SIGKILL)
+        time.sleep(0.01)

@@ -1,6 +1,6 @@
 """CT scans that are drawn here, so that every organ is known: the second half of `halofeed demo`.
 
-Each patient's organs have places and sizes of their own, in millimetres of the patient. Files differ in what ought not
+Each patient's organs have places and sizes of their own, in millimeters of the patient. Files differ in what ought not
 to matter: NIfTI or a DICOM series, stored along any axes, turned, with a gantry tilt. What comes out of the records
 is compared with what was drawn, in the patient; one mask lies on another grid than its scan, and must be refused.
 """
@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from halofeed.schemas.errors import JobError
 
 if TYPE_CHECKING:
-    from halofeed.prep.volume.phantom import Organ, Orientation
-    from halofeed.prep.volume.scan import Grid, Triple
+    from halofeed.prep.geometry.scan import Grid, Triple
+    from halofeed.prep.voxels.phantom import Organ, Orientation
 
-CENTRE_MM, MEAN_HU = 0.5, 1.0
+CENTER_MM, MEAN_HU = 0.5, 1.0
 """How far an organ of a record may be from what was drawn."""
 _AXES = {"S": (0, 1), "I": (0, -1), "A": (1, 1), "P": (1, -1), "R": (2, 1), "L": (2, -1)}
 """Along which axis of depth, height, width a letter leads, and whether forwards."""
@@ -67,20 +67,20 @@ class DrawnScan:
 
     def grid(self) -> Grid:
         """Its voxels in canonical order."""
-        from halofeed.prep.volume.phantom import grid_around
+        from halofeed.prep.voxels.phantom import grid_around
 
         return grid_around(self.spacing_mm, turn_degrees=self.turn_degrees, tilt_degrees=self.tilt_degrees)
 
     def organs(self) -> list[Organ]:
         """What is drawn, the body first."""
-        from halofeed.prep.volume.phantom import ORGANS
+        from halofeed.prep.voxels.phantom import ORGANS
 
         generator = np.random.default_rng(self.patient)
         body, *organs = ORGANS
         moved = [
             replace(
                 organ,
-                centre_mm=_triple(np.add(organ.centre_mm, generator.uniform(-3, 3, 3))),
+                center_mm=_triple(np.add(organ.center_mm, generator.uniform(-3, 3, 3))),
                 radii_mm=_triple(np.multiply(organ.radii_mm, generator.uniform(0.9, 1.06, 3))),
             )
             for organ in organs
@@ -131,7 +131,7 @@ def missing_readers() -> tuple[str, ...]:
 
 def draw_scans(folder: Path) -> None:
     """Draw all `SCANS` into `folder`, with their masks, the table scans.csv and the classes in labels.txt."""
-    from halofeed.prep.volume.phantom import LABELLED, draw, stored, stored_grid
+    from halofeed.prep.voxels.phantom import LABELLED, draw, stored, stored_grid
 
     folder.mkdir(parents=True, exist_ok=True)
     for scan in SCANS:
@@ -223,7 +223,7 @@ class Found:
 
     def __str__(self) -> str:
         return (
-            f"{self.organ:<8} in {self.records} records: centre at most {self.off_mm:.2f} mm away, "
+            f"{self.organ:<8} in {self.records} records: center at most {self.off_mm:.2f} mm away, "
             f"mean {self.mean_hu:.1f} HU (drawn {self.drawn_hu}), at most {self.off_hu:.2f} off"
         )
 
@@ -234,7 +234,7 @@ def compare_scans(data: str) -> list[Found]:
     Raises:
         JobError: an organ is not where it was drawn or not as bright, or a scan is missing.
     """
-    from halofeed.prep.volume.phantom import LABELLED, centroid_mm, interior, margin_mm
+    from halofeed.prep.voxels.phantom import LABELLED, centroid_mm, interior, margin_mm
 
     off_mm: dict[str, list[float]] = {organ.name: [] for organ in LABELLED}
     means: dict[str, list[float]] = {organ.name: [] for organ in LABELLED}
@@ -247,7 +247,7 @@ def compare_scans(data: str) -> list[Found]:
             if not (label == organ.label).any():
                 raise JobError(f"{data}: {key} has no {organ.name}")
             inside = interior(grid, organ, margin)
-            away = np.linalg.norm(centroid_mm(grid, label, organ.label) - organ.centre_mm)
+            away = np.linalg.norm(centroid_mm(grid, label, organ.label) - organ.center_mm)
             off_mm[organ.name].append(float(away))
             means[organ.name].append(float(image[inside].mean()))
     if expected := {scan.key for scan in SCANS if not scan.mask_is_cut} ^ keys:
@@ -264,7 +264,7 @@ def compare_scans(data: str) -> list[Found]:
         for organ in LABELLED
     ]
     for entry in found:
-        if entry.off_mm > CENTRE_MM or entry.off_hu > MEAN_HU:
+        if entry.off_mm > CENTER_MM or entry.off_hu > MEAN_HU:
             raise JobError(
                 f"{data}: {entry.organ} is {entry.off_mm:.2f} mm and {entry.off_hu:.2f} HU from what was drawn"
             )
@@ -284,7 +284,7 @@ def compare_twins(data: str) -> str:
 def _records(data: str) -> Iterator[tuple[str, NDArray[Any], NDArray[Any], Grid]]:
     """Key, image [depth, height, width] in HU, label and grid of every record."""
     from halofeed.loader import Loader
-    from halofeed.prep.volume.scan import Grid
+    from halofeed.prep.geometry.scan import Grid
 
     for split in ("train", "test"):
         loader = Loader(data, split=split, batch_size=1, training=False, include=("affine", "key"))

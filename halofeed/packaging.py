@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from halofeed import __version__
+from halofeed.schemas.beside import write_whole
 from halofeed.schemas.errors import UsageError
 
 _SETUP = """\
@@ -48,15 +49,19 @@ def write_sdist(folder: str) -> Path:
     for path in sorted(_walk(package)):
         files[f"{base}/halofeed/{path.relative_to(package).as_posix()}"] = path.read_bytes()
     target = Path(folder) / f"{base}.tar.gz"
+    packed = io.BytesIO()
     with (
-        target.open("wb") as raw,
-        gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as stream,
+        gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, filename="") as stream,
         tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name, data in files.items():
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(data), 0o644
             archive.addfile(entry, io.BytesIO(data))
+    try:
+        write_whole(target, packed.getvalue())
+    except OSError as error:
+        raise UsageError(f"--output {folder}: cannot be written: {error.strerror or error}") from error
     return target
 
 

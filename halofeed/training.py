@@ -7,15 +7,15 @@ import contextlib
 import logging
 import os
 import signal
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halofeed.options import add_options
+from halofeed.schemas import stopping
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.extras import needing
+from halofeed.schemas.telling import tell
 
 if TYPE_CHECKING:
     from halofeed.trainer.config import TrainConfig
@@ -43,15 +43,15 @@ Without an accelerator the cores are virtual: this processor counts as that many
 """
 
 
-def add_training_commands(command: AddCommand) -> None:
-    """Add the trainer's commands to the command line's parser."""
-    _add_train(
-        command(
-            "train",
-            "train a detector, a segmenter or a classifier, each image split over several cores",
-            TRAIN_EXAMPLE,
-        )
+def add_training_commands(command: AddCommand, only: str | None = None) -> None:
+    """Add the trainer's commands to the command line's parser; the options of training where they are asked for."""
+    train = command(
+        "train",
+        "train a detector, a segmenter or a classifier, each image split over several cores",
+        TRAIN_EXAMPLE,
     )
+    if only in (None, "train"):
+        _add_train(train)
 
     evaluate = command(
         "evaluate",
@@ -186,6 +186,8 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
     """`halofeed train`."""
     config, name = _config_of(parsed)
     _start_jax(parsed.virtual_devices, config.cores_per_replica)
+    from halofeed.inspection.html.run_report import write_run_report
+
     with needing("train", *_LIBRARIES):
         from halofeed.trainer.data import open_data
         from halofeed.trainer.distributed import is_chief, start_processes
@@ -197,8 +199,8 @@ def run_train(parsed: argparse.Namespace, _: list[str]) -> int:
     folder = Path(parsed.out or Path("runs") / f"{data.description['data_name']}-{name}")
     done = train(config, data, folder, overwrite=parsed.overwrite)
     if is_chief():
-        print(*summary_lines(done.metrics or {}), sep="\n")
-        _write_report(folder)
+        report = write_run_report(folder)
+        print(*summary_lines(done.metrics or {}), f"report: {report}", sep="\n")
     if done.stopped_by is not None:
         return 128 + (done.stopped_by if done.stopped_by > 0 else signal.SIGTERM)
     return 0
@@ -214,11 +216,10 @@ def run_evaluate(parsed: argparse.Namespace, _: list[str]) -> int:
     data, split = choose_split(run, parsed.data, parsed.split)
     trained = Trained(run, data, split, which=parsed.checkpoint)
     metrics = trained.evaluate()
-    print(f"step {trained.step} on {split} of {data}")
-    print(*summary_lines(metrics), sep="\n")
     if parsed.json:
         document = {"step": trained.step, "data": data, "split": split, "metrics": metrics}
         write_json(Path(parsed.json), document)
+    print(f"step {trained.step} on {split} of {data}", *summary_lines(metrics), sep="\n")
     return 0
 
 
@@ -232,7 +233,9 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
         if parsed.source is not None:
             if parsed.data is not None or parsed.split:
                 raise UsageError("--source: takes the place of a data set and its split; leave those out")
-            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="halofeed-")))
+            from halofeed.pipelines.scratch import scratch_folder
+
+            scratch = Path(stack.enter_context(scratch_folder()))
             data, split = _convert_new_files(parsed, run, scratch), NEW_SPLIT
         else:
             data, split = choose_split(run, parsed.data, parsed.split)
@@ -260,9 +263,9 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
     done = convert(job, new.recipe, [])
     rejects = rejected_new_files(done.folder)
     for file in new.passed_over:
-        print(f"passed over: {file}", file=sys.stderr)
-    for rejected in rejects:
-        print(f"rejected: {rejected.source}: {rejected.reason}", file=sys.stderr)
+        tell(f"passed over: {file}")
+    for rejected in (*new.rejected, *rejects):
+        tell(f"rejected: {rejected.source}: {rejected.reason}")
     if not done.manifest.split(NEW_SPLIT).records:
         raise UsageError(f"--source {parsed.source}: none of its {len(rejects)} files could be converted")
     return str(done.folder)
@@ -281,20 +284,23 @@ def run_export(parsed: argparse.Namespace, _: list[str]) -> int:
         function, facts.image_shape, dtype, parsed.out, labels=facts.labels, task=facts.task
     )
     if parsed.format == "savedmodel":
+        from halofeed.pipelines.scratch import temporary_files_in_scratch
+
         any_batch = signature["batch"] == "any"
-        export_saved_model(function, facts.image_shape, dtype, parsed.out, any_batch=any_batch)
+        with temporary_files_in_scratch():  # TensorFlow leaves its generated code
+            export_saved_model(function, facts.image_shape, dtype, parsed.out, any_batch=any_batch)
     print(f"step {step} exported to {parsed.out}; README.md there says how to call it")
     return 0
 
 
 def run_configs(parsed: argparse.Namespace, _: list[str]) -> int:
     """`halofeed configs`."""
-    from halofeed.trainer.config import config_summary, load_config, named_configs
+    from halofeed.trainer.config import config_summary, config_text, load_config, named_configs
 
     texts = named_configs()
     if parsed.name is not None:
         load_config(parsed.name)
-        print(texts[parsed.name] if parsed.name in texts else Path(parsed.name).read_text("utf-8"), end="")
+        print(config_text(parsed.name), end="")
         return 0
     print("recipes (--config):")
     print(*(f"  {name:<33} {config_summary(text)}" for name, text in texts.items()), sep="\n")
@@ -325,9 +331,4 @@ def _start_jax(virtual_devices: int | None, cores_per_replica: int) -> None:
     from halofeed.trainer.platform import configure_platform
 
     configure_platform(virtual_devices, at_least=cores_per_replica)
-
-
-def _write_report(folder: Path) -> None:
-    from halofeed.inspection.run_report import write_run_report
-
-    print(f"report: {write_run_report(folder)}")
+    stopping.hear_in_long_calls()  # of XLA's compiler, for one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,25 +16,28 @@ from halofeed.loader.decode import (
     decode_image,
     decode_label,
     decode_png,
-    raw_array,
     read_bytes,
     read_classes,
     read_numbers,
     read_text,
+    stored_dtype,
 )
 from halofeed.loader.gather import StoredRecord
+from halofeed.loader.pieces import StoredArray, is_little_endian
 from halofeed.loader.view import Ranges, Shape, View
-from halofeed.prep.resize import compose
+from halofeed.prep.geometry.resize import compose
 from halofeed.schemas.class_sets import members
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.tfexample import Decoded, decode_example
+from halofeed.schemas.tfexample import Decoded
 
 IMAGE, LABEL, BOXES, AREA, ID = "image", "label", "boxes", "area", "id"
 EXTENT, SIZE, COUNT, VALID = "extent", "size", "num_boxes", "valid"
 _UNPADDED = ("unpadded_height", "unpadded_width")
 _PADDING_ID = -1
+_ATTEMPTS = 3
+"""How often a record is read whose shard is written to meanwhile."""
 
 Batch = dict[str, NDArray[Any]]
 
@@ -52,23 +56,18 @@ class _Shown:
     """One record's image as it is shown, planned.
 
     Args:
-        pixels: as stored.
-        label: class indices, or sets of classes, on the image's grid as stored, of segmentation.
+        stored: the shape of the pixels, padding included, without the channel.
+        pixels: as stored; None if they are already where they belong.
+        label: class indices, or sets of classes, on the image's grid as stored, of segmentation; None as `pixels`.
         view: what is shown of them.
         objects: those in the view; None if they are as stored.
-        in_place: the pixels are already where they belong.
     """
 
-    pixels: NDArray[Any]
-    label: NDArray[Any] | None
+    stored: Shape
+    pixels: StoredArray | NDArray[Any] | None
+    label: StoredArray | NDArray[Any] | None
     view: View
     objects: Objects | None
-    in_place: bool
-
-    @property
-    def stored(self) -> Shape:
-        """The shape of the pixels, padding included, without the channel."""
-        return self.pixels.shape[:-1]
 
 
 class Assembler:
@@ -85,10 +84,11 @@ class Assembler:
         fields = {field.name: field for field in manifest.fields}
         self._image = fields[IMAGE]
         self._label_ids = np.array(sorted(manifest.labels), np.int64)
-        self._is_volume = len(self._image.shape) == 4
+        kind = manifest.kind
+        self._pads_around = kind.pads_around
         optional = {field.name for field in manifest.fields if field.optional}
-        # Of a volume, `extent` says it.
-        made = set() if self._is_volume else {SIZE}
+        # What lies within its padding says where in fields of its own.
+        made = set() if self._pads_around else {SIZE}
         known = {*fields, *made}
         if isinstance(include, str) or (unknown := [name for name in include if name not in known]):
             names = include if isinstance(include, str) else ", ".join(unknown)
@@ -98,21 +98,36 @@ class Assembler:
         self._fields = [field for field in manifest.fields if not field.optional or field.name in include]
         self._label = next((field for field in self._fields if _is_grid(field)), None)
         self._has_boxes = BOXES in fields
-        frame = Frame(shape=self._image.shape[:-1], has_label=self._label is not None)
+        frame = Frame(shape=self._image.shape[:-1], kind=kind, has_label=self._label is not None)
         for augmentation in self._augmentations:
             frame = augmentation.frame(frame)
         self._frame = frame.shape
-        sizes = [EXTENT] if self._is_volume else list(_UNPADDED)
-        self._sizes = [fields[name] for name in sizes if name in fields]
+        self._sizes = [fields[name] for name in (EXTENT, *_UNPADDED) if name in fields]
         self._needs_sizes = bool(self._augmentations) or SIZE in include
         self.spec = self._specify(SIZE in include)
-        # Frames of padding to copy from: NumPy broadcasts three colours at 0.5 GB/s and copies at 10. What is shown
-        # of a volume always fills the frame.
-        self._padding: Batch = {}
-        for field in [] if self._is_volume else [self._image, *([self._label] if self._label else [])]:
-            self._padding[field.name] = np.empty(self.spec[field.name].shape, self.spec[field.name].dtype)
-            self._padding[field.name][...] = field.fill
         self._keys = self._wanted_keys()
+        # What is shown of every record where nothing is drawn and nobody asks for sizes.
+        self._same_view = None
+        if self._image.encoding == "raw" and not self._needs_sizes:
+            self._same_view = View.whole(self._image.shape[:-1])
+        # Raw fields that are shown as they are stored: read straight into the batch.
+        self._as_stored = {
+            field.name: field.keys[0]
+            for field in (self._image, self._label)
+            if field and field.encoding == "raw" and not self._augmentations and is_little_endian(field.dtype)
+        }
+
+    @cached_property
+    def _padding(self) -> Batch:
+        """Frames of padding to copy from: NumPy broadcasts three colors at 0.5 GB/s and copies at 10.
+
+        What is shown of images that are padded around always fills the frame.
+        """
+        padding: Batch = {}
+        for field in [] if self._pads_around else [self._image, *([self._label] if self._label else [])]:
+            padding[field.name] = np.empty(self.spec[field.name].shape, self.spec[field.name].dtype)
+            padding[field.name][...] = field.fill
+        return padding
 
     def _specify(self, size: bool) -> dict[str, ArraySpec]:
         spec = {}
@@ -126,6 +141,8 @@ class Assembler:
                 shape = (*self._frame, field.shape[-1]) if field.holds_sets else self._frame
             elif field.encoding == "png_list":
                 shape = (self._max_boxes(), *self._frame)
+            elif field.axes == self._image.axes[:1]:
+                shape = self._frame[:1]
             elif field.encoding == "text":
                 fill = (_PADDING_ID,) if field.name == ID else (0,) if dtype.kind == "i" else ("",)
             spec[field.name] = ArraySpec(shape=shape, dtype=dtype, fill=fill)
@@ -162,12 +179,17 @@ class Assembler:
         Raises:
             CorruptFileError: names file, offset and id.
         """
-        try:
-            features = decode_example(record.data, self._keys) if self._keys else {}
-        except CorruptFileError as error:
-            raise CorruptFileError(f"{record.place}: {error}") from error
+        for _ in range(_ATTEMPTS):
+            self._write_once(batch, row, record, seed, epoch)
+            if record.is_confirmed():
+                return
+        raise record.changing()
+
+    def _write_once(self, batch: Batch, row: int, record: StoredRecord, seed: int, epoch: int) -> None:
+        into = {key: batch[name][row].reshape(-1).view(np.uint8) for name, key in self._as_stored.items()}
+        features = record.features(self._keys, into)
         shown = self._show(record, features, batch[IMAGE][row], seed, epoch)
-        if not shown.in_place:
+        if shown.pixels is not None:
             self._copy(IMAGE, shown.view, shown.pixels, batch[IMAGE][row])
         if shown.label is not None:
             self._write_label(shown.view, shown.label, batch[LABEL][row])
@@ -177,16 +199,16 @@ class Assembler:
             elif field.name == BOXES:
                 self._write_boxes(field, features, record, shown, batch, row)
             elif field.encoding == "classes":
-                batch[field.name][row] = read_classes(field, features, record.place, self._label_ids)
+                batch[field.name][row] = read_classes(field, features, record, self._label_ids)
             elif field.encoding == "list":
                 self._write_list(field, features, record, shown, batch[field.name][row])
             elif field.encoding == "png_list":
                 self._write_masks(field, features, record, shown, batch[field.name][row])
             elif field.encoding == "text":
-                text = read_text(field, features, record.place)
+                text = read_text(field, features, record)
                 batch[field.name][row] = int(text) if batch[field.name].dtype.kind == "i" else text
             elif field.encoding == "value":
-                value = read_numbers(field, features, record.place)
+                value = read_numbers(field, features, record)
                 follow = _FOLLOWING.get(field.name)
                 batch[field.name][row] = value if follow is None else follow(value, shown.view)
         if SIZE in batch:
@@ -197,36 +219,47 @@ class Assembler:
         self, record: StoredRecord, features: Decoded, out: NDArray[Any], seed: int, epoch: int
     ) -> _Shown:
         field = self._image
+        pixels: StoredArray | NDArray[Any] | None = None
         if field.encoding == "raw":
-            pixels = raw_array(field, record)
+            stored = field.shape[:-1]
+            if IMAGE not in self._as_stored:
+                pixels = self._stored_array(field, record)
         else:
             # Straight into the batch, unless it must be turned or cut on the way.
             file = _one_file(field, features, record)
-            pixels = decode_image(file, field, record.place, None if self._augmentations else out)
-        stored = pixels.shape[:-1]
-        label = None if self._label is None else self._read_label(self._label, stored, features, record)
+            decoded = decode_image(file, field, record, None if self._augmentations else out)
+            stored, pixels = decoded.shape[:-1], None if decoded is out else decoded
+        label = None
+        if self._label is not None and LABEL not in self._as_stored:
+            label = self._read_label(self._label, stored, features, record)
+        if self._same_view is not None:
+            return _Shown(stored=stored, pixels=pixels, label=label, view=self._same_view, objects=None)
         extent = self._extent(features, stored, record)
-        view = View.whole(stored if self._is_volume else [stop for _, stop in extent])
+        view = View.whole(stored if self._pads_around else [stop for _, stop in extent])
         objects = None
         if self._has_boxes and self._augmentations:
             objects = self._read_objects(features, record, stored, view.shape)
         scene = Scene(view=view, extent=extent, objects=objects or NO_OBJECTS, label=label)
         scene = augment(self._augmentations, scene, seed, epoch, record.id)
         return _Shown(
+            stored=stored,
             pixels=pixels,
             label=label,
             view=scene.view,
             objects=None if objects is None else scene.objects,
-            in_place=pixels is out,
         )
 
-    @staticmethod
-    def _read_label(field: Field, stored: Shape, features: Decoded, record: StoredRecord) -> NDArray[Any]:
-        if field.is_raw:
-            return raw_array(field, record)
-        return decode_label(_one_file(field, features, record), field, stored, record.place)
+    def _stored_array(self, field: Field, record: StoredRecord) -> StoredArray:
+        return StoredArray(record, field.keys[0], field.stored_shape, stored_dtype(field), len(self._frame))
 
-    def _write_label(self, view: View, label: NDArray[Any], out: NDArray[Any]) -> None:
+    def _read_label(
+        self, field: Field, stored: Shape, features: Decoded, record: StoredRecord
+    ) -> StoredArray | NDArray[Any]:
+        if field.is_raw:
+            return self._stored_array(field, record)
+        return decode_label(_one_file(field, features, record), field, stored, record)
+
+    def _write_label(self, view: View, label: StoredArray | NDArray[Any], out: NDArray[Any]) -> None:
         """The label as it is shown; sets of classes are taken apart last: all before moves one number a voxel."""
         if self._label is None or not self._label.holds_sets:
             self._copy(LABEL, view, label, out)
@@ -240,16 +273,20 @@ class Assembler:
         whole = tuple((0, size) for size in stored)
         if not self._needs_sizes or not self._sizes:
             return whole
-        sizes = [read_numbers(field, features, record.place) for field in self._sizes]
-        starts, stops = sizes[0].tolist() if self._is_volume else ([0, 0], [int(size) for size in sizes])
+        sizes = [read_numbers(field, features, record) for field in self._sizes]
+        if self._sizes[0].name == EXTENT:
+            starts, stops = sizes[0].tolist()
+            lowest = 0
+        else:
+            starts, stops = [0] * len(stored), [*stored[: -len(sizes)], *map(int, sizes)]
+            lowest = 1
         extent = tuple(zip(starts, stops, strict=True))
-        lowest = 0 if self._is_volume else 1
         if any(
             not (0 <= low <= high - lowest and high <= size)
             for (low, high), size in zip(extent, stored, strict=True)
         ):
             raise CorruptFileError(
-                f"{record.place}: a picture of {starts} to {stops} does not fit in {stored}"
+                f"{record.place}: an image of {starts} to {stops} does not fit in {stored}"
             )
         return extent
 
@@ -257,21 +294,21 @@ class Assembler:
         self, features: Decoded, record: StoredRecord, stored: Shape, picture: Shape
     ) -> Objects:
         by_name = {field.name: field for field in self._fields}
-        boxes = to_view(read_numbers(by_name[BOXES], features, record.place), stored, picture)
+        boxes = to_view(read_numbers(by_name[BOXES], features, record), stored, picture)
         areas = np.zeros(len(boxes))
         if AREA in by_name:
             areas = self._of_all_boxes(by_name[AREA], features, record, len(boxes)).astype(np.float64)
         return Objects(boxes=boxes, areas=areas, kept=np.arange(len(boxes)))
 
-    def _copy(self, name: str, view: View, source: NDArray[Any], out: NDArray[Any]) -> None:
+    def _copy(self, name: str, view: View, source: StoredArray | NDArray[Any], out: NDArray[Any]) -> None:
         """What the view shows of an array, all of it without augmentations, and padding around it."""
-        if self._is_volume:
-            view.copy(source, out)
+        if self._pads_around:
+            _copy_view(view, source, out)
             return
         if not self._augmentations:
             view = View.whole(source.shape[:2])
         height, width = view.shape
-        view.copy(source, out[:height, :width])
+        _copy_view(view, source, out[:height, :width])
         out[height:] = self._padding[name][height:]
         out[:height, width:] = self._padding[name][:height, width:]
 
@@ -282,7 +319,7 @@ class Assembler:
             scale = np.array(shown.view.shape * 2) / np.array(self._frame * 2)
             boxes = (shown.objects.boxes * scale).astype(np.float32)
         else:
-            boxes = read_numbers(field, features, record.place)
+            boxes = read_numbers(field, features, record)
             if shown.stored != self._frame:
                 boxes = (boxes * (np.array(shown.stored * 2) / np.array(self._frame * 2))).astype(np.float32)
         _pad(boxes, batch[field.name][row], field)
@@ -292,7 +329,7 @@ class Assembler:
         self, field: Field, features: Decoded, record: StoredRecord, shown: _Shown, out: NDArray[Any]
     ) -> None:
         if not self._has_boxes:
-            _pad(read_numbers(field, features, record.place), out, field)
+            _pad(read_numbers(field, features, record), out, field)
             return
         count = self._count(features)
         values = self._of_all_boxes(field, features, record, count)
@@ -306,7 +343,7 @@ class Assembler:
 
     @staticmethod
     def _of_all_boxes(field: Field, features: Decoded, record: StoredRecord, count: int) -> NDArray[Any]:
-        values = read_numbers(field, features, record.place)
+        values = read_numbers(field, features, record)
         if len(values) != count:
             raise CorruptFileError(f"{record.place}: {len(values)} values of {field.name} for {count} boxes")
         return values
@@ -314,7 +351,7 @@ class Assembler:
     def _write_masks(
         self, field: Field, features: Decoded, record: StoredRecord, shown: _Shown, out: NDArray[Any]
     ) -> None:
-        files = read_bytes(field.keys[0], features, record.place)
+        files = read_bytes(field.keys[0], features, record)
         if len(files) != self._count(features):
             raise CorruptFileError(f"{record.place}: {len(files)} masks for {self._count(features)} boxes")
         kept = range(len(files)) if shown.objects is None else shown.objects.kept.tolist()
@@ -322,7 +359,7 @@ class Assembler:
         height, width = shown.view.shape
         for mask, index in zip(out, kept, strict=False):
             try:
-                pixels = decode_png(files[index])
+                pixels = decode_png(files[index], (shown.stored[0], shown.stored[1]))
             except ValueError as error:
                 raise CorruptFileError(f"{record.place}: mask {index} cannot be decoded: {error}") from error
             if pixels.shape != (*shown.stored, 1) or pixels.dtype != np.uint8:
@@ -332,28 +369,41 @@ class Assembler:
             shown.view.copy(pixels[..., 0], mask[:height, :width])
 
 
+def _copy_view(view: View, source: StoredArray | NDArray[Any], out: NDArray[Any]) -> None:
+    if isinstance(source, StoredArray):
+        source.copy(view, out)
+    else:
+        view.copy(source, out)
+
+
 def _is_grid(field: Field) -> bool:
     """Whether a field is a label on the image's grid."""
     return field.name == LABEL and (field.is_raw or field.encoding == "png")
 
 
 def _one_file(field: Field, features: Decoded, record: StoredRecord) -> memoryview:
-    files = read_bytes(field.keys[0], features, record.place)
+    files = read_bytes(field.keys[0], features, record)
     if len(files) != 1:
         raise CorruptFileError(f"{record.place}: expected one {field.name}, got {len(files)}")
     return files[0]
 
 
 def _follow_transform(value: NDArray[Any], view: View) -> NDArray[Any]:
-    return compose(value.reshape(6), view.to_stored(centres=False)[:2].reshape(6)).reshape(2, 3)
+    in_plane = view.to_stored(centers=False)[-3:-1, -3:]
+    return compose(value.reshape(6), in_plane.reshape(6)).reshape(2, 3)
 
 
 def _follow_affine(value: NDArray[Any], view: View) -> NDArray[Any]:
-    return np.asarray(value.astype(np.float64) @ view.to_stored(centres=True))
+    return np.asarray(value.astype(np.float64) @ view.to_stored(centers=True))
 
 
 def _follow_spacing(value: NDArray[Any], view: View) -> NDArray[Any]:
     return np.asarray(value[list(view.order)])
+
+
+def _follow_times(value: NDArray[Any], view: View) -> NDArray[Any]:
+    low, high = view.box[0]
+    return np.asarray(value[low:high])
 
 
 def _follow_extent(value: NDArray[Any], view: View) -> NDArray[Any]:
@@ -365,6 +415,7 @@ _FOLLOWING: dict[str, Callable[[NDArray[Any], View], NDArray[Any]]] = {
     "affine": _follow_affine,
     "spacing_mm": _follow_spacing,
     "extent": _follow_extent,
+    "times_s": _follow_times,
 }
 """Fields that say where an image's points are, and what becomes of them as seen."""
 

@@ -1,4 +1,4 @@
-"""What is shown of an image, drawn anew for each example and epoch: flips, turns, crops, which labels and boxes follow.
+"""What is shown of an image, drawn for each example and epoch: flips, turns, crops, which labels and boxes follow.
 
 An augmentation is planned on shapes; the pixels, and the label with them, are then copied once, straight from where
 they are stored (`halofeed.loader.view`). A new one is one class here and its name in `halofeed.loader`.
@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.foreground import draw_foreground
+from halofeed.loader.pieces import StoredArray
 from halofeed.loader.view import Ranges, Shape, View
-from halofeed.prep.boxes import crop_boxes, flip_left_right, flip_up_down
+from halofeed.prep.geometry.boxes import crop_boxes, flip_left_right, flip_up_down
 from halofeed.schemas.errors import UsageError
+from halofeed.schemas.kinds import Kind
 
 Uniform = NDArray[np.float64]
 """float64 [8], each in 0 (inclusive) to 1 (exclusive)."""
@@ -27,6 +29,7 @@ DEPTH, HEIGHT, WIDTH = -3, -2, -1
 _DRAWN = {WIDTH: 1, HEIGHT: 0, DEPTH: 2}
 """Which of an augmentation's numbers places a window along each axis."""
 _CHOICE, _VOXEL = 3, 4
+_SIDES = {"frame": "frames long", "depth": "deep", "height": "high", "width": "wide"}
 _WORD = (1 << 64) - 1
 _NOISE_SHARE = 1e-9
 _FLOAT32_NOISE = 2.0**-23
@@ -34,10 +37,21 @@ _FLOAT32_NOISE = 2.0**-23
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """What is known before any example: the static shape, and whether there is a label on the image's grid."""
+    """What is known before any example: the static shape, the kind, and whether a label is on the image's grid."""
 
     shape: Shape
+    kind: Kind
     has_label: bool = False
+
+    def __str__(self) -> str:
+        """In words.
+
+        >>> from halofeed.schemas.kinds import KINDS
+        >>> str(Frame(shape=(480, 640), kind=KINDS["picture"]))
+        '480 high and 640 wide'
+        """
+        words = [f"{size} {_SIDES[axis]}" for size, axis in zip(self.shape, self.kind.axes, strict=True)]
+        return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +59,7 @@ class Objects:
     """The objects that a view shows.
 
     Args:
-        boxes: float64 [n, 4], ymin, xmin, ymax, xmax, normalised to the view.
+        boxes: float64 [n, 4], ymin, xmin, ymax, xmax, normalized to the view.
         areas: float64 [n], in stored pixels².
         kept: int64 [n], ascending: which of the record's objects these are.
     """
@@ -72,7 +86,7 @@ class Scene:
     view: View
     extent: Ranges
     objects: Objects = NO_OBJECTS
-    label: NDArray[Any] | None = None
+    label: StoredArray | NDArray[Any] | None = None
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> Scene:
@@ -81,7 +95,7 @@ class Scene:
 
 
 def to_view(boxes: NDArray[np.float32], stored: Shape, picture: Shape) -> NDArray[np.float64]:
-    """Boxes normalised to the stored image as float64 [n, 4] normalised to the picture, without its padding.
+    """Boxes normalized to the stored image as float64 [n, 4] normalized to the picture, without its padding.
 
     A side that lies within float32's rounding of a whole pixel is put onto it: windows have whole pixels for
     sides, and whether a box lies inside of one must not depend on the rounding.
@@ -180,9 +194,9 @@ class FlipDepth:
         _check_share("probability", self.probability)
 
     def frame(self, frame: Frame) -> Frame:
-        """Unchanged; pictures have no depth."""
-        if len(frame.shape) != 3:
-            raise UsageError("FlipDepth: pictures have no depth; use FlipUpDown or FlipLeftRight")
+        """Unchanged; only volumes have a depth."""
+        if "depth" not in frame.kind.axes:
+            raise UsageError(f"FlipDepth: {frame.kind.name}s have no depth; use FlipUpDown or FlipLeftRight")
         return frame
 
     def apply(self, scene: Scene, uniform: Uniform) -> Scene:
@@ -209,7 +223,7 @@ class Rotate90:
         height, width = frame.shape[-2:]
         if height != width:
             raise UsageError(
-                f"Rotate90: the images are {_describe(frame.shape)}, and a quarter turn needs them as high as wide; "
+                f"Rotate90: the images are {frame}, and a quarter turn needs them as high as wide; "
                 f"crop them first, such as RandomCrop({', '.join(map(str, _square(frame.shape)))})"
             )
         return frame
@@ -268,12 +282,11 @@ class RandomCrop:
         if len(self.sides) != len(frame.shape):
             likely = ", ".join(map(str, (*frame.shape[: -len(self.sides)], *self.sides)[-len(frame.shape) :]))
             raise UsageError(
-                f"{name}: the images are {_describe(frame.shape)}; name a side for each, such as RandomCrop({likely})"
+                f"{name}: the images are {frame}; name a side for each, such as RandomCrop({likely})"
             )
         if any(side > size for side, size in zip(self.sides, frame.shape, strict=True)):
             raise UsageError(
-                f"{name}: the images are {_describe(frame.shape)}; crop at most that, or convert the data to a "
-                "larger size"
+                f"{name}: the images are {frame}; crop at most that, or convert the data to a larger size"
             )
         if self.foreground and not frame.has_label:
             raise UsageError(
@@ -321,13 +334,6 @@ def _starts(inside: tuple[int, int], window: int, size: int) -> tuple[int, int]:
     if high - low >= window:
         return low, high - window
     return max(0, high - window), min(low, size - window)
-
-
-def _describe(shape: Shape) -> str:
-    words = [
-        f"{size} {word}" for size, word in zip(shape, ("deep", "high", "wide")[-len(shape) :], strict=True)
-    ]
-    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _square(shape: Shape) -> Shape:

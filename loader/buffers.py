@@ -6,18 +6,16 @@ array without a copy if its data begins at a multiple of 64 bytes.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from halofeed.schemas.errors import UsageError
+from halofeed.schemas.memory import process_memory
 
 ALIGNMENT = 64
 BATCHES_IN_FLIGHT = 4
@@ -38,22 +36,13 @@ def check_memory(spec: Mapping[str, Any], batch_size: int) -> None:
     """
     rows = next((array.shape[0] for array in spec.values()), 0)
     row_bytes = sum(math.prod(array.shape[1:]) * array.dtype.itemsize for array in spec.values())
-    memory = machine_memory()
+    memory = process_memory()
     if rows * row_bytes > memory:
         most = memory // (BATCHES_IN_FLIGHT * row_bytes) * (batch_size // rows)
         raise UsageError(
             f"batch_size {batch_size}: {rows * row_bytes / 1e9:,.1f} GB a batch, and this machine has "
             f"{memory / 1e9:,.1f} GB; take {max(1, most):,} or less, of which {BATCHES_IN_FLIGHT} batches fit"
         )
-
-
-def machine_memory() -> int:
-    """Bytes of memory that this machine has, or that its control group (of a container) may use, if that is less."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            memory = min(memory, int(Path(path).read_text()))
-    return memory
 
 
 class _Holder:

@@ -6,6 +6,7 @@ import functools
 import itertools
 import operator
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from halofeed.loader.assemble import ArraySpec, Assembler, Batch, allocate
 from halofeed.loader.augment import Augmentation, check_augmentations
 from halofeed.loader.buffers import BufferPool, check_memory
 from halofeed.loader.gather import Shards
-from halofeed.loader.sampler import Rows, Sampler
+from halofeed.loader.sampler import Sampler
 from halofeed.loader.state import STATE_VERSION, describe_augmentations, fingerprint, restore_step
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.extras import needing
@@ -47,15 +48,25 @@ class Loader:
       False where the source has no label and it is 0 throughout. Of a data set whose classes overlap (`--class-overlap
       channels`) `label` is uint8 [batch, depth, height, width, class], 0 and 1: the manifest's `labels` but the
       background, in ascending order of id; a voxel may be 1 in several of them, or in none.
-    - detection: `boxes` float32 [batch, max_boxes, 4], normalised ymin, xmin, ymax, xmax, with `classes` int32,
+    - detection: `boxes` float32 [batch, max_boxes, 4], normalized ymin, xmin, ymax, xmax, with `classes` int32,
       `is_crowd` bool and `area` float32 [batch, max_boxes], and `num_boxes` int32 [batch]. Of more than max_boxes
       boxes the first max_boxes are given (after crops), and `num_boxes` counts those.
     - `id` int64 [batch]; `valid` bool [batch], False where a row is padding, which holds the fields' fill values and
       id -1.
 
-    Memory: one batch while it is made, what the caller keeps, up to `buffers.IDLE_PER_SIZE` recycled batches,
-    with `dataset()` the `PREFETCH` batches made ahead, one decoded picture a thread (jpeg, png), and 33 bytes a
-    record for the index. Shards are mapped into memory and count as page cache.
+    Memory: one batch while it is made, what the caller keeps, up to `buffers.IDLE_PER_SIZE` recycled batches, with
+    `dataset()` the `PREFETCH` batches made ahead. Of the index 29 bytes a record, 8 more for each raw field and 5 for
+    each started MiB of it. In each thread 2 MiB to read into, and what one record holds beside raw values (of jpeg and
+    png its file, and the decoded picture). 4 MiB for what was counted of labels (RandomCrop's `foreground`).
+
+    Files: shards are read by place and not mapped into memory, so that one that is shortened or cannot be read is an
+    error. Of all loaders together at most 128 shards are open, and no more than an eighth of the files that the process
+    may have open (`ulimit -n`).
+
+    What stands in the folder when the loader is made decides for all its life. A record's length and checksum, as they
+    stand in the shard, are compared with the index's at every read, and the index with the manifest's checksum of it;
+    where the shard was replaced since, converted again or restored from another version, the loader keeps the old
+    bytes as long as it has them open, or raises CorruptFileError, whatever `verify` says.
 
     Args:
         path: the version's folder on local disk, such as data/cards/1.0.0.
@@ -72,15 +83,16 @@ class Loader:
         shard_index, shard_count: which of how many hosts this is; it gets the contiguous rows
             [shard_index, shard_index + 1) * batch_size / shard_count of every batch.
         cache: None; nothing else in this version.
-        verify: "first", "always" or "never" checks the CRC of a record when it is read.
+        verify: whether the checksums of what is read are computed: "first" when it is first read, "always" or "never".
+            Of raw fields these are the index's of each MiB, so that of a crop no more is read than the MiBs it lies in.
         on_corrupt: "fail"; nothing else in this version.
         include: names of optional fields of the manifest. `transform`, `masks`, `affine`, `spacing_mm` and `extent`
             follow flips, turns and crops; all others come as they are stored, the unpadded and source sizes and
             `tile_origin` too. Of pictures also `size`, int32 [batch, 2]: the height and width of the picture, which
             begins at the top left of `image`; the rest is padding. `transform` is float32 [batch, 2, 3]: a point of
             `image` is [y_source, x_source] = transform @ [y, x, 1] in its source, in pixels from the corner of the
-            first one. `affine` is float32 [batch, 4, 4]: a voxel's centre is [x, y, z, 1] = affine @ [depth, height,
-            width, 1] in the patient, in millimetres. `extent` is int32 [batch, 2, 3]: the first voxel that shows the
+            first one. `affine` is float32 [batch, 4, 4]: a voxel's center is [x, y, z, 1] = affine @ [depth, height,
+            width, 1] in the patient, in millimeters. `extent` is int32 [batch, 2, 3]: the first voxel that shows the
             scan, and the one after the last; the rest of a volume is padding.
 
     Raises:
@@ -88,6 +100,7 @@ class Loader:
         ManifestError: the conversion has not finished, or the manifest is wrong.
         CorruptFileError: a shard is missing or of another size. Reading may raise it later, with file,
             offset and id.
+        SystemLimitError: when reading, the process may not open another file.
     """
 
     def __init__(
@@ -154,10 +167,10 @@ class Loader:
         _check_hosts(self.batch_size, self.shard_index, self.shard_count)
         self._augmentations = check_augmentations(augment)
         self._assembler = Assembler(self.manifest, include, self._augmentations)
-        self._shards = Shards(folder, stored.shards, verify)
         check_memory(self.spec, self.batch_size)
+        self._shards = Shards(folder, self.manifest, split, verify)
         self._pool = BufferPool()
-        self._threads: tuple[int, ThreadPoolExecutor] | None = None
+        self._threads: tuple[int, ThreadPoolExecutor, int] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(Loader, **self._arguments), ()
@@ -328,24 +341,40 @@ class Loader:
     def _rows(self, step: int, start: int, stop: int) -> Batch:
         rows = self._sampler.rows(step, start, stop)
         batch = allocate(self._assembler.spec, stop - start, self._pool)
-        write = functools.partial(self._write, batch, rows)
-        for _ in self._executor().map(write, range(stop - start)):
-            pass
+        valid = np.flatnonzero(rows.valid)
+        records = self._shards.records(rows.records[valid])
+        todo = deque(zip(valid.tolist(), records, rows.epochs[valid].tolist(), strict=True))
+        # Each record holds its file open from its first read on: nothing but the deque may hold on to it.
+        del records
+        failed: list[tuple[int, Exception]] = []
+
+        def work() -> None:
+            while todo and not failed:
+                try:
+                    row, record, epoch = todo.popleft()
+                except IndexError:
+                    return  # another thread was faster
+                try:
+                    self._assembler.write(batch, row, record, seed=self.seed, epoch=epoch)
+                except Exception as error:
+                    failed.append((row, error))
+
+        executor, threads = self._executor()
+        for future in [executor.submit(work) for _ in range(min(threads, len(todo)))]:
+            future.result()
+        if failed:
+            # Rows are begun in order, so that this is the first that fails, however many threads there are.
+            raise min(failed, key=operator.itemgetter(0))[1]
+        for row in np.flatnonzero(~rows.valid).tolist():
+            self._assembler.fill(batch, row)
         return batch
 
-    def _write(self, batch: Batch, rows: Rows, row: int) -> None:
-        if not rows.valid[row]:
-            self._assembler.fill(batch, row)
-            return
-        record = self._shards.record(int(rows.records[row]))
-        self._assembler.write(batch, row, record, seed=self.seed, epoch=int(rows.epochs[row]))
-
-    def _executor(self) -> ThreadPoolExecutor:
+    def _executor(self) -> tuple[ThreadPoolExecutor, int]:
         # Threads do not survive a fork: a child makes its own.
         if self._threads is None or self._threads[0] != os.getpid():
             count = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, _MAX_THREADS)
-            self._threads = (os.getpid(), ThreadPoolExecutor(count, "halofeed-loader"))
-        return self._threads[1]
+            self._threads = (os.getpid(), ThreadPoolExecutor(count, "halofeed-loader"), count)
+        return self._threads[1:]
 
 
 def _integer(name: str, value: int) -> int:

@@ -7,6 +7,8 @@ must first find out what a stranger's file is.
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import Any
 
 import cv2
@@ -15,15 +17,17 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from halofeed.loader.gather import StoredRecord
+from halofeed.prep.formats.picture.stored import check_stored
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.tfexample import Decoded
 
-_JPEG_COLOURS = {1: "GRAY", 3: "RGB"}
+_JPEG_COLORS = {1: "GRAY", 3: "RGB"}
 _PNG_ORDERS = {3: cv2.COLOR_BGR2RGB, 4: cv2.COLOR_BGRA2RGBA}
 _CURE = "run `halofeed verify` on the data set, and the same `halofeed convert` with --overwrite"
 
 
+@lru_cache(maxsize=256)
 def array_dtype(field: Field) -> np.dtype[Any]:
     """The NumPy dtype of a field's array; text is an array of Python's str."""
     if field.dtype == "bfloat16":
@@ -39,28 +43,25 @@ def array_dtype(field: Field) -> np.dtype[Any]:
     return np.dtype(object if field.dtype == "str" else field.dtype)
 
 
-def _damaged(place: str, what: str) -> CorruptFileError:
-    return CorruptFileError(f"{place}: {what}; {_CURE}")
+def _damaged(record: StoredRecord, what: str) -> CorruptFileError:
+    return CorruptFileError(f"{record.place}: {what}; {_CURE}")
 
 
-def raw_array(field: Field, record: StoredRecord) -> NDArray[Any]:
-    """A raw field's array as it is stored, a view of the mapped file; of a field of sets these, one number a voxel.
-
-    Raises:
-        CorruptFileError: as `StoredRecord.raw`.
-    """
+def stored_dtype(field: Field) -> np.dtype[Any]:
+    """The NumPy dtype of what is stored of a raw field; of a field of sets these, one number a voxel."""
     dtype = np.dtype(field.stored_dtype) if field.holds_sets else array_dtype(field)
-    size = int(np.prod(field.stored_shape)) * dtype.itemsize
-    return np.frombuffer(record.raw(field.keys[0], size), dtype.newbyteorder("<")).reshape(field.stored_shape)
+    return dtype.newbyteorder("<")
 
 
-def decode_image(data: memoryview, field: Field, place: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
+def decode_image(
+    data: memoryview, field: Field, record: StoredRecord, out: NDArray[Any] | None = None
+) -> NDArray[Any]:
     """Decode a stored picture.
 
     Args:
         data: a JPEG or PNG file, as `field.encoding` says.
         field: the image's field; its shape is the largest there may be.
-        place: the record, for messages.
+        record: for messages.
         out: [height, width, channel], contiguous; a JPEG of just that size is decoded into it.
 
     Returns:
@@ -69,45 +70,53 @@ def decode_image(data: memoryview, field: Field, place: str, out: NDArray[Any] |
     Raises:
         CorruptFileError: it cannot be decoded, or is larger or of another kind than the field says.
     """
+    largest = field.shape[0], field.shape[1]
     try:
-        pixels = _decode_jpeg(data, field.shape[2], out) if field.encoding == "jpeg" else decode_png(data)
+        if field.encoding == "jpeg":
+            check_stored(data, "jpeg", largest)
+            pixels = _decode_jpeg(data, field.shape[2], out)
+        else:
+            pixels = decode_png(data, largest)
     except ValueError as error:
-        raise _damaged(place, f"the {field.encoding} image cannot be decoded: {error}") from error
+        raise _damaged(record, f"the {field.encoding} image cannot be decoded: {error}") from error
     too_large = any(size > most for size, most in zip(pixels.shape, field.shape, strict=True))
     if too_large or pixels.shape[2] != field.shape[2] or pixels.dtype != field.dtype:
         found = f"{pixels.dtype} {pixels.shape}"
-        raise _damaged(place, f"expected a {field.dtype} image of at most {field.shape}, got {found}")
+        raise _damaged(record, f"expected a {field.dtype} image of at most {field.shape}, got {found}")
     return pixels
 
 
-def decode_label(data: memoryview, field: Field, shape: tuple[int, ...], place: str) -> NDArray[Any]:
+def decode_label(
+    data: memoryview, field: Field, shape: tuple[int, ...], record: StoredRecord
+) -> NDArray[Any]:
     """Decode the class indices [height, width] of a picture of that shape, a PNG file of one channel.
 
     Raises:
         CorruptFileError: it cannot be decoded, or is of another size or dtype.
     """
     try:
-        pixels = decode_png(data)
+        pixels = decode_png(data, (shape[0], shape[1]))
     except ValueError as error:
-        raise _damaged(place, f"the {field.name} cannot be decoded: {error}") from error
+        raise _damaged(record, f"the {field.name} cannot be decoded: {error}") from error
     if pixels.shape != (*shape, 1) or pixels.dtype != field.dtype:
         expected = f"{field.dtype} {(*shape, 1)}, as the image"
-        raise _damaged(place, f"{field.name}: expected {expected}, got {pixels.dtype} {pixels.shape}")
+        raise _damaged(record, f"{field.name}: expected {expected}, got {pixels.dtype} {pixels.shape}")
     return pixels[..., 0]
 
 
 def _decode_jpeg(data: memoryview, channels: int, out: NDArray[Any] | None) -> NDArray[Any]:
-    colours = _JPEG_COLOURS[channels]
+    colors = _JPEG_COLORS[channels]
     file = bytes(data)
     if out is not None and simplejpeg.decode_jpeg_header(file)[:2] == out.shape[:2]:
-        simplejpeg.decode_jpeg(file, colours, buffer=out)
+        simplejpeg.decode_jpeg(file, colors, buffer=out)
         return out
-    pixels: NDArray[Any] = simplejpeg.decode_jpeg(file, colours)
+    pixels: NDArray[Any] = simplejpeg.decode_jpeg(file, colors)
     return pixels
 
 
-def decode_png(data: memoryview) -> NDArray[Any]:
-    """A PNG file as uint8 or uint16 [height, width, channel]; ValueError if it is none."""
+def decode_png(data: memoryview, largest: tuple[int, int]) -> NDArray[Any]:
+    """A PNG file as uint8 or uint16 [height, width, channel]; ValueError if it is none, or larger."""
+    check_stored(data, "png", largest)
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     except cv2.error as error:
@@ -119,7 +128,7 @@ def decode_png(data: memoryview) -> NDArray[Any]:
     return np.asarray(cv2.cvtColor(pixels, _PNG_ORDERS[pixels.shape[2]]))
 
 
-def read_numbers(field: Field, features: Decoded, place: str) -> NDArray[Any]:
+def read_numbers(field: Field, features: Decoded, record: StoredRecord) -> NDArray[Any]:
     """A field's numbers: [...] of the static shape ("value"), or [n, ...] of any length n ("list").
 
     Raises:
@@ -130,23 +139,25 @@ def read_numbers(field: Field, features: Decoded, place: str) -> NDArray[Any]:
     for key in field.keys:
         values = features.get(key, np.zeros(0, np.int64))
         if not isinstance(values, np.ndarray):
-            raise _damaged(place, f"expected numbers under {key}, got bytes")
+            raise _damaged(record, f"expected numbers under {key}, got bytes")
         columns.append(values)
     if any(len(column) != len(columns[0]) for column in columns):
         lengths = ", ".join(f"{len(column)} {key}" for key, column in zip(field.keys, columns, strict=True))
-        raise _damaged(place, f"lists of {field.name} differ in length: {lengths}")
+        raise _damaged(record, f"lists of {field.name} differ in length: {lengths}")
     numbers = np.stack(columns, axis=-1) if len(columns) > 1 else columns[0]
     if field.encoding == "value":
-        if numbers.size != int(np.prod(field.shape)):
-            raise _damaged(place, f"expected {field.shape or 1} numbers of {field.name}, got {numbers.size}")
+        if numbers.size != math.prod(field.shape):
+            raise _damaged(record, f"expected {field.shape or 1} numbers of {field.name}, got {numbers.size}")
         numbers = numbers.reshape(field.shape)
     converted = numbers.astype(array_dtype(field))
-    if numbers.dtype.kind == "i" and not np.array_equal(converted.astype(np.int64), numbers):
-        raise _damaged(place, f"{field.name} {numbers.tolist()} does not fit in {field.dtype}")
+    if numbers.dtype.kind == "i" and (converted != numbers).any():
+        raise _damaged(record, f"{field.name} {numbers.tolist()} does not fit in {field.dtype}")
     return converted
 
 
-def read_classes(field: Field, features: Decoded, place: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+def read_classes(
+    field: Field, features: Decoded, record: StoredRecord, ids: NDArray[np.int64]
+) -> NDArray[Any]:
     """1 for each of the label ids that the record has, else 0, in the order of `ids`.
 
     Raises:
@@ -156,26 +167,26 @@ def read_classes(field: Field, features: Decoded, place: str, ids: NDArray[np.in
     if not len(values):  # an empty list has no type
         return np.zeros(len(ids), array_dtype(field))
     if not isinstance(values, np.ndarray):
-        raise _damaged(place, f"expected numbers under {field.keys[0]}, got bytes")
+        raise _damaged(record, f"expected numbers under {field.keys[0]}, got bytes")
     if not (known := np.isin(values, ids)).all():
         unknown = ", ".join(map(str, values[~known]))
-        raise _damaged(place, f"{field.name}: {unknown} is not in the manifest's labels")
+        raise _damaged(record, f"{field.name}: {unknown} is not in the manifest's labels")
     return np.isin(ids, values).astype(array_dtype(field))
 
 
-def read_bytes(key: str, features: Decoded, place: str) -> list[memoryview]:
+def read_bytes(key: str, features: Decoded, record: StoredRecord) -> list[memoryview]:
     """The bytes values under a key; none where it is missing."""
     values = features.get(key, [])
     if isinstance(values, np.ndarray):
         if values.size:
-            raise _damaged(place, f"expected bytes under {key}, got numbers")
+            raise _damaged(record, f"expected bytes under {key}, got numbers")
         return []
     return values
 
 
-def read_text(field: Field, features: Decoded, place: str) -> str:
+def read_text(field: Field, features: Decoded, record: StoredRecord) -> str:
     """A text field's value; bytes that are not UTF-8 (of a file's name) become surrogates, as in os.fsdecode."""
-    values = read_bytes(field.keys[0], features, place)
+    values = read_bytes(field.keys[0], features, record)
     if len(values) != 1:
-        raise _damaged(place, f"expected one text of {field.name}, got {len(values)}")
+        raise _damaged(record, f"expected one text of {field.name}, got {len(values)}")
     return str(values[0], "utf-8", "surrogateescape")

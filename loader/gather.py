@@ -1,181 +1,491 @@
-"""Where a record's bytes are on local disk: shards memory-mapped, indexes beside them, checksums on first touch."""
+"""Where a record's bytes are on local disk, and how they are read and checked: shards, indexes beside them, checksums.
+
+The manifest, held in memory, states the checksum of each index; the index states length and checksum of each record
+as they stand in the shard. Both are compared with every read, so that a shard that was replaced, restored or converted
+again never passes for the one that is meant. Whether the bytes themselves are summed is what `verify` says.
+"""
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.schemas.checksum import crc32c
+from halofeed.schemas.checksum import BLOCK_BYTES, combine, combine_blocks, crc32c, mask_crc
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.layout import index_file
-from halofeed.schemas.manifest import Shard
-from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_record
+from halofeed.schemas.limits import INDEX_BYTES
+from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.memory import process_memory
+from halofeed.schemas.shard_file import CURE, OpenFile, ShardFile, read_whole
+from halofeed.schemas.sizes import human_bytes
+from halofeed.schemas.tfexample import Decoded, decode_parts
+from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 VERIFY = {
-    "first": "both CRCs of a record when it is first read",
-    "always": "both CRCs of a record every time",
-    "never": "no CRC",
+    "first": "the checksums of what is read, when it is first read",
+    "always": "the checksums of what is read, every time",
+    "never": "no checksum of the data; length and checksum must still be stated as the index has them",
 }
-MAX_OPEN_SHARDS = 256
-"""A mapped shard costs a file descriptor, of which a process often may have only 1,024."""
-
-_CURE = "run the same `halofeed convert` with --overwrite to make it anew, or copy the data set again"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Places:
-    """Where the records of one shard are: the part of its index that the loader keeps, each array [record]."""
-
-    offsets: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    ids: NDArray[np.int64]
-    raw_starts: Mapping[str, NDArray[np.int64]]
+Bytes = NDArray[np.uint8]
+_CHANGED = (
+    "the shard was replaced or changed since it was indexed; if the data set was converted or copied again, make a new "
+    f"Loader, else {CURE}"
+)
+MOST_REMEMBERED_BYTES = 1 << 22
+_KEPT_SCRATCH_BYTES = 1 << 24
+_NOWHERE: Mapping[str, Bytes] = {}
+_HEADER, _FOOTER = struct.Struct("<QI"), struct.Struct("<I")
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoredRecord:
-    """One record's bytes, as views into the mapped file, and where they are.
+class _Scratch(threading.local):
+    """Memory that a thread reads into, kept from record to record."""
 
-    Args:
-        place: "file: record at byte offset (id ...)", for messages.
-        data: the serialized Example.
-        file: the whole shard.
-        first: the byte of the file at which `data` begins.
-        id: of the example.
-        raw_starts: per raw key the byte of the file at which its value begins.
+    def __init__(self) -> None:
+        self._memory: dict[str, Bytes] = {}
+        self.block: tuple[object, str, int] | None = None
+        """Of which reading, key and block the scratch "block" holds the bytes, found to be right."""
+
+    def bytes(self, use: str, size: int) -> Bytes:
+        """So many bytes for a use, the same again each time."""
+        memory = self._memory.get(use)
+        if memory is None or len(memory) < size:
+            memory = np.empty(1 << max(12, (size - 1).bit_length()), np.uint8)
+            if size <= _KEPT_SCRATCH_BYTES:
+                self._memory[use] = memory
+        return memory[:size]
+
+
+def check_index_memory(count: int, raw_bytes: Sequence[int], folder: str) -> None:
+    """Refuse a split whose indexes take more memory than there is, before any of it is taken.
+
+    Raises:
+        UsageError: names both.
     """
-
-    place: str
-    data: memoryview
-    file: memoryview
-    first: int
-    id: int
-    raw_starts: Mapping[str, int]
-
-    def raw(self, key: str, size: int) -> memoryview:
-        """The `size` bytes of a raw field.
-
-        Raises:
-            CorruptFileError: the index says nothing of it, or a place outside the record.
-        """
-        begin = self.raw_starts.get(key)
-        if begin is None:
-            raise CorruptFileError(f"{self.place}: the index does not say where {key} begins; {_CURE}")
-        view = self.file[begin : begin + size]
-        # Within this record, so that another record's bytes never pass for its own.
-        if len(view) != size or not self.first <= begin <= self.first + len(self.data) - size:
-            raise CorruptFileError(f"{self.place}: {size:,} bytes of {key} do not fit in the record; {_CURE}")
-        return view
+    blocks = sum(-(-size // BLOCK_BYTES) for size in raw_bytes)
+    needed = count * (29 + 8 * len(raw_bytes) + 5 * blocks)
+    if needed > (memory := process_memory()):
+        raise UsageError(
+            f"{folder}: the indexes of {count:,} records take {human_bytes(needed)}, and there are "
+            f"{human_bytes(memory)}; load it where there is more memory"
+        )
 
 
 class Shards:
     """The records of one split, by their number; safe to use from several threads and after a fork.
 
-    Memory: 24 bytes a record, 8 more for each raw field and 1 for `verify="first"`, as far as the shards were
-    touched, and the page cache.
+    Memory: 28 bytes a record, 8 for each raw field and 4 for each started MiB of it, with `verify="first"` a byte for
+    the record and each started MiB more, as far as the shards were touched. Each thread reads into scratch of some
+    2 MiB, and of one record's other fields (of a jpeg or png all of it).
     """
 
-    def __init__(self, folder: Path, shards: tuple[Shard, ...], verify: str) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, split: str, verify: str) -> None:
         if verify not in VERIFY:
             raise UsageError(f"verify: expected one of {', '.join(VERIFY)}, got {verify!r}")
-        self._folder, self._shards, self._verify = folder, shards, verify
-        self._ends = np.cumsum([shard.records for shard in shards], dtype=np.int64)
-        self._verified = np.zeros(self._ends[-1] if verify == "first" else 0, np.bool_)
-        self._places: dict[int, Places] = {}
-        self._open: OrderedDict[int, memoryview] = OrderedDict()
+        self.folder, self.verify = folder, verify
+        self._shards = manifest.split(split).shards
+        for shard in self._shards:
+            self._check_size(shard.file, shard.bytes)
+            self._check_size(index_file(shard.file), shard.index_bytes)
+            if shard.records * (HEADER_BYTES + FOOTER_BYTES) > shard.bytes:
+                raise CorruptFileError(
+                    f"{folder / shard.file}: {shard.bytes:,} bytes do not hold the {shard.records:,} records that the "
+                    f"manifest says; {CURE}"
+                )
+        self._files = [ShardFile(folder / shard.file) for shard in self._shards]
+        self._identities: list[object] = [None] * len(self._shards)
+        ends = np.cumsum([0, *(shard.records for shard in self._shards)], dtype=np.int64)
+        self._starts, self._ends = ends[:-1], ends[1:]
+        count = int(ends[-1])
+        self._loaded = [False] * len(self._shards)
+        check_index_memory(
+            count, [field.stored_bytes for field in manifest.fields if field.is_raw], str(folder)
+        )
+        # Zeros take no memory before they are written.
+        self.offsets, self.lengths, self.ids = (np.zeros(count, np.int64) for _ in range(3))
+        self.checksums = np.zeros(count, np.uint32)
+        # The keys of an Example are sorted, so that this is also the order of the values in a record.
+        raw = sorted((field for field in manifest.fields if field.is_raw), key=lambda field: field.keys)
+        self.raw_bytes = {field.keys[0]: field.stored_bytes for field in raw}
+        self.all_raw_bytes = sum(self.raw_bytes.values())
+        self.raw_starts = {key: np.zeros(count, np.int64) for key in self.raw_bytes}
+        blocks = {key: -(-size // BLOCK_BYTES) for key, size in self.raw_bytes.items()}
+        self.raw_checksums = {key: np.zeros((count, many), np.uint32) for key, many in blocks.items()}
+        self.verified = np.zeros(count if verify == "first" else 0, np.bool_)
+        self.verified_blocks = {
+            key: np.zeros((len(self.verified), many), np.bool_) for key, many in blocks.items()
+        }
+        self.scratch = _Scratch()
+        self._remembered: dict[Hashable, NDArray[np.int64]] = {}
+        self._remembered_bytes = 0
         self._lock, self._process = threading.Lock(), os.getpid()
-        for shard in shards:
-            self._check_file(folder / shard.file, shard.bytes)
-            self._check_file(folder / index_file(shard.file), shard.index_bytes)
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return len(self.offsets)
 
     def record(self, number: int) -> StoredRecord:
-        """The record of that number, 0 .. len-1, verified as was asked for.
+        """The record of that number, 0 .. len-1; no byte of it is read yet.
 
         Raises:
-            CorruptFileError: names the file, the offset, the id, and the cure.
+            CorruptFileError: as `records`.
         """
-        shard = int(np.searchsorted(self._ends, number, side="right"))
-        row = number - (int(self._ends[shard - 1]) if shard else 0)
-        file, places = self._opened(shard)
-        offset, length, identity = int(places.offsets[row]), int(places.lengths[row]), int(places.ids[row])
-        name = self._folder / self._shards[shard].file
-        place = f"{name}: record at byte {offset:,} (id {identity})"
-        if self._verify == "always" or (self._verify == "first" and not self._verified[number]):
-            try:
-                check_record(file, offset, str(name))
-            except CorruptFileError as error:
-                raise CorruptFileError(f"{error} (id {identity}); {_CURE}") from error
-            if self._verify == "first":
-                self._verified[number] = True
-        first = offset + HEADER_BYTES
-        if first + length + FOOTER_BYTES > len(file) or struct.unpack_from("<Q", file, offset)[0] != length:
-            raise CorruptFileError(f"{place}: its length is not the {length:,} bytes of the index; {_CURE}")
-        return StoredRecord(
-            place=place,
-            data=file[first : first + length],
-            file=file,
-            first=first,
-            id=identity,
-            raw_starts={key: int(starts[row]) for key, starts in places.raw_starts.items()},
+        return self.records(np.array([number]))[0]
+
+    def records(self, numbers: NDArray[np.int64]) -> list[StoredRecord]:
+        """The records of those numbers, each 0 .. len-1; no byte of them is read yet.
+
+        Raises:
+            CorruptFileError: an index is not the one that the manifest names.
+        """
+        shards = np.searchsorted(self._ends, numbers, side="right")
+        for shard in np.unique(shards).tolist():
+            if not self._loaded[shard]:
+                self._load(shard)
+        columns = (shards, numbers, self.offsets[numbers], self.lengths[numbers], self.ids[numbers])
+        return [
+            StoredRecord(self, *row) for row in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+
+    def all_ids(self) -> NDArray[np.int64]:
+        """The id of each record, int64 [record].
+
+        Raises:
+            CorruptFileError: as `records`.
+        """
+        for shard in range(len(self._shards)):
+            self._load(shard)
+        return self.ids
+
+    def file_name(self, shard: int) -> str:
+        """The shard's path, for messages."""
+        return str(self.folder / self._shards[shard].file)
+
+    def is_verified(self, key: str, number: int) -> bool:
+        """Whether no checksum of a record's raw value is to be computed, now or any more."""
+        return self.verify == "never" or (
+            self.verify == "first" and bool(self.verified_blocks[key][number].all())
         )
 
-    def _opened(self, shard: int) -> tuple[memoryview, Places]:
+    def open(self, shard: int) -> OpenFile:
+        """The shard's open file, after its size and its first record's frame were compared with the index.
+
+        Raises:
+            CorruptFileError: it is missing, was replaced or cannot be opened.
+            SystemLimitError: as `ShardFile.open`.
+        """
+        opened = self._files[shard].open()
+        if not opened.checked:
+            try:
+                self._check_opened(shard, opened)
+            except CorruptFileError:
+                self._files[shard].close()
+                raise
+            opened.checked = True
+        return opened
+
+    def remembered(self, what: Hashable, count: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
+        """What `count` gives, kept under a name; all is forgotten when `MOST_REMEMBERED_BYTES` are full."""
+        found = self._remembered.get(what)
+        if found is None:
+            found = count()
+            self._remembered_bytes += found.nbytes
+            if self._remembered_bytes > MOST_REMEMBERED_BYTES:
+                self._remembered, self._remembered_bytes = {}, found.nbytes
+            self._remembered[what] = found
+        return found
+
+    def _check_opened(self, shard: int, opened: OpenFile) -> None:
+        if opened.bytes != (expected := self._shards[shard].bytes):
+            raise CorruptFileError(
+                f"{opened.name}: expected {expected:,} bytes, found {opened.bytes:,}: {_CHANGED}"
+            )
+        first = int(self._starts[shard])
+        if first < self._ends[shard]:
+            record = self.record(first)
+            header = opened.read(int(self.offsets[first]), HEADER_BYTES)
+            footer = opened.read(record.end - FOOTER_BYTES, FOOTER_BYTES)
+            record.check_frame(header, footer)
+        identity, self._identities[shard] = self._identities[shard], opened.identity
+        if identity not in (None, opened.identity):
+            # Another file, if of the same content: what was found of the first one does not hold for it.
+            rows = slice(first, int(self._ends[shard]))
+            for flags in (self.verified, *self.verified_blocks.values()):
+                flags[rows] = False
+
+    def _load(self, shard: int) -> None:
+        """Copy an index's columns; the rest of it (its inputs and rejects) is not kept."""
         if self._process != os.getpid():
             # Another thread may have held the lock when the process forked; nobody would release it here.
             self._lock, self._process = threading.Lock(), os.getpid()
         with self._lock:
-            if shard not in self._places:
-                self._places[shard] = self._read_places(shard)
-            if shard in self._open:
-                self._open.move_to_end(shard)
-            else:
-                self._open[shard] = self._map(shard)
-                if len(self._open) > MAX_OPEN_SHARDS:
-                    self._open.popitem(last=False)
-            return self._open[shard], self._places[shard]
+            if self._loaded[shard]:
+                return
+            index = self._read_index(shard)
+            rows = slice(int(self._starts[shard]), int(self._ends[shard]))
+            self.offsets[rows], self.lengths[rows] = index.offsets, index.lengths
+            self.ids[rows], self.checksums[rows] = index.ids, index.checksums
+            for key in self.raw_bytes if len(index) else ():
+                self.raw_starts[key][rows] = index.raw_starts[key]
+                self.raw_checksums[key][rows] = index.raw_checksums[key]
+            self._loaded[shard] = True
 
-    def _map(self, shard: int) -> memoryview:
-        path = self._folder / self._shards[shard].file
-        self._check_file(path, self._shards[shard].bytes)
-        with open(path, "rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-    def _read_places(self, shard: int) -> Places:
+    def _read_index(self, shard: int) -> ShardIndex:
         entry = self._shards[shard]
-        path = self._folder / index_file(entry.file)
-        self._check_file(path, entry.index_bytes)
-        data = path.read_bytes()
+        path = self.folder / index_file(entry.file)
+        self._check_size(path.name, entry.index_bytes)
+        data = read_whole(path, min(entry.index_bytes, INDEX_BYTES))
         if crc32c(data) != entry.index_crc32c:
-            raise CorruptFileError(f"{path}: its checksum is not the manifest's; {_CURE}")
+            raise CorruptFileError(f"{path}: its checksum is not the manifest's; {_CHANGED}")
         index = ShardIndex.from_bytes(data, str(path))
         if len(index) != entry.records:
-            raise CorruptFileError(f"{path}: expected {entry.records} records, got {len(index)}; {_CURE}")
-        # Copies, so that the rest of the index (its inputs and rejects) is not kept.
-        return Places(
-            offsets=index.offsets.astype(np.int64),
-            lengths=index.lengths.astype(np.int64),
-            ids=index.ids.astype(np.int64),
-            raw_starts={key: starts.astype(np.int64) for key, starts in index.raw_starts.items()},
-        )
+            raise CorruptFileError(f"{path}: expected {entry.records} records, got {len(index)}; {CURE}")
+        self._check_places(index, entry.bytes, str(path))
+        return index
 
-    @staticmethod
-    def _check_file(path: Path, size: int) -> None:
+    def _check_places(self, index: ShardIndex, size: int, path: str) -> None:
+        """Every record within the file, every raw value within its record, one after the other."""
+        if not len(index):
+            return
+        frame = HEADER_BYTES + FOOTER_BYTES
+        wrong = (index.offsets < 0) | (index.lengths < 0) | (index.lengths > size - frame)
+        wrong |= index.offsets > size - frame - index.lengths
+        end = index.offsets + HEADER_BYTES
+        for key, value_bytes in self.raw_bytes.items():
+            starts = index.raw_starts.get(key)
+            if starts is None:
+                raise CorruptFileError(f"{path}: the index does not say where {key} begins; {CURE}")
+            if index.raw_checksums[key].shape[1] != self.raw_checksums[key].shape[1]:
+                raise CorruptFileError(
+                    f"{path}: expected {self.raw_checksums[key].shape[1]} block checksums of {key}, got "
+                    f"{index.raw_checksums[key].shape[1]}; {CURE}"
+                )
+            wrong |= (starts < end) | (starts > size - value_bytes)
+            end = starts + value_bytes
+        wrong |= end > index.offsets + HEADER_BYTES + index.lengths
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise CorruptFileError(
+                f"{path}: record at byte {int(index.offsets[row]):,} (id {int(index.ids[row])}): it or a value of it "
+                f"does not fit in its place; {CURE}"
+            )
+
+    def _check_size(self, name: str, size: int) -> None:
+        path = self.folder / name
         try:
             found = path.stat().st_size
         except FileNotFoundError:
-            raise CorruptFileError(f"{path}: it is missing, and the manifest names it; {_CURE}") from None
+            raise CorruptFileError(f"{path}: it is missing, and the manifest names it; {CURE}") from None
+        except OSError as error:
+            raise CorruptFileError(f"{path}: cannot be read: {error.strerror or error}; {CURE}") from error
         if found != size:
-            raise CorruptFileError(f"{path}: expected {size:,} bytes, found {found:,}; {_CURE}")
+            raise CorruptFileError(f"{path}: expected {size:,} bytes, found {found:,}; {CURE}")
+
+
+class StoredRecord:
+    """One record, read from its shard as far as it is asked for; each of its methods reads.
+
+    Attributes:
+        id: of the example.
+        end: the byte of the file after its frame.
+    """
+
+    __slots__ = (
+        "_length",
+        "_number",
+        "_offset",
+        "_opened",
+        "_pass",
+        "_shard",
+        "_shards",
+        "_stamp",
+        "end",
+        "id",
+    )
+
+    def __init__(
+        self, shards: Shards, shard: int, number: int, offset: int, length: int, identity: int
+    ) -> None:
+        self._shards, self._shard, self._number = shards, shard, number
+        self._offset, self._length, self.id = offset, length, identity
+        self.end = offset + HEADER_BYTES + length + FOOTER_BYTES
+        self._opened: OpenFile | None = None
+        self._stamp: tuple[int, ...] = ()
+        self._pass = object()
+
+    @property
+    def place(self) -> str:
+        """ "file: record at byte offset (id ...)", for messages."""
+        return f"{self._shards.file_name(self._shard)}: record at byte {self._offset:,} (id {self.id})"
+
+    def features(self, keys: frozenset[str], into: Mapping[str, Bytes] = _NOWHERE) -> Decoded:
+        """The values of those keys but raw ones, which stay where they are; those of `into` are read into it.
+
+        Bytes values are views of the thread's scratch and hold until it reads another record's.
+
+        Raises:
+            CorruptFileError: names file, offset, id and the cure.
+        """
+        shards, number = self._shards, self._number
+        self._opened = opened = shards.open(self._shard)
+        self._stamp = opened.stamp
+        self._pass = object()  # what was found in the scratch before counts for nothing
+        scratch = shards.scratch.bytes("rest", self.end - self._offset - shards.all_raw_bytes)
+        rest = scratch.data
+        parts, pending = [], {}
+        group: list[Any] = []
+        # Bytes of the file: where the next call begins and how many it reads, and up to where all is planned.
+        start, size, at, used = self._offset, 0, self._offset, 0
+        for key, value_bytes in shards.raw_bytes.items():
+            begin = self.raw_start(key)
+            stop = used + begin - at
+            parts.append((at, rest[used:stop]))
+            group.append(parts[-1][1])
+            size += begin - at
+            out = into.get(key)
+            if out is not None and shards.is_verified(key, number):
+                group.append(out)
+                size += value_bytes
+            else:
+                opened.read_into(group, start, size)
+                start, size, group = begin + value_bytes, 0, []
+                if out is not None:
+                    pending[key] = out
+            at, used = begin + value_bytes, stop
+        parts.append((at, rest[used:]))
+        group.append(parts[-1][1])
+        opened.read_into(group, start, size + len(parts[-1][1]))
+        self.check_frame(rest[:HEADER_BYTES], rest[-FOOTER_BYTES:])
+        # Without the frame, and by places in the data.
+        first = self._offset + HEADER_BYTES
+        parts = [(max(0, at - first), part) for at, part in parts]
+        parts[0] = (0, parts[0][1][HEADER_BYTES:])
+        parts[-1] = (parts[-1][0], parts[-1][1][:-FOOTER_BYTES])
+        if shards.verify == "always" or (shards.verify == "first" and not shards.verified[number]):
+            self._verify([part for _, part in parts])
+        for key, out in pending.items():
+            self.fetch(key, [0], len(out), out)
+        if not keys:
+            return {}
+        try:
+            return decode_parts(parts, self._length, keys)
+        except CorruptFileError as error:
+            raise CorruptFileError(f"{self.place}: {error}") from error
+
+    def _file(self) -> OpenFile:
+        if self._opened is None:
+            self._opened = self._shards.open(self._shard)
+        return self._opened
+
+    def raw_start(self, key: str) -> int:
+        """At which byte of the file a raw value begins."""
+        return int(self._shards.raw_starts[key][self._number])
+
+    def fetch(self, key: str, starts: Sequence[int], length: int, out: Bytes) -> None:
+        """Read parts of a raw value, one after the other, once `features` was called.
+
+        Checksums are computed of whole blocks, straight in `out` where it takes all of one, so that no byte is looked
+        at long after it was read.
+
+        Args:
+            key: of the value.
+            starts: at which of its bytes each part begins.
+            length: of each part, in bytes.
+            out: memory for all of them.
+
+        Raises:
+            CorruptFileError: as `features`.
+        """
+        opened, begin, target = self._file(), self.raw_start(key), out.data
+        checked = not self._shards.is_verified(key, self._number)
+        for at, start in enumerate(starts):
+            part = target[at * length : (at + 1) * length]
+            if checked:
+                self._fetch_checked(key, start, part)
+            else:
+                opened.read_into((part,), begin + start, length)
+
+    def _fetch_checked(self, key: str, start: int, out: memoryview) -> None:
+        shards, stop = self._shards, start + len(out)
+        for block in range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
+            low, high = block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, shards.raw_bytes[key])
+            first, last = max(start, low), min(stop, high)
+            target = out[first - start : last - start]
+            if shards.verify == "first" and shards.verified_blocks[key][self._number, block]:
+                self._file().read_into((target,), self.raw_start(key) + first, last - first)
+                continue
+            if (first, last) == (low, high):
+                self._read_block(key, block, target)
+                continue
+            scratch = shards.scratch
+            whole = scratch.bytes("block", BLOCK_BYTES).data[: high - low]
+            if scratch.block != (self._pass, key, block):
+                scratch.block = None
+                self._read_block(key, block, whole)
+                scratch.block = (self._pass, key, block)
+            target[:] = whole[first - low : last - low]
+
+    def scratch(self, size: int) -> Bytes:
+        """So much memory of this thread to `fetch` into, the same again each time."""
+        return self._shards.scratch.bytes("piece", size)
+
+    def remembered(self, what: Hashable, count: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
+        """What was counted in this record; counted again where it was forgotten."""
+        return self._shards.remembered((self._number, what), count)
+
+    def is_confirmed(self) -> bool:
+        """Whether nobody wrote to the shard since `features` began; else what was read is to be read again."""
+        return self._file().is_unchanged(self._stamp)
+
+    def changing(self) -> CorruptFileError:
+        """What to raise where reading again does not help."""
+        return CorruptFileError(
+            f"{self.place}: the shard is being written to while it is read; wait until that is done, and make a new "
+            "Loader then"
+        )
+
+    def check_frame(self, header: memoryview, footer: memoryview) -> None:
+        """Compare the bytes around a record's data with the index; CorruptFileError where they differ."""
+        length, length_checksum = _HEADER.unpack(header)
+        if length != self._length:
+            raise CorruptFileError(
+                f"{self.place}: its length is not the {self._length:,} bytes of the index: {_CHANGED}"
+            )
+        if self._shards.verify != "never" and mask_crc(crc32c(header[:8])) != length_checksum:
+            raise self._wrong("the length's checksum is wrong")
+        self._check_footer(footer)
+
+    def _check_footer(self, footer: memoryview) -> None:
+        if _FOOTER.unpack(footer)[0] != self._shards.checksums[self._number]:
+            raise CorruptFileError(
+                f"{self.place}: the checksum that it states is not the index's: {_CHANGED}"
+            )
+
+    def _verify(self, parts: list[memoryview]) -> None:
+        """The data's checksum, of raw values by what the index states of their blocks: those are compared when read."""
+        shards, number = self._shards, self._number
+        checksum = crc32c(parts[0])
+        for (key, value_bytes), part in zip(shards.raw_bytes.items(), parts[1:], strict=True):
+            value = combine_blocks(shards.raw_checksums[key][number].tolist(), value_bytes)
+            checksum = crc32c(part, combine(checksum, value, value_bytes))
+        if mask_crc(checksum) != shards.checksums[number]:
+            raise self._wrong("the data's checksum is wrong")
+        if shards.verify == "first":
+            shards.verified[number] = True
+
+    def _read_block(self, key: str, block: int, out: memoryview) -> None:
+        self._file().read_into((out,), self.raw_start(key) + block * BLOCK_BYTES, len(out))
+        if crc32c(out) != self._shards.raw_checksums[key][self._number, block]:
+            raise self._wrong(f"the checksum is wrong of block {block} of {key}")
+        if self._shards.verify == "first":
+            self._shards.verified_blocks[key][self._number, block] = True
+
+    def _wrong(self, what: str) -> CorruptFileError:
+        name = self._shards.file_name(self._shard)
+        return CorruptFileError(f"{name}: record at byte {self._offset:,}: {what} (id {self.id}); {CURE}")

@@ -111,7 +111,7 @@ class Sampler:
         records: of the split.
         batch_size: rows of the global batch.
         seed: 0 to 2**64 - 1.
-        shuffle: whether each epoch is permuted anew; else records come in the order they are stored in.
+        shuffle: whether each epoch is permuted again; else records come in the order they are stored in.
         num_epochs: None: without end.
         drop_remainder: cut each epoch to floor(records / batch_size) batches.
 

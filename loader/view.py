@@ -21,7 +21,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.volume.copying import copy_voxels
+from halofeed.prep.voxels.copying import copy_voxels
 
 Shape = tuple[int, ...]
 """(height, width) or (depth, height, width)."""
@@ -65,6 +65,11 @@ class View:
         sides = zip(self.order, self.start, self.shape, strict=True)
         return tuple((start, start + size) for _, start, size in sorted(sides))
 
+    @property
+    def is_as_stored(self) -> bool:
+        """Whether no axis is turned or read backwards."""
+        return not any(self.backwards) and self.order == tuple(range(len(self.order)))
+
     def crop(self, start: Sequence[int], shape: Sequence[int]) -> View:
         """A window of this view, in its own pixels as seen.
 
@@ -107,11 +112,31 @@ class View:
             ranges.append((min(max(low, 0), size), min(max(high, 0), size)))
         return tuple(ranges)
 
-    def to_stored(self, *, centres: bool) -> NDArray[np.float64]:
+    def part(self, box: Ranges) -> tuple[View, tuple[slice, ...]]:
+        """What is seen of a part of the stored image, which lies in an array of its own.
+
+        Args:
+            box: along the stored axes, what that array holds.
+
+        Returns:
+            the view of that array, and the region of what this view shows that it fills.
+        """
+        region = self.seen(box)
+        start, shape = [], []
+        for first, size, axis, back, (low, high) in zip(
+            self.start, self.shape, self.order, self.backwards, region, strict=True
+        ):
+            begin = first + (size - high if back else low)
+            start.append(begin - box[axis][0])
+            shape.append(high - low)
+        part = View(start=tuple(start), shape=tuple(shape), order=self.order, backwards=self.backwards)
+        return part, tuple(slice(*sides) for sides in region)
+
+    def to_stored(self, *, centers: bool) -> NDArray[np.float64]:
         """The affine float64 [axes + 1, axes + 1] from points of the view to points of the stored image.
 
         Args:
-            centres: whole numbers are the centres of voxels, as in `image/affine`; else they are the edges of
+            centers: whole numbers are the centers of voxels, as in `image/affine`; else they are the edges of
                 pixels, as in `image/transform`.
         """
         axes = len(self.shape)
@@ -121,7 +146,7 @@ class View:
             zip(self.start, self.shape, self.order, self.backwards, strict=True)
         ):
             matrix[axis, seen] = -1 if back else 1
-            matrix[axis, axes] = start + (size - int(centres) if back else 0)
+            matrix[axis, axes] = start + (size - int(centers) if back else 0)
         return matrix
 
     def look(self, source: NDArray[Any]) -> NDArray[Any]:
@@ -155,7 +180,29 @@ class View:
             copy_voxels(*words)
         else:
             for index in np.ndindex(window.shape[:-3]):
-                _copy_colours(window[index], out[index])
+                _copy_colors(window[index], out[index])
+
+
+def mirror(array: NDArray[Any], axis: int) -> None:
+    """Reverse the last axis of a picture or volume in place, whether channels follow it or not.
+
+    >>> row = np.arange(6, dtype=np.uint8).reshape(1, 3, 2)
+    >>> mirror(row, 1)
+    >>> row[0].tolist()
+    [[4, 5], [2, 3], [0, 1]]
+    """
+    if not array.flags.c_contiguous:
+        copy = np.ascontiguousarray(array)
+        mirror(copy, axis)
+        array[...] = copy
+        return
+    rows = array.reshape(-1, array.shape[axis], *(array.shape[axis + 1 :] or (1,)))
+    if word := _WORDS.get(rows.itemsize * rows.shape[2]) or _WORDS.get(rows.itemsize):
+        rows = rows.view(word)
+    if rows.shape[2] <= _MOST_CHANNELS:
+        cv2.flip(rows, 1, dst=rows)
+    else:
+        rows[...] = rows[:, ::-1].copy()
 
 
 def _copy_mirrored(window: NDArray[Any], out: NDArray[Any]) -> None:
@@ -178,8 +225,8 @@ def _copy_mirrored(window: NDArray[Any], out: NDArray[Any]) -> None:
         cv2.flip(out.reshape(rows), 1, dst=out.reshape(rows))
 
 
-def _copy_colours(window: NDArray[Any], out: NDArray[Any]) -> None:
-    """Copies a plane [height, width, channel] of interleaved colours: 17 GB/s, where NumPy's strides give 0.6."""
+def _copy_colors(window: NDArray[Any], out: NDArray[Any]) -> None:
+    """Copies a plane [height, width, channel] of interleaved colors: 17 GB/s, where NumPy's strides give 0.6."""
     reversed_axes = tuple(axis for axis in range(2) if window.strides[axis] < 0)
     forward = np.flip(window, reversed_axes)
     turned = forward.strides[0] < forward.strides[1]

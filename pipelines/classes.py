@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 
-from halofeed.prep.annotations.volume_files import is_scan_name
-from halofeed.prep.class_choice import BACKGROUND, ClassChoice
-from halofeed.prep.labels import LabelMap
-from halofeed.prep.sources import SourceFiles
-from halofeed.prep.volume.merge import LARGEST_CLASS
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.volume_files import is_scan_name
+from halofeed.prep.tasks.class_choice import BACKGROUND, ClassChoice
+from halofeed.prep.tasks.labels import LabelMap
+from halofeed.prep.voxels.merge import LARGEST_CLASS
 from halofeed.schemas.errors import AnnotationsError, SourceError
 from halofeed.schemas.fields import MOST_CLASSES
 
@@ -223,12 +223,12 @@ def _is_known(choice: ClassChoice, known: Mapping[str, None]) -> bool:
 
 
 def _names_in_files(paths: Iterable[str], files: SourceFiles) -> Iterable[Collection[str]]:
-    from halofeed.prep.volume_readers.dicom_masks import class_names
+    from halofeed.prep.formats.dicom.masks import class_names
 
     for path in paths:
         try:
             yield class_names(files, path).values()
-        except SourceError:  # it is rejected with its reason when it is read
+        except (SourceError, MemoryError):  # it is rejected with its reason when it is read
             continue
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import re
@@ -16,18 +17,27 @@ from apache_beam.io.filesystems import FileSystems
 
 from halofeed.pipelines.build import build
 from halofeed.pipelines.job import JobOptions, ShardJob
-from halofeed.pipelines.lock import held, scratch_folder
+from halofeed.pipelines.lock import held
 from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
 from halofeed.pipelines.plan import Plan, Sources, make_plan, open_sources
-from halofeed.pipelines.progress import Bar, JobProgress, is_alive
+from halofeed.pipelines.progress import Bar, JobProgress
+from halofeed.pipelines.replace import discard, real_folder, replacement_of, take_place
 from halofeed.pipelines.room import check_room, record_bytes
+from halofeed.pipelines.scratch import scratch_folder
 from halofeed.pipelines.sinks import check_committed_budget
-from halofeed.pipelines.storage import OutputFolder, check_reachable
-from halofeed.prep.recipe import Recipe
-from halofeed.prep.volume.normalize_like import normalized_like
+from halofeed.pipelines.storage import OutputFolder, check_reachable, is_remote
+from halofeed.pipelines.worker import KEPT
+from halofeed.pipelines.workers import Workers, workers_writing
+from halofeed.prep.convert.normalize_like import normalized_like
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.memory import MEBIBYTE
+from halofeed.schemas import stopping
 from halofeed.schemas.errors import HalofeedError, JobError, UsageError
 from halofeed.schemas.layout import MANIFEST, index_file
-from halofeed.schemas.manifest import Manifest, read_manifest
+from halofeed.schemas.manifest import Manifest, is_intact, read_manifest
+from halofeed.schemas.origin import Origin, remember
+from halofeed.schemas.shortage import shortage
+from halofeed.schemas.telling import tell
 
 T = TypeVar("T")
 _OWN_ERROR = re.compile(r"halofeed\.schemas\.errors\.\w+: (.*)")
@@ -53,60 +63,146 @@ def convert(
     Raises:
         UsageError: an option is wrong, or another recipe's data set stands there.
         AnnotationsError: the annotations as a whole cannot be used.
-        JobError: the job failed, and what it finished is kept; or more was rejected than the limit allows; or
-            another run is writing into the folder (on local disk; on an object store nobody sees that).
+        JobError: the job failed, and what it finished is kept, a committed version too; or more was rejected than
+            the limit allows; or another run is writing into the folder (on local disk; on an object store nobody
+            sees that).
     """
     for flag, path in (("--source", options.source), ("--images", options.images), ("--out", options.out)):
         check_reachable(flag, path or "")
     if options.normalize_like is not None:
         recipe = normalized_like(recipe, read_manifest(options.normalize_like))
-    choice = choose_runner(options, recipe.shards, beam_arguments)
+    choice = choose_runner(options, recipe.shards, beam_arguments, recipe.max_memory * MEBIBYTE)
     pipeline = new_pipeline(choice)
     FileSystems.set_options(choice.options)
-    output = OutputFolder(options.folder)
+    version = OutputFolder(real_folder(options.folder))
+    replacement = OutputFolder(replacement_of(version.root))
     sources = open_sources(options)
     _check_apart(options, sources)
-    if not output.exists(MANIFEST):
-        _or_withdraw(output, output.make)
-    with held(options.folder):
-        if output.exists(MANIFEST) and not options.overwrite:
-            manifest = Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
-            _check_same(options, recipe, sources, manifest)
-            check_committed_budget(manifest, options.max_rejected, options.folder)
-            if _is_whole(output, manifest):
-                output.sweep()
-                return Conversion(manifest=manifest, folder=options.folder, was_there=True)
-
-        def prepare() -> Plan:
-            output.make()
-            output.sweep()
-            plan = make_plan(options, recipe, sources, output)
-            label_dtype = plan.labels.stored_dtype(sets=recipe.holds_class_sets())
-            each = record_bytes(recipe, plan.task, label_dtype)
-            check_room(
-                options.folder, plan.convertible, each, output.sizes(), insist=options.disk_check == "ignore"
+    if not version.exists(MANIFEST):
+        if not is_remote(version.root) and os.path.exists(version.path(MANIFEST)):
+            raise UsageError(
+                f"{version.path(MANIFEST)}: expected a regular file; move it away, or take another --version"
             )
-            return plan
-
-        plan = _or_withdraw(output, prepare)
-        output.delete([MANIFEST])
-        with scratch_folder() if choice.local else contextlib.nullcontext() as scratch:
-            _run(options, recipe, sources, plan, choice, pipeline, scratch, show_progress)
-        manifest = Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
+        _or_withdraw(version, version.make)
+    with held(version.root):
+        committed = _committed(version)
+        if committed is not None and not options.overwrite:
+            _check_same(options, recipe, sources, committed)
+            check_committed_budget(committed, options.max_rejected, options.folder)
+            if _is_whole(version, committed):
+                version.sweep()
+                discard(replacement, version, options.name)
+                _remember(options, sources, committed)
+                return Conversion(manifest=committed, folder=options.folder, was_there=True)
+        make = functools.partial(_make, options, recipe, sources, choice, pipeline, show_progress)
+        if version.exists(MANIFEST):
+            with _unharmed(options.folder, replacement.root):
+                _or_withdraw(replacement, replacement.make)
+                with held(replacement.root):
+                    make(replacement, version, committed)
+                    take_place(replacement, version, options.name)
+        else:
+            make(version)
+            discard(replacement, version, options.name)
+        manifest = Manifest.from_json(version.read(MANIFEST), version.path(MANIFEST))
+        _remember(options, sources, manifest)
         return Conversion(manifest=manifest, folder=options.folder, was_there=False)
 
 
-def _or_withdraw(output: OutputFolder, prepare: Callable[[], T]) -> T:
-    """What `prepare` returns; where it raises, what was begun in the folder is gone again."""
+def _remember(options: JobOptions, sources: Sources, manifest: Manifest) -> None:
+    """Keep for this user where the sources lie, so that a report can show them; the data set does not say it."""
+    source, images = map(_for_workers, (options.source, sources.images.root))
+    remember(options.folder, manifest, Origin(source=source, images=images))
+
+
+def _committed(version: OutputFolder) -> Manifest | None:
+    """The manifest that stands in the folder; None where there is none, or none that was written whole."""
+    if not version.exists(MANIFEST):
+        return None
+    data = version.read(MANIFEST)
+    if is_intact(data):
+        return Manifest.from_json(data, version.path(MANIFEST))
+    tell(
+        f"halofeed convert: {version.path(MANIFEST)} is damaged and so commits nothing; what is whole beside it is "
+        "used again"
+    )
+    return None
+
+
+@contextlib.contextmanager
+def _unharmed(folder: str, replacement: str) -> Iterator[None]:
+    """Say of an error that it left the committed version as it was, and where the new one has come to."""
     try:
-        return prepare()
-    except BaseException:
-        output.withdraw()
-        raise
+        yield
+    except JobError as error:
+        raise JobError(
+            f"{error}\n{folder} is as it was; what there is of the new version lies in {replacement}"
+        ) from error
+
+
+def _make(
+    options: JobOptions,
+    recipe: Recipe,
+    sources: Sources,
+    choice: RunnerChoice,
+    pipeline: beam.Pipeline,
+    show_progress: bool,
+    output: OutputFolder,
+    replaces: OutputFolder | None = None,
+    committed: Manifest | None = None,
+) -> None:
+    """Convert into a folder that another command may have begun, as far as its commit.
+
+    Args:
+        output: the folder.
+        replaces: the version that stands, whose finished shards are taken over where they are the same.
+        committed: its manifest, if that is whole.
+    """
+
+    def prepare() -> Plan:
+        output.make()
+        output.sweep()
+        plan = make_plan(options, recipe, sources, output)
+        label_dtype = plan.labels.stored_dtype(sets=recipe.holds_class_sets())
+        each = record_bytes(recipe, plan.task, label_dtype)
+        present = output.sizes()
+        if replaces is not None and (committed is None or _is_same(plan, recipe, committed)):
+            present = replaces.sizes() | present
+        check_room(options.folder, plan.convertible, each, present, insist=options.disk_check == "ignore")
+        return plan
+
+    plan = _or_withdraw(output, prepare)
+    output.delete([MANIFEST])
+    with scratch_folder() if choice.local else contextlib.nullcontext() as scratch:
+        job = ShardJob(
+            recipe=recipe,
+            task=plan.task,
+            labels=plan.labels,
+            name=options.name,
+            version=options.version,
+            images=_for_workers(sources.images.root),
+            folder=_for_workers(output.root),
+            replaces=None if replaces is None else _for_workers(replaces.root),
+            splits=plan.splits,
+            inputs={"count": plan.count, "fingerprint": plan.fingerprint},
+            max_rejected=options.max_rejected,
+            threads=choice.threads,
+            room_bytes=choice.room_bytes,
+            progress_folder=scratch,
+        )
+        _run(job, plan, choice, pipeline, show_progress)
+
+
+def _or_withdraw(output: OutputFolder, prepare: Callable[[], T]) -> T:
+    """What `prepare` returns; where it raises or a signal ends it, what was begun in the folder is gone again."""
+    with stopping.Undone(output.withdraw) as begun:
+        prepared = prepare()
+        begun.keep()
+        return prepared
 
 
 def _is_whole(output: OutputFolder, manifest: Manifest) -> bool:
-    """Whether every shard and index is there in its size; where one is not, the job makes it anew."""
+    """Whether every shard and index is there in its size; where one is not, the job rebuilds it."""
     sizes = output.sizes()
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     return all(
@@ -131,50 +227,32 @@ def _check_apart(options: JobOptions, sources: Sources) -> None:
             raise UsageError(f"--out {options.out}: lies inside {flag} {root}; name a folder outside of it")
 
 
+def _is_same(plan: Plan, recipe: Recipe, manifest: Manifest) -> bool:
+    """Whether a committed version is of the same recipe and sources."""
+    return not recipe.difference(manifest.recipe) and plan.fingerprint == manifest.inputs.get("fingerprint")
+
+
 def _check_same(options: JobOptions, recipe: Recipe, sources: Sources, manifest: Manifest) -> None:
     cure = "take another --version, or add --overwrite"
     if differences := recipe.difference(manifest.recipe):
         listed = "\n".join(f"  {line}" for line in differences)
         raise UsageError(f"{options.folder} was converted with another recipe; {cure}:\n{listed}")
     plan = make_plan(options, recipe, sources, None)
-    if plan.fingerprint != manifest.inputs["fingerprint"]:
-        before, now = manifest.inputs["count"], plan.count
+    if not _is_same(plan, recipe, manifest):
+        before, now = manifest.inputs.get("count"), plan.count
         raise UsageError(
             f"{options.folder} was converted from other sources or labels ({before} inputs then, {now} now); {cure}"
         )
 
 
-def _run(
-    options: JobOptions,
-    recipe: Recipe,
-    sources: Sources,
-    plan: Plan,
-    choice: RunnerChoice,
-    pipeline: beam.Pipeline,
-    folder: str | None,
-    show_progress: bool,
-) -> None:
-    images = sources.images.root
-    job = ShardJob(
-        recipe=recipe,
-        task=plan.task,
-        labels=plan.labels,
-        name=options.name,
-        version=options.version,
-        images=images if "://" in images else os.path.abspath(images),
-        folder=options.folder if "://" in options.folder else os.path.abspath(options.folder),
-        splits=plan.splits,
-        inputs={
-            "source": options.source,
-            "images": images,
-            "count": plan.count,
-            "fingerprint": plan.fingerprint,
-        },
-        max_rejected=options.max_rejected,
-        threads=choice.threads,
-        progress_folder=folder,
-    )
+def _for_workers(path: str) -> str:
+    """A path that means the same in another working directory."""
+    return path if is_remote(path) else os.path.abspath(path)
 
+
+def _run(
+    job: ShardJob, plan: Plan, choice: RunnerChoice, pipeline: beam.Pipeline, show_progress: bool
+) -> None:
     def run() -> None:
         with _quiet_logging():
             build(pipeline, job, plan.reference_files)
@@ -182,10 +260,13 @@ def _run(
 
     bar = Bar(plan.count, "examples", show=show_progress)
     try:
-        if folder is None:
+        if job.progress_folder is None:
             _run_remote(run)
+        elif choice.workers == 1:
+            _run_local(run, JobProgress(job.progress_folder), bar, None)
         else:
-            _run_local(run, JobProgress(folder), bar)
+            with workers_writing(job, choice.workers, choice.beam_arguments) as workers:
+                _run_local(run, JobProgress(job.progress_folder), bar, workers)
     finally:
         bar.close()
 
@@ -213,8 +294,8 @@ def _run_remote(run: Callable[[], None]) -> None:
         raise JobError(found[-1].split(" [while running")[0]) from error
 
 
-def _run_local(run: Callable[[], None], progress: JobProgress, bar: Bar) -> None:
-    """Run the pipeline in a thread of its own, so that this one can watch it and hear Ctrl-C."""
+def _run_local(run: Callable[[], None], progress: JobProgress, bar: Bar, workers: Workers | None) -> None:
+    """Run the pipeline in a thread of its own, so that this one can watch it."""
     failure: list[BaseException] = []
     finished = threading.Event()
 
@@ -226,59 +307,22 @@ def _run_local(run: Callable[[], None], progress: JobProgress, bar: Bar) -> None
         finally:
             finished.set()
 
-    lost = known = None
-    with _worker_failures() as failed_workers:
-        threading.Thread(target=target, name="pipeline", daemon=True).start()
-        while not (finished.wait(0.1) or lost or known or failed_workers):
-            bar.update(*progress.counts())
-            lost, known = progress.vanished(), progress.error()
-        if not finished.is_set():
-            _stop_workers(progress)
-            finished.wait(0.5)
+    def lost() -> str | None:
+        return None if workers is None else workers.failure
+
+    threading.Thread(target=target, name="pipeline", daemon=True).start()
+    while not (finished.wait(0.1) or lost() or progress.error()):
+        bar.update(*progress.counts())
+    if not finished.is_set():
+        if workers is not None:
+            workers.kill()
+        finished.wait(0.5)
     if finished.is_set() and not failure:
         return
     cause = failure[0] if failure else None
-    if known := known or progress.error():
+    if known := progress.error() or lost():
         raise JobError(known) from cause
-    if lost := lost or progress.vanished():
-        raise JobError(
-            f"a worker was killed, {lost}; the usual cause is too little memory: take fewer --threads or "
-            "--workers. What is finished is kept: run the same command again"
-        ) from cause
-    if failed_workers:
-        raise JobError(
-            f"a worker process could not go on: {failed_workers[0]}; --workers 1 works in this process. What is "
-            "finished is kept: run the same command again"
-        ) from cause
+    if cause is not None and (short := shortage(cause)) is not None:
+        raise JobError(f"{short}. {KEPT}") from cause
     lines = [line for line in str(cause).splitlines() if line.strip()]
     raise JobError(f"the pipeline failed: {type(cause).__name__}: {lines[-1] if lines else ''}") from cause
-
-
-@contextlib.contextmanager
-def _worker_failures() -> Iterator[list[str]]:
-    """What the threads died of in which Beam waits for its worker processes; Beam itself would wait on.
-
-    Its other threads tell at length of each connection that is lost when a worker ends; here they are silent.
-    """
-    failures: list[str] = []
-    before = threading.excepthook
-
-    def hook(arguments: threading.ExceptHookArgs) -> None:
-        name = arguments.thread.name if arguments.thread is not None else ""
-        if name == "run_worker":
-            failures.append(str(arguments.exc_value))
-        elif not name.startswith(("beam_", "read_grpc_")):
-            before(arguments)
-
-    threading.excepthook = hook
-    try:
-        yield failures
-    finally:
-        threading.excepthook = before
-
-
-def _stop_workers(progress: JobProgress) -> None:
-    for process in progress.workers():
-        if process != os.getpid() and is_alive(process):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, 9)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from halofeed import __version__
-from halofeed.prep.annotations.reference import Box, Keypoint, Reference
-from halofeed.prep.annotations.volume_files import common_folder
-from halofeed.prep.labels import LabelMap
-from halofeed.prep.option import option
-from halofeed.prep.recipe import Recipe
+from halofeed.prep.options.option import option
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.reference import Box, Keypoint, Reference
+from halofeed.prep.sources.volume_files import common_folder
+from halofeed.prep.tasks.labels import LabelMap
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.layout import check_name, check_version, shard_file
 
@@ -55,7 +55,9 @@ class JobOptions:
     )
     overwrite: bool = option(False, "replace a version that is there already")
     workers: int | None = option(
-        None, "worker processes of a local run; default: one per core, at most --shards"
+        None,
+        "worker processes of a local run; default: one per core, at most --shards, and as many as have memory for "
+        "--max-memory each",
     )
     threads: int | None = option(
         None, "decoding threads per worker; default: all cores shared by the workers"
@@ -92,7 +94,9 @@ class JobOptions:
 class ShardJob:
     """What a worker needs to know to write any shard of a job; travels as JSON.
 
-    `progress_folder` is where the workers of a local run count.
+    `folder` is where the shards are written, `replaces` the committed version whose place they will take, `room_bytes`
+    the memory that the machine has for the inputs of one worker (None: nobody knows), and `progress_folder` is where
+    the workers of a local run count.
     """
 
     recipe: Recipe
@@ -102,10 +106,12 @@ class ShardJob:
     version: str
     images: str
     folder: str
+    replaces: str | None
     splits: tuple[str, ...]
     inputs: Mapping[str, Any]
     max_rejected: int | None
     threads: int
+    room_bytes: int | None
     progress_folder: str | None
 
     def to_json(self) -> str:

@@ -8,9 +8,6 @@ runs must be kept apart by whoever starts them.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,12 +19,8 @@ try:
 except ImportError:  # not a Unix
     fcntl = None  # type: ignore[assignment]
 
-_SCRATCH = "halofeed-progress-"
-_YOUNG_SECONDS = 60.0
-"""A scratch folder may be this young without being held yet."""
 
-
-def _try_lock(folder: str | Path) -> int | None:
+def try_lock(folder: str | Path) -> int | None:
     """The descriptor that holds the folder, to be closed; None where there are no locks.
 
     Raises:
@@ -35,16 +28,20 @@ def _try_lock(folder: str | Path) -> int | None:
     """
     if fcntl is None:
         return None
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    while True:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another run may have put a new folder in its place meanwhile.
+            if os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+                return descriptor
+        except (BlockingIOError, FileNotFoundError):
+            os.close(descriptor)
+            raise
+        except OSError:
+            os.close(descriptor)
+            return None
         os.close(descriptor)
-        raise
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 def _holder(folder: str) -> str:
@@ -68,7 +65,7 @@ def held(folder: str) -> Iterator[None]:
         JobError: another run holds it; it is named.
     """
     try:
-        descriptor = None if "://" in folder else _try_lock(folder)
+        descriptor = None if "://" in folder else try_lock(folder)
     except BlockingIOError as error:
         raise JobError(
             f"{folder}: {_holder(folder)} is converting into it; wait until that has ended, or take another "
@@ -78,29 +75,4 @@ def held(folder: str) -> Iterator[None]:
         yield
     finally:
         if descriptor is not None:
-            os.close(descriptor)
-
-
-@contextmanager
-def scratch_folder() -> Iterator[str]:
-    """A new temporary folder, gone at the end; those whose process was killed meanwhile are deleted too."""
-    _sweep(Path(tempfile.gettempdir()))
-    folder = tempfile.mkdtemp(prefix=_SCRATCH)
-    try:
-        with held(folder):
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sweep(parent: Path) -> None:
-    for folder in parent.glob(f"{_SCRATCH}*"):
-        try:
-            if folder.is_symlink() or time.time() - folder.stat().st_mtime < _YOUNG_SECONDS:
-                continue
-            descriptor = _try_lock(folder)
-        except OSError:  # held, another user's, or gone by now
-            continue
-        if descriptor is not None:
-            shutil.rmtree(folder, ignore_errors=True)
             os.close(descriptor)

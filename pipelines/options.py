@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import os
 import re
-import shlex
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +15,10 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import create_runner
 
-from halofeed.pipelines.forked import has_nursery, worker_command
 from halofeed.pipelines.job import JobOptions
+from halofeed.pipelines.workers import SHARE_OF_MEMORY, available_cores, count_workers
 from halofeed.schemas.errors import UsageError
-
-CORES_PER_WORKER = 4
-"""Where each worker is an interpreter that imports Beam anew. Decoding releases Python's lock most of the time, so that
-one process keeps several cores busy; see docs/decisions.md."""
+from halofeed.schemas.memory import machine_memory
 
 _LOCAL_RUNNERS = ("directrunner", "fnapirunner")
 
@@ -31,58 +27,66 @@ _LOCAL_RUNNERS = ("directrunner", "fnapirunner")
 class RunnerChoice:
     """A runner and how a job is spread over it.
 
-    `local` says that the workers share this machine's process table and temporary folder.
+    `local` says that the workers share this machine's process table and temporary folder; `room_bytes` is the memory
+    that it has for what one of them decodes at a time.
     """
 
     local: bool
     runner: Any
     options: PipelineOptions
+    beam_arguments: tuple[str, ...]
     threads: int
     workers: int
+    room_bytes: int | None
 
 
-def available_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def choose_runner(job: JobOptions, shards: int, beam_arguments: Sequence[str]) -> RunnerChoice:
+def choose_runner(
+    job: JobOptions, shards: int, beam_arguments: Sequence[str], worker_bytes: int
+) -> RunnerChoice:
     """The runner that the user names after `--`, or this machine's cores; UsageError where Beam knows it not.
 
     The local runner is Beam's FnApiRunner by name: its DirectRunner first tries to fetch a Prism binary from
-    the network. One worker runs in this process; several are processes of their own, no more than `shards` (of a
-    split) unless the user says so.
+    the network. It runs in this process. One worker does too; several are processes of their own
+    (halofeed.pipelines.workers.count_workers).
     """
     options = _parse(beam_arguments)
     named = options.view_as(StandardOptions).runner
-    cores = available_cores()
     if named and named.lower() not in _LOCAL_RUNNERS:
         runner = _find_runner(named)
-        return RunnerChoice(local=False, runner=runner, options=options, threads=job.threads or 2, workers=0)
+        return RunnerChoice(
+            local=False,
+            runner=runner,
+            options=options,
+            beam_arguments=tuple(beam_arguments),
+            threads=job.threads or 2,
+            workers=0,
+            room_bytes=None,
+        )
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-    from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-    most = cores if has_nursery() else max(1, cores // CORES_PER_WORKER)
-    workers = job.workers or min(most, shards)
-    threads = job.threads or max(1, -(-cores // workers))
-    command = f"exec {shlex.join(worker_command(beam_arguments))}"
-    processes = SubprocessSDKEnvironment.from_command_string(command) if workers > 1 else None
-    local = PipelineOptions([*beam_arguments, f"--direct_num_workers={workers}"])
+    workers = count_workers(job, shards, worker_bytes)
+    threads = job.threads or max(1, -(-available_cores() // workers))
     return RunnerChoice(
         local=True,
-        runner=FnApiRunner(default_environment=processes),
-        options=local,
+        runner=FnApiRunner(),
+        options=options,
+        beam_arguments=tuple(beam_arguments),
         threads=threads,
         workers=workers,
+        room_bytes=int(SHARE_OF_MEMORY * machine_memory()) // workers,
     )
 
 
 def new_pipeline(choice: RunnerChoice) -> beam.Pipeline:
     """An empty pipeline; UsageError where the runner lacks an option that it needs."""
     try:
-        return beam.Pipeline(runner=choice.runner, options=choice.options)
+        pipeline = beam.Pipeline(runner=choice.runner, options=choice.options)
     except ValueError as error:
         raise UsageError(f"after --, {error}") from error
+    if choice.local:
+        # Beam makes a folder for transforms in other languages, and deletes it only if the pipeline is run.
+        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)
+    return pipeline
 
 
 def _parse(beam_arguments: Sequence[str]) -> PipelineOptions:
@@ -92,8 +96,10 @@ def _parse(beam_arguments: Sequence[str]) -> PipelineOptions:
     that only they know.
     """
     given = list(beam_arguments)
-    if any(argument.startswith("--direct_num_workers") for argument in given):
-        raise UsageError("--direct_num_workers: say --workers, before the --")
+    for name in ("--direct_num_workers", "--direct_running_mode"):
+        # With either, Beam would start workers that it reaches through ports open to the network.
+        if any(argument.startswith(name) for argument in given):
+            raise UsageError(f"{name}: say --workers, before the --")
     parsers: list[argparse.ArgumentParser] = []
     printed = io.StringIO()
     try:

@@ -7,30 +7,37 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from halofeed.pipelines.classes import check_channels, check_choice, region_classes, segmentation_classes
 from halofeed.pipelines.job import JobOptions, reference_from_json, reference_to_json
 from halofeed.pipelines.storage import OutputFolder, is_remote, source_files
-from halofeed.prep import labels
-from halofeed.prep.annotations import Layout, find_layout
-from halofeed.prep.annotations.layout import INVERTED, LEAST_BAD_OBJECTS, is_mostly_bad
-from halofeed.prep.annotations.names import is_image_name
-from halofeed.prep.annotations.reference import Reference
-from halofeed.prep.annotations.volume_files import is_volume_name
-from halofeed.prep.class_choice import ClassChoice
-from halofeed.prep.class_order import in_class_order
-from halofeed.prep.labels import LabelMap
-from halofeed.prep.recipe import Recipe
-from halofeed.prep.sources import SourceFiles
-from halofeed.prep.splits import SplitOptions, assign_splits, cases_of_fold
-from halofeed.prep.volume.hounsfield import check_channel_names
-from halofeed.schemas.errors import AnnotationsError, JobError, SourceError, UsageError
+from halofeed.prep.annotations.contract import INVERTED, LEAST_BAD_OBJECTS, is_mostly_bad
+from halofeed.prep.annotations.texts import can_be_encoded, with_written_texts
+from halofeed.prep.layouts import Layout, find_layout
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.files import SourceFiles, check_source
+from halofeed.prep.sources.names import is_image_name
+from halofeed.prep.sources.reference import Reference
+from halofeed.prep.sources.volume_files import is_volume_name
+from halofeed.prep.tasks import labels
+from halofeed.prep.tasks.class_choice import ClassChoice
+from halofeed.prep.tasks.class_order import in_class_order
+from halofeed.prep.tasks.labels import LabelMap
+from halofeed.prep.tasks.splits import SplitOptions, assign_splits, cases_of_fold
+from halofeed.prep.voxels.hounsfield import check_channel_names
+from halofeed.schemas.errors import AnnotationsError, JobError, Problem, SourceError, UsageError
+from halofeed.schemas.file_names import text_of_name
+from halofeed.schemas.files import read_regular
 from halofeed.schemas.identity import check_unique_ids
 from halofeed.schemas.layout import TEMPORARY_FOLDER, check_split
+from halofeed.schemas.limits import SHARDS, SPLITS
+from halofeed.schemas.memory import machine_memory
 from halofeed.schemas.tasks import task_named
 
 REFERENCES_PER_FILE = 10_000
+_SHOWN = 3
 SHARE_INVERTED = 0.1
 """Of boxes that end before they begin: more are no slips, but two other numbers than the far corner's."""
 
@@ -88,10 +95,8 @@ def open_sources(options: JobOptions) -> Sources:
         folder, _, last = source.rpartition("/")
         if last.rpartition(".")[2] in ("json", "csv", "jsonl"):
             source, annotation_file = folder, last
-    elif os.path.isfile(source):
-        source, annotation_file = os.path.dirname(source) or ".", os.path.basename(source)
-    elif not os.path.isdir(source):
-        raise UsageError(f"--source {options.source}: no such folder or file")
+    elif check_source("--source", source):
+        source, annotation_file = os.path.dirname(source) or ".", text_of_name(os.path.basename(source))
     annotations = source_files(source)
     images = annotations if options.images is None else source_files(options.images)
     return Sources(annotations=annotations, images=images, annotation_file=annotation_file)
@@ -112,7 +117,8 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
     layout.check_task(recipe.task)
     layout.check_masks(recipe.masks)
     layout.check_keep(recipe.keep)
-    _check_channels(recipe, layout, sources)
+    with _telling_faults(sources):
+        _check_channels(recipe, layout, sources)
     totals = _Totals()
     files: list[str] = []
     lines: list[str] = []
@@ -120,7 +126,7 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
     keys: list[tuple[str | int, str]] = []
     for reference in _references(options, recipe, layout, sources):
         _count(reference, totals)
-        if reference.channels and recipe.depth is None:
+        if reference.channels and not recipe.rules.joins_files:
             raise UsageError(
                 f"{reference.source}: channels in files of their own are taken of volumes; say their static shape with "
                 "--depth, --height and --width"
@@ -142,28 +148,24 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
         raise AnnotationsError(
             f"--source {options.source}: no images and no annotations there for layout {recipe.layout}"
         )
+    splits = max(1, len(totals.splits))
+    if splits > SPLITS or splits * recipe.shards > SHARDS:
+        raise UsageError(
+            f"--shards {recipe.shards}: {splits:,} splits have {splits * recipe.shards:,} shards; a data set has "
+            f"has at most {SHARDS:,} in {SPLITS:,} splits"
+        )
     _check_splits(
         totals.splits,
         named_by_option=bool(recipe.split_shares or options.split_lists or options.nnunet_splits),
     )
-    if totals.first_volume and recipe.depth is None:
-        raise UsageError(
-            f"{totals.first_volume} is a volume: say its static shape with --depth, --height and --width"
-        )
-    if recipe.depth is not None and totals.first_picture and not totals.first_volume:
-        raise UsageError(
-            f"--depth {recipe.depth}: {totals.first_picture} is a picture, and nothing else than pictures is listed; "
-            "leave --depth out, or stack slices into one volume file first"
-        )
+    if refused := recipe.rules.refuses(recipe, totals.first_volume, totals.first_picture):
+        raise UsageError(refused)
     if not keys and options.max_rejected is None:
-        _refuse_all(totals)
+        _refuse_all(totals, sources.images.root)
     check_unique_ids(lambda: keys)
     _check_objects(totals)
-    task = recipe.task or ("detection" if totals.has_boxes or not totals.has_label else "classification")
-    if recipe.depth is not None:
-        task = "segmentation"
-    if task not in layout.tasks:
-        task = layout.tasks[0]
+    likely = "detection" if totals.has_boxes or not totals.has_label else "classification"
+    task = recipe.task or recipe.rules.task or (likely if likely in layout.tasks else layout.tasks[0])
     label_map = _label_map(options, recipe, layout, sources, totals, task)
     digest.update(json.dumps(label_map.to_json()).encode())
     return Plan(
@@ -185,13 +187,51 @@ def _references(options: JobOptions, recipe: Recipe, layout: Layout, sources: So
         seed=recipe.split_seed,
         group_pattern=recipe.group_pattern,
     )
+    listing = recipe.rules.listing(sources.images)
     layout_options = replace(
-        recipe.layout_options(options.salt), source_splits=not (split_options.shares or split_options.lists)
+        recipe.layout_options(options.salt),
+        source_splits=not (split_options.shares or split_options.lists),
+        takes=listing.takes,
     )
     references = layout.list_references(
-        sources.annotations, sources.images, sources.annotation_file, layout_options
+        sources.annotations, listing.files, sources.annotation_file, layout_options
     )
-    yield from assign_splits(references, split_options)
+    named: set[str] = set()
+    with _telling_faults(sources):
+        for reference in assign_splits(with_written_texts(references), split_options):
+            faults = _faults(sources)
+            named |= faults.keys() & reference.paths if faults else set()
+            yield listing.complete(reference)
+    for path, problem in _faults(sources).items():
+        if path not in named:
+            yield Reference(source=path, key=path, problem=problem)
+
+
+def _faults(sources: Sources) -> dict[str, Problem]:
+    """The folders of the sources that were to be listed and are not."""
+    return {**sources.annotations.faults(), **sources.images.faults()}
+
+
+@contextmanager
+def _telling_faults(sources: Sources) -> Iterator[None]:
+    """Add to the message that the annotations cannot be used what was not listed, and may be what they lack."""
+    try:
+        yield
+    except AnnotationsError as error:
+        listed = [f"{path}: {SourceError(*problem)}" for path, problem in _faults(sources).items()]
+        if not listed:
+            raise
+        more = [f"  and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
+        raise AnnotationsError(
+            "\n".join(
+                [
+                    str(error),
+                    "left out of the listing were:",
+                    *(f"  {line}" for line in listed[:_SHOWN]),
+                    *more,
+                ]
+            )
+        ) from error
 
 
 def _split_lists(options: JobOptions) -> dict[str, str]:
@@ -225,11 +265,15 @@ def _fold(options: JobOptions) -> dict[str, tuple[str, ...]]:
 
 
 def _read_file(path: str) -> bytes:
-    folder, name = path.rpartition("/")[::2] if is_remote(path) else os.path.split(path)
-    if not is_remote(path) and not os.path.isfile(path):
-        raise UsageError(f"{path}: no such file")
     try:
-        return source_files(folder or ".").read(name)
+        if not is_remote(path):
+            return read_regular(path, machine_memory())
+        folder, _, name = path.rpartition("/")
+        return source_files(folder).read(name)
+    except FileNotFoundError as error:
+        raise UsageError(f"{path}: no such file") from error
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}; name a file that can be read") from error
     except SourceError as error:
         raise UsageError(f"{path}: {error.detail or error.reason}") from error
 
@@ -259,8 +303,11 @@ def _count(reference: Reference, totals: _Totals) -> None:
         totals.first_sources.setdefault(label, source)
 
 
-def _refuse_all(totals: _Totals) -> None:
+def _refuse_all(totals: _Totals, images: str) -> None:
     """Refuse to begin where the annotations alone reject every input.
+
+    Args:
+        images: the folder in which the images are looked for.
 
     Raises:
         JobError: the one that a conversion ends with of which nothing is left.
@@ -270,6 +317,8 @@ def _refuse_all(totals: _Totals) -> None:
     head = (
         f"nothing was converted: all {totals.count} inputs were rejected by their annotations; correct those:"
     )
+    if any("file" in reason for reason, _ in most):
+        listed.append(f"the images' folder is {images}; --images names another")
     raise JobError("\n".join([head, *listed]))
 
 
@@ -313,7 +362,7 @@ def _check_splits(names: set[str], *, named_by_option: bool) -> None:
 
 def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
     """Refuse a number of channels that the layout's own files contradict."""
-    if recipe.depth is None or layout.channel_names is None:
+    if not recipe.rules.joins_files or layout.channel_names is None:
         return
     names = layout.channel_names(sources.annotations, sources.annotation_file)
     if recipe.windows_hounsfield_units():
@@ -333,12 +382,12 @@ def _label_map(
     options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources, totals: _Totals, task: str
 ) -> LabelMap:
     first_id = task_named(task).first_label_id
-    if task == "segmentation":
+    if task_named(task).has_label_image:
         return _classes(options, recipe, layout, sources, totals)
     if options.label_map is None:
-        order = (
-            layout.list_labels(sources.annotations, sources.annotation_file) if layout.list_labels else None
-        )
+        order = layout.list_labels(sources.annotations, sources.annotation_file) if layout.list_labels else ()
+        # A class whose name cannot be written has no object left: its images are rejected.
+        order = tuple(filter(can_be_encoded, order))
         if not totals.labels and not order:
             return LabelMap(
                 entries=((first_id, "object"),), first_id=first_id, where="the labels of the data"

@@ -1,32 +1,33 @@
 """How the driver of a local run learns how far its workers are: small files in a temporary folder.
 
-Beam's run() blocks and says nothing until it ends, and a worker's error reaches the driver as a wall of text.
-So each worker keeps a file of two counters, and a file with the error that it ended with.
+Beam's run() blocks and says nothing until it ends, and raises an error that passed through it as a wall of text.
+So each worker keeps a file of two counters, and what a process of its own could not do is kept beside Beam.
 """
 
 from __future__ import annotations
 
-import atexit
-import json
 import os
 import struct
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from halofeed.schemas.errors import HalofeedError
+from halofeed.schemas.errors import HalofeedError, JobError
+from halofeed.schemas.shortage import shortage
+from halofeed.schemas.telling import write_if_possible
 
 _COUNTS = struct.Struct("<qq")
 _SECONDS_BETWEEN_COUNTS = 0.1
 
+_errors: dict[str, str] = {}
+"""The message of the first error of each job in this process, by its progress folder."""
+
 
 class WorkerProgress:
-    """A worker's side: counts examples and rejects, and leaves the error that ended it.
+    """A worker's side: counts examples and rejects, and keeps the error that ended it.
 
     Args:
         folder: where to count; None on a remote runner, which has its own counters.
@@ -40,9 +41,6 @@ class WorkerProgress:
         if self._folder:
             name = f"counts-{os.getpid()}-{id(self):x}"
             self._file = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT, 0o600)
-            alive = self._folder / f"worker-{os.getpid()}"
-            alive.touch()
-            atexit.register(alive.unlink, missing_ok=True)
 
     def add(self, done: int, rejected: int) -> None:
         """Count examples that were written and inputs that were rejected."""
@@ -58,56 +56,28 @@ class WorkerProgress:
 
     @contextmanager
     def reporting(self, what: str) -> Iterator[None]:
-        """Leave an error that passes through here, with the traceback, for the driver to find."""
-        here = None
-        if self._folder:
-            here = self._folder / f"working-{os.getpid()}"
-            here.write_text(what)
+        """Keep the message of an error that passes through here; of a local run, it becomes one of halofeed's.
+
+        Raises:
+            HalofeedError: as it was; a JobError that says `what` in place of any other.
+        """
         try:
             yield
         except Exception as error:
-            if self._folder:
-                expected = isinstance(error, HalofeedError)
-                message = str(error) if expected else f"{what}: {type(error).__name__}: {error}"
-                text = json.dumps({"message": message, "traceback": traceback.format_exc()})
-                (self._folder / f"error-{os.getpid()}").write_text(text)
-            raise
+            if not self._folder:
+                raise
+            if isinstance(error, HalofeedError):
+                _errors.setdefault(str(self._folder), str(error))
+                raise
+            told = f"{what}: {shortage(error) or f'{type(error).__name__}: {error}'}"
+            _errors.setdefault(str(self._folder), told)
+            raise JobError(told) from error
         finally:
             self._tell()
-            if here:
-                here.unlink(missing_ok=True)
-
-
-def end_with(driver: int) -> None:
-    """End this process soon after the driver's has ended, so that no orphan goes on writing."""
-    if os.getpid() == driver:
-        return
-
-    def watch() -> None:
-        while is_alive(driver):
-            time.sleep(0.2)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="watch-driver", daemon=True).start()
-
-
-def is_alive(process: int) -> bool:
-    """Whether a process of this machine is running (a zombie is not)."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return True
-    return state not in ("Z", "X")
 
 
 class JobProgress:
-    """The driver's side: the sums over all workers, errors, and workers that vanished."""
+    """The driver's side: the sums over all workers, and the error of what writes in this process."""
 
     def __init__(self, folder: str) -> None:
         self.folder = Path(folder)
@@ -123,26 +93,8 @@ class JobProgress:
         return done, rejected
 
     def error(self) -> str | None:
-        """The message of the first error that a worker left."""
-        for file in sorted(self.folder.glob("error-*")):
-            try:
-                document = json.loads(file.read_text())
-            except ValueError:
-                continue
-            return str(document["message"])
-        return None
-
-    def workers(self) -> list[int]:
-        """Process ids of the workers that have begun."""
-        return [int(file.name.removeprefix("worker-")) for file in self.folder.glob("worker-*")]
-
-    def vanished(self) -> str | None:
-        """Which worker ended without taking leave, and what it was busy with; None while all is well."""
-        for process in self.workers():
-            if not is_alive(process) and (self.folder / f"worker-{process}").exists():
-                busy = self.folder / f"working-{process}"
-                return f"process {process}" + (f" while it wrote {busy.read_text()}" if busy.exists() else "")
-        return None
+        """The message of the first error in this process."""
+        return _errors.get(str(self.folder))
 
 
 class Bar:
@@ -193,12 +145,10 @@ class Bar:
     def _draw(self, text: str) -> None:
         end = "" if self._terminal else "\n"
         start = "\r" if self._terminal else ""
-        self._stream.write(f"{start}{text:<{self._drawn}}{end}")
-        self._stream.flush()
+        write_if_possible(self._stream, f"{start}{text:<{self._drawn}}{end}")
         self._drawn = len(text) if self._terminal else 0
 
     def close(self) -> None:
         """Clear the line."""
         if self._show and self._terminal and self._drawn:
-            self._stream.write("\r" + " " * self._drawn + "\r")
-            self._stream.flush()
+            write_if_possible(self._stream, "\r" + " " * self._drawn + "\r")

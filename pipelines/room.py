@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import sys
 from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
 from halofeed.pipelines.storage import is_remote
-from halofeed.prep.recipe import Recipe
+from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.sizes import human_bytes
+from halofeed.schemas.tasks import task_named
+from halofeed.schemas.telling import tell
 
 WORTH_SAYING_BYTES: Final = 1 << 30
 _KEPT_FREE: Final = 0.02
@@ -27,13 +28,12 @@ def record_bytes(recipe: Recipe, task: str, label_dtype: str) -> int | None:
     >>> record_bytes(Recipe(height=640, width=640), "detection", "uint8")
     1228800
     """
-    size = recipe.static_size()
-    if recipe.encoding != "raw" or size is None:
+    shape = recipe.static_shape()
+    if recipe.encoding != "raw" or shape is None:
         return None
-    pixels = math.prod(size) * (recipe.depth or 1)
     stored = np.dtype({"bfloat16": "uint16"}.get(recipe.store, recipe.store)).itemsize * recipe.channels
-    label = np.dtype(label_dtype).itemsize if recipe.depth is not None and task == "segmentation" else 0
-    return pixels * (stored + label)
+    label = np.dtype(label_dtype).itemsize if task_named(task).has_label_image else 0
+    return math.prod(shape) * (stored + label)
 
 
 def check_room(
@@ -66,7 +66,7 @@ def check_room(
         text = f"warning: {text}"
     elif needed < WORTH_SAYING_BYTES:
         return
-    print(f"halofeed convert: {text}", file=sys.stderr)
+    tell(f"halofeed convert: {text}")
 
 
 def _existing(folder: str) -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -15,27 +13,36 @@ from typing import Any
 import numpy as np
 
 from halofeed import __version__
+from halofeed.pipelines.inputs import contents_of, convert_input
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.storage import OutputFolder, is_remote
-from halofeed.prep.annotations.layout import is_mostly_bad
-from halofeed.prep.annotations.reference import Reference
-from halofeed.prep.converters import Converter, converter_of
-from halofeed.prep.record import Record
-from halofeed.prep.sources import SourceFiles
-from halofeed.prep.statistics import merge_statistics
+from halofeed.prep.annotations.contract import is_mostly_bad
+from halofeed.prep.convert.record import Record
+from halofeed.prep.convert.table import converter_of
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.reference import Reference
+from halofeed.prep.statistics.pictures import merge_statistics
 from halofeed.schemas.checksum import crc32c
-from halofeed.schemas.errors import CorruptFileError, HalofeedError, JobError, SourceError
+from halofeed.schemas.errors import CorruptFileError, JobError, SourceError
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.layout import MANIFEST, OBJECT, REJECTED, SELECTION, index_file
+from halofeed.schemas.layout import (
+    DATASET_INFO,
+    FEATURES,
+    OBJECT,
+    REJECTED,
+    SELECTION,
+    index_file,
+    is_own_file,
+)
 from halofeed.schemas.manifest import Manifest, Shard, Split
 from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import dataset_info_json, features_json
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
 
 _LINES_AT_ONCE = 1_000
-_VOLUME_BUFFERS = 8
+_HEAVY_BUFFERS = 8
 """So that the next volume is read while the last one, or 56 MB of it, is on its way to the disk."""
 
 
@@ -54,7 +61,7 @@ def check_committed_budget(manifest: Manifest, max_rejected: int | None, folder:
     if max_rejected is not None and failures > max_rejected:
         raise JobError(
             f"{folder} is converted, but {failures} of its inputs were rejected and --max-rejected allows "
-            f"{max_rejected} ({reasons}); see {OutputFolder(folder).path(REJECTED)}. Nothing was changed: mend the "
+            f"{max_rejected} ({reasons}); see {OutputFolder(folder).path(REJECTED)}. Nothing was changed: fix the "
             "sources and add --overwrite, or raise the limit"
         )
 
@@ -77,21 +84,13 @@ def _most_common(reasons: Counter[str]) -> str:
     return "; ".join(f"{count} x {reason}" for reason, count in _failures_first(reasons).most_common(3))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What became of one input: its records, or the reason why there are none; and its content's SHA-256."""
-
-    reference: Reference
-    content: str
-    result: tuple[Record, ...] | SourceError
-
-
 @dataclass(kw_only=True)
 class _Rows:
     """The index's columns while a shard is being written."""
 
     offsets: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    checksums: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     raw_starts: dict[str, list[int]] = field(default_factory=dict)
     raw_checksums: dict[str, list[list[int]]] = field(default_factory=dict)
@@ -115,21 +114,24 @@ def write_shard(
     Returns:
         whether the shard was written; False where it was there already.
     """
-    ordered, parsed, rejected = _sort_out(references)
+    ordered, parsed, rejected = _classify(references)
     output = OutputFolder(job.folder)
     name = job.shard_file(key)
-    finished = _finished_index(job, key, ordered, parsed, sources, threads, output)
+    finished = _finished_index(job, key, ordered, parsed, sources, threads)
     if finished is not None:
         count(len(finished), finished.rejected)
         return False
     count(0, rejected)
     converter = converter_of(job.recipe, job.task, job.labels)
-    # A volume takes as much memory as hundreds of pictures: none waits for its turn.
-    ahead = None if job.recipe.depth is None else job.threads - 1
-    outcomes = threads.map(lambda reference: _convert(reference, sources, converter), parsed, ahead)
+    heavy = job.recipe.rules.is_heavy
+    ahead = job.threads - 1 if heavy else None  # of heavy ones none waits for its turn
+    budget = job.recipe.memory_budget(job.room_bytes)
+    outcomes = threads.map(
+        lambda reference: convert_input(reference, sources, converter, budget), parsed, ahead
+    )
     rows, contents = _Rows(), {}
     statistics = converter.new_statistics()
-    with output.temporary(2 if job.recipe.depth is None else _VOLUME_BUFFERS) as file:
+    with output.temporary(_HEAVY_BUFFERS if heavy else 2) as file:
         writer = RecordWriter(file.stream)
         for outcome in outcomes:
             source = outcome.reference.source
@@ -146,6 +148,7 @@ def write_shard(
         index = ShardIndex(
             offsets=np.array(rows.offsets, np.int64),
             lengths=np.array(rows.lengths, np.int64),
+            checksums=np.array(rows.checksums, np.uint32),
             ids=np.array(rows.ids, np.int64),
             raw_starts={name: np.array(starts, np.int64) for name, starts in rows.raw_starts.items()},
             raw_checksums={name: np.array(sums, np.uint32) for name, sums in rows.raw_checksums.items()},
@@ -166,7 +169,7 @@ def _bad_objects(reference: Reference, records: Sequence[Record]) -> list[dict[s
     return [_entry(reference, SourceError(OBJECT, *bad)) for record in records for bad in record.bad_objects]
 
 
-def _sort_out(references: Sequence[str]) -> tuple[list[str], list[Reference], list[dict[str, str]]]:
+def _classify(references: Sequence[str]) -> tuple[list[str], list[Reference], list[dict[str, str]]]:
     """The texts of a shard's references in its order, those to convert, and entries for those with a problem.
 
     Of the latter there may be hundreds of thousands, in one shard: no more is kept of them than the entry.
@@ -210,67 +213,13 @@ def _append_all(records: Sequence[Record], writer: RecordWriter, rows: _Rows, st
 def _append(record: Record, writer: RecordWriter, rows: _Rows) -> None:
     offset = writer.offset
     known = {record.example.starts[key]: value.checksum for key, value in record.raw.items()}
-    writer.write(record.example.chunks, record.example.length, known)
+    rows.checksums.append(writer.write(record.example.chunks, record.example.length, known))
     rows.offsets.append(offset)
     rows.lengths.append(record.example.length)
     rows.ids.append(record.id)
     for key, value in record.raw.items():
         rows.raw_starts.setdefault(key, []).append(offset + HEADER_BYTES + record.example.starts[key])
         rows.raw_checksums.setdefault(key, []).append(value.blocks)
-
-
-class _Hashed:
-    """Source files of which each is hashed when it is first read."""
-
-    def __init__(self, files: SourceFiles) -> None:
-        self._files = files
-        self.root = files.root
-        self._hashes: dict[str, str] = {}
-
-    def sizes(self) -> Mapping[str, int]:
-        return self._files.sizes()
-
-    def size(self, path: str) -> int | None:
-        return self._files.size(path)
-
-    def files_in(self, folder: str) -> list[str]:
-        return self._files.files_in(folder)
-
-    def has_folder(self, folder: str) -> bool:
-        return self._files.has_folder(folder)
-
-    def head(self, path: str, size: int) -> bytes:
-        return self._files.head(path, size)
-
-    def read(self, path: str) -> bytes:
-        data = self._files.read(path)
-        if path not in self._hashes:
-            self._hashes[path] = hashlib.sha256(data).hexdigest()
-        return data
-
-    def content_of(self, reference: Reference) -> str:
-        """The SHA-256 of a reference's file, or of the list of its files and theirs; "" where one cannot be read."""
-        try:
-            for path in reference.paths:
-                if path not in self._hashes:
-                    self.read(path)
-        except SourceError:
-            return ""
-        hashes = [self._hashes[path] for path in reference.paths]
-        return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
-
-
-def _convert(reference: Reference, sources: SourceFiles, converter: Converter) -> Outcome:
-    files = _Hashed(sources)
-    try:
-        records = converter.records(reference, files)
-        return Outcome(reference=reference, content=files.content_of(reference), result=records)
-    except SourceError as error:
-        return Outcome(reference=reference, content=files.content_of(reference), result=error)
-    except HalofeedError as error:
-        raise JobError(f"{reference.source}: {error}") from error
-    except Exception as error:
-        raise JobError(f"{reference.source}: {type(error).__name__}: {error}") from error
 
 
 def _finished_index(
@@ -280,25 +229,40 @@ def _finished_index(
     references: Sequence[Reference],
     sources: SourceFiles,
     threads: OrderedThreads,
-    output: OutputFolder,
 ) -> ShardIndex | None:
-    """The index of a shard that an earlier run finished from the same sources, or None."""
+    """The index of a shard that an earlier run finished from the same sources, or None.
+
+    One of the version that is being replaced is taken over.
+    """
     name = job.shard_file(key)
+    inputs = {reference.source for reference in references}
+    contents: dict[str, str] = {}
+    for folder in (job.folder, *filter(None, [job.replaces])):
+        index = _whole_index(OutputFolder(folder), name, inputs)
+        if index is None:
+            continue
+        if not contents:
+            budget = job.recipe.memory_budget(job.room_bytes)
+            contents = contents_of(references, sources, budget, threads)
+        if job.fingerprint(key, ordered, contents) == index.fingerprint:
+            if folder != job.folder:
+                for file in (name, index_file(name)):
+                    OutputFolder(job.folder).take(file, OutputFolder(folder))
+            return index
+    return None
+
+
+def _whole_index(output: OutputFolder, name: str, inputs: Set[str]) -> ShardIndex | None:
+    """The index of a shard that was made of these inputs, or None where one of the two is missing or not whole."""
     if not output.exists(index_file(name)) or not output.exists(name):
         return None
     try:
         index = ShardIndex.from_bytes(output.read(index_file(name)), index_file(name))
     except CorruptFileError:
         return None
-    if output.size(name) != index.file_bytes:
+    if output.size(name) != index.file_bytes or inputs != set(index.inputs):
         return None
-    if {reference.source for reference in references} != set(index.inputs):
-        return None
-    if _checksum(output, name) != index.file_checksum:
-        return None
-    digests = threads.map(lambda reference: _Hashed(sources).content_of(reference), references)
-    contents = {reference.source: digest for reference, digest in zip(references, digests, strict=True)}
-    return index if job.fingerprint(key, ordered, contents) == index.fingerprint else None
+    return index if _checksum(output, name) == index.file_checksum else None
 
 
 def _checksum(output: OutputFolder, name: str) -> int:
@@ -337,19 +301,12 @@ def commit(job: ShardJob) -> Manifest:
     _check_outcome(job, reasons, records, _example(reasons, firsts))
     _check_objects(job, splits, reasons, firsts)
     manifest = _manifest(job, splits, reasons)
-    output.write("features.json", features_json(manifest).encode())
-    output.write("dataset_info.json", dataset_info_json(manifest).encode())
-    expected = {shard.file for split in splits.values() for shard in split.shards}
-    stale = re.compile(re.escape(job.name) + r"-.*\.tfrecord-\d{5}-of-\d{5}(\.index)?")
-    names = [
-        name
-        for name in output.sizes()
-        if stale.fullmatch(name) and name.removesuffix(".index") not in expected
-    ]
-    output.delete(names)
-    output.sweep()
-    output.write(MANIFEST, manifest.to_json().encode())
-    output.sweep()
+    output.write(FEATURES, features_json(manifest).encode())
+    output.write(DATASET_INFO, dataset_info_json(manifest).encode())
+    files = [shard.file for split in splits.values() for shard in split.shards]
+    whole = [*files, *map(index_file, files), REJECTED, FEATURES, DATASET_INFO]
+    output.delete([name for name in output.sizes() if is_own_file(name, job.name) and name not in whole])
+    output.commit(manifest.to_json().encode(), after=whole)
     return manifest
 
 
@@ -392,7 +349,7 @@ def _check_outcome(job: ShardJob, reasons: Counter[str], records: int, example: 
     if job.max_rejected is not None and failures > job.max_rejected:
         raise JobError(
             f"{failures} inputs were rejected and --max-rejected allows {job.max_rejected} ({most}); see {listing}. "
-            "What is finished is kept: mend the sources or raise the limit, then run the same command again"
+            "What is finished is kept: fix the sources or raise the limit, then run the same command again"
             f"{example}"
         )
     if not records:
@@ -433,18 +390,16 @@ def _example(reasons: Counter[str], firsts: Mapping[str, Mapping[str, str]]) -> 
 def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) -> Manifest:
     recipe, task = job.recipe, task_named(job.task)
     largest = merge_statistics(split.statistics for split in splits.values())["largest"]
-    height, width = recipe.static_size() or largest
     image = ImageFormat(
-        height=height,
-        width=width,
+        kind=recipe.rules.kind,
+        shape=recipe.static_shape() or tuple(largest),
         channels=recipe.channels,
         dtype=recipe.store,
         encoding=recipe.encoding,
-        pad_value=recipe.stored_padding(),
-        depth=recipe.depth,
+        pad_value=recipe.rules.padding(recipe),
         label_dtype=job.labels.dtype,
         classes=len(job.labels.channels) if recipe.holds_class_sets() else 0,
-        scaled=recipe.depth is not None and recipe.scales_each_scan(),
+        scaled=recipe.rules.is_scaled(recipe),
     )
     names = job.labels.names
     if job.labels.is_open:

@@ -8,7 +8,7 @@ import importlib.util
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,9 +16,11 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from halofeed.pipelines.direct_file import DirectFile
-from halofeed.prep.sources import LocalFiles, SourceFiles, is_hidden
-from halofeed.schemas.errors import JobError, MissingExtraError, SourceError, UsageError
-from halofeed.schemas.layout import TEMPORARY_FOLDER
+from halofeed.prep.sources.files import LocalFiles, SourceFiles
+from halofeed.prep.sources.walk import is_hidden
+from halofeed.schemas.durable import sync
+from halofeed.schemas.errors import JobError, MissingExtraError, Problem, SourceError, UsageError
+from halofeed.schemas.layout import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST
 
 
 def is_remote(path: str) -> bool:
@@ -26,7 +28,7 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_READ_AT_ONCE = 16 << 20
 _EXTRAS = {"gs": ("gcp", "google.cloud.storage"), "s3": ("aws", "boto3")}
 
 
@@ -81,8 +83,14 @@ class RemoteFiles:
             self._sizes = dict(sorted(found.items()))
         return self._sizes
 
+    def faults(self) -> Mapping[str, Problem]:
+        return {}
+
     def size(self, path: str) -> int | None:
         return self.sizes().get(path)
+
+    def refusal(self, path: str) -> str:
+        return ""
 
     def files_in(self, folder: str) -> list[str]:
         if self._folders is None:
@@ -99,14 +107,42 @@ class RemoteFiles:
             return bytes(stream.read())
 
     def head(self, path: str, size: int) -> bytes:
+        pieces: list[bytes] = []
         with self._open(path) as stream:
-            return bytes(stream.read(size))
+            # Room is made at once for all that is asked for, which may be more than there is.
+            while size and (piece := bytes(stream.read(min(size, _READ_AT_ONCE)))):
+                pieces.append(piece)
+                size -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _open(self, path: str) -> Any:
         full = f"{self.root}/{path}"
         if not FileSystems.exists(full):
             raise SourceError("read", "file cannot be read", "no such file")
         return FileSystems.open(full, compression_type=CompressionTypes.UNCOMPRESSED)
+
+
+_COPIED_AT_ONCE = 4 << 20
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def _naming_what_the_disk_lacks(folder: str) -> Iterator[None]:
+    """Turn the lack of room, and a disk that fails, into errors that say so.
+
+    Raises:
+        JobError: the disk, a quota or a limit on a file's size has no room, or the disk cannot be written to.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            cure = "make room and run the same command again, or take another --out"
+        elif error.errno in (errno.EIO, errno.EROFS):
+            cure = "see to the disk and run the same command again, or take another --out"
+        else:
+            raise
+        raise JobError(f"{folder}: {os.strerror(error.errno)}; what is finished is kept: {cure}") from error
 
 
 def source_files(root: str) -> SourceFiles:
@@ -126,7 +162,9 @@ class OutputFolder:
         return str(FileSystems.join(self.root, name))
 
     def exists(self, name: str) -> bool:
-        """Whether the file is there, and therefore whole."""
+        """Whether the file is there, and therefore whole; a pipe, a device or a folder of its name is none."""
+        if not is_remote(self.root):
+            return os.path.isfile(self.path(name))
         return bool(FileSystems.exists(self.path(name)))
 
     def open(self, name: str) -> Any:
@@ -170,30 +208,26 @@ class OutputFolder:
                 except OSError as error:
                     if not FileSystems.exists(folder):
                         raise UsageError(f"{folder}: cannot be made: {error}") from error
+        with _naming_what_the_disk_lacks(self.root):
+            sync(os.path.dirname(folder) or "." for folder in self._made[1:])
 
     @contextmanager
-    def temporary(self, buffers: int = 2) -> Iterator[TemporaryFile]:
+    def temporary(self, buffers: int = 2, name: str | None = None) -> Iterator[TemporaryFile]:
         """A file under a temporary name, gone at the end unless it was renamed by `keep_as`.
 
         Args:
             buffers: as of a `DirectFile`, where the folder is local.
+            name: the temporary one, in this folder; default: one of its own below `TEMPORARY_FOLDER`.
 
         Raises:
-            JobError: the disk, a quota or a limit on a file's size has no room for it.
+            JobError: the disk, a quota or a limit on a file's size has no room for it, or the disk fails.
         """
-        try:
-            file = TemporaryFile(self, buffers)
+        with _naming_what_the_disk_lacks(self.root):
+            file = TemporaryFile(self, name or f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}", buffers)
             try:
                 yield file
             finally:
                 file.discard()
-        except OSError as error:
-            if error.errno not in _NO_ROOM:
-                raise
-            raise JobError(
-                f"{self.root}: {os.strerror(error.errno or 0)}; what is finished is kept: make room and run the same "
-                "command again, or take another --out"
-            ) from error
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file whole, by way of a temporary name; an empty one on s3:// is left out."""
@@ -203,6 +237,45 @@ class OutputFolder:
         with self.temporary() as file:
             file.stream.write(data)
             file.keep_as(name)
+
+    def commit(self, manifest: bytes, after: Iterable[str]) -> None:
+        """Sweep, and write the manifest: it has its name only once all that it names is on the disk.
+
+        Args:
+            manifest: its text.
+            after: the files of this folder that it names.
+
+        Raises:
+            JobError: the disk failed, or has no room.
+        """
+        self.sweep()
+        if is_remote(self.root):  # where what is written is there for good
+            self.write(MANIFEST, manifest)
+            self.sweep()
+            return
+        with self.temporary(name=UNCOMMITTED_MANIFEST) as file:
+            file.stream.write(manifest)
+            sync([*map(self.path, after), self.root])
+            file.keep_as(MANIFEST, synced=True)
+            sync([self.root])
+
+    def take(self, name: str, other: OutputFolder) -> None:
+        """Have a file of another folder of the same file system here too, linked where that can be.
+
+        Raises:
+            JobError: the disk failed, or has no room for a copy.
+        """
+        if is_remote(self.root):
+            FileSystems.copy([other.path(name)], [self.path(name)])
+            return
+        linked = self.path(f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
+        try:
+            os.link(other.path(name), linked)
+            os.replace(linked, self.path(name))
+        except OSError:  # another disk, or one without hard links
+            with other.open(name) as stream, self.temporary() as file:
+                shutil.copyfileobj(stream, file.stream, _COPIED_AT_ONCE)
+                file.keep_as(name)
 
     def delete(self, names: list[str]) -> None:
         """Delete files of this folder; those that are not there are no error."""
@@ -217,6 +290,10 @@ class OutputFolder:
         """Delete what interrupted runs left behind."""
         folder = self.path(TEMPORARY_FOLDER)
         if not is_remote(folder):
+            if not os.path.isdir(self.root):  # nor can it be where its name is too long or leads in a circle
+                return
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.remove(self.path(UNCOMMITTED_MANIFEST))
             # Beam's own delete takes a path for a glob pattern, and finds nothing below `data[1]`.
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 shutil.rmtree(folder)
@@ -233,11 +310,11 @@ class OutputFolder:
 
 
 class TemporaryFile:
-    """A file that is being written below `TEMPORARY_FOLDER`."""
+    """A file of a folder that is being written under a temporary name."""
 
-    def __init__(self, folder: OutputFolder, buffers: int) -> None:
+    def __init__(self, folder: OutputFolder, name: str, buffers: int) -> None:
         self._folder = folder
-        self._path: str | None = folder.path(f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
+        self._path: str | None = folder.path(name)
         self.stream: Any = self._create(buffers)
 
     def _create(self, buffers: int) -> Any:
@@ -247,8 +324,8 @@ class TemporaryFile:
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         return DirectFile(self._path, buffers)
 
-    def keep_as(self, name: str) -> None:
-        """Close the file and give it its name, replacing what had it.
+    def keep_as(self, name: str, *, synced: bool = False) -> None:
+        """Close the file and give it its name, replacing what had it; `synced` has its content on the disk before.
 
         Raises:
             JobError: the file is empty and the folder on s3://, where Beam's client cannot make one.
@@ -261,6 +338,8 @@ class TemporaryFile:
             FileSystems.rename([self._path], [target])
         else:
             assert self._path is not None
+            if synced:
+                sync([self._path])
             os.replace(self._path, target)
         self._path = None
 

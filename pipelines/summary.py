@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.storage import OutputFolder, is_remote
-from halofeed.prep.statistics import merge_statistics
+from halofeed.prep.statistics.pictures import merge_statistics
 from halofeed.schemas.layout import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.manifest import Manifest, Split
 
@@ -72,7 +72,7 @@ def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Itera
         more = f" and of {_counted(len(cut) - _MOST_LISTED, 'class more')}" if len(cut) > _MOST_LISTED else ""
         yield (
             f"{', '.join(listed)}{more} lies outside of {shape} and is in no record; the largest scan has "
-            f"{largest}{at_spacing}: take a larger shape or --spacing-mm, --fit tiles, or --centre label"
+            f"{largest}{at_spacing}: take a larger shape or --spacing-mm, --fit tiles, or --center label"
         )
     padding = statistics["padding"]
     if (wasted := padding["padded_pixels"] / padding["stored_pixels"]) > _WARN_PADDING:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
-import cv2
 from apache_beam.metrics import Metrics
+from apache_beam.transforms.window import GlobalWindows
 
 from halofeed.pipelines.job import ShardJob, ShardKey
-from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.plan import read_references
 from halofeed.pipelines.progress import WorkerProgress
-from halofeed.pipelines.sinks import commit, is_failure, write_shard
-from halofeed.pipelines.storage import OutputFolder, source_files
-from halofeed.prep.sources import SourceFiles
-from halofeed.schemas.errors import JobError, SourceError
+from halofeed.pipelines.shard_writer import ShardWriter
+from halofeed.pipelines.sinks import commit
+from halofeed.pipelines.storage import OutputFolder
+from halofeed.pipelines.workers import workers_for
+from halofeed.schemas.errors import JobError
 from halofeed.schemas.identity import example_id, shard_of
-
-LISTED = 10
-"""How many rejected inputs the error of a job names that was stopped by its budget."""
 
 
 class ReadReferences(beam.DoFn):  # type: ignore[misc]
@@ -39,60 +35,43 @@ class ReadReferences(beam.DoFn):  # type: ignore[misc]
 
 
 class WriteShards(beam.DoFn):  # type: ignore[misc]
-    """From (shard key, its references) to the shard's file and index; passes the key on."""
+    """From (shard key, its references) to the shard's file and index; passes the key on.
+
+    A local job with worker processes has them write, all at once, and waits for them at the end of the bundle.
+    """
 
     def __init__(self, job: str) -> None:
         self._text = job
 
     def setup(self) -> None:
-        self._job = ShardJob.from_json(self._text)
-        self._sources: SourceFiles = source_files(self._job.images)
-        self._threads = OrderedThreads(self._job.threads)
-        # OpenCV's own pool would spin beside these threads: it took half of all system time.
-        self._opencv_threads = cv2.getNumThreads()
-        cv2.setNumThreads(1)
-        self._progress = WorkerProgress(self._job.progress_folder)
-        self._last: deque[Mapping[str, str]] = deque(maxlen=LISTED)
+        job = ShardJob.from_json(self._text)
+        self._workers = workers_for(job)
+        self._writer = None
+        if self._workers is None:
+            self._writer = ShardWriter(job, Metrics.counter("halofeed", "rejected").inc)
 
     def process(self, element: tuple[str, Iterable[bytes]]) -> Iterator[str]:
         key, grouped = element
-        references = [line.decode("utf-8", "surrogateescape") for line in grouped if line]
-        with self._progress.reporting(f"shard {key}"):
-            made = write_shard(
-                self._job, ShardKey.from_text(key), references, self._sources, self._threads, self._count
-            )
-        Metrics.counter("halofeed", "shards written" if made else "shards kept").inc()
-        yield key
+        references = [line for line in grouped if line]
+        if self._workers is not None:
+            self._workers.ask(key, references)
+        elif self._writer is not None:
+            _count_shard(self._writer.write(key, references))
+            yield key
 
-    def _count(self, done: int, rejected: Sequence[Mapping[str, str]]) -> None:
-        """Count, and stop as soon as this worker alone has passed the budget."""
-        failures = [entry for entry in rejected if is_failure(entry)]
-        limit = self._job.max_rejected
-        if limit is not None:
-            del failures[max(0, limit + 1 - self._progress.rejected) :]
-        self._progress.add(done, len(failures))
-        self._last.extend(failures)
-        if failures:
-            Metrics.counter("halofeed", "rejected").inc(len(failures))
-        if limit is not None and self._progress.rejected > limit and failures:
-            last, *others = [_describe(entry) for entry in reversed(self._last)]
-            raise JobError(
-                "\n".join(
-                    [
-                        f"more than --max-rejected {limit} inputs were rejected; a higher limit lists all in "
-                        f"rejected.jsonl; the last was {last}" + ("; and before it:" if others else ""),
-                        *(f"  {line}" for line in others),
-                    ]
-                )
-            )
+    def finish_bundle(self) -> Iterator[Any]:
+        if self._workers is not None:
+            for key, made in self._workers.answers():
+                _count_shard(made)
+                yield GlobalWindows.windowed_value(key)
 
     def teardown(self) -> None:
-        cv2.setNumThreads(self._opencv_threads)
-        self._threads.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
-def _describe(entry: Mapping[str, str]) -> str:
-    return f"{entry['source']}: {SourceError(entry['stage'], entry['reason'], entry['detail'])}"
+def _count_shard(made: bool) -> None:
+    Metrics.counter("halofeed", "shards written" if made else "shards kept").inc()
 
 
 class Commit(beam.DoFn):  # type: ignore[misc]

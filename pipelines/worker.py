@@ -1,33 +1,124 @@
-"""What a worker process of a local run does: Beam's worker, silent, that ends with its driver.
+"""The fork server of a local run, and what each of its workers does: write shards for the driver, one after another.
 
-Beam's workers log to standard error at length; what matters reaches the driver through
-`halofeed.pipelines.progress`.
+    driver ── fork or exec ──> fork server ── fork ──> worker
+      └──────────── a pair of sockets each ───────────┘
+
+The driver sends the job and Beam's options, then for each shard its key and references; the worker says that it is
+ready, then of each shard whether it was made. Where the driver has ended, its workers end at once, whatever they do.
 """
 
+from __future__ import annotations
+
+import contextlib
 import logging
 import os
-import sys
+import pickle
+import queue
+import socket
+import tempfile
+import threading
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
 
 from halofeed.pipelines.memory import importing, keep_freed_memory
-from halofeed.pipelines.progress import end_with
+from halofeed.pipelines.scratch import delete_dead_folders
+from halofeed.schemas.errors import HalofeedError
+from halofeed.schemas.shortage import shortage
+
+KEPT = "What is finished is kept: run the same command again"
+DONE, FAILED = "done", "failed"
+"""What a worker says: with its process id at first, then with whether the shard was made; or with a message."""
 
 
-def work(driver: int, arguments: Sequence[str]) -> None:
-    """Serve the driver, which Beam named in the environment, with these of Beam's options."""
-    end_with(driver)
+def run_fork_server(driver: int, descriptors: Sequence[int]) -> NoReturn:
+    """Fork a worker for each of these sockets, and wait for them; clear up where the driver was killed.
+
+    Args:
+        driver: its process id.
+        descriptors: of the sockets; a single one is served by this process itself.
+    """
+    channels = [socket.socket(fileno=number) for number in descriptors]
+    try:
+        with importing():
+            import halofeed.pipelines.shard_writer  # noqa: F401 - once for all workers
+    except BaseException as error:
+        for channel in channels:
+            _say_failed(channel.makefile("wb"), error)
+        os._exit(1)
+    for channel in channels:
+        try:
+            process = os.fork() if len(channels) > 1 else 0
+        except OSError as error:
+            _say_failed(channel.makefile("wb"), error)
+            continue
+        if process == 0:
+            for other in channels:
+                if other is not channel:
+                    other.close()
+            with contextlib.suppress(OSError):  # not Linux
+                Path("/proc/self/comm").write_text(f"hfw-{driver}")
+            _serve(channel.makefile("rb"), channel.makefile("wb"))
+    for channel in channels:
+        channel.close()
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+    while os.getppid() == driver:  # where a worker failed, and the driver will end this process
+        time.sleep(0.01)
+    delete_dead_folders()
+    os._exit(0)
+
+
+def _serve(reading: BinaryIO, writing: BinaryIO) -> NoReturn:
+    """Serve the driver at the other end of these streams."""
     keep_freed_memory()
     logging.disable(logging.CRITICAL)
-    with importing():
-        from apache_beam.io.filesystems import FileSystems
-        from apache_beam.options.pipeline_options import PipelineOptions
-        from apache_beam.runners.worker import sdk_worker_main
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    FileSystems.set_options(PipelineOptions(list(arguments)))
-    # When the driver stops, gRPC's threads in here tell of every connection that they lost.
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    sdk_worker_main.main(["worker", *arguments])
+    def read() -> None:
+        with contextlib.suppress(BaseException):
+            while True:
+                requests.put(pickle.load(reading))  # noqa: S301 (from the driver, which started this process)
+        os._exit(0)
+
+    try:
+        threading.Thread(target=read, name="read-requests", daemon=True).start()
+        _write_shards(requests, writing)
+    except BaseException as error:
+        _say_failed(writing, error)
+    os._exit(1)
 
 
-if __name__ == "__main__":
-    work(int(sys.argv[1]), sys.argv[2:])
+def _write_shards(requests: queue.SimpleQueue[Any], writing: BinaryIO) -> None:
+    from apache_beam.io.filesystems import FileSystems
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    from halofeed.pipelines.job import ShardJob
+    from halofeed.pipelines.shard_writer import ShardWriter
+
+    text, beam_arguments = requests.get()
+    job = ShardJob.from_json(text)
+    tempfile.tempdir = job.progress_folder  # which the driver deletes
+    FileSystems.set_options(PipelineOptions(beam_arguments))
+    writer = ShardWriter(job)
+    _say(writing, DONE, os.getpid())
+    while True:
+        key, references = requests.get()
+        _say(writing, DONE, writer.write(key, references))
+        del references
+
+
+def _say_failed(writing: BinaryIO, error: BaseException) -> None:
+    """Tell the driver why this worker goes no further."""
+    told = str(error)
+    if not isinstance(error, HalofeedError):
+        told = f"a worker process could not go on: {shortage(error) or f'{type(error).__name__}: {error}'}. {KEPT}"
+    with contextlib.suppress(OSError):
+        _say(writing, FAILED, told)
+
+
+def _say(writing: BinaryIO, kind: str, value: object) -> None:
+    pickle.dump((kind, value), writing)
+    writing.flush()

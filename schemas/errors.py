@@ -7,6 +7,7 @@ HalofeedError
 ├── AnnotationsError    the annotations as a whole cannot be used (unknown label, duplicate id)
 ├── ManifestError       a manifest is missing, of another version, or wrong; lists every problem
 ├── CorruptFileError    bytes on disk are not what was written
+├── SystemLimitError    the system refuses what is needed, such as one more open file
 ├── JobError            the conversion as a whole failed
 └── TrainingError       a training run cannot go on
 """
@@ -14,6 +15,9 @@ HalofeedError
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+Problem = tuple[str, str, str]
+"""(stage, reason, detail) of one input that cannot be converted, as `SourceError` has them."""
 
 
 class HalofeedError(Exception):
@@ -60,6 +64,9 @@ class AnnotationsError(HalofeedError):
     """The annotations as a whole cannot be used."""
 
 
+_MOST_SHOWN = 50
+
+
 class ManifestError(HalofeedError):
     """A manifest that cannot be used; `problems` holds every (path in the document, what is wrong).
 
@@ -75,11 +82,16 @@ class ManifestError(HalofeedError):
     def __str__(self) -> str:
         count = len(self.problems)
         lines = [f"{self.where}: {count} problem" + ("s" if count != 1 else "")]
-        return "\n".join(lines + [f"  {path}: {message}" for path, message in self.problems])
+        lines += [f"  {path}: {message}" for path, message in self.problems[:_MOST_SHOWN]]
+        return "\n".join(lines + ([f"  and {count - _MOST_SHOWN} more"] if count > _MOST_SHOWN else []))
 
 
 class CorruptFileError(HalofeedError):
     """Bytes on disk are not what was written; the message names file, offset and record."""
+
+
+class SystemLimitError(HalofeedError):
+    """The system refuses what is needed, such as one more open file; the message says how to allow it."""
 
 
 class JobError(HalofeedError):

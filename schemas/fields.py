@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from halofeed.schemas.limits import FIELD_BYTES, SIDE
+from halofeed.schemas.tfexample import MAX_EXAMPLE_BYTES
 
 ENCODINGS = {
     "raw": "fixed-size little-endian bytes, the fast path",
@@ -17,8 +21,20 @@ ENCODINGS = {
     "text": "UTF-8 text",
     "png_list": "any number of PNG files, one per object",
 }
-AXES = ("depth", "height", "width", "channel", "box", "coordinate", "row", "column", "class")
+AXES = ("frame", "depth", "height", "width", "channel", "box", "coordinate", "row", "column", "class")
 DTYPES = ("uint8", "uint16", "int16", "int32", "int64", "float32", "float64", "bool", "str", "bfloat16")
+_ITEM_BYTES = {
+    "uint8": 1,
+    "uint16": 2,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "float32": 4,
+    "float64": 8,
+    "bool": 1,
+}
+_ITEM_BYTES |= {"bfloat16": 2, "str": 8}
+_LARGEST_FLOAT = {"float32": 3.4028234663852886e38, "bfloat16": 3.3895313892515355e38}
 MOST_CLASSES = 16
 """Of an axis `class`: a set of more does not fit 16 bits."""
 
@@ -74,6 +90,12 @@ class Field:
         """The dtype of what is stored raw or as an image."""
         return set_dtype(self.shape[-1]) if self.holds_sets else self.dtype
 
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of a raw field's value."""
+        item = _ITEM_BYTES[self.stored_dtype]
+        return math.prod(self.stored_shape) * item
+
     def problems(self) -> list[tuple[str, str]]:
         """Every (attribute, what is wrong with it)."""
         found = []
@@ -91,8 +113,10 @@ class Field:
             found.append(("axes", f"expected some of {', '.join(AXES)}, got {', '.join(unknown)}"))
         if len(self.axes) != len(self.shape):
             found.append(("shape", f"expected {len(self.axes)} sizes for axes {self.axes}, got {self.shape}"))
-        if any(size < 1 for size in self.shape):
-            found.append(("shape", f"expected sizes of 1 and more, got {self.shape}"))
+        if not all(1 <= size <= SIDE for size in self.shape):
+            found.append(("shape", f"expected sizes of 1 to {SIDE:,}, got {self.shape!s:.200}"))
+        elif problem := self._too_large():
+            found.append(("shape", problem))
         if self.holds_sets and not (
             self.axes[-1:] == ("class",) and self.dtype == "uint8" and self.shape[-1:] <= (MOST_CLASSES,)
         ):
@@ -103,9 +127,38 @@ class Field:
             )
         if self.encoding == "list" and not self.shape:
             found.append(("shape", "expected at least one size for a list, got none"))
-        if not self.fill or not all(math.isfinite(value) for value in self.fill):
-            found.append(("fill", f"expected at least one number, all finite, got {self.fill}"))
+        found += [("fill", problem) for problem in self._fill_problems()]
         return found
+
+    def _too_large(self) -> str:
+        stored = math.prod(self.stored_shape) * _ITEM_BYTES.get(
+            self.stored_dtype if self.holds_sets else self.dtype, 8
+        )
+        if self.is_raw and stored > MAX_EXAMPLE_BYTES:
+            return f"{stored:,} bytes fit in no record, which is less than 2 GiB"
+        if math.prod(self.shape) * _ITEM_BYTES.get(self.dtype, 8) > FIELD_BYTES:
+            return f"expected at most {FIELD_BYTES:,} bytes, got {self.shape} {self.dtype}"
+        return ""
+
+    def _fill_problems(self) -> Iterator[str]:
+        channels = self.shape[-1] if self.shape and "channel" in self.axes[-1:] else 1
+        if not self.fill or not all(math.isfinite(value) for value in self.fill):
+            yield f"expected at least one number, all finite, got {self.fill!s:.200}"
+        elif len(self.fill) not in (1, channels):
+            yield f"expected one number{f' or {channels}' if channels > 1 else ''}, got {len(self.fill)}"
+        elif unfit := [value for value in self.fill if not self._holds(value)]:
+            yield f"expected numbers that {self.dtype} holds, got {unfit[0]!r:.60}"
+
+    def _holds(self, value: float) -> bool:
+        """Whether a number has a form in the field's dtype."""
+        if self.dtype in ("uint8", "uint16"):
+            return value == int(value) and 0 <= value < 1 << 8 * _ITEM_BYTES[self.dtype]
+        if self.dtype in ("int16", "int32", "int64"):
+            half = 1 << 8 * _ITEM_BYTES[self.dtype] - 1
+            return value == int(value) and -half <= value < half
+        if self.dtype in ("bool", "str"):
+            return value in (0, 1)
+        return abs(value) <= _LARGEST_FLOAT.get(self.dtype, math.inf)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""

@@ -1,8 +1,10 @@
 """What stands in the sidecar index beside each shard, and how it is written and read.
 
 A file is: 8 bytes of magic, uint64 length of the header, the header (JSON), the arrays one after the other
-(each at a multiple of 64 bytes, little-endian), uint32 CRC32C of all bytes before it. The header holds
-the fingerprint, inputs, statistics and rejects of the shard and each array's name, dtype, shape and place.
+(each at a multiple of 64 bytes, little-endian), uint32 CRC32C of all bytes before it, masked as in a TFRecord: bytes
+that end with their own plain CRC32C all have the same one, so that the manifest's of this file would tell no index from
+another. The header holds the fingerprint, inputs, statistics and rejects of the shard and each array's name, dtype,
+shape and place.
 """
 
 from __future__ import annotations
@@ -18,10 +20,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.schemas.checksum import crc32c
-from halofeed.schemas.errors import CorruptFileError
+from halofeed.schemas.checksum import crc32c, mask_crc
+from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.schemas.limits import INDEX_BYTES, INDEX_VALUES
+from halofeed.schemas.plain_json import parse_json
+from halofeed.schemas.statistics import statistics_problems
+from halofeed.schemas.tfexample import MAX_EXAMPLE_BYTES
+from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
-MAGIC = b"HALOIDX1"
+MAGIC = b"HALOIDX2"
+_EARLIER_MAGIC = b"HALOIDX1"
+"""Of indexes that do not say their records' checksums, so that nothing binds a shard to them."""
 _ALIGNMENT = 64
 _INT64, _UINT32 = "<i8", "<u4"
 
@@ -33,13 +42,15 @@ class ShardIndex:
     Args:
         offsets: int64 [record], where the record's frame begins.
         lengths: int64 [record], bytes of data, without the frame.
+        checksums: uint32 [record], the CRC32C of the data, masked, as the record's last four bytes state it: they
+            bind each record to its index, and the manifest's checksum of the index binds that to the data set.
         ids: int64 [record].
         raw_starts: per raw key int64 [record], at which byte of the file its value begins.
         raw_checksums: per raw key uint32 [record, block], the CRC32C of each 1 MiB block.
         file_bytes, file_checksum: size and CRC32C of the shard's file.
         fingerprint: what the shard was made from (recipe and inputs).
         inputs: per source path the SHA-256 of its content; "" where it could not be read.
-        statistics: see `halofeed.prep.statistics`.
+        statistics: see `halofeed.prep.statistics.pictures`.
         rejected: one {source, split, stage, reason, detail} per input that was not written.
 
     Two indexes are equal where their `to_bytes` are.
@@ -47,6 +58,7 @@ class ShardIndex:
 
     offsets: NDArray[np.int64]
     lengths: NDArray[np.int64]
+    checksums: NDArray[np.uint32]
     ids: NDArray[np.int64]
     raw_starts: Mapping[str, NDArray[np.int64]]
     raw_checksums: Mapping[str, NDArray[np.uint32]]
@@ -66,10 +78,15 @@ class ShardIndex:
     __hash__ = None  # type: ignore[assignment]
 
     def to_bytes(self) -> bytes:
-        """The index file's bytes; equal indexes give equal bytes."""
+        """The index file's bytes; equal indexes give equal bytes.
+
+        Raises:
+            UsageError: they are more than may be read.
+        """
         arrays: dict[str, tuple[NDArray[Any], str]] = {
             "offsets": (self.offsets, _INT64),
             "lengths": (self.lengths, _INT64),
+            "crc32c": (self.checksums, _UINT32),
             "ids": (self.ids, _INT64),
         }
         for key in sorted(self.raw_starts):
@@ -94,29 +111,39 @@ class ShardIndex:
         text = json.dumps(header, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
         padding = b" " * (-(len(MAGIC) + 8 + len(text)) % _ALIGNMENT)
         pieces = [MAGIC, struct.pack("<Q", len(text) + len(padding)), text, padding, bytes(body)]
+        if (size := sum(map(len, pieces)) + 4) > INDEX_BYTES:
+            raise UsageError(
+                f"an index of {size:,} bytes is over the limit of {INDEX_BYTES:,}; take more --shards"
+            )
         checksum = 0
         for piece in pieces:
             checksum = crc32c(piece, checksum)
-        return b"".join([*pieces, struct.pack("<I", checksum)])
+        return b"".join([*pieces, struct.pack("<I", mask_crc(checksum))])
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> ShardIndex:
         """Parse an index file.
 
         Raises:
-            CorruptFileError: names `where` and says how to mend it.
+            CorruptFileError: names `where` and says how to fix it.
         """
-        cure = "run the same `halofeed convert` with --overwrite to make it anew"
+        cure = "run the same `halofeed convert` with --overwrite to rebuild it"
+        if len(data) > INDEX_BYTES:
+            raise CorruptFileError(f"{where}: {len(data):,} bytes, and at most {INDEX_BYTES:,} are read")
+        if data[: len(MAGIC)] == _EARLIER_MAGIC:
+            raise CorruptFileError(
+                f"{where}: an index of an earlier version, which does not say its records' checksums; {cure}"
+            )
         if len(data) < len(MAGIC) + 12 or data[: len(MAGIC)] != MAGIC:
             raise CorruptFileError(
                 f"{where}: not a halofeed index (no {MAGIC.decode()} at its beginning); {cure}"
             )
-        if crc32c(memoryview(data)[:-4]) != struct.unpack("<I", data[-4:])[0]:
+        if mask_crc(crc32c(memoryview(data)[:-4])) != struct.unpack("<I", data[-4:])[0]:
             raise CorruptFileError(f"{where}: the index's checksum is wrong; {cure}")
         # What follows a right checksum was written so: by another version, or by another program.
         try:
             return cls._from_checked(data)
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
             raise CorruptFileError(
                 f"{where}: the checksum is right but the content is no index of this version ({error!r:.200}); {cure}"
             ) from error
@@ -125,32 +152,64 @@ class ShardIndex:
     def _from_checked(cls, data: bytes) -> ShardIndex:
         start = len(MAGIC) + 8
         base = start + int(struct.unpack_from("<Q", data, len(MAGIC))[0])
-        header = json.loads(data[start:base])
+        header = parse_json(data[start:base], INDEX_VALUES)
         arrays = {}
         for entry in header["arrays"]:
             name, shape = entry["name"], tuple(entry["shape"])
-            dtype = _UINT32 if name.startswith("crc32c:") else _INT64
-            if entry["dtype"] != dtype or any(type(size) is not int or size < 0 for size in shape):
-                raise ValueError(f"array {name}: dtype {entry['dtype']!r}, shape {shape}")
+            dtype = _UINT32 if name == "crc32c" or name.startswith("crc32c:") else _INT64
+            if entry["dtype"] != dtype or any(
+                type(size) is not int or size < 0 for size in (*shape, entry["at"])
+            ):
+                raise ValueError(f"array {name!r:.60}: dtype {entry['dtype']!r:.60}, shape {shape!s:.60}")
             flat = np.frombuffer(memoryview(data)[:-4], dtype, math.prod(shape), base + entry["at"])
             arrays[name] = flat.reshape(shape)
         keys = [name.removeprefix("start:") for name in arrays if name.startswith("start:")]
         index = cls(
             offsets=arrays["offsets"],
             lengths=arrays["lengths"],
+            checksums=arrays["crc32c"],
             ids=arrays["ids"],
             raw_starts={key: arrays[f"start:{key}"] for key in keys},
             raw_checksums={key: arrays[f"crc32c:{key}"] for key in keys},
             file_bytes=operator.index(header["file_bytes"]),
             file_checksum=operator.index(header["file_checksum"]),
-            fingerprint=str(header["fingerprint"]),
-            inputs=dict(header["inputs"]),
-            statistics=dict(header["statistics"]),
-            rejected=tuple(map(dict, header.pop("rejected"))),
+            fingerprint=header["fingerprint"],
+            inputs=header["inputs"],
+            statistics=header["statistics"],
+            rejected=tuple(header.pop("rejected")),
         )
-        columns = [index.lengths, index.ids, *index.raw_starts.values()]
+        columns: list[NDArray[Any]] = [index.lengths, index.checksums, index.ids, *index.raw_starts.values()]
         if any(column.shape != index.offsets.shape for column in columns) or index.offsets.ndim != 1:
             raise ValueError("the columns differ in length")
         if any(sums.ndim != 2 or len(sums) != len(index) for sums in index.raw_checksums.values()):
             raise ValueError("the block checksums are not [record, block]")
+        index._check_bounds()
+        index._check_texts()
         return index
+
+    def _check_bounds(self) -> None:
+        """ValueError where a record lies outside of its shard, or a raw value outside of its record."""
+        if not 0 <= self.file_bytes < 1 << 63 or not 0 <= self.file_checksum < 1 << 32:
+            raise ValueError(f"a shard of {self.file_bytes} bytes with the checksum {self.file_checksum}")
+        first = self.offsets + HEADER_BYTES
+        # Compared so that no sum passes 63 bits.
+        inside = (self.offsets >= 0) & (self.offsets <= self.file_bytes) & (self.lengths >= 0)
+        inside &= self.lengths <= np.minimum(self.file_bytes - FOOTER_BYTES - first, MAX_EXAMPLE_BYTES)
+        for starts in self.raw_starts.values():
+            inside &= (starts >= first) & (starts - first <= self.lengths)
+        if not inside.all():
+            raise ValueError(
+                f"record {np.argmin(inside)} lies outside of the shard's {self.file_bytes} bytes"
+            )
+        if (self.ids < 0).any():
+            raise ValueError(f"record {np.argmax(self.ids < 0)} has a negative id")
+
+    def _check_texts(self) -> None:
+        """ValueError where the header's other members are not of their kinds."""
+        texts: list[Any] = [self.fingerprint, *self.inputs.values()]
+        for entry in self.rejected:
+            texts += entry.values()
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("fingerprint, inputs and rejected: expected texts")
+        for path, problem in statistics_problems(self.statistics, "statistics"):
+            raise ValueError(f"{path}: {problem}")

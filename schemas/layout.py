@@ -17,6 +17,13 @@ OBJECT = "object"
 TEMPORARY_FOLDER = ".incomplete"
 """Where unfinished files lie, below the version's folder, until they are renamed or swept away."""
 
+DATASET_INFO = "dataset_info.json"
+FEATURES = "features.json"
+UNCOMMITTED_MANIFEST = ".manifest.json.incomplete"
+"""The manifest until all that it names is on the disk; it lies beside its place, so that one rename commits."""
+_BESIDE_SHARDS = (MANIFEST, REJECTED, DATASET_INFO, FEATURES, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST)
+
+_SHARD = r"-.*\.tfrecord-\d{5}-of-\d{5}(\.index)?"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _VERSION = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
 _SPLIT = re.compile(r"[A-Za-z][A-Za-z0-9_.]*")
@@ -66,8 +73,17 @@ def index_file(shard: str) -> str:
     return shard + ".index"
 
 
+def is_own_file(file: str, name: str) -> bool:
+    """Whether a conversion of the data set of that name wrote a file that is called so, whatever its options were.
+
+    >>> is_own_file("cards-train.tfrecord-00003-of-00016.index", "cards"), is_own_file("notes.txt", "cards")
+    (True, False)
+    """
+    return file in _BESIDE_SHARDS or bool(re.fullmatch(re.escape(name) + _SHARD, file))
+
+
 def local_folder(path: str | os.PathLike[str]) -> Path:
-    """The path of a folder, which must not be one of an object store: shards are mapped into memory."""
+    """The path of a folder, which must not be one of an object store: shards are read from a local disk."""
     if "://" in os.fspath(path):
         raise UsageError(
             f"{path}: this version reads data sets from local disk; copy the folder to a local one first"

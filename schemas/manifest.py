@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import ManifestError, UsageError
 from halofeed.schemas.fields import Field
+from halofeed.schemas.files import read_regular
+from halofeed.schemas.kinds import Kind, kind_of
 from halofeed.schemas.layout import (
     MANIFEST,
     TEMPORARY_FOLDER,
@@ -21,7 +24,22 @@ from halofeed.schemas.layout import (
     local_folder,
     shard_file,
 )
-from halofeed.schemas.tasks import TASKS
+from halofeed.schemas.limits import (
+    CELLS,
+    FIELDS,
+    LABEL_LENGTH,
+    LABELS,
+    MANIFEST_BYTES,
+    MANIFEST_VALUES,
+    NAMES,
+    PROBLEMS,
+    SHARDS,
+    SPLITS,
+)
+from halofeed.schemas.plain_json import parse_json
+from halofeed.schemas.statistics import counted_names, statistics_problems
+from halofeed.schemas.tasks import TASKS, field_problems
+from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 FORMAT_VERSION = 1
 _MOST_NAMED = 8
@@ -66,7 +84,9 @@ class Manifest:
         fields: every array of a record.
         labels: class name by label id.
         recipe: the resolved options of the conversion, as plain JSON values; so are `inputs` and statistics.
-        inputs: the source listing's fingerprint and count, to tell whether the source changed since.
+        inputs: the source listing's fingerprint and count, to tell whether the source changed since. Where the source
+            lies is nowhere in a data set, so that it has the same bytes wherever that is, see
+            `halofeed.schemas.origin`; those of early versions name a path, which is never opened.
         splits: in the order of their names.
         rejected: inputs that were not written, counted by "stage: reason".
         software: version by program.
@@ -84,6 +104,15 @@ class Manifest:
     rejected: Mapping[str, int]
     software: Mapping[str, str]
     format_version: int = FORMAT_VERSION
+
+    @property
+    def kind(self) -> Kind:
+        """Of the images: picture, volume or clip."""
+        image = self.field("image")
+        kind = kind_of(image.axes)
+        if kind is None:
+            raise UsageError(f"{self.name}: no kind of image has the axes {image.axes}")
+        return kind
 
     def field(self, name: str) -> Field:
         """The field of that name; UsageError that lists the known ones."""
@@ -104,6 +133,7 @@ class Manifest:
             "format_version": self.format_version,
             "name": self.name,
             "version": self.version,
+            "kind": self.kind.name,
             "task": self.task,
             "fields": [field.to_json() for field in self.fields],
             "labels": {str(key): self.labels[key] for key in sorted(self.labels)},
@@ -132,9 +162,12 @@ class Manifest:
         Raises:
             ManifestError: with every problem and its path in the document.
         """
+        if len(text) > MANIFEST_BYTES:
+            problem = f"expected at most {MANIFEST_BYTES:,} bytes, got {len(text):,}"
+            raise ManifestError(where, [("", problem)])
         try:
-            document = json.loads(text, object_pairs_hook=_refuse_repeated, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as error:
+            document = parse_json(text, MANIFEST_VALUES)
+        except ValueError as error:
             raise ManifestError(where, [("", f"not JSON: {error}")]) from error
         return _Reader(where).manifest(document)
 
@@ -153,18 +186,17 @@ def _checksum(document: Mapping[str, Any]) -> int:
     return crc32c(json.dumps(members, sort_keys=True, separators=(",", ":")).encode())
 
 
-def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(
-            f"{next(name for name in names if names.count(name) > 1)!r} is there twice in one object"
-        )
-    return document
+def is_intact(text: bytes) -> bool:
+    """Whether a manifest's bytes are as some version of halofeed wrote them, by its own checksum.
 
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    >>> is_intact(b"")
+    False
+    """
+    try:
+        document = parse_json(text, MANIFEST_VALUES)
+    except ValueError:
+        return False
+    return isinstance(document, dict) and document.get("crc32c") == _checksum(document)
 
 
 _LABEL_ID = re.compile("0|[1-9][0-9]{0,17}")
@@ -179,19 +211,30 @@ _KINDS: dict[type, str] = {
 
 
 class _Reader:
-    """Reads a document and gathers its problems, so that all of them are reported at once."""
+    """Reads a document and gathers its problems, so that all of them are reported at once, but for ever more."""
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.problems: list[tuple[str, str]] = []
 
+    def add(self, path: str, problem: str) -> None:
+        """Keep a problem; ManifestError where there are too many."""
+        self.problems.append((f"{path:.200}", f"{problem:.2000}"))
+        if len(self.problems) >= PROBLEMS:
+            raise ManifestError(self.where, self.problems)
+
+    def add_all(self, problems: Iterable[tuple[str, str]]) -> None:
+        """Keep several."""
+        for path, problem in problems:
+            self.add(path, problem)
+
     def item(self, document: Mapping[str, Any], key: str, kind: type, path: str = "") -> Any:
         """document[key] if it is a `kind`; else an empty `kind` and a problem."""
         full = f"{path}.{key}" if path else key
         if key not in document:
-            self.problems.append((full, f"expected {_KINDS[kind]}, it is missing"))
+            self.add(full, f"expected {_KINDS[kind]}, it is missing")
         elif not isinstance(document[key], kind) or (kind is int and isinstance(document[key], bool)):
-            self.problems.append((full, f"expected {_KINDS[kind]}, got {document[key]!r:.60}"))
+            self.add(full, f"expected {_KINDS[kind]}, got {document[key]!r:.60}")
         else:
             return document[key]
         return kind()
@@ -205,7 +248,7 @@ class _Reader:
         """The value; a problem and 0 if it is negative or needs more bits."""
         if 0 <= value < 1 << bits:
             return value
-        self.problems.append((path, f"expected 0 to 2**{bits} - 1, got {value!r:.60}"))
+        self.add(path, f"expected 0 to 2**{bits} - 1, got {value!r:.60}")
         return 0
 
     def items(
@@ -215,9 +258,7 @@ class _Reader:
         found = self.item(document, key, list, path)
         for number, value in enumerate(found):
             if type(value) not in kinds:
-                self.problems.append(
-                    (f"{path}.{key}[{number}]", f"expected {_KINDS[kinds[-1]]}, got {value!r:.60}")
-                )
+                self.add(f"{path}.{key}[{number}]", f"expected {_KINDS[kinds[-1]]}, got {value!r:.60}")
         return tuple(value for value in found if type(value) in kinds)
 
     def values(self, document: Mapping[str, Any], key: str, kind: type) -> dict[str, Any]:
@@ -225,7 +266,7 @@ class _Reader:
         found = self.item(document, key, dict)
         for name, value in found.items():
             if type(value) is not kind:
-                self.problems.append((f"{key}.{name}", f"expected {_KINDS[kind]}, got {value!r:.60}"))
+                self.add(f"{key}.{name}", f"expected {_KINDS[kind]}, got {value!r:.60}")
         return {name: value for name, value in found.items() if type(value) is kind}
 
     def checked(self, check: Callable[[str], str], value: str, path: str) -> str:
@@ -233,7 +274,7 @@ class _Reader:
         try:
             return check(value)
         except UsageError as error:
-            self.problems.append((path, str(error)))
+            self.add(path, str(error))
             return value
 
     def manifest(self, document: Any) -> Manifest:
@@ -243,14 +284,14 @@ class _Reader:
         if self.problems:
             raise ManifestError(self.where, self.problems)
         if version != FORMAT_VERSION:
-            cure = "install a newer halofeed" if version > FORMAT_VERSION else "convert the data anew"
+            cure = "install a newer halofeed" if version > FORMAT_VERSION else "convert the data again"
             problem = (
                 f"this halofeed reads version {FORMAT_VERSION}, the document is version {version}; {cure}"
             )
             raise ManifestError(self.where, [("format_version", problem)])
         task = self.item(document, "task", str)
         if task not in TASKS:
-            self.problems.append(("task", f"expected one of {', '.join(TASKS)}, got {task!r}"))
+            self.add("task", f"expected one of {', '.join(TASKS)}, got {task!r}")
         name = self.checked(check_name, self.item(document, "name", str), "name")
         read = {
             "name": name,
@@ -270,30 +311,69 @@ class _Reader:
             },
             "software": self.values(document, "software", str),
         }
-        self.problems += [
-            (key, "unknown") for key in document if key not in (*read, "format_version", "crc32c")
-        ]
-        for field in read["fields"]:
-            classes = sum(label > 0 for label in read["labels"])
-            if field.holds_sets and field.shape[-1:] != (classes,):
-                problem = (
-                    f"expected the {classes} classes of labels along the axis class, got {field.shape[-1:]}"
-                )
-                self.problems.append((f"fields.{field.name}.shape", problem))
+        known = (*read, "kind", "format_version", "crc32c")
+        self.add_all((key, "unknown") for key in document if key not in known)
+        if not self.problems:
+            self.agreement(**read)
+            self.kind_agrees(document, read["fields"])
         checksum = self.item(document, "crc32c", int)
         if not self.problems and checksum != _checksum(document):
-            problem = f"expected {_checksum(document)}, got {checksum}: the document was changed; convert the data anew"
-            self.problems.append(("crc32c", problem))
+            problem = (
+                f"expected {_checksum(document)}, got {checksum}: it was changed; convert the data again"
+            )
+            self.add("crc32c", problem)
         if self.problems:
             raise ManifestError(self.where, self.problems)
         return Manifest(**read)
 
+    def kind_agrees(self, document: Mapping[str, Any], fields: Sequence[Field]) -> None:
+        """A problem where the named kind is not that of the image; sets of early versions name none."""
+        if "kind" not in document:
+            return
+        kind = next((kind_of(field.axes) for field in fields if field.name == "image"), None)
+        if kind is not None and document["kind"] != kind.name:
+            self.add("kind", f"expected {kind.name!r} by the image's axes, got {document['kind']!r:.60}")
+
+    def agreement(
+        self,
+        *,
+        task: str,
+        fields: Sequence[Field],
+        labels: Mapping[int, str],
+        splits: Mapping[str, Split],
+        rejected: Mapping[str, int],
+        **others: Any,
+    ) -> None:
+        """What members that are sound by themselves must be to each other."""
+        self.add_all(field_problems(task, fields, labels))
+        channels = next((field.shape[-1] for field in fields if field.name == "image" and field.shape), None)
+        if len(splits) > SPLITS:
+            self.add("splits", f"expected at most {SPLITS:,}, got {len(splits):,}")
+        if len(rejected) > NAMES:
+            self.add("rejected", f"expected at most {NAMES:,} reasons, got {len(rejected):,}")
+        for name, split in splits.items():
+            self.add_all(statistics_problems(split.statistics, f"splits.{name}.statistics", channels))
+        if not self.problems:
+            names = len(labels) + sum(counted_names(split.statistics) for split in splits.values())
+            if names * len(splits) > CELLS:
+                self.add(
+                    "splits", f"expected at most {CELLS:,} counts, got {names:,} names in {len(splits):,}"
+                )
+        shards = sum(len(split.shards) for split in splits.values())
+        if shards > SHARDS:
+            self.add("splits", f"expected at most {SHARDS:,} shards, got {shards:,}")
+        self.in_range(sum(split.records for split in splits.values()), "splits.*.records", 63)
+        self.in_range(sum(rejected.values()), "rejected.*", 63)
+
     def fields(self, documents: list[Any]) -> tuple[Field, ...]:
+        if len(documents) > FIELDS:
+            self.add("fields", f"expected at most {FIELDS:,}, got {len(documents):,}")
+            return ()
         found = []
         for number, document in enumerate(documents):
             path = f"fields[{number}]"
             if not isinstance(document, dict):
-                self.problems.append((path, f"expected an object, got {document!r:.60}"))
+                self.add(path, f"expected an object, got {document!r:.60}")
                 continue
             field = Field(
                 name=self.item(document, "name", str, path),
@@ -305,22 +385,22 @@ class _Reader:
                 fill=self.items(document, "fill", (int, float), path),
                 optional=self.item(document, "optional", bool, path),
             )
-            self.problems += [(f"{path}.{attribute}", problem) for attribute, problem in field.problems()]
+            self.add_all((f"{path}.{attribute}", problem) for attribute, problem in field.problems())
             found.append(field)
-        names = [field.name for field in found]
-        self.problems += [
-            ("fields", f"{name!r} is there twice")
-            for name in sorted({n for n in names if names.count(n) > 1})
-        ]
+        names = Counter(field.name for field in found)
+        self.add_all(("fields", f"{name!r:.60} is there twice") for name in sorted(names) if names[name] > 1)
         return tuple(found)
 
     def labels(self, document: dict[str, Any]) -> dict[int, str]:
+        if len(document) > LABELS:
+            self.add("labels", f"expected at most {LABELS:,}, got {len(document):,}")
+            return {}
         found = {}
         for key, name in document.items():
             if not _LABEL_ID.fullmatch(key) or not isinstance(name, str):
-                self.problems.append(
-                    (f"labels.{key}", f"expected an id and a name, got {key!r:.60} and {name!r:.60}")
-                )
+                self.add(f"labels.{key}", f"expected an id and a name, got {key!r:.60} and {name!r:.60}")
+            elif len(name) > LABEL_LENGTH:
+                self.add(f"labels.{key}", f"expected at most {LABEL_LENGTH:,} characters, got {len(name):,}")
             else:
                 found[int(key)] = name
         return found
@@ -328,14 +408,14 @@ class _Reader:
     def split(self, document: Any, path: str, name: str, split_name: str) -> Split:
         self.checked(check_split, split_name, path)
         if not isinstance(document, dict):
-            self.problems.append((path, f"expected an object, got {document!r:.60}"))
+            self.add(path, f"expected an object, got {document!r:.60}")
             return Split(shards=(), statistics={})
         shards = []
         documents = self.item(document, "shards", list, path)
         for number, shard in enumerate(documents):
             place = f"{path}.shards[{number}]"
             if not isinstance(shard, dict):
-                self.problems.append((place, f"expected an object, got {shard!r:.60}"))
+                self.add(place, f"expected an object, got {shard!r:.60}")
                 continue
             counts = {
                 key: self.count(shard, key, place) for key in Shard.__dataclass_fields__ if key != "file"
@@ -345,14 +425,15 @@ class _Reader:
                 self.item(shard, "file", str, place),
             )
             if file != expected:
-                self.problems.append((f"{place}.file", f"expected {expected!r}, got {file!r:.200}"))
+                self.add(f"{place}.file", f"expected {expected!r}, got {file!r:.200}")
+            if counts["records"] * (HEADER_BYTES + FOOTER_BYTES) > counts["bytes"]:
+                problem = f"{counts['bytes']:,} bytes hold no {counts['records']:,} records"
+                self.add(f"{place}.records", problem)
             shards.append(Shard(file=file, **counts))
         split = Split(shards=tuple(shards), statistics=self.item(document, "statistics", dict, path))
         records = self.count(document, "records", path)
         if records != split.records:
-            self.problems.append(
-                (f"{path}.records", f"expected the shards' sum {split.records}, got {records}")
-            )
+            self.add(f"{path}.records", f"expected the shards' sum {split.records}, got {records}")
         return split
 
 
@@ -368,10 +449,10 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         raise UsageError(f"{folder}: no such folder; name the version's folder, such as data/cards/1.0.0")
     file = folder / MANIFEST
     try:
-        return Manifest.from_json(file.read_bytes(), str(file))
+        return Manifest.from_json(read_regular(file, MANIFEST_BYTES), str(file))
     except FileNotFoundError as error:
         if found := sorted(
-            entry.parent for level in ("*", "*/*") for entry in folder.glob(f"{level}/{MANIFEST}")
+            entry.parent for level in ("[!.]*", "*/[!.]*") for entry in folder.glob(f"{level}/{MANIFEST}")
         ):
             listed = ", ".join(map(str, found[:_MOST_NAMED]))
             more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""

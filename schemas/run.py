@@ -11,11 +11,13 @@ RUN/report.html
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.schemas.files import read_regular
+from halofeed.schemas.limits import RUN_BYTES, RUN_VALUES
+from halofeed.schemas.plain_json import parse_json
 
 RUN_FILE = "run.json"
 CHECKPOINTS = "checkpoints"
@@ -32,7 +34,7 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     """
     file = Path(folder) / RUN_FILE
     try:
-        document = json.loads(file.read_text("utf-8"))
+        document = parse_json(read_regular(file, RUN_BYTES), RUN_VALUES)
     except FileNotFoundError:
         raise UsageError(
             f"{folder}: holds no run ({RUN_FILE} is missing); name a folder that `halofeed train --out` made"

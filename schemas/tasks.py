@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from halofeed.schemas import kinds
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.fields import Field
+from halofeed.schemas.kinds import Kind, kind_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,8 +16,8 @@ class ImageFormat:
     """How the task's image is stored.
 
     Args:
-        height, width: the static size, or the largest of the data set.
-        depth: of volumes; None for pictures.
+        kind: of image.
+        shape: the static size along the kind's axes, or the largest of the data set.
         channels, dtype, encoding: as of a `Field`.
         pad_value: what padding holds.
         label_dtype: of the class indices of segmentation.
@@ -23,34 +25,28 @@ class ImageFormat:
         scaled: volumes: whether each record says the scale of its values.
     """
 
-    height: int
-    width: int
+    kind: Kind
+    shape: tuple[int, ...]
     channels: int
     dtype: str
     encoding: str
     pad_value: tuple[float, ...] = (0,)
-    depth: int | None = None
     label_dtype: str = "uint8"
     classes: int = 0
     scaled: bool = False
 
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The names of the image's axes but for the channel."""
-        return ("height", "width") if self.depth is None else ("depth", "height", "width")
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The sizes along `axes`."""
-        return (self.height, self.width) if self.depth is None else (self.depth, self.height, self.width)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a data set is for: the first label's id and the fields beyond image, id and origin."""
+    """What a data set is for: the first label's id and the fields beyond image, id and origin.
+
+    `has_label_image`: each record has a class at every pixel or voxel; `has_boxes`: it has objects with boxes.
+    """
 
     name: str
     first_label_id: int
+    has_label_image: bool = False
+    has_boxes: bool = False
     own_fields: Callable[[ImageFormat, int, bool], tuple[Field, ...]]
 
     def fields(
@@ -72,15 +68,15 @@ class Task:
             name="image",
             keys=("image/encoded",),
             dtype=image.dtype,
-            axes=(*image.axes, "channel"),
+            axes=(*image.kind.axes, "channel"),
             shape=(*image.shape, image.channels),
             encoding=image.encoding,
             fill=tuple(image.pad_value),
         )
-        origin = ORIGIN_FIELDS if image.depth is None else VOLUME_ORIGIN_FIELDS
+        origin = image.kind.origin(image.shape)
         if image.scaled:
             scale = [
-                _numbers(f"intensity_{name}", (f"image/intensity/{name}",), "float32", (image.channels,))
+                kinds.numbers(f"intensity_{name}", (f"image/intensity/{name}",), "float32", (image.channels,))
                 for name in ("scale", "offset")
             ]
             origin = (*origin, *scale)
@@ -95,59 +91,8 @@ class Task:
         return (pixels, *own, *kept, *origin)
 
 
-def _value(name: str, key: str, dtype: str, *, optional: bool = True) -> Field:
-    return Field(name=name, keys=(key,), dtype=dtype, encoding="value", optional=optional)
-
-
-def _numbers(name: str, keys: tuple[str, ...], dtype: str, shape: tuple[int, ...]) -> Field:
-    axes = ("coordinate",) if len(shape) == 1 else ("row", "column")
-    return Field(name=name, keys=keys, dtype=dtype, axes=axes, shape=shape, encoding="value", optional=True)
-
-
-_NAMES = (
-    Field(name="id", keys=("image/source_id",), dtype="int64", encoding="text"),
-    Field(name="source", keys=("image/filename",), dtype="str", encoding="text", optional=True),
-    Field(name="key", keys=("image/key/source",), dtype="str", encoding="text", optional=True),
-)
-
-ORIGIN_FIELDS = (
-    *_NAMES,
-    _value("unpadded_height", "image/unpadded/height", "int32"),
-    _value("unpadded_width", "image/unpadded/width", "int32"),
-    _value("source_height", "image/source/height", "int32"),
-    _value("source_width", "image/source/width", "int32"),
-    _numbers("transform", ("image/transform",), "float32", (2, 3)),
-)
-"""Where a record came from. The unpadded size is the picture's before padding to the static shape.
-
-`transform` maps stored pixels to source pixels: [y_source, x_source] = transform @ [y, x, 1], in continuous
-coordinates whose origin is the corner of the first pixel."""
-
-
-VOLUME_ORIGIN_FIELDS = (
-    *_NAMES,
-    _numbers("spacing_mm", ("image/spacing_mm",), "float32", (3,)),
-    _numbers("affine", ("image/affine",), "float32", (4, 4)),
-    _numbers("source_affine", ("image/source/affine",), "float32", (4, 4)),
-    _numbers("source_shape", ("image/source/shape",), "int32", (3,)),
-    _numbers("extent", ("image/extent",), "int32", (2, 3)),
-    _value("tile", "image/tile", "int32"),
-    _numbers("tile_origin", ("image/tile/origin",), "int32", (3,)),
-)
-"""Where the record of a volume came from; triples are depth, height, width.
-
-`affine` maps stored voxels to the patient: [x, y, z, 1] = affine @ [depth, height, width, 1], in millimetres to the
-right, to anterior and to superior (RAS+, as NIfTI has it), from the centre of the first voxel. `source_affine` does
-so for the voxels of the source as its file lists them, the slowest index first: of a NIfTI array [i, j, k] it
-takes [k, j, i, 1]. So source voxel = inverse(source_affine) @ affine @ stored voxel. `extent` is the first voxel
-that shows the scan, and the one after the last, along each axis; the rest is padding. `tile` counts the patches of a
-scan from 0 and `tile_origin` is where the patch begins on the grid of the whole resampled scan. Where each scan has a
-scale of its own there are `intensity_scale` and `intensity_offset` too, one a channel: a source's value is
-scale · stored + offset, but for what a window cut off."""
-
-
 def _classification(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
-    return (_value("label", "image/class/label", "int32", optional=False),)
+    return (kinds.value("label", "image/class/label", "int32", optional=False),)
 
 
 def _several_classes(classes: int) -> Field:
@@ -203,11 +148,11 @@ def _segmentation(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Fiel
         name="label",
         keys=("image/label",),
         dtype="uint8" if image.classes else image.label_dtype,
-        axes=(*image.axes, "class") if image.classes else image.axes,
+        axes=(*image.kind.axes, "class") if image.classes else image.kind.axes,
         shape=(*image.shape, image.classes) if image.classes else image.shape,
         encoding="sets" if image.classes else "raw" if image.encoding == "raw" else "png",
     )
-    return (label, _value("labelled", "image/labelled", "bool", optional=False))
+    return (label, kinds.value("labelled", "image/labelled", "bool", optional=False))
 
 
 KEPT = {
@@ -229,8 +174,10 @@ _KEPT_FIELDS = {
 
 TASKS = {
     "classification": Task(name="classification", first_label_id=0, own_fields=_classification),
-    "detection": Task(name="detection", first_label_id=1, own_fields=_detection),
-    "segmentation": Task(name="segmentation", first_label_id=0, own_fields=_segmentation),
+    "detection": Task(name="detection", first_label_id=1, has_boxes=True, own_fields=_detection),
+    "segmentation": Task(
+        name="segmentation", first_label_id=0, has_label_image=True, own_fields=_segmentation
+    ),
 }
 """Known tasks. Detection's labels begin at 1: 0 is background and padding. Segmentation's label is the index of a
 class at every pixel or voxel, 0 the background, or of each class whether the voxel is in it; it is 0 throughout where
@@ -242,3 +189,60 @@ def task_named(name: str) -> Task:
     if name not in TASKS:
         raise UsageError(f"unknown task {name!r}; known: {', '.join(TASKS)}")
     return TASKS[name]
+
+
+_COMPARED = ("keys", "dtype", "axes", "shape", "encoding")
+
+
+def field_problems(task: str, fields: Sequence[Field], labels: Collection[int]) -> Iterator[tuple[str, str]]:
+    """Every (path in a manifest, what is wrong) in which fields are not those of a task's records.
+
+    Args:
+        task: a key of `TASKS`.
+        fields: each sound by itself, see `Field.problems`.
+        labels: the ids of the classes.
+    """
+    named = {field.name: field for field in fields}
+    image = named.get("image")
+    if image is None:
+        yield "fields.image", "it is missing"
+        return
+    kind = kind_of(image.axes)
+    if kind is None:
+        known = "expected the axes height, width and channel, perhaps depth or frame before them"
+        yield "fields.image", f"{known}, got {image.axes!s:.200}"
+        return
+    if problem := kind.image_problem(image):
+        yield "fields.image", problem
+        return
+    label, boxes = named.get("label"), named.get("boxes")
+    in_sets = task == "segmentation" and label is not None and label.holds_sets
+    expected = task_named(task).fields(
+        ImageFormat(
+            kind=kind,
+            shape=image.shape[:-1],
+            channels=image.shape[-1],
+            dtype=image.dtype,
+            encoding=image.encoding,
+            pad_value=image.fill,
+            label_dtype="uint16" if label is not None and label.dtype == "uint16" else "uint8",
+            classes=sum(identity > 0 for identity in labels) if in_sets else 0,
+            scaled="intensity_scale" in named or "intensity_offset" in named,
+        ),
+        max_boxes=boxes.shape[0] if boxes is not None and boxes.shape else 1,
+        masks="masks" in named,
+        keep=tuple(_KEPT_FIELDS),
+        several_classes=len(labels) if task == "classification" and "labels" in named else None,
+    )
+    for field in fields:
+        pattern = next((other for other in expected if other.name == field.name), None)
+        if pattern is None:
+            yield f"fields.{field.name}", f"records of {task} have no such field"
+            continue
+        for attribute in _COMPARED:
+            ours, theirs = getattr(field, attribute), getattr(pattern, attribute)
+            if ours != theirs:
+                yield f"fields.{field.name}.{attribute}", f"expected {theirs!r} of {task}, got {ours!r:.200}"
+    for pattern in expected:
+        if pattern.name not in named and not pattern.optional:
+            yield f"fields.{pattern.name}", f"it is missing, and all records of {task} have it"

@@ -17,9 +17,6 @@ from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tasks import KEPT
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
-DATASET_INFO = "dataset_info.json"
-FEATURES = "features.json"
-
 _PACKAGE = "tensorflow_datasets.core.features"
 _DESCRIPTIVE = {
     "": {"image/format": "text", "image/height": "int64", "image/width": "int64"},
@@ -27,6 +24,7 @@ _DESCRIPTIVE = {
     "detection": {"image/object/class/text": "texts"},
     "segmentation": {},
     "volume": {"image/depth": "int64"},
+    "clip": {"image/frames": "int64"},
     "jpeg": {"image/key/sha256": "text"},
     "png": {"image/key/sha256": "text"},
     "classes": {"image/class/text": "texts"},
@@ -68,10 +66,9 @@ def features_json(manifest: Manifest) -> str:
         for key in field.keys:
             features[key] = _ENCODINGS[field.encoding](field)
     encodings = {field.encoding for field in manifest.fields}
-    kinds = ["volume"] if any("depth" in field.axes for field in manifest.fields) else []
     kept = [f"keep {name}" for name in manifest.recipe.get("keep", ())]
     # The first says it: pictures of several classes have several texts.
-    for part in ("", *sorted(encodings), manifest.task, *kinds, *kept):
+    for part in ("", *sorted(encodings), manifest.task, manifest.kind.name, *kept):
         for key, kind in _DESCRIPTIVE.get(part, {}).items():
             features.setdefault(key, _DESCRIBED[kind])
     document = {

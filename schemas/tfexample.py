@@ -8,14 +8,16 @@ Keys are written in sorted order, so that equal features give equal bytes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.schemas.limits import RECORD_VALUES
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Value: TypeAlias = Buffer | Sequence[Buffer] | NDArray[Any]
@@ -27,6 +29,14 @@ REFERRED_BYTES = 1 << 14
 MAX_EXAMPLE_BYTES = (1 << 31) - 1
 """Protobuf refuses a message of 2 GiB or more."""
 
+_WINDOW_BYTES, _HEAD_BYTES = 1 << 13, 1 << 8
+"""What is read at a time of a message that is not in memory; no entry's head with its key is longer than the second."""
+_COPIED_BYTES = 1 << 13
+"""Python looks at single bytes twice as fast where they are of its own type."""
+_FEW_BYTES = 64
+"""Up to so many bytes of packed integers are taken apart one by one."""
+_KEY_BYTES = 1 << 12
+_VARINT_BYTES = 10
 _INT64_MAX = (1 << 63) - 1
 _LARGEST_FIELD_NUMBER = (1 << 29) - 1
 
@@ -105,7 +115,7 @@ def encode_example(features: Mapping[str, Value]) -> EncodedExample:
             integers and booleans as int64).
 
     Raises:
-        UsageError: a value has no form in tf.train.Example, or the whole reaches 2 GiB.
+        UsageError: a value has no form in tf.train.Example, or the whole reaches 2 GiB or `RECORD_VALUES` values.
 
     >>> encode_example({"a": np.array([1, 300])}).to_bytes().hex()
     '0a0e0a0c0a016112071a050a0301ac02'
@@ -113,6 +123,10 @@ def encode_example(features: Mapping[str, Value]) -> EncodedExample:
     body: list[Buffer] = []
     starts: dict[str, int] = {}
     position = 0
+    if (count := sum(map(_count_values, features.values()))) > RECORD_VALUES:
+        raise UsageError(
+            f"an example of {count:,} values is over the limit of {RECORD_VALUES:,}; cut it into tiles"
+        )
     for key in sorted(features):
         pieces, single = _feature_chunks(key, features[key])
         name = key.encode()
@@ -136,6 +150,12 @@ def encode_example(features: Mapping[str, Value]) -> EncodedExample:
         length=length,
         starts={key: start + len(head) for key, start in starts.items()},
     )
+
+
+def _count_values(value: Value) -> int:
+    if isinstance(value, np.ndarray):
+        return value.size
+    return len(value) if isinstance(value, list | tuple) else 1
 
 
 def _join_small(pieces: list[Buffer]) -> Iterator[Buffer]:
@@ -165,10 +185,33 @@ def _read_varint(view: memoryview, at: int, end: int) -> tuple[int, int]:
     raise CorruptFileError(f"not a tf.train.Example: a number that does not end at byte {at}")
 
 
-def _fields(view: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+class _Left:
+    """How many values of a record may still come; each takes a byte at least, so that a small one has not too many."""
+
+    def __init__(self, size: int) -> None:
+        self.count = RECORD_VALUES if size > RECORD_VALUES else -1
+
+    def take(self, count: int, at: int) -> None:
+        """Count some; CorruptFileError where they are too many."""
+        if self.count >= 0:
+            self.count -= count
+            if self.count < 0:
+                raise CorruptFileError(
+                    f"not an example of halofeed: more than {RECORD_VALUES:,} values, at byte {at}"
+                )
+
+
+def _fields(view: memoryview, at: int, end: int, left: _Left) -> Iterator[tuple[int, int, int, int]]:
     """Each field of a message: its number, wire type, and the range of its value (or the value itself)."""
+    limited = left.count >= 0
     while at < end:
-        tag, at = _read_varint(view, at, end)
+        if limited:
+            left.take(1, at)
+        # Most numbers are of one byte.
+        if (tag := view[at]) < 0x80:
+            at += 1
+        else:
+            tag, at = _read_varint(view, at, end)
         number, wire = tag >> 3, tag & 7
         if not 1 <= number <= _LARGEST_FIELD_NUMBER:
             raise CorruptFileError(f"not a tf.train.Example: field number {number} at byte {at}")
@@ -177,7 +220,10 @@ def _fields(view: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int
             yield number, wire, value, at
             continue
         if wire == 2:
-            size, at = _read_varint(view, at, end)
+            if at < end and (size := view[at]) < 0x80:
+                at += 1
+            else:
+                size, at = _read_varint(view, at, end)
         elif wire in (1, 5):
             size = 8 if wire == 1 else 4
         else:
@@ -190,10 +236,11 @@ def _fields(view: memoryview, at: int, end: int) -> Iterator[tuple[int, int, int
         at += size
 
 
-def _decode_floats(view: memoryview, at: int, end: int) -> NDArray[np.float32]:
+def _decode_floats(view: memoryview, at: int, end: int, left: _Left) -> NDArray[np.float32]:
     parts = []
-    for number, wire, start, stop in _fields(view, at, end):
+    for number, wire, start, stop in _fields(view, at, end, left):
         if number == 1 and wire in (2, 5):
+            left.take((stop - start) // 4, start)
             if (stop - start) % 4:
                 raise CorruptFileError(
                     f"not a tf.train.Example: {stop - start} bytes of float32 at byte {start}"
@@ -202,16 +249,44 @@ def _decode_floats(view: memoryview, at: int, end: int) -> NDArray[np.float32]:
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
 
-def _decode_integers(view: memoryview, at: int, end: int) -> NDArray[np.int64]:
+def _decode_integers(view: memoryview, at: int, end: int, left: _Left) -> NDArray[np.int64]:
     values: list[int] = []
-    for number, wire, start, stop in _fields(view, at, end):
+    parts: list[NDArray[np.uint64]] = []
+    for number, wire, start, stop in _fields(view, at, end, left):
         if number == 1 and wire == 0:
             values.append(start)
+        elif number == 1 and wire == 2 and stop - start > _FEW_BYTES:
+            parts += [np.array(values, np.uint64), _decode_packed(view, start, stop, left)]
+            values = []
         elif number == 1 and wire == 2:
             while start < stop:
-                value, start = _read_varint(view, start, stop)
+                if (value := view[start]) < 0x80:
+                    start += 1
+                else:
+                    value, start = _read_varint(view, start, stop)
                 values.append(value)
-    return np.array(values, np.uint64).astype(np.int64)
+    last = np.array(values, np.uint64)
+    return (np.concatenate([*parts, last]) if parts else last).astype(np.int64)
+
+
+def _decode_packed(view: memoryview, start: int, stop: int, left: _Left) -> NDArray[np.uint64]:
+    """The same for many at once: one by one a gigabyte would take minutes."""
+    if stop - start > _VARINT_BYTES * RECORD_VALUES:
+        left.take(RECORD_VALUES + 1, start)
+    data = np.frombuffer(view[start:stop], np.uint8)
+    ends = np.flatnonzero(data < 0x80)
+    left.take(len(ends), start)
+    begins = np.concatenate([np.zeros(1, np.int64), ends + 1])
+    sizes = np.diff(begins)
+    if begins[-1] != len(data) or sizes.max() > _VARINT_BYTES:
+        raise CorruptFileError(f"not a tf.train.Example: a number that does not end after byte {start}")
+    begins = begins[:-1]
+    values = np.zeros(len(ends), np.uint64)
+    for place in range(int(sizes.max())):
+        reaching = sizes > place
+        bits = (data[begins[reaching] + place] & 0x7F).astype(np.uint64) << np.uint64(7 * place)
+        values[reaching] |= bits
+    return values
 
 
 def decode_example(data: Buffer, keys: Collection[str] | None = None) -> Decoded:
@@ -235,32 +310,132 @@ def decode_example(data: Buffer, keys: Collection[str] | None = None) -> Decoded
     ['b']
     """
     view = memoryview(data).cast("B")
+    left = _Left(len(view))
     wanted = None if keys is None else {key.encode() for key in keys}
     found: Decoded = {}
-    for number, wire, at, end in _fields(view, 0, len(view)):
+    for number, wire, at, end in _fields(view, 0, len(view), left):
         if number != 1 or wire != 2:
             continue
-        for entry, entry_wire, entry_at, entry_end in _fields(view, at, end):
+        for entry, entry_wire, entry_at, entry_end in _fields(view, at, end, left):
             if (
                 entry == 1
                 and entry_wire == 2
                 and (wanted is None or _is_wanted(view, entry_at, entry_end, wanted))
             ):
-                _decode_entry(view, entry_at, entry_end, found)
+                _decode_entry(view, entry_at, entry_end, found, left)
     return found if keys is None else {key: value for key, value in found.items() if key in keys}
 
 
-def _is_wanted(view: memoryview, at: int, end: int, wanted: set[bytes]) -> bool:
+def decode_parts(parts: Sequence[tuple[int, memoryview]], length: int, keys: frozenset[str]) -> Decoded:
+    """Parse a serialized Example of which some values were left out, each the last of its entry.
+
+    Args:
+        parts: what there is, in order: at which byte of the message a part begins, and its bytes.
+        length: bytes of the whole message.
+        keys: parse only these, none of which was left out.
+
+    Raises:
+        CorruptFileError: the bytes are not an Example, or what was left out are not such values.
+
+    >>> data = memoryview(encode_example({"a": b"xyz", "b": b"uv"}).to_bytes())
+    >>> bytes(decode_parts([(0, data[:13]), (16, data[16:])], len(data), frozenset("b"))["b"][0])
+    b'uv'
+    """
+    if len(parts) == 1:
+        return decode_example(parts[0][1], keys)
+    wanted = _encoded_keys(keys)
+    found: Decoded = {}
+    left = _Left(sum(len(part) for _, part in parts))
+    view = parts[0][1]
+    size, at = _read_varint(view, 1, len(view))  # refuses a part of fewer bytes
+    if view[0] != 0x0A or at + size != length:
+        raise CorruptFileError(f"not a tf.train.Example of {length:,} bytes")
+    for (begin, view), (following, _) in zip(parts, [*parts[1:], (length, None)], strict=True):
+        end = len(view)
+        data = bytes(view) if end <= _COPIED_BYTES else view
+        while at < end:
+            start = at
+            if at + 1 < end and (size := data[at + 1]) < 0x80:
+                at += 2
+            else:
+                size, at = _read_varint(view, start + 1, end)
+            stop = at + size
+            if data[start] != 0x0A or (stop > end and begin + stop != following):
+                raise CorruptFileError(
+                    f"not a tf.train.Example with its raw values where they should be, at byte {begin + start}"
+                )
+            left.take(1, begin + start)
+            if stop <= end and _is_wanted(data, at, stop, wanted):
+                _decode_entry(view, at, stop, found, left)
+            at = stop
+        if begin + at != following:
+            raise CorruptFileError(f"not a tf.train.Example with a raw value at byte {begin + at}")
+        at = 0
+    return {key: value for key, value in found.items() if key in keys}
+
+
+def decode_small(read: Callable[[int, int], memoryview], length: int, keys: Collection[str]) -> Decoded:
+    """Parse small values of a serialized Example that is not in memory, and pass over all others unread.
+
+    Args:
+        read: the bytes of the message from a place on, as many as are asked for.
+        length: bytes of the whole message.
+        keys: parse only these.
+
+    Raises:
+        CorruptFileError: the bytes are not an Example.
+
+    >>> data = memoryview(encode_example({"a": bytes(100_000), "b": b"uv"}).to_bytes())
+    >>> bytes(decode_small(lambda at, size: data[at : at + size], len(data), ["b"])["b"][0])
+    b'uv'
+    """
+    wanted = {key.encode() for key in keys}
+    found: Decoded = {}
+    left = _Left(length)
+    view, base = read(0, min(_WINDOW_BYTES, length)), 0
+    size, at = _read_varint(view, 1, len(view))
+    if view[0] != 0x0A or at + size != length:
+        raise CorruptFileError(f"not a tf.train.Example of {length:,} bytes")
+    while base + at < length:
+        if at + _HEAD_BYTES > len(view) and base + len(view) < length:
+            # The next entry's head may be cut off.
+            view, base, at = read(base + at, min(_WINDOW_BYTES, length - base - at)), base + at, 0
+        start = at
+        size, at = _read_varint(view, start + 1, len(view))
+        stop = at + size
+        if view[start] != 0x0A or base + stop > length:
+            raise CorruptFileError(f"not a tf.train.Example: no feature at byte {base + start}")
+        left.take(1, base + start)
+        if _is_wanted(view, at, stop, wanted):
+            if stop > len(view):
+                view, base, at, stop = read(base + at, size), base + at, 0, size
+            _decode_entry(view, at, stop, found, left)
+        if stop > len(view):
+            stop, base, view = 0, base + stop, read(base + stop, min(_WINDOW_BYTES, length - base - stop))
+        at = stop
+    return {key: value for key, value in found.items() if key in keys}
+
+
+@lru_cache(maxsize=64)
+def _encoded_keys(keys: frozenset[str]) -> set[bytes]:
+    return {key.encode() for key in keys}
+
+
+def _is_wanted(view: memoryview | bytes, at: int, end: int, wanted: set[bytes]) -> bool:
     """Whether an entry's key is one of `wanted`, or does not stand at its beginning, where writers put it."""
     if end - at < 2 or view[at] != 0x0A or view[at + 1] > 0x7F:
         return True
     return bytes(view[at + 2 : at + 2 + view[at + 1]]) in wanted
 
 
-def _decode_entry(view: memoryview, at: int, end: int, found: Decoded) -> None:
+def _decode_entry(view: memoryview, at: int, end: int, found: Decoded, left: _Left) -> None:
     key, feature = "", (0, 0)
-    for number, wire, start, stop in _fields(view, at, end):
+    for number, wire, start, stop in _fields(view, at, end, left):
         if wire == 2 and number == 1:
+            if stop - start > _KEY_BYTES:
+                raise CorruptFileError(
+                    f"not a tf.train.Example: a key of {stop - start:,} bytes at byte {start}"
+                )
             try:
                 key = str(view[start:stop], "utf-8")
             except UnicodeDecodeError as error:
@@ -270,12 +445,12 @@ def _decode_entry(view: memoryview, at: int, end: int, found: Decoded) -> None:
         elif wire == 2 and number == 2:
             feature = (start, stop)
     found.pop(key, None)
-    for number, wire, start, stop in _fields(view, *feature):
+    for number, wire, start, stop in _fields(view, *feature, left):
         if wire != 2:
             continue
         if number == 1:
-            found[key] = [view[a:b] for n, w, a, b in _fields(view, start, stop) if n == 1 and w == 2]
+            found[key] = [view[a:b] for n, w, a, b in _fields(view, start, stop, left) if n == 1 and w == 2]
         elif number == 2:
-            found[key] = _decode_floats(view, start, stop)
+            found[key] = _decode_floats(view, start, stop, left)
         elif number == 3:
-            found[key] = _decode_integers(view, start, stop)
+            found[key] = _decode_integers(view, start, stop, left)

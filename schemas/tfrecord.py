@@ -38,11 +38,14 @@ class RecordWriter:
         self.offset = 0
         self.checksum = 0
 
-    def write(self, chunks: Iterable[Any], length: int, known: Mapping[int, int] | None = None) -> None:
+    def write(self, chunks: Iterable[Any], length: int, known: Mapping[int, int] | None = None) -> int:
         """Write one record that is given in pieces of `length` bytes together.
 
         Args:
             known: by the position of a piece in the record its CRC32C, where that was computed already.
+
+        Returns:
+            the masked CRC32C of its data, as its footer states it.
         """
         write = self._sink.write
         header = _LENGTH.pack(length)
@@ -60,24 +63,45 @@ class RecordWriter:
             write(chunk)
         if written != length:
             raise ValueError(f"a record of {length} bytes was announced and {written} came")
-        footer = _CHECKSUM.pack(mask_crc(crc))
+        masked = mask_crc(crc)
+        footer = _CHECKSUM.pack(masked)
         write(footer)
         self.checksum = crc32c(footer, whole)
         self.offset += HEADER_BYTES + length + FOOTER_BYTES
+        return masked
 
 
-def check_record(view: memoryview, offset: int, where: str) -> memoryview:
+def footer_of(frame: memoryview) -> int:
+    """The masked CRC32C of the data that a whole record's last bytes state."""
+    return int(_CHECKSUM.unpack_from(frame, len(frame) - FOOTER_BYTES)[0])
+
+
+def check_header(header: memoryview, place: str) -> int:
+    """How many bytes of data follow a record's first 12 bytes; CorruptFileError where these are damaged or fewer."""
+    if len(header) < HEADER_BYTES:
+        raise CorruptFileError(f"{place}: the file ends inside the record's header")
+    length, length_crc = struct.unpack("<QI", header)
+    if mask_crc(crc32c(header[:8])) != length_crc:
+        raise CorruptFileError(f"{place}: the length's checksum is wrong")
+    return int(length)
+
+
+def check_record(view: memoryview, offset: int, where: str, base: int = 0) -> memoryview:
     """The data of the record that begins at `offset`, after both its checksums.
 
+    Args:
+        view: of a file, or of the part of it from byte `base` on.
+        offset: in the view.
+        where: the file's name.
+        base: see `view`.
+
     Raises:
-        CorruptFileError: names `where`, the offset and what is wrong.
+        CorruptFileError: names `where`, the offset in the file and what is wrong.
     """
-    place = f"{where}: record at byte {offset:,}"
-    if offset + HEADER_BYTES > len(view):
-        raise CorruptFileError(f"{place}: the file ends inside the record's header")
-    length, length_crc = struct.unpack_from("<QI", view, offset)
-    if mask_crc(crc32c(view[offset : offset + 8])) != length_crc:
-        raise CorruptFileError(f"{place}: the length's checksum is wrong")
+    place = f"{where}: record at byte {base + offset:,}"
+    if offset < 0:
+        raise CorruptFileError(f"{place}: the file begins after it")
+    length = check_header(view[offset : offset + HEADER_BYTES], place)
     start = offset + HEADER_BYTES
     if start + length + FOOTER_BYTES > len(view):
         raise CorruptFileError(f"{place}: the file ends inside the record ({length:,} bytes announced)")

@@ -1,13 +1,34 @@
-"""What all tests share: where the real data lies, and a plain statement where it does not."""
+"""What all tests share: where the real data lies, or a plain statement, and a user's state of their own."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+_NOBODY = 65534
 TEST_DATA = Path(os.environ.get("HALOFEED_TEST_DATA") or Path(__file__).parents[2] / "shared" / "data")
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("halofeed", deadline=None)
+settings.load_profile("halofeed")
+
+STATE = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Conversions of tests, also of their child processes, are remembered in a folder that goes away with them."""
+    config.stash[STATE] = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="halofeed-tests-state-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(config.stash[STATE], ignore_errors=True)
 
 
 def pytest_report_header() -> str:
@@ -23,3 +44,43 @@ def test_data() -> Path:
     if not TEST_DATA.is_dir():
         pytest.skip(f"no real data at {TEST_DATA}; set HALOFEED_TEST_DATA")
     return TEST_DATA
+
+
+@pytest.fixture
+def ordinary_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder in which `ordinary_user` can write; pytest's own lie where none but their owner gets to.
+
+    Temporary files lie beside it, for the system's folder of them may not be everybody's either.
+    """
+    base = Path(tempfile.mkdtemp(prefix="halofeed-test-"))
+    base.chmod(0o755)
+    for name in ("folder", "temporary"):
+        (base / name).mkdir()
+        (base / name).chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(base / "temporary"))
+    yield base / "folder"
+    for above, names, _ in os.walk(base):
+        for name in names:
+            if not os.path.islink(inside := os.path.join(above, name)):
+                os.chmod(inside, 0o700)
+    shutil.rmtree(base)
+
+
+@contextmanager
+def _without_rights() -> Iterator[None]:
+    os.setegid(_NOBODY)
+    os.seteuid(_NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+@pytest.fixture
+def ordinary_user() -> Callable[[], AbstractContextManager[None]]:
+    """What takes a superuser's rights from this process for a while; nothing where it has none.
+
+    What is imported in that while must be so already: Python itself may lie in the superuser's home.
+    """
+    return nullcontext if os.geteuid() else _without_rights

@@ -1,14 +1,12 @@
 """How tests write a small data set: drawn examples in, a finished folder out, with `halofeed.schemas` alone.
 
-Statistics are counted by `halofeed.prep.statistics`, images encoded by Pillow; nothing of the Beam job is used.
+Statistics are counted by `halofeed.prep.statistics.pictures`, images encoded by Pillow; nothing of the job is used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from halofeed.prep.statistics import Facts, Statistics, merge_statistics, sum_pixels
-from halofeed.schemas.checksum import block_checksums, crc32c
+from halofeed.prep.statistics.pictures import Facts, Statistics, sum_pixels
 from halofeed.schemas.identity import example_id, shard_of
-from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.layout import MANIFEST, REJECTED, index_file, shard_file
-from halofeed.schemas.manifest import Manifest, Shard, Split
-from halofeed.schemas.tasks import ImageFormat, task_named
-from halofeed.schemas.tfds import DATASET_INFO, FEATURES, dataset_info_json, features_json
-from halofeed.schemas.tfexample import encode_example
-from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
+from halofeed.schemas.kinds import KINDS
+from halofeed.schemas.tasks import ImageFormat
+from tests.set_writer import Record, write_set
 
 SOURCE_SCALE = 8
 """The sources of the examples are said to have been larger by this factor."""
@@ -172,99 +165,46 @@ def write_dataset(
 
     `alter` may change a record's features, so that all checksums are right and the content is not.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    splits = {}
-    all_rejected: list[dict[str, str]] = []
-    for split in sorted({example.split for example in examples}):
-        parts, statistics = [], []
-        for number in range(shards):
-            chosen = [
-                e for e in examples if e.split == split and shard_of(example_id(e.key), shards) == number
-            ]
-            refused = [dict(entry) for entry in rejected if entry["split"] == split and number == 0]
-            file = shard_file(name, split, number, shards)
-            index = _write_shard(folder / file, chosen, task, encoding, masks, max_boxes, refused, alter)
-            data = index.to_bytes()
-            (folder / index_file(file)).write_bytes(data)
-            parts.append(
-                Shard(
-                    file=file,
-                    records=len(index),
-                    bytes=index.file_bytes,
-                    crc32c=index.file_checksum,
-                    index_bytes=len(data),
-                    index_crc32c=crc32c(data),
-                )
-            )
-            statistics.append(index.statistics)
-            all_rejected += refused
-        splits[split] = Split(shards=tuple(parts), statistics=merge_statistics(statistics))
+    splits: dict[str, list[list[Record]]] = {}
+    for example in sorted(examples, key=lambda item: (item.split, example_id(item.key))):
+        identity = example_id(example.key)
+        record = Record(
+            id=identity,
+            features=alter(example, record_features(example, task, encoding, masks)),
+            inputs={example.key: hashlib.sha256(example.key.encode()).hexdigest()},
+            facts=_facts(example),
+        )
+        parts = splits.setdefault(example.split, [[] for _ in range(shards)])
+        parts[shard_of(identity, shards)].append(record)
     sizes = [example.pixels.shape for example in examples]
     image = ImageFormat(
-        height=max(size[0] for size in sizes),
-        width=max(size[1] for size in sizes),
+        kind=KINDS["picture"],
+        shape=(max(size[0] for size in sizes), max(size[1] for size in sizes)),
         channels=sizes[0][2],
         dtype=str(examples[0].pixels.dtype),
         encoding=encoding,
     )
-    manifest = Manifest(
-        name=name,
-        version="1.0.0",
+    return write_set(
+        folder,
+        splits,
         task=task,
-        fields=task_named(task).fields(image, max_boxes=max_boxes, masks=masks),
+        image=image,
         labels=LABELS[task],
+        name=name,
+        raw_keys=("image/encoded",) if encoding == "raw" else (),
+        statistics=lambda facts: counted(Statistics(max_boxes=max_boxes), facts),
+        rejected=rejected,
         recipe={"resize": "fixed-shape", "pad_value": [0]},
-        inputs={"count": len(examples) + len(rejected)},
-        splits=splits,
-        rejected=Counter(f"{entry['stage']}: {entry['reason']}" for entry in all_rejected),
-        software={"halofeed": "0.1.0"},
+        max_boxes=max_boxes,
+        masks=masks,
     )
-    lines = [json.dumps(entry, ensure_ascii=False, sort_keys=True) + "\n" for entry in all_rejected]
-    (folder / REJECTED).write_bytes("".join(lines).encode("utf-8", "surrogateescape"))
-    (folder / DATASET_INFO).write_text(dataset_info_json(manifest))
-    (folder / FEATURES).write_text(features_json(manifest))
-    (folder / MANIFEST).write_bytes(manifest.to_json().encode())
-    return folder
 
 
-def _write_shard(
-    path: Path,
-    examples: Sequence[Drawn],
-    task: str,
-    encoding: str,
-    masks: bool,
-    max_boxes: int,
-    rejected: Sequence[Mapping[str, str]],
-    alter: Callable[[Drawn, dict[str, Any]], dict[str, Any]],
-) -> ShardIndex:
-    offsets, lengths, ids, starts, checksums = [], [], [], [], []
-    statistics = Statistics(max_boxes=max_boxes)
-    with path.open("wb") as stream:
-        writer = RecordWriter(stream)
-        for example in sorted(examples, key=lambda item: example_id(item.key)):
-            features = alter(example, record_features(example, task, encoding, masks))
-            encoded = encode_example(features)
-            offsets.append(writer.offset)
-            lengths.append(encoded.length)
-            ids.append(example_id(example.key))
-            starts.append(writer.offset + HEADER_BYTES + encoded.starts.get("image/encoded", 0))
-            checksums.append(block_checksums(features.get("image/encoded", b"-")))
-            writer.write(encoded.chunks, encoded.length)
-            statistics.add(_facts(example))
-    raw = encoding == "raw" and bool(examples)
-    return ShardIndex(
-        offsets=np.array(offsets, np.int64),
-        lengths=np.array(lengths, np.int64),
-        ids=np.array(ids, np.int64),
-        raw_starts={"image/encoded": np.array(starts, np.int64)} if raw else {},
-        raw_checksums={"image/encoded": np.array(checksums, np.uint32)} if raw else {},
-        file_bytes=writer.offset,
-        file_checksum=writer.checksum,
-        fingerprint=hashlib.sha256(path.name.encode()).hexdigest(),
-        inputs={example.key: hashlib.sha256(example.key.encode()).hexdigest() for example in examples},
-        statistics=statistics.to_json(),
-        rejected=tuple(rejected),
-    )
+def counted(statistics: Any, facts: Sequence[Any]) -> dict[str, Any]:
+    """What the statistics say of the facts."""
+    for one in facts:
+        statistics.add(one)
+    return dict(statistics.to_json())
 
 
 def _facts(example: Drawn) -> Facts:

@@ -74,7 +74,7 @@ def segmentation(
 
     Args:
         frames: (segment number, depth index, stored values [height, width]).
-        affine: of the grid whose depth index the frames name, to millimetres right, anterior, superior.
+        affine: of the grid whose depth index the frames name, to millimeters right, anterior, superior.
         bits: per stored pixel; 1 for BINARY and 8 for others if not given.
         shared: which of orientation, measures, position and segment are said once for all frames.
     """

@@ -157,7 +157,7 @@ def write_volume(
     """Write a volume of Hounsfield units [depth, height, width] as a series, slice after slice along its depth.
 
     Args:
-        affine: [4, 4], voxel (depth, height, width, 1) to millimetres (right, anterior, superior).
+        affine: [4, 4], voxel (depth, height, width, 1) to millimeters (right, anterior, superior).
     """
     to_lps = np.diag([-1.0, -1.0, 1.0])
     steps, origin = to_lps @ affine[:3, :3], to_lps @ affine[:3, 3]

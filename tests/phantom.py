@@ -1,4 +1,4 @@
-"""The phantom of `halofeed.prep.volume.phantom` with what only tests need: all orientations, and the Dice overlap."""
+"""The phantom of `halofeed.prep.voxels.phantom` with what only tests need: all orientations, and the Dice overlap."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from halofeed.prep.volume.phantom import (
+from halofeed.prep.voxels.phantom import (
     AIR_HU,
     LABELLED,
     ORGANS,

@@ -39,7 +39,21 @@ def test_options_that_the_pages_name_exist() -> None:
     parser = _parser()
     commands = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     known = {flag for command in commands.choices.values() for flag in command._option_string_actions}
-    known |= {"--all", "--runner"}
+    known |= {"--all", "--runner", "--against"}
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?![\w-])", page.read_text()))
         assert not named - known, (page.name, sorted(named - known))
+
+
+def test_the_map_of_the_house_names_files_and_tables_that_are_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rooms = {path.parent for path in ROOT.glob("*/**/*.py") if ".venv" not in path.parts}
+    for name in set(re.findall(r"`([\w/]+\.py)`", text)):
+        assert any((place / name).is_file() for place in (ROOT, *rooms)), f"{name} is not there"
+    tables = re.findall(r"`([\w/]+)\.([A-Z_]+)`", text)
+    assert len(tables) > 8
+    for module, table in tables:
+        files = [place / f"{module}{end}" for place in (ROOT, *rooms) for end in (".py", "/__init__.py")]
+        assert any(file.is_file() and re.search(rf"^{table}\b", file.read_text(), re.M) for file in files), (
+            f"{module} has no {table}"
+        )

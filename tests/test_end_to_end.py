@@ -177,7 +177,7 @@ def test_stored_boxes_lie_on_their_annotations(detection, test_data, name, recip
 
 
 def nearest(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The slow way: each stored pixel takes the source pixel that holds its centre."""
+    """The slow way: each stored pixel takes the source pixel that holds its center."""
     steps = [np.float32(source / out) for source, out in zip(pixels.shape, (height, width), strict=False)]
     rows = [min(int(np.float32(y + 0.5) * steps[0]), pixels.shape[0] - 1) for y in range(height)]
     columns = [min(int(np.float32(x + 0.5) * steps[1]), pixels.shape[1] - 1) for x in range(width)]

@@ -42,7 +42,8 @@ def built(unpacked) -> Path:
 def test_an_installed_sdist_gives_the_command(built):
     scripts = configparser.ConfigParser()
     scripts.read(built / "entry_points.txt")
-    assert dict(scripts["console_scripts"]) == {"halofeed": "halofeed.cli:run_and_exit"}
+    (command,) = metadata.entry_points(group="console_scripts", name="halofeed")
+    assert dict(scripts["console_scripts"]) == {"halofeed": command.value}
 
 
 def test_an_installed_sdist_has_the_same_requirements_and_extras(built):

@@ -13,7 +13,7 @@ import SimpleITK
 from numpy.typing import NDArray
 
 from halofeed.pipelines.convert import Conversion
-from halofeed.prep.volume.scan import Grid, Shape
+from halofeed.prep.geometry.scan import Grid, Shape
 from tests.dicom_writer import write_volume
 from tests.phantom import (
     AIR_HU,
@@ -76,8 +76,8 @@ MODES: dict[str, dict[str, Any]] = {
     "stretch": {"depth": 48, "height": 64, "width": 64, "fit": "stretch"},
     "tiles": {"depth": 24, "height": 40, "width": 48, "fit": "tiles", "tile_overlap": (4, 8, 8)},
     "foreground": {"depth": 38, "height": 64, "width": 80, "crop_foreground": True},
-    "centre foreground": {"depth": 38, "height": 64, "width": 80, "centre": "foreground"},
-    "centre label": CLOSE | {"centre": "label"},
+    "center foreground": {"depth": 38, "height": 64, "width": 80, "center": "foreground"},
+    "center label": CLOSE | {"center": "label"},
 }
 
 
@@ -167,7 +167,7 @@ def test_organs_are_where_they_were_and_as_dense_in_every_mode(converted, mode):
                 values.append(part.image[..., 0][inside])
                 assert (part.label[inside] == organ.label).all(), (name, organ.name)
             found = np.unique(np.concatenate(places).round(3), axis=0)  # tiles overlap
-            off = max(off, float(np.linalg.norm(found.mean(axis=0) - organ.centre_mm)))
+            off = max(off, float(np.linalg.norm(found.mean(axis=0) - organ.center_mm)))
             inner = np.concatenate(values)
             assert len(inner) > 20
             wrong = max(wrong, abs(float(inner.mean()) - organ.hu))
@@ -321,7 +321,7 @@ def test_scans_of_several_channels_convert_once_the_channels_are_said(test_data,
         (record,) = stored_volumes(done)
         truth = np.asarray(nibabel.load(test_data / name).dataobj)
         if truth.dtype.names:
-            truth = np.stack([truth[colour] for colour in "RGB"], axis=-1)
+            truth = np.stack([truth[color] for color in "RGB"], axis=-1)
         assert record.image.shape == (24, 96, 128, channels)
         whole = truth.reshape(*truth.shape[:3], channels)
         if record.source_grid.shape == (24, 96, 128):
@@ -397,7 +397,7 @@ def mapped_back(record: Stored) -> NDArray[Any]:
 ROUND_TRIPS: list[tuple[dict[str, Any], float]] = [
     ({"depth": 30, "height": 170, "width": 170}, 1.0),
     ({"depth": 26, "height": 166, "width": 164}, 1.0),
-    ({"depth": 22, "height": 130, "width": 146, "centre": "label"}, 1.0),
+    ({"depth": 22, "height": 130, "width": 146, "center": "label"}, 1.0),
     ({"depth": 66, "height": 88, "width": 88, "spacing_mm": (2, 1.5, 1.5)}, 0.97),
     ({"depth": 66, "height": 88, "width": 88, "spacing_mm": (2, 1.5, 1.5), "slice_wise": "never"}, 0.97),
     ({"depth": 64, "height": 128, "width": 128, "fit": "stretch"}, 0.97),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,24 +11,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.statistics import Facts, Statistics, merge_statistics, sum_pixels
-from halofeed.prep.volume.counts import count_intensities, merge_counts
-from halofeed.prep.volume.coverage import measure_coverage
-from halofeed.prep.volume.geometry import plan_crop_or_pad
-from halofeed.prep.volume.intensity import Window, store_as
-from halofeed.prep.volume.scan import Finding, Grid, Triple
-from halofeed.prep.volume.statistics import VolumeFacts, VolumeStatistics
-from halofeed.schemas.checksum import block_checksums, crc32c
+from halofeed.prep.geometry.scan import Finding, Grid, Triple
+from halofeed.prep.geometry.volume import plan_crop_or_pad
+from halofeed.prep.statistics.counts import count_intensities, merge_counts
+from halofeed.prep.statistics.coverage import measure_coverage
+from halofeed.prep.statistics.pictures import Facts, Statistics, sum_pixels
+from halofeed.prep.statistics.volumes import VolumeFacts, VolumeStatistics
+from halofeed.prep.voxels.intensity import Window, store_as
 from halofeed.schemas.identity import example_id, shard_of
-from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.layout import MANIFEST, REJECTED, index_file, shard_file
-from halofeed.schemas.manifest import Manifest, Shard, Split
-from halofeed.schemas.tasks import ImageFormat, task_named
-from halofeed.schemas.tfds import DATASET_INFO, FEATURES, dataset_info_json, features_json
-from halofeed.schemas.tfexample import encode_example
-from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
-from tests.dataset_writer import encode_pixels
+from halofeed.schemas.kinds import KINDS
+from halofeed.schemas.tasks import ImageFormat
+from tests.dataset_writer import counted, encode_pixels
 from tests.phantom import ORGANS, draw, grid_around
+from tests.set_writer import Record, write_set
 
 CLASSES = {0: "background", **{organ.label: organ.name for organ in ORGANS if organ.label}, 9: "never seen"}
 RAW_KEYS = ("image/encoded", "image/label")
@@ -82,7 +75,7 @@ def draw_scan(
     shape: tuple[int, int, int] = (24, 28, 34),
     **more: Any,
 ) -> Drawn:
-    """The phantom, padded at the start of each axis and centred on the record's shape, as stored."""
+    """The phantom, padded at the start of each axis and centered on the record's shape, as stored."""
     found = grid_around(spacing_mm, tuple(s * mm for s, mm in zip(shape, spacing_mm, strict=True)))
     image, mask = draw(found)
     extent = np.array([[padding] * 3, found.shape])
@@ -102,7 +95,7 @@ def draw_scan(
 
 
 def draw_picture(key: str, split: str = "train", *, labelled: bool = True, seed: int = 0) -> Drawn:
-    """A colour picture [24, 32, 3] of two rectangles, which are its label; the bottom row is padding."""
+    """A color picture [24, 32, 3] of two rectangles, which are its label; the bottom row is padding."""
     pixels = np.random.default_rng(seed).integers(60, 90, (24, 32, 3)).astype(np.uint8)
     label = np.zeros((24, 32), np.uint8)
     for value, place in ((1, np.s_[4:14, 3:15]), (2, np.s_[8:20, 18:30])):
@@ -165,109 +158,43 @@ def write_segmentation(
 
     `alter` may change a record's features, so that all checksums are right and the content is not.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    splits = {}
-    for split in sorted({drawn.split for drawn in records}):
-        parts, statistics = [], []
-        for number in range(shards):
-            chosen = [
-                item
-                for item in records
-                if item.split == split and shard_of(example_id(item.key), shards) == number
-            ]
-            refused = [dict(entry) for entry in rejected if entry["split"] == split and number == 0]
-            file = shard_file("scans", split, number, shards)
-            built = [(item, alter(item, features_of(item, encoding, label_dtype))) for item in chosen]
-            index = _write_shard(
-                folder / file, built, encoding, refused, is_volume=records[0].grid is not None
-            )
-            data = index.to_bytes()
-            (folder / index_file(file)).write_bytes(data)
-            parts.append(
-                Shard(
-                    file=file,
-                    records=len(index),
-                    bytes=index.file_bytes,
-                    crc32c=index.file_checksum,
-                    index_bytes=len(data),
-                    index_crc32c=crc32c(data),
-                )
-            )
-            statistics.append(index.statistics)
-        splits[split] = Split(shards=tuple(parts), statistics=merge_statistics(statistics))
+    is_volume = records[0].grid is not None
+    splits: dict[str, list[list[Record]]] = {}
+    for drawn in sorted(records, key=lambda item: (item.split, example_id(item.key), item.tile)):
+        record = Record(
+            id=drawn.id,
+            features=alter(drawn, features_of(drawn, encoding, label_dtype)),
+            inputs={drawn.key: ""},
+            facts=_volume_facts(drawn) if is_volume else _picture_facts(drawn),
+        )
+        parts = splits.setdefault(drawn.split, [[] for _ in range(shards)])
+        parts[shard_of(example_id(drawn.key), shards)].append(record)
     *size, channels = records[0].image.shape
     image = ImageFormat(
-        depth=size[0] if len(size) == 3 else None,
-        height=size[-2],
-        width=size[-1],
+        kind=KINDS["volume" if len(size) == 3 else "picture"],
+        shape=tuple(size),
         channels=channels,
         dtype=dtype or str(records[0].image.dtype),
         encoding=encoding,
         label_dtype=label_dtype,
     )
-    manifest = Manifest(
-        name="scans",
-        version="1.0.0",
+    return write_set(
+        folder,
+        splits,
         task="segmentation",
-        fields=task_named("segmentation").fields(image, max_boxes=0, masks=False),
+        image=image,
         labels=CLASSES,
-        recipe={**recipe, "depth": image.depth, "height": image.height, "width": image.width},
-        inputs={"count": len(records) + len(rejected)},
-        splits=splits,
-        rejected=Counter(f"{entry['stage']}: {entry['reason']}" for entry in rejected),
-        software={"halofeed": "0.1.0"},
+        name="scans",
+        raw_keys=RAW_KEYS if encoding == "raw" else (),
+        statistics=lambda facts: counted(VolumeStatistics() if is_volume else Statistics(max_boxes=0), facts),
+        rejected=rejected,
+        recipe={**recipe, "depth": None, **dict(zip(image.kind.axes, size, strict=True))},
     )
-    lines = [json.dumps(dict(entry), ensure_ascii=False) + "\n" for entry in rejected]
-    (folder / REJECTED).write_text("".join(lines))
-    (folder / DATASET_INFO).write_text(dataset_info_json(manifest))
-    (folder / FEATURES).write_text(features_json(manifest))
-    (folder / MANIFEST).write_bytes(manifest.to_json().encode())
-    return folder
 
 
 def _source_shape(drawn: Drawn) -> tuple[int, ...]:
     assert drawn.extent is not None
     return tuple((drawn.extent[1] - drawn.extent[0]).tolist())
-
-
-def _write_shard(
-    path: Path,
-    records: Sequence[tuple[Drawn, dict[str, Any]]],
-    encoding: str,
-    rejected: Sequence[Mapping[str, str]],
-    *,
-    is_volume: bool,
-) -> ShardIndex:
-    offsets, lengths, ids = [], [], []
-    raw_keys = RAW_KEYS if encoding == "raw" and records else ()
-    starts: dict[str, list[int]] = {key: [] for key in raw_keys}
-    checksums: dict[str, list[Any]] = {key: [] for key in raw_keys}
-    statistics: Any = VolumeStatistics() if is_volume else Statistics(max_boxes=0)
-    with path.open("wb") as stream:
-        writer = RecordWriter(stream)
-        for drawn, features in sorted(records, key=lambda item: (example_id(item[0].key), item[0].tile)):
-            encoded = encode_example(features)
-            offsets.append(writer.offset)
-            lengths.append(encoded.length)
-            ids.append(drawn.id)
-            for key in raw_keys:
-                starts[key].append(writer.offset + HEADER_BYTES + encoded.starts.get(key, 0))
-                checksums[key].append(block_checksums(features.get(key, b"-")))
-            writer.write(encoded.chunks, encoded.length)
-            statistics.add(_volume_facts(drawn) if is_volume else _picture_facts(drawn))
-    return ShardIndex(
-        offsets=np.array(offsets, np.int64),
-        lengths=np.array(lengths, np.int64),
-        ids=np.array(ids, np.int64),
-        raw_starts={key: np.array(values, np.int64) for key, values in starts.items()},
-        raw_checksums={key: np.array(values, np.uint32) for key, values in checksums.items()},
-        file_bytes=writer.offset,
-        file_checksum=writer.checksum,
-        fingerprint=hashlib.sha256(path.name.encode()).hexdigest(),
-        inputs={drawn.key: "" for drawn, _ in records},
-        statistics=statistics.to_json(),
-        rejected=tuple(rejected),
-    )
 
 
 def _count(label: NDArray[Any] | None) -> dict[int, int]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.pipelines.convert import Conversion
-from halofeed.prep.volume.scan import Grid
+from halofeed.prep.geometry.scan import Grid
 from tests.pipelines.support import read_split
 
 IJK = [2, 1, 0, 3]

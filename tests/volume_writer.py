@@ -5,7 +5,6 @@ Every voxel of a drawn image holds its own number, so that a test can say which 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.encode import ENCODERS
-from halofeed.schemas.checksum import block_checksums, crc32c
+from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.schemas.identity import example_id, shard_of
-from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.layout import MANIFEST, REJECTED, index_file, shard_file
-from halofeed.schemas.manifest import Manifest, Shard, Split
-from halofeed.schemas.tasks import ImageFormat, task_named
-from halofeed.schemas.tfds import DATASET_INFO, FEATURES, dataset_info_json, features_json
-from halofeed.schemas.tfexample import encode_example
-from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
+from halofeed.schemas.kinds import KINDS
+from halofeed.schemas.tasks import ImageFormat
+from tests.set_writer import Record, write_set
 
 CLASSES = {0: "background", 1: "liver", 2: "spleen", 300: "tumour"}
 _SIDES = ("depth", "height", "width")
@@ -171,51 +165,35 @@ def write_scans(
 
     `dtype` is what the manifest says of the image where that is not the array's, for bfloat16.
     """
-    folder.mkdir(parents=True)
-    splits = {}
-    for split in sorted({scan.split for scan in scans}):
-        entries = []
-        for number in range(shards):
-            chosen = [scan for scan in scans if scan.split == split and shard_of(scan.id, shards) == number]
-            records = [(scan.id, scan_features(scan, encoding, pad)) for scan in sorted(chosen, key=_id)]
-            entries.append(_write_shard(folder / shard_file(name, split, number, shards), records))
-        splits[split] = Split(shards=tuple(entries), statistics=scan_statistics(scans, split))
+    splits: dict[str, list[list[Record]]] = {}
+    for scan in sorted(scans, key=lambda item: (item.split, item.id)):
+        parts = splits.setdefault(scan.split, [[] for _ in range(shards)])
+        record = Record(id=scan.id, features=scan_features(scan, encoding, pad), facts=scan)
+        parts[shard_of(scan.id, shards)].append(record)
     image, label = scans[0].image, scans[0].label
-    manifest = Manifest(
-        name=name,
-        version="1.0.0",
-        task="segmentation",
-        fields=task_named("segmentation").fields(
-            ImageFormat(
-                depth=label.shape[0] if label.ndim == 3 else None,
-                height=label.shape[-2],
-                width=label.shape[-1],
-                channels=image.shape[-1],
-                dtype=dtype or str(image.dtype),
-                encoding=encoding,
-                pad_value=pad_value,
-                label_dtype=str(label.dtype),
-            ),
-            max_boxes=0,
-            masks=False,
-        ),
-        labels=CLASSES,
-        recipe={},
-        inputs={"count": len(scans)},
-        splits=splits,
-        rejected={},
-        software={"halofeed": "0.1.0"},
+    stored = ImageFormat(
+        kind=KINDS["volume" if label.ndim == 3 else "picture"],
+        shape=label.shape,
+        channels=image.shape[-1],
+        dtype=dtype or str(image.dtype),
+        encoding=encoding,
+        pad_value=pad_value,
+        label_dtype=str(label.dtype),
     )
-    (folder / REJECTED).write_bytes(b"")
-    (folder / DATASET_INFO).write_text(dataset_info_json(manifest))
-    (folder / FEATURES).write_text(features_json(manifest))
-    (folder / MANIFEST).write_text(manifest.to_json())
-    return folder
+    return write_set(
+        folder,
+        splits,
+        task="segmentation",
+        image=stored,
+        labels=CLASSES,
+        name=name,
+        raw_keys=("image/encoded", "image/label") if encoding == "raw" else (),
+        statistics=scan_statistics,
+    )
 
 
-def scan_statistics(scans: Sequence[DrawnScan], split: str) -> dict[str, Any]:
-    """What is counted of labels in one split."""
-    chosen = [scan for scan in scans if scan.split == split]
+def scan_statistics(chosen: Sequence[DrawnScan]) -> dict[str, Any]:
+    """What is counted of labels."""
     voxels = {value: sum(int((scan.label == value).sum()) for scan in chosen) for value in CLASSES}
     return {
         "records": len(chosen),
@@ -225,49 +203,3 @@ def scan_statistics(scans: Sequence[DrawnScan], split: str) -> dict[str, Any]:
         },
         "label_voxels": {str(value): count for value, count in voxels.items()},
     }
-
-
-def _id(scan: DrawnScan) -> int:
-    return scan.id
-
-
-def _write_shard(path: Path, records: Sequence[tuple[int, Mapping[str, Any]]]) -> Shard:
-    raw_keys = [
-        key for key in ("image/encoded", "image/label") if records and records[0][1]["image/format"] == b"raw"
-    ]
-    offsets, lengths = [], []
-    starts: dict[str, list[int]] = {key: [] for key in raw_keys}
-    with path.open("wb") as stream:
-        writer = RecordWriter(stream)
-        for _, features in records:
-            encoded = encode_example(features)
-            offsets.append(writer.offset)
-            lengths.append(encoded.length)
-            for key in raw_keys:
-                starts[key].append(writer.offset + HEADER_BYTES + encoded.starts[key])
-            writer.write(encoded.chunks, encoded.length)
-    index = ShardIndex(
-        offsets=np.array(offsets, np.int64),
-        lengths=np.array(lengths, np.int64),
-        ids=np.array([identity for identity, _ in records], np.int64),
-        raw_starts={key: np.array(starts[key], np.int64) for key in raw_keys},
-        raw_checksums={
-            key: np.array([block_checksums(features[key]) for _, features in records], np.uint32)
-            for key in raw_keys
-        },
-        file_bytes=writer.offset,
-        file_checksum=writer.checksum,
-        fingerprint=hashlib.sha256(path.name.encode()).hexdigest(),
-        inputs={},
-        statistics={},
-        rejected=(),
-    ).to_bytes()
-    path.with_name(index_file(path.name)).write_bytes(index)
-    return Shard(
-        file=path.name,
-        records=len(records),
-        bytes=writer.offset,
-        crc32c=writer.checksum,
-        index_bytes=len(index),
-        index_crc32c=crc32c(index),
-    )

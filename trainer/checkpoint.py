@@ -30,6 +30,7 @@ from orbax.checkpoint.checkpoint_managers import (  # type: ignore[import-untype
     LatestN,
 )
 
+from halofeed.schemas.durable import sync_tree
 from halofeed.schemas.errors import CorruptFileError, TrainingError, UsageError
 from halofeed.trainer.step import TrainState
 
@@ -61,6 +62,8 @@ class Checkpoints:
     def __init__(self, folder: Path, *, keep_last: int = 2, read_only: bool = False) -> None:
         logging.getLogger("absl").addFilter(_drop_chatter)
         self.folder = Path(folder).absolute()
+        self._read_only = read_only
+        self._synced: int | None = None
         if read_only and not self.folder.is_dir():
             raise UsageError(f"{folder}: no such folder; expected one with checkpoints")
         best = BestN(get_metric_fn=_metric, n=1, keep_checkpoints_without_metrics=False)
@@ -193,6 +196,10 @@ class Checkpoints:
         """
         try:
             self._manager.wait_until_finished()
+            latest = self._manager.latest_step()
+            if latest is not None and latest != self._synced and not self._read_only:
+                sync_tree(self.folder / f"{latest:0{DIGITS}d}")
+                self._synced = latest
         except UNWRITTEN as error:
             raise self._unwritten(error) from error
 

@@ -11,14 +11,15 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
-from halofeed.prep.option import option
+from halofeed.prep.options.option import option
 from halofeed.schemas.errors import UsageError
+from halofeed.schemas.files import read_regular
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
 
+_MOST_BYTES = 1 << 20
 COMPUTE_DTYPES = ("bfloat16", "float32")
 OPTIMIZER_NAMES = ("sgd", "adam", "adamw", "lamb", "lars")
 SCHEDULE_NAMES = ("cosine", "manual_step", "constant")
@@ -26,9 +27,11 @@ NORMALIZATIONS = ("dataset", "foreground", "caffe", "tf")
 DEFAULT_CONFIGS = {
     ("classification", "picture"): "classifier_small",
     ("classification", "volume"): "classifier_small",
+    ("classification", "clip"): "classifier_small",
     ("detection", "picture"): "retinanet_small",
     ("segmentation", "picture"): "unet2d_small",
     ("segmentation", "volume"): "unet3d_small",
+    ("segmentation", "clip"): "unet3d_small",
 }
 """Per task and kind, what `halofeed train` takes where no config is named."""
 
@@ -221,26 +224,32 @@ def config_summary(text: str) -> str:
 
 def default_config(manifest: Manifest) -> str:
     """The name of the small config that learns a data set's task."""
-    rank = next(len(field.shape) for field in manifest.fields if field.name == "image")
-    return DEFAULT_CONFIGS[manifest.task, "picture" if rank == 3 else "volume"]
+    return DEFAULT_CONFIGS[manifest.task, manifest.kind.name]
 
 
 def load_config(name: str) -> TrainConfig:
     """A config by its name, or from a TOML file of one's own; UsageError that lists the known names."""
-    known = named_configs()
-    if name in known:
-        text = known[name]
-    else:
-        if not name.endswith(".toml"):
-            raise UsageError(f"--config {name}: not known; known: {', '.join(known)}; or name a .toml file")
-        try:
-            text = Path(name).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--config {name}: cannot be read: {error}") from error
     try:
-        return TrainConfig.from_json(tomllib.loads(text))
+        return TrainConfig.from_json(tomllib.loads(config_text(name)))
     except (tomllib.TOMLDecodeError, UsageError) as error:
         raise UsageError(f"--config {name}: {error}") from error
+
+
+def config_text(name: str) -> str:
+    """The text of a config by its name, or of a TOML file of one's own.
+
+    Raises:
+        UsageError: there is none of the name, which is no file's, or the file cannot be read.
+    """
+    known = named_configs()
+    if name in known:
+        return known[name]
+    if not name.endswith(".toml"):
+        raise UsageError(f"not known; known: {', '.join(known)}; or name a .toml file")
+    try:
+        return read_regular(name, _MOST_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot be read: {error}") from error
 
 
 def _value(text: str) -> Any:

@@ -16,8 +16,8 @@ from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig
-from halofeed.trainer.facts import DataFacts, check_one_class_each, data_facts
-from halofeed.trainer.tasks.contract import Host, Task
+from halofeed.trainer.shared.facts import DataFacts, check_one_class_each, data_facts
+from halofeed.trainer.shared.task import Host, Task
 
 AUGMENTATIONS: dict[str, type[Any]] = {
     kind.__name__: kind

@@ -17,8 +17,8 @@ from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.data import EvaluationSource
 from halofeed.trainer.problem import batch_partition
 from halofeed.trainer.run_folder import write_json
+from halofeed.trainer.shared.task import Host
 from halofeed.trainer.step import Problem, Variables, compile_prediction, to_host
-from halofeed.trainer.tasks.contract import Host
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
+from halofeed.schemas.beside import beside, write_whole
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.step import Problem, Variables
 
@@ -101,9 +101,9 @@ def export_stablehlo(
     }
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / STABLEHLO, bytes(exported.serialize()))
-    _write(folder / SIGNATURE, (json.dumps(signature, indent=1) + "\n").encode())
-    _write(folder / README, _readme(signature).encode())
+    write_whole(folder / STABLEHLO, bytes(exported.serialize()))
+    write_whole(folder / SIGNATURE, (json.dumps(signature, indent=1) + "\n").encode())
+    write_whole(folder / README, _readme(signature).encode())
     return signature
 
 
@@ -136,11 +136,11 @@ def export_saved_model(
     module = tf.Module()
     module.predict = tf.function(lambda image: converted(image), autograph=False, input_signature=[spec])
     folder = Path(folder)
-    made, final = folder / f".{SAVED_MODEL}.{os.getpid()}.new", folder / SAVED_MODEL
-    shutil.rmtree(made, ignore_errors=True)
-    tf.saved_model.save(module, str(made), signatures={"serving_default": module.predict})
-    shutil.rmtree(final, ignore_errors=True)
-    made.rename(final)
+    final = folder / SAVED_MODEL
+    with beside(final) as made:
+        tf.saved_model.save(module, str(made), signatures={"serving_default": module.predict})
+        shutil.rmtree(final, ignore_errors=True)
+        made.rename(final)
     return final
 
 
@@ -173,12 +173,6 @@ def _image(rows: Any, image_shape: tuple[int, ...], dtype: str) -> jax.ShapeDtyp
 def _described(value: Any) -> dict[str, Any]:
     shape = [int(side) if isinstance(side, int | np.integer) else str(side) for side in value.shape]
     return {"shape": shape, "dtype": str(value.dtype)}
-
-
-def _write(file: Path, data: bytes) -> None:
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(file)
 
 
 def _readme(signature: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ class RunLog:
     Args:
         folder: of the run; made where there is none.
         resume_step: the run goes on after so many steps: later lines, and a torn last one, are cut off, and
-            TensorBoard hides what it has of later steps. None begins anew.
+            TensorBoard hides what it has of later steps. None starts again.
         writes: whether this process writes; in a run of several, only the first does.
 
     Raises:

@@ -10,16 +10,17 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from halofeed.prep.annotations.names import UNREAD_EXTENSIONS, is_document_name, is_image_name
-from halofeed.prep.annotations.volume_files import files_of, is_volume_name, stem_of, whole_scans
-from halofeed.prep.recipe import Recipe
-from halofeed.prep.sources import LocalFiles
-from halofeed.schemas.errors import UsageError
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.data_files import data_files
+from halofeed.prep.sources.files import LocalFiles, SourceFiles, check_source
+from halofeed.prep.sources.names import UNREAD_EXTENSIONS, is_document_name, is_image_name
+from halofeed.prep.sources.volume_files import files_of, is_volume_name, stem_of, whole_scans
+from halofeed.schemas.errors import SourceError, UsageError
 from halofeed.schemas.layout import REJECTED
 
 TABLE, LINKS = "files.jsonl", "files"
@@ -37,6 +38,7 @@ class NewFiles:
         source, images: for `JobOptions`; `images` may be None.
         count: of the pictures or scans that were found; None where the conversion will find DICOM series.
         passed_over: files that are neither pictures, scans nor documents by their names, below the folder.
+        rejected: folders that could not be listed, and links that were not followed.
     """
 
     recipe: Recipe
@@ -44,6 +46,7 @@ class NewFiles:
     images: str | None
     count: int | None
     passed_over: tuple[str, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,45 @@ class Rejected:
 
     source: str
     reason: str
+
+
+def _pictures(files: SourceFiles, recipe: Recipe) -> list[list[str]]:
+    return [
+        [path] for path in files.sizes() if is_image_name(path) or path.lower().endswith(UNREAD_EXTENSIONS)
+    ]
+
+
+def _scans(files: SourceFiles, recipe: Recipe) -> list[list[str]]:
+    scans = [path for path in whole_scans(files.sizes()) if is_volume_name(path)]
+    return channels_of(scans, recipe.channels)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """How images of one kind are found: what they are called, the files of each, and whether DICOM series are some."""
+
+    noun: str
+    listed: Callable[[SourceFiles, Recipe], list[list[str]]]
+    takes_series: bool = False
+
+
+_SEARCHES = {
+    "picture": _Search("picture", _pictures),
+    "volume": _Search("NIfTI, Analyze, NRRD, MetaImage or DICOM file", _scans, takes_series=True),
+}
+"""Per kind of image whose files need no annotations to be converted."""
+
+
+def _without_box(image: Any) -> dict[str, Any]:
+    return {"filename": image, **dict.fromkeys(("class", "xmin", "ymin", "xmax", "ymax"))}
+
+
+_UNLABELED: dict[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
+    "classification": ("detection", _without_box),
+    "detection": ("detection", _without_box),
+    "segmentation": ("segmentation", lambda image: {"image": image, "label": None}),
+}
+"""Per task of a data set: the task for which images need no labels, and the row of one without."""
 
 
 def recipe_for_new_files(
@@ -78,14 +120,19 @@ def recipe_for_new_files(
     if not 0 <= overlap < 1:
         raise UsageError(f"overlap {overlap}: expected 0 or more and less than 1")
     before = Recipe.from_json(recipe)
-    if before.static_size() is None:
+    if before.rules.kind.name not in _SEARCHES:
+        raise UsageError(
+            f"--source is for {' and '.join(f'{kind}s' for kind in _SEARCHES)}; convert the {before.rules.kind.name}s "
+            "with the options of the model's data set and name that folder instead: halofeed predict RUN FOLDER"
+        )
+    if before.static_shape() is None:
         raise UsageError(
             "the model's data set stores each picture in a size of its own, and other files would have other sizes; "
             "train on a data set of one size (--resize fixed-shape, or --pad) to predict new files"
         )
     changes: dict[str, Any] = {
         "layout": "jsonl",
-        "task": "segmentation" if task == "segmentation" else "detection",
+        "task": _UNLABELED[task][0],
         "image_sets": (),
         "masks": False,
         "shards": 1,
@@ -96,11 +143,11 @@ def recipe_for_new_files(
         "classes": (),
         "missing_masks": "prediction",
     }
-    if before.depth is not None and before.fit == "crop-or-pad" and windows:
-        shape = (before.depth, before.height, before.width)
-        changes |= {"fit": "tiles", "tile_overlap": tuple(int(side * overlap) for side in shape)}
-    elif before.centre == "label":
-        changes["centre"] = "volume"
+    if before.rules.is_fitted and before.fit == "crop-or-pad" and windows:
+        sides = before.static_shape() or ()
+        changes |= {"fit": "tiles", "tile_overlap": tuple(int(side * overlap) for side in sides)}
+    elif before.center == "label":
+        changes["center"] = "volume"
     return dataclasses.replace(before, **changes)
 
 
@@ -115,7 +162,7 @@ def list_new_files(
 ) -> NewFiles:
     """Find the pictures or scans of a folder, or take one file, and list them for a conversion.
 
-    Of a data set of volumes, NIfTI and Analyze files are taken; where a folder holds none, its DICOM series. A folder's
+    Of a data set of volumes, those in files are taken; where a folder holds none, its DICOM series. A folder's
     hidden files are left out.
 
     Args:
@@ -128,31 +175,33 @@ def list_new_files(
     """
     changed = recipe_for_new_files(recipe, task, windows=windows, overlap=overlap)
     source, scratch = Path(source), Path(scratch)
-    if source.is_file():
-        root = _linked(source, scratch / LINKS)
-    elif source.is_dir():
-        root = str(source)
-    else:
-        raise UsageError(f"--source {source}: no such file or folder on local disk")
+    is_file = check_source("--source", str(source))
+    root = _linked(source, scratch / LINKS) if is_file else str(source)
     files = LocalFiles(root)
     paths = list(files.sizes())
-    if changed.depth is None:
-        listed = [[path] for path in paths if is_image_name(path) or path.lower().endswith(UNREAD_EXTENSIONS)]
-        kind = "picture"
-    else:
-        scans = [path for path in whole_scans(files.sizes()) if is_volume_name(path)]
-        listed = channels_of(scans, changed.channels)
-        kind = "NIfTI, Analyze or DICOM file"
+    faults = files.faults().items()
+    rejected = tuple(Rejected(source=path, reason=str(SourceError(*fault))) for path, fault in faults)
+    search = _SEARCHES[changed.rules.kind.name]
+    listed = search.listed(files, changed)
     used = {part for entry in listed for path in entry for part in files_of(path)}
+    used |= data_files(files, used)
     others = tuple(path for path in paths if path not in used and not is_document_name(path))
     if listed:
         table = scratch / TABLE
         _write_table(table, listed, changed.task or "")
-        return NewFiles(recipe=changed, source=str(table), images=root, count=len(listed), passed_over=others)
-    if changed.depth is not None and others:
+        return NewFiles(
+            recipe=changed,
+            source=str(table),
+            images=root,
+            count=len(listed),
+            passed_over=others,
+            rejected=rejected,
+        )
+    if search.takes_series and others:
         series = dataclasses.replace(changed, layout="dicom")
         return NewFiles(recipe=series, source=root, images=None, count=None)
-    raise UsageError(f"--source {source}: holds no {kind}; name a file or folder to predict")
+    unlisted = "".join(f"\n{one.source}: {one.reason}" for one in rejected[:3])
+    raise UsageError(f"--source {source}: holds no {search.noun}; name a file or folder to predict{unlisted}")
 
 
 def channels_of(paths: Sequence[str], channels: int) -> list[list[str]]:
@@ -177,28 +226,28 @@ def rejected_new_files(folder: str | Path) -> tuple[Rejected, ...]:
     Args:
         folder: the version's.
     """
-    lines = (Path(folder) / REJECTED).read_text("utf-8").splitlines()
+    text = (Path(folder) / REJECTED).read_text("utf-8", "surrogateescape")
     found = []
-    for entry in map(json.loads, lines):
-        detail = f" ({entry['detail']})" if entry["detail"] else ""
-        found.append(Rejected(source=entry["source"], reason=f"{entry['stage']}: {entry['reason']}{detail}"))
+    for entry in map(json.loads, text.rstrip("\n").split("\n") if text else ()):
+        error = SourceError(entry["stage"], entry["reason"], entry["detail"])
+        found.append(Rejected(source=entry["source"], reason=str(error)))
     return tuple(found)
 
 
 def _write_table(file: Path, listed: Iterable[Sequence[str]], task: str) -> None:
     """One row a picture or scan: without a label, or without a box."""
-    empty = dict.fromkeys(("class", "xmin", "ymin", "xmax", "ymax"))
     with file.open("w", encoding="utf-8") as stream:
         for paths in listed:
             image: Any = paths[0] if len(paths) == 1 else list(paths)
-            row = {"image": image, "label": None} if task == "segmentation" else {"filename": image, **empty}
-            stream.write(json.dumps(row) + "\n")
+            stream.write(json.dumps(_UNLABELED[task][1](image)) + "\n")
 
 
 def _linked(file: Path, folder: Path) -> str:
     """A folder in which a file stands alone, so that what lies beside it is not looked through."""
     folder.mkdir()
-    for part in files_of(file.name):
+    parts = {*files_of(file.name), *data_files(LocalFiles(file.parent), [file.name])}
+    for part in sorted(parts):
         if (file.parent / part).is_file():
+            (folder / part).parent.mkdir(parents=True, exist_ok=True)
             os.symlink((file.parent / part).resolve(), folder / part)
     return str(folder)

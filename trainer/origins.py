@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from halofeed.loader.decode import read_numbers, read_text
 from halofeed.loader.gather import Shards
-from halofeed.prep.volume.geometry import triple
-from halofeed.prep.volume.scan import Grid
+from halofeed.prep.geometry.scan import Grid
+from halofeed.prep.geometry.volume import triple
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.layout import local_folder
 from halofeed.schemas.manifest import Manifest, read_manifest
-from halofeed.schemas.tfexample import decode_example
 from halofeed.trainer.windows import Tile
 
 _NOT_READ = ("id", "masks")
@@ -84,9 +83,8 @@ class Origins:
     def __init__(self, path: str | Path, split: str) -> None:
         folder = local_folder(path)
         self.manifest: Manifest = read_manifest(folder)
-        stored = self.manifest.split(split)
-        self._shards = Shards(folder, stored.shards, "never")
-        self._numbers = {self._shards.record(number).id: number for number in range(stored.records)}
+        self._shards = Shards(folder, self.manifest, split, "always")
+        self._numbers = {identity: number for number, identity in enumerate(self._shards.all_ids().tolist())}
         fields = [field for field in self.manifest.fields if field.optional and field.name not in _NOT_READ]
         self._text = [field for field in fields if field.encoding == "text"]
         self._values = [field for field in fields if field.encoding == "value"]
@@ -107,9 +105,9 @@ class Origins:
     def of_record(self, number: int) -> Origin:
         """The origin of the record of that number, in stored order."""
         record = self._shards.record(number)
-        features = decode_example(record.data, self._keys)
-        text = {field.name: read_text(field, features, record.place) for field in self._text}
-        numbers = {field.name: read_numbers(field, features, record.place) for field in self._values}
+        features = record.features(self._keys)
+        text = {field.name: read_text(field, features, record) for field in self._text}
+        numbers = {field.name: read_numbers(field, features, record) for field in self._values}
         return Origin(id=record.id, key=text["key"], source=text["source"], numbers=numbers)
 
     def of_id(self, identity: int) -> Origin:

@@ -8,8 +8,6 @@ OUT/classes.csv         classification: the most probable class, and the probabi
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +16,15 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from halofeed.schemas.beside import beside
+from halofeed.schemas.durable import exchange, sync, sync_tree
 from halofeed.schemas.errors import JobError, UsageError
-from halofeed.trainer.facts import DataFacts
+from halofeed.schemas.stopping import Whole
 from halofeed.trainer.origins import Origins
 from halofeed.trainer.prediction_files import WRITERS, PredictionWriter, rows_of, written_labels
 from halofeed.trainer.run_folder import Run, write_json
-from halofeed.trainer.tasks.contract import Host, valid_host
+from halofeed.trainer.shared.facts import DataFacts
+from halofeed.trainer.shared.task import Host, valid_host
 from halofeed.trainer.trained import Trained
 
 PREDICTIONS = "predictions.json"
@@ -148,17 +149,19 @@ def whole_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
     """
     folder = folder.absolute()
     check_folder(folder, overwrite)
-    made, old = (folder.with_name(f".{folder.name}.{os.getpid()}.{end}") for end in ("new", "old"))
-    made.mkdir(parents=True)
-    try:
+    with beside(folder) as made:
+        made.mkdir(parents=True)
         yield made
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
-    if folder.is_dir():
-        folder.rename(old)
-    made.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+        sync_tree(made)
+        with Whole():
+            if not folder.is_dir():
+                made.rename(folder)
+            elif not exchange(str(made), str(folder)):
+                old = made.with_suffix(".old")
+                folder.rename(old)
+                made.rename(folder)
+                old.rename(made)
+        sync([str(folder.parent)])
 
 
 def check_folder(folder: Path, overwrite: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 
 from numpy.typing import NDArray
 
-from halofeed.prep.annotations.volume_files import extension_of
+from halofeed.prep.sources.volume_files import extension_of
 from halofeed.schemas.errors import JobError, UsageError
 from halofeed.schemas.manifest import Manifest
 from halofeed.trainer.origins import Origin, Origins

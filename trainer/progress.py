@@ -7,6 +7,7 @@ from typing import TextIO
 
 from jax.sharding import Mesh
 
+from halofeed.schemas.telling import write_if_possible
 from halofeed.trainer.config import TrainConfig
 
 
@@ -30,8 +31,7 @@ class Progress:
         """A line of its own."""
         if self._stream is not None:
             clear = "\r\x1b[K" if self._in_place else ""
-            self._stream.write(f"{clear}{text}\n")
-            self._stream.flush()
+            write_if_possible(self._stream, f"{clear}{text}\n")
 
     def begin(self, mesh: Mesh, parameters: int, compile_seconds: float) -> None:
         """Say what is trained where."""
@@ -64,8 +64,7 @@ class Progress:
                 f"  {_duration(self._time_left(step))} left"
             )
         if self._in_place:
-            self._stream.write(f"\r\x1b[K{text}")
-            self._stream.flush()
+            write_if_possible(self._stream, f"\r\x1b[K{text}")
         elif self._done == 1 or step == self._config.steps or step % max(1, self._config.steps // 20) == 0:
             self.say(text)
 
@@ -80,7 +79,7 @@ class Progress:
     def end(self) -> None:
         """Leave the line that was shown in place."""
         if self._in_place and self._done and self._stream is not None:
-            self._stream.write("\n")
+            write_if_possible(self._stream, "\n")
 
     def _time_left(self, step: int) -> float:
         return (self._config.steps - step) * self._working / max(1, self._done - 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,13 +12,15 @@ from typing import Any
 from jax.sharding import Mesh
 
 from halofeed import __version__
+from halofeed.schemas.beside import beside
+from halofeed.schemas.durable import sync
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.run import CHECKPOINTS, RUN_FILE, RUN_FORMAT, read_run
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
-from halofeed.trainer.facts import DataFacts
 from halofeed.trainer.optimizers import build_optimizer
 from halofeed.trainer.problem import build_problem
+from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.step import Problem, Variables, abstract_state
 
 _MAY_CHANGE = {
@@ -114,14 +115,14 @@ def begin_run(
     Args:
         folder: the run's.
         config, facts, description: of this run; the description says which data.
-        overwrite: remove what another run left.
+        overwrite: set aside what another run left, for `drop_replaced` or `bring_back`.
         chief: whether this process writes; the others only look.
 
     Raises:
         UsageError: the folder holds another run, or something that is no run.
     """
     if overwrite and chief and (folder / RUN_FILE).is_file():
-        shutil.rmtree(folder)
+        _set_aside(folder)
     document = {
         "format": RUN_FORMAT,
         "halofeed": __version__,
@@ -138,19 +139,48 @@ def begin_run(
         write_json(folder / RUN_FILE, document)
 
 
+def _replaced(folder: Path) -> Path:
+    """Where a run lies that another replaces, until that one has saved a checkpoint."""
+    return folder.with_name(f".{folder.name}.replaced")
+
+
+def _set_aside(folder: Path) -> None:
+    if _replaced(folder).exists():  # by a run that was killed before its first checkpoint
+        shutil.rmtree(folder)
+    else:
+        folder.rename(_replaced(folder))
+
+
+def drop_replaced(folder: Path) -> None:
+    """Delete the run that the one in a folder replaces."""
+    shutil.rmtree(_replaced(folder), ignore_errors=True)
+
+
+def bring_back(folder: Path) -> bool:
+    """Put the run that was replaced in the place of one that saved nothing; whether there was one."""
+    if not _replaced(folder).exists():
+        return False
+    shutil.rmtree(folder)
+    _replaced(folder).rename(folder)
+    return True
+
+
 def write_json(file: Path, document: Any) -> None:
-    """Write a JSON file whole or not at all."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
-    temporary.replace(file)
+    """Write a JSON file whole or not at all, whatever ends the process or the machine."""
+    with beside(file) as made:
+        made.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+        sync([str(made)])
+        made.replace(file)
+    sync([str(file.parent)])
 
 
 def _check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     names = sorted({*before["config"], *now["config"]} - _MAY_CHANGE)
     pairs = [(name, before["config"].get(name), now["config"].get(name)) for name in names]
-    pairs += [
-        (name, before.get(name), now.get(name)) for name in ("facts", "data_name", "data_version", "split")
-    ]
+    # Facts of an early version name no kind.
+    old_facts, new_facts = (DataFacts.from_json(document["facts"]).to_json() for document in (before, now))
+    pairs.append(("facts", old_facts, new_facts))
+    pairs += [(name, before.get(name), now.get(name)) for name in ("data_name", "data_version", "split")]
     if different := [f"{name}: was {old!r}, now {new!r}" for name, old, new in pairs if old != new]:
         raise UsageError(
             f"--out {folder}: holds a run with other settings; name another folder, or pass --overwrite to start "

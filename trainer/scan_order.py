@@ -19,7 +19,7 @@ from halofeed.loader.mesh import mesh_specs, place_batch
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.origins import Origins
-from halofeed.trainer.tasks.contract import Host
+from halofeed.trainer.shared.task import Host
 
 
 def tiles_in_order(origins: Origins) -> list[int]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from halofeed.prep.resize import apply_to_boxes
+from halofeed.prep.geometry.resize import apply_to_boxes
 
 BOX_DECIMALS = 3
 """Of a pixel; float32 coordinates of a picture of 8,000 pixels are no finer."""

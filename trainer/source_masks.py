@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from halofeed.prep.volume.apply import apply_mask, view_of
-from halofeed.prep.volume.geometry import (
+from halofeed.prep.geometry.orientation import plan_onto
+from halofeed.prep.geometry.scan import Grid
+from halofeed.prep.geometry.taps import positions
+from halofeed.prep.geometry.volume import (
     Ranges,
     Resample,
     compose,
@@ -31,10 +33,8 @@ from halofeed.prep.volume.geometry import (
     plan_window,
     triple,
 )
-from halofeed.prep.volume.resample import sample_affine, sample_image
-from halofeed.prep.volume.scan import Grid
-from halofeed.prep.volume.space import plan_onto
-from halofeed.prep.volume.taps import positions
+from halofeed.prep.voxels.apply import apply_mask, view_of
+from halofeed.prep.voxels.resample import sample_affine, sample_image
 from halofeed.schemas.errors import UsageError
 
 REACH = 0.75

@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Dims
 from halofeed.trainer.models.layers import Layers, Pass
-from halofeed.trainer.tasks.contract import Batch, Task
+from halofeed.trainer.shared.task import Batch, Task
 
 Variables = nnx.State[Any, Any]
 

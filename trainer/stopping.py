@@ -1,40 +1,38 @@
-"""Has somebody asked this run to stop? SIGTERM and Ctrl-C end it after the step in hand, saved."""
+"""Has somebody asked this run to stop? SIGTERM, SIGHUP and Ctrl-C end it after the step in hand, saved."""
 
 from __future__ import annotations
 
-import signal
-import threading
-from types import FrameType, TracebackType
-from typing import Any
+import sys
+from types import TracebackType
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+from halofeed.schemas.stopping import Noted
+from halofeed.schemas.telling import write_if_possible
 
 
 class StopRequest:
-    """While it is entered, the first SIGTERM or Ctrl-C is noted; a second one acts as ever.
+    """From `begin` to the end of the block the first signal is noted; a second one acts as ever.
 
     In another thread than the main one, where Python takes no signals, nothing is noted.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self._before: dict[int, Any] = {}
+        self._noted = Noted(self._note)
+
+    def begin(self) -> None:
+        """Note it from now on: there is a step in hand, which is worth saving."""
+        self._noted.__enter__()
 
     def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in _SIGNALS}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._restore()
+        self._noted.__exit__(kind, error, trace)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _note(self, number: int) -> None:
         self.signal = number
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-        self._before = {}
+        if sys.stderr is not None and sys.stderr.isatty():
+            text = "\r\x1b[Ksaving after the step in hand; once more ends the run without\n"
+            write_if_possible(sys.stderr, text)

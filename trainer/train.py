@@ -16,8 +16,10 @@ from flax import nnx
 from jax.experimental import multihost_utils
 
 from halofeed.loader.mesh import join_id
+from halofeed.schemas import stopping
 from halofeed.schemas.errors import TrainingError, UsageError
 from halofeed.schemas.run import CHECKPOINTS, EXAMPLES
+from halofeed.schemas.telling import tell
 from halofeed.trainer.ahead import Ahead
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
@@ -31,10 +33,10 @@ from halofeed.trainer.optimizers import build_optimizer
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
 from halofeed.trainer.problem import batch_partition, build_problem
 from halofeed.trainer.progress import Progress
-from halofeed.trainer.run_folder import begin_run
+from halofeed.trainer.run_folder import begin_run, bring_back, drop_replaced
+from halofeed.trainer.shared.task import Batch
 from halofeed.trainer.step import Problem, TrainState, compile_step, new_state
 from halofeed.trainer.stopping import StopRequest
-from halofeed.trainer.tasks.contract import Batch
 
 _AGREE_EVERY = 10
 """Steps between two looks, of several processes together, at whether one of them was asked to stop."""
@@ -82,7 +84,7 @@ def train(
         config: of the run.
         data: what it reads (`halofeed.trainer.data.open_data`).
         folder: of the run: log, checkpoints, examples; None keeps nothing.
-        overwrite: remove a run that the folder holds.
+        overwrite: replace a run that the folder holds, which is there until the new one has saved a checkpoint.
         devices: all of the system's by default.
         stream: where progress goes, standard error by default.
 
@@ -104,94 +106,96 @@ def train(
     state = new_state(problem, optimizer, config.seed, average=average, pretrain=_pretrain(config))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
 
-    kept = _Kept(config, data, folder, overwrite, problem, parameters)
-    state, start = kept.resume(state)
-    progress = Progress(config, (stream or sys.stderr) if is_chief() else None, start)
-    _warn_of_idle_cores(config, problem, progress)
-    if start:
-        progress.say(f"going on after step {start}")
-    evaluate = _Evaluation(config, data, problem, kept, progress)
+    with _Kept(config, data, folder, overwrite, problem, parameters) as kept:
+        state, start = kept.resume(state)
+        progress = Progress(config, (stream or sys.stderr) if is_chief() else None, start)
+        _warn_of_idle_cores(config, problem, progress)
+        if start:
+            progress.say(f"going on after step {start}")
+        evaluate = _Evaluation(config, data, problem, kept, progress)
 
-    losses: list[float] = []
-    compile_seconds = 0.0
-    in_flight: list[_Flight] = []
-    # On the CPU two programs at once could wait for each other's collectives for ever.
-    most_in_flight = 0 if mesh.devices.flat[0].platform == "cpu" else 1
+        losses: list[float] = []
+        compile_seconds = 0.0
+        in_flight: list[_Flight] = []
+        # On the CPU two programs at once could wait for each other's collectives for ever.
+        most_in_flight = 0 if mesh.devices.flat[0].platform == "cpu" else 1
 
-    def land() -> None:
-        flight = in_flight.pop(0)
-        values = {name: float(value.addressable_data(0)) for name, value in flight.values.items()}
-        _check_finite(values["loss"], flight, config)
-        values["learning_rate"] = float(schedule((flight.step - 1) // config.accumulate_steps))
-        now = time.perf_counter()
-        waited = batches.waited_seconds - flight.waited_before
-        progress.record(flight.step, values, now - flight.began, waited)
-        losses.append(values["loss"])
-        kept.log(flight.step, values | _pace(config, now - flight.began, waited))
+        def land() -> None:
+            flight = in_flight.pop(0)
+            values = {name: float(value.addressable_data(0)) for name, value in flight.values.items()}
+            _check_finite(values["loss"], flight, config)
+            values["learning_rate"] = float(schedule((flight.step - 1) // config.accumulate_steps))
+            now = time.perf_counter()
+            waited = batches.waited_seconds - flight.waited_before
+            progress.record(flight.step, values, now - flight.began, waited)
+            losses.append(values["loss"])
+            kept.log(flight.step, values | _pace(config, now - flight.began, waited))
 
-    with kept, StopRequest() as stop, Ahead(iter(data.batches.on_mesh(mesh, partition, start))) as batches:
-        step_number, batch = start, next(batches, None) if start < config.steps else None
-        if batch is None and not start:
-            raise TrainingError("the loader gave no batch; the split is smaller than one batch, or empty")
-        if batch is not None:
-            _check_batch(batch, config, data, problem)
-            compiling = time.perf_counter()
-            step = compile_step(
-                problem,
-                optimizer,
-                average_decay=config.average_decay,
-                average_every=config.accumulate_steps,
-            )
-            take_step = step.lower(state, batch).compile()
-            compile_seconds = time.perf_counter() - compiling
-            progress.begin(mesh, parameters, compile_seconds)
-
-        turn, waited = time.perf_counter(), batches.waited_seconds
-        while batch is not None:
-            state, values = take_step(state, batch)
-            step_number += 1
-            in_flight.append(
-                _Flight(
-                    step=step_number, values=values, ids=batch.get("id"), began=turn, waited_before=waited
+        with StopRequest() as stop, Ahead(iter(data.batches.on_mesh(mesh, partition, start))) as batches:
+            step_number, batch = start, next(batches, None) if start < config.steps else None
+            if batch is None and not start:
+                raise TrainingError("the loader gave no batch; the split is smaller than one batch, or empty")
+            if batch is not None:
+                _check_batch(batch, config, data, problem)
+                compiling = time.perf_counter()
+                step = compile_step(
+                    problem,
+                    optimizer,
+                    average_decay=config.average_decay,
+                    average_every=config.accumulate_steps,
                 )
-            )
-            while len(in_flight) > most_in_flight:
-                land()
+                take_step = step.lower(state, batch).compile()
+                compile_seconds = time.perf_counter() - compiling
+                progress.begin(mesh, parameters, compile_seconds)
+
+            stop.begin()
             turn, waited = time.perf_counter(), batches.waited_seconds
-            if _asked_to_stop(stop, step_number):
-                break
-            at_end = step_number == config.steps
-            if not at_end and (evaluate.is_due(step_number) or kept.is_due(step_number)):
-                while in_flight:
+            while batch is not None:
+                state, values = take_step(state, batch)
+                step_number += 1
+                in_flight.append(
+                    _Flight(
+                        step=step_number, values=values, ids=batch.get("id"), began=turn, waited_before=waited
+                    )
+                )
+                while len(in_flight) > most_in_flight:
                     land()
-                metric = evaluate(state, step_number) if evaluate.is_due(step_number) else None
-                kept.save(step_number, state, metric)
                 turn, waited = time.perf_counter(), batches.waited_seconds
-            batch = None if at_end else next(batches, None)
-        while in_flight:
-            land()
-        progress.end()
-        if step_number > start:
-            metric = None if stop.signal is not None else evaluate(state, step_number, last=True)
-            kept.save(step_number, state, metric)
-        if stop.signal is not None:
-            progress.say(f"stopped after step {step_number}; the same command goes on there")
-        elif step_number == start:
-            progress.say(f"nothing to do: all {start} steps were taken")
-    return TrainSummary(
-        steps=step_number,
-        losses=tuple(losses),
-        metrics=evaluate.metrics,
-        mesh_shape=dict(mesh.shape),
-        platform=mesh.devices.flat[0].platform,
-        parameters=parameters,
-        compile_seconds=compile_seconds,
-        seconds=time.perf_counter() - began,
-        images_per_second=progress.images_per_second(),
-        waiting_share=progress.waiting_share(),
-        stopped_by=stop.signal,
-        state=state,
-    )
+                if _asked_to_stop(stop, step_number):
+                    break
+                at_end = step_number == config.steps
+                if not at_end and (evaluate.is_due(step_number) or kept.is_due(step_number)):
+                    while in_flight:
+                        land()
+                    metric = evaluate(state, step_number) if evaluate.is_due(step_number) else None
+                    kept.save(step_number, state, metric)
+                    turn, waited = time.perf_counter(), batches.waited_seconds
+                batch = None if at_end else next(batches, None)
+            while in_flight:
+                land()
+            progress.end()
+            if step_number > start:
+                metric = None if stop.signal is not None else evaluate(state, step_number, last=True)
+                kept.save(step_number, state, metric, wait=True)
+            if stop.signal is not None:
+                goes_on = "; the same command goes on there" if kept.folder is not None else ""
+                progress.say(f"stopped after step {step_number}{goes_on}")
+            elif step_number == start:
+                progress.say(f"nothing to do: all {start} steps were taken")
+        return TrainSummary(
+            steps=step_number,
+            losses=tuple(losses),
+            metrics=evaluate.metrics,
+            mesh_shape=dict(mesh.shape),
+            platform=mesh.devices.flat[0].platform,
+            parameters=parameters,
+            compile_seconds=compile_seconds,
+            seconds=time.perf_counter() - began,
+            images_per_second=progress.images_per_second(),
+            waiting_share=progress.waiting_share(),
+            stopped_by=stop.signal,
+            state=state,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +225,7 @@ class _Kept:
         self._config, self._data = config, data
         self._checkpoints: Checkpoints | None = None
         self._log: RunLog | None = None
+        self._set_aside = stopping.Undone(self._bring_back)
         if self.folder is None:
             return
         mesh = problem.mesh
@@ -231,26 +236,31 @@ class _Kept:
             "platform": mesh.devices.flat[0].platform,
             "best_metric": problem.task.best,
         }
-        begin_run(
-            self.folder,
-            config,
-            data.facts,
-            {**data.description, **made},
-            overwrite=overwrite,
-            chief=is_chief(),
-        )
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("halofeed run folder")
-        self._checkpoints = Checkpoints(self.folder / CHECKPOINTS, keep_last=config.keep_last)
+        stopping.say_at_stop(outlook="no step of this run was saved: the same command starts it again")
+        with stopping.Whole():
+            begin_run(
+                self.folder,
+                config,
+                data.facts,
+                {**data.description, **made},
+                overwrite=overwrite,
+                chief=is_chief(),
+            )
+            self._set_aside.__enter__()
 
     def resume(self, state: TrainState) -> tuple[TrainState, int]:
         """The last checkpoint and the step it was saved after; the given state and 0 where there is none."""
-        if self.folder is None or self._checkpoints is None:
+        if self.folder is None:
             return state, 0
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("halofeed run folder")
+        self._checkpoints = Checkpoints(self.folder / CHECKPOINTS, keep_last=self._config.keep_last)
         step = self._checkpoints.latest()
         self._log = RunLog(self.folder, resume_step=step, writes=is_chief())
         if step is None:
             return state, 0
+        self._set_aside.keep()
+        stopping.say_at_stop(outlook=f"the same command goes on after step {step}")
         state, loader_state = self._checkpoints.restore(state, step)
         return state, self._data.batches.restore(loader_state)
 
@@ -258,10 +268,17 @@ class _Kept:
         """Whether a checkpoint is to be saved after this step."""
         return bool(self._config.checkpoint_every) and step % self._config.checkpoint_every == 0
 
-    def save(self, step: int, state: TrainState, metric: float | None) -> None:
-        """Save a checkpoint; it is written while the run goes on."""
-        if self._checkpoints is not None and step != self._checkpoints.latest():
-            self._checkpoints.save(step, state, self._data.batches.state(step), metric)
+    def save(self, step: int, state: TrainState, metric: float | None, *, wait: bool = False) -> None:
+        """Save a checkpoint; it is written while the run goes on, unless it is waited for."""
+        if self.folder is None or self._checkpoints is None:
+            return
+        latest = self._checkpoints.latest()
+        if latest is not None:
+            drop_replaced(self.folder)
+            stopping.say_at_stop(outlook=f"the same command goes on after step {latest}")
+        self._set_aside.keep()
+        if step != latest:
+            self._checkpoints.save(step, state, self._data.batches.state(step), metric, wait=wait)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Add one step to the log."""
@@ -276,11 +293,25 @@ class _Kept:
     def __enter__(self) -> _Kept:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._checkpoints is not None:
-            self._checkpoints.close()
-        if self._log is not None:
-            self._log.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        saved = False
+        try:
+            if self._checkpoints is not None:
+                saved = self._checkpoints.latest() is not None
+                self._checkpoints.close()
+        finally:
+            if self._log is not None:
+                self._log.close()
+            if kind is None or saved:
+                self._set_aside.keep()
+                if self.folder is not None and is_chief():
+                    drop_replaced(self.folder)
+            self._set_aside.__exit__()
+
+    def _bring_back(self) -> None:
+        """Have the run that was to be replaced stand where it did."""
+        if self.folder is not None and is_chief() and bring_back(self.folder):
+            tell(f"halofeed train: {self.folder} holds the earlier run again")
 
 
 class _Evaluation:

@@ -14,12 +14,12 @@ from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.data import evaluation_loader, evaluation_split
 from halofeed.trainer.evaluate import Predicted, Predictor
-from halofeed.trainer.facts import check_one_class_each, refuse_several_classes
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.origins import Origins
 from halofeed.trainer.problem import build_problem
 from halofeed.trainer.run_folder import Run
 from halofeed.trainer.scan_order import OrderedRecords, tiles_in_order
+from halofeed.trainer.shared.facts import check_one_class_each, refuse_several_classes
 from halofeed.trainer.tasks.segmentation import Segmentation
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from halofeed.prep.volume.geometry import triple
-from halofeed.prep.volume.scan import Grid, Shape
+from halofeed.prep.geometry.scan import Grid, Shape
+from halofeed.prep.geometry.volume import triple
 from halofeed.schemas.errors import UsageError
 
 GAUSSIAN_DEVIATIONS = 4.0

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from halofeed.prep.annotations.pairing import Key
-from halofeed.prep.annotations.reference import Reference
-from halofeed.prep.annotations.volume_files import Problem
-from halofeed.schemas.errors import AnnotationsError
+from halofeed.prep.sources.reference import Reference
+from halofeed.schemas.errors import AnnotationsError, Problem
 
 LEFT_OUT: Problem = ("selection", "channel is left out by --channel-order", "")
 

@@ -60,7 +60,7 @@ _CENTER_SIZE: Mapping[str, tuple[tuple[str, ...], ...]] = {
 }
 _LISTS = ("bbox", "box", "boundingbox")
 _GEOMETRY = re.compile(
-    r"[xywh]|[xy]\d+|[xy](min|max|tl|br|c|center|centre|mid)|(c|min|max|center|centre)[xy]|left|top|right|bottom"
+    r"[xywh]|[xy]\d+|[xy](min|max|tl|br|c|center|center|mid)|(c|min|max|center|center)[xy]|left|top|right|bottom"
     r"|b?box(es)?([xywh]\d?|width|height|xmin|ymin|xmax|ymax)?|boundingbox(es)?|rect(angles?)?|roi|points?|polygons?"
     r"|poly|segmentations?|masks?|rle|keypoints?|vertices|coordinates|coords|geometry|regionshapeattributes"
     r"|annotations|objects|detections|rotation|angle|theta|rbox|obb"
@@ -101,14 +101,14 @@ class Reading:
 
 
 def read_columns(
-    name: str, header: Sequence[str], task: str | None, form: str = "auto", ignored: Sequence[str] = ()
+    name: str, header: Sequence[str], boxes: bool | None, form: str = "auto", ignored: Sequence[str] = ()
 ) -> Reading:
     """What the columns of a table mean.
 
     Args:
         name: the table, for messages.
         header: its columns as they are written.
-        task: "classification" where boxes are not asked for.
+        boxes: whether they are asked for; None: where there are any.
         form: one of FORMS.
         ignored: columns that shall not be read.
 
@@ -127,14 +127,14 @@ def read_columns(
     if {"x0", "y0", "x1", "y1"} <= squashed and not {"x2", "y2"} & squashed:
         for side, low, high in (("x", "x0", "x1"), ("y", "y0", "y1")):
             spellings[f"{side}min"], spellings[f"{side}max"] = ((low,),), ((high,),)
-    if task in ("classification", "detection") or any(map(is_geometry, left)):
+    if boxes is not None or any(map(is_geometry, left)):
         spellings["filename"] = (*spellings["filename"], ("image",))
-    box_form, box = ("", ()) if task == "classification" else _find_box(name, left, form)
+    box_form, box = ("", ()) if boxes is False else _find_box(name, left, form)
     if box:
         spellings = {key: ranks for key, ranks in spellings.items() if key not in CORNERS}
     reading = read_known(name, header, spellings, (*ignored, *box))
     unread = tuple(column for column in reading.unread if column not in box)
-    if task != "classification" and "filename" in reading.columns:
+    if boxes is not False and "filename" in reading.columns:
         _refuse_geometry(name, [column for column in unread if column in left])
     return replace(reading, form=box_form, box=box, unread=unread)
 
@@ -241,7 +241,7 @@ def _four(text: str) -> list[str]:
     """
     try:
         values = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         values = re.split(r"[\s,;]+", text.strip("[]() \t"))
     if (
         isinstance(values, list)

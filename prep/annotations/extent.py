@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from halofeed.prep.annotations.contract import LayoutOptions, is_mostly_bad
 from halofeed.prep.annotations.grid import Size, stored_sizes
-from halofeed.prep.annotations.layout import LayoutOptions, is_mostly_bad
-from halofeed.prep.annotations.names import is_image_name
-from halofeed.prep.annotations.reference import Box, Reference
-from halofeed.prep.sources import SourceFiles
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.names import is_image_name
+from halofeed.prep.sources.reference import Box, Reference
 from halofeed.schemas.errors import AnnotationsError
 
 _SAMPLE = 200

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from halofeed.prep.annotations.layout import LayoutOptions
-from halofeed.prep.annotations.names import is_image_name
-from halofeed.prep.annotations.reference import Reference
-from halofeed.prep.sources import SourceFiles
+from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.names import is_image_name
+from halofeed.prep.sources.reference import Reference
 from halofeed.schemas.errors import AnnotationsError, SourceError
 
 _HEADS = (1 << 12, 1 << 16)
@@ -103,7 +103,7 @@ def stored_sizes(paths: Sequence[str], images: SourceFiles) -> list[tuple[Size, 
 def _opened(path: str, images: SourceFiles) -> tuple[Size, int] | None:
     """The stored size and the orientation of a picture, from as few bytes as show them."""
     # The command line's help imports the layouts, and is not to wait for the decoders.
-    from halofeed.prep.readers import size_and_orientation
+    from halofeed.prep.formats.picture import size_and_orientation
 
     for size in _HEADS:
         head = images.head(path, size)

@@ -5,17 +5,26 @@ from __future__ import annotations
 import os
 import posixpath
 import unicodedata
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from posixpath import splitext
 from typing import TypeVar
 
-from halofeed.prep.annotations.names import IMAGE_EXTENSIONS, is_image_name
-from halofeed.prep.annotations.reference import Reference
-from halofeed.prep.sources import SourceFiles, lies_outside, path_below
+from halofeed.prep.sources.files import (
+    BELOW,
+    UNREAD,
+    SourceFiles,
+    is_there,
+    lies_outside,
+    path_below,
+    path_from,
+)
+from halofeed.prep.sources.names import IMAGE_EXTENSIONS, is_image_name
+from halofeed.prep.sources.reference import Reference
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+from halofeed.schemas.file_names import text_of_name
 
 Key = TypeVar("Key", bound=Hashable)
 ELSEWHERE = "found by the end of its path, in another folder than the annotations write"
@@ -77,17 +86,25 @@ class ImageIndex:
     the folder that the name gives does not exist. It is counted by `Found.note`.
     """
 
-    def __init__(self, images: SourceFiles, annotations_root: str = "") -> None:
+    def __init__(
+        self,
+        images: SourceFiles,
+        annotations_root: str = "",
+        takes: Callable[[str], bool] = is_image_name,
+    ) -> None:
         """Args:
         images: the files.
         annotations_root: the folder of the annotations, from which their paths may start as well.
+        takes: whether a path is that of an image.
         """
+        self._takes = takes
         self.root = images.root
         self._files = images
         self._annotations_root = annotations_root
         local = "://" not in images.root
         self._folded: dict[str, dict[str, list[str]]] = {}
-        self._above = _parts(os.path.abspath(images.root) if local else images.root)
+        # The folder's own names, so that a link to it changes nothing.
+        self._above = _parts(text_of_name(os.path.realpath(images.root)) if local else images.root)
 
     @property
     def paths(self) -> AbstractSet[str]:
@@ -110,10 +127,14 @@ class ImageIndex:
         for path in self.paths:
             *above, name = path.split("/")
             by_name.setdefault(_fold_extension(name), []).append(path)
-            if is_image_name(name):
+            if self._takes(path):
                 by_stem.setdefault(_composed(splitext(name)[0]), []).append(path)
                 folders.update(above)
         return _Listing(by_name=by_name, by_stem=by_stem, folders=folders)
+
+    def relative(self, name: str) -> str:
+        """A name as annotations write it, without the images' folder where it begins with that."""
+        return path_below(self.root, name) or name
 
     def match(self, wanted: Mapping[Key, Wanted]) -> dict[Key, Found | SourceError]:
         """The file that each annotation means, or why there is none; all at once, as one can speak against another."""
@@ -152,9 +173,7 @@ class ImageIndex:
             against = f"{candidate.path} lies in a folder that other annotations name"
         else:
             return Found(path=candidate.path, note=ELSEWHERE if candidate.has_folders else "")
-        return SourceError(
-            "annotation", "image file not found", f"{candidate.name!r} below {self.root}; {against}"
-        )
+        return SourceError("annotation", "image file not found", f"{candidate.name!r} {BELOW}; {against}")
 
     def _candidate(self, wanted: Wanted) -> _Candidate:
         name, parts = wanted.name, _parts(wanted.name)
@@ -196,7 +215,8 @@ class ImageIndex:
         below = path_below(self.root, name)
         if below is not None:
             if (found := self.at("", below)) is None:
-                raise SourceError("annotation", "image file not found", f"{name!r}: no such file")
+                self._check_seen([below])
+                raise SourceError("annotation", "image file not found", f"{below!r} {BELOW}")
             return found
         is_absolute = name.startswith(("/", "\\")) or "://" in name
         path = posixpath.normpath("/".join(_parts(name, keep_up=True)))
@@ -212,21 +232,28 @@ class ImageIndex:
                 if hits:
                     return hits[0]
         is_local = "://" not in self.root
-        outside = name if is_local and os.path.isabs(name) and os.path.isfile(name) else None
+        outside = name if is_local and os.path.isabs(name) and is_there(name, regular=True) else None
         if self._annotations_root and "://" not in self._annotations_root and not is_absolute:
-            full = os.path.abspath(os.path.join(self._annotations_root, path))
-            below = path_below(self.root, full)
-            if len(parts) > 1 and below is not None and self._is_file(below):
-                return below
-            outside = full if below is None and len(parts) > 1 and os.path.isfile(full) else None
+            below = path_from(self._annotations_root, path, self.root)
+            if len(parts) > 1 and self._is_file(below):
+                if not below.startswith("../"):
+                    return below
+                outside = name
         for folder in wanted.beside:
             if (found := self.at(folder, parts[-1])) is not None:
                 return found
         if outside is not None:
-            raise SourceError(
-                "annotation", "image file lies outside --images", lies_outside(outside, self.root)
-            )
+            raise SourceError("annotation", "image file lies outside --images", lies_outside(outside))
+        places = [] if is_absolute or leads_up else [place for rank in wanted.places for place in rank]
+        self._check_seen(posixpath.join(place, path) for place in places)
+        self._check_seen(posixpath.join(folder, parts[-1]) for folder in wanted.beside)
         return None
+
+    def _check_seen(self, paths: Iterable[str]) -> None:
+        """SourceError for the first of these paths at which there may be a file for all that is known."""
+        for path in paths:
+            if refusal := self._files.refusal(path):
+                raise SourceError("read", UNREAD, f"{path}: {refusal}")
 
     def _is_file(self, path: str) -> bool:
         return self._files.size(path) is not None
@@ -252,7 +279,7 @@ class ImageIndex:
             if caught.reason == "file name is ambiguous":
                 raise
             other = f"; {error.detail.partition('; ')[2]}" if error and "; " in error.detail else ""
-            detail = f"neither {wanted.name!r} nor an image called {parts[-1]!r} below {self.root}{other}"
+            detail = f"neither {wanted.name!r} nor an image called {parts[-1]!r} {BELOW}{other}"
             raise SourceError("annotation", "image file not found", detail) from None
 
     def _by_end(self, name: str, parts: list[str], paths: list[str]) -> _Candidate:
@@ -261,7 +288,7 @@ class ImageIndex:
         best = max(ranked.values(), default=(0, False))
         if best[0] == 0:
             other = f"; {paths[0]} lies in another folder" if paths else ""
-            raise SourceError("annotation", "image file not found", f"{name!r} below {self.root}{other}")
+            raise SourceError("annotation", "image file not found", f"{name!r} {BELOW}{other}")
         chosen = [path for path in paths if ranked[path] == best]
         if len(chosen) > 1:
             raise SourceError("annotation", "file name is ambiguous", f"{name!r}: {', '.join(chosen[:3])}")
@@ -289,7 +316,7 @@ class ImageIndex:
 
     def check_any_image(self, what: str) -> None:
         """Refuse a folder without any image file: the annotations' images must lie elsewhere."""
-        if not any(is_image_name(path) for path in self.paths):
+        if not any(self._takes(path) for path in self.paths):
             raise AnnotationsError(
                 f"{what}: no image file lies below {self.root} "
                 f"(known extensions: {' '.join(IMAGE_EXTENSIONS)}); name the folder that holds the images"
@@ -310,7 +337,7 @@ class ImageIndex:
         folders, everywhere = sorted(by_folder), set(used.values())
         paths = (path for folder in folders for path in self._files.files_in(folder))
         for path in paths if beside_used else self.paths:
-            if path not in used and is_image_name(path):
+            if path not in used and self._takes(path):
                 beside = by_folder.get(path.rpartition("/")[0], everywhere)
                 split = next(iter(beside)) if len(beside) == 1 else "train"
                 fault = ("selection", "image has no annotation", "")

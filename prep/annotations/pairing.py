@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from halofeed.prep.annotations.layout import in_order, is_split_name
-from halofeed.prep.annotations.reference import Reference
-from halofeed.prep.annotations.volume_files import Problem
-from halofeed.schemas.errors import AnnotationsError
+from halofeed.prep.annotations.contract import in_order, is_split_name
+from halofeed.prep.sources.reference import Reference
+from halofeed.schemas.errors import AnnotationsError, Problem
 
 Key = tuple[str, ...]
 NO_LABEL: Problem = ("selection", "image has no label", "--missing-masks prediction keeps it without one")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from halofeed.prep.annotations.volume_files import files_of
+from halofeed.prep.sources.volume_files import files_of
 from halofeed.schemas.errors import UsageError
 
 _PLACEHOLDERS = {"id": ".+", "split": "[^/]+", "group": "[^/]+", "class": "[^/]+", "channel": "[^/]+"}
@@ -83,7 +83,7 @@ class PatternPair:
         """The placeholders by which an image finds its label."""
         return tuple(sorted(self.image.names & self.label.names))
 
-    def sort_out(self, path: str) -> tuple[bool, dict[str, str]] | None:
+    def classify(self, path: str) -> tuple[bool, dict[str, str]] | None:
         """(whether a file is an image, what the placeholders stand for), or None where it is neither.
 
         A file that both patterns match belongs to the one that fixes more characters: `{id}_seg.nii.gz` rather

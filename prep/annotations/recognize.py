@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from posixpath import basename, splitext
 
-from halofeed.prep.annotations.names import is_image_name
-from halofeed.prep.annotations.volume_files import DICOM_EXTENSIONS, VOLUME_EXTENSIONS
-from halofeed.prep.sources import SourceFiles
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.names import is_image_name
+from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS, VOLUME_EXTENSIONS
 from halofeed.schemas.errors import SourceError
 
 _HEAD_BYTES = 1 << 16
@@ -60,7 +60,7 @@ def _dataset_json(files: SourceFiles, paths: Sequence[str]) -> str | None:
     for path, text in _heads(files, [path for path in paths if basename(path) == "dataset.json"], ".json"):
         try:
             keys = set(json.loads(text))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             keys = set(re.findall(r'"(channel_names|modality|training)"\s*:', text))
         if "channel_names" in keys:
             return f"{path} is nnU-Net's: take --layout nnunet"
@@ -118,10 +118,10 @@ def _volumes(files: SourceFiles, paths: Sequence[str]) -> str | None:
 
 
 def _unread(files: SourceFiles, paths: Sequence[str]) -> str | None:
-    from halofeed.prep.volume_readers.table import RECOGNISED
+    from halofeed.prep.formats.volumes import RECOGNIZED
 
     for path in paths:
-        for extension, kind in RECOGNISED.items():
+        for extension, kind in RECOGNIZED.items():
             if path.lower().endswith(extension):
                 return f"{path} is {kind}, which halofeed does not read: store it as NIfTI"
     return None

@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from halofeed.prep.annotations.columns import Reading, can_hold, squash
-from halofeed.prep.annotations.layout import is_split_name, read_whole
+from halofeed.prep.annotations.contract import is_split_name, read_whole
 from halofeed.prep.annotations.recognize import hint
-from halofeed.prep.sources import SourceFiles
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.errors import AnnotationsError, UsageError
 
 
@@ -164,7 +165,9 @@ def _decode(name: str, data: bytes) -> str:
 def read_csv(name: str, data: bytes, rule: Columns) -> Table:
     """The rows of a CSV file; a row with too few or too many cells keeps that as its fault."""
     delimiter = _delimiter(name, data, rule)
-    reader = csv.reader(io.StringIO(_decode(name, data), newline=""), delimiter=delimiter)
+    # Line by line: as a whole text it would take four bytes a character.
+    lines = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline="")
+    reader = csv.reader(lines, delimiter=delimiter)
     header: list[str] = []
     reading: Reading | None = None
     rows = []
@@ -193,8 +196,12 @@ def _table(name: str, header: Sequence[str], reading: Reading, rows: Sequence[Ro
     )
 
 
+_FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
+
+
 def _delimiter(name: str, data: bytes, rule: Columns) -> str:
-    header = next((line for line in _decode(name, data).splitlines() if line.strip()), "")
+    found = _FIRST_LINE.search(_decode(name, data))
+    header = found[0] if found else ""
     for delimiter in (",", ";", "\t"):
         if can_hold(next(csv.reader([header], delimiter=delimiter), []), rule.required, rule.spellings):
             return delimiter

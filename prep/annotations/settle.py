@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.extent import refuse_other_pixels
 from halofeed.prep.annotations.grid import settle_grid
-from halofeed.prep.annotations.layout import LayoutOptions
-from halofeed.prep.annotations.reference import Reference
 from halofeed.prep.annotations.units import settle_origin, settle_units
-from halofeed.prep.sources import SourceFiles
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.reference import Reference
 
 TWICE = "an object stands there twice, with one class and one box; both are kept"
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from halofeed.prep.annotations.layout import LayoutOptions
-from halofeed.prep.annotations.reference import Box, Keypoint, Reference
+from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.sources.reference import Box, Keypoint, Reference
 from halofeed.schemas.errors import AnnotationsError
 
 NORMALIZED = "boxes taken as shares of the picture's sides, as all of their file lie within 0 to 1"

@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halofeed.inspection.inspect import describe, describe_record, find_record
-from halofeed.inspection.report import write_report
+from halofeed.inspection.html.report import write_report
+from halofeed.inspection.text import describe, describe_record
+from halofeed.inspection.text.record import find_record
 from halofeed.inspection.verify import verify
-from halofeed.prep.statistics import ROW_STEP
+from halofeed.prep.statistics.pictures import ROW_STEP
 from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfrecord import read_records
 from tests.dataset_writer import LABELS, draw_examples, write_dataset
+from tests.set_writer import refusal
 
-REJECTED = [{"source": "b.jpg", "split": "train", "stage": "decode", "reason": "truncated", "detail": ""}] * 2
+REJECTED = [refusal("b.jpg", "decode", "truncated")] * 2
 
 
 def write(
@@ -113,7 +115,7 @@ def test_a_folder_without_a_data_set_and_damaged_files_give_readable_errors(tmp_
     with pytest.raises(CorruptFileError, match=f"record {number} at byte 0: the file ends inside the record"):
         describe_record(folder, "train:0")
     path.unlink()
-    with pytest.raises(CorruptFileError, match="cannot be read"):
+    with pytest.raises(CorruptFileError, match="it is missing"):
         describe_record(folder, "train:0")
     (folder / "manifest.json").write_text("{}")
     with pytest.raises(ManifestError, match=r"manifest\.json"):

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from halofeed.inspection.inspect import describe, describe_record
-from halofeed.inspection.segmentation import count_classes, oblique_degrees, orientation_of
+from halofeed.inspection.stored.geometry import oblique_degrees, orientation_of
+from halofeed.inspection.stored.labels import count_classes
+from halofeed.inspection.text import describe, describe_record
 from halofeed.inspection.verify import verify
-from halofeed.prep.volume.intensity import Window
-from halofeed.prep.volume.scan import Finding
+from halofeed.prep.geometry.scan import Finding
+from halofeed.prep.voxels.intensity import Window
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest

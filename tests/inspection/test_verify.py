@@ -23,16 +23,11 @@ from halofeed.schemas.tfds import dataset_info_json
 from halofeed.schemas.tfrecord import RecordWriter, read_records
 from tests.dataset_writer import Drawn, draw_examples, encode_pixels, write_dataset
 from tests.pipelines.support import draw_folders, run_convert
+from tests.set_writer import refusal
 
 REJECTED = (
-    {
-        "source": "a/ä\udcff.jpg",
-        "split": "train",
-        "stage": "decode",
-        "reason": "truncated",
-        "detail": "8 bytes",
-    },
-    {"source": "b.jpg", "split": "test", "stage": "read", "reason": "cannot be read", "detail": ""},
+    refusal("a/ä\udcff.jpg", "decode", "truncated", "8 bytes"),
+    refusal("b.jpg", "read", "cannot be read", split="test"),
 )
 CASES = [
     ("classification", "raw", "uint8", 3),
@@ -200,90 +195,55 @@ def replaced_image(data: bytes) -> Callable[[Drawn, dict[str, Any]], dict[str, A
 
 
 SMALL_PNG = encode_pixels(np.zeros((2, 3, 3), np.uint8), "png")
-FAULTS = [
-    ("detection", "raw", without("image/transform"), "image/transform is missing"),
-    ("detection", "raw", without("image/encoded"), "image/encoded is missing"),
-    ("detection", "raw", without("image/object/class/text"), "image/object/class/text is missing"),
-    ("classification", "raw", without("image/class/text"), "image/class/text is missing"),
-    ("detection", "raw", one_value("image/transform", np.zeros(5, np.float32)), "expected 6 values"),
-    (
-        "detection",
-        "raw",
-        one_value("image/transform", np.full(6, np.nan, np.float32)),
-        "is nan, which is no float32",
-    ),
-    (
-        "detection",
-        "raw",
-        one_value("image/transform", np.zeros(6, np.int64)),
-        "expected float32 values, got 6 int64",
-    ),
-    (
-        "detection",
-        "raw",
-        one_value("image/format", b"jpeg"),
-        "expected 'raw' as the manifest says, got 'jpeg'",
-    ),
-    ("detection", "raw", one_value("image/height", np.array([9])), "of a raw image, got [9, 12]"),
-    ("detection", "raw", one_value("image/unpadded/height", np.array([9])), "expected 1 to 8, got 9"),
-    ("detection", "raw", one_value("image/source/width", np.array([2**40])), "which is no int32"),
-    ("detection", "raw", one_value("image/key/sha256", b"0" * 64), "image/key/sha256: image/encoded has"),
-    ("detection", "jpeg", one_value("image/key/sha256", b"0" * 64), "image/key/sha256: image/encoded has"),
-    ("detection", "png", without("image/key/sha256"), "the record says None"),
-    ("detection", "raw", one_value("image/source_id", b"7"), "image/source_id: 7, but image/key/source"),
-    ("detection", "raw", one_value("image/source_id", b"7 "), "expected a decimal number, got '7 '"),
-    ("detection", "raw", one_value("image/source_id", b"7"), "the index says"),
-    ("detection", "raw", replaced_image(b"\0" * 7), "expected 288 bytes (uint8 [8, 12, 3]), got 7"),
-    ("detection", "png", replaced_image(b"\0" * 7), "not a png image that can be decoded"),
-    ("detection", "jpeg", replaced_image(SMALL_PNG), "not a jpeg image that can be decoded"),
-    ("detection", "png", replaced_image(SMALL_PNG), "decodes to 2 x 3"),
-    ("detection", "raw", first_box("image/object/bbox/ymin", -0.1), "ymin: box 0: expected 0 to 1, got -0.1"),
-    (
-        "detection",
-        "raw",
-        first_box("image/object/bbox/xmax", np.nan),
-        "xmax: box 0: expected 0 to 1, got nan",
-    ),
-    ("detection", "raw", first_box("image/object/bbox/xmin", 1), "box 0: xmin 1.0 is more than xmax"),
-    ("detection", "raw", first_box("image/object/is_crowd", 2), "value 0 is 2, which is no bool (0 or 1)"),
-    ("detection", "raw", first_box("image/object/area", -1), "area: box 0: expected 0 or more, got -1.0"),
-    (
-        "detection",
-        "raw",
-        first_box("image/object/class/label", 3),
-        "box 0: 3 is not in the manifest's labels",
-    ),
-    (
-        "detection",
-        "raw",
-        one_value("image/object/area", np.ones(9, np.float32)),
-        "expected lists of one length",
-    ),
-    ("detection", "raw", one_value("image/object/class/text", [b"dog"] * 4), "'dog', but label"),
-    (
-        "classification",
-        "raw",
-        one_value("image/class/label", np.array([1, 2])),
-        "expected 1 values (shape []), got 2",
-    ),
-    (
-        "classification",
-        "raw",
-        one_value("image/class/label", [b"1"]),
-        "expected int64 values, got 1 bytes values",
-    ),
-    ("classification", "raw", one_value("image/class/text", b"dog"), "'dog', but label"),
-    (
-        "classification",
-        "raw",
-        one_value("image/class/label", np.array([1])),
-        "statistics.labels: the records give",
-    ),
-]
+FAULTS = {
+    ("detection", "raw"): [
+        (without("image/transform"), "image/transform is missing"),
+        (without("image/encoded"), "image/encoded is missing"),
+        (without("image/object/class/text"), "image/object/class/text is missing"),
+        (one_value("image/transform", np.zeros(5, np.float32)), "expected 6 values"),
+        (one_value("image/transform", np.full(6, np.nan, np.float32)), "is nan, which is no float32"),
+        (one_value("image/transform", np.zeros(6, np.int64)), "expected float32 values, got 6 int64"),
+        (one_value("image/format", b"jpeg"), "expected 'raw' as the manifest says, got 'jpeg'"),
+        (one_value("image/height", np.array([9])), "of a raw image, got [9, 12]"),
+        (one_value("image/unpadded/height", np.array([9])), "expected 1 to 8, got 9"),
+        (one_value("image/source/width", np.array([2**40])), "which is no int32"),
+        (one_value("image/key/sha256", b"0" * 64), "image/key/sha256: image/encoded has"),
+        (one_value("image/source_id", b"7"), "image/source_id: 7, but image/key/source"),
+        (one_value("image/source_id", b"7 "), "expected a decimal number, got '7 '"),
+        (one_value("image/source_id", b"7"), "the index says"),
+        (replaced_image(b"\x00" * 7), "expected 288 bytes (uint8 [8, 12, 3]), got 7"),
+        (first_box("image/object/bbox/ymin", -0.1), "ymin: box 0: expected 0 to 1, got -0.1"),
+        (first_box("image/object/bbox/xmax", np.nan), "xmax: box 0: expected 0 to 1, got nan"),
+        (first_box("image/object/bbox/xmin", 1), "box 0: xmin 1.0 is more than xmax"),
+        (first_box("image/object/is_crowd", 2), "value 0 is 2, which is no bool (0 or 1)"),
+        (first_box("image/object/area", -1), "area: box 0: expected 0 or more, got -1.0"),
+        (first_box("image/object/class/label", 3), "box 0: 3 is not in the manifest's labels"),
+        (one_value("image/object/area", np.ones(9, np.float32)), "expected lists of one length"),
+        (one_value("image/object/class/text", [b"dog"] * 4), "'dog', but label"),
+    ],
+    ("classification", "raw"): [
+        (without("image/class/text"), "image/class/text is missing"),
+        (one_value("image/class/label", np.array([1, 2])), "expected 1 values (shape []), got 2"),
+        (one_value("image/class/label", [b"1"]), "expected int64 values, got 1 bytes values"),
+        (one_value("image/class/text", b"dog"), "'dog', but label"),
+        (one_value("image/class/label", np.array([1])), "statistics.labels: the records give"),
+    ],
+    ("detection", "jpeg"): [
+        (one_value("image/key/sha256", b"0" * 64), "image/key/sha256: image/encoded has"),
+        (replaced_image(SMALL_PNG), "not a jpeg image that can be decoded"),
+    ],
+    ("detection", "png"): [
+        (without("image/key/sha256"), "the record says None"),
+        (replaced_image(b"\x00" * 7), "not a png image that can be decoded"),
+        (replaced_image(SMALL_PNG), "decodes to 2 x 3"),
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    ("task", "encoding", "alter", "expected"), FAULTS, ids=[fault[3][:40] for fault in FAULTS]
+    ("task", "encoding", "alter", "expected"),
+    [(*kind, *fault) for kind, faults in FAULTS.items() for fault in faults],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
 )
 def test_content_that_is_wrong_under_right_checksums_is_found(
     tmp_path: Path, task: str, encoding: str, alter: Any, expected: str
@@ -325,8 +285,11 @@ def rewrite_index(folder: Path, name: str, **changes: Any) -> None:
     [
         (lambda index: {"ids": index.ids[::-1]}, "expected ids in rising order"),
         (lambda index: {"ids": index.ids + 1}, "the index says"),
-        (lambda index: {"offsets": index.offsets + 1}, "but the record before it ends at 0"),
-        (lambda index: {"lengths": index.lengths + 1}, "but the record before it ends at"),
+        (lambda index: {"checksums": index.checksums ^ 1}, ": its checksum is 0x"),
+        (lambda index: {"offsets": index.offsets + 1}, "record 5 lies outside of the shard's"),
+        (lambda index: {"lengths": index.lengths + 1}, "record 5 lies outside of the shard's"),
+        (lambda index: {"offsets": index.offsets - (index.offsets > 0)}, "but the record before it ends at"),
+        (lambda index: {"lengths": index.lengths - 1}, "but the record before it ends at"),
         (
             lambda index: {"raw_starts": {"image/encoded": index.raw_starts["image/encoded"] - 1}},
             "begins at byte",

@@ -8,14 +8,10 @@ import cv2
 import numpy as np
 import pytest
 
-from halofeed.prep.encode import ENCODERS
-from halofeed.schemas.checksum import block_checksums, crc32c
-from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.layout import MANIFEST, index_file, shard_file
-from halofeed.schemas.manifest import Manifest, Shard, Split
-from halofeed.schemas.tasks import ImageFormat, task_named
-from halofeed.schemas.tfexample import encode_example
-from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
+from halofeed.prep.voxels.encode import ENCODERS
+from halofeed.schemas.kinds import KINDS
+from halofeed.schemas.tasks import ImageFormat
+from tests.set_writer import Record, write_set
 
 FILL = (9, 8, 7, 6)
 
@@ -48,7 +44,7 @@ def draw_examples(count, *, frame=(24, 32), channels=3, dtype="uint8", seed=0, v
 
 
 def features_of(example, *, frame, encoding, pad, masks):
-    """The tf.train.Example features of one example, its boxes normalised to the stored picture."""
+    """The tf.train.Example features of one example, its boxes normalized to the stored picture."""
     pixels = example["pixels"]
     height, width, channels = pixels.shape
     if pad:
@@ -92,87 +88,43 @@ def features_of(example, *, frame, encoding, pad, masks):
     return features
 
 
-def write_shard(path, records, raw_keys):
-    """Write one shard and its index; returns the manifest's entry."""
-    offsets, lengths, starts, checksums = [], [], [], []
-    with path.open("wb") as file:
-        writer = RecordWriter(file)
-        for _, features in records:
-            encoded = encode_example(features)
-            offsets.append(writer.offset)
-            lengths.append(encoded.length)
-            if raw_keys:
-                starts.append(writer.offset + HEADER_BYTES + encoded.starts["image/encoded"])
-                checksums.append(block_checksums(features["image/encoded"]))
-            writer.write(encoded.chunks, encoded.length)
-    index = ShardIndex(
-        offsets=np.array(offsets, np.int64),
-        lengths=np.array(lengths, np.int64),
-        ids=np.array([identity for identity, _ in records], np.int64),
-        raw_starts={"image/encoded": np.array(starts, np.int64)} if starts else {},
-        raw_checksums={"image/encoded": np.array(checksums, np.uint32)} if starts else {},
-        file_bytes=writer.offset,
-        file_checksum=writer.checksum,
-        fingerprint="",
-        inputs={},
-        statistics={},
-        rejected=(),
-    ).to_bytes()
-    path.with_name(index_file(path.name)).write_bytes(index)
-    return Shard(
-        file=path.name,
-        records=len(records),
-        bytes=writer.offset,
-        crc32c=writer.checksum,
-        index_bytes=len(index),
-        index_crc32c=crc32c(index),
-    )
-
-
 def write_splits(
     folder: Path, splits, *, frame=(24, 32), encoding="raw", pad=True, shards=3, max_boxes=4, masks=False
 ):
     """Write a whole data set, each split's examples dealt in runs over the shards; returns its folder."""
-    folder.mkdir(parents=True)
+
+    def record(example):
+        features = features_of(example, frame=frame, encoding=encoding, pad=pad, masks=masks)
+        return Record(id=example["id"], features=features)
+
+    dealt = {
+        split: [
+            [record(examples[place]) for place in part]
+            for part in np.array_split(np.arange(len(examples)), shards)
+        ]
+        for split, examples in splits.items()
+    }
     first = next(example for examples in splits.values() for example in examples)
-    written = {}
-    for split, examples in splits.items():
-        entries = []
-        for number, part in enumerate(np.array_split(np.arange(len(examples)), shards)):
-            records = [
-                (
-                    examples[place]["id"],
-                    features_of(examples[place], frame=frame, encoding=encoding, pad=pad, masks=masks),
-                )
-                for place in part
-            ]
-            entries.append(
-                write_shard(folder / shard_file("tiny", split, number, shards), records, encoding == "raw")
-            )
-        written[split] = Split(shards=tuple(entries), statistics={})
     channels = first["pixels"].shape[2]
     image = ImageFormat(
-        height=frame[0],
-        width=frame[1],
+        kind=KINDS["picture"],
+        shape=tuple(frame),
         channels=channels,
         dtype=str(first["pixels"].dtype),
         encoding=encoding,
         pad_value=FILL[:channels],
     )
-    manifest = Manifest(
-        name="tiny",
-        version="1.0.0",
+    raw_keys = ("image/encoded",) if encoding == "raw" else ()
+    return write_set(
+        folder,
+        dealt,
         task=first["task"],
-        fields=task_named(first["task"]).fields(image, max_boxes=max_boxes, masks=masks),
+        image=image,
         labels={},
-        recipe={},
-        inputs={},
-        splits=written,
-        rejected={},
-        software={},
+        raw_keys=raw_keys,
+        max_boxes=max_boxes,
+        masks=masks,
     )
-    (folder / MANIFEST).write_text(manifest.to_json())
-    return folder
 
 
 @pytest.fixture(scope="session")

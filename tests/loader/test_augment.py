@@ -37,7 +37,7 @@ CHAINS = {
 
 
 def painted(count, seed=0):
-    """Pictures of a grid of cells, some of which are boxes painted in a colour of their own; the rest is black."""
+    """Pictures of a grid of cells, some of which are boxes painted in a color of their own; the rest is black."""
     rng = np.random.default_rng(seed)
     examples = []
     for number in range(count):
@@ -50,8 +50,8 @@ def painted(count, seed=0):
             for j in range(len(columns) - 1)
             if rng.random() < 0.6
         ]
-        for colour, (ymin, xmin, ymax, xmax) in enumerate(cells, start=1):
-            pixels[ymin:ymax, xmin:xmax] = (10 * colour, 255 - colour, number)
+        for color, (ymin, xmin, ymax, xmax) in enumerate(cells, start=1):
+            pixels[ymin:ymax, xmin:xmax] = (10 * color, 255 - color, number)
         examples.append(
             {
                 "id": number * 11,
@@ -82,21 +82,21 @@ def test_boxes_follow_their_pixels(write, encoding, pad, chain):
         assert (image[height:] == (9, 8, 7)).all() and (image[:, width:] == (9, 8, 7)).all()
         picture = image[:height, :width]
         found = []
-        for colour in range(1, len(original["boxes"]) + 1):
-            places = np.argwhere((picture[..., 0] == 10 * colour) & (picture[..., 1] == 255 - colour))
+        for color in range(1, len(original["boxes"]) + 1):
+            places = np.argwhere((picture[..., 0] == 10 * color) & (picture[..., 1] == 255 - color))
             if len(places):
-                found.append((colour, *places.min(axis=0), *(places.max(axis=0) + 1), len(places)))
+                found.append((color, *places.min(axis=0), *(places.max(axis=0) + 1), len(places)))
         count = batch["num_boxes"][row]
-        assert batch["classes"][row, :count].tolist() == [colour for colour, *_ in found]
+        assert batch["classes"][row, :count].tolist() == [color for color, *_ in found]
         boxes = np.array([box for _, *box, _ in found]).reshape(-1, 4)
         assert np.allclose(batch["boxes"][row, :count] * np.tile(frame, 2), boxes, atol=1e-4)
         assert np.allclose(batch["area"][row, :count], [area for *_, area in found], rtol=1e-5)
-        assert batch["is_crowd"][row, :count].tolist() == [colour % 2 == 1 for colour, *_ in found]
-        assert batch["difficult"][row, :count].tolist() == [colour % 2 == 0 for colour, *_ in found]
+        assert batch["is_crowd"][row, :count].tolist() == [color % 2 == 1 for color, *_ in found]
+        assert batch["difficult"][row, :count].tolist() == [color % 2 == 0 for color, *_ in found]
         for name in ("boxes", "classes", "area", "is_crowd", "difficult", "masks"):
             assert not batch[name][row, count:].any()
-        for mask, (colour, *_) in zip(batch["masks"][row], found, strict=False):
-            expected = (picture[..., 0] == 10 * colour) & (picture[..., 1] == 255 - colour)
+        for mask, (color, *_) in zip(batch["masks"][row], found, strict=False):
+            expected = (picture[..., 0] == 10 * color) & (picture[..., 1] == 255 - color)
             assert np.array_equal(mask[:height, :width], expected) and mask.sum() == expected.sum()
 
 

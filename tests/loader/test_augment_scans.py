@@ -154,7 +154,7 @@ def test_label_affine_spacing_and_extent_follow_the_voxels_of_volumes(folder_of,
         for row, identity in enumerate(batch["id"].tolist()):
             scan = scans[identity]
             oracle = check(batch, row, scan, 3, epoch, chain, loader.spec["image"].shape[1:-1])
-            # The same tissue lies at the same millimetre.
+            # The same tissue lies at the same millimeter.
             seen = np.indices(oracle.numbers.shape).reshape(3, -1)
             stored = np.stack(np.unravel_index(oracle.numbers.ravel(), VOLUME))
             ones = np.ones((1, seen.shape[1]))

@@ -260,14 +260,15 @@ def test_a_fork_goes_on(detection):
     code = f"""
 import os, signal, sys
 from halofeed.loader import Loader
+from halofeed.schemas import shard_file
 loader = Loader({str(detection)!r}, batch_size=4)
 expected = loader.batch(5)["id"].tolist()
-loader._shards._lock.acquire()
-child = os.fork()
-if child == 0:
-    signal.alarm(40)
-    os._exit(0 if loader.batch(5)["id"].tolist() == expected else 3)
-loader._shards._lock.release()
+with loader._shards._lock, shard_file._lock:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(40)
+        shard_file.close_idle()
+        os._exit(0 if loader.batch(5)["id"].tolist() == expected else 3)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60).returncode == 0

@@ -54,7 +54,7 @@ def test_small_sets_take_every_order_about_equally_often(count):
     assert chi_squared < possible + 6 * np.sqrt(2 * possible)
 
 
-def test_neighbours_do_not_stay_neighbours():
+def test_neighbors_do_not_stay_neighbors():
     count = 65_537
     image = permute(np.arange(count), count=count, seed=0, epoch=0)
     gaps = np.diff(image)

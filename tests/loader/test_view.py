@@ -59,8 +59,8 @@ def test_points_and_boxes_are_found_again(data, axes):
     voxels = np.moveaxis(np.indices(view.shape), 0, -1).reshape(-1, axes)
     stored = np.stack(np.unravel_index(seen.ravel(), shape), axis=-1)
     ones = np.ones((len(voxels), 1))
-    centres, edges = view.to_stored(centres=True), view.to_stored(centres=False)
-    assert np.array_equal(np.hstack([voxels, ones]) @ centres.T, np.hstack([stored, ones]))
+    centers, edges = view.to_stored(centers=True), view.to_stored(centers=False)
+    assert np.array_equal(np.hstack([voxels, ones]) @ centers.T, np.hstack([stored, ones]))
     # The middle of a pixel is half a pixel after its edge.
     assert np.array_equal(np.hstack([voxels + 0.5, ones]) @ edges.T, np.hstack([stored + 0.5, ones]))
     assert view.box == tuple((stored[:, axis].min(), stored[:, axis].max() + 1) for axis in range(axes))

@@ -15,9 +15,9 @@ import pytest
 
 from halofeed.cli import main
 from halofeed.loader import Loader
-from halofeed.loader.buffers import machine_memory
-from halofeed.prep.recipe import Recipe
+from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import MissingExtraError, UsageError
+from halofeed.schemas.memory import machine_memory
 from tests.mistakes.support import Mistake, check
 from tests.pipelines.support import draw_folders, run_convert
 from tests.volume_support import save_nifti

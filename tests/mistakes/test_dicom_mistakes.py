@@ -179,7 +179,7 @@ ROWS: list[Row] = [
         nifti_by_name,
         DICOM,
         DATA,
-        (r"found 1 x \.nii\.gz; NIfTI volumes: take --layout pairs",),
+        (r"found 1 x \.nii\.gz; NIfTI, NRRD or MetaImage volumes: take --layout pairs",),
     ),
     (
         "DICOM as pairs",
@@ -307,7 +307,7 @@ ROWS: list[Row] = [
         DATA,
         (
             "series holds several volumes",
-            "2, told apart by echo time; --series-split volumes",
+            "2, distinguished by echo time; --series-split volumes",
         ),
     ),
     (
@@ -392,7 +392,7 @@ ROWS: list[Row] = [
         scan,
         (*DICOM, "--label-pattern", "labels/{id}.nii.gz"),
         DATA,
-        (r"--label-pattern labels/\{id\}\.nii\.gz: no NIfTI file fits it; \{id\} is a series' folder",),
+        (r"--label-pattern labels/\{id\}\.nii\.gz: no volume file fits it; \{id\} is a series' folder",),
     ),
     (
         "a table that names a folder of two series",

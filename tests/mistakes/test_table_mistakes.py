@@ -126,7 +126,12 @@ MISTAKES = {
     # paths
     "the images of another folder": Mistake(
         prepare=in_another_folder,
-        says=(NOTHING, "image file not found", r"boxes\.csv:2: 'a\.png' below .*other"),
+        says=(
+            NOTHING,
+            "image file not found",
+            r"boxes\.csv:2: 'a\.png' below",
+            "folder is .*other; --images",
+        ),
         exit_code=1,
     ),
     "no --images where the table lies apart": Mistake(
@@ -227,8 +232,8 @@ MISTAKES = {
         exit_code=1,
     ),
     "a misspelled column to ignore": Mistake(
-        prepare=table([HEADER, ROW], "--ignore-columns", "colour"),
-        says=("--ignore-columns colour: no table has it; found filename",),
+        prepare=table([HEADER, ROW], "--ignore-columns", "color"),
+        says=("--ignore-columns color: no table has it; found filename",),
     ),
     "a form of boxes that the table has not": Mistake(
         prepare=table([HEADER, ROW], "--box-form", "center-size"),

@@ -204,8 +204,8 @@ MISTAKES = {
     "LiTS names that are none": Mistake(
         prepare=files("lits", "ct/case1.nii.gz"), says=("no volume-N", "--layout pairs"), exit_code=1
     ),
-    "NRRD files": Mistake(
-        prepare=files("pairs", "images/a.nrrd", "labels/a.nrrd"), says=("NRRD", "NIfTI"), exit_code=1
+    "FreeSurfer files": Mistake(
+        prepare=files("pairs", "images/a.mgz", "labels/a.mgz"), says=("FreeSurfer", "NIfTI"), exit_code=1
     ),
     "volumes without a static shape": Mistake(
         prepare=csv("id,image,label", ("a", "ct.nii.gz", "seg.nii.gz"), size=()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from PIL import Image
 
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions
-from halofeed.prep.recipe import Recipe
+from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.tfexample import decode_example
 from halofeed.schemas.tfrecord import read_records
 
@@ -40,6 +41,31 @@ def halofeed(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str
         timeout=120,
         **more,
     )
+
+
+def convert_words(source: object, out: object, **options: object) -> list[str]:
+    """The words of a conversion of class folders on the command line; small pictures by default."""
+    given = {
+        "layout": "folders",
+        "source": source,
+        "out": out,
+        "name": "set",
+        "height": 16,
+        "width": 24,
+        **options,
+    }
+    return ["convert", *(word for name, value in given.items() for word in (f"--{name}", str(value)))]
+
+
+def start(words: Sequence[str], **more: Any) -> subprocess.Popen[str]:
+    """Start the command line as a shell would in the foreground."""
+    given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **more}
+    # What a shell starts with & ignores Ctrl-C, and so does everything below it.
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen([sys.executable, "-m", "halofeed", *words], **given)
+    finally:
+        signal.signal(signal.SIGINT, ignored)
 
 
 def all_bytes(folder: Path) -> dict[str, bytes]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from halofeed.inspection.report import write_report
+from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
 from halofeed.pipelines.summary import summary
 from halofeed.schemas.errors import AnnotationsError, JobError

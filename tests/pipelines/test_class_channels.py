@@ -14,19 +14,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from halofeed.inspection.inspect import describe, describe_record
-from halofeed.inspection.report import write_report
+from halofeed.inspection.html.report import write_report
+from halofeed.inspection.text import describe, describe_record
 from halofeed.inspection.verify import verify
 from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, Rotate90
-from halofeed.prep.recipe import Recipe
+from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.checksum import crc32c, mask_crc
 from halofeed.schemas.errors import AnnotationsError, JobError, ManifestError, UsageError
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
 from halofeed.schemas.tfrecord import HEADER_BYTES
-from halofeed.trainer.facts import data_facts
 from halofeed.trainer.mesh import make_mesh
+from halofeed.trainer.shared.facts import data_facts
 from tests.pipelines.support import halofeed, run_convert
 from tests.pipelines.test_volume_labels import (
     AFFINE,
@@ -43,7 +43,7 @@ from tests.pipelines.test_volume_labels import (
     series_with,
     table_of,
 )
-from tests.prep.volume_readers.test_dicom_mask_writers import (
+from tests.prep.formats.test_dicom_mask_writers import (
     blobs,
     write_scan,
     write_segmentation,
@@ -119,7 +119,7 @@ def test_each_channel_is_the_mask_of_its_class(tmp_path: Path, classes: int) -> 
     [
         {},
         {"spacing_mm": (2.0, 1.5, 1.1), "depth": 7, "height": 12, "width": 13},
-        {"spacing_mm": (4.0, 2.5, 2.5), "mask_interpolation": "nearest", "centre": "foreground"},
+        {"spacing_mm": (4.0, 2.5, 2.5), "mask_interpolation": "nearest", "center": "foreground"},
         {"fit": "stretch", "depth": 9, "height": 6, "width": 7},
         {"fit": "tiles", "depth": 3, "height": 6, "width": 6, "tile_overlap": (1, 2, 2)},
     ],
@@ -371,7 +371,7 @@ def test_a_reader_that_knows_no_sets_refuses_the_manifest(
     done = convert(tmp_path / "s", tmp_path / "o")
     assert read_manifest(done.folder) == done.manifest
     fewer = dataclasses.replace(done.manifest, labels={0: "background", 1: "c01"})
-    with pytest.raises(ManifestError, match="expected the 1 classes of labels along the axis class"):
+    with pytest.raises(ManifestError, match=r"fields\.label\.shape: expected \(.*, 1\) of segmentation"):
         Manifest.from_json(fewer.to_json())
     monkeypatch.delitem(fields.ENCODINGS, "sets")
     with pytest.raises(ManifestError, match=r"encoding: expected one of .*, got 'sets'"):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from halofeed.prep.annotations import LayoutOptions, class_masks
-from halofeed.prep.sources import LocalFiles
+from halofeed.prep.layouts import LayoutOptions, class_masks
+from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
 from tests.pipelines.support import read_all, run_convert
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from halofeed.inspection.inspect import describe_record
-from halofeed.inspection.kept import kept_problems
+from halofeed.inspection.text import describe_record
 from halofeed.inspection.verify import verify
+from halofeed.inspection.verify.kept import kept_problems
 from halofeed.schemas.errors import AnnotationsError
 from tests.pipelines.support import read_all, run_convert
 

@@ -14,25 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.support import all_bytes, draw_folders, halofeed, run_convert
+from tests.pipelines.support import all_bytes, convert_words, draw_folders, halofeed, run_convert, start
 
 OPTIONS = {"layout": "folders", "shards": 8, "kernel": "tf2-lanczos5", "height": 96, "width": 96}
 KILLS = 10
 
 
 def arguments(source: Path, out: Path, workers: int) -> list[str]:
-    given = ["convert", "--source", source, "--out", out, "--name", "set", "--workers", workers]
-    return [str(word) for word in [*given, *(w for k, v in OPTIONS.items() for w in (f"--{k}", v))]]
-
-
-def start(source: Path, out: Path, workers: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "halofeed", *arguments(source, out, workers)]
-    # What a shell starts with & ignores Ctrl-C, and so does everything below it.
-    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    finally:
-        signal.signal(signal.SIGINT, ignored)
+    return convert_words(source, out, workers=workers, **OPTIONS)
 
 
 def workers_of(driver: int) -> list[int]:
@@ -92,7 +81,7 @@ def test_ten_kills_lose_nothing(source, undisturbed, tmp_path, workers):
     for number in range(KILLS):
         if (folder / "manifest.json").exists():
             shutil.rmtree(out)
-        before, process = finished_shards(folder), start(source, out, workers)
+        before, process = finished_shards(folder), start(arguments(source, out, workers))
         began = time.monotonic()
         if number % 3:
             wanted = before + generator.randrange(4)
@@ -124,11 +113,11 @@ import os, signal, sys
 from halofeed.pipelines import sinks, storage
 place, before = sys.argv[1], sys.argv[2] == "before"
 keep_as = storage.TemporaryFile.keep_as
-def deadly(self, name):
+def deadly(self, name, **more):
     here = name.endswith(place)
     if here and before:
         os.kill(os.getpid(), signal.SIGKILL)
-    keep_as(self, name)
+    keep_as(self, name, **more)
     if here:
         os.kill(os.getpid(), signal.SIGKILL)
 storage.TemporaryFile.keep_as = deadly
@@ -216,7 +205,7 @@ def other_recipe(source, tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_leftovers_are_made_anew_and_not_trusted(source, undisturbed, other_recipe, tmp_path, damage):
+def test_damaged_leftovers_are_rebuilt_and_not_trusted(source, undisturbed, other_recipe, tmp_path, damage):
     folder = tmp_path / "set/1.0.0"
     folder.mkdir(parents=True)
     for name, data in undisturbed.items():
@@ -232,7 +221,7 @@ def test_damaged_leftovers_are_made_anew_and_not_trusted(source, undisturbed, ot
 
 @needs_proc
 def test_a_killed_worker_is_told_in_one_line_and_the_rerun_completes(source, undisturbed, tmp_path):
-    process = start(source, tmp_path, 2)
+    process = start(arguments(source, tmp_path, 2))
     folder = tmp_path / "set/1.0.0"
 
     def working() -> bool:
@@ -258,7 +247,7 @@ def test_a_killed_worker_is_told_in_one_line_and_the_rerun_completes(source, und
 
 @needs_proc
 def test_a_worker_that_dies_before_it_begins_is_told_and_not_waited_for(source, tmp_path):
-    process = start(source, tmp_path, 2)
+    process = start(arguments(source, tmp_path, 2))
     wait_until(lambda: workers_of(process.pid), 60, "a worker starts")
     os.kill(workers_of(process.pid)[0], signal.SIGKILL)
     _, errors = process.communicate(timeout=30)
@@ -266,19 +255,3 @@ def test_a_worker_that_dies_before_it_begins_is_told_and_not_waited_for(source, 
     assert errors.startswith("halofeed convert: a worker ") and len(errors.splitlines()) == 1, errors
     assert "run the same command again" in errors
     wait_until(lambda: not workers_of(process.pid), 5, "the other workers end")
-
-
-@needs_proc
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_interrupted_run_says_so_and_the_rerun_completes(source, undisturbed, tmp_path, workers):
-    process = start(source, tmp_path, workers)
-    folder = tmp_path / "set/1.0.0"
-    wait_until(lambda: list(folder.glob(".incomplete/references*")), 60, "the plan is made")
-    time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130, errors
-    assert errors.strip() == "halofeed: stopped; the same command goes on where this one ended"
-    wait_until(lambda: not workers_of(process.pid), 5, "the workers end")
-    run_convert(source, tmp_path, **OPTIONS)
-    assert all_bytes(folder) == undisturbed

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from halofeed.pipelines.lock import held, scratch_folder
+from halofeed.pipelines.lock import held
+from halofeed.pipelines.scratch import scratch_folder
 from halofeed.schemas.errors import JobError
 from tests.pipelines.support import all_bytes, draw_folders, halofeed, run_convert
 
@@ -20,7 +21,8 @@ pytest.importorskip("fcntl")
 
 HOLD = """
 import os, sys, time
-from halofeed.pipelines.lock import held, scratch_folder
+from halofeed.pipelines.lock import held
+from halofeed.pipelines.scratch import scratch_folder
 with held(sys.argv[1]), scratch_folder() as scratch:
     print(scratch, flush=True)
     time.sleep(100)
@@ -69,23 +71,24 @@ def test_after_a_kill_the_next_run_goes_on_at_once_and_leaves_no_scratch_folder(
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert scratch.is_dir()
-    os.utime(scratch, (time.time() - 3600,) * 2)
     assert run_convert(source, tmp_path / "out", layout="folders").manifest
     assert not list((tmp_path / "tmp").iterdir())
     fresh = run_convert(source, tmp_path / "fresh", layout="folders")
     assert all_bytes(folder) == all_bytes(Path(fresh.folder))
 
 
-def test_scratch_folders_of_the_living_and_of_the_young_stay(tmp_path, holder):
+def test_scratch_folders_of_the_living_and_what_others_own_stay(tmp_path, holder):
     _, _, scratch = holder
-    os.utime(scratch, (time.time() - 3600,) * 2)
-    young = tmp_path / "tmp/halofeed-progress-young"
+    begun = tmp_path / "tmp/.halofeed-scratch-begun"
+    others = [tmp_path / "tmp" / name for name in ("halofeed-mine", "someone-elses", "beam-pipeline-temp1")]
+    for folder in (scratch, begun, *others):
+        folder.mkdir(exist_ok=True)
+        os.utime(folder, (time.time() - 3600,) * 2)
+    young = tmp_path / "tmp/.halofeed-scratch-young"
     young.mkdir()
-    other = tmp_path / "tmp/someone-elses"
-    other.mkdir()
-    os.utime(other, (0, 0))
     with scratch_folder() as ours:
-        assert scratch.is_dir() and young.is_dir() and other.is_dir() and Path(ours).is_dir()
+        assert all(folder.is_dir() for folder in (scratch, young, Path(ours), *others))
+        assert not begun.exists()
     assert not Path(ours).exists() and scratch.is_dir()
 
 

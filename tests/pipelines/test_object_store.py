@@ -88,3 +88,31 @@ def test_an_empty_shard_is_refused_with_the_cure(store, tmp_path: Path) -> None:
     done = convert("--source", str(tmp_path / "source"), "--out", "s3://bucket/out", "--shards", "40")
     assert done.returncode == 1
     assert "take fewer --shards" in done.stderr
+
+
+def objects(store, prefix: str) -> dict[str, bytes]:
+    listed = store.list_objects_v2(Bucket="bucket", Prefix=prefix).get("Contents", [])
+    return {
+        entry["Key"]: store.get_object(Bucket="bucket", Key=entry["Key"])["Body"].read() for entry in listed
+    }
+
+
+def test_a_version_on_an_object_store_stands_until_the_new_one_is_whole(store, tmp_path: Path) -> None:
+    draw_data_set(tmp_path / "source", 24)
+    options = ["--source", str(tmp_path / "source"), "--out", "s3://bucket/out"]
+    assert convert(*options).returncode == 0
+    before = objects(store, "out/shapes/1.0.0/")
+    picture = next((tmp_path / "source").rglob("*.jpg"))
+    picture.write_bytes(picture.read_bytes()[:200])
+    failed = convert(*options, "--overwrite", "--max-rejected", "0")
+    assert failed.returncode == 1
+    assert "is as it was" in failed.stderr
+    assert objects(store, "out/shapes/1.0.0/") == before
+    done = convert(*options, "--overwrite")
+    assert done.returncode == 0, done.stderr
+    assert convert("--source", str(tmp_path / "source"), "--out", str(tmp_path / "local")).returncode == 0
+    expected = {
+        f"out/shapes/1.0.0/{path.name}": path.read_bytes()
+        for path in (tmp_path / "local/shapes/1.0.0").iterdir()
+    }
+    assert objects(store, "out/") == expected

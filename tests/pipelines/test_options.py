@@ -1,11 +1,14 @@
-"""Which of Beam's options are taken after `--`, and which are refused before anything is written?"""
+"""Which of Beam's options are taken after `--`, which are refused before anything is written? How many workers?"""
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 
 import pytest
 
+from halofeed.pipelines import options
+from halofeed.pipelines import workers as workers_module
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.options import choose_runner
 from halofeed.schemas.errors import UsageError
@@ -35,18 +38,39 @@ PORTABLE = (
 
 @pytest.mark.parametrize("written", ["", STORES, DATAFLOW, FLINK, SPARK, PORTABLE])
 def test_options_of_real_runners_and_stores_pass(written):
-    assert choose_runner(JOB, 1, shlex.split(written)).options is not None
+    assert choose_runner(JOB, 1, shlex.split(written), 1 << 30).options is not None
 
 
 @pytest.mark.parametrize("runner", [[], ["--runner=DirectRunner"], ["--runner", "DataflowRunner"]])
 @pytest.mark.parametrize("unknown", ["--bogus=1", "--bogus", "bogus", "--num_worker=3", "-x"])
 def test_an_option_that_nobody_knows_is_refused_by_its_name(runner, unknown, caplog):
     with pytest.raises(UsageError) as caught:
-        choose_runner(JOB, 1, [*runner, "--job_name=x", unknown])
+        choose_runner(JOB, 1, [*runner, "--job_name=x", unknown], 1 << 30)
     assert unknown.partition("=")[0] in str(caught.value) and "job_name" not in str(caught.value)
     assert not caplog.records
 
 
 def test_a_value_apart_from_its_unknown_option_is_told_with_it():
     with pytest.raises(UsageError, match=r"after --, Beam knows no --bogus 1, --other;"):
-        choose_runner(JOB, 1, ["--bogus", "1", "--other"])
+        choose_runner(JOB, 1, ["--bogus", "1", "--other"], 1 << 30)
+
+
+@pytest.mark.parametrize("given", ["--direct_running_mode=multi_processing", "--direct_num_workers=2"])
+def test_options_by_which_beam_would_start_workers_behind_open_ports_are_refused(given):
+    with pytest.raises(UsageError, match=f"{given.partition('=')[0]}: say --workers, before the --"):
+        choose_runner(JOB, 1, [given], 1 << 30)
+
+
+@pytest.mark.parametrize(
+    ("memory", "given", "workers", "room"),
+    [(100, None, 8, 10), (10, None, 4, 2), (1, None, 1, 0.8), (10, 8, 8, 1)],
+)
+def test_workers_are_as_many_as_may_take_their_memory_and_share_the_machines(
+    memory, given, workers, room, monkeypatch
+):
+    for module in (options, workers_module):
+        monkeypatch.setattr(module, "machine_memory", lambda: memory << 30)
+        monkeypatch.setattr(module, "available_cores", lambda: 8)
+    choice = choose_runner(dataclasses.replace(JOB, workers=given), 10, [], 2 << 30)
+    assert (choice.workers, choice.room_bytes) == (workers, int(room * (1 << 30)))
+    assert choice.threads * choice.workers >= 8

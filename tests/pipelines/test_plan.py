@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from halofeed.prep.splits import split_of
+from halofeed.prep.tasks.splits import split_of
 from halofeed.schemas.errors import AnnotationsError, HalofeedError, JobError, UsageError
 from tests.pipelines.support import CLASSES, draw_folders, read_all, read_split, run_convert
 

@@ -12,9 +12,9 @@ import pytest
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.plan import make_plan, open_sources
 from halofeed.pipelines.room import check_room, record_bytes
-from halofeed.prep.recipe import Recipe
+from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import UsageError
-from tests.pipelines.support import draw_folders, run_convert, shard_bytes
+from tests.pipelines.support import convert_words, draw_folders, run_convert, shard_bytes
 
 PROGRAM = """
 import resource, sys
@@ -57,21 +57,8 @@ def test_what_does_not_fit_is_refused_before_a_byte_is_written_unless_somebody_i
 
 
 def convert(source: Path, out: Path, *before: str) -> subprocess.CompletedProcess[str]:
-    given = [
-        "convert",
-        "--layout",
-        "folders",
-        "--source",
-        source,
-        "--out",
-        out,
-        "--name",
-        "set",
-        "--shards",
-        6,
-    ]
-    words = [*before, *map(str, given), "--height", "100", "--width", "100", "--workers", "1"]
-    return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    words = convert_words(source, out, shards=6, height=100, width=100, workers=1)
+    return subprocess.run([sys.executable, *before, *words], capture_output=True, text=True, check=False)
 
 
 def test_a_full_disk_ends_in_one_line_keeps_what_is_finished_and_the_same_command_finishes(tmp_path):

@@ -14,7 +14,7 @@ from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.plan import make_plan, open_sources, read_references
 from halofeed.pipelines.sinks import write_shard
 from halofeed.pipelines.storage import OutputFolder
-from halofeed.prep.recipe import Recipe
+from halofeed.prep.options.recipe import Recipe
 from tests.pipelines.support import all_bytes, draw_folders, run_convert, shard_bytes
 
 OPTIONS = {"layout": "folders", "shards": 3, "split_shares": ("train=0.7", "test=0.3")}
@@ -87,10 +87,12 @@ def test_the_order_of_arrival_changes_no_byte(source, tmp_path):
             version="1.0.0",
             images=str(source),
             folder=str(tmp_path / str(number)),
+            replaces=None,
             splits=plan.splits,
             inputs={},
             max_rejected=None,
             threads=2,
+            room_bytes=None,
             progress_folder=None,
         )
         OutputFolder(job.folder).make()

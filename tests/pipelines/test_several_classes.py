@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from halofeed.inspection.inspect import describe, describe_record
-from halofeed.inspection.records import record_problems
-from halofeed.inspection.report import write_report
+from halofeed.inspection.html.report import write_report
+from halofeed.inspection.text import describe, describe_record
 from halofeed.inspection.verify import verify
+from halofeed.inspection.verify.record import record_problems
 from halofeed.loader import Loader
 from halofeed.pipelines.job import reference_from_json, reference_to_json
-from halofeed.prep.annotations.reference import Reference
+from halofeed.prep.sources.reference import Reference
 from halofeed.schemas.errors import AnnotationsError, UsageError
 from halofeed.schemas.manifest import read_manifest
-from halofeed.trainer.facts import data_facts
+from halofeed.trainer.shared.facts import data_facts
 from tests.pipelines.support import read_all, run_convert
 
 PICTURES = {"a.png": ["coat", "hat"], "b.png": ["hat"], "c.png": ["shoe", "hat", "coat"], "d.png": ["shoe"]}

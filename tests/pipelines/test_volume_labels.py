@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from pydicom.dataset import Dataset
 
-from halofeed.prep.volume.scan import Grid
+from halofeed.prep.geometry.scan import Grid
 from halofeed.schemas.errors import AnnotationsError, JobError, UsageError
 from tests.dicom_mask_writer import frames_of, saved, segmentation, structure_set
 from tests.dicom_writer import write_volume

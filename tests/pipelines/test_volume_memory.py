@@ -24,12 +24,12 @@ import nibabel
 import numpy as np
 import pytest
 
-from halofeed.prep.annotations.reference import Reference
-from halofeed.prep.labels import LabelMap
-from halofeed.prep.recipe import Recipe
-from halofeed.prep.record import Record
-from halofeed.prep.sources import LocalFiles
-from halofeed.prep.volume.converter import VolumeConverter
+from halofeed.prep.convert.record import Record
+from halofeed.prep.convert.volume import VolumeConverter
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.sources.reference import Reference
+from halofeed.prep.tasks.labels import LabelMap
 from tests.dicom_writer import image_dataset, save
 
 Shape = tuple[int, int, int]

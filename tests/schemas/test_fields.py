@@ -9,6 +9,7 @@ import pytest
 
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.fields import Field
+from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.tasks import TASKS, ImageFormat, task_named
 
 GOOD = Field(
@@ -30,7 +31,7 @@ GOOD = Field(
         ({"dtype": "complex64"}, "dtype"),
         ({"dtype": "str"}, "dtype"),
         ({"encoding": "webp"}, "encoding"),
-        ({"axes": ("height", "width", "colour")}, "axes"),
+        ({"axes": ("height", "width", "color")}, "axes"),
         ({"axes": ("height",)}, "shape"),
         ({"shape": (4, 0, 3)}, "shape"),
         ({"encoding": "list", "shape": (), "axes": ()}, "shape"),
@@ -58,7 +59,9 @@ def test_equal_fields_have_equal_json() -> None:
 @pytest.mark.parametrize("name", sorted(TASKS))
 @pytest.mark.parametrize("masks", [False, True])
 def test_every_tasks_fields_are_without_faults_and_named_once(name: str, masks: bool) -> None:
-    image = ImageFormat(height=4, width=6, channels=3, dtype="uint8", encoding="raw", pad_value=(1, 2, 3))
+    image = ImageFormat(
+        kind=KINDS["picture"], shape=(4, 6), channels=3, dtype="uint8", encoding="raw", pad_value=(1, 2, 3)
+    )
     fields = task_named(name).fields(image, max_boxes=7, masks=masks)
     assert [field.problems() for field in fields] == [[]] * len(fields)
     assert len({field.name for field in fields}) == len(fields)

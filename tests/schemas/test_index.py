@@ -14,35 +14,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from halofeed.schemas.checksum import crc32c
+from halofeed.schemas.checksum import crc32c, mask_crc
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.index import MAGIC, ShardIndex
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=6,
+NUMBER = st.integers(0, 2**62)
+STATISTICS = st.fixed_dictionaries(
+    {},
+    optional={
+        "records": NUMBER,
+        "labels": st.dictionaries(st.integers(0, 10**6).map(str), st.integers(0, 2**40), max_size=3),
+        "notes": st.dictionaries(st.text(), st.integers(0, 2**40), max_size=3),
+    },
 )
-INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 @st.composite
 def indexes(draw: Any) -> ShardIndex:
     count, blocks = draw(st.integers(0, 5)), draw(st.integers(0, 3))
-    column = hnp.arrays(np.int64, count, elements=INT64)
+    lengths = draw(hnp.arrays(np.int64, count, elements=st.integers(0, 2**31 - 1)))
+    offsets = np.cumsum([0, *(lengths + 16)])
+    inside = hnp.arrays(np.float64, count, elements=st.floats(0, 1))
     sums = hnp.arrays(np.uint32, (count, blocks), elements=st.integers(0, 2**32 - 1))
     keys = draw(st.lists(st.text(max_size=8), max_size=3, unique=True))
     return ShardIndex(
-        offsets=draw(column),
-        lengths=draw(column),
-        ids=draw(column),
-        raw_starts={key: draw(column) for key in keys},
+        offsets=offsets[:-1],
+        lengths=lengths,
+        checksums=draw(hnp.arrays(np.uint32, count, elements=st.integers(0, 2**32 - 1))),
+        ids=draw(hnp.arrays(np.int64, count, elements=NUMBER)),
+        raw_starts={key: offsets[:-1] + 12 + (lengths * draw(inside)).astype(np.int64) for key in keys},
         raw_checksums={key: draw(sums) for key in keys},
-        file_bytes=draw(st.integers(0, 2**63)),
+        file_bytes=int(offsets[-1]) + draw(NUMBER),
         file_checksum=draw(st.integers(0, 2**32 - 1)),
         fingerprint=draw(st.text()),
         inputs=draw(st.dictionaries(st.text(), st.text(), max_size=3)),
-        statistics=draw(st.dictionaries(st.text(), JSON, max_size=3)),
+        statistics=draw(STATISTICS),
         rejected=tuple(draw(st.lists(st.dictionaries(st.text(), st.text(), max_size=3), max_size=2))),
     )
 
@@ -51,6 +57,7 @@ def sample(**changes: Any) -> ShardIndex:
     index = ShardIndex(
         offsets=np.array([0, 100]),
         lengths=np.array([84, 50]),
+        checksums=np.array([5, 2**32 - 1], np.uint32),
         ids=np.array([3, 9]),
         raw_starts={"image/encoded": np.array([20, 120])},
         raw_checksums={"image/encoded": np.array([[1, 2], [3, 4]], np.uint32)},
@@ -72,6 +79,8 @@ def test_what_is_written_is_read_again_and_gives_the_same_bytes(index: ShardInde
     for name in ("offsets", "lengths", "ids"):
         assert getattr(read, name).dtype == np.int64
         np.testing.assert_array_equal(getattr(read, name), getattr(index, name))
+    assert read.checksums.dtype == np.uint32
+    np.testing.assert_array_equal(read.checksums, index.checksums)
     assert set(read.raw_starts) == set(read.raw_checksums) == set(index.raw_starts)
     for key in index.raw_starts:
         np.testing.assert_array_equal(read.raw_starts[key], index.raw_starts[key])
@@ -98,7 +107,7 @@ def test_arrays_lie_at_multiples_of_64_bytes() -> None:
     data = sample().to_bytes()
     base = 16 + struct.unpack_from("<Q", data, 8)[0]
     places = [entry["at"] for entry in json.loads(data[16:base])["arrays"]]
-    assert [(base + at) % 64 for at in places] == [0] * 5
+    assert [(base + at) % 64 for at in places] == [0] * 6
 
 
 def test_every_changed_byte_and_every_truncation_is_a_corrupt_file_that_says_how_to_mend_it() -> None:
@@ -119,7 +128,7 @@ def checked(header: Any, body: bytes = b"") -> bytes:
     """A file with a right checksum around any header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     whole = MAGIC + struct.pack("<Q", len(text)) + text + body
-    return whole + struct.pack("<I", crc32c(whole))
+    return whole + struct.pack("<I", mask_crc(crc32c(whole)))
 
 
 def good_header() -> dict[str, Any]:
@@ -147,6 +156,15 @@ def with_array(**changes: Any) -> dict[str, Any]:
         {**good_header(), "file_bytes": "many"},
         {**good_header(), "inputs": 5},
         {**good_header(), "rejected": [3]},
+        {**good_header(), "rejected": [{"source": 3}]},
+        {**good_header(), "inputs": {"a": None}},
+        {**good_header(), "fingerprint": []},
+        {**good_header(), "statistics": {"records": "2"}},
+        {**good_header(), "statistics": {"surprise": 2}},
+        {**good_header(), "statistics": {"pixels": {"count": 1, "sum": [1]}}},
+        {**good_header(), "file_bytes": 2**63},
+        {**good_header(), "file_bytes": -1},
+        {**good_header(), "file_checksum": 2**32},
         with_array(shape=[2**62]),
         with_array(shape=[2**70]),
         with_array(shape=[-1]),
@@ -168,10 +186,47 @@ def test_a_right_checksum_around_a_wrong_content_is_a_corrupt_file(header: Any) 
         ShardIndex.from_bytes(checked(header, body), "x.index")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"offsets": [-100, 0]},
+        {"offsets": [0, 167]},
+        {"offsets": [0, 2**62]},
+        {"lengths": [84, -1]},
+        {"lengths": [84, 51]},
+        {"lengths": [2**63 - 1, 50]},
+        {"file_bytes": 165},
+        {"ids": [3, -1]},
+        {"raw_starts": {"image/encoded": np.array([11, 120])}},
+        {"raw_starts": {"image/encoded": np.array([20, 163])}},
+        {"raw_starts": {"image/encoded": np.array([20, -(2**63)])}},
+    ],
+    ids=str,
+)
+def test_no_record_lies_outside_of_its_shard(changes: dict[str, Any]) -> None:
+    columns = {name: np.array(value) if isinstance(value, list) else value for name, value in changes.items()}
+    with pytest.raises(CorruptFileError, match=r"x\.index: .*(outside of the shard|negative id)"):
+        ShardIndex.from_bytes(sample(**columns).to_bytes(), "x.index")
+
+
 def test_a_header_that_claims_to_be_huge_is_a_corrupt_file() -> None:
     whole = MAGIC + struct.pack("<Q", 2**64 - 1) + b"{}"
     with pytest.raises(CorruptFileError):
-        ShardIndex.from_bytes(whole + struct.pack("<I", crc32c(whole)), "x.index")
+        ShardIndex.from_bytes(whole + struct.pack("<I", mask_crc(crc32c(whole))), "x.index")
+
+
+def test_the_checksum_of_the_file_tells_indexes_apart() -> None:
+    # Bytes that end with their own CRC32C all have the same one: the manifest's checksum of an index said nothing.
+    found = {crc32c(sample(ids=np.array([3, last])).to_bytes()) for last in range(50)}
+    assert len(found) == 50
+
+
+def test_an_index_of_the_earlier_form_is_refused_with_the_cure() -> None:
+    data = b"HALOIDX1" + sample().to_bytes()[len(MAGIC) :]
+    with pytest.raises(
+        CorruptFileError, match=r"x\.index: an index of an earlier version.*convert` with --overwrite"
+    ):
+        ShardIndex.from_bytes(data, "x.index")
 
 
 def test_statistics_that_json_cannot_hold_are_refused_when_written() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from halofeed.schemas.errors import CorruptFileError, UsageError
+from halofeed.schemas.limits import RECORD_VALUES
 from halofeed.schemas.tfexample import decode_example, encode_example
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
@@ -219,3 +220,57 @@ def test_an_example_of_two_gibibytes_is_refused_with_the_advice_to_tile() -> Non
 
     with pytest.raises(UsageError, match="over protobuf's limit of 2,147,483,647; cut it into tiles"):
         encode_example({"image": Huge()})
+
+
+@settings(deadline=None)
+@given(hnp.arrays(np.int64, st.integers(0, 300), elements=st.integers(-(2**63), 2**63 - 1)))
+def test_many_packed_numbers_are_what_few_are(numbers: Any) -> None:
+    read = decode_example(encode_example({"a": numbers}).to_bytes()).get("a", np.zeros(0, np.int64))
+    assert read.tolist() == numbers.tolist()
+
+
+def varint(value: int) -> bytes:
+    low, rest = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
+
+
+def feature(number: int, body: bytes) -> bytes:
+    """An Example with one feature, `a`, whose list of kind `number` has this body."""
+    inner = bytes([number << 3 | 2]) + varint(len(body)) + body
+    entry = b"\x0a\x01a\x12" + varint(len(inner)) + inner
+    features = b"\x0a" + varint(len(entry)) + entry
+    return b"\x0a" + varint(len(features)) + features
+
+
+MANY = 3000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        feature(1, b"\x0a\x00" * MANY),
+        feature(2, b"\x0d\x00\x00\x00\x00" * MANY),
+        feature(2, b"\x0a" + varint(4 * MANY) + bytes(4 * MANY)),
+        feature(3, b"\x08\x00" * MANY),
+        feature(3, b"\x0a" + varint(MANY) + bytes(MANY)),
+        feature(3, b"\x0a" + varint(200 << 10) + bytes(200 << 10)),
+        b"\x0a" + varint(2 * MANY) + b"\x0a\x00" * MANY,
+        b"\x0a\x00" * MANY,
+    ],
+    ids=["texts", "floats", "packed floats", "integers", "packed", "200 kB", "entries", "features"],
+)
+def test_more_values_than_a_record_may_have_are_refused(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode_example(data)
+    monkeypatch.setattr("halofeed.schemas.tfexample.RECORD_VALUES", MANY - 1)
+    with pytest.raises(CorruptFileError, match="more than 2,999 values"):
+        decode_example(data)
+
+
+def test_a_long_key_is_refused() -> None:
+    with pytest.raises(CorruptFileError, match="a key of 5,000 bytes"):
+        decode_example(encode_example({"a" * 5000: b""}).to_bytes())
+
+
+def test_more_values_than_are_read_are_not_written() -> None:
+    with pytest.raises(UsageError, match="an example of 4,194,305 values is over the limit"):
+        encode_example({"a": np.zeros(RECORD_VALUES, np.float32), "b": b""})

@@ -25,7 +25,8 @@ def written(records: list[bytes]) -> bytes:
     stream = io.BytesIO()
     writer = RecordWriter(stream)
     for record in records:
-        writer.write([record[:3], record[3:]], len(record))
+        footer = writer.write([record[:3], record[3:]], len(record))
+        assert stream.getvalue()[-4:] == struct.pack("<I", footer)
     assert writer.offset == len(stream.getvalue())
     assert writer.checksum == crc32c(stream.getvalue())
     return stream.getvalue()

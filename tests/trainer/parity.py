@@ -38,13 +38,13 @@ from halofeed.loader.mesh import mesh_specs, place_batch
 from halofeed.schemas.partition import Partition
 from halofeed.schemas.tasks import task_named
 from halofeed.trainer.config import TrainConfig
-from halofeed.trainer.facts import DataFacts
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS
 from halofeed.trainer.models.layers import Layers
 from halofeed.trainer.optimizers import build_optimizer
 from halofeed.trainer.platform import platform_environment
 from halofeed.trainer.problem import batch_partition
+from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.step import (
     Normalization,
     Problem,
@@ -138,6 +138,7 @@ class Case:
         channels = self.image_shape[-1]
         return DataFacts(
             task=self.task,
+            kind="volume" if len(self.image_shape) == 4 else "picture",
             labels={label: f"class {label}" for label in range(first, first + self.classes)},
             image_shape=self.image_shape,
             mean=tuple(120.0 - 10 * channel for channel in range(channels)),

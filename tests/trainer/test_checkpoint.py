@@ -92,6 +92,16 @@ def test_a_state_of_every_dtype_comes_back_bit_for_bit(tmp_path: Path, as_arrays
     assert loader == loader_state
 
 
+def test_a_checkpoint_is_on_the_disk_before_the_next_one_is_begun(tmp_path: Path, monkeypatch: Any) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("halofeed.trainer.checkpoint.sync_tree", synced.append)
+    with Checkpoints(tmp_path) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, state(step), {}, None)
+            assert [path.name for path in synced] == ["00000001", "00000002"][: step - 1]
+    assert len(synced) == 2
+
+
 def test_float64_comes_back_bit_for_bit(tmp_path: Path) -> None:
     with jax.enable_x64(True):
         whole = TrainState(

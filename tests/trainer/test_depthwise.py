@@ -84,7 +84,7 @@ def test_weight_gradients_are_those_of_one_device(
 
 
 def test_without_the_sum_a_level_that_is_whole_on_two_cores_has_twice_the_weight_gradient() -> None:
-    """What `convolve_depthwise` is for. If XLA mends the fault, this test fails; the detour may then go."""
+    """What `convolve_depthwise` is for. If XLA fixes the fault, this test fails; the detour may then go."""
     mesh = make_mesh(2)
     with jax.enable_x64(True):
         graph, parameters = nnx.split(layer(1, "SAME"))

@@ -15,8 +15,8 @@ from halofeed.trainer.detection.anchors import retinanet_anchors
 from halofeed.trainer.detection.box_coder import encode
 from halofeed.trainer.detection.level import Level
 from halofeed.trainer.detection.matcher import Matcher, match_boxes
-from halofeed.trainer.facts import DataFacts
 from halofeed.trainer.mesh import constrain, make_mesh
+from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.detection import Detection
 
@@ -220,7 +220,12 @@ def test_loss_and_gradients_of_split_levels_are_those_of_one_device(cores, dims)
 
 def test_the_task_is_built_by_name_and_refuses_what_it_does_not_know():
     facts = DataFacts(
-        task="detection", labels={1: "a", 3: "c"}, image_shape=(8, 8, 3), mean=(0.0,) * 3, std=(1.0,) * 3
+        task="detection",
+        kind="picture",
+        labels={1: "a", 3: "c"},
+        image_shape=(8, 8, 3),
+        mean=(0.0,) * 3,
+        std=(1.0,) * 3,
     )
     task = build_task(facts, {"alpha": 0.75, "box_loss": "huber"})
     assert isinstance(task, Detection) and task.labels == ("a", "class 2", "c") and task.alpha == 0.75

@@ -18,9 +18,9 @@ from halofeed.schemas.errors import UsageError
 from halofeed.trainer import export
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS
+from halofeed.trainer.shared.task import Batch
 from halofeed.trainer.step import Normalization, Problem, whole
 from halofeed.trainer.tasks.classification import Classification
-from halofeed.trainer.tasks.contract import Batch
 
 SHAPE = (16, 24, 3)
 LABELS = {0: "a", 1: "b", 2: "c"}

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from halofeed import demo, demo_volumes
 from halofeed.trainer.log import read_evaluations
+from tests import clip_writer
 
 TIMEOUT_SECONDS = 1800
 pytestmark = pytest.mark.long
@@ -54,6 +56,24 @@ def test_a_unet_learns_the_hippocampus_from_nine_scans(tmp_path: Path, test_data
         "--split-shares", "train=0.75,test=0.25",
     )  # fmt: skip
     assert learned(data, tmp_path / "run", "dice", "unet3d_small", "--partition", "image=1,4,1,1,1") >= 0.8
+
+
+def test_a_classifier_learns_which_way_a_square_moves_in_clips_split_by_rows(tmp_path: Path) -> None:
+    """No single frame tells the classes apart."""
+    generator = np.random.default_rng(5)
+    for split, each in (("train", 48), ("validation", 16)):
+        for direction in ("left", "right"):
+            (tmp_path / "source" / split / direction).mkdir(parents=True)
+            for number in range(each):
+                frames = clip_writer.moving_square(direction, 8, generator)
+                clip_writer.write_gif(tmp_path / "source" / split / direction / f"{number}.gif", frames)
+    size = ("--layout", "folders", "--frames", 8, "--height", 24, "--width", 32)
+    data = convert(tmp_path, tmp_path / "source", *size)
+    options = ("--steps", 150, "--batch-size", 16, "--set", "augment=[]", "--partition", "image=1,1,4,1,1")
+    accuracy = learned(
+        data, tmp_path / "run", "accuracy", "classifier_small", *options, "--set", "learning_rate=0.003"
+    )
+    assert accuracy >= 0.9
 
 
 def test_a_classifier_learns_clothing(tmp_path: Path, test_data: Path) -> None:

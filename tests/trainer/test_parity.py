@@ -48,7 +48,7 @@ def test_without_the_guard_a_level_of_fewer_rows_than_shards_has_wrong_gradients
 ) -> None:
     """What `Pass.hold` is for: the comparison must see the fault that it prevents.
 
-    If XLA mends the fault, this test fails; the guard may then be loosened.
+    If XLA fixes the fault, this test fails; the guard may then be loosened.
     """
     monkeypatch.setattr(layers, "constrain", lambda activation, mesh, dims: activation)
     distances = compare(SQUARE, 8, (1, 8, 1, 1))

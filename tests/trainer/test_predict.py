@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,13 @@ from halofeed.loader import Loader
 from halofeed.loader.mesh import join_id
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions
-from halofeed.prep.recipe import Recipe
+from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import JobError, UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.schemas.run import CHECKPOINTS
 from halofeed.trainer.checkpoint import Checkpoints
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.export import prediction_function
-from halofeed.trainer.facts import DataFacts
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.new_files import list_new_files, recipe_for_new_files, rejected_new_files
 from halofeed.trainer.optimizers import build_optimizer
@@ -37,6 +37,7 @@ from halofeed.trainer.predict import predict, predict_batches
 from halofeed.trainer.prediction_files import file_names
 from halofeed.trainer.run_folder import Run, begin_run, open_run
 from halofeed.trainer.scan_order import OrderedRecords, tiles_in_order
+from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.step import new_state
 from tests.phantom import ORIENTATIONS, dice, draw, grid_around, stored, stored_grid
 from tests.pipelines.support import draw_folders, run_convert
@@ -48,7 +49,12 @@ Pairs = Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
 def facts_of(done: Conversion, **changes: Any) -> DataFacts:
     shape = next(field.shape for field in done.manifest.fields if field.name == "image")
     channels = shape[-1]
-    known = {"task": done.manifest.task, "labels": done.manifest.labels, "image_shape": shape}
+    known = {
+        "task": done.manifest.task,
+        "kind": done.manifest.kind.name,
+        "labels": done.manifest.labels,
+        "image_shape": shape,
+    }
     return DataFacts(**known | {"mean": (0.0,) * channels, "std": (1.0,) * channels} | changes)
 
 
@@ -356,7 +362,7 @@ def test_a_single_picture_is_taken_alone_and_its_boxes_carry_the_names_of_the_mo
 
 def test_new_scans_larger_than_the_recipes_shape_are_predicted_whole(tmp_path):
     rows = write_scans(tmp_path / "scans", range(5, 6))
-    recipe = Recipe(layout="msd", depth=24, height=40, width=48, centre="label").to_json()
+    recipe = Recipe(layout="msd", depth=24, height=40, width=48, center="label").to_json()
     scan, mask = tmp_path / "scans" / rows[0][1], nibabel.load(tmp_path / "scans" / rows[0][2])
     new, done = convert_new(recipe, "segmentation", scan, tmp_path / "new")
     assert new.recipe.tile_overlap == (6, 10, 12) and not rejected_new_files(done.folder)
@@ -393,9 +399,29 @@ def test_a_folder_of_dicom_series_is_taken_as_new_scans(test_data, tmp_path):
     assert done.manifest.splits["train"].records == 1
 
 
+def test_what_cannot_be_listed_of_new_files_is_named(ordinary_folder, ordinary_user, tmp_path):
+    (ordinary_folder / "closed").mkdir()
+    (ordinary_folder / "a.png").write_bytes(b"")
+    (ordinary_folder / "again").symlink_to(".")
+    (ordinary_folder / "closed").chmod(0)
+    recipe = Recipe(layout="coco").to_json()
+    with ordinary_user():
+        new = list_new_files(recipe, "detection", ordinary_folder, ordinary_folder)
+        (ordinary_folder / "a.png").unlink()
+        with pytest.raises(UsageError, match=r"holds no picture(.|\n)*closed: read: folder cannot be listed"):
+            list_new_files(recipe, "detection", ordinary_folder, tmp_path)
+    assert new.count == 1 and {one.source: one.reason for one in new.rejected} == {
+        "again": "selection: link to a folder in which it lies",
+        "closed": "read: folder cannot be listed (Permission denied)",
+    }
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(UsageError, match=r"--source .*pipe\.png: it is a named pipe"):
+        list_new_files(recipe, "detection", tmp_path / "pipe.png", tmp_path)
+
+
 def test_what_cannot_be_predicted_is_refused_with_the_cure(tmp_path):
     pictures = Recipe(layout="coco").to_json()
-    with pytest.raises(UsageError, match="no such file or folder"):
+    with pytest.raises(UsageError, match="no such folder or file"):
         list_new_files(pictures, "detection", tmp_path / "nothing", tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="holds no picture"):

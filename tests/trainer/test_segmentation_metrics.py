@@ -65,7 +65,7 @@ def test_counting_a_volume_finds_the_same_distances_as_looking_at_whole_masks(se
             high = low + generator.integers(1, 4, 3)
             labels[tuple(slice(*ends) for ends in zip(low, high, strict=True))] = index
     spacing = np.array([3.0, 0.5, 1.25])
-    metrics = SegmentationMetrics(LABELS, volumes=True)
+    metrics = SegmentationMetrics(LABELS, kind="volume")
     metrics.update({"label": predicted[None]}, {"label": true[None], "spacing_mm": spacing[None]})
     found = metrics.result()["hausdorff95_mm_per_class"]
     for index in (1, 2):
@@ -90,7 +90,7 @@ def test_dice_is_that_of_simple_itk(seed):
 
 
 def metrics_of(predicted, true, **more):
-    metrics = SegmentationMetrics(LABELS, volumes=True)
+    metrics = SegmentationMetrics(LABELS, kind="volume")
     spacing = np.tile(np.array([2.0, 1.0, 1.0]), (len(true), 1))
     scores = metrics.update({"label": predicted}, {"label": true, "spacing_mm": spacing, **more})
     return scores, metrics.result()
@@ -144,7 +144,7 @@ def test_pictures_are_measured_in_pixels_within_their_size():
     true[0, 2:5, 2:5] = 1
     predicted = np.roll(true, 1, axis=2)
     predicted[0, 7] = 1
-    metrics = SegmentationMetrics(("background", "leaf"), volumes=False)
+    metrics = SegmentationMetrics(("background", "leaf"), kind="picture")
     metrics.update({"label": predicted}, {"label": true, "size": np.array([[7, 8]], np.int32)})
     result = metrics.result()
     assert result["dice"] == pytest.approx(2 * 6 / 18)
@@ -154,10 +154,10 @@ def test_pictures_are_measured_in_pixels_within_their_size():
 def test_without_distances_no_spacing_is_needed_and_with_them_its_absence_is_told():
     label = np.ones((1, 2, 2, 2), np.uint8)
     truth = {"label": label, "spacing_mm": np.zeros((1, 3), np.float32), "id": np.array([42])}
-    without = SegmentationMetrics(LABELS, volumes=True, hausdorff=False)
+    without = SegmentationMetrics(LABELS, kind="volume", hausdorff=False)
     without.update({"label": label}, truth)
     assert without.result() == {"dice": 1.0, "dice_per_class": {"liver": 1.0, "tumor": None}, "examples": 1}
     with pytest.raises(
         UsageError, match=r"example 42: expected a spacing_mm above 0 .* set task.hausdorff=false"
     ):
-        SegmentationMetrics(LABELS, volumes=True).update({"label": label}, truth)
+        SegmentationMetrics(LABELS, kind="volume").update({"label": label}, truth)

@@ -9,9 +9,9 @@ import optax
 import pytest
 
 from halofeed.schemas.errors import UsageError
-from halofeed.trainer.facts import DataFacts
 from halofeed.trainer.losses.overlap import cross_entropy, dice, overlap
 from halofeed.trainer.models.unet import UNet
+from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.step import Normalization, Problem, compile_prediction, compile_step, new_state
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.segmentation import Segmentation
@@ -102,7 +102,12 @@ def test_predictions_are_the_most_probable_class_and_on_request_its_probabilitie
 def test_volumes_and_pictures_ask_for_what_maps_them_back():
     def task_of(shape, **options):
         facts = DataFacts(
-            task="segmentation", labels={0: "background", 1: "a"}, image_shape=shape, mean=(0.0,), std=(1.0,)
+            task="segmentation",
+            kind="volume" if len(shape) == 4 else "picture",
+            labels={0: "background", 1: "a"},
+            image_shape=shape,
+            mean=(0.0,),
+            std=(1.0,),
         )
         return build_task(facts, options)
 
@@ -144,7 +149,7 @@ def test_a_small_network_learns_bright_discs():
         build=lambda layers: UNet(
             layers, classes=2, image_shape=(16, 16, 1), depth=2, width=4, convolutions=1, foreground_prior=0.5
         ),
-        task=Segmentation(labels=("background", "disc"), volumes=False),
+        task=Segmentation(labels=("background", "disc"), kind="picture"),
         normalization=Normalization(mean=(50.0,), std=(50.0,)),
         compute_dtype="float32",
     )

@@ -15,7 +15,7 @@ from PIL import Image
 
 from halofeed.loader import Loader
 from halofeed.pipelines.convert import Conversion
-from halofeed.prep.volume.scan import Grid
+from halofeed.prep.geometry.scan import Grid
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.source_masks import labels_in_source, picture_labels_in_source, write_nifti, write_png
 from tests.dicom_writer import write_volume

@@ -21,14 +21,15 @@ from halofeed.schemas.errors import PartitionError, TrainingError, UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
-from halofeed.trainer.facts import DataFacts
 from halofeed.trainer.log import read_evaluations, read_log
 from halofeed.trainer.run_folder import open_run
+from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.train import TrainSummary, train
 
 SIDE = 32
 FACTS = DataFacts(
     task="classification",
+    kind="picture",
     labels={0: "across", 1: "down"},
     image_shape=(SIDE, SIDE, 3),
     mean=(128.0,) * 3,
@@ -229,6 +230,25 @@ def test_a_folder_with_another_run_or_with_something_else_is_refused(tmp_path: P
     assert (tmp_path / "mine/thesis.tex").read_text() == "years of work"
 
 
+def test_a_run_that_is_replaced_stands_until_the_new_one_has_saved_something(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(config_of(steps=2, batch_size=4), Stripes(4), folder=folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    with pytest.raises(TrainingError):
+        run(config_of(steps=9, batch_size=4), Stripes(4, broken_step=1), folder=folder, overwrite=True)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    with pytest.raises(TrainingError):
+        run(
+            config_of(steps=9, batch_size=4, checkpoint_every=2),
+            Stripes(4, broken_step=6),
+            folder=folder,
+            overwrite=True,
+        )
+    assert open_run(folder).config.steps == 9
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
 def test_progress_is_some_twenty_lines_where_there_is_no_terminal() -> None:
     stream = io.StringIO()
     run(config_of(steps=40, batch_size=2, compute_dtype="bfloat16"), Stripes(2), stream=stream)
@@ -305,6 +325,11 @@ def test_what_does_not_go_together_is_refused_before_the_first_step() -> None:
     ):
         refused(
             facts=DataFacts(
-                task="detection", labels={1: "a"}, image_shape=(32, 32, 3), mean=(1,) * 3, std=(1,) * 3
+                task="detection",
+                kind="picture",
+                labels={1: "a"},
+                image_shape=(32, 32, 3),
+                mean=(1,) * 3,
+                std=(1,) * 3,
             )
         )

@@ -192,7 +192,7 @@ def problem_of(image_shape, volume_convolution, norm):
 
     return Problem(
         build=build,
-        task=Segmentation(labels=LABELS, volumes=len(image_shape) == 4),
+        task=Segmentation(labels=LABELS, kind="volume" if len(image_shape) == 4 else "picture"),
         normalization=Normalization(mean=(120.0,) * channels, std=(60.0,) * channels),
         compute_dtype="float64",
         param_dtype="float64",

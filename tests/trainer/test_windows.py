@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from halofeed.loader import Loader
-from halofeed.prep.volume.scan import Grid
-from halofeed.prep.volume.tiles import plan_tiles
+from halofeed.prep.geometry.scan import Grid
+from halofeed.prep.geometry.tiles import plan_tiles
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.source_masks import labels_in_source
 from halofeed.trainer.windows import RAMPS, Blend, Tile, window_weight

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:  # the tasks import the metrics
-    from halofeed.trainer.tasks.contract import Host
+    from halofeed.trainer.shared.task import Host
 
 NAMES = (
     "mAP",

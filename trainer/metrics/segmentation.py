@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from scipy import ndimage
 from halofeed.schemas.errors import UsageError
 
 if TYPE_CHECKING:  # the tasks import the metrics
-    from halofeed.trainer.tasks.contract import Host
+    from halofeed.trainer.shared.task import Host
 
 Mask = NDArray[np.bool_]
 PERCENTILE = 95.0
@@ -29,12 +29,13 @@ class SegmentationMetrics:
 
     Args:
         labels: the classes' names, the background's first.
-        volumes: distances are in millimetres, by `spacing_mm`; else in pixels.
+        kind: of the images. Distances in volumes are in millimeters, by `spacing_mm`, in pictures in pixels; clips,
+            whose frames and pixels have no unit in common, have none.
         hausdorff: measure distances.
     """
 
-    def __init__(self, labels: tuple[str, ...], *, volumes: bool, hausdorff: bool = True) -> None:
-        self.labels, self.volumes, self.hausdorff = labels, volumes, hausdorff
+    def __init__(self, labels: tuple[str, ...], *, kind: str, hausdorff: bool = True) -> None:
+        self.labels, self._distance = labels, _DISTANCES[kind] if hausdorff else None
         self.examples = 0
         self._dice: list[NDArray[np.float64]] = []
         self._distances: list[NDArray[np.float64]] = []
@@ -57,8 +58,8 @@ class SegmentationMetrics:
             dice = dice_per_class(predicted, true, len(self.labels))
             self.examples += 1
             self._dice.append(dice)
-            if self.hausdorff:
-                spacing = self._spacing(truth, row)
+            if self._distance is not None:
+                spacing = self._distance.spacing(truth, row)
                 self._distances.append(hausdorff_per_class(predicted, true, len(self.labels), spacing))
             if not np.isnan(dice).all():
                 scores[row] = np.nanmean(dice)
@@ -71,8 +72,8 @@ class SegmentationMetrics:
         """
         per_class = self._per_class(self._dice)
         means: dict[str, Any] = {"dice": _mean(per_class.values()) or 0.0, "dice_per_class": per_class}
-        if self.hausdorff:
-            name = "hausdorff95_mm" if self.volumes else "hausdorff95_pixels"
+        if self._distance is not None:
+            name = self._distance.name
             per_class = self._per_class(self._distances)
             means |= {name: _mean(per_class.values()), f"{name}_per_class": per_class}
         return {**means, "examples": self.examples}
@@ -83,23 +84,35 @@ class SegmentationMetrics:
         return dict(zip(self.labels[1:], means, strict=True))
 
     def _shown(self, truth: Host, row: int) -> tuple[slice, ...]:
-        if self.volumes and "extent" in truth:
+        if "extent" in truth:
             return tuple(slice(max(0, start), stop) for start, stop in truth["extent"][row].T.tolist())
-        if not self.volumes and "size" in truth:
+        if "size" in truth:
             return tuple(slice(stop) for stop in truth["size"][row].tolist())
         return (slice(None),) * (truth["label"].ndim - 1)
 
-    def _spacing(self, truth: Host, row: int) -> tuple[float, ...]:
-        if not self.volumes:
-            return (1.0, 1.0)
-        spacing = tuple(np.asarray(truth.get("spacing_mm", np.zeros((row + 1, 3)))[row], np.float64).tolist())
-        if not min(spacing) > 0:
-            name = f"example {truth['id'][row]}" if "id" in truth else f"row {row} of a batch"
-            raise UsageError(
-                f"{name}: expected a spacing_mm above 0 along each axis, got {spacing}; without it there are no "
-                "distances: set task.hausdorff=false"
-            )
-        return spacing
+
+def _spacing_mm(truth: Host, row: int) -> tuple[float, ...]:
+    spacing = tuple(np.asarray(truth.get("spacing_mm", np.zeros((row + 1, 3)))[row], np.float64).tolist())
+    if not min(spacing) > 0:
+        name = f"example {truth['id'][row]}" if "id" in truth else f"row {row} of a batch"
+        raise UsageError(
+            f"{name}: expected a spacing_mm above 0 along each axis, got {spacing}; without it there are no "
+            "distances: set task.hausdorff=false"
+        )
+    return spacing
+
+
+class _Distance(NamedTuple):
+    name: str
+    spacing: Callable[[Host, int], tuple[float, ...]]
+
+
+_DISTANCES = {
+    "picture": _Distance("hausdorff95_pixels", lambda truth, row: (1.0, 1.0)),
+    "volume": _Distance("hausdorff95_mm", _spacing_mm),
+    "clip": None,
+}
+"""Per kind of image."""
 
 
 def dice_per_class(predicted: NDArray[Any], true: NDArray[Any], classes: int) -> NDArray[np.float64]:

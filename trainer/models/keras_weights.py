@@ -20,6 +20,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from halofeed.schemas.errors import UsageError
+from halofeed.schemas.files import open_regular
 from halofeed.trainer.models import mobilenet, resnet
 from halofeed.trainer.models.layers import ConvolutionNorm
 from halofeed.trainer.models.mobilenet import MobileNet
@@ -185,10 +186,13 @@ def _read(file: Path) -> Weights:
     """The arrays of every layer that has some, by the layer's name, in Keras' order."""
     import h5py
 
-    if not file.is_file():
+    try:
+        open_regular(file).close()
+    except OSError as error:
+        cause = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
         raise UsageError(
-            f"{file}: no such file; expected weights of keras.applications (.h5, .weights.h5, .keras)"
-        )
+            f"{file}: {cause}; expected weights of keras.applications (.h5, .weights.h5, .keras)"
+        ) from error
     try:
         if file.suffix == ".keras":
             with zipfile.ZipFile(file) as archive:

@@ -39,7 +39,7 @@ class BatchNorm(nnx.Module):
         self.decay, self.epsilon = decay, epsilon
 
     def __call__(self, x: jax.Array, *, valid: jax.Array | None = None, training: bool = True) -> jax.Array:
-        """Normalise x [batch, ..., channel]; `valid`, bool [batch], says which rows the statistics span."""
+        """Normalize x [batch, ..., channel]; `valid`, bool [batch], says which rows the statistics span."""
         wide = x.astype(self.scale[...].dtype)
         if training:
             mean, variance = _moments(wide, valid)

@@ -6,21 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from halofeed.schemas.errors import UsageError
-from halofeed.trainer.facts import DataFacts
+from halofeed.trainer.shared.facts import DataFacts
+from halofeed.trainer.shared.task import Task
 from halofeed.trainer.tasks.classification import Classification
-from halofeed.trainer.tasks.contract import Task
 from halofeed.trainer.tasks.detection import Detection
 from halofeed.trainer.tasks.segmentation import Segmentation
-
-VOLUME_RANK = 4
-"""Of a volume with its channels, without batch."""
 
 TASKS: dict[str, Callable[..., Task]] = {
     "classification": lambda facts, **options: Classification(labels=facts.names, **options),
     "detection": lambda facts, **options: Detection(labels=facts.names, **options),
-    "segmentation": lambda facts, **options: Segmentation(
-        labels=facts.names, volumes=len(facts.image_shape) == VOLUME_RANK, **options
-    ),
+    "segmentation": lambda facts, **options: Segmentation(labels=facts.names, kind=facts.kind, **options),
 }
 """Called with the data's facts and the config's `task_options`."""
 

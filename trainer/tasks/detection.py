@@ -16,7 +16,7 @@ from halofeed.trainer.detection.selection import select
 from halofeed.trainer.losses.boxes import BOX_LOSSES
 from halofeed.trainer.losses.focal import sigmoid_focal
 from halofeed.trainer.metrics.coco import CocoMetrics
-from halofeed.trainer.tasks.contract import Batch, Metrics, valid_rows
+from halofeed.trainer.shared.task import Batch, Metrics, valid_rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,15 @@ import jax.numpy as jnp
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.losses.overlap import OVERLAP_LOSSES, cross_entropy, overlap, sum_over_rows
 from halofeed.trainer.metrics.segmentation import SegmentationMetrics
-from halofeed.trainer.tasks.contract import Batch, Metrics, mean_over_valid, valid_rows
+from halofeed.trainer.shared.task import Batch, Metrics, mean_over_valid, valid_rows
 
 CROSS_ENTROPY = "cross_entropy"
-PICTURE_INCLUDE = ("transform", "size")
-VOLUME_INCLUDE = ("affine", "source_affine", "source_shape", "spacing_mm", "extent")
+INCLUDE = {
+    "picture": ("transform", "size"),
+    "volume": ("affine", "source_affine", "source_shape", "spacing_mm", "extent"),
+    "clip": ("transform", "times_s"),
+}
+"""Per kind of image, what maps predictions back to their source."""
 _MOST_BYTE_CLASSES = 256
 
 
@@ -29,7 +33,7 @@ class Segmentation:
 
     Args:
         labels: the classes' names, the background's first.
-        volumes: the images are volumes, not pictures.
+        kind: of the images.
         losses: the weight of each part: "cross_entropy", "dice", "generalized_dice", "adaptive_dice", "tversky".
         background: the overlap losses count the background as a class.
         overlap_over_batch: the overlap is summed over the rows that count before a loss is taken of it. With crops,
@@ -42,7 +46,7 @@ class Segmentation:
     """
 
     labels: tuple[str, ...]
-    volumes: bool = True
+    kind: str = "volume"
     losses: Mapping[str, float] = field(default_factory=lambda: {CROSS_ENTROPY: 1.0, "dice": 1.0})
     background: bool = False
     overlap_over_batch: bool = False
@@ -70,7 +74,7 @@ class Segmentation:
     @property
     def include(self) -> tuple[str, ...]:
         """What maps predictions back to their source."""
-        return VOLUME_INCLUDE if self.volumes else PICTURE_INCLUDE
+        return INCLUDE[self.kind]
 
     def loss(self, outputs: Mapping[str, Any], batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The weighted sum of `losses`; each part is the mean over the rows that count, and over all sizes.
@@ -107,7 +111,7 @@ class Segmentation:
 
     def metrics(self) -> Metrics:
         """Dice and Hausdorff distances of each example."""
-        return SegmentationMetrics(self.labels, volumes=self.volumes, hausdorff=self.hausdorff)
+        return SegmentationMetrics(self.labels, kind=self.kind, hausdorff=self.hausdorff)
 
     def _losses(self, logits: jax.Array, label: jax.Array, counts: jax.Array) -> dict[str, jax.Array]:
         """Of each row, [batch]; of all that count together, [1]."""

@@ -1,0 +1,89 @@
+"""What this process makes of standard streams that are closed, full, or that nobody reads any longer."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from typing import Any
+
+NOBODY_READS = 141
+"""The exit status of a program whose reader has left, as of one that SIGPIPE ends: 128 + 13."""
+
+
+def open_closed_streams() -> None:
+    """Put the null device where standard input, output or error is closed.
+
+    To be called before anything is opened: the next file or socket would take the free number, and what a library
+    says to standard error would be written into it.
+    """
+    for descriptor, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened == descriptor:
+                os.set_inheritable(descriptor, True)
+            else:
+                os.dup2(opened, descriptor)
+                os.close(opened)
+        if getattr(sys, name) is None:
+            stream = open(descriptor, mode, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+
+class _Output(io.FileIO):
+    """Standard output that remembers what kept it from taking text, whoever passes over the error."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+
+_output: _Output | None = None
+
+
+def watch_output() -> None:
+    """Have `output_error` know of every error of standard output, from now on."""
+    global _output
+    before = sys.stdout
+    if not isinstance(before, io.TextIOWrapper):
+        return
+    _output = _Output(1, "wb", closefd=False)
+    buffered: Any = _output if before.write_through else io.BufferedWriter(_output)
+    sys.stdout = io.TextIOWrapper(
+        buffered,
+        encoding=before.encoding,
+        errors=before.errors,
+        line_buffering=before.line_buffering,
+        write_through=before.write_through,
+    )
+
+
+def output_error() -> OSError | None:
+    """What keeps standard output from taking what was printed; None where nothing does."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return error
+    return None if _output is None else _output.error
+
+
+def output_status(error: OSError) -> tuple[int, str | None]:
+    """The exit status, and what is to be said, of standard output that fails.
+
+    >>> output_status(BrokenPipeError(errno.EPIPE, "Broken pipe"))
+    (141, None)
+    >>> output_status(OSError(errno.ENOSPC, "No space left on device"))[0]
+    1
+    """
+    if error.errno == errno.EPIPE:
+        return NOBODY_READS, None
+    return 1, f"standard output: {error.strerror}; what was written to files is whole"

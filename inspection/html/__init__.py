@@ -1,0 +1,1 @@
+"""Data sets and training runs as self-contained pages."""

@@ -1,0 +1,351 @@
+"""How counts become charts: pure functions from numbers to inline SVG, colored by report.css."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+WIDTH, HEIGHT = 360, 208
+LEFT, RIGHT, TOP, BOTTOM = 40, 10, 14, 38
+FLOOR = HEIGHT - BOTTOM
+_MOST_BARS = 45
+_WIDEST_BAR = 44.0
+_MOST_BUBBLES = 3000
+_RATIOS = {
+    1 / 16: "1:16", 1 / 8: "1:8", 1 / 4: "1:4", 1 / 2: "1:2", 3 / 4: "3:4", 1: "1:1", 4 / 3: "4:3", 2: "2:1", 4: "4:1",
+    8: "8:1", 16: "16:1",
+}  # fmt: skip
+_PATH = Markup('<path class="{}" d="{}"></path>')
+_RECT = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"></rect>')
+_TEXT = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}"{}>{}</text>')
+_GROUP = Markup("<g><title>{}</title>{}</g>")
+_CIRCLE = Markup('<circle class="bubble" cx="{:.1f}" cy="{:.1f}" r="{:.1f}"><title>{}</title></circle>')
+_CHART = Markup('<svg viewBox="0 0 {} {}" class="chart" role="img" aria-label="{}">{}</svg>')
+_TILING = Markup(
+    '<svg class="tiling" width="{:.1f}" height="{:.1f}" aria-hidden="true">{}<path d="{}"{}></path></svg>'
+)
+_SHEET = Markup('<rect x="{:.2f}" y="{:.2f}" width="{:.1f}" height="{:.1f}" rx="2"></rect>')
+
+Axis = tuple[float, float]
+"""The values at the two ends of an axis."""
+Counts = Sequence[int]
+"""One count per series, which are stacked."""
+
+
+def nice_ticks(highest: float, wanted: int = 4) -> list[float]:
+    """Round numbers from 0 to `highest`.
+
+    >>> nice_ticks(87), nice_ticks(3)
+    ([0.0, 20.0, 40.0, 60.0, 80.0], [0.0, 1.0, 2.0, 3.0])
+    """
+    if highest <= 0:
+        return [0.0]
+    power = 10 ** math.floor(math.log10(highest / wanted))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor * (wanted + 1) >= highest)
+    return [float(step * number) for number in range(math.floor(highest / step + 1e-9) + 1)]
+
+
+def short(value: float) -> str:
+    """A number for an axis.
+
+    >>> short(0), short(2500), short(3e6), short(0.5)
+    ('0', '2.5k', '3M', '0.5')
+    """
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def histogram(values: Mapping[int, Counts], *, unit: str, marker: tuple[float, str] | None = None) -> Markup:
+    """Upright bars of whole numbers: how many images (stacked by series) have each value.
+
+    Args:
+        values: counts per series, by value; wide ranges are put together in bins of equal width.
+        marker: a value where a dashed line stands, if it lies within the range, and what it is called.
+    """
+    if not values:
+        return Markup("")
+    lowest, highest = min(values), max(values)
+    width = max(1, math.ceil((highest - lowest + 1) / _MOST_BARS))
+    bins = (highest - lowest) // width + 1
+    step = min((WIDTH - LEFT - RIGHT) / bins, _WIDEST_BAR)
+
+    def title(number: int, count: int) -> str:
+        first = lowest + number * width
+        return f"{first}{'' if width == 1 else f' to {first + width - 1}'} {unit}: {count:,}"
+
+    drawn = _stacked(values, lambda value: (value - lowest) // width, step, 0.08 * step, title)
+    if marker and lowest <= marker[0] <= highest:
+        at = LEFT + ((marker[0] - lowest) // width + 1) * step
+        anchor, shift = ("end", -4) if at > WIDTH / 2 else ("start", 4)
+        drawn.append(path(f"M{at:.1f} {TOP - 8}V{FLOOR}", "marker"))
+        drawn.append(label(at + shift, TOP - 1, marker[1], anchor, "strong"))
+    ticks = [
+        (LEFT + (number + 0.5) * step, str(lowest + number * width))
+        for number in range(0, bins, max(1, math.ceil(bins / 8)))
+    ]
+    return chart(f"histogram of {unit}", drawn, ticks_x(ticks, unit))
+
+
+def spread(values: Mapping[float, Counts], *, unit: str, what: str = "scans") -> Markup:
+    """Upright bars of fractional values: how many scans (stacked by series) lie in each of up to 24 bins."""
+    if not values:
+        return Markup("")
+    lowest, highest = min(values), max(values)
+    ticks = nice_ticks(max(highest - lowest, 0.2 * abs(highest), 1e-6), 20)
+    width = ticks[1] if len(ticks) > 1 else 1.0
+    first = math.floor(lowest / width + 1e-6)
+    bins = math.floor(highest / width + 1e-6) - first + 1
+    step = min((WIDTH - LEFT - RIGHT) / bins, _WIDEST_BAR)
+
+    def title(number: int, count: int) -> str:
+        low = (first + number) * width
+        return f"{low:.4g} to {low + width:.4g} {unit}: {count:,} {what}"
+
+    drawn = _stacked(values, lambda value: math.floor(value / width + 1e-6) - first, step, 0.08 * step, title)
+    start, end = first * width, (first + bins) * width
+    named = [(LEFT + (mark - start) / width * step, f"{mark:.4g}") for mark in _round_between(start, end, 4)]
+    if bins < 3:
+        ends = dict.fromkeys((f"{lowest:.4g}", f"{highest:.4g}"))
+        named = [(LEFT + bins * step / 2, " to ".join(ends))]
+    return chart(f"histogram of {unit}", drawn, ticks_x(named, unit))
+
+
+def ratios(counts: Mapping[float, Counts]) -> Markup:
+    """How many images (stacked by series) have each width / height, on a logarithmic axis."""
+    if not counts:
+        return Markup("")
+    logs = {ratio: math.log2(max(ratio, 0.05)) for ratio in counts}
+    reach = max(1.0, max(map(abs, logs.values())) + 0.15)
+    bins = 36
+    drawn = _stacked(
+        counts,
+        lambda ratio: min(bins - 1, int((logs[ratio] + reach) / (2 * reach) * bins)),
+        (WIDTH - LEFT - RIGHT) / bins,
+        0.5,
+    )
+    axis_x = (-reach, reach)
+    named = [
+        (x_at(math.log2(ratio), axis_x), name)
+        for ratio, name in _RATIOS.items()
+        if abs(math.log2(ratio)) <= reach and (reach < 2 or name not in ("3:4", "4:3"))
+    ]
+    middle = path(f"M{x_at(0, axis_x):.1f} {TOP}V{FLOOR}", "guide")
+    grid, *bars = drawn
+    return chart("aspect ratios", [grid, middle, *bars], ticks_x(named, "width : height"))
+
+
+def densities(
+    series: Sequence[tuple[str, Sequence[float], Sequence[int]]],
+    window: Axis | None,
+    ends: Axis,
+    *,
+    unit: str,
+    step: float,
+    origin: float,
+) -> Markup:
+    """How values are spread, one curve per series, each to a height of its own; spikes are cut off.
+
+    Args:
+        series: (class of its color, values, how often each occurs).
+        window: drawn as a band with its two ends.
+        ends: of the axis; what lies beyond is not drawn.
+        step: between neighboring values that begin at `origin`, so that every bin holds equally many of them; 0
+            where values are fractional.
+    """
+    low, high = ends
+    width = (high - low) / 120
+    if step:
+        low = origin + (math.floor((low - origin) / step) - 0.5) * step
+        width = step * max(1, math.ceil(width / step))
+    bins = max(1, math.ceil((high - low) / width))
+    axis_x = (low, low + bins * width)
+    edges = [min(max(x_at(value, axis_x), LEFT), WIDTH - RIGHT) for value in window or ()]
+    drawn = [path(f"M{LEFT:.1f} {FLOOR:.1f}L{WIDTH - RIGHT:.1f} {FLOOR:.1f}", "axis")]
+    if edges:
+        drawn.append(_rect(edges[0], TOP, max(1.0, edges[1] - edges[0]), FLOOR - TOP, "band"))
+    for kind, values, counts in series:
+        heights = [0] * bins
+        for value, count in zip(values, counts, strict=True):
+            at = math.floor((value - low) / width)
+            if 0 <= at < bins:
+                heights[at] += count
+        top = max(1.0, min(1.06 * max(heights), 1.6 * _usual(filter(None, heights[1:-1]), max(heights))))
+        xs = [x_at(low + (at + 0.5) * width, axis_x) for at in range(bins)]
+        drawn.append(_curve(xs, [max(TOP, y_at(count, (0.0, top))) for count in heights], kind))
+    for at, (value, x) in enumerate(zip(window or (), edges, strict=True)):
+        drawn.append(path(f"M{x:.1f} {TOP - 2}V{FLOOR}", "marker"))
+        anchor, shift = (("end", -4), ("start", 4))[at]
+        if x - LEFT < 60:
+            anchor, shift = "start", 4
+        if WIDTH - RIGHT - x < 60:
+            anchor, shift = "end", -4
+        drawn.append(label(x + shift, TOP - 4, f"{value:g}", anchor, "strong"))
+    ticks = [(x_at(mark, axis_x), f"{mark:,.4g}") for mark in _round_between(*axis_x, 5)]
+    return chart("values", drawn, ticks_x(ticks, unit))
+
+
+def bubbles(sizes: Mapping[tuple[int, int], int], stored: tuple[int, int] | None) -> Markup:
+    """Sizes (height, width) as circles whose area is their count; `stored` is drawn as a frame."""
+    if not sizes:
+        return Markup("")
+    shown = [*sizes, *([stored] if stored else [])]
+    # One scale for both axes, so that squares are square.
+    unit = max(
+        1.08 * max(w for _, w in shown) / (WIDTH - LEFT - RIGHT),
+        1.08 * max(h for h, _ in shown) / (FLOOR - TOP),
+    )
+    axis_x, axis_y = (0.0, unit * (WIDTH - LEFT - RIGHT)), (0.0, unit * (FLOOR - TOP))
+    guide = min(axis_x[1], axis_y[1])
+    drawn = [
+        grid_y(axis_y),
+        path(f"M{LEFT:.1f} {FLOOR:.1f}L{x_at(guide, axis_x):.1f} {y_at(guide, axis_y):.1f}", "guide"),
+    ]
+    if stored:
+        top = y_at(stored[0], axis_y)
+        drawn.append(_rect(LEFT, top, x_at(stored[1], axis_x) - LEFT, FLOOR - top, "frame"))
+    most = max(sizes.values())
+    for (height, width), count in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:_MOST_BUBBLES]:
+        radius = max(2.2, 12 * math.sqrt(count / most))
+        title = f"about {height} x {width}: {count:,}"
+        drawn.append(_CIRCLE.format(x_at(width, axis_x), y_at(height, axis_y), radius, title))
+    ticks = [(x_at(value, axis_x), short(value)) for value in nice_ticks(axis_x[1])]
+    return chart("sizes of the sources", drawn, ticks_x(ticks, "width in pixels"))
+
+
+def curves(
+    histograms: Sequence[Sequence[int]], means: Sequence[float], names: Sequence[str], peak: int
+) -> Markup:
+    """Histograms of 256 bins over 0 to `peak`, one per channel, with a line at each mean.
+
+    Spikes, which saturated pixels and computer drawings make, are cut off rather than set the scale.
+    """
+    inner = [count for bins in histograms for count in bins[1:-1]]
+    highest = max(inner, default=0)
+    axis_x = (0.0, 256.0)
+    axis_y = (0.0, max(1.0, min(1.06 * highest, 1.6 * _usual(inner, 0) or 1e18)))
+    drawn = [grid_y(axis_y, numbers=False)]
+    for bins, mean, name in zip(histograms, means, names, strict=True):
+        xs = [x_at(at + 0.5, axis_x) for at in range(len(bins))]
+        drawn.append(_curve(xs, [max(TOP - 6.0, y_at(count, axis_y)) for count in bins], name))
+        drawn.append(
+            path(f"M{x_at((mean + 0.5) * 256 / (peak + 1), axis_x):.1f} {TOP}V{FLOOR}", f"mean {name}")
+        )
+    ticks = [(x_at(256 * share, axis_x), f"{round(peak * share):,}") for share in (0, 0.25, 0.5, 0.75, 1)]
+    return chart("pixel values", drawn, ticks_x(ticks, "stored value"))
+
+
+def tiling(shape: tuple[int, ...], parts: tuple[int, ...]) -> Markup:
+    """A small picture of (height, width) that is cut into (rows, columns); cuts in depth are sheets behind it."""
+    *depth_parts, rows, columns = parts
+    sheets = math.prod(depth_parts)
+    scale = 44 / max(shape[-2:])
+    height, width = (max(6.0, side * scale) for side in shape[-2:])
+    lines = [f"M0.75 {0.75 + height * row / rows:.1f}h{width:.1f}" for row in range(1, rows)]
+    lines += [f"M{0.75 + width * column / columns:.1f} 0.75v{height:.1f}" for column in range(1, columns)]
+    gap = min(4.0, 16 / max(1, sheets - 1))
+    room = gap * (sheets - 1)
+    frames = [
+        _SHEET.format(0.75 + gap * sheet, 0.75 + room - gap * sheet, width, height)
+        for sheet in reversed(range(sheets))
+    ]
+    moved = Markup(' transform="translate(0 {:.2f})"').format(room) if room else ""
+    return _TILING.format(
+        width + room + 1.5, height + room + 1.5, Markup().join(frames), "".join(lines), moved
+    )
+
+
+def x_at(value: float, axis: Axis) -> float:
+    """Where a value of the horizontal axis lies."""
+    return LEFT + (value - axis[0]) / (axis[1] - axis[0]) * (WIDTH - LEFT - RIGHT)
+
+
+def y_at(value: float, axis: Axis) -> float:
+    """Where a value of the vertical axis lies."""
+    return FLOOR - (value - axis[0]) / (axis[1] - axis[0]) * (FLOOR - TOP)
+
+
+def path(drawn: str, kind: str) -> Markup:
+    """A line of the class `kind`."""
+    return _PATH.format(kind, drawn)
+
+
+def label(x: float, y: float, words: str, anchor: str = "middle", kind: str | None = None) -> Markup:
+    """Words in a chart."""
+    return _TEXT.format(x, y, anchor, Markup(' class="{}"').format(kind) if kind else "", words)
+
+
+def ticks_x(ticks: Sequence[tuple[float, str]], name: str) -> Markup:
+    """What stands below a chart: (place, words) of the horizontal axis, and its name."""
+    drawn = [label(at, FLOOR + 17, words) for at, words in ticks]
+    return Markup().join([*drawn, label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 5, name, "middle", "axis-name")])
+
+
+def grid_y(axis: Axis, *, numbers: bool = True) -> Markup:
+    """Horizontal lines at whole numbers."""
+    drawn = []
+    for value in filter(float.is_integer, nice_ticks(axis[1])):
+        y = y_at(value, axis)
+        drawn.append(path(f"M{LEFT:.1f} {y:.1f}L{WIDTH - RIGHT:.1f} {y:.1f}", "grid" if value else "axis"))
+        if numbers:
+            drawn.append(label(LEFT - 6, y + 3.5, short(value), "end"))
+    return Markup().join(drawn)
+
+
+def chart(title: str, drawn: Sequence[Markup], below: Markup) -> Markup:
+    """A drawing in the size of all charts; `title` is for those who do not see it."""
+    return _CHART.format(WIDTH, HEIGHT, title, Markup().join([*drawn, below]))
+
+
+def _stacked(
+    values: Mapping[Any, Counts],
+    bin_of: Callable[[Any], int],
+    step: float,
+    margin: float,
+    title: Callable[[int, int], str] | None = None,
+) -> list[Markup]:
+    """The grid, then for each bin its upright bars, one series on top of the other."""
+    binned: dict[int, list[int]] = {}
+    for value, counts in values.items():
+        known = binned.setdefault(bin_of(value), [0] * len(counts))
+        known[:] = map(sum, zip(known, counts, strict=True))
+    axis_y = (0.0, float(max(1, *map(sum, binned.values()))))
+    drawn = [grid_y(axis_y)]
+    for number, counts in sorted(binned.items()):
+        base, pieces = 0, []
+        for series, count in enumerate(counts):
+            if count:
+                top, bottom = y_at(base + count, axis_y), y_at(base, axis_y)
+                left = LEFT + number * step + margin
+                pieces.append(_rect(left, top, step - 2 * margin, bottom - top, f"s{series}"))
+                base += count
+        bar = Markup().join(pieces)
+        drawn.append(_GROUP.format(title(number, base), bar) if title else bar)
+    return drawn
+
+
+def _curve(xs: Sequence[float], ys: Sequence[float], kind: str) -> Markup:
+    """A filled curve from the left end of the axis to the right one."""
+    points = [f"{x:.1f} {y:.1f}" for x, y in zip(xs, ys, strict=True)]
+    return path(f"M{LEFT} {FLOOR}L{'L'.join(points)}L{WIDTH - RIGHT} {FLOOR}Z", f"curve {kind}")
+
+
+def _usual(counts: Iterable[int], otherwise: int) -> int:
+    """The count that 97 of 100 do not pass, so that spikes do not set a scale."""
+    ordered = sorted(counts)
+    return ordered[int(0.97 * (len(ordered) - 1))] if ordered else otherwise
+
+
+def _round_between(low: float, high: float, wanted: int) -> list[float]:
+    """Round numbers from `low` to `high`."""
+    apart = nice_ticks(high - low, wanted)[1]
+    first, last = math.ceil(low / apart - 1e-6), math.floor(high / apart + 1e-6)
+    return [number * apart for number in range(first, last + 1)]
+
+
+def _rect(x: float, y: float, width: float, height: float, kind: str) -> Markup:
+    return _RECT.format(kind, x, y, width, height)

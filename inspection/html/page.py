@@ -1,0 +1,87 @@
+"""How values become one self-contained page: templates that escape all text, with the styles inside."""
+
+from __future__ import annotations
+
+import functools
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.ext import Extension
+from markupsafe import Markup
+
+from halofeed.inspection.facts.words import percent, plural, printable
+from halofeed.inspection.html import charts
+from halofeed.inspection.pictures.colors import color_of
+from halofeed.schemas.beside import write_whole
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.sizes import human_bytes
+
+
+class _Layout(Extension):
+    """A line break of a template beside a tag is no part of the page, and one within text is a space."""
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        joined = re.sub(r"(?<=[>}])\s*\n\s*|\s*\n\s*(?=[<{])", "", source.strip())
+        return re.sub(r"\s*\n\s*", " ", joined)
+
+
+@functools.cache
+def _templates() -> Environment:
+    found = Environment(
+        loader=PackageLoader("halofeed.inspection.html"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        extensions=["jinja2.ext.do", _Layout],
+    )
+    found.globals.update(charts=charts, quoted=repr)
+    found.filters.update(
+        plural=plural, percent=percent, size=human_bytes, color=color_of, commas="{:,}".format, times=times
+    )
+    return found
+
+
+def times(sides: Any, each: str = "") -> str:
+    """Sizes with a sign between them.
+
+    >>> times((2, 3)), times((2.5, 3.0), "g")
+    ('2 × 3', '2.5 × 3')
+    """
+    return " × ".join(format(side, each) for side in sides)
+
+
+def swatched(words: str, rank: int) -> Markup:
+    """Words after the color of a class."""
+    return Markup('<span><i class="swatch" style="{}"></i>{}</span>').format(color_of(rank), words)
+
+
+def rendered(template: str, **values: Any) -> Markup:
+    """What a template makes of the values."""
+    return Markup(_templates().get_template(template).render(**values))  # noqa: S704 (it escaped them)
+
+
+def check_output(file: Path, usual: str) -> None:
+    """UsageError where a folder stands in the file's place; `usual` is a better name."""
+    if file.is_dir():
+        raise UsageError(f"--output {file}: is a folder; name a file, such as {file / usual}")
+
+
+def write_page(file: Path, template: str, *styles: str, **values: Any) -> Path:
+    """Write the page that a template makes of the values; equal values give equal bytes.
+
+    What cannot be printed or encoded becomes an escape such as \\x1b.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    folder = files("halofeed.inspection.html")
+    style = Markup("".join((folder / name).read_text("utf-8") for name in styles))  # noqa: S704 (our own files)
+    page = printable(rendered(template, style=style, **values))
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, f"{page}\n".encode())
+    except OSError as error:
+        raise UsageError(f"--output {file}: cannot be written: {error.strerror or error}") from error
+    return file

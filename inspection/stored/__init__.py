@@ -1,0 +1,1 @@
+"""How the files of a data set that anyone may have made are opened, and what their records hold."""

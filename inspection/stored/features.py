@@ -1,0 +1,61 @@
+"""Which single value has a key of a record? None where a record, which anyone may have written, has none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.formats.picture.stored import check_stored
+from halofeed.schemas.tfexample import Decoded
+
+IMAGE_KEY = "image/encoded"
+SIZE_KEYS = ("image/height", "image/width", "image/unpadded/height", "image/unpadded/width")
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of one number of a field's dtype."""
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+
+
+def integer_of(features: Decoded, key: str) -> int | None:
+    """The single integer of a key, or None where there is none."""
+    value = features.get(key)
+    return (
+        int(value[0])
+        if isinstance(value, np.ndarray) and value.dtype == np.int64 and len(value) == 1
+        else None
+    )
+
+
+def bytes_of(features: Decoded, key: str) -> memoryview | None:
+    """The single bytes value of a key, or None where there is none."""
+    value = features.get(key)
+    return value[0] if isinstance(value, list) and len(value) == 1 else None
+
+
+def text_of(features: Decoded, key: str) -> str | None:
+    """The single text of a key, or None; bytes that are not UTF-8 become lone surrogates, as in file names."""
+    value = bytes_of(features, key)
+    return None if value is None else str(value, "utf-8", "surrogateescape")
+
+
+def key_of(features: Decoded) -> str | None:
+    """What a record's id is made of: the source's key, and of a scan's further tiles their number too."""
+    key, tile = text_of(features, "image/key/source"), integer_of(features, "image/tile")
+    return f"{key}#{tile}" if key is not None and tile else key
+
+
+def decode_stored(data: memoryview, encoding: str, largest: tuple[int, int]) -> NDArray[Any] | None:
+    """The pixels [height, width, channel] of a stored JPEG or PNG, channels in OpenCV's order.
+
+    None if it is none, cannot be decoded, or is larger than it may be.
+    """
+    try:
+        check_stored(data, encoding, largest)
+    except ValueError:
+        return None
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    return None if pixels is None else pixels.reshape(*pixels.shape[:2], -1)

@@ -1,0 +1,112 @@
+"""Do a shard's statistics say what its records hold?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from halofeed.inspection.stored.features import SIZE_KEYS, integer_of
+from halofeed.inspection.stored.geometry import extent_of
+from halofeed.inspection.stored.labels import ClassCounts
+from halofeed.schemas.tfexample import Decoded
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """A shard's statistics as its records give them."""
+
+    records: int = 0
+    labels: Counter[str] = field(default_factory=Counter)
+    boxes_per_image: Counter[str] = field(default_factory=Counter)
+    stored_pixels: int = 0
+    pixels: int = 0
+    largest: tuple[int, int] = (0, 0)
+    tiles: int = 0
+
+    def add(self, counted: Mapping[str, Any]) -> None:
+        """Count one record, of which `count_of` says what there is."""
+        self.records += 1
+        self.tiles += counted["is_tile"]
+        self.labels.update(map(str, counted["labels"]))
+        if counted["boxes"] is not None:
+            self.boxes_per_image[str(counted["boxes"])] += 1
+        self.stored_pixels += counted["stored_pixels"]
+        self.pixels += counted["pixels"]
+        height, width = counted["size"]
+        self.largest = (max(self.largest[0], height), max(self.largest[1], width))
+
+    def found(self) -> dict[str, Any]:
+        """The statistics by their names."""
+        return {
+            "records": self.records,
+            "labels": dict(self.labels),
+            "boxes_per_image": dict(self.boxes_per_image),
+            "padding": {
+                "stored_pixels": self.stored_pixels,
+                "padded_pixels": self.stored_pixels - self.pixels,
+            },
+            "largest": list(self.largest),
+            **({"tiles": self.tiles} if self.tiles else {}),
+        }
+
+    def problems(self, statistics: Mapping[str, Any]) -> Iterator[str]:
+        """In what the stored statistics differ from the records."""
+        for name, value in self.found().items():
+            if statistics.get(name) != value:
+                yield f"statistics.{name}: the records give {value!r:.300}, stored is {statistics.get(name)!r:.300}"
+
+
+@dataclass(kw_only=True)
+class VoxelCounts(Counts):
+    """A shard of segmentation's statistics as its records give them."""
+
+    volumes: bool
+    labelled: int = 0
+    label_voxels: Counter[str] = field(default_factory=Counter)
+    foreground: int = 0
+
+    def add_record(self, features: Decoded, classes: ClassCounts) -> None:
+        """Count one record; `classes` are those of its label."""
+        counted = dict(count_of(features))
+        if integer_of(features, "image/labelled"):
+            self.labelled += 1
+            counted["labels"] = list(classes.voxels)
+            self.label_voxels.update({str(value): count for value, count in classes.voxels.items()})
+            self.foreground += classes.foreground
+        if self.volumes:
+            counted["stored_pixels"] *= integer_of(features, "image/depth") or 0
+            extent = extent_of(features)
+            counted["pixels"] = 0 if extent is None else int(np.prod(extent[1] - extent[0]))
+        self.add(counted)
+
+    def found(self) -> dict[str, Any]:
+        """The statistics by their names."""
+        found = super().found()
+        if self.volumes:
+            del found["boxes_per_image"]
+            found["tiles"] = self.tiles
+        voxels = {"label_voxels": dict(self.label_voxels), "foreground_voxels": self.foreground}
+        # A shard without records need not say so.
+        return {**found, **({"labelled": self.labelled, **voxels} if self.records else {})}
+
+
+def count_of(features: Decoded) -> Mapping[str, Any]:
+    """What the statistics count of a record: labels, boxes (None where it has no lists of them) and pixels.
+
+    Those of segmentation are counted by `halofeed.inspection.segmentation`.
+    """
+    sizes = [integer_of(features, key) or 0 for key in SIZE_KEYS]
+    objects = features.get("image/object/class/label")
+    labels = features.get("image/class/label") if objects is None else objects
+    return {
+        "labels": labels.tolist() if isinstance(labels, np.ndarray) else [],
+        "boxes": None if objects is None else len(objects),
+        "stored_pixels": sizes[0] * sizes[1],
+        "pixels": sizes[2] * sizes[3],
+        "size": (sizes[0], sizes[1]),
+        "is_tile": bool(integer_of(features, "image/tile")),
+    }

@@ -1,0 +1,478 @@
+"""Is a converted data set whole? Every checksum, record, index entry and invariant, each problem with its place."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.inspection.facts.kinds import task_of
+from halofeed.inspection.stored.features import bytes_of, integer_of, text_of
+from halofeed.inspection.stored.labels import ClassCounts, class_counts, is_volumetric, label_field, label_map
+from halofeed.inspection.stored.opened import check_recipe, lines_of
+from halofeed.inspection.stored.whole_shard import WholeShard
+from halofeed.inspection.verify.counted import Counts, VoxelCounts, count_of
+from halofeed.inspection.verify.record import block_problems, record_problems
+from halofeed.inspection.verify.segmentation import segmentation_problems
+from halofeed.prep.statistics.pictures import merge_statistics
+from halofeed.schemas.checksum import crc32c
+from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
+from halofeed.schemas.files import read_regular
+from halofeed.schemas.identity import example_id, shard_of
+from halofeed.schemas.index import ShardIndex
+from halofeed.schemas.layout import (
+    DATASET_INFO,
+    FEATURES,
+    MANIFEST,
+    REJECTED,
+    TEMPORARY_FOLDER,
+    index_file,
+    local_folder,
+)
+from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_BYTES
+from halofeed.schemas.manifest import Manifest, Shard, read_manifest
+from halofeed.schemas.plain_json import parse_json
+from halofeed.schemas.shard_file import ShardFile
+from halofeed.schemas.tasks import TASKS
+from halofeed.schemas.tfds import dataset_info_json, features_json
+from halofeed.schemas.tfexample import Decoded, decode_example
+from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes checked, bytes in all)."""
+MOST_PROBLEMS = 100_000
+"""After so many a verification ends: what is not a data set at all would take all memory."""
+_MOST_PRINTED = 20
+_MOST_LINE_VALUES = 1000
+_FEW_BYTES = 1 << 20
+_NUMBER = re.compile(r"'[^']*'|\d+(?:\.\d+)?")
+"""What may differ between two problems of one kind."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One fault and its place: the file, and where known the record's number in it, byte offset and id.
+
+    >>> print(Problem(file="a.tfrecord-00000-of-00001", record=3, offset=120, id=7, message="label is missing"))
+    a.tfrecord-00000-of-00001: record 3 at byte 120, id 7: label is missing
+    """
+
+    file: str
+    message: str
+    record: int | None = None
+    offset: int | None = None
+    id: int | None = None
+
+    def __str__(self) -> str:
+        named = [("record", self.record), ("at byte", self.offset)]
+        place = " ".join(f"{word} {value}" for word, value in named if value is not None)
+        place = ", ".join(filter(None, [place, "" if self.id is None else f"id {self.id}"]))
+        return f"{self.file}: {place}: {self.message}" if place else f"{self.file}: {self.message}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyReport:
+    """What was checked, and every problem found."""
+
+    folder: str
+    files: int
+    records: int
+    bytes: int
+    problems: tuple[Problem, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        checked = f"{self.files} files, {self.records:,} records, {self.bytes:,} bytes"
+        count = len(self.problems)
+        verdict = "whole" if self.ok else f"{count} problem" + ("s" if count > 1 else "")
+        lines = [f"  {problem}" for problem in self.problems[:_MOST_PRINTED]]
+        if count > _MOST_PRINTED:
+            kinds = Counter(_NUMBER.sub("#", problem.message) for problem in self.problems[_MOST_PRINTED:])
+            lines.append(f"  and {count - _MOST_PRINTED:,} more:")
+            lines += [f"  {times:>7,} x {kind}" for kind, times in kinds.most_common(_MOST_PRINTED)]
+        return "\n".join([f"{self.folder}: {verdict} ({checked})", *lines])
+
+
+def verify(path: str | Path, progress: Progress | None = None) -> VerifyReport:
+    """Check a data set from its first byte to its last, one record in memory at a time.
+
+    Args:
+        path: the folder that holds manifest.json.
+        progress: told how many of the shards' bytes are checked.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    folder = local_folder(path)
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder; name the one that holds {MANIFEST}")
+    if not (folder / MANIFEST).exists():
+        # Says what the folder is in place of a data set; an unfinished one is checked like any other.
+        with contextlib.suppress(ManifestError):
+            read_manifest(folder)
+    run = _Run(folder=folder, progress=progress or (lambda done, total: None))
+    with contextlib.suppress(_TooManyProblemsError):
+        manifest = run.manifest()
+        if manifest is not None:
+            run.check(manifest)
+    return VerifyReport(
+        folder=str(folder),
+        files=run.files,
+        records=run.records,
+        bytes=run.bytes_read,
+        problems=tuple(run.problems),
+    )
+
+
+class _TooManyProblemsError(Exception):
+    """Ends a verification."""
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """One verification: where it stands, and what it found."""
+
+    folder: Path
+    progress: Progress
+    problems: list[Problem] = field(default_factory=list)
+    files: int = 0
+    records: int = 0
+    bytes_read: int = 0
+    total: int = 0
+    ids: list[tuple[str, NDArray[np.int64]]] = field(default_factory=list)
+    rejected: list[Mapping[str, str]] = field(default_factory=list)
+    previous: tuple[int, int] = (-1, 0)
+
+    def add(self, file: str, message: str, **place: int | None) -> None:
+        self.problems.append(Problem(file=file, message=message, **place))
+        if len(self.problems) == MOST_PROBLEMS:
+            self.problems.append(
+                Problem(file=file, message="the rest is not checked: there is too much wrong")
+            )
+            raise _TooManyProblemsError
+
+    def read(self, name: str, most_bytes: int) -> bytes | None:
+        """A small file's bytes; None and a problem where it cannot be read."""
+        try:
+            data = read_regular(self.folder / name, most_bytes)
+        except FileNotFoundError:
+            self.add(name, "it is missing")
+            return None
+        except OSError as error:
+            self.add(name, f"it cannot be read: {error.strerror or error}")
+            return None
+        self.files += 1
+        self.bytes_read += len(data)
+        return data
+
+    def manifest(self) -> Manifest | None:
+        if not (self.folder / MANIFEST).exists():
+            self.add(
+                MANIFEST,
+                "it is missing: the conversion did not finish; run the same `halofeed convert` again",
+            )
+            return None
+        data = self.read(MANIFEST, MANIFEST_BYTES)
+        if data is None:
+            return None
+        try:
+            manifest = Manifest.from_json(data, MANIFEST)
+            check_recipe(manifest, MANIFEST)
+        except ManifestError as error:
+            for path, message in error.problems:
+                self.add(MANIFEST, f"{path}: {message}" if path else message)
+            return None
+        self.same_text(MANIFEST, data, manifest.to_json())
+        first = TASKS[manifest.task].first_label_id
+        if task_of(manifest).has_background and 0 not in manifest.labels:
+            self.add(MANIFEST, "labels: expected 0, the background, among the classes of segmentation")
+        for label in manifest.labels:
+            if label < first:
+                self.add(MANIFEST, f"labels.{label}: labels of {manifest.task} begin at {first}")
+        return manifest
+
+    def same_text(self, name: str, data: bytes | None, text: str) -> None:
+        """A problem where a file is not what follows from the manifest."""
+        expected = text.encode()
+        if data is None or data == expected:
+            return
+        pairs = zip(data, expected, strict=False)
+        at = next(
+            (n for n, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(data), len(expected))
+        )
+        around = slice(max(0, at - 20), at + 20)
+        message = f"expected {expected[around]!r} there as the manifest says, got {data[around]!r}"
+        self.add(name, message, offset=at)
+
+    def check(self, manifest: Manifest) -> None:
+        shards = [shard for split in manifest.splits.values() for shard in split.shards]
+        self.total = sum(shard.bytes for shard in shards)
+        self.leftovers({name for shard in shards for name in (shard.file, index_file(shard.file))})
+        for file, text in ((DATASET_INFO, dataset_info_json(manifest)), (FEATURES, features_json(manifest))):
+            self.same_text(file, self.read(file, 2 * len(text.encode()) + _FEW_BYTES), text)
+        done = 0
+        for name, split in manifest.splits.items():
+            statistics: list[Mapping[str, Any]] = []
+            for number, shard in enumerate(split.shards):
+                index = self.index(shard, manifest)
+                self.shard(shard, number, len(split.shards), index, manifest, done)
+                done += shard.bytes
+                if index is not None:
+                    statistics.append(index.statistics)
+                    self.rejected += index.rejected
+            if len(statistics) == len(split.shards) and merge_statistics(statistics) != split.statistics:
+                self.add(MANIFEST, f"splits.{name}.statistics: not the sum of the shards' statistics")
+        self.unique_ids()
+        indexes_read = all((self.folder / index_file(shard.file)).exists() for shard in shards)
+        self.rejects(manifest, indexes_read and not any(p.file.endswith(".index") for p in self.problems))
+
+    def leftovers(self, shard_files: set[str]) -> None:
+        """Name what lies in the folder and belongs to nothing."""
+        known = shard_files | {MANIFEST, REJECTED, DATASET_INFO, FEATURES}
+        for entry in sorted(self.folder.iterdir()):
+            if entry.name == TEMPORARY_FOLDER:
+                self.add(entry.name, "unfinished files of a conversion that was stopped; delete the folder")
+            elif entry.name not in known:
+                self.add(
+                    entry.name, "it belongs to nothing that the manifest names; delete it or move it away"
+                )
+            elif not entry.is_file():
+                self.add(entry.name, "expected a file")
+
+    def index(self, shard: Shard, manifest: Manifest) -> ShardIndex | None:
+        """The shard's index, checked against the manifest; None where it cannot be used."""
+        name = index_file(shard.file)
+        data = self.read(name, INDEX_BYTES)
+        if data is None:
+            return None
+        if len(data) != shard.index_bytes:
+            self.add(name, f"expected {shard.index_bytes:,} bytes as the manifest says, got {len(data):,}")
+        if crc32c(data) != shard.index_crc32c:
+            self.add(
+                name, f"its checksum is {crc32c(data):#010x}, the manifest says {shard.index_crc32c:#010x}"
+            )
+        try:
+            index = ShardIndex.from_bytes(data, name)
+        except CorruptFileError as error:
+            self.add(name, str(error).removeprefix(f"{name}: "))
+            return None
+        for what, ours, theirs in (
+            ("records", len(index), shard.records),
+            ("file_bytes", index.file_bytes, shard.bytes),
+            ("file_checksum", index.file_checksum, shard.crc32c),
+        ):
+            if ours != theirs:
+                self.add(name, f"{what}: {ours}, the manifest says {theirs}")
+        frame = HEADER_BYTES + FOOTER_BYTES
+        ends = index.offsets + index.lengths + frame
+        expected = np.concatenate([np.zeros(1, np.int64), ends])
+        for number in np.flatnonzero(expected[:-1] != index.offsets)[:1]:
+            message = (
+                f"begins at byte {index.offsets[number]}, but the record before it ends at {expected[number]}"
+            )
+            self.add(name, message, record=int(number))
+        if expected[-1] != index.file_bytes:
+            self.add(name, f"the last record ends at byte {expected[-1]}, the file at {index.file_bytes}")
+        # The tiles of a scan lie together, in its place; `record` checks their order.
+        unordered = (
+            index.ids[1:] <= index.ids[:-1] if not index.statistics.get("tiles") else np.zeros(0, bool)
+        )
+        for number in np.flatnonzero(unordered):
+            message = f"its id comes after {index.ids[number]}; expected ids in rising order"
+            self.add(name, message, record=int(number) + 1, id=int(index.ids[number + 1]))
+        raw_keys = {key for field in manifest.fields if field.is_raw for key in field.keys}
+        if len(index) and set(index.raw_starts) != raw_keys:
+            self.add(name, f"raw keys: expected {sorted(raw_keys)}, got {sorted(index.raw_starts)}")
+        self.ids.append((shard.file, np.array(index.ids)))
+        return index
+
+    def shard(
+        self, shard: Shard, number: int, count: int, index: ShardIndex | None, manifest: Manifest, done: int
+    ) -> None:
+        """Check a shard's file and each of its records."""
+        try:
+            file = ShardFile(self.folder / shard.file, shard.file).open()
+        except CorruptFileError as error:
+            self.add(shard.file, str(error).removeprefix(f"{shard.file}: "))
+            return
+        size = file.bytes
+        self.files += 1
+        self.bytes_read += size
+        if size != shard.bytes:
+            self.add(shard.file, f"expected {shard.bytes:,} bytes as the manifest says, got {size:,}")
+        labels = label_field(manifest)
+        self.previous = (-1, 0)
+        counts = Counts() if labels is None else VoxelCounts(volumes=is_volumetric(manifest))
+        whole = True
+        # What a file without an end has beyond them is not read.
+        frames = WholeShard(file, min(size, shard.bytes))
+        for record, (offset, stored) in enumerate(frames.records(index)):
+            if isinstance(stored, CorruptFileError):
+                message = str(stored).removeprefix(f"{shard.file}: record at byte {offset:,}: ")
+                identity = None if index is None else int(index.ids[record])
+                self.add(shard.file, message, record=record, offset=offset, id=identity)
+                whole = False
+                continue
+            self.records += 1
+            if index is not None and (stated := frames.footer) != (expected := int(index.checksums[record])):
+                message = f"its checksum is {stated:#010x}, the index says {expected:#010x}"
+                self.add(shard.file, message, record=record, offset=offset, id=int(index.ids[record]))
+            whole = (
+                self.record(shard.file, record, offset, stored, index, manifest, counts, number, count)
+                and whole
+            )
+            self.progress(done + offset, self.total)
+        try:
+            # Of one with a damaged record it says nothing more.
+            checksum = frames.checksum() if whole else shard.crc32c
+        except CorruptFileError as error:
+            self.add(shard.file, str(error).removeprefix(f"{shard.file}: "))
+            return
+        if checksum != shard.crc32c:
+            self.add(shard.file, f"its checksum is {checksum:#010x}, the manifest says {shard.crc32c:#010x}")
+        if whole and counts.records != shard.records:
+            self.add(shard.file, f"holds {counts.records} records, the manifest says {shard.records}")
+        if whole and index is not None and counts.records == len(index):
+            for problem in counts.problems(index.statistics):
+                self.add(index_file(shard.file), problem)
+        self.progress(done + shard.bytes, self.total)
+
+    def record(
+        self,
+        file: str,
+        record: int,
+        offset: int,
+        data: memoryview,
+        index: ShardIndex | None,
+        manifest: Manifest,
+        counts: Counts,
+        shard: int,
+        shard_count: int,
+    ) -> bool:
+        """Check one record; whether it could be parsed and so counted."""
+        identity = None if index is None else int(index.ids[record])
+        try:
+            features = decode_example(data)
+        except CorruptFileError as error:
+            self.add(file, str(error), record=record, offset=offset, id=identity)
+            return False
+        found = list(record_problems(features, manifest))
+        if isinstance(counts, VoxelCounts):
+            label = label_map(features, manifest)
+            classes = None if label is None else class_counts(label, manifest)
+            counts.add_record(features, classes or ClassCounts())
+            found += segmentation_problems(features, manifest, classes)
+        else:
+            counts.add(count_of(features))
+        stored = text_of(features, "image/source_id") or ""
+        if index is not None:
+            if stored != str(identity):
+                found.append(f"image/source_id: {stored!r:.80}, the index says {identity}")
+            for key, starts in index.raw_starts.items():
+                value = bytes_of(features, key)
+                if value is None:
+                    continue
+                at = offset + HEADER_BYTES + _distance(data, value)
+                if at != starts[record]:
+                    found.append(f"{key} begins at byte {at}, the index says {starts[record]}")
+                if key in index.raw_checksums:
+                    found += [
+                        f"{key}: {text}" for text in block_problems(value, index.raw_checksums[key][record])
+                    ]
+        owner, tile = _owner(features, stored), integer_of(features, "image/tile") or 0
+        if owner is not None and shard_of(owner, shard_count) != shard:
+            found.append(f"its id belongs into shard {shard_of(owner, shard_count)}, it lies in {shard}")
+        if owner is not None and index is not None and index.statistics.get("tiles"):
+            if (owner, tile) <= self.previous:
+                found.append("expected scans by rising id, and the tiles of each together in order")
+            self.previous = (owner, tile)
+        for message in found:
+            self.add(file, message, record=record, offset=offset, id=identity)
+        return True
+
+    def unique_ids(self) -> None:
+        """Name the ids that two records share, over all shards and splits."""
+        if not self.ids:
+            return
+        everything = np.concatenate([ids for _, ids in self.ids])
+        unique, counted = np.unique(everything, return_counts=True)
+        repeated = unique[counted > 1]
+        for identity in repeated.tolist():
+            places = [f"{file} record {n}" for file, ids in self.ids for n in np.flatnonzero(ids == identity)]
+            self.add(MANIFEST, f"several records have this id: {', '.join(places)}", id=identity)
+
+    def rejects(self, manifest: Manifest, complete: bool) -> None:
+        """Compare rejected.jsonl with the indexes and the manifest, line by line."""
+        reasons = Counter(dict.fromkeys(manifest.rejected, 0))
+        count = 0
+        try:
+            for number, line in enumerate(lines_of(self.folder / REJECTED)):
+                self.bytes_read += len(line)
+                if not line.endswith(b"\n"):
+                    self.add(REJECTED, "its last line does not end", record=number)
+                    break
+                count += 1
+                self.reject(number, line[:-1].decode("utf-8", "surrogateescape"), complete, reasons)
+        except FileNotFoundError:
+            self.add(REJECTED, "it is missing")
+            return
+        except OSError as error:
+            self.add(REJECTED, f"it cannot be read: {error.strerror or error}")
+            return
+        except CorruptFileError as error:
+            self.add(REJECTED, str(error).removeprefix(f"{self.folder / REJECTED}: "))
+            return
+        self.files += 1
+        if complete and count != len(self.rejected):
+            self.add(REJECTED, f"holds {count} lines, the indexes name {len(self.rejected)} rejected inputs")
+        if reasons != Counter(dict(manifest.rejected)):
+            self.add(
+                REJECTED, f"counts {dict(reasons)!r:.300}, the manifest says {dict(manifest.rejected)!r:.300}"
+            )
+
+    def reject(self, number: int, line: str, complete: bool, reasons: Counter[str]) -> None:
+        """Compare one line of rejected.jsonl with what the indexes say of it, and count its reason."""
+        try:
+            entry = parse_json(line, _MOST_LINE_VALUES)
+        except ValueError as error:
+            self.add(REJECTED, f"not a JSON line: {error}", record=number)
+            return
+        if isinstance(entry, dict):
+            reason = f"{entry.get('stage')}: {entry.get('reason')}"
+            # What the manifest does not know is wrong, however often and however long.
+            reasons[reason if reason in reasons else "a reason that the manifest does not name"] += 1
+        if json.dumps(entry, ensure_ascii=False) != line:
+            problem = "not as it was written (white space or escapes were changed)"
+            self.add(REJECTED, problem, record=number)
+        elif complete and number < len(self.rejected) and entry != dict(self.rejected[number]):
+            problem = f"{entry!r:.200}, the index says {self.rejected[number]!r:.200}"
+            self.add(REJECTED, problem, record=number)
+
+
+def _owner(features: Decoded, stored: str) -> int | None:
+    """The id that decides on a record's shard: its own, or of a scan's further tiles that of the first."""
+    key = text_of(features, "image/key/source")
+    if key is not None and integer_of(features, "image/tile"):
+        return example_id(key)
+    return int(stored) if stored.isdecimal() and len(stored) < 20 else None
+
+
+def _distance(whole: memoryview, part: memoryview) -> int:
+    """At which byte of `whole` its view `part` begins."""
+    return int(
+        np.frombuffer(part, np.uint8).ctypes.data - np.frombuffer(whole, np.uint8).ctypes.data
+        if len(part)
+        else 0
+    )

@@ -1,0 +1,130 @@
+"""How is one input read, hashed and converted within the memory that there is, and what does its failure cost?"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from halofeed.pipelines.ordered import OrderedThreads
+from halofeed.pipelines.storage import is_remote
+from halofeed.prep.convert.record import Record
+from halofeed.prep.convert.table import Converter
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.memory import MemoryBudget, Share, lacks_memory, with_room
+from halofeed.prep.sources.reference import Reference
+from halofeed.schemas.errors import HalofeedError, JobError, Problem, SourceError
+from halofeed.schemas.shortage import shortage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of one input: its records, or the reason why there are none; and its content's SHA-256."""
+
+    reference: Reference
+    content: str
+    result: tuple[Record, ...] | SourceError
+
+
+class _HashedFiles:
+    """Source files of which each is hashed when it is first read, and none is read that takes too much memory."""
+
+    def __init__(self, files: SourceFiles, share: Share) -> None:
+        self._files, self._share = files, share
+        self.root = files.root
+        self._hashes: dict[str, str] = {}
+
+    def sizes(self) -> Mapping[str, int]:
+        return self._files.sizes()
+
+    def faults(self) -> Mapping[str, Problem]:
+        return self._files.faults()
+
+    def size(self, path: str) -> int | None:
+        return self._files.size(path)
+
+    def refusal(self, path: str) -> str:
+        return self._files.refusal(path)
+
+    def files_in(self, folder: str) -> list[str]:
+        return self._files.files_in(folder)
+
+    def has_folder(self, folder: str) -> bool:
+        return self._files.has_folder(folder)
+
+    def head(self, path: str, size: int) -> bytes:
+        return self._files.head(path, size)
+
+    def read(self, path: str) -> bytes:
+        if is_remote(self.root):  # where asking for a file's size lists the whole folder
+            data = self._files.head(path, self._share.limit_bytes + 1)
+            self._share.need(len(data))
+        else:
+            self._share.need(self._files.size(path) or 0)
+            data = self._files.read(path)
+        if path not in self._hashes:
+            self._hashes[path] = hashlib.sha256(data).hexdigest()
+        return data
+
+    def content_of(self, reference: Reference) -> str:
+        """The SHA-256 of a reference's file, or of the list of its files and theirs; "" where one cannot be read."""
+        try:
+            for path in reference.paths:
+                if path not in self._hashes:
+                    self.read(path)
+        except SourceError:
+            return ""
+        hashes = [self._hashes[path] for path in reference.paths]
+        return hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+
+
+def convert_input(
+    reference: Reference, sources: SourceFiles, converter: Converter, budget: MemoryBudget
+) -> Outcome:
+    """Convert one input as soon as there is room for it.
+
+    Raises:
+        JobError: the system failed, or an option fits no input; what is wrong with the input is the outcome's.
+    """
+    return with_room(budget, lambda share: _convert_now(reference, sources, converter, share))
+
+
+def _convert_now(reference: Reference, sources: SourceFiles, converter: Converter, share: Share) -> Outcome:
+    files, rebuilt = _HashedFiles(sources, share), False
+    result: tuple[Record, ...] | SourceError
+    try:
+        result = converter.records(reference, files, share.need)
+    except HalofeedError as error:
+        if not isinstance(error, SourceError):
+            raise JobError(f"{reference.source}: {error}") from error
+        result = error
+    except Exception as error:
+        if lacks_memory(error):
+            result = share.alone_or_never()
+        elif isinstance(error, RecursionError | OverflowError):
+            what = "nesting" if isinstance(error, RecursionError) else "numbers"
+            result = SourceError("decode", "file is damaged", f"its {what} go beyond all bounds")
+        elif isinstance(error, OSError) or shortage(error):
+            raise JobError(f"{reference.source}: {type(error).__name__}: {error}") from error
+        else:
+            detail = f"{type(error).__name__}: {error}; please report it to halofeed with the file"
+            result, rebuilt = SourceError("decode", "halofeed fails at it", detail), True
+    if isinstance(result, SourceError):
+        # Else the pictures of the calls that it came through would be held until it is written.
+        result = SourceError(result.stage, result.reason, result.detail)
+    # Where this machine or this version was the reason, the shard counts as made of something else, and the next run
+    # rebuilds it.
+    content = "" if share.lacked or rebuilt else files.content_of(reference)
+    return Outcome(reference=reference, content=content, result=result)
+
+
+def contents_of(
+    references: Sequence[Reference], sources: SourceFiles, budget: MemoryBudget, threads: OrderedThreads
+) -> dict[str, str]:
+    """The SHA-256 of each reference's content, by its source."""
+
+    def content_of(reference: Reference) -> str:
+        return with_room(budget, lambda share: _HashedFiles(sources, share).content_of(reference))
+
+    digests = threads.map(content_of, references)
+    return {one.source: digest for one, digest in zip(references, digests, strict=True)}

@@ -1,0 +1,81 @@
+"""How a process writes shards: with its threads, counting, and stopping where too much is rejected."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import cv2
+
+from halofeed.pipelines.job import ShardJob, ShardKey
+from halofeed.pipelines.ordered import OrderedThreads
+from halofeed.pipelines.progress import WorkerProgress
+from halofeed.pipelines.sinks import is_failure, write_shard
+from halofeed.pipelines.storage import source_files
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.schemas.errors import JobError, SourceError
+
+LISTED = 10
+"""How many rejected inputs the error of a job names that was stopped by its budget."""
+
+
+class ShardWriter:
+    """Writes shards of one job, one at a time.
+
+    Args:
+        job: which.
+        count_rejected: is called with how many inputs more were rejected.
+    """
+
+    def __init__(self, job: ShardJob, count_rejected: Callable[[int], None] = lambda count: None) -> None:
+        self._job, self._count_rejected = job, count_rejected
+        self._sources: SourceFiles = source_files(job.images)
+        self._threads = OrderedThreads(job.threads)
+        # OpenCV's own pool would spin beside these threads: it took half of all system time.
+        self._opencv_threads = cv2.getNumThreads()
+        cv2.setNumThreads(1)
+        self._progress = WorkerProgress(job.progress_folder)
+        self._last: deque[Mapping[str, str]] = deque(maxlen=LISTED)
+
+    def write(self, key: str, references: Iterable[bytes]) -> bool:
+        """Write the shard of this key with these references, and its index; whether it was made, not kept.
+
+        Raises:
+            JobError: this process alone has rejected more inputs than the job allows.
+        """
+        lines = [line.decode("utf-8", "surrogateescape") for line in references]
+        with self._progress.reporting(f"shard {key}"):
+            return write_shard(
+                self._job, ShardKey.from_text(key), lines, self._sources, self._threads, self._count
+            )
+
+    def close(self) -> None:
+        """Let the threads end, and give OpenCV its own back."""
+        cv2.setNumThreads(self._opencv_threads)
+        self._threads.close()
+
+    def _count(self, done: int, rejected: Sequence[Mapping[str, str]]) -> None:
+        """Count, and stop as soon as this process alone has passed the budget."""
+        failures = [entry for entry in rejected if is_failure(entry)]
+        limit = self._job.max_rejected
+        if limit is not None:
+            del failures[max(0, limit + 1 - self._progress.rejected) :]
+        self._progress.add(done, len(failures))
+        self._last.extend(failures)
+        if failures:
+            self._count_rejected(len(failures))
+        if limit is not None and self._progress.rejected > limit and failures:
+            last, *others = [_describe(entry) for entry in reversed(self._last)]
+            raise JobError(
+                "\n".join(
+                    [
+                        f"more than --max-rejected {limit} inputs were rejected; a higher limit lists all in "
+                        f"rejected.jsonl; the last was {last}" + ("; and before it:" if others else ""),
+                        *(f"  {line}" for line in others),
+                    ]
+                )
+            )
+
+
+def _describe(entry: Mapping[str, str]) -> str:
+    return f"{entry['source']}: {SourceError(entry['stage'], entry['reason'], entry['detail'])}"

@@ -1,0 +1,316 @@
+"""What every annotation layout shares: its form, its options, split names, and the check of a box."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.names import is_image_name
+from halofeed.prep.sources.reference import Box, Reference
+from halofeed.prep.tasks.class_choice import ClassChoice
+from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+from halofeed.schemas.tasks import task_named
+
+T = TypeVar("T")
+LEAST_BAD_OBJECTS = 10
+"""Fewer objects that cannot be used are slips, whatever their share, unless they are all that there are."""
+LEAST_OF_ALL = 3
+INVERTED = "box is inverted"
+_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
+_SPLIT_NAME = re.compile(
+    r"(train|training|trn|trainval|val|valid|validation|dev|development|eval|evaluation|test|testing|tst|holdout"
+    r"|fold|split)([-_ ]?[0-9]{1,4})?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutOptions:
+    """How to read the annotations; each option is for the layouts that its line names.
+
+    Args:
+        task: "classification", "detection" or "segmentation"; None: what the annotations hold.
+        box_origin: VOC and tables: the number of the first pixel. 1 (VOC's own rule, both ends inclusive) turns xmin
+            into xmin - 1; 0 takes the numbers as they stand; None is 1 for VOC, unless boxes begin below it, and
+            0 for tables.
+        box_form: tables and COCO: how a box is written where it is not in corner columns: "corners", "corner-size" (x
+            and y of the upper left corner, width, height), "center-size"; "auto": what cannot be read otherwise.
+        ignore_columns: tables and COCO: columns or keys that shall not be read, nor refused.
+        box_units: what boxes count: "pixels", "normalized" (shares of the sides), or "auto" to find out.
+        annotation_grid: the grid of boxes and label images of pictures with an EXIF orientation: "stored", "displayed",
+            or "auto" to find out.
+        image_sets: VOC: the lists of ImageSets/Main to follow; (): train, val and test where they are there.
+        masks: COCO: carry the segmentation of each object.
+        keep: COCO, VOC and tables: what else of each object to read, of its layout's `keeps`.
+        several_classes: tables: what becomes of a picture of several classes: "refuse", or "keep" them all.
+        class_separator: tables: what parts several classes in one cell; "none", or "auto" to refuse what looks so.
+        on_bad_object: COCO, VOC and tables: what becomes of an object that cannot be used: "drop" it alone, or
+            "reject" its image.
+        takes: class folders and tables: whether a path is that of an image.
+        source_splits: whether the source says the splits; False where shares or lists of the user do.
+        split_folders: class folders, pairs, class-masks, lits and dicom: whether the first folder is a split;
+            None: decided by the names.
+        folders_are_classes: class folders: whatever else lies there, each folder is a class.
+        image_pattern: pairs and class-masks: the images' paths, such as "images/{id}.nii.gz"; see `patterns`.
+        label_pattern: pairs, class-masks and dicom: the labels' paths, such as "labels/{id}.nii.gz".
+        classes: segmentation: the classes to keep, in the order of their values from 1; (): all, by name.
+        channel_order: pairs and class-masks: the values of {channel} that are taken, in order; (): all, by name.
+        regions: nnU-Net: what becomes of regions, which are several values: "refuse", or "combine": each value is a
+            class, called by all regions that hold it, or "channels": a voxel is in all regions that hold its value.
+        map_classes: segmentation: FROM=TO, what becomes of a class of the source; see `ClassChoice`.
+        several_masks: pairs and dicom: what becomes of several labels of one image: "refuse", or "merge".
+        missing_masks: what becomes of an image without label where nothing says that it has none: "refuse", or
+            "prediction" to keep it for prediction.
+        missing_classes: class-masks: what becomes of a scan that lacks the mask of a class: "refuse", or
+            "empty" to take the class for absent in it.
+        series: DICOM: which series are taken; its salt is `salt`.
+        salt: DICOM: mixed into the hashes that stand for patients and series.
+    """
+
+    task: str | None = None
+    box_origin: int | None = None
+    box_units: str = "auto"
+    box_form: str = "auto"
+    ignore_columns: tuple[str, ...] = ()
+    annotation_grid: str = "auto"
+    image_sets: tuple[str, ...] = ()
+    masks: bool = False
+    keep: tuple[str, ...] = ()
+    several_classes: str = "refuse"
+    class_separator: str = "auto"
+    on_bad_object: str = "drop"
+    takes: Callable[[str], bool] = is_image_name
+    source_splits: bool = True
+    split_folders: bool | None = None
+    folders_are_classes: bool = False
+    image_pattern: str | None = None
+    label_pattern: str | None = None
+    classes: tuple[str, ...] = ()
+    channel_order: tuple[str, ...] = ()
+    regions: str = "refuse"
+    map_classes: tuple[str, ...] = ()
+    several_masks: str = "refuse"
+    missing_masks: str = "refuse"
+    missing_classes: str = "refuse"
+    series: SeriesPolicy = field(default_factory=SeriesPolicy)
+    salt: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if self.box_origin not in (None, 0, 1):
+            raise UsageError(f"box_origin: expected 0 or 1, got {self.box_origin!r}")
+        if self.on_bad_object not in ("drop", "reject"):
+            raise UsageError(f"on_bad_object: expected drop or reject, got {self.on_bad_object!r}")
+        if self.missing_masks not in ("refuse", "prediction"):
+            raise UsageError(f"missing_masks: expected refuse or prediction, got {self.missing_masks!r}")
+        if self.missing_classes not in ("refuse", "empty"):
+            raise UsageError(f"missing_classes: expected refuse or empty, got {self.missing_classes!r}")
+        if len(set(self.classes)) < len(self.classes) or "" in self.classes:
+            raise UsageError(f"classes: expected different names, got {','.join(self.classes)}")
+
+    @property
+    def wants_boxes(self) -> bool | None:
+        """Whether objects with boxes are asked for; None: what the annotations hold."""
+        return None if self.task is None else task_named(self.task).has_boxes
+
+    @property
+    def wants_label_images(self) -> bool:
+        """Whether a class for each pixel or voxel is asked for."""
+        return self.task is not None and task_named(self.task).has_label_image
+
+    @property
+    def choice(self) -> ClassChoice:
+        """Which classes of the source become which of the data set."""
+        return ClassChoice.of(self.classes, self.map_classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """One way in which people lay out images and annotations.
+
+    Args:
+        name: as the user writes it.
+        tasks: what its annotations can be used for.
+        summary: one line for the help.
+        list_references: (annotations, images, annotation_file, options) to every image and every annotation
+            in a fixed order; a fault of one input is its Reference's `problem`, a fault of the whole an
+            AnnotationsError.
+        list_labels: (annotations, annotation_file) to the class names in the layout's own order, where it has
+            one.
+        has_masks: whether its annotations can hold a mask of each object.
+        keeps: what else of each object it can read, of `halofeed.schemas.tasks.KEPT`.
+        label_values: segmentation: (annotations, images, annotation_file, options) to the class name of each value
+            of a label volume, as the layout gives it; 0 is the background, named or not.
+        channel_names: segmentation: (annotations, annotation_file) to the names of an image's channels, such as
+            ("CT",), as the layout gives them.
+        regions: segmentation: (annotations, annotation_file) to the values of each class, where some have several or
+            share one; else {}.
+        chooses_classes: whether references and `label_values` hold the data set's classes already.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    summary: str
+    list_references: Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Iterator[Reference]]
+    list_labels: Callable[[SourceFiles, str | None], tuple[str, ...]] | None = None
+    has_masks: bool = False
+    keeps: tuple[str, ...] = ()
+    label_values: (
+        Callable[[SourceFiles, SourceFiles, str | None, LayoutOptions], Mapping[int, str]] | None
+    ) = None
+    channel_names: Callable[[SourceFiles, str | None], tuple[str, ...]] | None = None
+    regions: Callable[[SourceFiles, str | None], Mapping[str, tuple[int, ...]]] | None = None
+    chooses_classes: bool = False
+    takes_clips: bool = False
+
+    def check_keep(self, keep: Iterable[str]) -> None:
+        """Refuse to keep what this layout's annotations cannot say."""
+        if unknown := [name for name in keep if name not in self.keeps]:
+            known = f"has {', '.join(self.keeps)}" if self.keeps else "has nothing to keep"
+            raise UsageError(f"--keep {','.join(unknown)}: layout {self.name} {known}; leave it out")
+
+    def check_masks(self, masks: bool) -> None:
+        """Refuse masks of a layout whose annotations hold none."""
+        if masks and not self.has_masks:
+            raise UsageError(f"--masks: layout {self.name} holds no masks; leave it out")
+
+    def check_task(self, task: str | None) -> None:
+        """Refuse a task that this layout's annotations cannot serve."""
+        if task is not None and task not in self.tasks:
+            raise UsageError(f"task {task!r}: layout {self.name} serves {', '.join(self.tasks)}")
+
+
+def is_split_name(name: str) -> bool:
+    """Whether a folder or a part of a file name is one that people give to a split.
+
+    >>> [is_split_name(name) for name in ("train", "Test", "val2017", "fold_3", "trainer", "hat")]
+    [True, True, True, True, False, False]
+    """
+    return _SPLIT_NAME.fullmatch(name) is not None
+
+
+def split_in_file_name(path: str) -> str | None:
+    """The split that a file's name names, as it is written there.
+
+    >>> split_in_file_name("a/train_labels.csv"), split_in_file_name("instances_val2017.json")
+    ('train', 'val2017')
+    >>> split_in_file_name("instances.json") is None
+    True
+    """
+    stem = path.rsplit("/", 1)[-1].split(".")[0]
+    return next((part for part in re.split(r"[-_ ]", stem) if is_split_name(part)), None)
+
+
+def read_whole(annotations: SourceFiles, name: str) -> bytes:
+    """The bytes of a file on which all references depend; AnnotationsError where it cannot be read."""
+    try:
+        return annotations.read(name)
+    except SourceError as error:
+        raise AnnotationsError(
+            f"{name} in {annotations.root}: {error}; name a file that can be read"
+        ) from error
+
+
+def number(text: object, what: str) -> float:
+    """A written number as a float; SourceError where it is none or is not finite.
+
+    >>> number(" 12.5 ", "xmin")
+    12.5
+    """
+    try:
+        if isinstance(text, bool) or "_" in str(text):
+            raise ValueError
+        value = float(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        comma = "; write a point for the comma" if isinstance(text, str) and _COMMA.fullmatch(text) else ""
+        raise SourceError("annotation", "not a number", f"{what} is {text!r:.80}{comma}") from None
+    if not math.isfinite(value):
+        raise SourceError("annotation", "number is not finite", f"{what} is {text!r}")
+    return value
+
+
+def sound_boxes(
+    objects: Iterable[T], box_of: Callable[[T], Box | None], options: LayoutOptions
+) -> tuple[tuple[Box, ...], tuple[tuple[str, str], ...]]:
+    """The boxes of one image, and (reason, detail) of each of its objects that cannot be used.
+
+    Args:
+        box_of: the box of an object, None where it stands for "no objects"; SourceError where it cannot be used.
+
+    Raises:
+        SourceError: the first of these, if one bad object is to reject its image.
+    """
+    boxes: list[Box] = []
+    bad: list[tuple[str, str]] = []
+    for one in objects:
+        try:
+            box = box_of(one)
+        except SourceError as error:
+            if options.on_bad_object == "reject":
+                raise
+            bad.append((error.reason, error.detail))
+        else:
+            boxes += [] if box is None else [box]
+    return tuple(boxes), tuple(bad)
+
+
+def is_mostly_bad(bad: int, objects: int) -> bool:
+    """Whether so many of all objects cannot be used that the annotations as a whole are at fault: most, or all.
+
+    >>> is_mostly_bad(9, 10), is_mostly_bad(11, 20), is_mostly_bad(2, 2), is_mostly_bad(3, 3)
+    (False, True, False, True)
+    """
+    return (bad >= LEAST_BAD_OBJECTS and 2 * bad > objects) or (bad == objects and bad >= LEAST_OF_ALL)
+
+
+def check_box(box: Box, what: str) -> Box:
+    """The box itself, or SourceError where it ends before it begins or its area is negative; no area passes.
+
+    >>> try:
+    ...     check_box(Box(ymin=0, xmin=5, ymax=1, xmax=4, label="hat"), "row 3")
+    ... except SourceError as error:
+    ...     print(error)
+    annotation: box is inverted (row 3 'hat': x from 5 to 4, y from 0 to 1)
+    """
+    if box.xmax < box.xmin or box.ymax < box.ymin:
+        extent = f"x from {box.xmin:g} to {box.xmax:g}, y from {box.ymin:g} to {box.ymax:g}"
+        raise SourceError("annotation", INVERTED, f"{what} {box.label!r}: {extent}")
+    if box.area is not None and box.area < 0:
+        raise SourceError("annotation", "area is negative", f"{what} {box.label!r}: area {box.area:g}")
+    return box
+
+
+def check_rotation(value: object, what: str, options: LayoutOptions) -> None:
+    """SourceError where an object's box is turned about its middle, as CVAT can; unless that shall be ignored."""
+    if value in (None, "") or "rotation" in (name.lower() for name in options.ignore_columns):
+        return
+    angle = number(value, f"{what} rotation")
+    if angle % 180:
+        detail = f"{what}: by {angle:g} degrees; --ignore-columns rotation takes the box as it is before it is turned"
+        raise SourceError("annotation", "box is rotated", detail)
+
+
+def declared_size(height: object, width: object) -> tuple[int, int] | None:
+    """(height, width) as the annotations claim it; None where it is not given or written as 0.
+
+    >>> declared_size("480", "640"), declared_size("0", "0"), declared_size(None, "")
+    ((480, 640), None, None)
+    """
+    sides = [0.0 if side is None or side == "" else number(side, "size") for side in (height, width)]
+    if min(sides) < 0 or any(side != int(side) for side in sides):
+        raise SourceError("annotation", "size is not whole pixels", f"height {height}, width {width}")
+    return (int(sides[0]), int(sides[1])) if min(sides) > 0 else None
+
+
+def problem_of(error: SourceError) -> tuple[str, str, str]:
+    """A fault in the form in which a Reference carries it."""
+    return (error.stage, error.reason, error.detail)
+
+
+def in_order(references: list[Reference]) -> list[Reference]:
+    """The references by source, then key: an order that does not depend on the order of the annotations."""
+    return sorted(references, key=lambda reference: (reference.source, str(reference.key)))

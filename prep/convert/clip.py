@@ -1,0 +1,132 @@
+"""How one clip becomes records: windows of its frames, each frame resized as a picture is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.convert.picture import class_features, plan_of
+from halofeed.prep.convert.record import RawValue, Record
+from halofeed.prep.formats.clip.choose import choose_frames
+from halofeed.prep.formats.clip.clip import Clip, ClipOptions
+from halofeed.prep.formats.clip.table import open_clip
+from halofeed.prep.formats.picture import ReadOptions
+from halofeed.prep.geometry.resize import ResizePlan, stored_to_file
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.memory import Need, with_margin
+from halofeed.prep.sources.reference import Reference
+from halofeed.prep.statistics.pictures import Facts, Statistics, sum_pixels
+from halofeed.prep.tasks.labels import LabelMap
+from halofeed.prep.voxels.encode import encode_raw
+from halofeed.prep.voxels.kernels import resize_image
+from halofeed.schemas.identity import example_id
+from halofeed.schemas.tfexample import Value, encode_example
+
+Frames = NDArray[np.uint8]
+"""[frame, height, width, channel]"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipConverter:
+    """Turns references to clips into records, after one recipe and one label map."""
+
+    recipe: Recipe
+    task: str
+    labels: LabelMap
+
+    def new_statistics(self) -> Statistics:
+        """What `facts` of records are added to."""
+        return Statistics(max_boxes=self.recipe.max_boxes)
+
+    def records(
+        self, reference: Reference, files: SourceFiles, need: Need | None = None
+    ) -> tuple[Record, ...]:
+        """A record of each window of one source; SourceError where it cannot be converted."""
+        recipe, need = self.recipe, need or self.recipe.lone_need()
+        picture = ReadOptions(alpha=recipe.alpha, background=recipe.backdrop(), max_pixels=recipe.max_pixels)
+        options = ClipOptions(picture=picture, frame_rate=recipe.folder_frame_rate, need=need)
+        clip = open_clip(files, reference.source, reference.members, options)
+        chosen = choose_frames(clip.frames, clip.times_s, recipe.frame_choice())
+        plan = plan_of(recipe, (clip.height, clip.width))
+        shape = (*plan.output_size, recipe.channels)
+        stored_bytes = int(np.prod(shape)) * recipe.frame_choice().frames * len(chosen.windows)
+        need(with_margin(clip.held_bytes + 2 * clip.frame_bytes + stored_bytes))
+        findings = clip.findings
+        if chosen.repeated:
+            findings += ("shorter than a window: its last frame is repeated",)
+        return tuple(
+            self._record(reference, clip, plan, number, window, frames, findings)
+            for number, (window, frames) in enumerate(
+                zip(chosen.windows, self._read(clip, chosen.windows, plan), strict=True)
+            )
+        )
+
+    def _read(self, clip: Clip, windows: Sequence[NDArray[np.int64]], plan: ResizePlan) -> list[Frames]:
+        """The resized frames of each window; every frame is decoded once."""
+        shape = (*plan.output_size, self.recipe.channels)
+        read: list[Frames] = [np.empty((len(window), *shape), np.uint8) for window in windows]
+        places: dict[int, list[NDArray[np.uint8]]] = {}
+        for window, frames in zip(windows, read, strict=True):
+            for index, place in zip(window.tolist(), frames, strict=True):
+                places.setdefault(index, []).append(place)
+        padding = self.recipe.padding()
+        for index, pixels in zip(sorted(places), clip.read(list(places)), strict=True):
+            resized = resize_image(pixels, plan, self.recipe.kernel, padding)
+            for place in places[index]:
+                place[...] = resized
+        return read
+
+    def _record(
+        self,
+        reference: Reference,
+        clip: Clip,
+        plan: ResizePlan,
+        number: int,
+        window: NDArray[np.int64],
+        frames: Frames,
+        findings: tuple[str, ...],
+    ) -> Record:
+        identity = example_id(reference.key if number == 0 else f"{reference.key}#{number}")
+        encoded = encode_raw(frames, 0)
+        height, width = plan.output_size
+        times_s = np.full(len(window), -1.0) if clip.times_s is None else clip.times_s[window]
+        features: dict[str, Value] = {
+            "image/encoded": encoded,
+            "image/format": b"raw",
+            "image/frames": np.array([len(window)]),
+            "image/height": np.array([height]),
+            "image/width": np.array([width]),
+            "image/unpadded/height": np.array([plan.resized_size[0]]),
+            "image/unpadded/width": np.array([plan.resized_size[1]]),
+            "image/source/height": np.array([clip.height]),
+            "image/source/width": np.array([clip.width]),
+            "image/times_s": times_s.astype(np.float32),
+            "image/tile": np.array([number]),
+            "image/filename": reference.source.encode("utf-8", "surrogateescape"),
+            "image/key/source": str(reference.key).encode("utf-8", "surrogateescape"),
+            "image/source_id": str(identity).encode(),
+            "image/transform": stored_to_file(plan),
+        }
+        added, ids = class_features(reference, self.labels)
+        features |= added
+        rows = frames[:, : plan.resized_size[0], : plan.resized_size[1]]
+        facts = Facts(
+            pixel_sums=sum_pixels(rows.reshape(-1, *rows.shape[2:])),
+            stored_size=plan.output_size,
+            picture_size=plan.resized_size,
+            source_size=plan.source_size,
+            labels=ids,
+            boxes=None,
+            is_tile=number > 0,
+            warnings=(*reference.notes, *findings),
+        )
+        return Record(
+            id=identity,
+            example=encode_example(features),
+            raw={"image/encoded": RawValue.of(encoded)},
+            facts=facts,
+        )

@@ -1,0 +1,304 @@
+"""How the label of a scan, of one file or of several, becomes class indices on the scan's canonical grid.
+
+file ──> canonical ──> the scan's grid ──> ids of the label map
+
+With --class-overlap channels a class is the set that holds it alone from the first step on, and sets are merged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.convert.label_image import renumbered
+from halofeed.prep.formats.volumes import ScanOptions, open_mask
+from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto
+from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
+from halofeed.prep.geometry.volume import Plan
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.reference import Reference
+from halofeed.prep.statistics.coverage import NOTED_SHARE, measure_coverage
+from halofeed.prep.statistics.pictures import count_labels
+from halofeed.prep.tasks.labels import LabelMap
+from halofeed.prep.voxels.apply import apply_mask, view_of
+from halofeed.prep.voxels.merge import LARGEST_CLASS, merge_class_masks, merge_labels
+from halofeed.schemas.class_sets import count_shared
+from halofeed.schemas.errors import SourceError
+from halofeed.schemas.fields import MOST_CLASSES
+
+Voxels = NDArray[Any]
+_HIGHEST_BIT = 30
+"""Of int32. Classes that are in no label map have the bits from 16 on; those beyond this one share it."""
+_NOTED_VOXELS = 0.01
+"""A mask off its scan's grid by more than this share of a voxel is worth a note."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """The class indices, or sets, of a scan on its canonical grid, and what was found out about the mask."""
+
+    values: Voxels
+    findings: tuple[Finding, ...]
+
+
+Admit = Callable[[Mask, int], None]
+"""Told of each mask before it is read, and how many bytes those before it have become."""
+_Open = Callable[[str, int | None], Mask]
+"""Opens a mask's file and has it admitted; None where those before it become two bytes a voxel."""
+
+
+def read_labels(
+    recipe: Recipe,
+    labels: LabelMap,
+    reference: Reference,
+    files: SourceFiles,
+    grid: Grid,
+    canonical: Grid,
+    admit: Admit,
+    options: ScanOptions,
+) -> Labels | None:
+    """The classes of a scan; None where it has no label.
+
+    Args:
+        recipe: the options.
+        labels: the classes.
+        reference: the scan and its label's files.
+        files: where they are.
+        grid: of the scan as it is stored.
+        canonical: the same, turned.
+        admit: see `Admit`; what it raises ends the reading.
+        options: how masks are opened.
+
+    Raises:
+        SourceError: the label cannot be read, lies elsewhere than the scan, or holds unknown classes.
+    """
+    read = _of_class_masks if reference.class_masks else _of_files
+
+    def open_admitted(path: str, merged_bytes: int | None) -> Mask:
+        mask = open_mask(files, path, grid, options)
+        admit(mask, 2 * math.prod(mask.grid.shape) if merged_bytes is None else merged_bytes)
+        return mask
+
+    found = read(recipe, labels, reference, open_admitted, grid, canonical)
+    if found is None or not recipe.holds_class_sets():
+        return found
+    sets = found.values.astype(labels.stored_dtype(sets=True), copy=False)
+    shared = count_shared(count_labels(sets))
+    if not shared:
+        return Labels(values=sets, findings=found.findings)
+    finding = Finding(name="voxels of several classes", treatment="noted", detail=f"{shared} voxels")
+    return Labels(values=sets, findings=(*found.findings, finding))
+
+
+def _of_files(
+    recipe: Recipe,
+    labels: LabelMap,
+    reference: Reference,
+    open_admitted: _Open,
+    grid: Grid,
+    canonical: Grid,
+) -> Labels | None:
+    """The classes of a scan with files of all classes; None where it has none."""
+    merged: Voxels | None = None
+    found: list[Finding] = []
+    overlapped = 0
+    named: list[Iterable[str] | None] = []
+    for path in reference.masks:
+        mask = open_admitted(path, 0 if merged is None else merged.nbytes)
+        values, findings, shared, names = _of_file(recipe, labels, mask, grid, canonical)
+        del mask  # and with it the bytes of its file
+        found += findings
+        named.append(names)
+        overlapped += shared
+        if merged is not None:
+            values, shared = merge_labels(merged, values, _overlap(recipe))
+            overlapped += shared
+        merged = values
+    if merged is None:
+        return None
+    if overlapped:
+        found.append(Finding(name="classes overlap", treatment="corrected", detail=f"{overlapped} voxels"))
+    found += _unnamed(recipe, labels, named)
+    return Labels(values=merged, findings=tuple(found))
+
+
+def _unnamed(recipe: Recipe, labels: LabelMap, named: Iterable[Iterable[str] | None]) -> list[Finding]:
+    """What is said of classes that the files of a scan do not name; nothing where a file's values have no names.
+
+    Raises:
+        SourceError: they name none of the classes, and the recipe does not say that these are empty then.
+    """
+    found: set[str] = set()
+    for names in named:
+        if names is None:
+            return []
+        found.update(names)
+    wanted = [name for identity, name in sorted(labels.names.items()) if identity]
+    absent = [name for name in wanted if name not in found]
+    listed = ", ".join(absent[:20]) + (" ..." if len(absent) > 20 else "")
+    if absent and len(absent) == len(wanted) and recipe.missing_classes == "refuse":
+        cure = "--missing-classes empty takes the scan as one without them"
+        raise SourceError("annotation", "label has none of the classes", f"{listed}; {cure}")
+    return (
+        [Finding(name="classes that the label does not name", treatment="noted", detail=listed)]
+        if absent
+        else []
+    )
+
+
+def _overlap(recipe: Recipe) -> Overlap:
+    return recipe.class_overlap  # type: ignore[return-value]
+
+
+def _of_class_masks(
+    recipe: Recipe,
+    labels: LabelMap,
+    reference: Reference,
+    open_admitted: _Open,
+    grid: Grid,
+    canonical: Grid,
+) -> Labels:
+    """The classes of a scan with a mask file for each."""
+    found: list[Finding] = []
+
+    def each() -> Iterator[tuple[int, Voxels]]:
+        for name, path in reference.class_masks:
+            mask = open_admitted(path, None)
+            values, findings = _aligned(mask, mask.read(), grid, canonical, recipe)
+            found.extend(findings)
+            del mask
+            identity = labels.id_of(name)
+            yield labels.set_of(identity) if recipe.holds_class_sets() else identity, values
+
+    merged = merge_class_masks(each(), _overlap(recipe), may_repeat=bool(recipe.map_classes))
+    if merged.overlapped:
+        voxels = sum(merged.overlapped.values())
+        found.append(Finding(name="class masks overlap", treatment="corrected", detail=f"{voxels} voxels"))
+    return Labels(values=merged.labels, findings=tuple(found))
+
+
+def _of_file(
+    recipe: Recipe, labels: LabelMap, mask: Mask, grid: Grid, canonical: Grid
+) -> tuple[Voxels, list[Finding], int, Iterable[str] | None]:
+    """The ids of one file, findings, how many of its voxels are in several classes, and what it names, if it does."""
+    choice = recipe.class_choice()
+    if mask.read_classes is None:
+        values, findings = _aligned(mask, mask.read(), grid, canonical, recipe)
+        present, sets = _present(values), recipe.holds_class_sets()
+        ids = labels.sets_of_values(present) if sets else labels.ids_of_values(present)
+        found = [*mask.findings, *findings]
+        if lost := [value for value, identity in ids.items() if value and not identity]:
+            listed = f"values {', '.join(map(str, lost[:20]))}"
+            found.append(Finding(name="classes left out by choice", treatment="noted", detail=listed))
+        return renumbered(values, ids, labels.stored_dtype(sets=sets)), found, 0, None
+    targets = {number: choice.target(name) or name for number, name in mask.names.items()}
+    ids = _ids_of_names(targets, labels, sets=recipe.holds_class_sets())
+    stored, overlapped = mask.read_classes(ids, _overlap(recipe))
+    values, findings = _aligned(mask, stored, grid, canonical, recipe)
+    present = _present(values)
+    if recipe.holds_class_sets():
+        present = [one for one in dict.fromkeys(ids.values()) if any(one & values for values in present)]
+    _check_known({ids[number]: name for number, name in targets.items()}, present, labels)
+    return values, [*mask.findings, *findings], overlapped, targets.values()
+
+
+def _ids_of_names(names: Mapping[int, str], labels: LabelMap, *, sets: bool) -> dict[int, int]:
+    """The id, or set, of each number of a file; one beyond all of them for a class that is in no label map."""
+    if labels.is_open and names:
+        raise SourceError(
+            "annotation",
+            "mask names its classes and no label map gives their ids",
+            f"{', '.join(map(repr, names.values()))}; list them with --classes, or in a file with --label-map",
+        )
+    ids: dict[int, int] = {}
+    beyond = MOST_CLASSES
+    for place, (number, name) in enumerate(names.items(), start=1):
+        identity = labels.ids.get(name)
+        if identity is None or (identity == 0 and name.lower() != "background"):
+            ids[number] = 1 << min(beyond, _HIGHEST_BIT) if sets else LARGEST_CLASS + place
+            beyond += 1
+        else:
+            ids[number] = labels.set_of(identity) if sets else identity
+    return ids
+
+
+def _check_known(names: Mapping[int, str], present: Iterable[int], labels: LabelMap) -> None:
+    """Refuse voxels of classes that have no id, or that of the background."""
+    lost = [names[identity] for identity in present if identity > LARGEST_CLASS]
+    if unknown := [name for name in lost if name not in labels.ids]:
+        known = ", ".join(map(repr, labels.names.values()))
+        raise SourceError(
+            "annotation",
+            "mask has unknown labels",
+            f"{', '.join(map(repr, unknown))}; known are {known}; --map-classes '{unknown[0]}=background' leaves it "
+            "out",
+        )
+    if lost:
+        detail = f"{', '.join(map(repr, lost))} is 0"
+        raise SourceError("annotation", "class of the mask has the background's id", detail)
+
+
+def _aligned(
+    mask: Mask, stored: Voxels, grid: Grid, canonical: Grid, recipe: Recipe
+) -> tuple[Voxels, tuple[Finding, ...]]:
+    """A mask's values on the scan's canonical grid.
+
+    Args:
+        mask: opened.
+        stored: its values as they are stored.
+        grid: of the scan as it is stored.
+        canonical: the same, turned.
+        recipe: the options.
+    """
+    turned = plan_canonical(mask.grid)
+    values = view_of(turned, stored)
+    try:
+        offset = check_same_space(canonical, turned.target, recipe.mask_grid_tolerance)
+    except SourceError as error:
+        same_shape = mask.grid.shape == grid.shape
+        cure = "--mask-grid voxels takes it voxel for voxel, if its affine was lost" if same_shape else ""
+        if recipe.mask_grid == "resample":
+            return _resampled(turned.target, values, canonical, cure)
+        if recipe.mask_grid == "voxels" and same_shape:
+            finding = Finding(
+                name="mask's affine is not its image's", treatment="corrected", detail="taken voxel for voxel"
+            )
+            return view_of(plan_canonical(grid), stored), (finding,)
+        if not same_shape:
+            raise
+        raise SourceError(error.stage, error.reason, f"{error.detail}; {cure}") from None
+    if offset <= _NOTED_VOXELS:
+        return values, ()
+    detail = f"up to {offset:.2g} voxels, taken as it lies"
+    return values, (Finding(name="mask slightly off its image's grid", treatment="noted", detail=detail),)
+
+
+def _resampled(source: Grid, values: Voxels, target: Grid, cure: str) -> tuple[Voxels, tuple[Finding, ...]]:
+    """A mask on another grid, brought onto its scan's; refused with the cure where nothing of it lies there."""
+    onto = plan_onto(source, target)
+    on_scan = apply_mask(onto, values)
+    if values.any() and not on_scan.any():
+        raise SourceError("geometry", "mask lies outside of its image", cure)
+    finding = Finding(name="mask on another grid", treatment="corrected", detail="resampled, nearest voxel")
+    return on_scan, (finding, *_beyond(source, onto, values))
+
+
+def _beyond(grid: Grid, onto: Plan, values: Voxels) -> tuple[Finding, ...]:
+    """A finding where a part of the mask lies outside of its scan, and is lost."""
+    coverage = measure_coverage(grid, [onto], values)
+    share = sum(coverage.class_cut_mm3.values()) / max(1, sum(coverage.class_mm3.values()))
+    if share <= NOTED_SHARE:
+        return ()
+    return (Finding(name="mask reaches beyond its image", treatment="noted", detail=f"{share:.1%} of it"),)
+
+
+def _present(values: Voxels) -> list[int]:
+    if values.dtype.itemsize <= 2:
+        return list(count_labels(values))
+    return sorted({int(value) for plane in values for value in np.unique(plane)})

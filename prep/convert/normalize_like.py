@@ -1,0 +1,63 @@
+"""How a conversion takes its window and its normalization from the labeled voxels of an earlier one.
+
+That is nnU-Net's scheme for CT (Isensee et al., Nature Methods 2021, supplementary note 2): clip to the percentiles 0.5
+and 99.5 of the foreground of all training cases, subtract its mean, divide by its deviation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.options.volume import default_store
+from halofeed.prep.statistics.counts import Counts, mean_and_deviation, percentile
+from halofeed.prep.voxels.intensity import Standard, Window
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.manifest import Manifest
+
+PERCENTILES = (0.5, 99.5)
+
+
+def foreground_scheme(manifest: Manifest, split: str) -> tuple[Window, Standard]:
+    """The window and the standard that the labeled voxels of a split give, in the unit of its records.
+
+    Raises:
+        UsageError: the split has no labeled voxel whose values were counted.
+    """
+    intensities = manifest.split(split).statistics.get("intensities", {})
+    counts = Counts.from_json(intensities.get("foreground", {}))
+    ends = [percentile(counts, percent) for percent in PERCENTILES] if counts.total else [0.0, 0.0]
+    if ends[0] >= ends[1]:
+        raise UsageError(
+            f"{manifest.name} {manifest.version}, split {split}: no labeled voxels whose values differ; its figures "
+            "cannot normalize anything"
+        )
+    mean, deviation = mean_and_deviation(counts)
+    return Window(low=ends[0], high=ends[1]), Standard(mean=mean, deviation=deviation)
+
+
+def normalized_like(recipe: Recipe, manifest: Manifest, split: str = "train") -> Recipe:
+    """The recipe with the window and the normalization that an earlier conversion's labeled voxels give.
+
+    Raises:
+        UsageError: it has a window or a normalization already, it is not of volumes, or the earlier conversion changed
+            the values or has no labeled voxels.
+    """
+    if not recipe.rules.joins_files:
+        raise UsageError("--normalize-like is for volumes, that is with --depth")
+    if recipe.normalize or recipe.window_percentiles or recipe.fixed_window():
+        raise UsageError("--normalize-like gives the window and --normalize; leave both out")
+    before = Recipe.from_json(manifest.recipe)
+    if before.normalize or before.window_percentiles or before.fixed_window():
+        raise UsageError(
+            f"--normalize-like: {manifest.name} {manifest.version} has a window or is normalized, so that its figures "
+            "are not those of the scans; name a conversion without either"
+        )
+    window, standard = foreground_scheme(manifest, split)
+    return replace(
+        recipe,
+        window_hu=(window.low, window.high),
+        window_unit="any",
+        normalize=f"{standard.mean:.6g}/{standard.deviation:.6g}",
+        store="float32" if recipe.store == default_store(recipe) else recipe.store,
+    )

@@ -1,0 +1,59 @@
+"""Which converter serves which sources: pictures, CT and MR volumes, clips."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from halofeed.prep.convert.picture import PictureConverter
+from halofeed.prep.convert.record import Record
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.memory import Need
+from halofeed.prep.sources.reference import Reference
+from halofeed.prep.tasks.labels import LabelMap
+
+
+class Converter(Protocol):
+    """Turns the files of one reference into records."""
+
+    def records(
+        self, reference: Reference, files: SourceFiles, need: Need | None = None
+    ) -> tuple[Record, ...]:
+        """The records of one source; SourceError where it cannot be converted.
+
+        Args:
+            need: told how many bytes this takes; default: it may take what the recipe allows.
+        """
+
+    def new_statistics(self) -> Any:
+        """What the records' facts are added to."""
+
+
+def converter_of(recipe: Recipe, task: str, labels: LabelMap) -> Converter:
+    """The converter of a recipe."""
+    return CONVERTERS[recipe.rules.kind.name](recipe, task, labels)
+
+
+def _picture(recipe: Recipe, task: str, labels: LabelMap) -> Converter:
+    return PictureConverter(recipe=recipe, task=task, labels=labels)
+
+
+def _volume(recipe: Recipe, task: str, labels: LabelMap) -> Converter:
+    from halofeed.prep.convert.volume import VolumeConverter
+
+    return VolumeConverter(recipe=recipe, labels=labels)
+
+
+def _clip(recipe: Recipe, task: str, labels: LabelMap) -> Converter:
+    from halofeed.prep.convert.clip import ClipConverter
+
+    return ClipConverter(recipe=recipe, task=task, labels=labels)
+
+
+CONVERTERS: dict[str, Callable[[Recipe, str, LabelMap], Converter]] = {
+    "picture": _picture,
+    "volume": _volume,
+    "clip": _clip,
+}
+"""Per kind of image; each imports its own when it is asked for."""

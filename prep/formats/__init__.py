@@ -1,0 +1,1 @@
+"""How files become pixels and voxels: one file per format."""

@@ -1,0 +1,212 @@
+"""How animated GIF, WebP and PNG files are read: their blocks here, their frames composed and decoded by Pillow."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import GifImagePlugin, ImageFile, PngImagePlugin, WebPImagePlugin
+
+from halofeed.prep.formats.clip.clip import (
+    Clip,
+    ClipOptions,
+    Frame,
+    admit,
+    check_frame_count,
+    time_stamps,
+)
+from halofeed.prep.formats.picture.gif import (
+    EXTENSION,
+    GRAPHIC_CONTROL,
+    TRAILER,
+    after_sub_blocks,
+    frame_end,
+    next_frame,
+    palette_bytes,
+)
+from halofeed.prep.formats.picture.image import Size, check_pixel_count, truncated, undecodable
+from halofeed.prep.formats.picture.pillow import decoder_failures
+from halofeed.prep.formats.picture.pixels import convert
+from halofeed.prep.formats.picture.png import SIGNATURE, read_header
+from halofeed.prep.formats.picture.webp import riff_chunks, stored_size
+from halofeed.schemas.errors import SourceError
+
+UNSAID_MS = 100
+"""How long a frame without a duration is shown, as browsers do."""
+PIXEL_BYTES = 40
+"""The most that Pillow holds for each pixel: the canvas, what it was before, the frame, and these with alpha."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Animation:
+    """An animation by its blocks.
+
+    Args:
+        size: (height, width) of the canvas.
+        durations_ms: of every whole frame; 0 where it says none.
+        skipped: pictures in front that are no frames.
+        findings: what someone should know of the file.
+    """
+
+    size: Size
+    durations_ms: list[float]
+    skipped: int = 0
+    findings: tuple[str, ...] = ()
+
+
+def read_gif(data: bytes) -> tuple[Animation, bytes]:
+    """The frames of a GIF file, and the file up to its last whole one.
+
+    Source: GIF89a specification, sections 17 to 23; a frame without a graphic control extension has no duration.
+    """
+    if len(data) < 13:
+        raise truncated("no room for the screen descriptor")
+    width, height, flags = struct.unpack_from("<HHB", data, 6)
+    at = end = 13 + palette_bytes(flags)
+    durations: list[float] = []
+    lacks_end = False
+    try:
+        while (begin := next_frame(data, at)) is not None:
+            left, top, frame_width, frame_height = _fields(data, begin + 1, "<HHHH")
+            right, bottom = left + frame_width, top + frame_height
+            if durations and (right > width or bottom > height):
+                raise undecodable(
+                    "file is damaged",
+                    f"frame {len(durations)} ends at {bottom} x {right} of {height} x {width}",
+                )
+            after = frame_end(data, begin)
+            width, height = max(width, right), max(height, bottom)
+            durations.append(_gif_duration_ms(data, at, begin))
+            at = end = after
+            check_frame_count(len(durations))
+        lacks_end = bytes([TRAILER]) not in data[at:]
+    except SourceError as error:
+        if not durations or error.reason != truncated("").reason:
+            raise
+        lacks_end = True
+    findings = (f"cut off: {len(durations)} frames, the end is missing",) if lacks_end else ()
+    animation = Animation(size=(height, width), durations_ms=durations, findings=findings)
+    return animation, data[:end] + bytes([TRAILER]) if lacks_end else data
+
+
+def _gif_duration_ms(data: bytes, at: int, begin: int) -> float:
+    duration = 0
+    while at < begin:
+        if data[at] == EXTENSION and data[at + 1] == GRAPHIC_CONTROL:
+            (duration,) = _fields(data, at + 4, "<H")
+        at = after_sub_blocks(data, at + 2)
+    return 10.0 * duration
+
+
+def _fields(data: bytes, at: int, form: str) -> tuple[int, ...]:
+    if at + struct.calcsize(form) > len(data):
+        raise truncated(f"no room for a frame's header at byte {at}")
+    return struct.unpack_from(form, data, at)
+
+
+def read_webp(data: bytes) -> tuple[Animation, bytes]:
+    """The frames of a WebP file; one that does not move has one.
+
+    Source: RFC 9649, section 2.7.1.1.
+    """
+    size, durations = (0, 0), []
+    for number, (kind, payload) in enumerate(riff_chunks(data)):
+        if number == 0:
+            size = stored_size(kind, payload)
+        if kind == b"ANMF":
+            if len(payload) < 16:
+                raise truncated("no room for a frame's header")
+            durations.append(float(int.from_bytes(payload[12:15], "little")))
+            check_frame_count(len(durations))
+        elif kind in (b"VP8 ", b"VP8L"):
+            durations.append(0.0)
+    return Animation(size=size, durations_ms=durations), data
+
+
+def read_apng(data: bytes) -> tuple[Animation, bytes]:
+    """The frames of a PNG file; one that does not move has one.
+
+    The default image is a frame only where a frame's control chunk stands before its pixels.
+
+    Source: Portable Network Graphics, third edition, 11.3.6.
+    """
+    header = read_header(data)  # walks over all chunks and their checksums
+    durations: list[float] = []
+    at, is_animated, default_is_frame, has_pixels = len(SIGNATURE), False, False, False
+    while at + 12 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if kind == b"acTL":
+            is_animated = not has_pixels
+        elif kind == b"fcTL" and length >= 26:
+            numerator, denominator = struct.unpack_from(">HH", data, at + 8 + 20)
+            durations.append(1000 * numerator / (denominator or 100))
+            default_is_frame = default_is_frame or not has_pixels
+        elif kind == b"IDAT":
+            has_pixels = True
+        at += 12 + length
+    if not is_animated or not durations:
+        return Animation(size=header.size, durations_ms=[0.0]), data
+    return Animation(size=header.size, durations_ms=durations, skipped=not default_is_frame), data
+
+
+Plugin = Callable[[io.BytesIO], ImageFile.ImageFile]
+READERS: dict[str, tuple[Callable[[bytes], tuple[Animation, bytes]], Plugin]] = {
+    "gif": (read_gif, GifImagePlugin.GifImageFile),
+    "webp": (read_webp, WebPImagePlugin.WebPImageFile),
+    "png": (read_apng, PngImagePlugin.PngImageFile),
+}
+
+
+def open_animation(data: bytes, format: str, options: ClipOptions) -> Clip:
+    """Open an animation by its blocks; its frames are composed when they are read. How often it repeats is ignored.
+
+    Args:
+        data: the file's bytes.
+        format: gif, webp or png.
+
+    Raises:
+        SourceError: no frame, damaged, or too large. A GIF that was cut off has the frames that are whole, and a
+            finding; the checksums and lengths of the others refuse it.
+    """
+    read, plugin = READERS[format]
+    animation, whole = read(data)
+    count = len(animation.durations_ms)
+    check_frame_count(count)
+    check_pixel_count(animation.size, options.picture.max_pixels)
+    held_bytes = len(data) + (len(whole) if whole is not data else 0)
+    held_bytes += len(data) + PIXEL_BYTES * animation.size[0] * animation.size[1]
+    admit(options, animation.size, held_bytes)
+    durations = np.asarray(animation.durations_ms)
+    unsaid = count > 1 and not durations[:-1].all()
+    durations[durations == 0] = UNSAID_MS
+    times_s, findings = time_stamps(np.cumsum(np.append(0, durations[:-1])) / 1000)
+    if unsaid:
+        findings = (f"frames without a duration are shown for {UNSAID_MS} ms", *findings)
+
+    def decode(indices: Sequence[int]) -> Iterator[Frame]:
+        with decoder_failures():
+            image = plugin(io.BytesIO(whole))
+        for index in indices:
+            with decoder_failures():
+                image.seek(index + animation.skipped)
+                image.load()
+                if image.size[::-1] != animation.size:
+                    raise undecodable(
+                        "file is damaged", f"frame {index} is {image.size[::-1]}, not {animation.size}"
+                    )
+                has_alpha = image.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info
+                colors = np.asarray(image.convert("RGBA" if has_alpha else "RGB"))
+            yield convert(colors, options.picture)[0]
+
+    return Clip(
+        frames=count,
+        height=animation.size[0],
+        width=animation.size[1],
+        times_s=times_s,
+        findings=(*animation.findings, *findings),
+        held_bytes=held_bytes,
+        decode=decode,
+    )

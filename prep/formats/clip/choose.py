@@ -1,0 +1,142 @@
+"""Which frames of a clip make which records: pure functions of its time stamps and the options."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.schemas.errors import SourceError, UsageError
+
+Indices = NDArray[np.int64]
+EARLY_S = 0.001
+"""A frame counts as shown so much before its time stamp: containers round these to thousandths of a second."""
+MOST_SAMPLES = 10_000_000
+SHORT = ("refuse", "repeat")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameChoice:
+    """Which frames of a clip are taken.
+
+    Args:
+        frames: of each window.
+        stride: every so many frames one is taken; 1 where neither this nor `frame_rate` is given.
+        frame_rate: instead of a stride: frames per second. At each of these times the frame that is shown then is
+            taken: the last whose time stamp is not later.
+        starts: "all": windows that follow one another without sharing a frame, what is left at the end is dropped; a
+            number: so many windows, each in the middle of its share of the clip, which may share frames and are
+            the same one where the clip is no longer than a window.
+        short: what becomes of a clip that is shorter than a window: "refuse", or "repeat" its last frame.
+
+    >>> FrameChoice(frames=16, stride=2, frame_rate=5)
+    Traceback (most recent call last):
+    halofeed.schemas.errors.UsageError: stride and frame_rate: only one of them, got 2 and 5
+    """
+
+    frames: int
+    stride: int | None = None
+    frame_rate: float | None = None
+    starts: str | int = "all"
+    short: str = "refuse"
+
+    def __post_init__(self) -> None:
+        if self.frames < 1:
+            raise UsageError(f"frames: expected at least 1, got {self.frames}")
+        if self.stride is not None and self.frame_rate is not None:
+            raise UsageError(
+                f"stride and frame_rate: only one of them, got {self.stride} and {self.frame_rate}"
+            )
+        if self.stride is not None and self.stride < 1:
+            raise UsageError(f"stride: expected at least 1, got {self.stride}")
+        if self.frame_rate is not None and not 0 < self.frame_rate < math.inf:
+            raise UsageError(f"frame_rate: expected frames per second above 0, got {self.frame_rate}")
+        if self.starts != "all" and (not isinstance(self.starts, int) or self.starts < 1):
+            raise UsageError(f"starts: expected all or a number from 1, got {self.starts}")
+        if self.short not in SHORT:
+            raise UsageError(f"short: expected {' or '.join(SHORT)}, got {self.short}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenFrames:
+    """What a choice makes of a clip.
+
+    Args:
+        windows: of each the indices of its frames, int64 [choice.frames], never decreasing.
+        dropped: how many of the sampled frames are in no window.
+        repeated: how often the last frame was repeated at the end of a window.
+    """
+
+    windows: tuple[Indices, ...]
+    dropped: int
+    repeated: int
+
+
+def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: FrameChoice) -> ChosenFrames:
+    """The windows of a clip of so many frames.
+
+    Args:
+        times_s: [count] when each frame is shown, never decreasing; None where nobody knows.
+
+    Raises:
+        SourceError: the clip is shorter than a window, or a frame rate is asked for and its times are not known.
+
+    >>> [window.tolist() for window in choose_frames(7, None, FrameChoice(frames=3)).windows]
+    [[0, 1, 2], [3, 4, 5]]
+    >>> choose_frames(9, None, FrameChoice(frames=3, stride=2, starts=1)).windows[0].tolist()
+    [2, 4, 6]
+    """
+    sampled = _sampled(count, times_s, choice)
+    repeated = max(0, choice.frames - len(sampled))
+    if repeated and (choice.short == "refuse" or not len(sampled)):
+        raise SourceError(
+            "selection", "clip is shorter than a window", _too_short(count, len(sampled), choice)
+        )
+    sampled = np.concatenate([sampled, np.repeat(sampled[-1:], repeated)])
+    slack = len(sampled) - choice.frames
+    if choice.starts == "all":
+        starts = np.arange(0, slack + 1, choice.frames)
+    else:
+        number = int(choice.starts)
+        starts = slack * (2 * np.arange(number) + 1) // (2 * number)
+    windows = tuple(sampled[start : start + choice.frames] for start in starts)
+    shown = np.zeros(len(sampled), bool)
+    for start in starts:
+        shown[start : start + choice.frames] = True
+    return ChosenFrames(windows=windows, dropped=int((~shown).sum()), repeated=repeated * len(windows))
+
+
+def _sampled(count: int, times_s: NDArray[np.float64] | None, choice: FrameChoice) -> Indices:
+    """The frames that are taken at the stride or the rate, along the whole clip."""
+    if choice.frame_rate is None:
+        return np.arange(0, count, choice.stride or 1)
+    if times_s is None:
+        raise SourceError(
+            "selection",
+            "frames have no time stamps",
+            f"{choice.frame_rate:g} frames per second are asked for; say the frame rate of folders of frames, or take "
+            "a stride",
+        )
+    if not count:
+        return np.arange(0)
+    samples = (float(times_s[-1]) + EARLY_S) * choice.frame_rate
+    if samples >= MOST_SAMPLES:
+        raise SourceError(
+            "selection",
+            "more frames than allowed",
+            f"{times_s[-1]:g} s at {choice.frame_rate:g} frames per second; at most {MOST_SAMPLES:,} are sampled",
+        )
+    wanted_s = np.arange(int(samples) + 1) / choice.frame_rate
+    return np.searchsorted(times_s, wanted_s + EARLY_S, side="right") - 1
+
+
+def _too_short(count: int, sampled: int, choice: FrameChoice) -> str:
+    rate = f"a stride of {choice.stride or 1}"
+    if choice.frame_rate is not None:
+        rate = f"{choice.frame_rate:g} frames per second"
+    return (
+        f"of its {count} frames {sampled} are left at {rate}, a window takes {choice.frames}; ask for shorter windows "
+        "or have the last frame repeated"
+    )

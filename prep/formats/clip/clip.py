@@ -1,0 +1,145 @@
+"""What every reader of clips gives: a clip whose frames are decoded when they are asked for, and its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.formats.picture import ReadOptions
+from halofeed.prep.formats.picture.image import Size, undecodable
+from halofeed.prep.sources.memory import Need, unlimited, with_margin
+from halofeed.schemas.errors import SourceError, UsageError
+
+Frame = NDArray[np.uint8]
+"""[height, width, 3]: red, green, blue, as displayed."""
+
+MOST_FRAMES = 2_000_000
+"""A file that claims more is refused: 18 hours at 30 frames a second."""
+VARIES_S = 0.002
+"""Intervals that differ by more make a variable frame rate; containers round time stamps to a thousandth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipOptions:
+    """What is allowed of a clip and how its frames are converted.
+
+    Args:
+        picture: of the frames: `alpha`, `background` and `max_pixels` (of one frame); 3 channels of uint8.
+        frame_rate: of folders of frames, which have no time stamps: frames per second; None: their times stay
+            unknown.
+        need: told how many bytes the clip takes, before they are taken.
+
+    >>> ClipOptions(frame_rate=0)
+    Traceback (most recent call last):
+    halofeed.schemas.errors.UsageError: frame_rate: expected frames per second above 0, got 0
+    """
+
+    picture: ReadOptions = field(default_factory=ReadOptions)
+    frame_rate: float | None = None
+    need: Need = unlimited
+
+    def __post_init__(self) -> None:
+        if self.frame_rate is not None and not 0 < self.frame_rate < float("inf"):
+            raise UsageError(f"frame_rate: expected frames per second above 0, got {self.frame_rate}")
+        if (self.picture.channels, self.picture.dtype) != (3, "uint8"):
+            raise UsageError(
+                f"picture: clips are read as 3 channels of uint8, got {self.picture.channels} of {self.picture.dtype}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip:
+    """A clip that was opened.
+
+    Args:
+        frames: how many can be read.
+        height, width: of each, as displayed.
+        times_s: float64 [frames], when each is shown, in seconds from the first, never decreasing; None where
+            nothing says it.
+        findings: what someone should know of the file.
+        held_bytes: the most that is held while frames are read, the file and the decoder's own frames among it; the
+            frames that the caller keeps are not.
+        decode: from ascending indices to these frames.
+    """
+
+    frames: int
+    height: int
+    width: int
+    times_s: NDArray[np.float64] | None
+    findings: tuple[str, ...]
+    held_bytes: int
+    decode: Callable[[Sequence[int]], Iterator[Frame]]
+
+    @property
+    def frame_bytes(self) -> int:
+        """Of one frame."""
+        return self.height * self.width * 3
+
+    def read(self, indices: Sequence[int] | NDArray[np.int64]) -> Iterator[Frame]:
+        """The frames of these indices, each once, by ascending index, one at a time.
+
+        Yields:
+            uint8 [height, width, 3], C-contiguous.
+
+        Raises:
+            SourceError: a frame is damaged, or of another size.
+            IndexError: there is no such frame.
+        """
+        wanted = sorted({int(index) for index in indices})
+        if wanted and not 0 <= wanted[0] <= wanted[-1] < self.frames:
+            raise IndexError(f"frames {wanted[0]} to {wanted[-1]} of a clip of {self.frames}")
+        for index, pixels in zip(wanted, self.decode(wanted), strict=True):
+            if pixels.shape != (self.height, self.width, 3):
+                raise other_size(
+                    f"frame {index}", (pixels.shape[0], pixels.shape[1]), (self.height, self.width)
+                )
+            yield pixels
+
+
+def other_size(frame: str, size: Size, first: Size) -> SourceError:
+    """The error of a frame that is not as large as the first."""
+    return undecodable(
+        "frames differ in size",
+        f"{frame} is {size[0]} x {size[1]} pixels (height x width), the first {first[0]} x {first[1]}; "
+        "bring them to one size first",
+    )
+
+
+def check_frame_count(count: int) -> None:
+    """Refuse a clip without frames, and one of more frames than any."""
+    if count < 1:
+        raise undecodable("clip has no frames", "its file holds none; leave it out, or export it again")
+    if count > MOST_FRAMES:
+        raise undecodable(
+            "more frames than allowed", f"{count:,}, allowed are {MOST_FRAMES:,}; cut it in parts"
+        )
+
+
+def admit(options: ClipOptions, size: Size, held_bytes: int) -> None:
+    """Ask for what reading a clip of frames of (height, width) takes: `held_bytes` and a frame."""
+    options.need(with_margin(held_bytes + 3 * size[0] * size[1]))
+
+
+def time_stamps(
+    stamps_s: Sequence[float] | NDArray[np.float64],
+) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    """Time stamps from the first one on, and what is odd about them.
+
+    A stamp that lies before the one in front of it is raised to that.
+
+    >>> time_stamps([1.0, 1.04, 1.08, 1.16])
+    (array([0.  , 0.04, 0.08, 0.16]), ('variable frame rate',))
+    """
+    times = np.asarray(stamps_s, np.float64)
+    times = times - times[0] if len(times) else times
+    findings = []
+    steps = np.diff(times)
+    if (steps <= 0).any():
+        findings.append(f"{int((steps <= 0).sum())} time stamps do not increase")
+        times = np.maximum.accumulate(times)
+    elif len(steps) and steps.max() - steps.min() > VARIES_S:
+        findings.append("variable frame rate")
+    return times.round(9), tuple(findings)

@@ -1,0 +1,61 @@
+"""What the container of a video says before anything of it is decoded, and what every reader of containers needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from halofeed.prep.formats.picture.image import Size, undecodable
+from halofeed.schemas.errors import SourceError
+
+MOST_ELEMENTS = 5_000_000
+"""Boxes, chunks or elements; a file of more is refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """A video file by its headers and tables.
+
+    Args:
+        size: stored (height, width) of the first video track.
+        codec: the container's name of how it is compressed.
+        packets: how many of its compressed frames are whole.
+        declared: how many the headers promise; None where they do not say.
+        end: how many bytes of the file hold these; what comes behind belongs to a frame that is not whole.
+        is_cut: the file ends before its container does.
+        orientation: 1 to 8, as of EXIF; None: the decoder is asked.
+        hides_frames: it says itself that not all of them are shown.
+    """
+
+    size: Size
+    codec: str
+    packets: int
+    declared: int | None
+    end: int
+    is_cut: bool
+    orientation: int | None = None
+    hides_frames: bool = False
+
+
+def printable(name: bytes) -> str:
+    """A name of a few letters as text.
+
+    >>> printable(b"av01"), printable(bytes([0, 0x58, 0x59, 0xFF]))
+    ('av01', '?XY?')
+    """
+    return "".join(chr(byte) if 32 <= byte < 127 else "?" for byte in name[:40])
+
+
+def damaged(detail: str) -> SourceError:
+    """The error of a container that breaks the rules of its format."""
+    return undecodable("file is damaged", detail)
+
+
+def no_video(tracks: int) -> SourceError:
+    """The error of a file in which nothing can be seen."""
+    detail = f"{tracks} track{'s' * (tracks != 1)}, none of them video; leave it out"
+    return undecodable("file has no video", f"audio only: {detail}" if tracks else "no track at all")
+
+
+def too_many_elements() -> SourceError:
+    """The error of a file that would take forever."""
+    return damaged(f"more than {MOST_ELEMENTS:,} elements")

@@ -1,0 +1,120 @@
+"""Which clips lie below a folder: videos, animations, and folders whose pictures are the frames of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from posixpath import splitext
+
+from halofeed.prep.formats.clip.frame_folder import natural_order
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.listing import Listing
+from halofeed.prep.sources.names import is_image_name, is_video_name
+from halofeed.prep.sources.reference import Reference
+from halofeed.schemas.errors import Problem, SourceError
+
+_MOVING = {".png": b"acTL", ".apng": b"acTL", ".webp": b"ANIM"}
+"""Per extension of a picture that can move, what stands in the head of one that does."""
+_HEAD_BYTES = 1 << 12
+
+
+def list_clips(files: SourceFiles) -> Listing:
+    """The clips of a folder.
+
+    A video file is a clip, and so are GIF files, and WebP and PNG files where the first of their folder is seen to
+    move. All other pictures of one folder are the frames of one clip, called by the folder, unless clips in files of
+    their own lie beside them: then they are no clips.
+    """
+    clips = _ClipFiles(files)
+    return Listing(files=clips, takes=clips.takes, complete=clips.complete)
+
+
+class _ClipFiles:
+    """The files below a folder, with a folder of frames in the place of its frames."""
+
+    def __init__(self, files: SourceFiles) -> None:
+        self._files = files
+        self.root = files.root
+
+    @cached_property
+    def _clips(self) -> Mapping[str, tuple[str, ...]]:
+        """The frames of each clip by its path; of a clip in one file none."""
+        by_folder: dict[str, list[str]] = {}
+        for path in self._files.sizes():
+            if is_video_name(path) or is_image_name(path) or path.lower().endswith(".apng"):
+                by_folder.setdefault(path.rpartition("/")[0], []).append(path)
+        clips: dict[str, tuple[str, ...]] = {}
+        for folder, paths in by_folder.items():
+            moving = self._moving_extensions(paths)
+            whole = [path for path in paths if is_video_name(path) or splitext(path)[1].lower() in moving]
+            clips |= dict.fromkeys(whole, ())
+            if not whole and folder:
+                clips[folder] = tuple(natural_order(paths))
+        return clips
+
+    def _moving_extensions(self, paths: list[str]) -> set[str]:
+        """The extensions whose pictures move in a folder, as the first of each shows."""
+        firsts: dict[str, str] = {}
+        for path in paths:
+            firsts.setdefault(splitext(path)[1].lower(), path)
+        moving = {".gif"} & firsts.keys()
+        for extension in _MOVING.keys() & firsts.keys():
+            try:
+                head = self._files.head(firsts[extension], _HEAD_BYTES)
+            except SourceError:
+                continue
+            if _MOVING[extension] in head:
+                moving.add(extension)
+        return moving
+
+    def takes(self, path: str) -> bool:
+        """Whether a path is that of a clip."""
+        return path in self._clips
+
+    def complete(self, reference: Reference) -> Reference:
+        """The reference with the frames of a clip that is a folder."""
+        frames = self._clips.get(reference.source, ())
+        return replace(reference, members=frames) if frames else reference
+
+    @cached_property
+    def _sizes(self) -> Mapping[str, int]:
+        inner = self._files.sizes()
+        frames = {path for members in self._clips.values() for path in members}
+        listed = {path: size for path, size in inner.items() if path not in frames}
+        folders = {
+            path: sum(inner[frame] for frame in members) for path, members in self._clips.items() if members
+        }
+        return dict(sorted({**listed, **folders}.items()))
+
+    @cached_property
+    def _by_folder(self) -> Mapping[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for path in self._sizes:
+            found.setdefault(path.rpartition("/")[0], []).append(path)
+        return found
+
+    def sizes(self) -> Mapping[str, int]:
+        return self._sizes
+
+    def faults(self) -> Mapping[str, Problem]:
+        return self._files.faults()
+
+    def size(self, path: str) -> int | None:
+        size = self._files.size(path)
+        return self._sizes.get(path) if size is None else size
+
+    def refusal(self, path: str) -> str:
+        return self._files.refusal(path)
+
+    def files_in(self, folder: str) -> list[str]:
+        return self._by_folder.get(folder, [])
+
+    def has_folder(self, folder: str) -> bool:
+        return self._files.has_folder(folder)
+
+    def read(self, path: str) -> bytes:
+        return self._files.read(path)
+
+    def head(self, path: str, size: int) -> bytes:
+        return self._files.head(path, size)

@@ -1,0 +1,141 @@
+"""How the elements of a Matroska or WebM file are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from halofeed.prep.formats.clip.container import (
+    MOST_ELEMENTS,
+    Container,
+    damaged,
+    no_video,
+    printable,
+    too_many_elements,
+)
+from halofeed.prep.formats.picture.image import Size, truncated, undecodable
+
+SEGMENT, TRACKS, TRACK, VIDEO = 0x18538067, 0x1654AE6B, 0xAE, 0xE0
+TRACK_NUMBER, TRACK_TYPE, CODEC, PIXEL_WIDTH, PIXEL_HEIGHT = 0xD7, 0x83, 0x86, 0xB0, 0xBA
+CLUSTER, GROUP, BLOCK, SIMPLE_BLOCK = 0x1F43B675, 0xA0, 0xA1, 0xA3
+DOCUMENT_TYPE = 0x4282
+ENTERED = {SEGMENT, TRACKS, TRACK, VIDEO, CLUSTER, GROUP, 0x1A45DFA3}
+TYPES = (b"webm", b"matroska")
+
+
+def _number(data: bytes, at: int, keep_marker: bool) -> tuple[int | None, int]:
+    """A number of variable length and where it ends; None where all its bits are set, which means unknown."""
+    if at >= len(data):
+        raise IndexError
+    first = data[at]
+    length = 9 - first.bit_length()
+    if length > 8 or at + length > len(data):
+        raise IndexError
+    value = int.from_bytes(data[at : at + length], "big")
+    if keep_marker:
+        return value, at + length
+    value &= (1 << 7 * length) - 1
+    return (None if value == (1 << 7 * length) - 1 else value), at + length
+
+
+def _elements(data: bytes) -> Iterator[tuple[int, int, int, int | None]]:
+    """(id, start, start of the payload, its length or None) of every element, in the order of the file.
+
+    What may hold others is entered: its elements follow it. It ends where an element begins that does not fit the file.
+    """
+    at, elements = 0, 0
+    while at < len(data):
+        elements += 1
+        if elements > MOST_ELEMENTS:
+            raise too_many_elements()
+        start = at
+        try:
+            identifier, at = _number(data, at, True)
+            length, at = _number(data, at, False)
+        except IndexError:
+            yield -1, start, start, None
+            return
+        if identifier is None:  # never: the marker is kept
+            return
+        yield identifier, start, at, length
+        if identifier not in ENTERED:
+            at = len(data) if length is None else at + length
+
+
+def _unsigned(data: bytes, at: int, length: int | None) -> int:
+    return int.from_bytes(data[at : at + min(length or 0, 8)], "big")
+
+
+def read_matroska(data: bytes) -> Container:
+    """Read the headers and find the blocks of the first video track.
+
+    Raises:
+        SourceError: no video, of another kind of document, damaged, or cut off within the headers.
+
+    Source: RFC 8794 and RFC 9559.
+    """
+    document = b""
+    tracks: list[dict[int, int]] = []
+    codecs: dict[int, bytes] = {}
+    packets, end, is_cut, has_cluster, is_whole = 0, len(data), False, False, False
+    number: int | None = None
+    for identifier, start, at, length in _elements(data):
+        stop = at if length is None else at + length
+        if identifier == SEGMENT:
+            is_whole = length is not None and stop <= len(data)
+        if stop > len(data) or identifier == -1:
+            if is_whole:
+                raise damaged(f"the element at byte {start} is longer than the file")
+            is_cut = True
+            if identifier not in (SEGMENT, CLUSTER, GROUP):
+                end = start
+                break
+        if identifier == DOCUMENT_TYPE:
+            document = bytes(data[at:stop]).rstrip(b"\0")
+        elif identifier == TRACK:
+            tracks.append({})
+        elif identifier in (TRACK_NUMBER, TRACK_TYPE, PIXEL_WIDTH, PIXEL_HEIGHT) and tracks:
+            tracks[-1].setdefault(identifier, _unsigned(data, at, length))
+        elif identifier == CODEC and tracks:
+            codecs.setdefault(len(tracks) - 1, bytes(data[at:stop]))
+        elif identifier == CLUSTER:
+            has_cluster = True
+            video = _first_video(tracks)
+            number = video.get(TRACK_NUMBER) if video else None
+        elif identifier in (BLOCK, SIMPLE_BLOCK):
+            packets += _track_of(data, at) == number
+    if is_cut and not document:
+        raise truncated("it ends within its headers")
+    if document not in TYPES:
+        raise damaged(f"its document type is {document[:20]!r}; expected webm or matroska")
+    video = _first_video(tracks)
+    if video is None:
+        if is_cut and not has_cluster:
+            raise truncated("it ends within its headers")
+        raise no_video(len(tracks))
+    if not has_cluster and is_cut:
+        raise truncated("it ends before the first frame")
+    return Container(
+        size=_size(video),
+        codec=printable(codecs.get(tracks.index(video), b"")),
+        packets=packets,
+        declared=None,
+        end=end,
+        is_cut=is_cut,
+    )
+
+
+def _first_video(tracks: list[dict[int, int]]) -> dict[int, int] | None:
+    return next((track for track in tracks if track.get(TRACK_TYPE) == 1), None)
+
+
+def _track_of(data: bytes, at: int) -> int | None:
+    try:
+        return _number(data, at, False)[0]
+    except IndexError:
+        return None
+
+
+def _size(video: dict[int, int]) -> Size:
+    if PIXEL_WIDTH not in video or PIXEL_HEIGHT not in video:
+        raise undecodable("file is damaged", "its video track has no size")
+    return video[PIXEL_HEIGHT], video[PIXEL_WIDTH]

@@ -1,0 +1,91 @@
+"""Which clips are read, and how one path becomes a clip.
+
+A new container is one file beside this one, one line in CONTAINERS, and its extensions in `prep/sources/names.py`. The
+formats of pictures that can move come from `halofeed.prep.formats.picture`. OpenCV's decoder is loaded with the first
+video.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from halofeed.prep.formats.clip.animation import READERS, open_animation
+from halofeed.prep.formats.clip.avi import read_avi
+from halofeed.prep.formats.clip.clip import Clip, ClipOptions
+from halofeed.prep.formats.clip.container import Container
+from halofeed.prep.formats.clip.frame_folder import open_frame_folder
+from halofeed.prep.formats.clip.matroska import read_matroska
+from halofeed.prep.formats.clip.mp4 import read_mp4
+from halofeed.prep.formats.picture.image import undecodable
+from halofeed.prep.formats.picture.table import FORMATS, RECOGNIZED, begins
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.memory import with_margin
+from halofeed.schemas.errors import SourceError
+
+# Name: (what the file's bytes begin with, how its container is read). A "." stands for any byte.
+CONTAINERS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], Container]]] = {
+    "mp4": (
+        tuple(b"...." + kind for kind in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")),
+        read_mp4,
+    ),
+    "avi": ((b"RIFF....AVI ",), read_avi),
+    "matroska": ((b"\x1a\x45\xdf\xa3",), read_matroska),
+}
+
+# What people have beside clips that is not read, so that the reject can say what it is.
+RECOGNIZED_CLIPS = {
+    "a playlist, which names other files; take these": (b"#EXTM3U", b"ffconcat", b"v=0"),
+    "a Flash video": (b"FLV",),
+    "a Windows Media video": (b"\x30\x26\xb2\x75\x8e\x66\xcf\x11",),
+    "an Ogg file": (b"OggS",),
+    "an MPEG stream": (b"\0\0\x01\xba", b"\0\0\x01\xb3", b"\x47\x40"),
+    "a raw H.264 or H.265 stream; put it into an MP4 file": (b"\0\0\0\x01", b"\0\0\x01"),
+    "sound": (b"RIFF....WAVE", b"ID3", b"fLaC", b"\xff\xfb"),
+}
+
+
+def open_clip(
+    files: SourceFiles, path: str, members: Sequence[str] = (), options: ClipOptions | None = None
+) -> Clip:
+    """Open a clip; its frames are decoded by its `read`. What it is its first bytes say, not its name.
+
+    Args:
+        files: where the files are.
+        path: a video or an animation; of a folder of frames the folder.
+        members: the frames of a folder of frames, in any order; their names are ordered by their numbers.
+
+    Raises:
+        SourceError: stage `read` or `decode`: not to be had, no clip, of a format that is not read, damaged, without a
+            frame, too large.
+    """
+    options = options or ClipOptions()
+    if members:
+        return open_frame_folder(files, members, options)
+    options.need(with_margin(files.size(path) or 0))
+    data = files.read(path)
+    if not data:
+        raise undecodable("file is empty")
+    for name in READERS:
+        if any(begins(data, beginning) for beginning in FORMATS[name][0]):
+            return open_animation(data, name, options)
+    picture = next((kind for kind, (patterns, _) in FORMATS.items() if _is(data, patterns)), None)
+    kinds = {**RECOGNIZED, **RECOGNIZED_CLIPS}
+    other = next((kind for kind, patterns in kinds.items() if _is(data, patterns)), None)
+    if picture or other:
+        raise _unread(f"a {picture} picture, which does not move" if picture else str(other))
+    for patterns, read_container in CONTAINERS.values():
+        if _is(data, patterns):
+            from halofeed.prep.formats.clip.video import open_video
+
+            return open_video(data, read_container, options)
+    raise _unread(f"begins with {data[:8].hex(' ')}")
+
+
+def _is(data: bytes, patterns: tuple[bytes, ...]) -> bool:
+    return any(begins(data, pattern) for pattern in patterns)
+
+
+def _unread(what: str) -> SourceError:
+    return undecodable(
+        "not a clip format that is read", f"{what}; read are {', '.join((*CONTAINERS, *READERS))}"
+    )

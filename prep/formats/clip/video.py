@@ -1,0 +1,227 @@
+"""How video files are decoded: by OpenCV's own FFmpeg, from memory, one frame at a time in one thread.
+
+FFmpeg guesses formats by their content and would follow what a playlist names. So only what `table.CONTAINERS` knows by
+its first bytes comes here, its boxes are read before FFmpeg sees them, and it gets the bytes and no name or path.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import cv2
+import numpy as np
+
+from halofeed.prep.formats.clip.clip import (
+    MOST_FRAMES,
+    Clip,
+    ClipOptions,
+    Frame,
+    admit,
+    check_frame_count,
+    time_stamps,
+)
+from halofeed.prep.formats.clip.container import Container, damaged
+from halofeed.prep.formats.picture.image import Size, check_pixel_count, swap_if_turned, undecodable
+from halofeed.prep.formats.picture.pixels import apply_orientation
+from halofeed.prep.sources.memory import TOO_MUCH, lacks_memory
+from halofeed.schemas.errors import SourceError
+
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # read once, when the first video is opened
+
+PIXEL_BYTES = 48
+"""The most that FFmpeg and OpenCV hold for each pixel of a frame: 18 frames of 8 bits and a quarter of the chroma that
+others refer to, the frame in colors and what turns it."""
+TRIES = 3
+"""So often the next frame is asked for after the last; a damaged one in the middle shows by one behind it."""
+_ORIENTATIONS = {0: 1, 90: 6, 180: 3, 270: 8}
+"""Clockwise turns in degrees to the orientation of EXIF."""
+
+# OpenCV 5 has moved it.
+_set_log_level = (getattr(cv2.utils, "logging", None) or cv2).setLogLevel
+_silencing = threading.Lock()
+_silenced = 0
+_level_before = 0
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep OpenCV from writing to the process's standard error, whichever threads decode."""
+    global _silenced, _level_before
+    with _silencing:
+        if not _silenced:
+            _level_before = _set_log_level(0)
+        _silenced += 1
+    try:
+        yield
+    finally:
+        with _silencing:
+            _silenced -= 1
+            if not _silenced:
+                _set_log_level(_level_before)
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except cv2.error as error:
+        if lacks_memory(error):
+            raise undecodable(TOO_MUCH, "this machine has too little left") from error
+        raise damaged("FFmpeg cannot decode it") from error
+    except MemoryError as error:
+        raise undecodable(TOO_MUCH, "this machine has too little left") from error
+
+
+class _Stream(io.BytesIO):
+    """The bytes of a file. What raises while FFmpeg asks for them ends the process; so nothing does."""
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        try:
+            return super().seek(offset, whence)
+        except (ValueError, OverflowError):  # a place before the beginning, as a damaged file may name it
+            return -1
+
+
+@contextmanager
+def _decoder(data: bytes, end: int) -> Iterator[cv2.VideoCapture]:
+    """A decoder of the first bytes of a file; it turns nothing."""
+    stream = _Stream(data)
+    if end < len(data):
+        stream.truncate(end)
+    with _failures(), _silence():
+        # OpenCV takes any io.BufferedIOBase; its annotations know a class of its own.
+        capture = cv2.VideoCapture(cast("Any", stream), cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
+        try:
+            if not capture.isOpened():
+                raise undecodable("video cannot be decoded", "FFmpeg finds no video in it")
+            capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
+            yield capture
+        finally:
+            capture.release()
+
+
+def open_video(data: bytes, read_container: Callable[[bytes], Container], options: ClipOptions) -> Clip:
+    """Open a video: its frames are decoded once to count them and to get their time stamps.
+
+    Args:
+        data: the file's bytes.
+        read_container: one of `read_mp4`, `read_avi` and `read_matroska`.
+
+    Raises:
+        SourceError: no video, none of its frames can be decoded, damaged in the middle, or too large. A file that was
+            cut off has the frames that are whole, and a finding.
+    """
+    container = read_container(data)
+    check_pixel_count(container.size, options.picture.max_pixels)
+    held_bytes = _held_bytes(data, container, container.size)
+    admit(options, container.size, held_bytes)
+    if not container.packets:
+        raise undecodable(
+            "clip has no frames", _cut_words(container, 0) if container.is_cut else "its video track is empty"
+        )
+    with _decoder(data, container.end) as capture:
+        size = _property(capture, cv2.CAP_PROP_FRAME_HEIGHT), _property(capture, cv2.CAP_PROP_FRAME_WIDTH)
+        check_pixel_count(size, options.picture.max_pixels)
+        held_bytes = max(held_bytes, _held_bytes(data, container, size))
+        admit(options, size, held_bytes)
+        orientation = container.orientation or _ORIENTATIONS.get(
+            _property(capture, cv2.CAP_PROP_ORIENTATION_META), 1
+        )
+        stretch = capture.get(cv2.CAP_PROP_SAR_NUM), capture.get(cv2.CAP_PROP_SAR_DEN)
+        stamps_ms = _stamps(capture, container.codec)
+    if 2 * len(stamps_ms) < container.packets and not container.hides_frames:
+        raise damaged(f"only {len(stamps_ms)} of its {container.packets} stored frames can be decoded")
+    times_s, findings = time_stamps(np.asarray(stamps_ms) / 1000)
+    height, width = swap_if_turned(size, orientation)
+    return Clip(
+        frames=len(stamps_ms),
+        height=height,
+        width=width,
+        times_s=times_s,
+        findings=(*_findings(container, size, len(stamps_ms), orientation, stretch), *findings),
+        held_bytes=held_bytes,
+        decode=lambda indices: _decode(data, container.end, indices, size, orientation),
+    )
+
+
+def _property(capture: cv2.VideoCapture, name: int) -> int:
+    return round(capture.get(name))
+
+
+def _held_bytes(data: bytes, container: Container, size: Size) -> int:
+    copied = container.end if container.end < len(data) else 0
+    return len(data) + copied + PIXEL_BYTES * size[0] * size[1]
+
+
+def _stamps(capture: cv2.VideoCapture, codec: str) -> list[float]:
+    """The time stamp of every frame in milliseconds."""
+    stamps: list[float] = []
+    failed = 0
+    while failed < TRIES:
+        if not capture.grab():
+            failed += 1
+            continue
+        if failed and stamps:
+            raise damaged(f"frame {len(stamps)} cannot be decoded, and frames behind it can; export it again")
+        failed = 0
+        stamps.append(capture.get(cv2.CAP_PROP_POS_MSEC))
+        if len(stamps) > MOST_FRAMES:
+            check_frame_count(len(stamps))
+    if not stamps:
+        raise undecodable(
+            "video cannot be decoded",
+            f"none of its frames: it is damaged, or its codec {codec!r} is none that OpenCV's FFmpeg has; export it as "
+            "H.264 (AV1 and others are not read)",
+        )
+    return stamps
+
+
+def _cut_words(container: Container, frames: int) -> str:
+    if container.declared:
+        return f"cut off: {frames} of {container.declared} frames"
+    return f"cut off: {frames} frames, the end is missing"
+
+
+def _findings(
+    container: Container, size: Size, frames: int, orientation: int, stretch: tuple[float, float]
+) -> tuple[str, ...]:
+    found = []
+    if container.is_cut:
+        found.append(_cut_words(container, frames))
+    stored = container.packets if container.is_cut else max(container.packets, container.declared or 0)
+    if frames < stored:
+        found.append(f"{stored - frames} of {stored} stored frames are not shown or not decodable")
+    if orientation != 1:
+        found.append("orientation applied")
+    if size != container.size:
+        said = container.size
+        found.append(f"its header says {said[0]} x {said[1]}, decoded are {size[0]} x {size[1]}")
+    if min(stretch) > 0 and stretch[0] != stretch[1]:
+        found.append(f"pixels are not square: {stretch[0]:g}:{stretch[1]:g}; taken as they are stored")
+    return tuple(found)
+
+
+def _decode(data: bytes, end: int, indices: Sequence[int], size: Size, orientation: int) -> Iterator[Frame]:
+    if not indices:
+        return
+    with _decoder(data, end) as capture:
+        at = -1
+        for index in indices:
+            while at < index:
+                if not capture.grab():
+                    raise _undecoded(index)
+                at += 1
+            done, pixels = capture.retrieve()
+            if not done or pixels.shape != (*size, 3) or pixels.dtype != np.uint8:
+                raise _undecoded(index)
+            colors = cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB, dst=pixels)
+            yield np.ascontiguousarray(apply_orientation(colors, orientation))
+
+
+def _undecoded(index: int) -> SourceError:
+    return damaged(f"frame {index} cannot be decoded")

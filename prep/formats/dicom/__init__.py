@@ -1,0 +1,1 @@
+"""DICOM: from the headers of many files to scans and masks."""

@@ -1,0 +1,275 @@
+"""How single values are taken out of the DICOM files that hold masks.
+
+Values are converted here and not by pydicom: its conversion warns of odd values in words that hold the value, and
+takes minutes for the millions of coordinates of a structure set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import struct
+import threading
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pydicom
+from numpy.typing import NDArray
+from pydicom.charset import convert_encodings, decode_bytes, python_encoding
+from pydicom.dataset import Dataset
+from pydicom.errors import BytesLengthException, InvalidDicomError
+from pydicom.valuerep import TEXT_VR_DELIMS
+
+from halofeed.prep.formats.dicom.bytes import read_file
+from halofeed.prep.geometry.scan import Finding
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.memory import Need, unlimited, with_margin
+from halofeed.schemas.errors import SourceError
+
+PARSE_FAILURES = (
+    AttributeError,
+    BytesLengthException,
+    EOFError,
+    IndexError,
+    KeyError,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zlib.error,
+)
+"""What pydicom raises of damaged files."""
+CHARACTER_SET, SOP_CLASS = 0x00080005, 0x00080016
+
+
+class _Unheard(logging.Filter):
+    """Drops what pydicom logs in a thread while `heard` is False there: its words may quote a damaged header."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.here = threading.local()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return getattr(self.here, "heard", True)
+
+
+_UNHEARD = _Unheard()
+for _name in (
+    "pydicom",
+    "pydicom.pixels.decoders.base",
+    "pydicom.pixels.utils",
+    "openjpeg.utils",
+    "openjpeg.decode",
+):
+    logging.getLogger(_name).addFilter(_UNHEARD)  # which is not asked for what the loggers below it log
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """pydicom warns and logs nothing; where threads race for the warning filters, its own stay off for longer."""
+    before = getattr(_UNHEARD.here, "heard", True)
+    _UNHEARD.here.heard = False
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"pydicom|halofeed\.prep\.formats\.dicom\.elements")
+            yield
+    finally:
+        _UNHEARD.here.heard = before
+
+
+class _Watched(io.BytesIO):
+    """Bytes that remember whether more of them was asked for than there is: pydicom cuts such values silently."""
+
+    missing = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(size)
+        if size is not None and 0 < len(data) < size:
+            self.missing = max(self.missing, size - len(data))
+        return data
+
+
+ITEM_MARK = b"\xfe\xff\x00\xe0"
+"""What begins an item of a sequence."""
+ITEM_BYTES, READ_ITEM_BYTES = 1000, 3000
+"""What pydicom makes of an item with a few elements, and once they are read."""
+LONGEST_NUMBER, NUMBERS_AT_ONCE = 64, 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Parsed:
+    """A DICOM file whose elements were distinguished, and how many bytes and items of sequences it has."""
+
+    dataset: Dataset
+    file_bytes: int
+    items: int
+
+    @property
+    def parsed_bytes(self) -> int:
+        """What it takes to tell the elements apart: the file's bytes twice, and its items."""
+        return _parsed_bytes(self.file_bytes, self.items)
+
+
+def _parsed_bytes(file_bytes: int, items: int) -> int:
+    return 2 * file_bytes + ITEM_BYTES * items
+
+
+def read_dataset(files: SourceFiles, path: str, need: Need = unlimited) -> Parsed:
+    """One DICOM file, its values not yet converted; SourceError of stage `read` where it is none or is damaged.
+
+    Args:
+        need: told how many bytes this takes.
+    """
+    data = read_file(files, path)
+    count = data.count(ITEM_MARK)
+    need(with_margin(_parsed_bytes(len(data), count)))
+    watched = _Watched(data)
+    try:
+        with unheard():
+            dataset = pydicom.dcmread(watched)
+    except InvalidDicomError as error:
+        raise SourceError("read", "file is not DICOM", "it does not start as DICOM files do") from error
+    except (*PARSE_FAILURES, Warning):
+        raise damaged("its elements cannot be distinguished") from None
+    if watched.missing:
+        raise SourceError("read", "file is truncated", f"{watched.missing} bytes are missing")
+    return Parsed(dataset=dataset, file_bytes=len(data), items=count)
+
+
+def damaged(detail: str) -> SourceError:
+    """The error of a file whose elements do not say what they have to."""
+    return SourceError("read", "DICOM file is damaged", detail)
+
+
+def transfer_syntax(dataset: Dataset) -> str:
+    """The UID of how the file is written; pydicom has converted it already."""
+    return str(dataset.file_meta.get("TransferSyntaxUID", ""))
+
+
+def raw_value(dataset: Dataset, tag: int) -> bytes:
+    """The bytes of an element; empty where it is absent or has no value."""
+    element = dataset.get_item(tag)
+    value = None if element is None else element.value
+    if value is None or value == "":
+        return b""
+    if not isinstance(value, bytes):
+        raise damaged(f"element {named(tag)} is of another kind than expected")
+    return value
+
+
+def text(dataset: Dataset, tag: int) -> str:
+    """A code string or UID, "" where absent."""
+    return raw_value(dataset, tag).decode("ascii", "replace").strip(" \0")
+
+
+def label(dataset: Dataset, tag: int, character_sets: Sequence[str]) -> str:
+    """A name that people gave, in the file's own character set; without control characters."""
+    value = raw_value(dataset, tag).rstrip(b" \0")
+    known = [name for name in declared_character_sets(dataset) or character_sets if name in python_encoding]
+    if len(known) > 1:
+        decoded = decode_bytes(value, convert_encodings(known), TEXT_VR_DELIMS)
+    else:
+        decoded = value.decode(python_encoding[known[0]] if known else "iso8859", "replace")
+    return "".join(character for character in decoded if character.isprintable()).strip()
+
+
+def declared_character_sets(dataset: Dataset) -> Sequence[str]:
+    """The character sets that a data set, or an item of its own, is written in; pydicom has converted them already."""
+    element = dataset.get_item(CHARACTER_SET)
+    value = None if element is None else element.value
+    if isinstance(value, bytes):
+        value = value.decode("ascii", "replace").split("\\")
+    names = [value] if isinstance(value, str) else list(value or ())
+    return [str(name).strip(" \0") for name in names]
+
+
+def decimals(dataset: Dataset, tag: int, count: int | None = None) -> NDArray[np.float64] | None:
+    """Decimal strings as float64 [count]; None where absent; SourceError where not `count` finite numbers."""
+    value = raw_value(dataset, tag).strip(b" \0")
+    if not value:
+        return None
+    try:
+        numbers = np.concatenate([np.array(some).astype(np.float64) for some in _parts(value)])
+    except ValueError:
+        raise damaged(f"element {named(tag)} holds what is not a number") from None
+    if count is not None and len(numbers) != count:
+        raise damaged(f"element {named(tag)} has {len(numbers)} values, expected {count}")
+    if not np.isfinite(numbers).all():
+        raise damaged(f"element {named(tag)} holds a number that is not finite")
+    return numbers
+
+
+def _parts(value: bytes) -> Iterator[list[bytes]]:
+    """The numbers of a value, some at a time: NumPy gives each the room of the longest.
+
+    Raises:
+        ValueError: one is longer than any number.
+    """
+    start = 0
+    while start <= len(value):
+        stop = value.find(b"\\", start + 16 * NUMBERS_AT_ONCE)
+        stop = stop if stop >= 0 else len(value)
+        some = value[start:stop].split(b"\\")
+        if max(map(len, some)) > LONGEST_NUMBER:
+            raise ValueError("a number of too many characters")
+        yield some
+        start = stop + 1
+
+
+def decimal_integer(dataset: Dataset, tag: int, default: int | None = None) -> int:
+    """An integer string."""
+    value = raw_value(dataset, tag).strip(b" \0")
+    if not value and default is not None:
+        return default
+    try:
+        number = int(value)
+    except ValueError:
+        raise damaged(f"element {named(tag)} holds no whole number") from None
+    if abs(number) >= 2**31:
+        raise damaged(f"element {named(tag)} is out of range")
+    return number
+
+
+def unsigned_short(dataset: Dataset, tag: int, default: int | None = None) -> int:
+    """A 16-bit unsigned integer of a little-endian file."""
+    value = raw_value(dataset, tag)
+    if not value and default is not None:
+        return default
+    if len(value) != 2:
+        raise damaged(f"element {named(tag)} has {len(value)} bytes, expected 2")
+    return int.from_bytes(value, "little")
+
+
+def items(dataset: Dataset, tag: int) -> Sequence[Dataset]:
+    """The items of a sequence; none where it is absent."""
+    if tag not in dataset:
+        return ()
+    try:
+        with unheard():
+            value: Any = dataset[tag].value
+    except PARSE_FAILURES:
+        raise damaged(f"sequence {named(tag)} cannot be read") from None
+    if isinstance(value, bytes | str) or not isinstance(value, Sequence):
+        raise damaged(f"element {named(tag)} is not a sequence")
+    return value
+
+
+def named(tag: int) -> str:
+    """A tag as people write it: (0028,0010)."""
+    return f"({tag >> 16:04X},{tag & 0xFFFF:04X})"
+
+
+def left_out(names: Mapping[int, str], kept: Mapping[int, str]) -> list[Finding]:
+    """What is said of the classes that a user's choice leaves out of a mask."""
+    others = [name for number, name in names.items() if number not in kept]
+    detail = ", ".join(others[:20])
+    return [Finding(name="classes left out by choice", treatment="noted", detail=detail)] if others else []

@@ -1,0 +1,297 @@
+"""What one DICOM file says about its frames, with every identifier already replaced by a salted hash."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+
+from halofeed.prep.formats.dicom import headers
+from halofeed.prep.formats.dicom.headers import (
+    Elements,
+    Header,
+    PixelPlace,
+    damaged,
+    integer,
+    items,
+    number,
+)
+from halofeed.prep.formats.dicom.headers import numbers as numbers_of
+from halofeed.prep.formats.dicom.kinds import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, kind_of
+from halofeed.prep.formats.dicom.marks import Marks, marks_of
+from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+
+IMAGE_MODALITIES = frozenset(
+    ("BI", "CR", "CT", "DX", "ES", "IVUS", "MG", "MR", "NM", "OCT", "OP", "OT", "PT", "PX", "RF")
+)
+MODALITIES = IMAGE_MODALITIES | frozenset(("BI", "RTIMAGE", "SC", "SEG", "SM", "ST", "US", "XA", "XC"))
+"""The modalities that are passed on; any other word is not, as nothing says that it is one."""
+
+FRAME_DESCRIPTIONS = (
+    *(headers.PLANE_POSITION, headers.PLANE_ORIENTATION, headers.PIXEL_MEASURES),
+    *(headers.VALUE_TRANSFORMATION, headers.FRAME_CONTENT, headers.TEMPORAL_GROUP, headers.CARDIAC),
+    *(headers.MR_ECHO, headers.MR_DIFFUSION, headers.MR_TIMING),
+    *(headers.MR_FRAME_TYPE, headers.CT_FRAME_TYPE, headers.PET_FRAME_TYPE),
+)
+"""The functional groups of a frame that are read."""
+ALWAYS_LOSSY = frozenset(f"1.2.840.10008.1.2.4.{number}" for number in (50, 51))
+MAYBE_LOSSY = frozenset(f"1.2.840.10008.1.2.4.{number}" for number in (81, 91, 203))
+"""The transfer syntaxes whose pixels are changed by compression: JPEG; JPEG-LS near-lossless, JPEG 2000 and its
+high-throughput form, which can be lossless as well."""
+RESCALE_TYPES = frozenset(("OD", "HU", "US", "MGML", "Z_EFF", "ED", "EDW", "HU_MOD", "PCT"))
+MOSAIC = "MOSAIC"
+LOCALIZER_WORDS = frozenset(("LOCALIZER", "SCOUT", "TOPOGRAM", "SURVEY"))
+IMAGE_TYPE_WORDS = LOCALIZER_WORDS | frozenset((MOSAIC, "SCREEN SAVE"))
+SURVEY = re.compile(
+    r"(?<![a-z])(locali[sz]ers?|scouts?|surveys?|topograms?|surviews?|scanograms?)(?![a-z])", re.IGNORECASE
+)
+"""What people call the images on which a scan is planned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rescale:
+    """How stored values become real ones: `slope` * stored + `intercept`; `kind` "" where the file names none."""
+
+    slope: float
+    intercept: float
+    kind: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """Where one frame lies in the patient, in DICOM's left, posterior, superior millimeters.
+
+    Args:
+        position_mm: of the first pixel's center; None where the file does not say.
+        orientation: the directions along a row and along a column; None likewise.
+        spacing_mm: between rows and between columns; None likewise.
+        thickness_mm: of the slice; None likewise.
+        rescale: None where the file has no slope and intercept.
+        marks: what else tells frames apart: echo, time, b-value, acquisition.
+    """
+
+    position_mm: tuple[float, ...] | None
+    orientation: tuple[float, ...] | None
+    spacing_mm: tuple[float, ...] | None
+    thickness_mm: float | None
+    rescale: Rescale | None
+    marks: Marks = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelFormat:
+    """How the pixels of a frame are stored.
+
+    Args:
+        padding: the bits of the padding value, and of the other end of its range; None where there is none.
+    """
+
+    size: tuple[int, int]
+    samples: int
+    photometric: str
+    bits_allocated: int
+    bits_stored: int
+    high_bit: int
+    signed: bool
+    padding: tuple[int, int] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileFacts:
+    """One DICOM file, de-identified.
+
+    Args:
+        kind: "image", or what else it is.
+        modality: one of `MODALITIES`, or "".
+        series, group, frame_of_reference: salted hashes of the series' UID, the patient's id, the frame of
+            reference; None where the file has none.
+        instance: the hash of its own UID.
+        refers_to: the hashes of the series that it refers to.
+        images: of a mask: the hashes of the images that it refers to.
+        study: the hash of the study's UID.
+        chosen: whether modality and description are those that the policy wants.
+        image_words: those of `IMAGE_TYPE_WORDS` that its image type has.
+        is_survey: whether its description is that of a survey and not one that the policy asks for.
+        lookup_table: whether values go through a modality look-up table.
+        format, pixels: None where it is no image.
+        syntax, little: the transfer syntax.
+        lossy: whether the pixels have ever been compressed in a way that changes them.
+        frames: one or more.
+        packed: whether the whole file is compressed by gzip.
+        tiles: of a mosaic: how many of its frames lie side by side in the one image that is stored.
+    """
+
+    kind: str
+    modality: str
+    series: str | None
+    group: str | None
+    frame_of_reference: str | None
+    instance: str | None
+    refers_to: tuple[str, ...]
+    images: frozenset[str]
+    study: str | None
+    chosen: bool
+    image_words: tuple[str, ...]
+    is_survey: bool
+    lookup_table: bool
+    format: PixelFormat | None
+    pixels: PixelPlace | None
+    syntax: str
+    lossy: bool
+    little: bool
+    frames: tuple[Frame, ...]
+    packed: bool = False
+    tiles: int | None = None
+
+
+def _rescale(elements: Elements) -> Rescale | None:
+    slope, intercept = number(elements, headers.SLOPE), number(elements, headers.INTERCEPT)
+    if slope is None or intercept is None:
+        return None
+    kind = headers.text(elements, headers.RESCALE_TYPE).upper()
+    if kind and kind not in RESCALE_TYPES:
+        kind = "other"
+    return Rescale(slope=slope, intercept=intercept, kind=kind)
+
+
+def _frame(groups: tuple[Elements, ...]) -> Frame:
+    """The frame that these elements describe together; the first that has a value counts."""
+
+    def first(tag: int) -> Elements:
+        return next((elements for elements in groups if tag in elements), {})
+
+    def numbers(tag: int, count: int) -> tuple[float, ...] | None:
+        return numbers_of(first(tag), tag, count)
+
+    spacing = number(first(headers.SPACING_BETWEEN_SLICES), headers.SPACING_BETWEEN_SLICES)
+    thickness = number(first(headers.SLICE_THICKNESS), headers.SLICE_THICKNESS)
+    rescale_tag = headers.SLOPE if first(headers.SLOPE) else headers.INTERCEPT
+    return Frame(
+        position_mm=numbers(headers.POSITION, 3),
+        orientation=numbers(headers.ORIENTATION, 6),
+        spacing_mm=numbers(headers.PIXEL_SPACING, 2),
+        thickness_mm=abs(thickness or spacing or 0.0) or None,
+        rescale=_rescale(first(rescale_tag)),
+        marks=marks_of(groups),
+    )
+
+
+def _flat(groups: Elements) -> tuple[Elements, ...]:
+    """The functional groups of one item: each is a sequence of one item."""
+    found = [item for tag in FRAME_DESCRIPTIONS for item in items(groups, tag)[:1]]
+    directions = [part for item in found for part in items(item, headers.GRADIENT_DIRECTIONS)[:1]]
+    return (*found, *directions)
+
+
+def _frames(elements: Elements) -> tuple[Frame, ...]:
+    count = integer(elements, headers.FRAMES, 1)
+    per_frame = items(elements, headers.FRAME_GROUPS)
+    shared = [group for item in items(elements, headers.SHARED_GROUPS)[:1] for group in _flat(item)]
+    if not per_frame and not shared:
+        if count == 1:
+            return (_frame((elements,)),)
+        # Frames that nothing places: one stands for all, as the file is no volume anyway.
+        return (replace(_frame((elements,)), position_mm=None),)
+    if not per_frame and count == 1:
+        return (_frame((*shared, elements)),)
+    if len(per_frame) != count:
+        raise damaged(f"{count} frames, but {len(per_frame)} descriptions of frames")
+    return tuple(
+        _frame((*_flat(item), *rest, elements)) for item, rest in zip(per_frame, repeat(shared), strict=False)
+    )
+
+
+def _format(elements: Elements) -> PixelFormat:
+    allocated = integer(elements, headers.BITS_ALLOCATED)
+    stored = integer(elements, headers.BITS_STORED, allocated)
+    high = integer(elements, headers.HIGH_BIT, stored - 1)
+    if not 1 <= stored <= high + 1 <= allocated <= 64:
+        raise damaged(f"{stored} bits stored up to bit {high} of {allocated} allocated")
+    padding, limit = (
+        headers.bits(elements, headers.PADDING_VALUE),
+        headers.bits(elements, headers.PADDING_LIMIT),
+    )
+    rows, columns = integer(elements, headers.ROWS), integer(elements, headers.COLUMNS)
+    if rows < 1 or columns < 1:
+        raise damaged(f"an image of {rows} x {columns} pixels")
+    photometric = headers.text(elements, headers.PHOTOMETRIC)
+    return PixelFormat(
+        size=(rows, columns),
+        samples=integer(elements, headers.SAMPLES, 1),
+        photometric=photometric if photometric in ("MONOCHROME1", "MONOCHROME2") else "color",
+        bits_allocated=allocated,
+        bits_stored=stored,
+        high_bit=high,
+        signed=integer(elements, headers.SIGNED, 0) == 1,
+        padding=None if padding is None else (padding, padding if limit is None else limit),
+    )
+
+
+def _references(elements: Elements) -> tuple[Elements, ...]:
+    """What a segmentation or a structure set says of each series that it refers to."""
+    series = list(items(elements, headers.REFERENCED_SERIES))
+    for frame in items(elements, headers.RT_FRAMES):
+        for study in items(frame, headers.RT_STUDIES):
+            series.extend(items(study, headers.RT_SERIES))
+    return tuple(series)
+
+
+def _referenced_images(series: tuple[Elements, ...]) -> Iterator[bytes]:
+    for item in series:
+        for tag in (headers.REFERENCED_INSTANCES, headers.CONTOUR_IMAGES):
+            for image in items(item, tag):
+                yield headers.identifier(image, headers.REFERENCED_INSTANCE)
+
+
+def _is_lossy(said: str, syntax: str) -> bool:
+    """Whether pixels are not those of the scanner: the header says so, also of pixels that were unpacked since."""
+    if syntax in ALWAYS_LOSSY or said == "01":
+        return True
+    return syntax in MAYBE_LOSSY and said != "00"
+
+
+def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
+    """De-identify a header.
+
+    Raises:
+        SourceError: it contradicts itself, or lacks what an image must say.
+    """
+    elements = header.elements
+    modality = headers.text(elements, headers.MODALITY)
+    classes = (headers.text(elements, headers.SOP_CLASS), headers.text(elements, headers.MEDIA_SOP_CLASS))
+    kind = kind_of(classes, modality, header.pixels is not None)
+    image_type = headers.text(elements, headers.IMAGE_TYPE).upper()
+    references = _references(elements)
+    keys = (policy.key(headers.identifier(item, headers.SERIES_UID)) for item in references)
+    images = map(policy.key, _referenced_images(references)) if kind in MASK_KINDS else ()
+    if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" and header.pixels is not None:
+        kind = IMAGE
+    is_image = kind == IMAGE
+    # Descriptions are compared here and not kept: people write names into them.
+    description = headers.text(elements, headers.SERIES_DESCRIPTION)
+    asked_for = policy.description is not None and bool(
+        re.search(policy.description, description, re.IGNORECASE)
+    )
+    return FileFacts(
+        kind=kind,
+        modality=modality if modality in MODALITIES else "",
+        series=policy.key(headers.identifier(elements, headers.SERIES_UID)),
+        group=policy.key(headers.identifier(elements, headers.PATIENT_ID)),
+        frame_of_reference=policy.key(headers.identifier(elements, headers.FRAME_OF_REFERENCE)),
+        instance=policy.key(headers.identifier(elements, headers.SOP_INSTANCE)),
+        refers_to=tuple(dict.fromkeys(key for key in keys if key)),
+        images=frozenset(key for key in images if key),
+        study=policy.key(headers.identifier(elements, headers.STUDY_UID)),
+        chosen=(not policy.modalities or modality in policy.modalities)
+        and (policy.description is None or asked_for),
+        is_survey=not asked_for and SURVEY.search(description) is not None,
+        image_words=tuple(sorted(IMAGE_TYPE_WORDS & {part.strip() for part in image_type.split("\\")})),
+        lookup_table=bool(items(elements, headers.MODALITY_LUT)),
+        format=_format(elements) if is_image else None,
+        pixels=header.pixels if is_image else None,
+        syntax=header.syntax,
+        lossy=_is_lossy(headers.text(elements, headers.LOSSY_COMPRESSION), header.syntax),
+        little=header.little,
+        frames=_frames(elements) if is_image else (),
+    )

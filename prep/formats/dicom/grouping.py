@@ -1,0 +1,363 @@
+"""Which files make one stack of slices, by what their headers say, and what the other files are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from halofeed.prep.formats.dicom.bytes import read_file, read_start
+from halofeed.prep.formats.dicom.facts import LOCALIZER_WORDS, MOSAIC, FileFacts, Frame, facts_of
+from halofeed.prep.formats.dicom.headers import HeaderContinuesError, media_class, read_header
+from halofeed.prep.formats.dicom.kinds import (
+    IMAGE,
+    LOCALIZER,
+    MASK_KINDS,
+    SECONDARY_CAPTURE,
+    kind_of_class,
+)
+from halofeed.prep.formats.dicom.mosaic import split_mosaic
+from halofeed.prep.formats.dicom.slices import ORIENTATION_TOLERANCE, axes_of, lacking
+from halofeed.prep.formats.dicom.volumes import Slice, Volumes, split_volumes
+from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.schemas.errors import SourceError
+
+DICOM_NAMES = (".dcm", ".dicom", ".ima", ".dcm.gz", ".dicom.gz", ".ima.gz")
+HEAD_BYTES = 1 << 16
+"""How much of a file is read for its header; all of it where the header is longer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """The files of one scan.
+
+    Args:
+        key: a salted hash that is the same in every run; stacks of one series differ in what follows it.
+        series: the hash of the series' UID, to which `Apart.refers_to` refers; None where it has none.
+        study: that of the study's UID; None where there is none.
+        group: that of the patient's id; None where there is none.
+        frame_of_reference: that of the frame of reference.
+        members: the files, sorted along the normal of the slices, then by path; all of the series where one of them
+            holds slices of several scans.
+        volume: which scan of the series it is, where there are several: its number from 1, of how many, and what
+            tells them apart; None where it is the only one.
+        images: where it is one of several: the hashes of its images' UIDs, to which `Apart.images` refers.
+        modality: "CT", "MR" ..., or "".
+        size: (rows, columns).
+        slices: frames in all.
+        places: positions at which they lie.
+        lacking: how many more there have to be between those.
+        chosen: whether it is of a modality and description that the policy wants.
+        problem: stage, reason and detail of what refuses it by policy.
+    """
+
+    key: str
+    series: str | None
+    study: str | None
+    group: str | None
+    frame_of_reference: str | None
+    members: tuple[str, ...]
+    volume: tuple[int, int, str] | None
+    images: frozenset[str]
+    modality: str
+    size: tuple[int, int]
+    slices: int
+    places: int
+    lacking: int
+    chosen: bool
+    problem: tuple[str, str, str] | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FoundScan:
+    """What becomes one scan: a volume, or several that become its channels.
+
+    Args:
+        parts: the slices of each volume.
+        by: what tells the scans of the series, or the volumes of this one, apart; "" where there is one of each.
+        number: which scan of its series it is, from 1.
+        of: how many scans its series has.
+    """
+
+    parts: tuple[tuple[Slice, ...], ...]
+    by: str
+    number: int
+    of: int
+
+    @property
+    def paths(self) -> set[str]:
+        """The files of its slices."""
+        return {part.path for volume in self.parts for part in volume}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """A file that belongs to no stack of slices.
+
+    Args:
+        path: of the file.
+        kind: what it is: "not DICOM", "DICOMDIR", "localizer", "image without position", "color image", "mosaic",
+            "segmentation", "structure set", "report", "presentation state", "damaged" ...
+        refers_to: the `Series.series` that a segmentation or a structure set was drawn on.
+        images: hashes of the images that it names.
+        series, group, frame_of_reference: as of a `Series`.
+        error: why a damaged file cannot be read.
+    """
+
+    path: str
+    kind: str
+    refers_to: tuple[str, ...] = ()
+    images: frozenset[str] = frozenset()
+    series: str | None = None
+    group: str | None = None
+    frame_of_reference: str | None = None
+    error: SourceError | None = None
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether it holds labels."""
+        return self.kind in MASK_KINDS
+
+    @property
+    def may_be_slice(self) -> bool:
+        """Whether it may be a slice of the stack beside it that cannot be read."""
+        named = self.path.lower().endswith(DICOM_NAMES)
+        return self.kind == "damaged" or (self.kind == "not DICOM" and named)
+
+
+def read_facts(files: SourceFiles, path: str, policy: SeriesPolicy) -> FileFacts:
+    """What one file says, from its first bytes where they suffice.
+
+    Raises:
+        SourceError: it is not DICOM, damaged, or cut off within the header.
+    """
+    head, complete, packed = read_start(files, path, HEAD_BYTES)
+    try:
+        header, _ = read_header(head, complete)
+    except HeaderContinuesError:
+        header, _ = read_header(read_file(files, path))
+    facts = replace(facts_of(header, policy), packed=packed)
+    if MOSAIC in facts.image_words:
+        return split_mosaic(header.elements, facts) or facts
+    return facts
+
+
+def _kind_of(facts: FileFacts) -> str:
+    """ "image" for what may be a slice of a volume, else why it is none."""
+    if facts.kind != IMAGE:
+        return facts.kind
+    assert facts.format is not None
+    if facts.format.samples != 1 or facts.format.photometric == "color":
+        return "color image"
+    if MOSAIC in facts.image_words and facts.tiles is None:
+        return "mosaic"
+    if "SCREEN SAVE" in facts.image_words:
+        return SECONDARY_CAPTURE
+    if LOCALIZER_WORDS.intersection(facts.image_words):
+        return LOCALIZER
+    if facts.is_survey:
+        return "survey by its description"
+    if any(frame.position_mm is None or frame.orientation is None for frame in facts.frames):
+        return "image without position"
+    return IMAGE
+
+
+def _kind_of_damaged(files: SourceFiles, path: str, policy: SeriesPolicy) -> str:
+    """What a file is that cannot be read: "damaged", unless its first bytes say that it is no slice anyway."""
+    try:
+        kind = kind_of_class(media_class(read_start(files, path, HEAD_BYTES)[0]))
+    except SourceError:
+        return "damaged"
+    if kind is None or kind in (IMAGE, *MASK_KINDS):
+        return "damaged"
+    return "damaged" if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" else kind
+
+
+def classify_files(
+    files: SourceFiles, paths: Iterable[str], policy: SeriesPolicy
+) -> tuple[list[tuple[str, FileFacts]], list[Apart]]:
+    """The files that may be slices, with what they say, and the others; both in order of their path."""
+    images, apart = [], []
+    for path in sorted(set(paths)):
+        try:
+            facts = read_facts(files, path, policy)
+        except SourceError as error:
+            kind = (
+                "not DICOM" if error.reason == "file is not DICOM" else _kind_of_damaged(files, path, policy)
+            )
+            apart.append(Apart(path=path, kind=kind, error=error))
+            continue
+        kind = _kind_of(facts)
+        if kind == IMAGE:
+            images.append((path, facts))
+        else:
+            apart.append(
+                Apart(
+                    path=path,
+                    kind=kind,
+                    refers_to=facts.refers_to,
+                    images=facts.images,
+                    series=facts.series,
+                    group=facts.group,
+                    frame_of_reference=facts.frame_of_reference,
+                )
+            )
+    return images, apart
+
+
+def _alike(first: Slice, second: Slice) -> bool:
+    """Whether two images can be slices of one stack: of one size and orientation."""
+    assert first.facts.format is not None and second.facts.format is not None
+    one, other = first.frame.orientation, second.frame.orientation
+    assert one is not None and other is not None
+    close = all(abs(a - b) <= ORIENTATION_TOLERANCE for a, b in zip(one, other, strict=True))
+    return close and first.facts.format.size == second.facts.format.size
+
+
+def _stacks(images: Sequence[tuple[str, FileFacts]]) -> list[Volumes]:
+    """The images of one series, in stacks of one size and orientation, and those in volumes."""
+    stacks: list[list[Slice]] = []
+    for path, facts in images:
+        for index, frame in enumerate(facts.frames):
+            part = Slice(path=path, facts=facts, index=index, frame=frame)
+            # The last stack first: the frames of a file mostly go on as they began.
+            stack = next((stack for stack in reversed(stacks) if _alike(stack[0], part)), None)
+            if stack is None:
+                stacks.append([part])
+            else:
+                stack.append(part)
+    return [split_volumes(stack) for stack in stacks]
+
+
+def find_scans(images: Sequence[tuple[str, FileFacts]], policy: SeriesPolicy) -> list[FoundScan]:
+    """The scans of one series."""
+    stacks = _stacks(images)
+    found: list[tuple[tuple[tuple[Slice, ...], ...], str]] = []
+    for stack in stacks:
+        by = " and ".join(stack.by or (("orientation or size",) if len(stacks) > 1 else ()))
+        if policy.split == "volumes":
+            found += [((part,), by) for part in stack.parts]
+        else:
+            found.append((stack.parts, by))
+    return [
+        FoundScan(parts=parts, by=by, number=number, of=len(found))
+        for number, (parts, by) in enumerate(found, start=1)
+    ]
+
+
+def _place(frame: Frame) -> tuple[float, ...] | None:
+    position = frame.position_mm
+    return None if position is None else tuple(round(value, 3) for value in position)
+
+
+def too_few_slices(places: int, policy: SeriesPolicy) -> tuple[str, str, str] | None:
+    """What is wrong with a stack of so many slices: stage, reason and detail; None where they suffice."""
+    if places >= policy.min_slices:
+        return None
+    detail = f"{places} of at least {policy.min_slices}; --min-slices {places} takes it"
+    return "selection", "series has too few slices", detail
+
+
+def several_volumes(scan: FoundScan, policy: SeriesPolicy) -> tuple[str, str, str] | None:
+    """What is wrong with a scan of several volumes: stage, reason and detail; None where they are taken."""
+    if len(scan.parts) == 1 or policy.split != "refuse":
+        return None
+    cure = "--series-split volumes takes each as a scan, channels all as one"
+    return (
+        "selection",
+        "series holds several volumes",
+        f"{len(scan.parts)}, distinguished by {scan.by}; {cure}",
+    )
+
+
+def group_series(
+    files: SourceFiles, paths: Iterable[str], policy: SeriesPolicy | None = None
+) -> tuple[tuple[Series, ...], tuple[Apart, ...]]:
+    """Group files into series by what their headers say, and series into scans.
+
+    Images without a series UID are grouped by their folder. A scan is a stack of slices of one size and orientation,
+    or with `SeriesPolicy.split` "volumes" each volume of such a stack.
+
+    Args:
+        files: where the files are.
+        paths: any files; those that are no DICOM slices come back apart.
+        policy: what makes a scan; its salt goes into every hash.
+
+    Returns:
+        The scans in order of their first path, and the files that belong to none, in order of their path.
+    """
+    policy = policy or SeriesPolicy()
+    images, apart = classify_files(files, paths, policy)
+    found = []
+    for key, members in group_images(images, policy).items():
+        scans = find_scans(members, policy)
+        uses = Counter(path for scan in scans for path in scan.paths)
+        everything = tuple(path for path, _ in members)
+        for scan in scans:
+            slices = [part for volume in scan.parts for part in volume]
+            own = _in_order(slices)
+            shared = any(uses[path] > 1 for path in own)
+            first = slices[0].facts
+            assert first.format is not None
+            found.append(
+                Series(
+                    key=key if len(scans) == 1 else f"{key}-{scan.number}",
+                    series=first.series,
+                    study=first.study,
+                    group=first.group,
+                    frame_of_reference=first.frame_of_reference,
+                    members=everything if shared else own,
+                    volume=(scan.number, scan.of, scan.by) if scan.of > 1 and scan.by else None,
+                    images=frozenset(
+                        part.facts.instance for part in slices if part.facts.instance and scan.of > 1
+                    ),
+                    modality=first.modality,
+                    size=first.format.size,
+                    slices=len(slices),
+                    places=min(len({_place(part.frame) for part in volume}) for volume in scan.parts),
+                    lacking=sum(map(_lacking, scan.parts)),
+                    chosen=first.chosen,
+                    problem=several_volumes(scan, policy),
+                )
+            )
+    return tuple(sorted(found, key=lambda series: (min(series.members), series.key))), tuple(apart)
+
+
+def _lacking(slices: Sequence[Slice]) -> int:
+    """How many slices of a volume are missing between others; 0 where their places do not say."""
+    orientation = slices[0].frame.orientation
+    positions = [part.frame.position_mm for part in slices]
+    if orientation is None or any(position is None for position in positions):
+        return 0
+    thickness = max((part.frame.thickness_mm or 0.0 for part in slices), default=0.0) or None
+    try:
+        return lacking(np.array(positions, np.float64), orientation, thickness)
+    except SourceError:
+        return 0  # Opening the series says why it is refused.
+
+
+def _in_order(slices: Sequence[Slice]) -> tuple[str, ...]:
+    """The files of slices, along the normal of the slices, then by path."""
+    orientation = slices[0].frame.orientation
+    assert orientation is not None
+    try:
+        normal = axes_of(orientation)[2]
+    except SourceError:
+        normal = np.zeros(3)  # Opening the series says why it is refused.
+    places = {part.path: float(np.dot(part.frame.position_mm or (0, 0, 0), normal)) for part in slices}
+    return tuple(sorted(places, key=lambda path: (places[path], path)))
+
+
+def group_images(
+    images: Iterable[tuple[str, FileFacts]], policy: SeriesPolicy
+) -> dict[str, list[tuple[str, FileFacts]]]:
+    """The images of each series, by its key; those without a series UID by their folder."""
+    by_series: dict[str, list[tuple[str, FileFacts]]] = {}
+    for path, facts in images:
+        folder = path.rpartition("/")[0]
+        key = facts.series or policy.key(b"folder " + folder.encode("utf-8", "surrogateescape")) or ""
+        by_series.setdefault(key, []).append((path, facts))
+    return by_series

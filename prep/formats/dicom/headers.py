@@ -1,0 +1,461 @@
+"""What is read of a DICOM file's header: the tags that a volume needs, as bytes, and where the pixels begin.
+
+Nothing else is looked at, so no name, date or description can reach a message, and there is nothing to warn
+about. pydicom decodes the pixels; its header reader is not used, because its warnings quote what they read,
+into logs and into filters that all threads share. The tests compare the two on every file.
+
+    preamble 128 | DICM | group 2, always explicit little endian | data set in the transfer syntax
+    element: tag 4 | [VR 2 | length 2 or 2 + 4] or [length 4] | value
+    sequence: items (FFFE,E000), each of known length or ended by (FFFE,E00D); the whole by (FFFE,E0DD)
+
+Source: DICOM PS3.5, sections 7 and A; PS3.10, section 7.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Union
+
+from halofeed.schemas.errors import SourceError
+
+Elements = Mapping[int, Union["Element", "tuple[Elements, ...]"]]
+
+MAX_DEPTH, MAX_VALUE_BYTES, MAX_INFLATED_BYTES = 24, 1 << 16, 1 << 30
+MOST_ELEMENTS = 4_000_000
+"""Of those that are looked at: a time series of 30,000 frames has a million."""
+_INFLATED_AT_ONCE = 1 << 20
+UNDEFINED = 0xFFFFFFFF
+ITEM, ITEM_END, SEQUENCE_END = 0xFFFEE000, 0xFFFEE00D, 0xFFFEE0DD
+PIXEL_TAGS = {0x7FE00008: "float", 0x7FE00009: "double", 0x7FE00010: "integer"}
+LONG_VRS = frozenset(
+    (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b"UR", b"UT", b"UV")
+)
+TEXT_VRS = frozenset(
+    (b"AE", b"AS", b"CS", b"DA", b"DS", b"DT", b"IS", b"LO", b"LT", b"PN", b"SH", b"ST", b"TM", b"UI")
+)
+SHORT_VRS = TEXT_VRS | frozenset((b"AT", b"FL", b"FD", b"SL", b"SS", b"UL", b"US"))
+NUMBERS = {"US": "H", "SS": "h", "UL": "I", "SL": "i", "FL": "f", "FD": "d"}
+DECIMAL = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+IMPLICIT_LITTLE, EXPLICIT_LITTLE = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
+EXPLICIT_BIG, DEFLATED = "1.2.840.10008.1.2.2", "1.2.840.10008.1.2.1.99"
+
+TRANSFER_SYNTAX, MEDIA_SOP_CLASS = 0x00020010, 0x00020002
+IMAGE_TYPE, SOP_CLASS, MODALITY, PATIENT_ID = 0x00080008, 0x00080016, 0x00080060, 0x00100020
+REFERENCED_SERIES, SERIES_UID, FRAME_OF_REFERENCE = 0x00081115, 0x0020000E, 0x00200052
+SLICE_THICKNESS, SPACING_BETWEEN_SLICES, DIFFUSION_B_VALUE = 0x00180050, 0x00180088, 0x00189087
+SOP_INSTANCE, REFERENCED_INSTANCES, REFERENCED_INSTANCE = 0x00080018, 0x0008114A, 0x00081155
+CONTOUR_IMAGES = 0x30060016
+CSA_CREATOR, CSA_IMAGE_HEADER = 0x00290010, 0x00291010
+STUDY_UID, SERIES_DESCRIPTION = 0x0020000D, 0x0008103E
+ECHO_NUMBERS, ECHO_TIME, EFFECTIVE_ECHO_TIME = 0x00180086, 0x00180081, 0x00189082
+TEMPORAL_POSITION, TEMPORAL_INDEX, TEMPORAL_OFFSET = 0x00200100, 0x00209128, 0x0020930D
+TRIGGER_TIME, TRIGGER_DELAY, CARDIAC_PHASE = 0x00181060, 0x00209153, 0x00209241
+INVERSION_TIME, FLIP_ANGLE, TUBE_VOLTAGE, KERNEL = 0x00180082, 0x00181314, 0x00180060, 0x00181210
+GRADIENT_DIRECTIONS, GRADIENT_DIRECTION = 0x00189076, 0x00189089
+FRAME_TYPE, COMPLEX_COMPONENT, STACK_ID, DIMENSION_INDEX = 0x00089007, 0x00089208, 0x00209056, 0x00209157
+ACQUISITION_NUMBER, FRAME_ACQUISITION_NUMBER, INSTANCE_NUMBER = 0x00200012, 0x00209156, 0x00200013
+ACQUISITION_DATE, ACQUISITION_TIME, ACQUISITION_MOMENT = 0x00080022, 0x00080032, 0x0008002A
+CONTENT_DATE, CONTENT_TIME, FRAME_MOMENT, FRAME_REFERENCE_MOMENT = (
+    0x00080023,
+    0x00080033,
+    0x00189074,
+    0x00189151,
+)
+FRAME_REFERENCE_TIME, LOSSY_COMPRESSION = 0x00541300, 0x00282110
+FRAME_CONTENT, MR_ECHO, MR_DIFFUSION, CARDIAC = 0x00209111, 0x00189114, 0x00189117, 0x00189118
+TEMPORAL_GROUP, MR_FRAME_TYPE, CT_FRAME_TYPE, PET_FRAME_TYPE = 0x00209310, 0x00189226, 0x00189329, 0x00189751
+MR_TIMING = 0x00189112
+POSITION, ORIENTATION, PIXEL_SPACING = 0x00200032, 0x00200037, 0x00280030
+SAMPLES, PHOTOMETRIC, FRAMES, ROWS, COLUMNS = 0x00280002, 0x00280004, 0x00280008, 0x00280010, 0x00280011
+BITS_ALLOCATED, BITS_STORED, HIGH_BIT, SIGNED = 0x00280100, 0x00280101, 0x00280102, 0x00280103
+PADDING_VALUE, PADDING_LIMIT = 0x00280120, 0x00280121
+INTERCEPT, SLOPE, RESCALE_TYPE, MODALITY_LUT = 0x00281052, 0x00281053, 0x00281054, 0x00283000
+PLANE_POSITION, PLANE_ORIENTATION, PIXEL_MEASURES = 0x00209113, 0x00209116, 0x00289110
+VALUE_TRANSFORMATION, SHARED_GROUPS, FRAME_GROUPS = 0x00289145, 0x52009229, 0x52009230
+RT_FRAMES, RT_STUDIES, RT_SERIES = 0x30060010, 0x30060012, 0x30060014
+OFFSET_TABLE, OFFSET_TABLE_LENGTHS = 0x7FE00001, 0x7FE00002
+
+# The VR that an implicit file leaves out.
+WANTED: Mapping[int, str] = {
+    **dict.fromkeys((IMAGE_TYPE, MODALITY, PHOTOMETRIC, LOSSY_COMPRESSION), "CS"),
+    **dict.fromkeys((TRANSFER_SYNTAX, MEDIA_SOP_CLASS, SOP_CLASS, SERIES_UID, FRAME_OF_REFERENCE), "UI"),
+    **dict.fromkeys((STUDY_UID, SOP_INSTANCE, REFERENCED_INSTANCE), "UI"),
+    **dict.fromkeys((REFERENCED_INSTANCES, CONTOUR_IMAGES), "SQ"),
+    **dict.fromkeys((PATIENT_ID, RESCALE_TYPE, SERIES_DESCRIPTION), "LO"),
+    **dict.fromkeys((SLICE_THICKNESS, SPACING_BETWEEN_SLICES, POSITION, ORIENTATION, PIXEL_SPACING), "DS"),
+    **dict.fromkeys((INTERCEPT, SLOPE), "DS"),
+    **dict.fromkeys((ECHO_NUMBERS, TEMPORAL_POSITION, FRAMES, ACQUISITION_NUMBER, INSTANCE_NUMBER), "IS"),
+    **dict.fromkeys((ECHO_TIME, TRIGGER_TIME, INVERSION_TIME, FLIP_ANGLE, TUBE_VOLTAGE), "DS"),
+    FRAME_REFERENCE_TIME: "DS",
+    **dict.fromkeys((DIFFUSION_B_VALUE, GRADIENT_DIRECTION, EFFECTIVE_ECHO_TIME, TRIGGER_DELAY), "FD"),
+    **dict.fromkeys((TEMPORAL_OFFSET,), "FD"),
+    CARDIAC_PHASE: "FL",
+    **dict.fromkeys((TEMPORAL_INDEX, DIMENSION_INDEX), "UL"),
+    FRAME_ACQUISITION_NUMBER: "US",
+    **dict.fromkeys((FRAME_TYPE, COMPLEX_COMPONENT), "CS"),
+    **dict.fromkeys((STACK_ID, KERNEL), "SH"),
+    **dict.fromkeys((ACQUISITION_DATE, CONTENT_DATE), "DA"),
+    **dict.fromkeys((ACQUISITION_TIME, CONTENT_TIME), "TM"),
+    **dict.fromkeys((ACQUISITION_MOMENT, FRAME_MOMENT, FRAME_REFERENCE_MOMENT), "DT"),
+    **dict.fromkeys((FRAME_CONTENT, MR_ECHO, MR_DIFFUSION, CARDIAC, TEMPORAL_GROUP, MR_TIMING), "SQ"),
+    **dict.fromkeys((MR_FRAME_TYPE, CT_FRAME_TYPE, PET_FRAME_TYPE, GRADIENT_DIRECTIONS), "SQ"),
+    **dict.fromkeys((SAMPLES, ROWS, COLUMNS, BITS_ALLOCATED, BITS_STORED, HIGH_BIT, SIGNED), "US"),
+    **dict.fromkeys((PADDING_VALUE, PADDING_LIMIT), "US"),
+    **dict.fromkeys((MODALITY_LUT, PLANE_POSITION, PLANE_ORIENTATION, PIXEL_MEASURES), "SQ"),
+    **dict.fromkeys((VALUE_TRANSFORMATION, SHARED_GROUPS, FRAME_GROUPS, REFERENCED_SERIES), "SQ"),
+    **dict.fromkeys((RT_FRAMES, RT_STUDIES, RT_SERIES), "SQ"),
+    CSA_CREATOR: "LO",
+    CSA_IMAGE_HEADER: "OB",
+    **dict.fromkeys((OFFSET_TABLE, OFFSET_TABLE_LENGTHS), "OV"),
+}
+
+
+class HeaderContinuesError(Exception):
+    """The header is longer than the bytes at hand."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Element:
+    """The value of one element, as it lies in the file."""
+
+    vr: str
+    data: bytes
+    little: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelPlace:
+    """Where the pixels lie in the file: in the inflated bytes, if the file is deflated.
+
+    Args:
+        kind: integer, float or double.
+        offset: of the first byte of the value.
+        length: bytes of the value; None where the pixels are in fragments.
+        words: whether the VR is OW, which decides how big-endian bytes are swapped.
+    """
+
+    kind: str
+    offset: int
+    length: int | None
+    words: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """The elements of `WANTED` that a file has.
+
+    Args:
+        elements: by tag; sequences as tuples of the same.
+        syntax: the UID of the transfer syntax.
+        little: whether the pixels are little-endian.
+        pixels: None where the file has no pixels.
+    """
+
+    elements: Elements
+    syntax: str
+    little: bool
+    pixels: PixelPlace | None
+
+
+def damaged(detail: str) -> SourceError:
+    """The error of a file whose bytes are not what DICOM says."""
+    return SourceError("read", "DICOM file is damaged", detail)
+
+
+def is_dicom(head: bytes) -> bool:
+    """Whether a file is DICOM by its first bytes: after the preamble, or without one from group 2 or 8 on."""
+    if head[128:132] == b"DICM":
+        return True
+    if len(head) < 16 or head[:2] not in (b"\x02\x00", b"\x08\x00") or head[3] != 0 or head[2] > 0x70:
+        return False
+    return head[4:6] in SHORT_VRS | LONG_VRS or 0 < struct.unpack_from("<I", head, 4)[0] <= 64
+
+
+class _Walk:
+    """Elements one after the other, in one byte order."""
+
+    def __init__(self, data: bytes, complete: bool, explicit: bool, little: bool) -> None:
+        self.data, self.complete, self.explicit, self.little = data, complete, explicit, little
+        order = "<" if little else ">"
+        self.tag, self.short, self.long = (struct.Struct(order + form) for form in ("HH", "H", "I"))
+        self.pixels: PixelPlace | None = None
+        self.kept = Counter[str]()
+
+    def keep(self) -> None:
+        """Count one more element or item that is kept."""
+        self.kept["all"] += 1
+        if self.kept["all"] > MOST_ELEMENTS:
+            raise SourceError("read", "DICOM header is too long", f"more than {MOST_ELEMENTS} elements")
+
+    def need(self, end: int) -> None:
+        if end > len(self.data):
+            if not self.complete:
+                raise HeaderContinuesError
+            raise SourceError(
+                "read", "file is truncated", f"the header goes on to byte {end} of {len(self.data)}"
+            )
+
+    def tag_at(self, offset: int) -> int:
+        group, number = self.tag.unpack_from(self.data, offset)
+        return int(group) << 16 | int(number)
+
+    def element(self, offset: int) -> tuple[int, str, int, int]:
+        """Tag, VR ("" if implicit), length, and where the value begins."""
+        self.need(offset + 8)
+        tag = self.tag_at(offset)
+        if not self.explicit or tag >> 16 == 0xFFFE:
+            return tag, "", self.long.unpack_from(self.data, offset + 4)[0], offset + 8
+        vr = self.data[offset + 4 : offset + 6]
+        if vr in SHORT_VRS:
+            return tag, vr.decode(), self.short.unpack_from(self.data, offset + 6)[0], offset + 8
+        if not (vr in LONG_VRS or (vr.isalpha() and vr.isupper())):
+            raise damaged(f"element ({tag >> 16:04X},{tag & 0xFFFF:04X}) has no value representation")
+        self.need(offset + 12)
+        return tag, vr.decode(), self.long.unpack_from(self.data, offset + 8)[0], offset + 12
+
+    def data_set(self, offset: int, end: int | None, depth: int) -> tuple[Elements, int]:
+        """The wanted elements up to `end`, or to the item's end mark, and the offset behind them."""
+        if depth > MAX_DEPTH:
+            raise damaged(f"sequences nested more than {MAX_DEPTH} deep")
+        found: dict[int, Element | tuple[Elements, ...]] = {}
+        while end is None or offset < end:
+            tag, vr, length, value = self.element(offset)
+            if tag == ITEM_END and end is None:
+                return found, value
+            if depth == 0 and tag in PIXEL_TAGS:
+                place = None if length == UNDEFINED else length
+                self.pixels = PixelPlace(
+                    kind=PIXEL_TAGS[tag], offset=value, length=place, words=vr in ("", "OW")
+                )
+                return found, value
+            kind = WANTED.get(tag, "")
+            if length == UNDEFINED:
+                if vr in ("OB", "OW"):
+                    offset = self.fragments_end(value)
+                    continue
+                items, offset = self.items(value, None, depth, vr)
+            elif kind == "SQ":
+                self.need(value + length)
+                items, offset = self.items(value, value + length, depth, vr)
+            else:
+                offset = value + length
+                if tag == CSA_IMAGE_HEADER and length > MAX_VALUE_BYTES:
+                    pass  # It is somebody else's private element: see `CSA_CREATOR`.
+                elif kind and tag not in found:
+                    if length > MAX_VALUE_BYTES and kind != "OV":
+                        raise damaged(f"element ({tag >> 16:04X},{tag & 0xFFFF:04X}) has {length} bytes")
+                    self.need(offset)
+                    known = vr if vr not in ("", "UN") else kind
+                    self.keep()
+                    found[tag] = Element(vr=known, data=self.data[value:offset], little=self.little)
+                elif depth:
+                    self.need(offset)
+                continue
+            if kind == "SQ":
+                found[tag] = items
+        if end is not None and offset != end and depth:
+            raise damaged("an item of a sequence is shorter than its elements")
+        return found, offset
+
+    def items(self, offset: int, end: int | None, depth: int, vr: str) -> tuple[tuple[Elements, ...], int]:
+        """The items of a sequence, and the offset behind it."""
+        walk = self
+        if vr == "UN":
+            # PS3.5 6.2.2: a sequence of unknown representation is implicit little endian inside.
+            walk = _Walk(self.data, self.complete, False, True)
+            walk.kept = self.kept
+        found: list[Elements] = []
+        while end is None or offset < end:
+            walk.need(offset + 8)
+            tag, _, length, value = walk.element(offset)
+            if tag == SEQUENCE_END and end is None:
+                return tuple(found), value
+            if tag != ITEM:
+                raise damaged("a sequence holds something else than items")
+            self.keep()
+            item, offset = walk.data_set(value, None if length == UNDEFINED else value + length, depth + 1)
+            found.append(item)
+        return tuple(found), offset
+
+    def fragments_end(self, offset: int) -> int:
+        """The offset behind pixels in fragments, such as those of an icon."""
+        while True:
+            tag, _, length, value = self.element(offset)
+            if tag == SEQUENCE_END:
+                return value
+            if tag != ITEM or length == UNDEFINED:
+                raise damaged("pixels in fragments hold something else than fragments")
+            offset = value + length
+
+
+def _meta(data: bytes, complete: bool) -> tuple[Elements, int]:
+    """The elements of group 2, and where the data set begins."""
+    offset = 132 if data[128:132] == b"DICM" else 0
+    walk = _Walk(data, complete, True, True)
+    found: dict[int, Element] = {}
+    while offset + 8 <= len(data) and data[offset : offset + 2] == b"\x02\x00":
+        tag, vr, length, value = walk.element(offset)
+        offset = value + length
+        walk.need(offset)
+        if tag in WANTED and length <= 256:
+            found[tag] = Element(vr=vr, data=data[value:offset], little=True)
+    return found, offset
+
+
+def media_class(data: bytes) -> str:
+    """The SOP class that a file's first bytes name, however damaged the rest is; "" where they name none."""
+    if not is_dicom(data):
+        return ""
+    try:
+        return text(_meta(data, True)[0], MEDIA_SOP_CLASS)
+    except SourceError:
+        return ""
+
+
+def inflate(data: bytes) -> bytes:
+    """The bytes of a deflated data set, as far as they go.
+
+    Raises:
+        SourceError: they are not deflated, or would be more than `MAX_INFLATED_BYTES`.
+    """
+    stream = zlib.decompressobj(-zlib.MAX_WBITS)
+    inflated, view = io.BytesIO(), memoryview(data)
+    try:
+        for start in range(0, len(view), _INFLATED_AT_ONCE):
+            piece: bytes | memoryview = view[start : start + _INFLATED_AT_ONCE]
+            while piece and not stream.eof:
+                inflated.write(stream.decompress(piece, _INFLATED_AT_ONCE))
+                piece = stream.unconsumed_tail
+                if inflated.tell() > MAX_INFLATED_BYTES:
+                    detail = f"more than {MAX_INFLATED_BYTES} bytes when inflated"
+                    raise SourceError("read", "DICOM file is too large", detail)
+        while not stream.eof and (rest := stream.decompress(b"", _INFLATED_AT_ONCE)):
+            inflated.write(rest)
+    except zlib.error as error:
+        raise damaged("its deflated part cannot be inflated") from error
+    return inflated.getvalue()
+
+
+def read_header(data: bytes, complete: bool = True) -> tuple[Header, bytes]:
+    """Read the header of a DICOM file.
+
+    Args:
+        data: the file, or its first bytes.
+        complete: whether it is the whole file.
+
+    Returns:
+        The header, and the bytes in which its pixels lie: `data`, or the inflated data set.
+
+    Raises:
+        HeaderContinuesError: `data` is not the whole file, and the header is longer.
+        SourceError: not DICOM, damaged, or truncated.
+    """
+    if not is_dicom(data):
+        raise SourceError("read", "file is not DICOM")
+    meta, offset = _meta(data, complete)
+    syntax = text(meta, TRANSFER_SYNTAX)
+    if syntax == DEFLATED:
+        if not complete:
+            raise HeaderContinuesError
+        data, offset = inflate(data[offset:]), 0
+    if offset + 8 > len(data) and not complete:
+        raise HeaderContinuesError
+    vr = data[offset + 4 : offset + 6]
+    explicit = vr in SHORT_VRS or vr in LONG_VRS
+    little = syntax != EXPLICIT_BIG
+    if not syntax:
+        syntax = EXPLICIT_LITTLE if explicit else IMPLICIT_LITTLE
+    walk = _Walk(data, complete, explicit, little)
+    if data[offset:] or not complete:
+        elements, end = walk.data_set(offset, len(data) if complete else UNDEFINED, 0)
+        if walk.pixels is None:
+            walk.need(end)
+    else:
+        elements = {}
+    return Header(elements={**meta, **elements}, syntax=syntax, little=little, pixels=walk.pixels), data
+
+
+def text(elements: Elements, tag: int) -> str:
+    """A value as text without its padding; "" where there is none. Not for messages: it may be anything."""
+    element = elements.get(tag)
+    return element.data.decode("latin-1").strip(" \0") if isinstance(element, Element) else ""
+
+
+def identifier(elements: Elements, tag: int) -> bytes:
+    """A value as bytes, to be hashed; empty where there is none."""
+    element = elements.get(tag)
+    return element.data if isinstance(element, Element) else b""
+
+
+def items(elements: Elements, tag: int) -> tuple[Elements, ...]:
+    """The items of a sequence; none where there is none."""
+    found = elements.get(tag)
+    return found if isinstance(found, tuple) else ()
+
+
+def numbers(elements: Elements, tag: int, count: int | None) -> tuple[float, ...] | None:
+    """The values of an element as finite numbers; None where it is absent or empty.
+
+    Args:
+        count: how many there must be; None: any number.
+
+    Raises:
+        SourceError: not numbers, not finite, or not `count` of them.
+    """
+    element = elements.get(tag)
+    if not isinstance(element, Element) or not element.data:
+        return None
+    if element.vr not in NUMBERS and not element.data.strip(b" \0"):
+        return None
+    if element.vr in NUMBERS:
+        form = struct.Struct(("<" if element.little else ">") + NUMBERS[element.vr])
+        whole = len(element.data) // form.size * form.size
+        values = [float(value) for (value,) in form.iter_unpack(element.data[:whole])]
+    else:
+        parts = [part.strip(b" \0") for part in element.data.split(b"\\")]
+        values = [float(part) if DECIMAL.fullmatch(part) else math.nan for part in parts]
+    if (count is not None and len(values) != count) or not all(map(math.isfinite, values)):
+        wanted = "finite numbers" if count is None else f"{count} finite numbers"
+        raise damaged(f"element ({tag >> 16:04X},{tag & 0xFFFF:04X}) is not {wanted}")
+    return tuple(values)
+
+
+def number(elements: Elements, tag: int) -> float | None:
+    """The value of an element as a finite number; None where it is absent or empty."""
+    values = numbers(elements, tag, 1)
+    return values[0] if values else None
+
+
+def integer(elements: Elements, tag: int, default: int | None = None) -> int:
+    """The value of an element as a whole number.
+
+    Raises:
+        SourceError: absent without a default, or not a whole number.
+    """
+    value = number(elements, tag)
+    if value is None:
+        if default is None:
+            raise damaged(f"element ({tag >> 16:04X},{tag & 0xFFFF:04X}) is missing")
+        return default
+    if not value.is_integer():
+        raise damaged(f"element ({tag >> 16:04X},{tag & 0xFFFF:04X}) is not a whole number")
+    return int(value)
+
+
+def bits(elements: Elements, tag: int) -> int | None:
+    """The first 16 bits of an element without a sign, however its VR reads them; None where there are none."""
+    element = elements.get(tag)
+    if not isinstance(element, Element) or len(element.data) < 2:
+        return None
+    if element.vr in ("DS", "IS"):
+        value = number(elements, tag)
+        return None if value is None else int(value) & 0xFFFF
+    return int.from_bytes(element.data[:2], "little" if element.little else "big")

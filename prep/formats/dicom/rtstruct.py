@@ -1,0 +1,408 @@
+"""How the contours of a DICOM structure set become a label volume on the grid of their scan.
+
+Every contour is assigned to the slice in which it lies, and drawn there together with the others of its structure (see
+`dicom_contours`). Structures that only touch, along a border that both contours draw, share no voxel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+from pydicom.dataset import Dataset
+
+from halofeed.prep.formats.dicom.contours import Points, enclosed, is_traced
+from halofeed.prep.formats.dicom.elements import (
+    READ_ITEM_BYTES,
+    Parsed,
+    damaged,
+    decimal_integer,
+    decimals,
+    declared_character_sets,
+    items,
+    label,
+    left_out,
+    text,
+)
+from halofeed.prep.formats.dicom.frames import LPS_TO_RAS
+from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.voxels.merge import OVERLAP_CURE
+from halofeed.schemas.errors import SourceError, UsageError
+
+STRUCTURES, STRUCTURE_NUMBER, STRUCTURE_NAME = 0x30060020, 0x30060022, 0x30060026
+STRUCTURE_CONTOURS, CONTOURS, CONTOURS_OF = 0x30060039, 0x30060040, 0x30060084
+CONTOUR_KIND, POINT_COUNT, CONTOUR_DATA = 0x30060042, 0x30060046, 0x30060050
+CLOSED, CLOSED_BY_PARITY = "CLOSED_PLANAR", "CLOSEDPLANAR_XOR"
+OTHER_KINDS = frozenset(("POINT", "OPEN_PLANAR", "OPEN_NONPLANAR"))
+ON_SLICE, NEAR_SLICE = 0.01, 0.25
+"""How far, in slices, a contour's plane may lie from a slice to be on it, and to be taken for it."""
+FLAT, SAME_PLANE = 0.25, 0.1
+"""How far, in slices, the points of a contour, and the contours of a structure in a slice, may lie apart."""
+FAR_VOXELS, EDGE_VOXELS = 1e6, 0.01
+CONTOUR_BYTES, POINT_BYTES = 500, 200
+"""Of a contour, beside its points; and of each point of the one that is drawn."""
+
+OTHER, THIN, DUPLICATE = (
+    "contours that enclose no area",
+    "contours of fewer than three points",
+    "repeated contours",
+)
+MOVED, BEYOND, CUT = (
+    "contours off their slice",
+    "contours beyond the slices",
+    "contours cut at the image's edge",
+)
+SKIPPED, EMPTY, UNNAMED, RENUMBERED = (
+    "structures that skip slices",
+    "structures without contours",
+    "structures without a name",
+    "structures renumbered",
+)
+TREATMENTS: Mapping[str, tuple[Literal["corrected", "noted"], str]] = {
+    OTHER: ("noted", "points and open contours left out: {}"),
+    THIN: ("noted", "left out: {}"),
+    DUPLICATE: ("corrected", "drawn once: {} left out"),
+    MOVED: ("corrected", "moved to the nearest slice: {}"),
+    BEYOND: ("noted", "within one slice of the first or the last, left out: {}"),
+    CUT: ("noted", "{}"),
+    SKIPPED: ("noted", "slices without a contour between two that lie over each other: {}"),
+    EMPTY: ("noted", "{}"),
+    UNNAMED: ("noted", "called by number: {}"),
+    RENUMBERED: ("corrected", "numbers below 1 replaced by unused ones: {}"),
+}
+"""What is done about a finding, and its detail by the count."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Contour:
+    """A contour that encloses an area, in voxels of the scan's grid.
+
+    Args:
+        number: of its structure, from 1.
+        by_parity: whether the file says that contours of this structure are meant to cross.
+        points: float64 [point, 3].
+    """
+
+    number: int
+    by_parity: bool
+    points: Points
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Drawing:
+    """Contours by where they are drawn.
+
+    Args:
+        axis: of the grid, across the slices.
+        slices: by slice and structure, the contours on it, every one flat.
+    """
+
+    axis: int
+    slices: Mapping[int, Mapping[int, Sequence[_Contour]]]
+
+
+def read_structures(
+    files: SourceFiles,
+    path: str,
+    parsed: Parsed,
+    image_grid: Grid | None,
+    overlap: Overlap,
+    _: float,
+    keeps: Callable[[str], bool],
+) -> Mask:
+    """An RTSTRUCT as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
+    if image_grid is None:
+        raise UsageError(
+            f"{path}: structures are contours without a grid; give image_grid, that of their scan"
+        )
+    grid, dataset = image_grid, parsed.dataset
+    counts: Counter[str] = Counter()
+    numbers, names = _structures(dataset, counts)
+    kept = {number: name for number, name in names.items() if keeps(name)}
+    chosen = left_out(names, kept)
+    contours = _contours(dataset, numbers, kept, grid, counts)
+    drawing = _drawing(contours, grid, kept, counts)
+    counts[SKIPPED] = _skipped(drawing)
+
+    def read_classes(ids: Mapping[int, int], overlap: Overlap) -> tuple[NDArray[Any], int]:
+        return _labels(drawing, grid, ids, overlap)
+
+    findings = tuple(
+        Finding(name=name, treatment=treatment, detail=detail.format(counts[name]))
+        for name, (treatment, detail) in TREATMENTS.items()
+        if counts[name]
+    )
+    return Mask(
+        grid=grid,
+        names=kept,
+        findings=(*findings, *chosen),
+        files=(path,),
+        read=lambda: read_classes({number: number for number in kept}, overlap)[0],
+        read_classes=read_classes,
+        held_bytes=sum(CONTOUR_BYTES + contour.points.nbytes for contour in contours),
+        read_bytes=4 * math.prod(grid.shape)
+        + POINT_BYTES * max((len(contour.points) for contour in contours), default=0),
+    )
+
+
+def structure_bytes(parsed: Parsed) -> int:
+    """What the contours of a file take while they are read from its text."""
+    return 5 * parsed.file_bytes + READ_ITEM_BYTES * parsed.items
+
+
+def structure_names(dataset: Dataset) -> Mapping[int, str]:
+    """The names of all structures by their class values."""
+    return _structures(dataset, Counter())[1]
+
+
+def _structures(dataset: Dataset, counts: Counter[str]) -> tuple[dict[int, int], dict[int, str]]:
+    """The class values of the stored structure numbers, and the names of the class values."""
+    stored: dict[int, str] = {}
+    character_set = declared_character_sets(dataset)
+    for item in items(dataset, STRUCTURES):
+        number = decimal_integer(item, STRUCTURE_NUMBER)
+        if number in stored:
+            raise damaged("two structures have one number")
+        stored[number] = label(item, STRUCTURE_NAME, character_set)
+    if not stored:
+        raise SourceError("annotation", "structure set has no structures")
+    unused = max(0, *stored) + 1
+    numbers: dict[int, int] = {}
+    for number in stored:
+        numbers[number] = number if number > 0 else unused
+        unused += number <= 0
+    counts[RENUMBERED] = sum(number <= 0 for number in stored)
+    counts[UNNAMED] = sum(not name for name in stored.values())
+    if unused > 2**31:
+        raise damaged("its structure numbers are out of range")
+    return numbers, {numbers[number]: name or f"structure {number}" for number, name in stored.items()}
+
+
+def _contours(
+    dataset: Dataset, numbers: Mapping[int, int], names: dict[int, str], grid: Grid, counts: Counter[str]
+) -> list[_Contour]:
+    """All contours that enclose an area; structures that have only others are no classes and leave `names`."""
+    to_voxels = np.linalg.inv(grid.affine[:3, :3])
+    contours: list[_Contour] = []
+    drawn: set[int] = set()
+    only_other: set[int] = set()
+    thin: list[_Contour] = []
+    for structure in items(dataset, STRUCTURE_CONTOURS):
+        stored_number = decimal_integer(structure, CONTOURS_OF)
+        if stored_number not in numbers:
+            raise damaged("contours belong to a structure that is not described")
+        number = numbers[stored_number]
+        if number not in names:
+            continue
+        for item in items(structure, CONTOURS):
+            kind = text(item, CONTOUR_KIND)
+            if kind in OTHER_KINDS:
+                counts[OTHER] += 1
+                only_other.add(number)
+                continue
+            if kind not in (CLOSED, CLOSED_BY_PARITY):
+                raise damaged("a contour is of an unknown kind")
+            drawn.add(number)
+            flat = decimals(item, CONTOUR_DATA)
+            points = np.empty((0, 3)) if flat is None else flat[: len(flat) // 3 * 3].reshape(-1, 3)
+            point_count = decimal_integer(item, POINT_COUNT, len(points))
+            if len(points) != point_count or points.size != (0 if flat is None else flat.size):
+                raise damaged(
+                    f"a contour has {0 if flat is None else flat.size} coordinates for {point_count} points"
+                )
+            if len(points) > 1 and (points[0] == points[-1]).all():
+                points = points[:-1]  # closed already
+            if not len(points):
+                counts[THIN] += 1
+                continue
+            with np.errstate(over="ignore", invalid="ignore"):
+                voxels = (points * LPS_TO_RAS - grid.affine[:3, 3]) @ to_voxels.T
+            far = not (np.abs(voxels) < FAR_VOXELS).all()
+            if len(points) < 3:
+                if far or not is_traced(voxels):
+                    counts[THIN] += 1
+                else:
+                    thin.append(_Contour(number=number, by_parity=False, points=voxels))
+                continue
+            if far:
+                raise SourceError("annotation", "contours lie outside of the image", "a million voxels away")
+            contours.append(_Contour(number=number, by_parity=kind == CLOSED_BY_PARITY, points=voxels))
+    # Where a structure is traced through voxel centers, one point is a voxel, and two are a line of them.
+    not_traced = {contour.number for contour in contours if not is_traced(contour.points)}
+    counts[THIN] += sum(contour.number in not_traced for contour in thin)
+    contours += [contour for contour in thin if contour.number not in not_traced]
+    for number in only_other - drawn:
+        del names[number]
+    counts[EMPTY] = len(names.keys() - drawn)
+    return contours
+
+
+def _drawing(
+    contours: Sequence[_Contour], grid: Grid, names: Mapping[int, str], counts: Counter[str]
+) -> _Drawing:
+    """Finds the slice of every contour; SourceError where one lies in no slice of the grid."""
+    if not contours:
+        return _Drawing(axis=0, slices={})
+    lowest = np.array([contour.points.min(axis=0) for contour in contours])
+    highest = np.array([contour.points.max(axis=0) for contour in contours])
+    axis = int((highest - lowest).max(axis=0).argmin())
+    spread = highest[:, axis] - lowest[:, axis]
+    if spread.max() > FLAT:
+        _refuse_planes("contours do not lie in the image's slices", contours, spread, FLAT, names)
+    last = grid.shape[axis] - 1
+    planes = (lowest[:, axis] + highest[:, axis]) / 2
+    beyond = np.maximum(-planes, planes - last)
+    if beyond.max() > 1 + NEAR_SLICE:
+        _refuse_planes("contours lie outside of the image", contours, beyond, 1 + NEAR_SLICE, names)
+    on_grid = beyond <= NEAR_SLICE
+    nearest = np.clip(np.rint(planes), 0, last).astype(np.int64)
+    offsets = np.where(on_grid, np.abs(planes - nearest), 0)
+    if offsets.max() > NEAR_SLICE:
+        _refuse_planes("contours lie between the image's slices", contours, offsets, NEAR_SLICE, names)
+    sides = np.delete(np.array(grid.shape), axis) - 0.5
+    low, high = np.delete(lowest, axis, axis=1), np.delete(highest, axis, axis=1)
+    cut = ((low < -0.5 - EDGE_VOXELS) | (high > sides + EDGE_VOXELS)).any(axis=1)
+    outside = ((high < -0.5) | (low > sides)).any(axis=1) | ~on_grid
+    if outside.all():
+        raise SourceError("annotation", "contours lie outside of the image", f"all {len(contours)} of them")
+    counts[BEYOND] = int(np.count_nonzero(~on_grid))
+    counts[CUT] = int(np.count_nonzero(cut & on_grid))
+    counts[MOVED] = int(np.count_nonzero(offsets > ON_SLICE))
+    slices: dict[int, dict[int, list[_Contour]]] = defaultdict(lambda: defaultdict(list))
+    in_group: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for index in np.flatnonzero(on_grid).tolist():
+        slices[nearest[index]][contours[index].number].append(contours[index])
+        in_group[nearest[index], contours[index].number].append(planes[index])
+    crowded = sum(max(group) - min(group) > SAME_PLANE for group in in_group.values())
+    if crowded:
+        detail = (
+            f"{crowded} slices of a structure have contours of several planes; the image's are further apart"
+        )
+        raise SourceError("annotation", "contours lie closer than the image's slices", detail)
+    for structures in slices.values():
+        for number, group in structures.items():
+            once = {_shape(contour.points, axis): contour for contour in group}
+            counts[DUPLICATE] += len(group) - len(once)
+            structures[number] = list(once.values())
+    return _Drawing(axis=axis, slices=slices)
+
+
+def _refuse_planes(
+    reason: str,
+    contours: Sequence[_Contour],
+    slices: NDArray[np.float64],
+    limit: float,
+    names: Mapping[int, str],
+) -> NoReturn:
+    """Refuses contours that lie more than so many slices from where they should, by the names of their structures."""
+    off = np.flatnonzero(slices > limit)
+    owners = list(dict.fromkeys(names[contours[index].number] for index in off.tolist()))
+    listed = ", ".join(map(repr, owners[:8])) + (" ..." if len(owners) > 8 else "")
+    count = f"{len(off)} of {len(slices)} contours, by up to {slices.max():.3g} slices"
+    cure = f"--map-classes '{owners[0]}=background' leaves a structure out"
+    raise SourceError("annotation", reason, f"{count}, of {listed}; {cure}")
+
+
+def _skipped(drawing: _Drawing) -> int:
+    """How many slices lie between two contours of a structure that lie over each other, and have none of it."""
+    places: dict[int, list[int]] = defaultdict(list)
+    for index in sorted(drawing.slices):
+        for number in drawing.slices[index]:
+            places[number].append(index)
+    count = 0
+    for number, indices in places.items():
+        for low, high in pairwise(indices):
+            if high - low > 1 and _overlie(
+                drawing.slices[low][number], drawing.slices[high][number], drawing.axis
+            ):
+                count += high - low - 1
+    return count
+
+
+def _overlie(first: Sequence[_Contour], second: Sequence[_Contour], axis: int) -> bool:
+    """Whether the bounding box of a contour holds the middle of that of another."""
+    boxes = [
+        [
+            (flat.min(axis=0), flat.max(axis=0))
+            for one in group
+            for flat in (np.delete(one.points, axis, axis=1),)
+        ]
+        for group in (first, second)
+    ]
+    return any(
+        bool(((outer[0] <= middle) & (middle <= outer[1])).all())
+        for one in boxes[0]
+        for other in boxes[1]
+        for outer, middle in ((one, (other[0] + other[1]) / 2), (other, (one[0] + one[1]) / 2))
+    )
+
+
+def _shape(points: Points, axis: int) -> bytes:
+    """The same for a contour that begins elsewhere or runs the other way round.
+
+    Through voxel centers the other way round is another contour: the inner one of a ring that is one voxel thick.
+    """
+    flat = np.delete(points, axis, axis=1)
+    if len(flat) < 3:
+        return flat[np.lexsort(flat.T[::-1])].tobytes()
+    traced = is_traced(flat)
+    if traced:
+        flat = np.rint(flat)
+    flat = np.roll(flat, -int(np.lexsort(flat.T[::-1])[0]), axis=0)
+    if not traced and tuple(flat[-1]) < tuple(flat[1]):
+        flat = np.roll(flat[::-1], 1, axis=0)
+    return flat.tobytes()
+
+
+def _labels(
+    drawing: _Drawing, grid: Grid, ids: Mapping[int, int], overlap: Overlap
+) -> tuple[NDArray[Any], int]:
+    """The ids of the structures, and how many voxels are in structures of several ids."""
+    largest = max(ids.values(), default=0)
+    labels = np.zeros(grid.shape, np.uint8 if largest < 256 else np.uint16 if largest < 65536 else np.int32)
+    overlapping: set[int] = set()
+    voxels = 0
+    for index in sorted(drawing.slices):
+        plane = np.moveaxis(labels, drawing.axis, 0)[index]
+        owners = np.zeros(plane.shape, np.int32)
+        interior, border, shared = (np.zeros(plane.shape, np.bool_) for _ in range(3))
+        for number, contours in sorted(drawing.slices[index].items()):
+            inside, on_contour = enclosed(
+                [np.delete(contour.points, drawing.axis, axis=1) for contour in contours],
+                plane.shape,
+                f"structure {number}",
+                may_cross=all(contour.by_parity for contour in contours),
+            )
+            closed = inside | on_contour
+            if overlap == "channels":
+                plane[closed] |= labels.dtype.type(ids[number])
+                continue
+            taken = closed & (plane != 0) & (plane != ids[number])
+            touching = taken & border & on_contour & ~(inside & interior)
+            if (closed & ~taken).any() or (touching & inside).any():
+                both = taken & ~touching
+            else:
+                both, touching = taken, np.zeros_like(taken)  # nothing of its own would be left
+            if both.any():
+                overlapping |= {number, *np.unique(owners[both]).tolist()}
+                shared |= both
+            if overlap == "refuse":
+                closed &= ~touching | inside
+            elif overlap == "first":
+                closed &= ~taken
+            plane[closed], owners[closed] = ids[number], number
+            interior |= inside
+            border |= on_contour
+        voxels += int(np.count_nonzero(shared))
+    if voxels and overlap == "refuse":
+        listed = ", ".join(map(str, sorted(overlapping)))
+        detail = f"{voxels} voxels are in more than one of the structures {listed}; {OVERLAP_CURE}"
+        raise SourceError("annotation", "structures overlap", detail)
+    return labels, voxels

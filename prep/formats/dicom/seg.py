@@ -1,0 +1,450 @@
+"""How the frames of a DICOM segmentation become one label volume."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydicom._uid_dict import UID_dictionary
+from pydicom.dataset import Dataset
+from pydicom.encaps import generate_frames
+from pydicom.pixels.decoders.base import get_decoder
+
+from halofeed.prep.formats.dicom.elements import (
+    Parsed,
+    damaged,
+    decimal_integer,
+    decimals,
+    declared_character_sets,
+    items,
+    label,
+    left_out,
+    raw_value,
+    read_dataset,
+    text,
+    transfer_syntax,
+    unheard,
+    unsigned_short,
+)
+from halofeed.prep.formats.dicom.frames import LPS_TO_RAS, Frames, Placement, own_grid, place_frames
+from halofeed.prep.formats.dicom.run_lengths import decode_run_lengths
+from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.voxels.merge import OVERLAP_CURE
+from halofeed.schemas.errors import SourceError
+
+ROWS, COLUMNS, BITS_ALLOCATED, FRAME_COUNT, PIXEL_DATA = (
+    0x00280010,
+    0x00280011,
+    0x00280100,
+    0x00280008,
+    0x7FE00010,
+)
+SAMPLES, PHOTOMETRIC, PADDING_VALUE, EXTENDED_OFFSETS, EXTENDED_LENGTHS = (
+    0x00280002,
+    0x00280004,
+    0x00280120,
+    0x7FE00001,
+    0x7FE00002,
+)
+TYPE, MAXIMUM_FRACTION, FRACTION_TYPE = 0x00620001, 0x0062000E, 0x00620010
+SEGMENTS, SEGMENT_NUMBER, SEGMENT_LABEL = 0x00620002, 0x00620004, 0x00620005
+SHARED_GROUPS, FRAME_GROUPS = 0x52009229, 0x52009230
+SEGMENT_GROUP, SEGMENT_REFERENCE = 0x0062000A, 0x0062000B
+POSITION_GROUP, POSITION = 0x00209113, 0x00200032
+ORIENTATION_GROUP, ORIENTATION = 0x00209116, 0x00200037
+MEASURES_GROUP, PIXEL_SPACING, SLICE_THICKNESS, SLICE_SPACING = 0x00289110, 0x00280030, 0x00180050, 0x00180088
+BITS = {"BINARY": (1, 8), "FRACTIONAL": (8,), "LABELMAP": (8, 16)}
+"""Bits per stored pixel, by segmentation type; some writers store binary segments a byte per pixel."""
+NATIVE = frozenset(("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.1.99"))
+RUN_LENGTHS = "1.2.840.10008.1.2.5"
+DECODERS = {
+    RUN_LENGTHS: "pylibjpeg",
+    "1.2.840.10008.1.2.4.80": "pyjpegls",
+    "1.2.840.10008.1.2.4.81": "pyjpegls",
+    "1.2.840.10008.1.2.4.90": "pylibjpeg",  # JPEG 2000
+    "1.2.840.10008.1.2.4.91": "pylibjpeg",
+    "1.2.840.10008.1.2.4.201": "pylibjpeg",  # high-throughput JPEG 2000
+    "1.2.840.10008.1.2.4.202": "pylibjpeg",
+    "1.2.840.10008.1.2.4.203": "pylibjpeg",
+}
+"""pydicom's plugin by transfer syntax: left to itself, pydicom tries GDCM on damaged frames, which may abort."""
+LEAST_SPACING_MM, MOST_SPACING_MM = 1e-6, 1e6
+"""Beyond these a step squared, or the volume of a voxel, is no number any more."""
+ALWAYS_ALLOWED_VOXELS, VOXELS_PER_BYTE, VOXELS_PER_IMAGE_VOXEL = 2**27, 64, 4
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Segmentation:
+    """What the header says, checked.
+
+    Args:
+        kind: BINARY, FRACTIONAL or LABELMAP.
+        threshold: the smallest stored value that belongs to a segment; 1 but for fractions.
+        background: the stored value of a label map's background.
+        segments: of every frame, its segment's number; empty for a label map.
+    """
+
+    kind: str
+    bits: int
+    threshold: int
+    background: int
+    names: Mapping[int, str]
+    segments: tuple[int, ...]
+    frames: Frames
+    slice_spacing_mm: float | None
+
+    @property
+    def dtype(self) -> type[np.uint8 | np.uint16]:
+        return np.uint8 if max(self.names) < 256 else np.uint16
+
+
+def read_segmentation(
+    files: SourceFiles,
+    path: str,
+    parsed: Parsed,
+    image_grid: Grid | None,
+    overlap: Overlap,
+    tolerance_voxels: float,
+    keeps: Callable[[str], bool],
+) -> Mask:
+    """A DICOM SEG or label map as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
+    dataset = parsed.dataset
+    header = _header(dataset)
+    _check_pixel_data(dataset, header)
+    findings = []
+    if header.kind == "FRACTIONAL":
+        kind = text(dataset, FRACTION_TYPE).lower()
+        meaning = f"{kind} " if kind in ("probability", "occupancy") else ""
+        detail = f"{meaning}fractions of one half and more, stored as {header.threshold} and more, are inside"
+        findings.append(Finding(name="fractional segmentation", treatment="corrected", detail=detail))
+    unnamed = sum(not name for name in header.names.values())
+    if unnamed:
+        findings.append(
+            Finding(name="segments without a label", treatment="noted", detail=f"{unnamed} called by number")
+        )
+    placement = None if image_grid is None else place_frames(header.frames, image_grid, tolerance_voxels)
+    if placement is None:
+        grid = own_grid(header.frames, header.slice_spacing_mm)
+        _check_voxels(grid, image_grid, len(raw_value(dataset, PIXEL_DATA)))
+        placement = place_frames(header.frames, grid)
+    if placement is None:
+        raise SourceError("annotation", "segmentation frames lie on no regular grid")
+    _check_unique(header, placement)
+    where = placement
+
+    names = _called(header.names)
+    kept = {number: name for number, name in names.items() if keeps(name)}
+    findings += left_out(names, kept)
+
+    def read_classes(ids: Mapping[int, int], overlap: Overlap) -> tuple[NDArray[Any], int]:
+        return _labels(read_dataset(files, path).dataset, header, where, ids, overlap)
+
+    return Mask(
+        grid=where.grid,
+        names=kept,
+        findings=tuple(findings),
+        files=(path,),
+        read=lambda: read_classes({number: number for number in kept}, overlap)[0],
+        read_classes=read_classes,
+        # The numbers of the segments, where they overlap, and the ids; and the file once more.
+        read_bytes=parsed.parsed_bytes + math.prod(where.grid.shape) * (2 * header.dtype().itemsize + 2),
+        value_bytes=2,
+    )
+
+
+def segment_names(dataset: Dataset) -> Mapping[int, str]:
+    """The names of all segments by their numbers."""
+    return _called(_header(dataset).names)
+
+
+def _called(names: Mapping[int, str]) -> dict[int, str]:
+    return {number: name or f"segment {number}" for number, name in names.items() if number}
+
+
+def _header(dataset: Dataset) -> _Segmentation:
+    kind = text(dataset, TYPE)
+    if kind not in BITS:
+        raise damaged("its segmentation type is none of " + ", ".join(BITS))
+    bits = unsigned_short(dataset, BITS_ALLOCATED)
+    if bits not in BITS[kind] or unsigned_short(dataset, SAMPLES, 1) != 1:
+        raise damaged(f"{kind} segmentation with {bits} bits a pixel")
+    if text(dataset, PHOTOMETRIC) not in ("MONOCHROME2", "PALETTE COLOR"):
+        raise damaged("its pixels are neither MONOCHROME2 nor PALETTE COLOR")
+    rows, columns = unsigned_short(dataset, ROWS), unsigned_short(dataset, COLUMNS)
+    frame_count = decimal_integer(dataset, FRAME_COUNT, 1)
+    groups = items(dataset, FRAME_GROUPS)
+    if rows < 1 or columns < 1 or frame_count < 1:
+        raise SourceError(
+            "annotation", "segmentation has no pixels", f"{frame_count} frames of {rows} x {columns}"
+        )
+    if len(groups) != frame_count:
+        raise damaged(f"{frame_count} frames, but {len(groups)} are described")
+    character_set = declared_character_sets(dataset)
+    described = items(dataset, SEGMENTS)
+    names = {
+        unsigned_short(item, SEGMENT_NUMBER): label(item, SEGMENT_LABEL, character_set) for item in described
+    }
+    if not names or len(names) != len(described) or (kind != "LABELMAP" and 0 in names):
+        raise damaged("its segments are not described once each")
+    shared = items(dataset, SHARED_GROUPS)
+    frames, spacing = _frames((rows, columns), groups, shared[0] if shared else Dataset())
+    segments: tuple[int, ...] = ()
+    if kind != "LABELMAP":
+        segments = tuple(
+            unsigned_short(_group(SEGMENT_GROUP, "a segment", group, *shared[:1]), SEGMENT_REFERENCE)
+            for group in groups
+        )
+        if not set(segments) <= names.keys():
+            raise damaged("a frame belongs to a segment that is not described")
+    most = unsigned_short(dataset, MAXIMUM_FRACTION) if kind == "FRACTIONAL" else 1
+    if not 1 <= most <= 255:
+        raise damaged(f"its largest fraction is stored as {most}")
+    return _Segmentation(
+        kind=kind,
+        bits=bits,
+        threshold=(most + 1) // 2,
+        background=unsigned_short(dataset, PADDING_VALUE, 0) if kind == "LABELMAP" else 0,
+        names=names,
+        segments=segments,
+        frames=frames,
+        slice_spacing_mm=spacing,
+    )
+
+
+def _group(tag: int, what: str, *groups: Dataset) -> Dataset:
+    """The description of one kind, of a frame itself or else of all frames."""
+    for group in groups:
+        if found := items(group, tag):
+            return found[0]
+    raise SourceError("annotation", f"segmentation frame lacks {what}")
+
+
+def _frames(size: tuple[int, int], groups: Any, shared: Dataset) -> tuple[Frames, float | None]:
+    """Where all frames lie, and the distance between slices if the file says it."""
+    positions, directions, spacings, between = [], [], [], None
+    for group in groups:
+        measures = _group(MEASURES_GROUP, "a pixel spacing", group, shared)
+        orientation = _group(ORIENTATION_GROUP, "an orientation in the patient", group, shared)
+        position = _group(POSITION_GROUP, "a position in the patient", group, shared)
+        positions.append(decimals(position, POSITION, 3))
+        directions.append(decimals(orientation, ORIENTATION, 6))
+        spacings.append(decimals(measures, PIXEL_SPACING, 2))
+        for tag in (SLICE_SPACING, SLICE_THICKNESS):
+            if between is None and (found := decimals(measures, tag, 1)) is not None and found[0] > 0:
+                between = float(found[0])
+    for what, values in (("position", positions), ("orientation", directions), ("pixel spacing", spacings)):
+        if any(value is None for value in values):
+            raise SourceError("annotation", "segmentation frame lacks its place", f"no {what} in the patient")
+    origins, direction, spacing = (
+        np.array(values, np.float64) for values in (positions, directions, spacings)
+    )
+    if np.ptp(direction, axis=0).max() > 1e-4 or np.ptp(spacing, axis=0).max() > 1e-4 * spacing.max():
+        raise SourceError("annotation", "segmentation frames lie in several directions or spacings")
+    across, down = direction[0].reshape(2, 3)
+    if (
+        spacing.min() < LEAST_SPACING_MM
+        or spacing.max() > MOST_SPACING_MM
+        or np.abs(np.array([across @ across, down @ down, across @ down]) - (1, 1, 0)).max() > 1e-3
+    ):
+        raise damaged("its pixel spacing or orientation is impossible")
+    if np.abs(origins).max() > 1e6 or spacing.max() > 1e6:
+        raise damaged("its frames lie more than a kilometer away")
+    frames = Frames(
+        size=size,
+        row_step=down * LPS_TO_RAS * spacing[0, 0],
+        column_step=across * LPS_TO_RAS * spacing[0, 1],
+        origins=origins * LPS_TO_RAS,
+    )
+    return frames, between
+
+
+def _check_pixel_data(dataset: Dataset, header: _Segmentation) -> None:
+    held = len(raw_value(dataset, PIXEL_DATA))
+    rows, columns = header.frames.size
+    frame_count = len(header.frames.origins)
+    if not held:
+        raise SourceError("read", "file is truncated", "it holds no pixels")
+    if transfer_syntax(dataset) in NATIVE:
+        needed = (frame_count * rows * columns * header.bits + 7) // 8
+        if held < needed:
+            raise SourceError("read", "file is truncated", f"{held} bytes of pixels, expected {needed}")
+
+
+def _check_voxels(grid: Grid, image_grid: Grid | None, held_bytes: int) -> None:
+    """Refuses a grid far beyond what the file, or the scan, holds."""
+    voxels = int(np.prod(grid.shape, dtype=object))
+    of_image = 0 if image_grid is None else int(np.prod(image_grid.shape, dtype=object))
+    allowed = max(ALWAYS_ALLOWED_VOXELS, VOXELS_PER_BYTE * held_bytes, VOXELS_PER_IMAGE_VOXEL * of_image)
+    if voxels > allowed:
+        detail = (
+            f"{' x '.join(map(str, grid.shape))} voxels for {held_bytes} bytes of pixels, at most {allowed}"
+        )
+        raise SourceError("annotation", "segmentation spans too many voxels", detail)
+
+
+def _check_unique(header: _Segmentation, placement: Placement) -> None:
+    segments = header.segments or (0,) * len(placement.starts)
+    places = {
+        (segment, placement.slice_of(frame))
+        if header.kind == "LABELMAP"
+        else (segment, *placement.starts[frame])
+        for frame, segment in enumerate(segments)
+    }
+    if len(places) != len(segments):
+        detail = f"{len(segments) - len(places)} of {len(segments)} frames"
+        raise SourceError("annotation", "segmentation has several frames of one segment at one place", detail)
+
+
+def _labels(
+    dataset: Dataset, header: _Segmentation, placement: Placement, ids: Mapping[int, int], overlap: Overlap
+) -> tuple[NDArray[Any], int]:
+    """The ids of the segments, and how many voxels are in segments of several ids; others than `ids` are left out."""
+    numbers = np.zeros(placement.grid.shape, header.dtype)
+    table = np.zeros(np.iinfo(header.dtype).max + 1, np.min_scalar_type(max(ids.values(), default=0)))
+    for number, identity in ids.items():
+        table[number] = identity
+    sets = np.zeros(numbers.shape, table.dtype) if overlap == "channels" else None
+    shared_voxels: NDArray[np.bool_] | None = None
+    overlapping: set[int] = set()
+    for frame, pixels in enumerate(_stored_frames(dataset, header)):
+        view = placement.view(numbers, frame)
+        if header.kind == "LABELMAP":
+            view[...] = _known_labels(pixels, header)
+            continue
+        if header.kind == "BINARY" and header.bits == 8 and pixels.max(initial=0) > 1:
+            raise SourceError("decode", "binary segmentation holds other values than 0 and 1")
+        segment = header.segments[frame]
+        if segment not in ids:
+            continue
+        inside = pixels >= header.threshold
+        if sets is not None:
+            placement.view(sets, frame)[inside] |= table[segment]
+            continue
+        taken = inside & (view != 0) & (table[view] != table[segment])
+        if taken.any():
+            if shared_voxels is None:
+                shared_voxels = np.zeros(numbers.shape, np.bool_)
+            placement.view(shared_voxels, frame)[taken] = True
+            overlapping |= {segment, *np.unique(view[taken]).tolist()}
+        if overlap == "first":
+            inside &= (view == 0) | (view > segment)
+        else:
+            inside &= view < segment
+        view[inside] = segment
+    if sets is not None and header.kind != "LABELMAP":
+        return sets, 0
+    shared = 0 if shared_voxels is None else int(np.count_nonzero(shared_voxels))
+    if shared and overlap == "refuse":
+        listed = ", ".join(map(str, sorted(overlapping)))
+        detail = f"{shared} voxels are in more than one of the segments {listed}; {OVERLAP_CURE}"
+        raise SourceError("annotation", "segments overlap", detail)
+    if table.dtype == numbers.dtype and all(ids.get(number) == number for number in header.names):
+        return numbers, shared
+    labels = np.empty(numbers.shape, table.dtype)
+    for target, plane in zip(labels, numbers, strict=True):
+        target[...] = table[plane]
+    return labels, shared
+
+
+def _known_labels(pixels: NDArray[Any], header: _Segmentation) -> NDArray[Any]:
+    values = np.unique(pixels)
+    unknown = set(values.tolist()) - header.names.keys() - {0, header.background}
+    if unknown:
+        listed = ", ".join(map(str, sorted(unknown)[:10]))
+        raise SourceError("annotation", "label map holds values that are no segments", f"values {listed}")
+    if header.background:
+        return np.where(pixels == header.background, 0, pixels)
+    return pixels
+
+
+def _stored_frames(dataset: Dataset, header: _Segmentation) -> Iterator[NDArray[Any]]:
+    """Every frame's stored values [row, column], in the file's order."""
+    size, frame_count = header.frames.size, len(header.frames.origins)
+    if transfer_syntax(dataset) not in NATIVE:
+        yield from _decoded_frames(dataset, size, frame_count, header.bits)
+        return
+    data = np.frombuffer(raw_value(dataset, PIXEL_DATA), np.uint8)
+    pixels = size[0] * size[1]
+    for start in range(0, frame_count * pixels, pixels):
+        if header.bits == 1:  # frames follow one another bit by bit, so that one may begin within a byte
+            first, end = start // 8, (start + pixels + 7) // 8
+            values = np.unpackbits(data[first:end], bitorder="little")[start % 8 : start % 8 + pixels]
+        else:
+            width = header.bits // 8
+            values = data[start * width : (start + pixels) * width].view(f"<u{width}")
+        yield values.reshape(size)
+
+
+def _decoded_frames(
+    dataset: Dataset, size: tuple[int, int], frame_count: int, bits: int
+) -> Iterator[NDArray[Any]]:
+    syntax = transfer_syntax(dataset)
+    if syntax not in DECODERS:
+        known = UID_dictionary[syntax][0] if syntax in UID_dictionary else "an unknown one"
+        raise SourceError("decode", "DICOM compression is not supported for masks", known)
+    found = 0
+    try:
+        for encoded in _encoded_frames(dataset, frame_count):
+            claimed = _claimed_size(encoded)
+            if claimed not in (None, (*size, 1)):
+                detail = f"{claimed}, expected {(*size, 1)} (rows, columns, components)"
+                raise SourceError(
+                    "decode", "compressed frame is of another size than its header says", detail
+                )
+        decoded: Iterator[NDArray[Any]]
+        if syntax == RUN_LENGTHS and bits >= 8:
+            decoded = (
+                decode_run_lengths(encoded, bits // 8, size)
+                for encoded in _encoded_frames(dataset, frame_count)
+            )
+        else:
+            plugged = get_decoder(syntax).iter_array(dataset, raw=True, decoding_plugin=DECODERS[syntax])
+            decoded = (pixels for pixels, _ in plugged)
+        while True:
+            with unheard():
+                pixels = next(decoded, None)
+            if pixels is None:
+                break
+            found += 1
+            if found > frame_count or pixels.shape != size:
+                raise SourceError("decode", "compressed pixels do not fit their header", f"frame {found}")
+            yield pixels
+    except (SourceError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException:
+        # The plug-ins raise anything on damaged bytes; Rust's panics are not even Exceptions.
+        detail = f"frame {found + 1} of {frame_count} cannot be decoded"
+        raise SourceError("decode", "compressed pixels are damaged", detail) from None
+    if found < frame_count:
+        raise SourceError("decode", "compressed pixels are damaged", f"{found} frames of {frame_count}")
+
+
+def _encoded_frames(dataset: Dataset, frame_count: int) -> Iterator[bytes]:
+    offsets = raw_value(dataset, EXTENDED_OFFSETS), raw_value(dataset, EXTENDED_LENGTHS)
+    yield from generate_frames(
+        raw_value(dataset, PIXEL_DATA),
+        number_of_frames=frame_count,
+        extended_offsets=offsets if all(offsets) else None,
+    )
+
+
+def _claimed_size(encoded: bytes) -> tuple[int, int, int] | None:
+    """(rows, columns, components) in a JPEG 2000, JPEG or JPEG-LS header: a decoder allocates what it says."""
+    at = encoded.find(b"\xff\x4f\xff\x51", 0, 512)
+    if at >= 0 and len(encoded) >= at + 42:
+        right, bottom, left, top = struct.unpack_from(">4I", encoded, at + 8)
+        return bottom - top, right - left, int.from_bytes(encoded[at + 40 : at + 42], "big")
+    at = 2 if encoded[:2] == b"\xff\xd8" else len(encoded)
+    while at + 10 <= len(encoded) and encoded[at] == 0xFF:
+        marker, length = encoded[at + 1], int.from_bytes(encoded[at + 2 : at + 4], "big")
+        if marker == 0xF7 or (0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC)):
+            rows, columns = struct.unpack_from(">2H", encoded, at + 5)
+            return rows, columns, encoded[at + 9]
+        at += 2 + length
+    return None

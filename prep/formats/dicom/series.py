@@ -1,0 +1,416 @@
+"""How the files of a series become a scan: sorted by position, checked, corrected or refused, then read.
+
+DICOM counts left, posterior and superior as positive; grids count right, anterior and superior. The depth of a
+scan grows along the normal of its slices, its height with the row, its width with the column.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.formats.dicom.bytes import most_unpacked, read_file
+from halofeed.prep.formats.dicom.grouping import (
+    Apart,
+    FoundScan,
+    Series,
+    classify_files,
+    find_scans,
+    group_images,
+    group_series,
+    several_volumes,
+    too_few_slices,
+)
+from halofeed.prep.formats.dicom.headers import DEFLATED, MAX_INFLATED_BYTES, read_header
+from halofeed.prep.formats.dicom.mosaic import tile_at, whole_image
+from halofeed.prep.formats.dicom.pixels import FrameReader, check_pixels, values_of
+from halofeed.prep.formats.dicom.slices import (
+    ORIENTATION_TOLERANCE,
+    SlicePlan,
+    axes_of,
+    duplicate_sets,
+    plan_slices,
+    refused,
+)
+from halofeed.prep.formats.dicom.values import ValuePlan, apply_values, plan_values
+from halofeed.prep.formats.dicom.volumes import Slice, overlapping, passes_alternate
+from halofeed.prep.formats.volume.gzip_stream import MOST_PER_BYTE
+from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.geometry.scan import Finding, Grid, Scan
+from halofeed.prep.geometry.volume import grids_agree
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.schemas.errors import SourceError
+
+__all__ = ["Apart", "Series", "group_series", "open_series", "read_volume", "too_few_slices"]
+
+SPACING_TOLERANCE = 1e-3
+ALTERNATION, LEAST_ALTERNATING = 0.5, 5
+"""A volume of at least 5 slices alternates where slices two apart differ by less than half as much as neighbors do."""
+LPS_TO_RAS = np.array([-1.0, -1.0, 1.0])
+
+
+class _Frames:
+    """The frames of a series' files; the bytes of one file are held at a time."""
+
+    def __init__(self, files: SourceFiles) -> None:
+        self._files = files
+        self._path: str | None = None
+        self._reader: FrameReader | None = None
+        self._mosaic: NDArray[Any] | None = None
+        self.near = 0
+
+    def words(self, part: Slice) -> NDArray[Any]:
+        """The stored words of one slice; SourceError names the file."""
+        if self._path != part.path or self._reader is None:
+            self._reader = self._mosaic = None
+            try:
+                # The header is read again: where pixels lie in a deflated file, its inflated bytes alone tell.
+                _, body = read_header(read_file(self._files, part.path))
+                self._reader = FrameReader(body, whole_image(part.facts))
+            except SourceError as error:
+                raise _at(error, part.path) from None
+            self._path = part.path
+        try:
+            words = self._tile(part) if part.facts.tiles else self._reader.words(part.index)
+            self.near = self._reader.near
+            return words
+        except SourceError as error:
+            raise _at(error, part.path) from None
+
+    def _tile(self, part: Slice) -> NDArray[Any]:
+        """One slice of a mosaic, which is decoded once."""
+        assert self._reader is not None and part.facts.format is not None and part.facts.tiles is not None
+        if self._mosaic is None:
+            self._mosaic = self._reader.words(0)
+        return self._mosaic[tile_at(part.index, part.facts.tiles, part.facts.format)]
+
+
+def _at(error: SourceError, path: str) -> SourceError:
+    return SourceError(error.stage, error.reason, f"{path}: {error.detail}" if error.detail else path)
+
+
+def open_series(
+    files: SourceFiles,
+    members: Iterable[str],
+    policy: SeriesPolicy | None = None,
+    volume: tuple[int, int, str] | None = None,
+) -> Scan:
+    """Open the DICOM series among some files.
+
+    Args:
+        files: where the files are.
+        members: the files of one series; others that are no slices (localizers, reports, a license) are left out
+            and noted.
+        policy: what is corrected and what refused.
+        volume: which scan of the series, see `Series.volume`; `members` are its files, or those of the whole series.
+
+    Returns:
+        The scan. Its findings are those of other files, of the volumes in the series, duplicates, gaps, tilt, overlap,
+        rescale, padding, in this order. `read` holds the volume, two slices and one file's bytes.
+
+    Raises:
+        SourceError: no series, several of them, or one that is no volume, is damaged, or is refused by policy.
+    """
+    policy = policy or SeriesPolicy()
+    images, apart = classify_files(files, members, policy)
+    findings = list(_judge_apart(apart))
+    scans = [scan for part in group_images(images, policy).values() for scan in find_scans(part, policy)]
+    chosen = _choose(scans, apart, volume)
+    if volume is not None:
+        detail = f"{volume[0]} of {volume[1]}, distinguished by {volume[2]}"
+        findings.append(Finding(name="one of several volumes in a series", treatment="noted", detail=detail))
+    if problem := several_volumes(chosen, policy):
+        raise SourceError(*problem)
+    opened = [_open_volume(files, part, policy) for part in chosen.parts]
+    if len(opened) == 1:
+        return replace(opened[0], findings=(*findings, *opened[0].findings))
+    detail = f"{len(opened)}, distinguished by {chosen.by}"
+    findings.append(Finding(name="volumes of a series as channels", treatment="noted", detail=detail))
+    return _as_channels(opened, findings)
+
+
+def _choose(
+    scans: Sequence[FoundScan], apart: Sequence[Apart], volume: tuple[int, int, str] | None
+) -> FoundScan:
+    if not scans:
+        kinds = Counter(item.kind for item in apart)
+        listed = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
+        raise refused("no DICOM series", listed)
+    if len(scans) == 1:
+        return scans[0]
+    if volume is not None and volume[1] == len(scans):
+        return scans[volume[0] - 1]
+    sizes = []
+    for scan in scans[:8]:
+        stored = scan.parts[0][0].facts.format
+        assert stored is not None
+        sizes.append(f"{sum(map(len, scan.parts))} of {stored.size[0]} x {stored.size[1]}")
+    cure = "name one as FOLDER#MARK, as --layout dicom lists them, or say --series-split channels"
+    raise refused(
+        "several series, or several stacks in one", f"{len(scans)}: slices {', '.join(sizes)}; {cure}"
+    )
+
+
+def _as_channels(scans: Sequence[Scan], findings: Sequence[Finding]) -> Scan:
+    """Volumes on one grid as the channels of one scan."""
+    first = scans[0]
+    for scan in scans[1:]:
+        if not grids_agree(first.grid, scan.grid):
+            detail = f"{first.grid.shape} and {scan.grid.shape}; --series-split volumes takes each as a scan"
+            raise SourceError("geometry", "volumes of the series lie on different grids", detail)
+    dtype = np.result_type(*(np.dtype(scan.dtype) for scan in scans))
+    if dtype.name not in ("uint8", "int16", "uint16", "int32"):
+        dtype = np.dtype(np.float32)
+    more = dict.fromkeys(finding for scan in scans for finding in scan.findings)
+    return replace(
+        first,
+        channels=len(scans),
+        dtype=dtype.name,
+        unit=first.unit if len({scan.unit for scan in scans}) == 1 else "",
+        findings=(*findings, *more),
+        files=tuple(sorted({path for scan in scans for path in scan.files})),
+        read=lambda: np.concatenate([scan.read().astype(dtype, copy=False) for scan in scans], axis=3),
+        read_bytes=sum(scan.read_bytes for scan in scans)
+        + 2 * len(scans) * math.prod(first.grid.shape) * dtype.itemsize,
+    )
+
+
+def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy) -> Scan:
+    """Open one volume by its slices."""
+    slices = list(part)
+    orientation, spacing_mm = _check_alike(slices)
+    sizes_in_bytes = files.sizes()
+    for path, facts in {one.path: one.facts for one in slices}.items():
+        if facts.lookup_table:
+            raise refused("modality look-up tables are not supported", path)
+        try:
+            unpacked_later = facts.packed or facts.syntax == DEFLATED
+            check_pixels(whole_image(facts), None if unpacked_later else sizes_in_bytes.get(path))
+        except SourceError as error:
+            raise _at(error, path) from None
+    slices, duplicates = _without_duplicates(files, slices, orientation, policy)
+    if problem := too_few_slices(len(slices), policy):
+        raise SourceError(*problem)
+    thickness = max((part.frame.thickness_mm or 0.0 for part in slices), default=0.0) or None
+    positions = np.array([part.frame.position_mm for part in slices], np.float64)
+    plan = plan_slices(positions, orientation, thickness, policy)
+    slices = [slices[index] for index in plan.order]
+    rescales = [part.frame.rescale for part in slices]
+    kinds_of_file = [part.facts for part in slices]
+    first = kinds_of_file[0]
+    assert first.format is not None
+    values = plan_values(kinds_of_file, rescales, first.modality, (), policy)
+    if values.unit:
+        values = plan_values(kinds_of_file, rescales, first.modality, _corners(files, slices), policy)
+    if plan.interpolates and values.dtype == "uint8":
+        values = replace(values, dtype="int16")
+    along_row, along_column, _ = axes_of(orientation)
+    affine = np.eye(4)
+    affine[:3, 0] = plan.step_mm * LPS_TO_RAS
+    affine[:3, 1] = along_column * spacing_mm[0] * LPS_TO_RAS
+    affine[:3, 2] = along_row * spacing_mm[1] * LPS_TO_RAS
+    affine[:3, 3] = plan.origin_mm * LPS_TO_RAS
+    suspect = policy.alternating == "refuse" and (overlapping(slices) or passes_alternate(slices))
+
+    def read() -> NDArray[Any]:
+        voxels = read_volume(files, slices, plan, values)[0]
+        if suspect:
+            check_alternation(voxels)
+        return voxels
+
+    return Scan(
+        grid=Grid(shape=(len(plan.lower), *first.format.size), affine=affine + 0.0),
+        channels=1,
+        dtype=values.dtype,
+        unit=values.unit,
+        modality=first.modality,
+        findings=(*duplicates, *plan.findings, *values.findings),
+        files=tuple(sorted({part.path for part in slices})),
+        read=read,
+        read_bytes=_read_bytes(slices, len(plan.lower), values.dtype, sizes_in_bytes),
+    )
+
+
+FRAME_BYTES = 64
+"""For each pixel of a frame: what its decoder holds, and the steps from stored words to values."""
+
+
+def _read_bytes(slices: Sequence[Slice], depth: int, dtype: str, sizes_in_bytes: Mapping[str, int]) -> int:
+    """The most that `read_volume` takes: the volume, one file, and what becomes of one frame."""
+    most = 0
+    for path, facts in {one.path: one.facts for one in slices}.items():
+        stored = whole_image(facts).format
+        assert stored is not None
+        size = sizes_in_bytes.get(path, 0)
+        if facts.packed:
+            size += most_unpacked(size)
+        if facts.syntax == DEFLATED:
+            size += min(MOST_PER_BYTE * size, MAX_INFLATED_BYTES)
+        most = max(most, 2 * size + FRAME_BYTES * math.prod(stored.size))
+    first = slices[0].facts.format
+    assert first is not None
+    return depth * math.prod(first.size) * np.dtype(dtype).itemsize + most
+
+
+def check_alternation(voxels: NDArray[Any]) -> None:
+    """Refuse a volume whose every other slice shows something else.
+
+    In one scan neighbors are more alike than slices that are two apart; where two are mixed it is the other way.
+
+    Args:
+        voxels: [depth, height, width, channel].
+    """
+    thinned = voxels[:, ::4, ::4] if min(voxels.shape[1:3]) >= 64 else voxels
+    if len(thinned) < LEAST_ALTERNATING:
+        return
+    near, far = (
+        float(np.median([np.abs(a - b).mean() for a, b in _pairs(thinned, step)])) for step in (1, 2)
+    )
+    if far < near * ALTERNATION:
+        detail = f"neighbors differ by {near:.4g} on average, every other slice by {far:.4g}"
+        cure = "give each its own series UID, or say --alternating-slices keep"
+        raise refused(
+            "every other slice shows something else, as if two scans were mixed", f"{detail}; {cure}"
+        )
+
+
+def _pairs(voxels: NDArray[Any], step: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    for index in range(len(voxels) - step):
+        yield voxels[index].astype(np.float64), voxels[index + step].astype(np.float64)
+
+
+def _judge_apart(apart: Sequence[Apart]) -> Iterable[Finding]:
+    """What is said of files that are no slices; a damaged one may be a slice, so it fails the series."""
+    for item in apart:
+        if item.error is not None and item.may_be_slice:
+            raise _at(item.error, item.path)
+    if apart:
+        kinds = Counter(item.kind for item in apart)
+        detail = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
+        yield Finding(name="other files left out", treatment="noted", detail=detail)
+
+
+def _check_alike(slices: Sequence[Slice]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The one orientation and the one pixel spacing of all slices.
+
+    Raises:
+        SourceError: they differ, or are no orientation or spacing.
+    """
+    orientation, spacing_mm = slices[0].frame.orientation, slices[0].frame.spacing_mm
+    if orientation is None:
+        raise refused("image has no position")
+    axes_of(orientation)
+    for part in slices:
+        other = part.frame.orientation
+        if part.frame.position_mm is None or other is None:
+            raise refused("image has no position", part.path)
+        if max(abs(a - b) for a, b in zip(orientation, other, strict=True)) > ORIENTATION_TOLERANCE:
+            raise refused("slices differ in orientation", part.path)
+        if part.frame.spacing_mm is None or spacing_mm is None:
+            raise refused("pixel spacing is missing", part.path)
+        if min(part.frame.spacing_mm) <= 0:
+            raise refused("pixel spacing is not positive", part.path)
+        pairs = zip(spacing_mm, part.frame.spacing_mm, strict=True)
+        if max(abs(a - b) / a for a, b in pairs) > SPACING_TOLERANCE:
+            raise refused("slices differ in pixel spacing", part.path)
+    assert spacing_mm is not None
+    return orientation, spacing_mm
+
+
+def _without_duplicates(
+    files: SourceFiles, slices: list[Slice], orientation: tuple[float, ...], policy: SeriesPolicy
+) -> tuple[list[Slice], list[Finding]]:
+    """One slice at each position; the others must be the same image."""
+    positions = np.array([part.frame.position_mm for part in slices], np.float64)
+    sets = duplicate_sets(positions, orientation)
+    dropped = len(slices) - len(sets)
+    if not dropped:
+        return slices, []
+    frames = _Frames(files)
+    for alike in sets:
+        kept = slices[alike[0]]
+        for index in alike[1:]:
+            other = slices[index]
+            if np.linalg.norm(positions[index] - positions[alike[0]]) > 0.1:
+                raise refused("slices lie side by side", f"{kept.path}, {other.path}")
+            if not _same_image(frames, kept, other):
+                detail = (
+                    f"{kept.path} and {other.path}" if kept.path != other.path else f"frames of {kept.path}"
+                )
+                cure = "nothing in their headers tells volumes apart; give each a series UID of its own"
+                detail = f"{dropped} positions more than once; {detail}; {cure}"
+                raise refused("different images at one position", detail)
+    if policy.duplicates == "refuse":
+        raise refused("slices are duplicated", f"{dropped} of {len(slices)}")
+    detail = f"{dropped} of {len(slices)} slices are the same image at the same position; one of each is kept"
+    return [slices[alike[0]] for alike in sets], [
+        Finding(name="duplicates", treatment="corrected", detail=detail)
+    ]
+
+
+def _same_image(frames: _Frames, one: Slice, other: Slice) -> bool:
+    assert one.facts.format is not None and other.facts.format is not None
+    if one.frame.rescale != other.frame.rescale:
+        return False
+    first = values_of(frames.words(one), one.facts.format)
+    return bool(np.array_equal(first, values_of(frames.words(other), other.facts.format)))
+
+
+def _corners(files: SourceFiles, slices: Sequence[Slice]) -> tuple[int, ...]:
+    """The stored values at the corners of the middle slice."""
+    middle = slices[len(slices) // 2]
+    assert middle.facts.format is not None
+    values = values_of(_Frames(files).words(middle), middle.facts.format)
+    return tuple(int(value) for value in (values[0, 0], values[0, -1], values[-1, 0], values[-1, -1]))
+
+
+def read_volume(
+    files: SourceFiles, slices: Sequence[Slice], plan: SlicePlan, values: ValuePlan
+) -> tuple[NDArray[Any], int]:
+    """Read the slices one by one into a volume.
+
+    Returns:
+        The voxels [depth, height, width, 1], and how many were padding. Slices between stored ones are their
+        linear interpolation, rounded to the nearest whole number in an integer dtype.
+
+    Raises:
+        SourceError: a file is damaged.
+    """
+    frames = _Frames(files)
+    held: dict[int, NDArray[Any]] = {}
+    volume: NDArray[Any] | None = None
+    padding = 0
+
+    def value(place: int) -> NDArray[Any]:
+        nonlocal padding
+        if place not in held:
+            part = slices[place]
+            assert part.facts.format is not None
+            words = frames.words(part)
+            array, count = apply_values(
+                words, part.facts.format, part.frame.rescale, values, frames.near if part.facts.lossy else 0
+            )
+            padding += count
+            held[place] = array
+        return held[place]
+
+    for index, (lower, weight) in enumerate(zip(plan.lower, plan.weight, strict=True)):
+        for place in [place for place in held if place < lower]:
+            del held[place]
+        array = value(lower)
+        if weight:
+            upper = value(lower + 1)
+            mixed = array * np.float64(1 - weight) + upper * np.float64(weight)
+            array = mixed if array.dtype.kind == "f" else np.rint(mixed)
+        if volume is None:
+            # Made only now: one slice at least has shown that the files hold what their headers claim.
+            volume = np.empty((len(plan.lower), *array.shape, 1), values.dtype)
+        volume[index, ..., 0] = array
+    assert volume is not None
+    return volume, padding

@@ -1,0 +1,305 @@
+"""Where the slices of a series lie, and on which regular grid they become a volume: arithmetic on positions.
+
+    normal
+      ^        ---- slice          t: position along the normal; a slice is sorted by it, never by name or number
+      |      ----                  shift: what is left of a position across the normal; it grows evenly with t
+      |    ----                           where the gantry was tilted, and the grid is then sheared
+      |  ----
+
+A gap is *regular* where every slice lies within `tolerance_mm` of an even row between the first and the last.
+Otherwise each gap is judged beside its *base*: the gap of a neighboring run of three or more equal gaps, the
+gap that more than half of all share, or the smallest where the slices are just as thick, so that they were meant to
+leave nothing between them. A gap outside such a run that is twice, three times ... a base of its own is a hole where
+slices are missing. All else is a series that was planned with unequal gaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.geometry.scan import Finding
+from halofeed.schemas.errors import SourceError
+
+Floats = NDArray[np.float64]
+
+WIDE_GAP_MM = 50.0
+"""A gap between slices of a series with unequal gaps that is wider than this is refused under every policy."""
+WIDE_GAPS = 10.0
+"""So is one of more than this many typical gaps, unless it is filled as a hole where slices are missing."""
+TILT_DEGREES = 0.1
+ORIENTATION_TOLERANCE = 1e-3
+MAX_FILLED, MAX_GROWTH = 16, 4
+"""With missing slices filled, a volume has no more than 16 times the slices that were there; and one with unequal gaps
+no more than 4 times."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SlicePlan:
+    """How stored slices become the slices of a volume.
+
+    Args:
+        order: the stored slices from first to last along the normal, as indices; one of each set of duplicates.
+        lower: for each slice of the volume, the place in `order` of the stored slice at or before it.
+        weight: how much the stored slice after that one counts, from 0 to below 1.
+        origin_mm: the center of the first voxel, DICOM's left, posterior, superior.
+        step_mm: from one slice of the volume to the next, likewise.
+        findings: what is odd about the positions.
+    """
+
+    order: tuple[int, ...]
+    lower: tuple[int, ...]
+    weight: tuple[float, ...]
+    origin_mm: Floats
+    step_mm: Floats
+    findings: tuple[Finding, ...]
+
+    @property
+    def interpolates(self) -> bool:
+        """Whether any slice of the volume is made of two."""
+        return any(self.weight)
+
+
+def refused(reason: str, detail: str = "") -> SourceError:
+    """The error of a series that is no volume."""
+    return SourceError("read", reason, detail)
+
+
+def axes_of(orientation: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
+    """The unit vectors along a row, along a column, and normal to both.
+
+    Raises:
+        SourceError: the six numbers are not two perpendicular unit vectors.
+    """
+    along_row, along_column = np.asarray(orientation[:3], np.float64), np.asarray(orientation[3:], np.float64)
+    lengths = float(np.linalg.norm(along_row)), float(np.linalg.norm(along_column))
+    if max(abs(length - 1) for length in lengths) > 0.01 or abs(float(along_row @ along_column)) > 0.01:
+        raise refused(
+            "orientation is not two perpendicular unit vectors", f"of lengths {lengths[0]:g}, {lengths[1]:g}"
+        )
+    along_row, along_column = along_row / lengths[0], along_column / lengths[1]
+    normal = np.cross(along_row, along_column)
+    return along_row, along_column, normal / np.linalg.norm(normal)
+
+
+def tolerance_mm(gap_mm: float) -> float:
+    """How far a slice may lie from where an even row has it: a fiftieth of the gap, but at least what rounding all
+    positions to tenths of a millimeter does, and at most a fifth of the gap.
+
+    >>> tolerance_mm(10.0), tolerance_mm(1.0), tolerance_mm(0.1)
+    (0.2, 0.101, 0.02)
+    """
+    return round(min(max(gap_mm / 50, 0.101), gap_mm / 5), 9)
+
+
+def duplicate_sets(positions_mm: Floats, orientation: tuple[float, ...]) -> list[list[int]]:
+    """Slices by position: sets of those that lie at the same one, in order along the normal.
+
+    Args:
+        positions_mm: [slice, 3], of the first pixel's center.
+    """
+    along = positions_mm @ axes_of(orientation)[2]
+    order = np.argsort(along, kind="stable")
+    gaps = np.diff(along[order])
+    real = gaps[gaps > 1e-4]
+    # The widest gap counts, as those between copies of a slice may be most of all; see `WIDE_GAPS`.
+    same = max(1e-4, float(real.max()) / 200) if real.size else 1e-4
+    sets = [[int(order[0])]]
+    for gap, index in zip(gaps, order[1:], strict=True):
+        if gap <= same:
+            sets[-1].append(int(index))
+        else:
+            sets.append([int(index)])
+    return sets
+
+
+def _near(gaps: Floats, gap: float) -> NDArray[np.bool_]:
+    return np.abs(gaps - gap) <= 2 * tolerance_mm(gap)
+
+
+def _runs(gaps: Floats) -> list[tuple[int, int]]:
+    """Where three or more neighboring gaps are equal: (first, behind the last)."""
+    runs, start = [], 0
+    for index in range(1, len(gaps) + 1):
+        if index == len(gaps) or not _near(gaps[start : start + 1], float(gaps[index]))[0]:
+            if index - start >= 3:
+                runs.append((start, index))
+            start = index
+    return runs
+
+
+def holes(gaps: Floats, thickness_mm: float | None = None) -> dict[int, int]:
+    """Which gaps lack slices, and how many each.
+
+    Args:
+        gaps: between neighboring slices.
+        thickness_mm: of the slices, if known.
+
+    >>> holes(np.array([3.0, 3.0, 3.0, 6.0, 3.0]))
+    {3: 1}
+    >>> holes(np.array([4.0, 4.0, 4.0, 8.0, 8.0, 8.0]))
+    {}
+    >>> holes(np.array([6.0, 3.0, 9.0, 3.0, 6.0])), holes(np.array([6.0, 3.0, 9.0, 3.0, 6.0]), 3.0)
+    ({}, {0: 1, 2: 2, 4: 1})
+    """
+    runs = _runs(gaps)
+    inside = {index for start, stop in runs for index in range(start, stop)}
+    shared = [float(gap) for gap in gaps if _near(gaps, float(gap)).sum() * 2 > len(gaps)][:1]
+    if thickness_mm is not None and _near(gaps.min(keepdims=True), thickness_mm)[0]:
+        shared.append(float(gaps.min()))
+    found = {}
+    for index in set(range(len(gaps))) - inside:
+        before = [float(np.median(gaps[start:stop])) for start, stop in runs if stop <= index][-1:]
+        after = [float(np.median(gaps[start:stop])) for start, stop in runs if start > index][:1]
+        for base in before + after + shared:
+            times = round(float(gaps[index]) / base)
+            if times >= 2 and abs(gaps[index] - times * base) <= max(tolerance_mm(base), 0.05 * base):
+                found[index] = times - 1
+                break
+    return dict(sorted(found.items()))
+
+
+def lacking(positions_mm: Floats, orientation: tuple[float, ...], thickness_mm: float | None) -> int:
+    """How many slices are missing between the first and the last; copies of a slice count once.
+
+    >>> lacking(np.array([[0, 0, height] for height in (0.0, 3, 6, 6, 12, 15)]), (1, 0, 0, 0, 1, 0), None)
+    1
+    """
+    along = positions_mm @ axes_of(orientation)[2]
+    gaps = np.diff([along[same[0]] for same in duplicate_sets(positions_mm, orientation)])
+    return sum(holes(gaps, thickness_mm).values()) if len(gaps) > 1 else 0
+
+
+def regular_gap(gaps: Floats) -> float:
+    """The gap of the regular grid that takes the place of unequal ones: the smallest that two or more share, or
+    the median where none is shared, but no less than keeps the slices within `MAX_GROWTH` times their number.
+    """
+    shared = [float(gap) for gap in np.sort(gaps) if (np.abs(gaps - gap) <= 0.01 * gap).sum() >= 2]
+    return max(shared[0] if shared else float(np.median(gaps)), float(gaps.sum()) / (MAX_GROWTH * len(gaps)))
+
+
+def _judge_gaps(
+    gaps: Floats, thickness_mm: float | None, policy: SeriesPolicy
+) -> tuple[float, list[Finding]]:
+    """The gap of the grid that takes the place of uneven ones, and what was found."""
+    missing = holes(gaps, thickness_mm)
+    whole = [float(gap) for index, gap in enumerate(gaps) if index not in missing]
+    typical = float(np.median(whole or gaps))
+    listed = ", ".join(f"{gaps[index]:.1f}" for index in list(missing)[:8])
+    if missing and policy.missing_slice == "refuse":
+        detail = f"{sum(missing.values())} of them, at gaps of {listed} mm; {typical:.2f} mm is typical"
+        raise refused("slices are missing", f"{detail}; --fill-missing-slices interpolates them")
+    planned = np.array([gap for index, gap in enumerate(gaps) if index not in missing])
+    widest = float(gaps.max())
+    if widest > WIDE_GAP_MM or (planned.size and float(planned.max()) > WIDE_GAPS * typical):
+        raise refused("slices are missing", f"a gap of {widest:.1f} mm; {typical:.2f} mm is typical")
+    grid_gap = regular_gap(planned) if planned.size > 1 else typical
+    slices = round(float(gaps.sum()) / grid_gap)
+    if missing and slices > MAX_FILLED * len(gaps):
+        raise refused("slices are missing", f"{slices - len(gaps)} of {slices + 1}")
+    every = float(gaps.sum()) / slices
+    findings = []
+    if missing:
+        detail = f"{sum(missing.values())} interpolated, at gaps of {listed} mm"
+        findings.append(Finding(name="slices are missing", treatment="corrected", detail=detail))
+    if planned.size and float(planned.max() - planned.min()) > 2 * tolerance_mm(typical):
+        span = f"{planned.min():.1f} to {planned.max():.1f} mm"
+        if policy.unequal_gaps == "refuse":
+            raise refused("gaps between slices are unequal", span)
+        detail = f"{span}; resampled every {every:.2f} mm"
+        findings.append(Finding(name="unequal gaps", treatment="corrected", detail=detail))
+        wide = [f"{gap:.1f}" for gap in planned if gap > 3 * typical]
+        if wide:
+            detail = f"{', '.join(wide[:8])} mm, where {typical:.1f} mm is typical; interpolated, no slice lies there"
+            findings.append(Finding(name="wide gaps", treatment="noted", detail=detail))
+    elif not missing:
+        detail = f"by up to {np.abs(gaps - typical).max():.2f} mm; resampled every {every:.2f} mm"
+        if policy.unequal_gaps == "refuse":
+            raise refused("gaps between slices are unequal", f"{gaps.min():.2f} to {gaps.max():.2f} mm")
+        findings.append(Finding(name="unequal gaps", treatment="corrected", detail=detail))
+    return every, findings
+
+
+def plan_slices(
+    positions_mm: Floats, orientation: tuple[float, ...], thickness_mm: float | None, policy: SeriesPolicy
+) -> SlicePlan:
+    """Plan a volume from the positions of its slices.
+
+    Args:
+        positions_mm: [slice, 3], of the first pixel's center; no two alike.
+        orientation: of all slices: the unit vectors along a row and along a column.
+        thickness_mm: of a slice, if known; the spacing where there is one slice alone.
+        policy: what is corrected.
+
+    Returns:
+        The plan; its findings are gaps, tilt, overlap, in this order.
+
+    Raises:
+        SourceError: the slices are no volume, or the policy refuses what is odd about them.
+    """
+    normal = axes_of(orientation)[2]
+    order = np.argsort(positions_mm @ normal, kind="stable")
+    positions = positions_mm[order]
+    along = positions @ normal
+    count = len(order)
+    if count == 1:
+        if not thickness_mm:
+            raise refused("slice spacing is unknown", "one slice, which does not say how thick it is")
+        note = Finding(name="single slice", treatment="noted", detail=f"{thickness_mm:g} mm thick")
+        return SlicePlan(
+            order=(0,),
+            lower=(0,),
+            weight=(0.0,),
+            origin_mm=positions[0],
+            step_mm=normal * thickness_mm,
+            findings=(note,),
+        )
+    gaps = np.diff(along)
+    length = float(along[-1] - along[0])
+    # Shift across the normal must grow evenly with the position along it.
+    drift = positions[-1] - positions[0] - length * normal
+    strays = positions - positions[0] - np.outer(along - along[0], normal)
+    strays -= np.outer((along - along[0]) / length, drift)
+    stray = float(np.linalg.norm(strays, axis=1).max())
+    if stray > max(0.1, tolerance_mm(length / (count - 1))):
+        raise refused("slices are shifted against each other", f"by up to {stray:.1f} mm across their normal")
+    findings: list[Finding] = []
+    even = along[0] + np.arange(count) * length / (count - 1)
+    slices = count
+    if np.abs(along - even).max() > tolerance_mm(length / (count - 1)):
+        gap, findings = _judge_gaps(gaps, thickness_mm, policy)
+        slices = round(length / gap) + 1
+    lower, weight = np.arange(count), np.zeros(count)
+    if findings:
+        wanted = along[0] + np.arange(slices) * (length / (slices - 1))
+        lower = np.clip(np.searchsorted(along, wanted, side="right") - 1, 0, count - 1)
+        gap_there = np.append(gaps, 1.0)[lower]
+        weight = np.clip((wanted - along[lower]) / gap_there, 0, 1)
+        # A stored slice within a ten-thousandth of a gap is taken as it is.
+        lower, weight = (
+            np.where(weight > 1 - 1e-4, lower + 1, lower),
+            np.where(weight > 1 - 1e-4, 0.0, weight),
+        )
+        weight = np.where((weight < 1e-4) | (lower >= count - 1), 0.0, weight)
+    tilt = float(np.degrees(np.arctan2(np.linalg.norm(drift), length)))
+    if tilt > TILT_DEGREES:
+        if policy.tilt == "refuse":
+            raise refused("gantry is tilted", f"{tilt:.1f} degrees")
+        detail = f"{tilt:.1f} degrees; sheared back by resampling"
+        findings.append(Finding(name="gantry tilt", treatment="corrected", detail=detail))
+    if thickness_mm and thickness_mm > 1.05 * float(gaps.min()):
+        detail = f"slices {thickness_mm:g} mm thick lie {gaps.min():.2f} mm apart"
+        if policy.overlapping == "refuse":
+            raise refused("slices overlap", detail)
+        findings.append(Finding(name="overlapping slices", treatment="noted", detail=detail))
+    return SlicePlan(
+        order=tuple(order.tolist()),
+        lower=tuple(lower.tolist()),
+        weight=tuple(weight.tolist()),
+        origin_mm=positions[0],
+        step_mm=(positions[-1] - positions[0]) / (slices - 1),
+        findings=tuple(findings),
+    )

@@ -1,0 +1,306 @@
+"""What stored values mean: Hounsfield units or not, in which dtype they are exact, and which of them are padding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.formats.dicom.facts import FileFacts, PixelFormat, Rescale
+from halofeed.prep.formats.dicom.pixels import values_of
+from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.geometry.scan import Finding
+from halofeed.schemas.errors import SourceError
+
+AIR_HU = -1000.0
+TISSUE_HU = (-900.0, 3000.0)
+"""A declared padding value that stands for a value in here is not believed: it would punch holes into the body."""
+LOWEST_HU = -1024.0
+"""Equal corners below this are padding that the header does not declare: nothing real has such a value."""
+
+NEAR_LOSSLESS = "1.2.840.10008.1.2.4.81"
+"""JPEG-LS, which says itself by how much its values may be off."""
+
+EXACT_DTYPES = ("uint8", "int16", "uint16", "int32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValuePlan:
+    """How stored values become those of the volume.
+
+    Args:
+        dtype: the smallest that holds all exactly; float32 where slope or intercept are no whole numbers.
+        unit: "HU" or "".
+        air: what padding becomes; None where padding is left as it is.
+        undeclared: a stored value that is padding although the header does not say so.
+        real: of lossy files: values outside of this range are padding, which compression has spread; None: padding
+            keeps its value.
+        findings: of rescale, photometric interpretation and padding, in this order.
+    """
+
+    dtype: str
+    unit: str
+    air: float | None
+    undeclared: int | None
+    real: tuple[float, float] | None
+    findings: tuple[Finding, ...]
+
+
+def stored_range(stored: PixelFormat) -> tuple[int, int]:
+    """The lowest and the highest value that the used bits can hold.
+
+    >>> stored_range(PixelFormat(size=(1, 1), samples=1, photometric="", bits_allocated=16, bits_stored=12,
+    ...     high_bit=11, signed=True, padding=None))
+    (-2048, 2047)
+    """
+    span = 1 << stored.bits_stored
+    return (-span // 2, span // 2 - 1) if stored.signed else (0, span - 1)
+
+
+def _noted(name: str, detail: str) -> Finding:
+    return Finding(name=name, treatment="noted", detail=detail)
+
+
+def _is_hounsfield(modality: str, rescales: Sequence[Rescale | None], findings: list[Finding]) -> bool:
+    """Whether the rescaled values are Hounsfield units for certain."""
+    if modality != "CT":
+        return False
+    if None in rescales:
+        findings.append(
+            _noted("no rescale slope", "a CT without it; values as stored, not in Hounsfield units")
+        )
+        return False
+    # PS3.3 C.8.2.1: the type may be left out only where the values are Hounsfield units.
+    kinds = sorted({rescale.kind for rescale in rescales if rescale} - {"", "HU"})
+    if kinds:
+        detail = f"rescale type {', '.join(kinds)}"
+        findings.append(_noted("values are not certain to be Hounsfield units", detail))
+    return not kinds
+
+
+def _plan_padding(
+    files: Sequence[FileFacts],
+    rescales: Sequence[Rescale | None],
+    modality: str,
+    unit: str,
+    policy: SeriesPolicy,
+) -> tuple[float | None, tuple[float, float] | None, list[Finding]]:
+    """What padding becomes, which range is real where it has no value of its own, and what is found of the padding
+    values that the headers declare."""
+    declared = [(facts.format, rescale) for facts, rescale in zip(files, rescales, strict=True)]
+    declared = [(stored, rescale) for stored, rescale in declared if stored is not None and stored.padding]
+    if not declared:
+        return None, None, []
+    ends: set[float] = set()
+    for stored, rescale in declared:
+        assert stored is not None
+        slope, intercept = (rescale.slope, rescale.intercept) if rescale else (1.0, 0.0)
+        ends.update(value * slope + intercept for value in padding_range(stored))
+    span = (
+        f"{min(ends):g}" + (f" to {max(ends):g}" if max(ends) > min(ends) else "") + (" HU" if unit else "")
+    )
+    if modality == "CT" and not unit:
+        return (
+            None,
+            None,
+            [
+                _noted(
+                    "padding values", f"{span}; left as they are, as the values are not in Hounsfield units"
+                )
+            ],
+        )
+    if unit and any(TISSUE_HU[0] < end < TISSUE_HU[1] for end in ends):
+        return (
+            None,
+            None,
+            [_noted("padding values", f"{span} declared, which real voxels have too; left as they are")],
+        )
+    air = AIR_HU if unit else 0.0
+    if ends == {air}:
+        return None, None, []
+    if policy.padding == "refuse":
+        raise SourceError("read", "series has padding values", f"{span} declared")
+    spread = [facts for facts in files if facts.lossy and facts.format is not None and facts.format.padding]
+    real = _real_range(ends) if unit and spread else None
+    if real is not None:
+        return air, real, [_spread(f"{span} declared", real)]
+    if not all(facts.syntax == NEAR_LOSSLESS for facts in spread):
+        why = (
+            "left as they are: lossy compression has changed them, and no real value is far enough from them"
+        )
+        return None, None, [_noted("padding values", f"{span} declared; {why}")]
+    detail = f"voxels of {span} are set to {air:g}" + (" HU" if unit else "")
+    return air, None, [Finding(name="padding values", treatment="corrected", detail=detail)]
+
+
+def _real_range(padding: set[float]) -> tuple[float, float] | None:
+    """The Hounsfield units that cannot be padding spread by lossy compression; None where that cannot be told.
+
+    >>> _real_range({-3024.0}), _real_range({-1024.0}), _real_range({62512.0})
+    ((-1024.0, inf), None, (-inf, 32756.0))
+    """
+    low, high = min(padding), max(padding)
+    if low < LOWEST_HU and high <= TISSUE_HU[0]:
+        return max(LOWEST_HU, math.nextafter(high, math.inf)), math.inf
+    if low >= TISSUE_HU[1]:
+        return -math.inf, (TISSUE_HU[1] + low) / 2
+    return None
+
+
+def _spread(what: str, real: tuple[float, float]) -> Finding:
+    outside = f"below {real[0]:g}" if real[0] > -math.inf else f"above {real[1]:g}"
+    detail = f"{what}, spread by lossy compression; voxels {outside} HU are set to {AIR_HU:g} HU, others may be off"
+    return Finding(name="padding values", treatment="corrected", detail=detail)
+
+
+def padding_range(stored: PixelFormat) -> tuple[int, int]:
+    """The lowest and the highest padding value, with the sign that the pixels have.
+
+    The bits count, not the number that the header's VR makes of them: 63536 beside signed pixels is -2000.
+
+    >>> padding_range(PixelFormat(size=(1, 1), samples=1, photometric="", bits_allocated=16, bits_stored=16,
+    ...     high_bit=15, signed=True, padding=(63536, 63536)))
+    (-2000, -2000)
+    """
+    assert stored.padding is not None
+    ends = [bits - 65536 if stored.signed and bits >= 32768 else bits for bits in stored.padding]
+    return min(ends), max(ends)
+
+
+def plan_values(
+    files: Sequence[FileFacts],
+    rescales: Sequence[Rescale | None],
+    modality: str,
+    corners: Sequence[int],
+    policy: SeriesPolicy,
+) -> ValuePlan:
+    """Plan the values of a series.
+
+    Args:
+        files: the file of each slice.
+        rescales: the rescale of each slice.
+        corners: the stored values at the corners of one slice; empty where they were not read.
+        policy: what is corrected.
+
+    Raises:
+        SourceError: some slices have a rescale and others not, a slope is 0, or the policy refuses padding.
+    """
+    findings: list[Finding] = []
+    if len({rescale is None for rescale in rescales}) > 1:
+        count = sum(rescale is None for rescale in rescales)
+        raise SourceError("read", "some slices have no rescale slope", f"{count} of {len(rescales)}")
+    if any(rescale is not None and rescale.slope == 0 for rescale in rescales):
+        raise SourceError("read", "rescale slope is 0")
+    unit = "HU" if _is_hounsfield(modality, rescales, findings) else ""
+    known = {(rescale.slope, rescale.intercept) for rescale in rescales if rescale} or {(1.0, 0.0)}
+    if len(known) > 1:
+        slopes = sorted({slope for slope, _ in known})
+        detail = f"slopes {slopes[0]:g} to {slopes[-1]:g}; each slice by its own"
+        findings.append(_noted("slices differ in rescale", detail))
+    if any(facts.format is not None and facts.format.photometric == "MONOCHROME1" for facts in files):
+        # PS3.3 C.7.6.3.1.2: it says how values are shown, not what they are.
+        findings.append(_noted("MONOCHROME1", "low values are meant to be shown white; the values are kept"))
+    air, real, padding_findings = _plan_padding(files, rescales, modality, unit, policy)
+    undeclared = None
+    if real is None and unit and len(known) == 1 and corners:
+        ((slope, intercept),) = known
+        at_corners = [corner * slope + intercept for corner in corners]
+        is_lossy = any(facts.lossy for facts in files)
+        alike = is_lossy or len(set(corners)) == 1
+        if alike and max(at_corners) < LOWEST_HU and not _is_declared(corners, files):
+            said = f"{at_corners[0]:g} HU" if len(set(corners)) == 1 else f"{min(at_corners):g} HU and more"
+            if policy.padding == "refuse":
+                raise SourceError("read", "series has padding values", f"{said} at the corners")
+            air = AIR_HU
+            if is_lossy:
+                real = (LOWEST_HU, math.inf)
+                padding_findings = [_spread(f"{said} at all corners, not declared", real)]
+            else:
+                undeclared = corners[0]
+                detail = f"{said} at all corners, not declared; voxels of it are set to {air:g} HU"
+                padding_findings.append(Finding(name="padding values", treatment="corrected", detail=detail))
+    return ValuePlan(
+        dtype=_exact_dtype(files, rescales, air),
+        unit=unit,
+        air=air,
+        undeclared=undeclared,
+        real=real,
+        findings=(*findings, *padding_findings),
+    )
+
+
+def _is_declared(corners: Sequence[int], files: Sequence[FileFacts]) -> bool:
+    """Whether the stored values at the corners are padding by the header's word."""
+    ranges = [padding_range(facts.format) for facts in files if facts.format and facts.format.padding]
+    return any(low <= min(corners) and max(corners) <= high for low, high in ranges)
+
+
+def _exact_dtype(files: Sequence[FileFacts], rescales: Sequence[Rescale | None], air: float | None) -> str:
+    low, high = (air, air) if air is not None else (0.0, 0.0)
+    formats = {(facts.format, rescale) for facts, rescale in zip(files, rescales, strict=True)}
+    for stored, rescale in formats:
+        assert stored is not None
+        slope, intercept = (rescale.slope, rescale.intercept) if rescale else (1.0, 0.0)
+        if not (slope.is_integer() and intercept.is_integer()):
+            return "float32"
+        ends = [value * slope + intercept for value in stored_range(stored)]
+        low, high = min(low, *ends), max(high, *ends)
+    for dtype in EXACT_DTYPES:
+        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
+            return dtype
+    return "float32"
+
+
+def apply_values(
+    words: NDArray[Any], stored: PixelFormat, rescale: Rescale | None, plan: ValuePlan, near: int = 0
+) -> tuple[NDArray[Any], int]:
+    """Turn the stored words of a slice into its values.
+
+    Args:
+        words: unsigned [height, width], unused bits included.
+        near: by how much a stored value may be off.
+
+    Returns:
+        The values [height, width] of the plan's dtype, and how many of them were padding that became air.
+    """
+    values = values_of(words, stored)
+    slope, intercept = (rescale.slope, rescale.intercept) if rescale else (1.0, 0.0)
+    if plan.dtype == "float32":
+        with np.errstate(over="ignore"):  # what is too large for float32 is refused with the whole volume
+            scaled = (values * np.float64(slope) + intercept).astype(np.float32)
+    elif slope == 1 and values.dtype.itemsize == np.dtype(plan.dtype).itemsize:
+        # The sum fits the plan's dtype, so arithmetic modulo 2 to its bits gives it exactly.
+        unsigned = f"u{values.dtype.itemsize}"
+        modulus = 1 << (8 * values.dtype.itemsize)
+        scaled = (values.view(unsigned) + np.dtype(unsigned).type(int(intercept) % modulus)).view(plan.dtype)
+    else:
+        scaled = (values.astype(np.int64) * int(slope) + int(intercept)).astype(plan.dtype)
+    if plan.air is None:
+        return scaled, 0
+    if plan.real is not None:
+        padding = np.asarray((scaled < plan.real[0]) | (scaled > plan.real[1]))
+    else:
+        padding = _padding(words, values, stored, near)
+        if plan.undeclared is not None:
+            padding |= values == plan.undeclared
+    count = int(np.count_nonzero(padding))
+    if count:
+        scaled[padding] = plan.air
+    return scaled, count
+
+
+def _padding(words: NDArray[Any], values: NDArray[Any], stored: PixelFormat, near: int) -> NDArray[np.bool_]:
+    if stored.padding is None:
+        return np.zeros(values.shape, np.bool_)
+    low, high = padding_range(stored)
+    lowest, highest = stored_range(stored)
+    if lowest <= low and high <= highest:
+        low, high = max(low - near, lowest), min(high + near, highest)
+        return np.asarray((values >= low) & (values <= high))
+    # The used bits cannot hold it, so it stands in the whole word, and elsewhere those bits are as good as any.
+    whole = words.view(np.dtype(f"i{words.dtype.itemsize}")) if stored.signed else words
+    return np.asarray((whole >= low) & (whole <= high))

@@ -1,0 +1,22 @@
+"""How image files become pixels: `read_image`, and one file per format."""
+
+from halofeed.prep.formats.picture.image import DecodedImage, ReadOptions
+from halofeed.prep.formats.picture.table import (
+    FORMATS,
+    Footprint,
+    read_image,
+    read_size,
+    size_and_orientation,
+    sniff,
+)
+
+__all__ = [
+    "FORMATS",
+    "DecodedImage",
+    "Footprint",
+    "ReadOptions",
+    "read_image",
+    "read_size",
+    "size_and_orientation",
+    "sniff",
+]

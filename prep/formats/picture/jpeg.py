@@ -1,0 +1,160 @@
+"""How a JPEG file is read: by libjpeg-turbo, at a reduced scale where less is needed, strict about damage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import simplejpeg
+from PIL import JpegImagePlugin
+
+from halofeed.prep.formats.picture.image import (
+    Decoding,
+    OpenedImage,
+    Pixels,
+    Raster,
+    Size,
+    plan_decoding,
+    truncated,
+    undecodable,
+)
+from halofeed.prep.formats.picture.jpeg_markers import JpegHeader, read_jpeg_header, without_strays
+from halofeed.prep.formats.picture.pillow import (
+    cmyk_to_rgb,
+    decoder_failures,
+    load_raster,
+    open_with,
+    plan_pillow,
+)
+
+PREMATURE_END = "Premature end of JPEG file"
+END_OF_IMAGE = b"\xff\xd9"
+PLAIN_FRAMES = (0xC0, 0xC1, 0xC2)
+"""Baseline, extended and progressive, all with Huffman codes."""
+UNKNOWN_SAMPLING = "Could not determine subsampling level"
+SCALES = (8, 4, 2)
+ROW_BYTES = 512
+"""Of each column, what libjpeg holds of the rows under way."""
+
+
+def reduction(stored_size: Size, needed_size: Size) -> int:
+    """The largest of 1, 2, 4, 8 by which the decoder can divide both sides and still deliver `needed_size`.
+
+    Sizes are (height, width); the decoder rounds up. Below 16 pixels its choice of a scale is not clear from the
+    size that it is asked for.
+
+    >>> reduction((1200, 1800), (300, 400)), reduction((1200, 1800), (301, 400))
+    (4, 2)
+    """
+    (height, width), (needed_height, needed_width) = stored_size, needed_size
+    if (needed_height >= height and needed_width >= width) or min(height, width) < 16:
+        return 1
+    for scale in SCALES:
+        if -(-height // scale) >= needed_height and -(-width // scale) >= needed_width:
+            return scale
+    return 1
+
+
+def _failure(error: ValueError) -> Exception:
+    message = str(error)
+    if PREMATURE_END in message:
+        return truncated(message)
+    return undecodable("file is damaged", message)
+
+
+def _lacks_end(error: ValueError, data: bytes) -> bool:
+    """Whether the end marker alone is missing, and every block of the picture is there."""
+    if PREMATURE_END not in str(error) or data.endswith(END_OF_IMAGE):
+        return False
+    try:
+        _decode(data + END_OF_IMAGE, "GRAY", (0, 0))
+    except ValueError:
+        return False
+    return True
+
+
+def _decode(data: bytes, colors: str, least: Size) -> Pixels:
+    pixels: Pixels = simplejpeg.decode_jpeg(
+        data, colors, min_height=least[0], min_width=least[1], strict=True
+    )
+    return pixels
+
+
+def _load_unusual_sampling(plain: bytes) -> Raster:
+    raster = load_raster(open_with(JpegImagePlugin.JpegImageFile, plain))
+    notes = (*raster.notes, "unusual JPEG sampling, damage would go unseen")
+    return Raster(pixels=raster.pixels, notes=notes)
+
+
+def _load(data: bytes, header: JpegHeader, gray_is_enough: bool, needed_size: Size) -> Raster:
+    components = len(header.sampling)
+    plain = without_strays(data, header) if header.stray_bytes else data
+    colors = "CMYK" if components == 4 else "GRAY" if components == 1 or gray_is_enough else "RGB"
+    scale = reduction(header.size, needed_size)
+    height, width = header.size
+    notes: list[str] = []
+    try:
+        pixels = _decode(plain, colors, (-(-height // scale), -(-width // scale)))
+    except ValueError as error:
+        if UNKNOWN_SAMPLING in str(error):
+            return _load_unusual_sampling(without_strays(data, header))
+        if not (header.has_one_scan and _lacks_end(error, plain)):
+            raise _failure(error) from error
+        pixels = _decode(plain + END_OF_IMAGE, colors, (-(-height // scale), -(-width // scale)))
+        notes.append("end marker of the JPEG is missing")
+    if scale > 1:
+        notes.append(f"decoded at 1/{scale}")
+    if colors == "CMYK":
+        # Adobe's convention, which every known writer of such files follows: 255 is no ink.
+        pixels = cmyk_to_rgb(np.subtract(255, pixels, out=pixels))
+        notes.append("CMYK converted")
+    return Raster(pixels=pixels, scale=scale, notes=tuple(notes))
+
+
+def _plan(byte_count: int, header: JpegHeader, gray_is_enough: bool, needed_size: Size) -> Decoding:
+    scale = reduction(header.size, needed_size)
+    height, width = (-(-side // scale) for side in header.size)
+    inks = len(header.sampling) == 4
+    channels = 1 if len(header.sampling) == 1 or (gray_is_enough and not inks) else 3
+    planned = plan_decoding((height, width), channels, beside=4 if inks else 0)
+    beside = header.coefficient_bytes + ROW_BYTES * header.size[1]
+    if header.stray_bytes or not header.is_usual:
+        beside += byte_count
+    peak_bytes = planned.peak_bytes + beside
+    if not header.is_usual:
+        by_pillow = plan_pillow(header.size, 1 if channels == 1 else 4, channels)
+        peak_bytes = max(peak_bytes, by_pillow.peak_bytes + beside)
+    return replace(planned, peak_bytes=peak_bytes)
+
+
+def open_jpeg(data: bytes) -> OpenedImage:
+    """Open a JPEG file: baseline or progressive, Huffman or arithmetic; gray, YCbCr, RGB, CMYK or YCCK.
+
+    Gray from color is the file's own luma where it stores luma and chroma (ITU-R BT.601, as JFIF says).
+    Of damage in the compressed data everything is an error that libjpeg warns of; where the components are
+    sampled so unusually that the fast decoder does not take them, Pillow reads the file, without warnings.
+
+    Raises:
+        SourceError: as `read_jpeg_header`; when loaded, also that the compressed data are damaged.
+    """
+    header = read_jpeg_header(data)
+
+    def load(gray_is_enough: bool, needed_size: Size) -> Raster:
+        with decoder_failures():
+            return _load(data, header, gray_is_enough, needed_size)
+
+    return OpenedImage(
+        stored_size=header.size,
+        orientation=header.orientation,
+        plan=lambda gray_is_enough, needed: _plan(len(data), header, gray_is_enough, needed),
+        load=load,
+        plain_channels=_plain_channels(header),
+    )
+
+
+def _plain_channels(header: JpegHeader) -> int:
+    """1 or 3 where TensorFlow, libjpeg and browsers all take the file as it is; 0 else."""
+    components = len(header.sampling)
+    return (
+        components if components in (1, 3) and header.frame in PLAIN_FRAMES and not header.stray_bytes else 0
+    )

@@ -1,0 +1,204 @@
+"""How Pillow is made to decode: one plugin at a time, every failure a SourceError, every mode an array.
+
+The plugins are called directly, not through Image.open: that would guess the format again and would judge the
+size by a limit that is shared by the whole process, with a warning. The size is checked here beforehand.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+from PIL import Image, ImageFile
+
+from halofeed.prep.formats.picture.image import (
+    Decoding,
+    Pixels,
+    Raster,
+    Size,
+    blocks,
+    plan_decoding,
+    truncated,
+    undecodable,
+)
+from halofeed.prep.sources.memory import TOO_MUCH, lacks_memory
+from halofeed.schemas.errors import SourceError
+
+# Modes whose array is the picture, and what other modes are converted to first.
+ARRAY_MODES = ("L", "LA", "RGB", "RGBA")
+CONVERTED_MODES = {
+    "1": "L",
+    "P": "RGB",
+    "PA": "RGBA",
+    "RGBX": "RGB",
+    "RGBa": "RGBA",
+    "La": "LA",
+    "YCbCr": "RGB",
+}
+TAKEN_PIXELS = 1 << 20
+"""Pixels are taken out of a Pillow image so many at a time: Pillow holds them twice over meanwhile."""
+
+
+@contextmanager
+def decoder_failures() -> Iterator[None]:
+    """Turn whatever a decoder raises on damaged bytes into a SourceError of stage `decode`.
+
+    Pillow's plugins raise almost any exception on bytes that are not what they expect (OSError, SyntaxError,
+    struct.error, IndexError, OverflowError, zlib.error, ...), so all are caught, here alone.
+    """
+    try:
+        yield
+    except SourceError:
+        raise
+    except Exception as error:
+        if lacks_memory(error):
+            raise undecodable(TOO_MUCH, "this machine has too little left") from error
+        message = _in_words(error)
+        if "truncated" in message.lower() or "not enough image data" in message.lower():
+            raise truncated(message) from error
+        if "unsupported" in message.lower() or "unknown pixel mode" in message.lower():
+            raise undecodable("kind of image is not supported", message) from error
+        raise undecodable("file is damaged", message) from error
+
+
+def _in_words(error: Exception) -> str:
+    """What a decoder says of a file; its own slips say nothing to the file's owner.
+
+    >>> _in_words(OSError("broken data stream")), _in_words(KeyError(320))
+    ('broken data stream', 'it breaks the rules of its format')
+    """
+    while error.args and isinstance(error.args[0], Exception):  # as Pillow wraps what opening a file raises
+        error = error.args[0]
+    spoken = isinstance(error, OSError | SyntaxError | ValueError | RuntimeError | EOFError | zlib.error)
+    if spoken and not isinstance(error, UnicodeError) and str(error):
+        return str(error)
+    return "it breaks the rules of its format"
+
+
+def open_with(plugin: Callable[[io.BytesIO], ImageFile.ImageFile], data: bytes) -> ImageFile.ImageFile:
+    """Open bytes with one Pillow plugin, which reads the header."""
+    with decoder_failures():
+        return plugin(io.BytesIO(data))
+
+
+def cmyk_to_rgb(inks: Pixels) -> Pixels:
+    """Red, green, blue [height, width, 3] of cyan, magenta, yellow, black [height, width, 4], 255 full ink.
+
+    Every color is round((255 - ink) * (255 - black) / 255): no color profile is applied.
+    """
+    colors = np.empty((*inks.shape[:2], 3), np.uint8)
+    for block in blocks(inks.shape[:2]):
+        light = (255 - inks[block]).astype(np.uint32)
+        colors[block] = (light[..., :3] * light[..., 3:] + 127) // 255
+    return colors
+
+
+def with_transparent_color(pixels: Pixels, key: int | tuple[int, ...]) -> Pixels:
+    """Add an alpha channel that is zero where a pixel has exactly the color `key`."""
+    height, width, channels = pixels.shape
+    with_alpha = np.empty((height, width, channels + 1), pixels.dtype)
+    with_alpha[..., :-1] = pixels
+    for block in blocks((height, width)):
+        transparent = (pixels[block] == np.array(key, pixels.dtype)).all(axis=2)
+        with_alpha[block][..., -1] = np.where(transparent, 0, np.iinfo(pixels.dtype).max)
+    return with_alpha
+
+
+def plan_pillow(
+    size: Size, image_bytes: int, channels: int, sample_bytes: int = 1, *, beside: float = 0
+) -> Decoding:
+    """What it takes to decode with Pillow.
+
+    Args:
+        image_bytes: of a pixel in Pillow's image: 1 of mode 1, L and P, 2 of I;16, else 4.
+        channels: of the raster that is taken out of it; `sample_bytes` are those of each value.
+        beside: bytes a pixel that the plugin holds besides.
+    """
+    taken = min(size[0] * size[1], TAKEN_PIXELS)
+    planned = plan_decoding(size, channels, sample_bytes, beside=image_bytes + beside)
+    return replace(planned, peak_bytes=planned.peak_bytes + 16 * taken)
+
+
+def load_raster(image: ImageFile.ImageFile) -> Raster:
+    """Decode an opened Pillow image whole.
+
+    Returns:
+        1 bit and palettes expanded, CMYK converted; a transparent palette entry or color becomes alpha.
+
+    Raises:
+        SourceError: the pixels are damaged or cut off, or of a mode that has no exact 8-bit form.
+    """
+    with decoder_failures():
+        image.load()
+        mode, transparency = image.mode, image.info.get("transparency")
+        if mode == "CMYK":
+            return Raster(pixels=take_pixels(image, _rgb_of_cmyk, 3), notes=("CMYK converted",))
+        has_key = mode == "P" and transparency is not None
+        wanted = "RGBA" if has_key else CONVERTED_MODES.get(mode, mode)
+        if wanted not in ARRAY_MODES:
+            raise undecodable("pixel type is not supported", f"Pillow's mode {mode}")
+        pixels = take_pixels(
+            image, lambda part: _three_axes(part if mode == wanted else part.convert(wanted)), len(wanted)
+        )
+        if mode in ("L", "RGB") and transparency is not None:
+            pixels = with_transparent_color(pixels, transparency)
+        return Raster(pixels=pixels)
+
+
+def take_pixels(
+    image: Image.Image, take: Callable[[Image.Image], Pixels], channels: int, dtype: str = "uint8"
+) -> Pixels:
+    """The pixels [height, width, channel] of a decoded image, by `take` of a part of it at a time."""
+    if image.width * image.height <= TAKEN_PIXELS:
+        return take(image)
+    pixels = np.empty((image.height, image.width, channels), dtype)
+    for rows, columns in blocks((image.height, image.width), TAKEN_PIXELS):
+        part = image.crop((columns.start, rows.start, columns.stop, rows.stop))
+        pixels[rows, columns] = take(part)
+    return pixels
+
+
+def _rgb_of_cmyk(image: Image.Image) -> Pixels:
+    return cmyk_to_rgb(np.asarray(image))
+
+
+def _three_axes(image: Image.Image) -> Pixels:
+    array = np.asarray(image)
+    return array[..., None] if array.ndim == 2 else array
+
+
+def load_16_bit(open_again: Callable[[], ImageFile.ImageFile]) -> Pixels:
+    """Decode 16-bit color samples, which Pillow's own modes cut to 8 bits.
+
+    Pillow's unpacker keeps one byte of each sample; the last letter of its raw mode ("RGB;16B") says in
+    which byte order the samples lie, and so which byte. Decoding with the other order gives the low ones.
+
+    Args:
+        open_again: opens the image again.
+
+    Returns:
+        uint16 [height, width, channel].
+    """
+    other_order = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
+    with decoder_failures():
+        image = open_again()
+        image.load()
+        channels = len(image.getbands())
+        samples = take_pixels(image, lambda part: np.asarray(part).astype(np.uint16) << 8, channels, "uint16")
+        image = open_again()
+        tiles = []
+        for tile in image.tile:
+            raw_mode, *rest = tile.args if isinstance(tile.args, tuple) else (str(tile.args),)
+            other = raw_mode[:-1] + other_order[raw_mode[-1]]
+            tiles.append(tile._replace(args=(other, *rest) if rest else other))
+        image.tile = tiles
+        image.load()
+        for rows, columns in blocks((image.height, image.width), TAKEN_PIXELS):
+            part = image.crop((columns.start, rows.start, columns.stop, rows.stop))
+            samples[rows, columns] |= np.asarray(part)
+        return samples

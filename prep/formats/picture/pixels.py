@@ -1,0 +1,140 @@
+"""How decoded pixels become what the options ask for: orientation, alpha, channels, depth, in this order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from halofeed.prep.formats.picture.image import (
+    BLOCK_PIXELS,
+    MIRRORED,
+    UPSIDE_DOWN,
+    Pixels,
+    ReadOptions,
+    blocks,
+)
+
+# ITU-R BT.601 luma in 1/65536, summing to 65536, so that gray stays gray: 0.299, 0.587, 0.114.
+LUMA = (19595, 38470, 7471)
+
+
+def apply_orientation(pixels: Pixels, orientation: int) -> Pixels:
+    """Turn stored pixels into displayed ones.
+
+    Where the stored letters a (first row, first column), b (end of the first row) and c (last row, first
+    column) are displayed:
+
+        1     2     3     4     5     6     7     8
+        a.b   b.a   ..c   c..   a.c   c.a   ..b   b..
+        ...   ...   ...   ...   ...   ...   ...   ...
+        c..   ..c   b.a   a.b   b..   ..b   c.a   a.c
+
+    Args:
+        pixels: [height, width, channel] as stored.
+        orientation: 1 to 8.
+
+    Returns:
+        a view, [height, width, channel] as displayed; height and width swapped for 5 to 8.
+
+    Source: EXIF 2.32, 4.6.5.1.6.
+    """
+    turned = pixels.swapaxes(0, 1) if orientation >= 5 else pixels
+    if orientation in UPSIDE_DOWN:
+        turned = turned[::-1]
+    if orientation in MIRRORED:
+        turned = turned[:, ::-1]
+    return turned
+
+
+def luma(colors: Pixels) -> Pixels:
+    """Gray [height, width, 1] of red, green, blue [height, width, 3]: ITU-R BT.601, rounded to nearest.
+
+    >>> luma(np.array([[[255, 0, 0], [255, 255, 255]]], np.uint8)).tolist()
+    [[[76], [255]]]
+    """
+    wide = colors.astype(np.uint32)
+    total = wide[..., 0] * LUMA[0] + wide[..., 1] * LUMA[1] + wide[..., 2] * LUMA[2]
+    return ((total + 32768) >> 16).astype(colors.dtype)[..., None]
+
+
+def scale_depth(pixels: Pixels, dtype: str) -> Pixels:
+    """Map the full range of one depth to that of the other: round(v * 255 / 65535), or v * 257.
+
+    >>> scale_depth(np.array([0, 128, 129, 65535], np.uint16), "uint8").tolist()
+    [0, 0, 1, 255]
+    """
+    if pixels.dtype == dtype:
+        return pixels
+    if dtype == "uint8":
+        return ((pixels.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    return pixels.astype(np.uint16) * np.uint16(257)
+
+
+def blend(pixels: Pixels, background: tuple[int, ...]) -> Pixels:
+    """Put colors with alpha over a background: round((alpha * color + (peak - alpha) * background) / peak).
+
+    Args:
+        pixels: [height, width, 2 or 4], the last channel is alpha.
+        background: one value or three, of 0 to 255; scaled to the pixels' depth.
+
+    Returns:
+        [height, width, 3], or 1 channel where both the pixels and the background are gray.
+    """
+    peak = int(np.iinfo(pixels.dtype).max)
+    under = np.array(background, np.uint32) * np.uint32(peak // 255)
+    color, alpha = pixels[..., :-1].astype(np.uint32), pixels[..., -1:].astype(np.uint32)
+    return ((alpha * color + (peak - alpha) * under + peak // 2) // peak).astype(pixels.dtype)
+
+
+def _without_alpha(pixels: Pixels, options: ReadOptions) -> tuple[Pixels, str]:
+    if options.alpha == "blend":
+        return blend(pixels, options.background), "alpha blended"
+    return pixels[..., :-1], "alpha dropped"
+
+
+def convert(pixels: Pixels, options: ReadOptions) -> tuple[Pixels, tuple[str, ...]]:
+    """Bring pixels of 1 to 4 channels to the channels and the depth that the options ask for.
+
+    A large picture is converted a block at a time, so that no step holds more than that beside the result.
+
+    Args:
+        pixels: [height, width, channel]; gray, gray and alpha, color, color and alpha.
+
+    Returns:
+        C-contiguous [height, width, options.channels], and notes of what was done.
+    """
+    height, width, channels = pixels.shape
+    if is_converted(channels, pixels.dtype.itemsize, options):
+        return np.ascontiguousarray(pixels), ()
+    if height * width <= BLOCK_PIXELS:
+        return _convert_block(pixels, options)
+    converted = np.empty((height, width, options.channels), options.dtype)
+    notes: tuple[str, ...] = ()
+    for block in blocks((height, width)):
+        converted[block], notes = _convert_block(pixels[block], options)
+    return converted, notes
+
+
+def is_converted(channels: int, sample_bytes: int, options: ReadOptions) -> bool:
+    """Whether pixels of so many channels and bytes a sample are what the options ask for."""
+    return channels == options.channels and sample_bytes == np.dtype(options.dtype).itemsize
+
+
+def _convert_block(pixels: Pixels, options: ReadOptions) -> tuple[Pixels, tuple[str, ...]]:
+    notes = []
+    has_alpha = pixels.shape[2] in (2, 4)
+    if has_alpha and options.channels != 4:
+        pixels, note = _without_alpha(pixels, options)
+        notes.append(note)
+    if options.channels == 1 and pixels.shape[2] == 3:
+        pixels = luma(pixels)
+        notes.append("color converted to gray")
+    if options.channels >= 3 and pixels.shape[2] in (1, 2):
+        gray = np.broadcast_to(pixels[..., :1], (*pixels.shape[:2], 3))
+        pixels = np.concatenate([gray, pixels[..., 1:]], axis=2)
+    if options.channels == 4 and pixels.shape[2] == 3:
+        opaque = np.full((*pixels.shape[:2], 1), np.iinfo(pixels.dtype).max, pixels.dtype)
+        pixels = np.concatenate([pixels, opaque], axis=2)
+        notes.append("opaque alpha added")
+    if pixels.dtype != options.dtype:
+        notes.append("16 bit scaled to 8" if options.dtype == "uint8" else "8 bit scaled to 16")
+    return np.ascontiguousarray(scale_depth(pixels, options.dtype)), tuple(notes)

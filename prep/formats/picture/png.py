@@ -1,0 +1,204 @@
+"""How a PNG file is read: its chunks and their checksums here, its compressed pixels by Pillow."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from PIL import Image, ImageFile, PngImagePlugin
+
+from halofeed.prep.formats.picture.image import (
+    Decoding,
+    OpenedImage,
+    Pixels,
+    Raster,
+    Size,
+    plan_decoding,
+    truncated,
+    undecodable,
+)
+from halofeed.prep.formats.picture.pillow import (
+    decoder_failures,
+    load_16_bit,
+    load_raster,
+    open_with,
+    plan_pillow,
+    take_pixels,
+    with_transparent_color,
+)
+from halofeed.prep.formats.picture.tiff_directory import exif_orientation
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+GRAY, COLOR, PALETTE, GRAY_ALPHA, COLOR_ALPHA = 0, 2, 3, 4, 6
+DEPTHS = {GRAY: (1, 2, 4, 8, 16), PALETTE: (1, 2, 4, 8), **dict.fromkeys((2, 4, 6), (8, 16))}
+NEEDED_CHUNKS = (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"eXIf", b"acTL")
+
+MOST_RUNS = 10_000
+"""Chunks of pixels follow one another; a file may break their row up so often, and have so many others that count."""
+METADATA_CHUNKS = (b"iCCP", b"tEXt", b"zTXt", b"iTXt", b"gAMA", b"cHRM", b"sRGB", b"pHYs", b"tIME", b"bKGD")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """The IHDR chunk, and where the other chunks that matter lie: (type, offset of the payload, length).
+
+    IDAT chunks that follow one another are one entry, up to the end of the last one's payload.
+    `skipped_damage` says that a chunk of metadata had a wrong checksum; as libpng does, it is passed over."""
+
+    size: Size
+    depth: int
+    color_type: int
+    chunks: Sequence[tuple[bytes, int, int]]
+    skipped_damage: bool
+
+    def payload(self, data: bytes, kind: bytes) -> bytes | None:
+        """The bytes of the first chunk of a kind."""
+        return next((data[at : at + length] for name, at, length in self.chunks if name == kind), None)
+
+
+def read_header(data: bytes) -> Header:
+    """Walk over the chunks and check their checksums.
+
+    Raises:
+        SourceError: a chunk is missing, cut off or damaged, or the header is none that PNG defines.
+
+    Source: Portable Network Graphics, third edition, 5.3 and 11.2.
+    """
+    chunks: list[tuple[bytes, int, int]] = []
+    at, skipped_damage = len(SIGNATURE), False
+    while not chunks or chunks[-1][0] != b"IEND":
+        if at + 12 > len(data):
+            raise truncated("no IEND chunk")
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if at + 12 + length > len(data):
+            raise truncated(f"chunk {kind!r} of {length} bytes at byte {at} of {len(data)}")
+        checksum = struct.unpack_from(">I", data, at + 8 + length)[0]
+        intact = zlib.crc32(memoryview(data)[at + 4 : at + 8 + length]) == checksum
+        if not kind.isalpha() or not (intact or (chunks and kind in METADATA_CHUNKS)):
+            raise undecodable("file is damaged", f"wrong checksum of chunk {kind!r} at byte {at}")
+        skipped_damage = skipped_damage or not intact
+        if kind == b"IDAT" and chunks and chunks[-1][0] == kind and sum(chunks[-1][1:]) + 4 == at:
+            chunks[-1] = (kind, chunks[-1][1], at + 8 + length - chunks[-1][1])
+        elif kind in NEEDED_CHUNKS:
+            if len(chunks) >= MOST_RUNS:
+                raise undecodable("file is damaged", f"more than {MOST_RUNS} chunks that are not in a row")
+            chunks.append((kind, at + 8, length))
+        elif kind[:1].isupper():
+            raise undecodable("PNG feature is not supported", f"critical chunk {kind!r}")
+        at += 12 + length
+    kind, at, length = chunks[0]  # there is one: the walk ends at IEND
+    if kind != b"IHDR" or length != 13:
+        raise undecodable("file is damaged", f"the first chunk is {kind!r} of {length} bytes, not IHDR of 13")
+    width, height = struct.unpack_from(">II", data, at)
+    depth, color_type, compression, filtering, interlace = data[at + 8 : at + 13]
+    if depth not in DEPTHS.get(color_type, ()) or compression or filtering or interlace > 1:
+        raise undecodable(
+            "file is damaged",
+            f"header says depth {depth}, color type {color_type}, compression {compression}, "
+            f"filter {filtering}, interlace {interlace}",
+        )
+    header = Header(
+        size=(height, width),
+        depth=depth,
+        color_type=color_type,
+        chunks=chunks,
+        skipped_damage=skipped_damage,
+    )
+    for kind in (b"IDAT", b"PLTE") if color_type == PALETTE else (b"IDAT",):
+        if header.payload(data, kind) is None:
+            raise undecodable("file is damaged", f"no {kind.decode()} chunk")
+    return header
+
+
+def _chunk(kind: bytes, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload)) + kind + payload + struct.pack(">I", zlib.crc32(kind + payload))
+
+
+def _plain_png(data: bytes, header: Header, color_type: int, depth: int) -> bytes:
+    """The same picture without what is beside it (text, profiles, animation), which Pillow would unpack."""
+    start = header.chunks[0][1]
+    ihdr = bytearray(data[start : start + 13])
+    ihdr[8:10] = depth, color_type
+    parts: list[bytes | memoryview] = [SIGNATURE, _chunk(b"IHDR", bytes(ihdr))]
+    kinds = (b"PLTE", b"tRNS", b"IDAT") if color_type == PALETTE else (b"IDAT",)
+    for kind, at, length in header.chunks:
+        if kind in kinds:
+            parts.append(memoryview(data)[at - 8 : at + length + 4])
+    return b"".join([*parts, _chunk(b"IEND", b"")])
+
+
+def _transparent_color(data: bytes, header: Header) -> tuple[int, ...]:
+    """The color that a tRNS chunk declares transparent, at the decoded depth; empty where there is none."""
+    payload = header.payload(data, b"tRNS")
+    count = {GRAY: 1, COLOR: 3}.get(header.color_type, 0)
+    if payload is None or not count or len(payload) < 2 * count:
+        return ()
+    key = struct.unpack_from(f">{count}H", payload)
+    spread = 255 // (2**header.depth - 1) if header.depth < 8 else 1
+    return tuple((value & (2**header.depth - 1)) * spread for value in key)
+
+
+def _open_pillow(plain: bytes) -> ImageFile.ImageFile:
+    return open_with(PngImagePlugin.PngImageFile, plain)
+
+
+def _load_samples(data: bytes, header: Header) -> Pixels:
+    """The pixels with every stored bit; Pillow alone would cut 16-bit color to 8 bits."""
+    if header.depth < 16:
+        return load_raster(_open_pillow(_plain_png(data, header, header.color_type, header.depth))).pixels
+    if header.color_type in (COLOR, COLOR_ALPHA):
+        plain = _plain_png(data, header, header.color_type, 16)
+        return load_16_bit(lambda: _open_pillow(plain))
+    # Two bytes per pixel are filtered alike whether they are one sample or two, and so are four: read the
+    # samples' high and low bytes as channels of their own.
+    as_bytes = GRAY_ALPHA if header.color_type == GRAY else COLOR_ALPHA
+    with decoder_failures():
+        image = _open_pillow(_plain_png(data, header, as_bytes, 8))
+        image.load()
+        return take_pixels(image, _joined, len(image.getbands()) // 2, "uint16")
+
+
+def _joined(image: Image.Image) -> Pixels:
+    return np.asarray(image).view(">u2").astype(np.uint16)
+
+
+def _plan(data: bytes, header: Header) -> Decoding:
+    has_transparency = header.payload(data, b"tRNS") is not None
+    channels = {GRAY: 1, COLOR: 3, PALETTE: 3 + has_transparency, GRAY_ALPHA: 2, COLOR_ALPHA: 4}[
+        header.color_type
+    ]
+    image_bytes = 1 if header.depth < 16 and header.color_type in (GRAY, PALETTE) else 4
+    sample_bytes = 2 if header.depth == 16 else 1
+    planned = plan_pillow(header.size, image_bytes, channels, sample_bytes)
+    if has_transparency and header.color_type in (GRAY, COLOR):
+        keyed = plan_decoding(header.size, channels + 1, sample_bytes, beside=channels * sample_bytes)
+        planned = replace(keyed, peak_bytes=max(keyed.peak_bytes, planned.peak_bytes))
+    pixel_bytes = sum(length for kind, _, length in header.chunks if kind == b"IDAT")
+    return replace(planned, peak_bytes=planned.peak_bytes + pixel_bytes)
+
+
+def open_png(data: bytes) -> OpenedImage:
+    """Open a PNG file of any color type and depth; of an animated one the default image.
+
+    Raises:
+        SourceError: as `read_header`; when loaded, also that the pixels are damaged.
+    """
+    header = read_header(data)
+
+    def load(gray_is_enough: bool, needed_size: Size) -> Raster:
+        pixels = _load_samples(data, header)
+        key = _transparent_color(data, header)
+        if key:
+            pixels = with_transparent_color(pixels, key)
+        notes = ["damaged metadata skipped"] if header.skipped_damage else []
+        if header.payload(data, b"acTL") is not None:
+            notes.append("first of several frames")
+        return Raster(pixels=pixels, notes=tuple(notes))
+
+    orientation = exif_orientation(header.payload(data, b"eXIf") or b"")
+    return OpenedImage(
+        stored_size=header.size, orientation=orientation, plan=lambda *_: _plan(data, header), load=load
+    )

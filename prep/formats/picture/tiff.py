@@ -1,0 +1,249 @@
+"""How a TIFF file is read: its first directory here, its compressed pixels by Pillow and libtiff.
+
+Pillow gets the file with a directory that holds only what describes the pixels. So it meets no other
+pictures, no metadata to warn about, and no orientation to apply by itself.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from PIL import ImageFile, TiffImagePlugin
+
+from halofeed.prep.formats.picture.image import (
+    Decoding,
+    OpenedImage,
+    Pixels,
+    Raster,
+    Size,
+    truncated,
+    undecodable,
+)
+from halofeed.prep.formats.picture.libtiff_messages import libtiff_messages
+from halofeed.prep.formats.picture.pillow import (
+    decoder_failures,
+    load_16_bit,
+    load_raster,
+    open_with,
+    plan_pillow,
+    take_pixels,
+)
+from halofeed.prep.formats.picture.tiff_directory import (
+    ORIENTATION,
+    Directory,
+    Field,
+    read_directory,
+    valid_orientation,
+)
+from halofeed.schemas.errors import SourceError
+
+WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, SAMPLES, PLANAR = 256, 257, 258, 259, 262, 277, 284
+STRIP_OFFSETS, STRIP_BYTES, TILE_WIDTH, TILE_HEIGHT, TILE_OFFSETS, TILE_BYTES = 273, 279, 322, 323, 324, 325
+EXTRA_SAMPLES, SAMPLE_FORMAT = 338, 339
+WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, LAB = 0, 1, 2, 8
+PHOTOMETRICS = {0: "white is 0", 1: "black is 0", 2: "RGB", 3: "palette", 5: "CMYK", 6: "YCbCr", 8: "Lab"}
+FORMATS = {1: "unsigned integer", 2: "signed integer", 3: "floating point"}
+PREMULTIPLIED, SHORT, UNCOMPRESSED, JPEG, YCBCR = 1, 3, 1, 7, 6
+ROWS_PER_STRIP = 278
+BLOCK_RECORD_BYTES = 1024
+"""What Pillow keeps of where each block lies."""
+# What describes the pixels, TIFF 6.0 and its supplements; 512 to 521 belong to old-style JPEG.
+SINGLE_TAGS = frozenset((256, 257, 259, 262, 266, 277, 278, 284, 292, 293, 317, 322, 323, 512, 513, 514, 515))
+LISTED_TAGS = frozenset((258, 273, 279, 320, 324, 325, 338, 339, 347, 517, 518, 519, 520, 521, 529, 530, 532))
+PIXEL_TAGS = SINGLE_TAGS | LISTED_TAGS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How the samples of a TIFF lie, as far as it decides which way they are read."""
+
+    size: Size
+    bits: int
+    samples: int
+    photometric: int
+
+
+def _unsupported_compression(compression: int) -> SourceError:
+    return undecodable("TIFF of this compression is not supported", f"compression {compression}")
+
+
+def _layout(directory: Directory, byte_count: int) -> Layout:
+    for tag in PIXEL_TAGS & directory.fields.keys():
+        if directory.fields[tag].data is None:
+            raise truncated(f"the values of tag {tag} lie beyond byte {byte_count}")
+    for tag in SINGLE_TAGS & directory.fields.keys():
+        if directory.fields[tag].count != 1:
+            raise undecodable(
+                "file is damaged", f"tag {tag} has {directory.fields[tag].count} values, expected 1"
+            )
+    size = directory.integer(HEIGHT, 0), directory.integer(WIDTH, 0)
+    sample_formats = set(np.unique(directory.integers(SAMPLE_FORMAT)).tolist()) or {1}
+    bits = set(np.unique(directory.integers(BITS)).tolist()) or {1}
+    photometric = directory.integer(PHOTOMETRIC, 0)
+    samples = directory.integer(SAMPLES, 1)
+    kind = (
+        f"{samples} x {'/'.join(map(str, sorted(bits)))} bit "
+        f"{'/'.join(FORMATS.get(value, str(value)) for value in sorted(sample_formats))}, "
+        f"{PHOTOMETRICS.get(photometric, f'photometric {photometric}')}"
+    )
+    if sample_formats != {1}:
+        raise undecodable("TIFF of other than unsigned integers is not supported", kind)
+    if len(bits) != 1 or not bits <= {1, 2, 4, 8, 16}:
+        raise undecodable("TIFF of this bit depth is not supported", kind)
+    (depth,) = bits
+    extra = directory.integers(EXTRA_SAMPLES)
+    unsupported_16_bit = photometric not in (WHITE_IS_ZERO, BLACK_IS_ZERO, RGB) or PREMULTIPLIED in extra
+    if photometric not in PHOTOMETRICS or photometric == LAB or (depth == 16 and unsupported_16_bit):
+        raise undecodable("TIFF of these colors is not supported", kind)
+    compression = directory.integer(COMPRESSION, 1)
+    if compression not in TiffImagePlugin.COMPRESSION_INFO:
+        raise _unsupported_compression(compression)
+    if samples > 6:
+        raise undecodable("TIFF of this many samples per pixel is not supported", kind)
+    return Layout(size=size, bits=depth, samples=samples, photometric=photometric)
+
+
+def _check_blocks(directory: Directory, layout: Layout, data: bytes) -> None:
+    byte_count = len(data)
+    tiled = TILE_OFFSETS in directory.fields
+    offsets, lengths = (
+        directory.integers(tag).astype(np.uint64)
+        for tag in ((TILE_OFFSETS, TILE_BYTES) if tiled else (STRIP_OFFSETS, STRIP_BYTES))
+    )
+    if not len(offsets):
+        raise undecodable("file is damaged", "the TIFF says nowhere where its pixels are")
+    if len(lengths) and len(lengths) != len(offsets):
+        raise undecodable("file is damaged", f"{len(offsets)} blocks of pixels with {len(lengths)} lengths")
+    held = lengths if len(lengths) else np.ones(len(offsets), np.uint64)
+    beyond = (offsets > byte_count) | (held > byte_count - np.minimum(offsets, byte_count))
+    if beyond.any():
+        end = max(
+            int(offset) + int(length) for offset, length in zip(offsets[beyond], held[beyond], strict=True)
+        )
+        raise truncated(f"pixels end at byte {end} of {byte_count}")
+    if not tiled and len(lengths) and directory.integer(COMPRESSION, 1) == UNCOMPRESSED:
+        height, width = layout.size
+        needed = height * (width * layout.bits * layout.samples // 8)
+        found = int(lengths.sum(dtype=np.float64))
+        if found < needed:
+            raise truncated(f"{found} bytes of pixels, expected {needed}")
+    if len(lengths) and directory.integer(COMPRESSION, 1) == JPEG:
+        # libtiff makes up what is missing at a JPEG's end and reports success.
+        for offset, length in zip(offsets.tolist(), lengths.tolist(), strict=True):
+            if not data[offset : offset + length].rstrip(b"\0").endswith(b"\xff\xd9"):
+                raise truncated(f"the JPEG data at byte {offset} have no end")
+    if tiled:
+        # A tile may pass the picture's edge, but not by far: its buffer is allocated whole.
+        for tag, pixels in ((TILE_HEIGHT, layout.size[0]), (TILE_WIDTH, layout.size[1])):
+            tile = directory.integer(tag, 0)
+            if not 1 <= tile <= max(4 * pixels, 4096):
+                raise undecodable("file is damaged", f"a tile side of {tile} for {pixels} pixels")
+
+
+def _plain_tiff(data: bytes, directory: Directory, replaced: Mapping[int, int]) -> bytes:
+    """The file with a new directory at its end: the pixel tags only, some with another value of 16 bits."""
+    order, big = directory.order, directory.big
+    inline, pointer = (8, "Q") if big else (4, "I")
+    entries: list[bytes] = []
+    values: list[bytes | memoryview] = []
+    kept = [(tag, field) for tag, field in sorted(directory.fields.items()) if tag in PIXEL_TAGS]
+    start = len(data) + len(data) % 2
+    values_at = start + (8 if big else 2) + len(kept) * (20 if big else 12) + inline
+    for tag, field in kept:
+        payload: bytes | memoryview = field.data or b""
+        if tag in replaced:
+            field = Field(type=SHORT, count=1, data=None)
+            payload = struct.pack(f"{order}H", replaced[tag])
+        if len(payload) > inline:
+            place = struct.pack(f"{order}{pointer}", values_at)
+            values += [payload, b"\0" * (len(payload) % 2)]
+            values_at += len(payload) + len(payload) % 2
+        else:
+            place = bytes(payload).ljust(inline, b"\0")
+        entries.append(struct.pack(f"{order}HH{pointer}", tag, field.type, field.count) + place)
+    header = data[:8] + struct.pack(f"{order}Q", start) if big else data[:4] + struct.pack(f"{order}I", start)
+    count = struct.pack(f"{order}{'Q' if big else 'H'}", len(kept))
+    body = memoryview(data)[len(header) :]
+    return b"".join([header, body, b"\0" * (len(data) % 2), count, *entries, b"\0" * inline, *values])
+
+
+def _open_pillow(plain: bytes) -> ImageFile.ImageFile:
+    return open_with(TiffImagePlugin.TiffImageFile, plain)
+
+
+def _load_samples(plain: bytes, layout: Layout) -> Raster:
+    if layout.bits < 16:
+        return load_raster(_open_pillow(plain))
+    if layout.photometric == RGB:
+        return Raster(pixels=load_16_bit(lambda: _open_pillow(plain)))
+    image = _open_pillow(plain)
+    return Raster(pixels=_load_16_bit_gray(image, layout))
+
+
+def _load_16_bit_gray(image: ImageFile.ImageFile, layout: Layout) -> Pixels:
+    if not image.mode.startswith("I;16"):
+        raise undecodable("TIFF of these colors is not supported", f"Pillow's mode {image.mode}")
+    with decoder_failures():
+        image.load()
+    gray = take_pixels(image, lambda part: np.asarray(part).astype(np.uint16)[..., None], 1, "uint16")
+    return np.subtract(np.uint16(65535), gray, out=gray) if layout.photometric == WHITE_IS_ZERO else gray
+
+
+def _plan(directory: Directory, layout: Layout, byte_count: int) -> Decoding:
+    (height, width), pixel_bits = layout.size, layout.bits * layout.samples
+    tiled = TILE_OFFSETS in directory.fields
+    count = len(directory.integers(TILE_OFFSETS if tiled else STRIP_OFFSETS))
+    rows = directory.integer(TILE_HEIGHT if tiled else ROWS_PER_STRIP, height)
+    columns = directory.integer(TILE_WIDTH, width) if tiled else width
+    # libtiff decodes a block at a time, and makes colors of it where it holds luma and chroma.
+    of_block = pixel_bits / 8 + 8 * (layout.photometric == YCBCR)
+    block_bytes = (rows if tiled else min(rows, height)) * columns * of_block + BLOCK_RECORD_BYTES * count
+    gray = layout.photometric in (WHITE_IS_ZERO, BLACK_IS_ZERO)
+    channels = layout.samples if gray else 4 if layout.samples > 3 and layout.photometric == RGB else 3
+    sample_bytes = 2 if layout.bits == 16 else 1
+    image_bytes = sample_bytes if layout.samples == 1 else 4
+    planned = plan_pillow(layout.size, image_bytes, min(channels, 4), sample_bytes)
+    # Pillow gets a copy of the file.
+    return replace(planned, peak_bytes=planned.peak_bytes + byte_count + round(block_bytes))
+
+
+def open_tiff(data: bytes) -> OpenedImage:
+    """Open a TIFF or BigTIFF file of unsigned integers of 1 to 16 bits; of several pictures the first.
+
+    Raises:
+        SourceError: the directory is damaged, its pixels lie beyond the file's end, or they are of a kind
+            that is not read (floating point, signed, 12 or 32 bit, Lab, CMYK of 16 bits); when loaded, also
+            that they are damaged.
+
+    Source: TIFF 6.0.
+    """
+    directory = read_directory(data)
+    layout = _layout(directory, len(data))
+
+    def load(gray_is_enough: bool, needed_size: Size) -> Raster:
+        _check_blocks(directory, layout, data)
+        # Pillow does not invert 16-bit pictures in which white is zero, or refuses them.
+        deep_inverse = layout.bits == 16 and layout.photometric == WHITE_IS_ZERO
+        plain = _plain_tiff(data, directory, {PHOTOMETRIC: BLACK_IS_ZERO} if deep_inverse else {})
+        compression = directory.integer(COMPRESSION, 1)
+        with libtiff_messages() as messages:
+            try:
+                raster = _load_samples(plain, layout)
+            except SourceError as error:
+                if any("not configured" in message for message in messages):
+                    raise _unsupported_compression(compression) from error
+                raise
+        return Raster(
+            pixels=raster.pixels, notes=(*raster.notes, *(("first of several frames",) * directory.more))
+        )
+
+    orientation = valid_orientation(directory.integer(ORIENTATION, 1))
+    return OpenedImage(
+        stored_size=layout.size,
+        orientation=orientation,
+        plan=lambda *_: _plan(directory, layout, len(data)),
+        load=load,
+    )

@@ -1,0 +1,108 @@
+"""Which affines can be those of a volume, and what is said of files that give none?
+
+Everything here is in the file's order, voxel (i, j, k) to millimeters to right, anterior and superior, until a grid
+is made.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.formats.volume.options import ScanOptions
+from halofeed.prep.formats.volume.stored import damaged
+from halofeed.prep.geometry.scan import Finding, Grid, Shape
+from halofeed.schemas.errors import SourceError
+
+Affine = NDArray[np.float64]
+SHEAR_DEGREES = 0.1
+SMALLEST_MM, LARGEST_MM = 1e-6, 1e6
+"""Of a voxel's side; the farthest that a volume may lie from the origin is `LARGEST_MM` too."""
+FLATTEST = 1e-4
+"""The volume of a voxel, divided by that of a brick with the same sides; less is a plane."""
+LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
+
+
+def grid_of(shape: Shape, affine: Affine) -> tuple[Grid, tuple[Finding, ...]]:
+    """The grid [depth, height, width] of a volume, and what is odd about it.
+
+    Raises:
+        SourceError: no volume can have this affine.
+    """
+    _check(affine)
+    shear = _shear_degrees(affine)
+    findings: tuple[Finding, ...] = ()
+    if shear > SHEAR_DEGREES:
+        detail = f"the axes meet at {90 - shear:.2f} degrees, not at 90"
+        findings = (Finding(name="sheared axes", treatment="noted", detail=detail),)
+    return Grid(shape=shape, affine=np.ascontiguousarray(affine[:, [2, 1, 0, 3]])), findings
+
+
+def other_unit(name: str) -> Finding:
+    """Lengths are turned into millimeters."""
+    detail = f"lengths in {name} are turned into millimeters"
+    return Finding(name="unit of length is not mm", treatment="corrected", detail=detail)
+
+
+def unoriented_refused(cause: str) -> SourceError:
+    """The error of a file that does not say how it lies in the patient, where that is to be refused."""
+    cure = "--unoriented radiological or neurological says whether its first axis runs to the left or right"
+    return SourceError("decode", "file does not say how it lies in the patient", f"{cause}; {cure}")
+
+
+def unoriented_noted(detail: str) -> Finding:
+    """A file does not say how it lies in the patient."""
+    return Finding(name="no orientation given", treatment="noted", detail=detail)
+
+
+def lies_as_itk_takes_it(
+    affine: Affine, cause: str, options: ScanOptions
+) -> tuple[Affine, tuple[Finding, ...]]:
+    """The affine of a file whose numbers say how it lies in a space that nothing ties to the patient.
+
+    ITK, and with it SimpleITK and 3D Slicer, takes that space's axes to run to the left, to posterior and to superior.
+
+    Args:
+        affine: to right, anterior, superior, if ITK is right.
+        cause: what the file lacks.
+
+    Raises:
+        SourceError: this is to be refused.
+    """
+    if options.unoriented == "refuse":
+        raise unoriented_refused(cause)
+    if options.unoriented == "neurological":
+        affine = np.diag([-1.0, 1.0, 1.0, 1.0]) @ affine
+    side = "left" if options.unoriented == "radiological" else "right"
+    detail = (
+        f"{cause}; taken to be {options.unoriented}: space runs to the {side}, to posterior and to superior"
+    )
+    return affine, (unoriented_noted(detail),)
+
+
+def _check(affine: Affine) -> None:
+    """Refuse an affine that no volume can have."""
+    if not np.isfinite(affine).all():
+        raise SourceError("decode", "affine is not finite", _figures(affine))
+    with np.errstate(over="ignore"):  # a side beyond all bounds is refused below
+        sides = np.linalg.norm(affine[:3, :3], axis=0)
+    if not sides.all():
+        raise SourceError("decode", "voxel size is zero", _figures(affine))
+    if sides.min() < SMALLEST_MM or sides.max() > LARGEST_MM:
+        detail = f"sides of {' x '.join(f'{side:.3g}' for side in sides)} mm"
+        raise SourceError("decode", "voxel size is impossible", detail)
+    if abs(np.linalg.det(affine[:3, :3] / sides)) < FLATTEST:
+        raise SourceError("decode", "affine is singular", _figures(affine))
+    if np.abs(affine[:3, 3]).max() > LARGEST_MM:
+        raise damaged(f"the first voxel lies {np.abs(affine[:3, 3]).max():.3g} mm from the origin")
+
+
+def _figures(affine: Affine) -> str:
+    return "; ".join(" ".join(f"{value:.6g}" for value in row) for row in affine[:3])
+
+
+def _shear_degrees(affine: Affine) -> float:
+    """How far two of the axes are from a right angle, at most."""
+    axes = affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)
+    cosines = np.abs(axes.T @ axes)[np.triu_indices(3, 1)]
+    return float(np.degrees(np.arcsin(np.clip(cosines.max(), 0, 1))))

@@ -1,0 +1,276 @@
+"""How a MetaImage file becomes a scan or a mask.
+
+Source: the documentation of MetaIO, https://itk.org/Wiki/ITK/MetaIO/Documentation; where it leaves something open, what
+ITK's reader does.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from halofeed.prep.formats.volume.affine import LPS_TO_RAS, Affine, grid_of, lies_as_itk_takes_it
+from halofeed.prep.formats.volume.encodings import TextStream
+from halofeed.prep.formats.volume.gzip_stream import MAGIC, GzipStream, PlainStream, ZlibStream
+from halofeed.prep.formats.volume.opened import Opened, mask_of, scan_of
+from halofeed.prep.formats.volume.options import ScanOptions
+from halofeed.prep.formats.volume.stored import Content, StoredVoxels, check_voxel_count, damaged
+from halofeed.prep.formats.volume.stored_voxels import check_byte_count
+from halofeed.prep.formats.volume.text_header import (
+    MOST_AXES,
+    Fields,
+    lines_of,
+    numbers,
+    shown,
+    sides_of,
+    unit_scale,
+    voxel_file,
+    whole_number,
+    whole_numbers,
+)
+from halofeed.prep.geometry.scan import Finding, Mask, Scan
+from halofeed.prep.sources.data_files import LONGEST_HEADER
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.volume_names import NAMES
+from halofeed.schemas.errors import SourceError
+
+DEFAULTS = ScanOptions()
+TYPES = {
+    **dict.fromkeys(("MET_CHAR", "MET_ASCII_CHAR"), "i1"),
+    "MET_UCHAR": "u1",
+    "MET_SHORT": "i2",
+    "MET_USHORT": "u2",
+    **dict.fromkeys(("MET_INT", "MET_LONG"), "i4"),
+    **dict.fromkeys(("MET_UINT", "MET_ULONG"), "u4"),
+    "MET_LONG_LONG": "i8",
+    "MET_ULONG_LONG": "u8",
+    "MET_FLOAT": "f4",
+    "MET_DOUBLE": "f8",
+}
+MATRIX = ("TransformMatrix", "Rotation", "Orientation")
+ORIGIN = ("Offset", "Position", "Origin")
+TOWARDS = {"R": "L", "L": "R", "A": "P", "P": "A", "I": "S", "S": "I"}
+"""MetaIO's letters say where an axis comes from; what it runs to is on the other side."""
+
+
+LEAST_COSINE = 0.05
+"""Between an axis and the direction that is named as the nearest one."""
+
+
+def open_metaimage(files: SourceFiles, path: str, options: ScanOptions = DEFAULTS) -> Scan:
+    """Open a scan: .mha, or .mhd with the file of voxels that it names.
+
+    The first axis becomes width, the second height, the third depth; a fourth axis, or the channels of each voxel,
+    become channels. A MetaImage file cannot say that its values are Hounsfield units, so the unit is "".
+
+    Args:
+        files: where the files are.
+        path: relative to them.
+        options: what is allowed.
+
+    Raises:
+        SourceError: stage `read`: a file is missing; stage `decode`: it is no such file, damaged, cut off, too
+            large, of a kind that is not read, or its header cannot be true. As far as the header shows it here,
+            otherwise when the scan is read.
+    """
+    return scan_of(_open(files, path, options), options)
+
+
+def open_metaimage_mask(files: SourceFiles, path: str, options: ScanOptions = DEFAULTS) -> Mask:
+    """Open a label volume, of the same files as `open_metaimage`.
+
+    Raises:
+        SourceError: as `open_metaimage`; or it has several channels; when read, values that are negative or not whole.
+    """
+    return mask_of(_open(files, path, options), options)
+
+
+def _open(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
+    data = files.read(path)
+    fields, end = _fields(data)
+    lengths, parts = _lengths(fields)
+    check_voxel_count(lengths, parts, options.max_voxels)
+    dtype, order = _dtype(fields)
+    affine, findings = _affine(fields, len(lengths), options)
+    grid, sheared = grid_of((lengths[2], lengths[1], lengths[0]), affine)
+    _check_values(fields)
+    used, start = [path], end
+    data_file = voxel_file(fields["ElementDataFile"], data, NAMES["metaimage"], path)
+    if data_file is not None:
+        data, start = files.read(data_file), 0
+        used.append(data_file)
+    content, offset = _content(fields, data, start, dtype, math.prod(lengths) * parts)
+    stored = StoredVoxels(
+        shape=grid.shape,
+        channels=math.prod(lengths[3:]) * parts,
+        interleaved=parts > 1,
+        dtype=dtype,
+        offset=offset,
+    )
+    check_byte_count(stored, content)
+    return Opened(
+        stored=stored,
+        grid=grid,
+        findings=(*findings, *sheared, *order),
+        content=content,
+        files=tuple(sorted(set(used))),
+    )
+
+
+def _fields(data: bytes) -> tuple[Fields, int]:
+    """The fields of a header, and where the bytes after it begin."""
+    fields = Fields()
+    for line, end in lines_of(data):
+        name, equals, written = (part.strip() for part in line.partition("="))
+        if line and not fields and not equals:
+            break
+        # ITK writes what other formats say of an image beside its own fields, in lines of any kind.
+        if equals and re.fullmatch(r"[A-Za-z]\w*", name) is not None:
+            fields.add(name, written)
+        if name == "ElementDataFile" and {"ObjectType", "NDims"} & fields.keys():
+            return fields, end
+    if not {"ObjectType", "NDims"} & fields.keys():
+        raise SourceError("decode", "not a MetaImage file", f"begins with {data[:8].hex(' ') or 'nothing'}")
+    raise damaged(f"no ElementDataFile within {min(len(data), LONGEST_HEADER)} bytes")
+
+
+def _needed(fields: Fields, name: str) -> str:
+    if name not in fields:
+        raise damaged(f"{name} is missing")
+    return fields[name]
+
+
+def _flag(fields: Fields, *names: str, default: bool | None = False) -> bool | None:
+    written = fields.first(*names)
+    if written is None:
+        return default
+    if written.lower() not in ("true", "false", "1", "0"):
+        raise damaged(f"{names[0]}: expected True or False, got {shown(written)}")
+    return written.lower() in ("true", "1")
+
+
+def _lengths(fields: Fields) -> tuple[list[int], int]:
+    """The lengths of the axes, the fastest first, and the channels that lie side by side."""
+    if fields.get("ObjectType", "Image").lower() != "image":
+        raise SourceError("decode", "not a MetaImage file", f"ObjectType {shown(fields['ObjectType'])}")
+    count = whole_number("NDims", _needed(fields, "NDims"), 1, MOST_AXES)
+    lengths = whole_numbers("DimSize", _needed(fields, "DimSize"), count, 1, 2**62)
+    parts = whole_number("ElementNumberOfChannels", fields.get("ElementNumberOfChannels", "1"), 1, 2**62)
+    written = " x ".join(map(str, lengths))
+    if count < 3:
+        raise SourceError("decode", "not three axes of space", f"axes of {written} voxels")
+    if math.prod(lengths[4:]) > 1 or (math.prod(lengths[3:]) > 1 and parts > 1):
+        detail = f"axes of {written} voxels of {parts} values; store one volume a file"
+        raise SourceError("decode", "more axes than an image with channels has", detail)
+    return lengths, parts
+
+
+def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
+    written = _needed(fields, "ElementType")
+    if written not in TYPES:
+        detail = f"ElementType {shown(written)}; read are {', '.join(TYPES)}"
+        raise SourceError("decode", "voxels of this type are not supported", detail)
+    dtype = np.dtype(f"<{TYPES[written]}")
+    big = _flag(fields, "ElementByteOrderMSB", "BinaryDataByteOrderMSB", default=None)
+    if dtype.itemsize == 1 or not _flag(fields, "BinaryData", default=True):
+        return dtype, ()
+    if big is None:
+        detail = "taken to be little-endian"
+        return dtype, (Finding(name="order of bytes is not given", treatment="noted", detail=detail),)
+    return dtype.newbyteorder(">" if big else "<"), ()
+
+
+@np.errstate(all="ignore")
+def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[Affine, tuple[Finding, ...]]:
+    """Voxel (i, j, k) to millimeters (right, anterior, superior), and what is odd about how it is given."""
+    scale, findings = unit_scale([fields.get("DistanceUnits", "")])
+    written = fields.first(*MATRIX)
+    rows = np.eye(count)
+    if written is not None:
+        rows = np.reshape(numbers(MATRIX[0], written, count * count), (count, count))
+        if rows[:3, 3:].any() or rows[3:, :3].any():
+            raise damaged(f"{MATRIX[0]}: an axis of space and another")
+    sizes = fields.get("ElementSpacing", fields.get("ElementSize"))
+    if sizes is None:
+        detail = "neither ElementSpacing nor ElementSize: 1 mm, as the format has it"
+        findings = (*findings, Finding(name="voxel size is not given", treatment="noted", detail=detail))
+    sides = numbers("ElementSpacing", sizes or "1 " * count, count)
+    origin = numbers(ORIGIN[0], fields.first(*ORIGIN) or "0 " * count, count)
+    center = numbers("CenterOfRotation", fields.get("CenterOfRotation", "0 " * count), count)
+    affine = np.eye(4)
+    affine[:3, :3] = rows[:3, :3].T * sides_of("ElementSpacing", sides[:3])
+    affine[:3, 3] = origin[:3]
+    affine = LPS_TO_RAS @ affine
+    affine[:3] *= scale
+    if any(center[:3]) and not np.array_equal(rows, np.eye(count)):
+        detail = "the matrix turns the axes about the first voxel, as ITK reads it"
+        findings = (
+            *findings,
+            Finding(name="center of rotation is ignored", treatment="noted", detail=detail),
+        )
+    named = _named_orientation(fields, count)
+    if written is None and named is None:
+        affine, noted = lies_as_itk_takes_it(affine, f"no {MATRIX[0]}", options)
+        return affine, (*noted, *findings)
+    if named is None or _runs_to(affine, named):
+        return affine, findings
+    if written is None:
+        detail = f"AnatomicalOrientation means axes to {named}, the lack of a {MATRIX[0]} axes to LPS; write that too"
+        raise SourceError("decode", "orientation contradicts itself", detail)
+    detail = f"AnatomicalOrientation says that the axes run to {named}; the matrix counts"
+    return affine, (*findings, Finding(name="orientations disagree", treatment="noted", detail=detail))
+
+
+def _named_orientation(fields: Fields, count: int) -> str | None:
+    """Where AnatomicalOrientation says that the axes run to; None where it says nothing."""
+    letters = fields.get("AnatomicalOrientation", "").upper()
+    if not letters.strip("?"):
+        return None
+    if len(letters) not in (3, count) or len({frozenset((one, TOWARDS.get(one))) for one in letters[:3]}) < 3:
+        raise damaged(f"AnatomicalOrientation: expected three letters such as RAI, got {shown(letters)}")
+    if not set(letters[:3]) <= TOWARDS.keys():
+        raise damaged(f"AnatomicalOrientation: expected three letters such as RAI, got {shown(letters)}")
+    return "".join(TOWARDS[one] for one in letters[:3])
+
+
+def _runs_to(affine: Affine, letters: str) -> bool:
+    """Whether the axes run to where three letters say, more or less: they may be oblique."""
+    wanted = np.array([[(one == up) - (one == down) for one in letters] for up, down in ("RL", "AP", "SI")])
+    cosines = (wanted * affine[:3, :3]).sum(axis=0) / np.linalg.norm(affine[:3, :3], axis=0)
+    return bool((cosines > LEAST_COSINE).all())
+
+
+def _check_values(fields: Fields) -> None:
+    """Refuse values that are to be rescaled, which no reader of the format does."""
+    slope = numbers("slope", fields.get("ElementToIntensityFunctionSlope", "1"), 1)
+    inter = numbers("offset", fields.get("ElementToIntensityFunctionOffset", "0"), 1)
+    if (slope, inter) != ([1.0], [0.0]):
+        detail = f"by {slope[0]:g} and {inter[0]:g}; ITK ignores this: save the values that are meant"
+        raise SourceError("decode", "values are to be rescaled", detail)
+
+
+def _content(
+    fields: Fields, data: bytes, start: int, dtype: np.dtype[Any], values: int
+) -> tuple[Content, int]:
+    """The bytes with the voxels, and where the first value stands in what they unpack to."""
+    skip = whole_number("HeaderSize", fields.get("HeaderSize", "0"), -1, 2**62)
+    packed = _flag(fields, "CompressedData")
+    after = min(start + max(skip, 0), len(data))
+    if not _flag(fields, "BinaryData", default=True):
+        if packed:
+            raise SourceError("decode", "encoding is not read", "text that is compressed")
+        return Content(data=data, start=after, unpack=partial(TextStream, dtype=dtype)), 0
+    if packed:
+        size = whole_number("CompressedDataSize", fields.get("CompressedDataSize", "0"), 0, 2**62)
+        if size > len(data) - after:
+            detail = f"CompressedDataSize is {size}, the file holds {len(data) - after}"
+            raise SourceError("decode", "voxels are missing", detail)
+        unpack = GzipStream if data.startswith(MAGIC, after) else ZlibStream
+        return Content(data=data, start=after, unpack=unpack), 0
+    if skip == -1:
+        return Content(data=data, start=start), max(0, len(data) - start - values * dtype.itemsize)
+    return Content(data=data, start=start, unpack=PlainStream), skip

@@ -1,0 +1,161 @@
+"""Where does a NIfTI or Analyze file say that its voxels lie in the patient?
+
+A NIfTI header can say it twice (a matrix, "sform"; a rotation, shift and voxel size, "qform"), or not at all.
+Everything here is in NIfTI's order, voxel (i, j, k) to millimeters, until the last step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from nibabel.nifti1 import Nifti1Header
+from nibabel.spatialimages import HeaderDataError
+from numpy.typing import NDArray
+
+from halofeed.prep.formats.volume.affine import (
+    Affine,
+    grid_of,
+    other_unit,
+    unoriented_noted,
+    unoriented_refused,
+)
+from halofeed.prep.formats.volume.nifti_header import Fields, NiftiHeader, spm_origin
+from halofeed.prep.formats.volume.options import ScanOptions
+from halofeed.prep.geometry.scan import Finding, Grid
+from halofeed.schemas.errors import SourceError
+
+UNITS_MM = {1: ("meters", 1000.0), 3: ("micrometers", 0.001)}
+UNIT_UNKNOWN, UNIT_MM = 0, 2
+DISAGREEMENT = 0.1
+"""The sform and the qform may lie so many times the smallest voxel side apart, at any corner."""
+
+
+def read_grid(header: NiftiHeader, options: ScanOptions) -> tuple[Grid, tuple[Finding, ...]]:
+    """The grid [depth, height, width] of a file, and what is odd about how it is given.
+
+    Raises:
+        SourceError: no affine that can be true; or one that the options refuse.
+    """
+    lengths = np.asarray(header.shape[::-1])
+    affine, findings = _stated_affine(header.fields, lengths, options)
+    grid, sheared = grid_of(header.shape, affine)
+    return grid, (*findings, *sheared)
+
+
+def _stated_affine(
+    fields: Fields, lengths: NDArray[Any], options: ScanOptions
+) -> tuple[Affine, tuple[Finding, ...]]:
+    fields, negative = _with_positive_sizes(fields)
+    if not isinstance(fields, Nifti1Header):
+        affine, findings = _unoriented(fields, lengths, options)
+        return affine, (*negative, *findings)
+    unit, scale = _unit(int(fields["xyzt_units"]))
+    sform_code, qform_code = int(fields["sform_code"]), int(fields["qform_code"])
+    if sform_code > 0 and qform_code > 0:
+        affine, findings = _of_two(fields, lengths, options)
+        findings = (*negative * (options.sform_qform == "qform"), *findings)
+    elif sform_code > 0:
+        affine, findings = _sform(fields), ()
+    elif qform_code > 0:
+        affine, findings = _qform(fields), negative
+    else:
+        affine, findings = _unoriented(fields, lengths, options)
+        findings = (*negative, *findings)
+    scaled = affine.copy()
+    scaled[:3] *= scale
+    return scaled, (*findings, *unit)
+
+
+def _with_positive_sizes(fields: Fields) -> tuple[Fields, tuple[Finding, ...]]:
+    """A copy whose voxel sizes are positive, as the standard has them, and whose qfac is not 0."""
+    fields = fields.copy()
+    sizes = fields["pixdim"][1:4]
+    negative = bool((sizes < 0).any())
+    detail = f"{' x '.join(f'{size:g}' for size in sizes)}; the sign is dropped"
+    fields["pixdim"][1:4] = np.abs(sizes)
+    if fields["pixdim"][0] == 0:
+        fields["pixdim"][0] = 1  # as the standard reads it
+    return fields, (Finding(name="negative voxel size", treatment="corrected", detail=detail),) * negative
+
+
+def _unit(code: int) -> tuple[tuple[Finding, ...], float]:
+    """What the unit of length changes, and its millimeters."""
+    code &= 7
+    if code in UNITS_MM:
+        name, scale = UNITS_MM[code]
+        return (other_unit(name),), scale
+    if code not in (UNIT_UNKNOWN, UNIT_MM):
+        detail = f"code {code} is none that the standard knows; taken to be millimeters"
+        return (Finding(name="unit of length is unknown", treatment="noted", detail=detail),), 1.0
+    return (), 1.0
+
+
+def _sform(fields: Fields) -> Affine:
+    return np.asarray(fields.get_sform(), np.float64)
+
+
+def _qform(fields: Fields) -> Affine:
+    try:
+        with np.errstate(all="ignore"):
+            return np.asarray(fields.get_qform(), np.float64)
+    except (HeaderDataError, ValueError) as error:
+        quaternion = ", ".join(f"{float(fields[name]):g}" for name in ("quatern_b", "quatern_c", "quatern_d"))
+        detail = f"quaternion {quaternion} with qfac {float(fields['pixdim'][0]):g}"
+        raise SourceError("decode", "qform is no rotation", detail) from error
+
+
+def _of_two(
+    fields: Fields, lengths: NDArray[Any], options: ScanOptions
+) -> tuple[Affine, tuple[Finding, ...]]:
+    """The affine that counts of the two, and whether the other agrees."""
+    if options.sform_qform == "qform":
+        affine, used, other_name = _qform(fields), "qform", "sform"
+        other: Affine | None = _sform(fields)
+    else:
+        affine, used, other_name = _sform(fields), "sform", "qform"
+        try:
+            other = _qform(fields)
+        except SourceError:
+            other = None
+    if other is None or not np.isfinite(other).all():
+        detail = f"the {other_name} is none; the {used} counts"
+    elif not np.isfinite(affine).all():
+        return affine, ()  # refused with its own reason
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            distance = _farthest(affine, other, lengths)
+            allowed = DISAGREEMENT * float(np.linalg.norm(affine[:3, :3], axis=0).min())
+        if distance <= allowed:
+            return affine, ()
+        detail = f"they lie {distance:.3g} apart at a corner; the {used} counts"
+    if options.sform_qform == "refuse":
+        cure = "--sform-qform sform or qform says which counts"
+        raise SourceError("decode", "sform and qform disagree", f"{detail.partition(';')[0]}; {cure}")
+    detail += f", --sform-qform {other_name} takes the other"
+    return affine, (Finding(name="sform and qform disagree", treatment="noted", detail=detail),)
+
+
+def _farthest(one: Affine, other: Affine, lengths: NDArray[Any]) -> float:
+    """The largest distance between where two affines put a corner of the volume."""
+    corners = np.array([(*corner, 1) for corner in itertools.product(*((0, side - 1) for side in lengths))])
+    return float(np.linalg.norm((corners @ (one - other).T)[:, :3], axis=1).max())
+
+
+def _unoriented(
+    fields: Fields, lengths: NDArray[Any], options: ScanOptions
+) -> tuple[Affine, tuple[Finding, ...]]:
+    """The volume's middle (or SPM's origin) at 0, the first axis running to the left, or to the right by choice."""
+    if options.unoriented == "refuse":
+        raise unoriented_refused("sform and qform code are 0")
+    to_left = options.unoriented == "radiological"
+    sizes = fields["pixdim"][1:4].astype(np.float64) * (-1 if to_left else 1, 1, 1)
+    origin = spm_origin(fields) or (lengths - 1) / 2
+    affine = np.diag([*sizes, 1.0])
+    affine[:3, 3] = -np.asarray(origin) * sizes
+    detail = (
+        f"taken to be {options.unoriented}: the axes run to the {'left' if to_left else 'right'}, to anterior and to "
+        "superior"
+    )
+    return affine, (unoriented_noted(detail),)

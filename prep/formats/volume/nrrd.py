@@ -1,0 +1,376 @@
+"""How an NRRD file becomes a scan or a mask.
+
+Source: the definition of the format, https://teem.sourceforge.net/nrrd/format.html; where it leaves something open,
+what ITK's reader does.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from halofeed.prep.formats.volume.affine import LPS_TO_RAS, Affine, grid_of, lies_as_itk_takes_it
+from halofeed.prep.formats.volume.encodings import Bzip2Stream, HexStream, TextStream
+from halofeed.prep.formats.volume.gzip_stream import GzipStream, PlainStream
+from halofeed.prep.formats.volume.opened import Opened, mask_of, scan_of
+from halofeed.prep.formats.volume.options import ScanOptions
+from halofeed.prep.formats.volume.stored import Content, StoredVoxels, check_voxel_count, damaged
+from halofeed.prep.formats.volume.stored_voxels import check_byte_count
+from halofeed.prep.formats.volume.text_header import (
+    MOST_AXES,
+    Fields,
+    lines_of,
+    numbers,
+    shown,
+    sides_of,
+    unit_scale,
+    voxel_file,
+    whole_number,
+    whole_numbers,
+)
+from halofeed.prep.geometry.scan import Finding, Mask, Scan
+from halofeed.prep.sources.data_files import LONGEST_HEADER
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.volume_names import NAMES
+from halofeed.schemas.errors import SourceError
+
+DEFAULTS = ScanOptions()
+TYPES = {
+    "i1": ("signed char", "int8", "int8_t"),
+    "u1": ("uchar", "unsigned char", "uint8", "uint8_t"),
+    "i2": ("short", "short int", "signed short", "signed short int", "int16", "int16_t"),
+    "u2": ("ushort", "unsigned short", "unsigned short int", "uint16", "uint16_t"),
+    "i4": ("int", "signed int", "int32", "int32_t"),
+    "u4": ("uint", "unsigned int", "uint32", "uint32_t"),
+    "i8": (
+        *("longlong", "long long", "long long int", "signed long long", "signed long long int"),
+        *("int64", "int64_t"),
+    ),
+    "u8": ("ulonglong", "unsigned long long", "unsigned long long int", "uint64", "uint64_t"),
+    "f4": ("float",),
+    "f8": ("double",),
+}
+UNPACKERS: dict[str, Any] = {
+    "raw": PlainStream,
+    **dict.fromkeys(("gz", "gzip"), GzipStream),
+    **dict.fromkeys(("bz2", "bzip2"), Bzip2Stream),
+    "hex": HexStream,
+    **dict.fromkeys(("txt", "text", "ascii"), TextStream),
+}
+PATIENT_SPACES = {
+    **dict.fromkeys(("right-anterior-superior", "ras"), (1.0, 1.0, 1.0)),
+    **dict.fromkeys(("left-anterior-superior", "las"), (-1.0, 1.0, 1.0)),
+    **dict.fromkeys(("left-posterior-superior", "lps"), (-1.0, -1.0, 1.0)),
+}
+OTHER_SPACES = ("scanner-xyz", "3d-right-handed", "3d-left-handed")
+SPACE_KINDS = ("domain", "space")
+COLORS = {"rgb-color": "red, green and blue", "rgba-color": "red, green, blue and alpha"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Axes:
+    """Which of the axes, the fastest first, are those of space, and which one is that of channels, if any is."""
+
+    sizes: list[int]
+    space: list[int]
+    channel: int | None
+
+    @property
+    def lengths(self) -> list[int]:
+        return [self.sizes[axis] for axis in self.space]
+
+
+def open_nrrd(files: SourceFiles, path: str, options: ScanOptions = DEFAULTS) -> Scan:
+    """Open a scan: .nrrd, or .nhdr with the file of voxels that it names.
+
+    The first axis of space becomes width, the second height, the third depth; an axis of time, vectors or colors
+    becomes channels. An NRRD file cannot say that its values are Hounsfield units, so the unit is "".
+
+    Args:
+        files: where the files are.
+        path: relative to them.
+        options: what is allowed.
+
+    Raises:
+        SourceError: stage `read`: a file is missing; stage `decode`: it is no such file, damaged, cut off, too
+            large, of a kind that is not read, or its header cannot be true. As far as the header shows it here,
+            otherwise when the scan is read.
+    """
+    return scan_of(_open(files, path, options), options)
+
+
+def open_nrrd_mask(files: SourceFiles, path: str, options: ScanOptions = DEFAULTS) -> Mask:
+    """Open a label volume, of the same files as `open_nrrd`.
+
+    Raises:
+        SourceError: as `open_nrrd`; or it has several channels; when read, values that are negative or not whole.
+    """
+    return mask_of(_open(files, path, options), options)
+
+
+def _open(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
+    data = files.read(path)
+    fields, end = _fields(data)
+    axes, colors = _axes(fields)
+    check_voxel_count(axes.sizes, 1, options.max_voxels)
+    dtype, encoding = _dtype(fields), fields.get("encoding", "").lower()
+    affine, findings = _affine(fields, axes, options)
+    grid, sheared = grid_of((axes.lengths[2], axes.lengths[1], axes.lengths[0]), affine)
+    used, start = [path], end
+    written = fields.first("datafile")
+    data_file = None if written is None else voxel_file(written, data, NAMES["nrrd"], path)
+    if data_file is not None:
+        data, start = files.read(data_file), 0
+        used.append(data_file)
+    start, offset = _skipped(fields, data, start, encoding, math.prod(axes.sizes) * dtype.itemsize)
+    unpack = UNPACKERS[encoding]
+    content = Content(
+        data=data, start=start, unpack=partial(unpack, dtype=dtype) if unpack is TextStream else unpack
+    )
+    stored = StoredVoxels(
+        shape=grid.shape,
+        channels=1 if axes.channel is None else axes.sizes[axes.channel],
+        interleaved=axes.channel is not None and axes.channel < axes.space[0],
+        dtype=dtype,
+        offset=offset,
+    )
+    check_byte_count(stored, content)
+    return Opened(
+        stored=stored,
+        grid=grid,
+        findings=(*findings, *sheared, *colors, *_unused(fields)),
+        content=content,
+        files=tuple(sorted(set(used))),
+    )
+
+
+def _fields(data: bytes) -> tuple[Fields, int]:
+    """The fields of a header, and where the bytes after it begin."""
+    lines = lines_of(data)
+    magic, _ = next(lines, ("", 0))
+    if not magic.startswith("NRRD"):
+        raise SourceError("decode", "not an NRRD file", f"begins with {data[:8].hex(' ') or 'nothing'}")
+    if re.fullmatch("NRRD000[1-5]", magic) is None:
+        raise SourceError(
+            "decode", "version of NRRD is not read", f"{shown(magic)}; read are NRRD0001 to NRRD0005"
+        )
+    fields = Fields()
+    for line, end in lines:
+        if not line:
+            return fields, end
+        if line.startswith("#") or ":=" in line.partition(": ")[0]:
+            continue
+        name, colon, written = line.partition(":")
+        if not colon:
+            raise damaged(f"a line without a colon: {shown(line)}")
+        fields.add(re.sub(r"\s", "", name).lower(), written.strip())
+        if fields.get("datafile", "").startswith("LIST"):
+            return fields, end
+    if len(data) > LONGEST_HEADER:
+        raise damaged(f"no empty line ends it within {LONGEST_HEADER} bytes")
+    return fields, len(data)
+
+
+def _needed(fields: Fields, name: str) -> str:
+    if name not in fields:
+        raise damaged(f"{name} is missing")
+    return fields[name]
+
+
+def _axes(fields: Fields) -> tuple[_Axes, tuple[Finding, ...]]:
+    count = whole_number("dimension", _needed(fields, "dimension"), 1, MOST_AXES)
+    sizes = whole_numbers("sizes", _needed(fields, "sizes"), count, 1, 2**62)
+    kinds = [word.lower() for word in fields.get("kinds", "").split()] or ["???"] * count
+    if len(kinds) != count:
+        raise damaged(f"kinds: expected {count}, got {shown(fields['kinds'])}")
+    for kind, size in zip(kinds, sizes, strict=True):
+        if kind == "complex" and size > 1:
+            detail = "complex numbers; store the magnitude"
+            raise SourceError("decode", "voxels of this type are not supported", detail)
+    space = _space_axes(fields, kinds, sizes)
+    if len(space) != 3:
+        detail = f"{len(space)} of the axes of {' x '.join(map(str, sizes))} voxels; space directions or kinds say it"
+
+        raise SourceError("decode", "not three axes of space", detail)
+    others = [axis for axis in range(count) if axis not in space and sizes[axis] > 1]
+    if len(others) > 1:
+        detail = f"axes of {' x '.join(map(str, sizes))} voxels; store one volume a file"
+        raise SourceError("decode", "more axes than an image with channels has", detail)
+    channel = others[0] if others else None
+    if channel is not None and space[0] < channel < space[2]:
+        detail = "make it the first or the last of the axes"
+        raise SourceError("decode", "axis of channels lies between those of space", detail)
+    findings: tuple[Finding, ...] = ()
+    if channel is not None and kinds[channel] in COLORS:
+        detail = f"{COLORS[kinds[channel]]} become {sizes[channel]} channels"
+        findings = (Finding(name="color voxels", treatment="noted", detail=detail),)
+    return _Axes(sizes=sizes, space=space, channel=channel), findings
+
+
+def _space_axes(fields: Fields, kinds: list[str], sizes: list[int]) -> list[int]:
+    """The axes of space: those with a direction in it, else those that kinds and spacings call so."""
+    if "spacedirections" in fields:
+        directions = _directions(fields, len(sizes))
+        return [axis for axis, vector in enumerate(directions) if vector is not None and any(vector[:3])]
+    if any(kind in SPACE_KINDS for kind in kinds):
+        return [axis for axis, kind in enumerate(kinds) if kind in SPACE_KINDS]
+    spacings = _spacings(fields, len(sizes))
+    return [
+        axis
+        for axis, kind in enumerate(kinds)
+        if kind in ("???", "none") and (not spacings or math.isfinite(spacings[axis]))
+    ]
+
+
+def _spacings(fields: Fields, count: int) -> list[float]:
+    return numbers("spacings", fields["spacings"], count, finite=False) if "spacings" in fields else []
+
+
+def _space(fields: Fields) -> tuple[str, int]:
+    """The space's name, without "-time", and how many numbers a vector in it has."""
+    name = fields.get("space", "").lower()
+    if not name:
+        return "", whole_number("space dimension", fields.get("spacedimension", "3"), 1, MOST_AXES)
+    plain = name.removesuffix("-time")
+    has_time = plain != name
+    if not has_time and name.removesuffix("t") in ("ras", "las", "lps"):
+        plain = name.removesuffix("t")
+        has_time = plain != name
+    if plain not in PATIENT_SPACES and plain not in OTHER_SPACES:
+        known = ", ".join((*PATIENT_SPACES, *OTHER_SPACES))
+        raise SourceError("decode", "space is not known", f"{shown(name)}; known are {known}")
+    return plain, 3 + has_time
+
+
+def _vector(name: str, written: str, count: int) -> list[float]:
+    if not (written.startswith("(") and written.endswith(")")):
+        raise damaged(f"{name}: expected vectors such as (1,0,0), got {shown(written)}")
+    return numbers(name, written[1:-1].replace(",", " "), count)
+
+
+def _directions(fields: Fields, count: int) -> list[list[float] | None]:
+    """The direction of each axis; None of those that are none of space."""
+    written, (_, dimension) = fields["spacedirections"], _space(fields)
+    if dimension not in (3, 4):
+        raise SourceError("decode", "not three axes of space", f"space dimension {dimension}")
+    words = re.findall(r"none|\([^()]*\)", written)
+    if len(words) != count or re.sub(r"none|\([^()]*\)|\s", "", written):
+        raise damaged(f"space directions: expected {count}, got {shown(written)}")
+    vectors = [None if word == "none" else _vector("space directions", word, dimension) for word in words]
+    for vector in vectors:
+        if vector is not None and any(vector[:3]) and any(vector[3:]):
+            raise damaged("space directions: an axis of space and time")
+    return vectors
+
+
+@np.errstate(all="ignore")
+def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> tuple[Affine, tuple[Finding, ...]]:
+    """Voxel (i, j, k) to millimeters (right, anterior, superior), and what is odd about how it is given."""
+    count = len(axes.sizes)
+    if "spacedirections" not in fields:
+        scale, unit = unit_scale(_quoted(fields, "units", count, axes.space))
+        affine, findings = lies_as_itk_takes_it(
+            LPS_TO_RAS @ _of_spacings(fields, axes), "no space directions", options
+        )
+        affine[:3] *= scale
+        return affine, (*findings, *unit)
+    name, dimension = _space(fields)
+    directions = _directions(fields, count)
+    affine = np.eye(4)
+    for column, axis in enumerate(axes.space):
+        vector = directions[axis]
+        assert vector is not None
+        affine[:3, column] = vector[:3]
+    scale, unit = unit_scale(_quoted(fields, "space units", dimension, [0, 1, 2]))
+    findings = unit
+    if "spaceorigin" in fields:
+        affine[:3, 3] = _vector("space origin", fields["spaceorigin"], dimension)[:3]
+    else:
+        detail = "the first voxel is taken to lie at 0"
+        findings = (*findings, Finding(name="no origin given", treatment="noted", detail=detail))
+    affine[:3] *= scale
+    if name in PATIENT_SPACES:
+        return np.diag([*PATIENT_SPACES[name], 1.0]) @ affine, findings
+    cause = f"space {name} is not the patient's" if name else "no space is named"
+    affine, noted = lies_as_itk_takes_it(LPS_TO_RAS @ affine, cause, options)
+    return affine, (*noted, *findings)
+
+
+def _of_spacings(fields: Fields, axes: _Axes) -> Affine:
+    """The affine of axes that have no directions, with the first voxel where axis mins put it."""
+    count = len(axes.sizes)
+    spacings = _spacings(fields, count)
+    sides = [spacings[axis] if spacings else math.nan for axis in axes.space]
+    if not all(map(math.isfinite, sides)):
+        detail = "neither space directions nor spacings; write one of them"
+        raise SourceError("decode", "voxel size is not given", detail)
+    affine = np.diag([*sides_of("spacings", sides), 1.0])
+    written = fields.first("axismins")
+    if written is not None:
+        lowest = numbers("axis mins", written, count, finite=False)
+        centerings = fields.get("centerings", fields.get("centers", "")).lower().split() or ["cell"] * count
+        if len(centerings) != count:
+            raise damaged(f"centerings: expected {count}, got {len(centerings)}")
+        for row, axis in enumerate(axes.space):
+            if math.isfinite(lowest[axis]):
+                affine[row, 3] = lowest[axis] + (0 if centerings[axis] == "node" else sides[row] / 2)
+    return affine
+
+
+def _quoted(fields: Fields, name: str, count: int, chosen: list[int]) -> list[str]:
+    """The chosen ones of a list of quoted texts; none where there is no such list."""
+    written = fields.get(name.replace(" ", ""))
+    if written is None:
+        return []
+    found = re.findall(r'"([^"]*)"', written)
+    if len(found) != count:
+        raise damaged(f"{name}: expected {count} texts in quotation marks, got {shown(written)}")
+    return [found[place].strip() for place in chosen]
+
+
+def _dtype(fields: Fields) -> np.dtype[Any]:
+    written = " ".join(_needed(fields, "type").lower().split())
+    name = next((name for name, spellings in TYPES.items() if written in spellings), None)
+    if name is None:
+        raise SourceError("decode", "voxels of this type are not supported", f"type {shown(written)}")
+    encoding = _needed(fields, "encoding").lower()
+    if encoding not in UNPACKERS:
+        known = ", ".join(UNPACKERS)
+        raise SourceError("decode", "encoding is not read", f"{shown(encoding)}; read are {known}")
+    endian = fields.get("endian", "").lower()
+    if name[1] == "1" or UNPACKERS[encoding] is TextStream:
+        return np.dtype(f"<{name}")
+    if endian not in ("little", "big"):
+        raise damaged(f"endian: expected little or big, got {shown(endian)}")
+    return np.dtype(f"{'<' if endian == 'little' else '>'}{name}")
+
+
+def _skipped(fields: Fields, data: bytes, start: int, encoding: str, voxel_bytes: int) -> tuple[int, int]:
+    """Where the packed voxels begin in their file, and where the first value stands in what they unpack to."""
+    line_skip = whole_number("line skip", fields.get("lineskip", "0"), 0, 2**62)
+    for _ in range(min(line_skip, len(data) + 1)):
+        start = data.find(b"\n", start) + 1
+        if not start:
+            raise SourceError(
+                "decode", "voxels are missing", f"line skip {line_skip}: the file has fewer lines"
+            )
+    skip = whole_number("byte skip", fields.get("byteskip", "0"), -1, 2**62)
+    if skip == -1:
+        if encoding != "raw":
+            raise damaged(f"byte skip -1 is for raw voxels; encoding is {encoding}")
+        return start, max(0, len(data) - start - voxel_bytes)
+    if UNPACKERS[encoding] in (TextStream, HexStream):
+        return min(start + skip, len(data)), 0
+    return start, skip
+
+
+def _unused(fields: Fields) -> tuple[Finding, ...]:
+    if not {"oldmin", "oldmax"} & fields.keys():
+        return ()
+    detail = "the range of values before they were quantized; voxels are taken as stored"
+    return (Finding(name="old min and old max are not applied", treatment="noted", detail=detail),)

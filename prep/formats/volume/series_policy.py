@@ -1,0 +1,111 @@
+"""Which DICOM series are taken, what is corrected in them, and how patients are named: the user's choices."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from halofeed.schemas.errors import UsageError
+
+Choice = Literal["correct", "refuse"]
+CHOICES = ("correct", "refuse")
+FLAWS = ("tilt", "unequal_gaps", "missing_slice", "overlapping", "padding", "duplicates")
+"""The fields that say whether something odd is corrected or refused."""
+SPLITS = ("volumes", "channels", "refuse")
+SECONDARY_CAPTURES = ("skip", "take")
+ALTERNATING = ("refuse", "keep")
+SCAN_MODALITIES = ("CT", "MR", "PT", "NM", "XA", "OPT", "US", "OT")
+SERIES_CHOICES = ("all", "largest")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesPolicy:
+    """Which series are taken; and for each thing that can be odd about one: is it corrected, or is the series refused?
+
+    Every correction is a `Finding` of the scan. Some things are refused under every policy, because no
+    correction is sound: slices of different size, orientation or pixel spacing; different images at one
+    position; a gap so wide that two stacks are the likelier story (`dicom_slices.WIDE_GAP_MM`).
+
+    Args:
+        tilt: the slices are shifted across their normal from one to the next (gantry tilt). Corrected: the grid
+            keeps the true, sheared positions, and is resampled on a straight grid with the rest of the geometry.
+        unequal_gaps: the gaps between slices differ without a slice being missing. Corrected: linear
+            interpolation on a regular grid between the first and the last slice.
+        missing_slice: a gap is a whole multiple of the regular gap beside it. Corrected: the missing slices are
+            interpolated between their neighbors. Refused by default, as nothing was seen there.
+        overlapping: slices thicker than the gap between them. Nothing is wrong with such a scan, as the
+            positions are true, so "correct" notes it and changes no voxel.
+        padding: pixels outside the field of view that hold a padding value. Corrected: they become air, -1000 HU
+            (0 in other modalities than CT).
+        duplicates: the same image at the same position more than once. Corrected: one of them is kept.
+        min_slices: a stack of fewer slices is no scan: a survey, a capture, or files of which each has a series UID of
+            its own.
+        secondary_captures: what becomes of images whose SOP class is Secondary Capture: "skip", as most are
+            screenshots, or "take", as some programs write volumes so.
+        split: what becomes of a series that holds several images at each place (phases, echoes, b-values, times) or
+            stacks that interleave: "volumes", one of each; "channels" of one volume; or "refuse".
+        alternating: what becomes of a volume whose every other slice shows something else, as where two acquisitions
+            were mixed and nothing in the headers tells them apart: "refuse", or "keep".
+        modalities: only series of these, such as ("CT",); (): all.
+        description: a regular expression, found anywhere in the series' description in any case; None: all. The
+            description itself is never kept.
+        series: "all" of a study, or the "largest" alone.
+        salt: mixed into the hash that stands for the patient, so that nobody finds a patient id by hashing all
+            likely ones. Keep it secret, and the same for data sets whose patients must be comparable.
+
+    Raises:
+        UsageError: a value that is none of these.
+    """
+
+    tilt: Choice = "correct"
+    unequal_gaps: Choice = "correct"
+    missing_slice: Choice = "refuse"
+    overlapping: Choice = "correct"
+    padding: Choice = "correct"
+    duplicates: Choice = "correct"
+    min_slices: int = 3
+    secondary_captures: str = "skip"
+    split: str = "volumes"
+    alternating: str = "refuse"
+    modalities: tuple[str, ...] = ()
+    description: str | None = None
+    series: str = "all"
+    salt: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        choices = {
+            **dict.fromkeys(FLAWS, CHOICES),
+            "secondary_captures": SECONDARY_CAPTURES,
+            "split": SPLITS,
+            "alternating": ALTERNATING,
+            "series": SERIES_CHOICES,
+        }
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise UsageError(f"{name}: expected one of {', '.join(known)}, got {getattr(self, name)!r}")
+        if self.min_slices < 1:
+            raise UsageError(f"min_slices: expected 1 or more, got {self.min_slices}")
+        if not isinstance(self.salt, str):
+            raise UsageError(f"salt: expected a string, got {type(self.salt).__name__}")
+        if self.description is not None:
+            try:
+                re.compile(self.description)
+            except re.error as error:
+                raise UsageError(
+                    f"description {self.description!r}: not a regular expression: {error}"
+                ) from error
+
+    def key(self, identifier: bytes) -> str | None:
+        """The 16 hexadecimal digits that stand for an identifier of a header; None where it is empty.
+
+        >>> SeriesPolicy(salt="s").key(b"P1") == SeriesPolicy(salt="s").key(b" P1 ")
+        True
+        """
+        stripped = identifier.strip(b" \0")
+        return (
+            hashlib.sha256(self.salt.encode("utf-8", "surrogateescape") + stripped).hexdigest()[:16]
+            if stripped
+            else None
+        )

@@ -1,0 +1,132 @@
+"""How numbers and words stand in the headers of NRRD and MetaImage, which are text."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+from halofeed.prep.formats.volume.affine import other_unit
+from halofeed.prep.formats.volume.stored import damaged
+from halofeed.prep.geometry.scan import Finding
+from halofeed.prep.sources.data_files import LONGEST_HEADER, data_file_in, data_path
+from halofeed.prep.sources.volume_names import Names
+from halofeed.schemas.errors import SourceError
+
+MOST_AXES = 16
+UNITS_MM = {
+    **dict.fromkeys(("mm", "millimeter", "millimeters", "millimetre"), 1.0),
+    **dict.fromkeys(("cm", "centimeter", "centimeters"), 10.0),
+    **dict.fromkeys(("m", "meter", "meters"), 1000.0),
+    **dict.fromkeys(("um", "µm", "μm", "micron", "microns", "micrometer", "micrometers"), 0.001),
+}
+
+
+def lines_of(data: bytes) -> Iterator[tuple[str, int]]:
+    """Each line of the first bytes of a file, and where the next one begins.
+
+    The last may be cut off where the file is longer than a header may be, or be no text at all.
+    """
+    at, last = 0, min(len(data), LONGEST_HEADER)
+    while at < last:
+        end = data.find(b"\n", at, last) + 1 or last
+        yield data[at:end].decode("utf-8", "surrogateescape").rstrip(), end
+        at = end
+
+
+class Fields(dict[str, str]):
+    """The fields of a header by name, as they are written."""
+
+    def add(self, name: str, written: str) -> None:
+        """Take a field; SourceError where it stands there twice."""
+        if name in self:
+            raise damaged(f"{shown(name)} stands there twice")
+        self[name] = written
+
+    def first(self, *names: str) -> str | None:
+        """The first of several names of one field that is there; SourceError where two of them differ."""
+        values = {self[name] for name in names if name in self}
+        if len(values) > 1:
+            raise damaged(f"{' and '.join(name for name in names if name in self)} say different things")
+        return next(iter(values), None)
+
+
+def shown(written: str) -> str:
+    """What stands in a header, for a message."""
+    return repr(written if len(written) <= 60 else written[:57] + "...")
+
+
+def whole_number(name: str, written: str, least: int, most: int) -> int:
+    """A whole number within bounds; SourceError for anything else."""
+    (value,) = whole_numbers(name, written, 1, least, most)
+    return value
+
+
+def whole_numbers(name: str, written: str, count: int, least: int, most: int) -> list[int]:
+    """So many whole numbers within bounds; SourceError for anything else."""
+    words = written.split()
+    if len(words) != count or not all(re.fullmatch(r"[-+]?[0-9]{1,19}", word) for word in words):
+        raise damaged(f"{name}: expected {count} whole number{'s' * (count > 1)}, got {shown(written)}")
+    values = [int(word) for word in words]
+    if min(values) < least or max(values) > most:
+        raise damaged(f"{name}: expected numbers from {least}, got {shown(written)}")
+    return values
+
+
+def numbers(name: str, written: str, count: int, *, finite: bool = True) -> list[float]:
+    """So many numbers; SourceError for anything else."""
+    words = written.split()
+    try:
+        values = [float(word) for word in words[: count + 1] if "_" not in word]
+    except ValueError:
+        values = []
+    if len(values) != count or (finite and not all(map(math.isfinite, values))):
+        raise damaged(f"{name}: expected {count} numbers, got {shown(written)}")
+    return values
+
+
+def sides_of(name: str, sides: list[float]) -> list[float]:
+    """Distances between voxels; SourceError where one is negative: a slip, or an axis that runs the other way?"""
+    if min(sides) < 0:
+        detail = f"{name} {' '.join(f'{side:g}' for side in sides)}; a direction says where an axis runs to"
+        raise SourceError("decode", "voxel size is negative", detail)
+    return sides
+
+
+def unit_scale(units: list[str]) -> tuple[float, tuple[Finding, ...]]:
+    """The millimeters of the unit that all lengths have, and what is said of it.
+
+    Raises:
+        SourceError: axes of space have several units.
+    """
+    named = sorted({unit for unit in units if unit not in ("", "?", "??", "???")})
+    if not named:
+        return 1.0, ()
+    scales = {UNITS_MM.get(unit.lower()) for unit in named}
+    if len(scales) > 1:
+        raise SourceError("decode", "axes have several units", f"{' and '.join(map(shown, named))}")
+    scale = scales.pop()
+    if scale is None:
+        detail = f"{shown(named[0])} is none that is known; taken to be millimeters"
+        return 1.0, (Finding(name="unit of length is unknown", treatment="noted", detail=detail),)
+    return scale, (other_unit(named[0]),) * (scale != 1.0)
+
+
+def voxel_file(written: str, start: bytes, names: Names, path: str) -> str | None:
+    """The file with the voxels that a header names; None where they follow in its own.
+
+    Args:
+        written: the name, as the header has it.
+        start: the header's file.
+        names: of its format.
+        path: of it.
+
+    Raises:
+        SourceError: there can be no such file; or the name of the header does not say that it names one, so that the
+            conversion did not know of that when it began.
+    """
+    found = data_path(written, path)
+    if found != data_file_in(start, path):
+        cure = f"name it {' or '.join(names.headers)}, or save it with its voxels in one file"
+        raise SourceError("read", "voxels lie in another file than the name says", cure)
+    return found

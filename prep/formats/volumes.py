@@ -1,0 +1,221 @@
+"""Which kinds of volumes are read, and how one path becomes a scan or a mask.
+
+A new format is one file in volume/, one line in FORMATS and one in `halofeed.prep.sources.volume_names`. The readers,
+and with them nibabel and pydicom, are loaded when the first file of their kind is opened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from halofeed.prep.formats.volume.options import ScanOptions
+from halofeed.prep.geometry.scan import Grid, Mask, Scan
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS, NAMES
+from halofeed.schemas.errors import SourceError
+
+__all__ = ["FORMATS", "VOLUME_EXTENSIONS", "ScanOptions", "VolumeFormat", "open_mask", "open_scan"]
+
+T = TypeVar("T")
+Members = tuple[str, ...]
+Volume = tuple[int, int, str] | None
+Openers = tuple[
+    Callable[[SourceFiles, str, ScanOptions], Scan], Callable[[SourceFiles, str, ScanOptions], Mask]
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeFormat:
+    """How one format is known and opened.
+
+    Args:
+        extensions: in lower case.
+        begins: whether the first `SIGN_BYTES` bytes of a file are those of this format.
+        open_scan: from (files, path, members, options, which volume of the members).
+        open_mask: from (files, path, the image's grid, options).
+    """
+
+    extensions: tuple[str, ...]
+    begins: Callable[[bytes], bool]
+    open_scan: Callable[[SourceFiles, str, Members, ScanOptions, Volume], Scan]
+    open_mask: Callable[[SourceFiles, str, Grid, ScanOptions], Mask]
+
+
+def _in_files(name: str, load: Callable[[], Openers], begins: Callable[[bytes], bool]) -> VolumeFormat:
+    """A format of volumes in files of their own."""
+    return VolumeFormat(
+        extensions=NAMES[name].extensions,
+        begins=begins,
+        open_scan=lambda files, path, members, options, volume: load()[0](files, path, options),
+        open_mask=lambda files, path, image_grid, options: load()[1](files, path, options),
+    )
+
+
+def _nifti() -> Openers:
+    from halofeed.prep.formats.volume.nifti import open_nifti, open_nifti_mask
+
+    return open_nifti, open_nifti_mask
+
+
+def _nrrd() -> Openers:
+    from halofeed.prep.formats.volume.nrrd import open_nrrd, open_nrrd_mask
+
+    return open_nrrd, open_nrrd_mask
+
+
+def _metaimage() -> Openers:
+    from halofeed.prep.formats.volume.metaimage import open_metaimage, open_metaimage_mask
+
+    return open_metaimage, open_metaimage_mask
+
+
+def _dicom_scan(
+    files: SourceFiles, path: str, members: Members, options: ScanOptions, volume: Volume
+) -> Scan:
+    from halofeed.prep.formats.dicom.series import open_series
+
+    return open_series(files, members or (path,), options.series, volume)
+
+
+def _dicom_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions) -> Mask:
+    from halofeed.prep.formats.dicom.masks import open_dicom_mask
+
+    return open_dicom_mask(
+        files,
+        path,
+        image_grid,
+        tolerance_voxels=options.mask_grid_tolerance,
+        keeps=options.classes.takes,
+        need=options.need,
+    )
+
+
+FORMATS: dict[str, VolumeFormat] = {
+    "nifti": _in_files("nifti", _nifti, lambda start: start[344:348] == b"n+1\0" or start[4:8] == b"n+2\0"),
+    "nrrd": _in_files("nrrd", _nrrd, lambda start: start.startswith(b"NRRD000")),
+    "metaimage": _in_files(
+        "metaimage", _metaimage, lambda start: re.match(rb"(ObjectType|NDims)[ \t]*=", start) is not None
+    ),
+    "dicom": VolumeFormat(
+        extensions=DICOM_EXTENSIONS,
+        begins=lambda start: start[128:132] == b"DICM",
+        open_scan=_dicom_scan,
+        open_mask=_dicom_mask,
+    ),
+}
+SIGN_BYTES = 352
+
+VOLUME_EXTENSIONS = tuple(extension for entry in FORMATS.values() for extension in entry.extensions)
+"""What the names of volumes end with. A pair may be named by either of its files; DICOM files may have any name."""
+
+# What people have beside volumes that is not read, so that the reject can say what it is.
+RECOGNIZED = {
+    ".mgh": "a FreeSurfer volume",
+    ".mgz": "a FreeSurfer volume",
+    ".mnc": "a MINC volume",
+    ".npy": "a NumPy array, which has no affine",
+    ".npz": "NumPy arrays, which have no affine",
+}
+
+
+def open_scan(
+    files: SourceFiles,
+    path: str,
+    members: Members = (),
+    options: ScanOptions | None = None,
+    volume: Volume = None,
+) -> Scan:
+    """Open a scan by its header; its voxels are read by the scan's `read`.
+
+    Args:
+        files: where the files are.
+        path: a volume's file, or the folder of a DICOM series.
+        members: the files of a DICOM series; left out, those anywhere below the folder `path`.
+        options: what is allowed, and what is done about flaws.
+        volume: which scan of a DICOM series that holds several; see `Reference.volume`.
+
+    Raises:
+        SourceError: of no format that is read; else as the format's own reader raises.
+    """
+    options = options or ScanOptions()
+    if members:
+        return FORMATS["dicom"].open_scan(files, path, members, options, volume)
+    below = _files_below(files, path) if not _by_name(path) else ()
+    if below:
+        return FORMATS["dicom"].open_scan(files, path, below, options, volume)
+    return _open(files, path, lambda entry: entry.open_scan(files, path, (), options, None))
+
+
+def open_mask(files: SourceFiles, path: str, image_grid: Grid, options: ScanOptions | None = None) -> Mask:
+    """Open a mask by its header: a label volume, a DICOM SEG or an RTSTRUCT.
+
+    Args:
+        files: where the files are.
+        path: the mask's file, or the folder that holds nothing else.
+        image_grid: that of the scan it belongs to; only an RTSTRUCT, whose contours have no grid, needs it.
+        options: as of `open_scan`.
+
+    Raises:
+        SourceError: of no format that is read; else as the format's own reader raises.
+    """
+    options = options or ScanOptions()
+    below = _files_below(files, path) if not _by_name(path) else ()
+    if len(below) > 1:
+        raise SourceError("read", "a mask is one file", f"{len(below)} files in the folder")
+    (path,) = below or (path,)
+    return _open(files, path, lambda entry: entry.open_mask(files, path, image_grid, options))
+
+
+def _open(files: SourceFiles, path: str, opener: Callable[[VolumeFormat], T]) -> T:
+    """Open a file by the format of its name, or where that fails by the one that its first bytes show."""
+    name = _format_of(files, path)
+    try:
+        return opener(FORMATS[name])
+    except SourceError as error:
+        if error.stage == "read":
+            raise
+        shown = _by_content(files.head(path, SIGN_BYTES))
+        if shown in (None, name):
+            raise
+        return opener(FORMATS[shown])
+
+
+def _by_content(start: bytes) -> str | None:
+    return next((name for name, entry in FORMATS.items() if entry.begins(start)), None)
+
+
+def _files_below(files: SourceFiles, path: str) -> Members:
+    folder = path.strip("/") + "/" if path.strip("./") else ""
+    return tuple(name for name in files.sizes() if name.startswith(folder))
+
+
+def _by_name(path: str) -> str | None:
+    """The format that a file's name shows, or None.
+
+    >>> _by_name("scan.nii.gz"), _by_name("IM00001")
+    ('nifti', None)
+    """
+    for name, entry in FORMATS.items():
+        if path.lower().endswith(entry.extensions):
+            return name
+    return None
+
+
+def _format_of(files: SourceFiles, path: str) -> str:
+    """The format of a file, by its name, else by its content."""
+    name = _by_name(path)
+    if name is not None:
+        return name
+    for extension, kind in RECOGNIZED.items():
+        if path.lower().endswith(extension):
+            detail = f"{kind}; read are {', '.join(VOLUME_EXTENSIONS)}"
+            raise SourceError("read", "not a volume format that is read", detail)
+    start = files.head(path, SIGN_BYTES)
+    shown = _by_content(start)
+    if shown is not None:
+        return shown
+    detail = f"begins with {start[:8].hex(' ') or 'nothing'}; read are {', '.join(VOLUME_EXTENSIONS)}"
+    raise SourceError("read", "not a volume format that is read", detail)

@@ -1,0 +1,254 @@
+"""Where an object's box lies on the stored image, and which boxes are left out on the way.
+
+Boxes are rows of ymin, xmin, ymax, xmax. Placing takes them from pixels of the source to coordinates of the
+stored image, 0 to 1 over its padded size; flips and crops move those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from halofeed.prep.geometry.resize import (
+    ResizePlan,
+    apply_to_boxes,
+    area_factor,
+    displayed_size,
+    displayed_to_file,
+    invert,
+    stored_to_file,
+)
+from halofeed.schemas.errors import SourceError, UsageError
+
+Boxes = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+NOISE_PIXELS: Final = 1e-6
+"""How far a box may reach over the edge and count as inside, or be wide and count as empty."""
+
+_CHOICES: Final = {
+    "outside": ("clip", "drop", "fail"),
+    "zero_area": ("drop", "keep", "fail"),
+    "crowd": ("keep", "drop"),
+    "difficult": ("keep", "drop"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxPolicy:
+    """What becomes of boxes that a trainer may not want.
+
+    Args:
+        outside: of a box that reaches over the edge of the picture: clip it, drop it, or fail. One of which
+            nothing lies inside is dropped under "clip" too.
+        zero_area: of a box annotated without height or width.
+        crowd, difficult: of a box so marked.
+    """
+
+    outside: Literal["clip", "drop", "fail"] = "clip"
+    zero_area: Literal["drop", "keep", "fail"] = "drop"
+    crowd: Literal["keep", "drop"] = "keep"
+    difficult: Literal["keep", "drop"] = "keep"
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise UsageError(f"{name}: expected one of {', '.join(choices)}, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedBoxes:
+    """The boxes of one image on its stored grid.
+
+    Args:
+        boxes: float32 [m, 4], normalized to the padded size, within 0 to 1.
+        area: float32 [m], in stored pixels²; an annotated area is scaled, else it is the clipped box's.
+        kept: int64 [m], ascending: which of the given boxes these are.
+        counts: how many were "clipped", "dropped outside", "dropped zero area", "dropped crowd" and
+            "dropped difficult"; a box dropped for two reasons counts under the first of crowd, difficult,
+            zero area, outside.
+    """
+
+    boxes: npt.NDArray[np.float32]
+    area: npt.NDArray[np.float32]
+    kept: npt.NDArray[np.int64]
+    counts: dict[str, int]
+
+
+def place_boxes(
+    boxes: npt.ArrayLike,
+    areas: npt.ArrayLike,
+    is_crowd: npt.ArrayLike,
+    difficult: npt.ArrayLike,
+    plan: ResizePlan,
+    orientation: int,
+    policy: BoxPolicy,
+) -> PlacedBoxes:
+    """Turns, scales and clips the boxes of one image.
+
+    Args:
+        boxes: [n, 4] in pixels of the grid that the annotations speak of.
+        areas: [n] in the same pixels², NaN where none is annotated.
+        is_crowd, difficult: bool [n].
+        plan: of the displayed picture.
+        orientation: the EXIF orientation if `boxes` are in the file's grid; 1 if in the displayed one.
+        policy: which boxes to leave out.
+
+    Raises:
+        SourceError: of stage `annotation` where a box is inverted or not finite, or an area is negative, even
+            of a box that the policy would drop; of stage `boxes` where the policy says fail.
+
+    >>> from halofeed.prep.geometry.resize import plan_keep_aspect
+    >>> plan = plan_keep_aspect((100, 200), 50, 100, pad=True)
+    >>> placed = place_boxes([[20, 40, 60, 240]], [np.nan], [False], [False], plan, 1, BoxPolicy())
+    >>> placed.boxes.tolist(), placed.area.tolist(), placed.counts["clipped"]
+    ([[0.10000000149011612, 0.20000000298023224, 0.30000001192092896, 1.0]], [1600.0], 1)
+    """
+    source_boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
+    source_areas = np.asarray(areas, np.float64).reshape(-1)
+    crowds, difficults = (np.asarray(flags, np.bool_).reshape(-1) for flags in (is_crowd, difficult))
+    for name, column in (("areas", source_areas), ("is_crowd", crowds), ("difficult", difficults)):
+        if len(column) != len(source_boxes):
+            raise UsageError(f"{name}: expected one for each of {len(source_boxes)} boxes, got {len(column)}")
+    _check_annotation(source_boxes, source_areas)
+
+    file_size = displayed_size(orientation, plan.source_size)
+    displayed = apply_to_boxes(invert(displayed_to_file(orientation, file_size)), source_boxes)
+    limits = np.array(plan.source_size * 2, np.float64)
+    clipped = np.clip(displayed, 0, limits)
+
+    empty = _shortest_side(displayed) <= NOISE_PIXELS
+    outside = (np.abs(displayed - clipped) > NOISE_PIXELS).any(axis=1)
+    lost = outside & (
+        np.where(empty, _gap(displayed, limits) > NOISE_PIXELS, _shortest_side(clipped) <= NOISE_PIXELS)
+    )
+    reasons = {
+        "dropped crowd": crowds & (policy.crowd == "drop"),
+        "dropped difficult": difficults & (policy.difficult == "drop"),
+        "dropped zero area": empty & (policy.zero_area != "keep"),
+        "dropped outside": lost if policy.outside == "clip" else outside,
+    }
+    left = np.ones(len(source_boxes), np.bool_)
+    counts = {}
+    for reason, applies in reasons.items():
+        going = left & applies
+        if going.any() and policy.zero_area == "fail" and reason == "dropped zero area":
+            _fail("box has zero area", source_boxes, going, file_size)
+        if going.any() and policy.outside == "fail" and reason == "dropped outside":
+            _fail("box reaches outside the picture", source_boxes, going, file_size)
+        counts[reason] = int(going.sum())
+        left &= ~applies
+    kept = np.flatnonzero(left)
+
+    scale = np.array(plan.resized_size * 2, np.float64) / limits
+    stored = clipped[kept] * scale
+    normalized = np.clip(stored / np.array(plan.output_size * 2, np.float64), 0, 1)
+    annotated = source_areas[kept] / area_factor(stored_to_file(plan, orientation))
+    box_area = (stored[:, 2] - stored[:, 0]) * (stored[:, 3] - stored[:, 1])
+    return PlacedBoxes(
+        boxes=normalized.astype(np.float32),
+        area=np.where(np.isnan(annotated), box_area, annotated).astype(np.float32),
+        kept=kept.astype(np.int64),
+        counts={"clipped": int((outside & left).sum()), **counts},
+    )
+
+
+def _shortest_side(boxes: Boxes) -> npt.NDArray[np.float64]:
+    return np.asarray(np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]))
+
+
+def _gap(boxes: Boxes, limits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """How far a box lies off the picture, along the axis where it is farthest; negative if they overlap."""
+    return np.asarray(np.maximum(boxes[:, :2] - limits[:2], -boxes[:, 2:]).max(axis=1))
+
+
+def _check_annotation(boxes: Boxes, areas: npt.NDArray[np.float64]) -> None:
+    faults = (
+        ("box coordinate is not finite", ~np.isfinite(boxes).all(axis=1)),
+        ("box is inverted", (boxes[:, :2] > boxes[:, 2:]).any(axis=1)),
+        ("box area is not a number of at least 0", np.isinf(areas) | (areas < 0)),
+    )
+    for reason, faulty in faults:
+        if faulty.any():
+            index = int(np.argmax(faulty))
+            area = "" if np.isnan(areas[index]) else f", area {areas[index]:g}"
+            raise SourceError("annotation", reason, _describe(index, boxes) + area)
+
+
+def _describe(index: int, boxes: Boxes) -> str:
+    names = ("ymin", "xmin", "ymax", "xmax")
+    values = ", ".join(f"{name} {value:g}" for name, value in zip(names, boxes[index], strict=True))
+    return f"box {index}: {values}"
+
+
+def _fail(reason: str, boxes: Boxes, faulty: Flags, size: tuple[int, int]) -> None:
+    detail = _describe(int(np.argmax(faulty)), boxes)
+    raise SourceError("boxes", reason, f"{detail}; the picture is {size[0]} high and {size[1]} wide")
+
+
+# Stored boxes under augmentation: [..., n, 4] normalized, one image or a padded batch -------------------
+
+
+def flip_left_right(boxes: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[Any]:
+    """Mirrors boxes [..., 4] left to right; rows that are not `valid` (bool [...]) stay as they are.
+
+    >>> flip_left_right(np.array([[0, 0.25, 1, 0.5]])).tolist()
+    [[0.0, 0.5, 1.0, 0.75]]
+    """
+    flipped = np.stack([boxes[..., 0], 1 - boxes[..., 3], boxes[..., 2], 1 - boxes[..., 1]], axis=-1)
+    return flipped if valid is None else np.where(valid[..., None], flipped, boxes)
+
+
+def flip_up_down(boxes: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[Any]:
+    """Mirrors boxes [..., 4] top to bottom; rows that are not `valid` (bool [...]) stay as they are."""
+    flipped = np.stack([1 - boxes[..., 2], boxes[..., 1], 1 - boxes[..., 0], boxes[..., 3]], axis=-1)
+    return flipped if valid is None else np.where(valid[..., None], flipped, boxes)
+
+
+def crop_boxes(
+    boxes: npt.NDArray[Any],
+    areas: npt.NDArray[Any],
+    window: npt.ArrayLike,
+    minimum_visible: float = 0.0,
+    valid: npt.NDArray[np.bool_] | None = None,
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[Any]]:
+    """Moves boxes into a window of their image and says which of them are still there.
+
+    Args:
+        boxes: floating [..., n, 4], normalized to the image.
+        areas: floating [..., n], in pixels² (a crop leaves a pixel's size alone).
+        window: [..., 4], (top, left, height, width) normalized to the image; one, or one per image. For a
+            window of pixels divide by the image's height and width.
+        minimum_visible: the share of a box, 0 to 1, that must lie in the window for it to stay.
+        valid: bool [..., n], False for padding rows, which are not kept; None if all are boxes.
+
+    Returns:
+        boxes normalized to the window, within 0 to 1; kept, bool [..., n]; areas times the visible share.
+        Rows not kept hold zeros, in place: removing them is the caller's. A box without area is kept if it
+        lies in the window, edges included; any other must overlap it.
+    """
+    if not 0 <= minimum_visible <= 1:
+        raise UsageError(f"minimum_visible: expected a share from 0 to 1, got {minimum_visible}")
+    frame = np.asarray(window, np.float64)
+    if not (frame[..., 2:] > 0).all():
+        raise UsageError(f"window: expected a height and width above 0, got {frame.tolist()}")
+    wide = boxes.astype(np.float64)
+    corner, extent = frame[..., None, [0, 1, 0, 1]], frame[..., None, [2, 3, 2, 3]]
+    moved = (wide - corner) / extent
+    cut = np.clip(moved, 0, 1)
+    before, after = _areas(moved), _areas(cut)
+    has_area = before > 0
+    touches = ((moved[..., :2] <= 1) & (moved[..., 2:] >= 0)).all(axis=-1)
+    share = np.where(has_area, after / np.where(has_area, before, 1), touches)
+    kept = np.asarray((share > 0) & (share >= minimum_visible))
+    if valid is not None:
+        kept = kept & valid
+    new_boxes = np.where(kept[..., None], cut, 0).astype(boxes.dtype)
+    return new_boxes, kept, np.where(kept, areas * share, 0).astype(areas.dtype)
+
+
+def _areas(boxes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.asarray((boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1]))

@@ -1,0 +1,389 @@
+"""What becomes of a volume's grid on the way to a record: plans on shapes and affines, before any voxel moves.
+
+A plan is a source grid, a target grid and the steps between. There are two kinds of step:
+
+    View      voxels move whole: axes permuted and reversed, borders cropped or padded
+    Resample  target voxels lie between source voxels
+
+Every step carries the affine along, so that `target.affine` always says where a voxel lies in the patient, and
+`Plan.to_source` which source voxel it was. Adjacent views become one, so that any number of them costs one copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from halofeed.prep.geometry.scan import Grid, Shape, Triple
+from halofeed.prep.geometry.taps import known_kernel
+from halofeed.schemas.errors import SourceError, UsageError
+
+Matrix = NDArray[np.float64]
+"""float64 [4, 4]: target voxel (depth, height, width, 1) to source voxel."""
+Ranges = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
+"""Per axis (start, stop), the stop left out."""
+SliceWise = Literal["auto", "always", "never"]
+
+MASK_KERNELS: Final = ("nearest", "onehot-linear")
+ANISOTROPY: Final = 3.0
+"""Spacings further apart than this factor are resampled slice by slice, as in nnU-Net v2."""
+MAX_VOXELS: Final = 1 << 32
+"""Of a planned grid; a header with a spacing of kilometers asks for more."""
+SAME_SPACING_VOXELS: Final = 1e-3
+"""An axis that would move no voxel by more than this is left alone."""
+AGREE_MM: Final = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class View:
+    """A step that moves voxels whole.
+
+    Along target axis a, target voxel t is source voxel first[a] + direction[a]·t of source axis order[a].
+
+    Args:
+        shape: of the target.
+        order, direction, first: integers per target axis; directions are 1 or -1.
+        inside: per target axis, the range of voxels that have a source voxel; the others are padding.
+    """
+
+    shape: Shape
+    order: Shape
+    direction: Shape
+    first: Shape
+    inside: Ranges
+
+    @property
+    def matrix(self) -> Matrix:
+        """Target voxel to source voxel."""
+        matrix = np.zeros((4, 4))
+        for axis in range(3):
+            matrix[self.order[axis], [axis, 3]] = self.direction[axis], self.first[axis]
+        matrix[3, 3] = 1
+        return matrix
+
+    @property
+    def pads(self) -> bool:
+        """Whether any target voxel has no source voxel."""
+        return self.inside != tuple((0, size) for size in self.shape)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Resample:
+    """A step that samples between voxels.
+
+    Args:
+        shape: of the target.
+        matrix: target voxel to source voxel.
+        image_kernels: per axis "nearest", "linear" or "cubic"; where axes mix, all three are one of
+            "nearest" and "linear".
+        mask_kernel: "nearest" or "onehot-linear".
+        antialias: image kernels and one-hot ones are widened where the axis shrinks.
+    """
+
+    shape: Shape
+    matrix: Matrix
+    image_kernels: tuple[str, str, str] = ("linear", "linear", "linear")
+    mask_kernel: str = "nearest"
+    antialias: bool = False
+
+    @property
+    def separable(self) -> bool:
+        """Whether each axis is sampled on its own."""
+        linear = self.matrix[:3, :3]
+        return not (linear - np.diag(np.diag(linear))).any()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """From the voxels of one grid to those of another.
+
+    Args:
+        source, target: the grids before and after; their affines lead to the same millimeters.
+        steps: what is done, in order; none where the grids are the same.
+    """
+
+    source: Grid
+    target: Grid
+    steps: tuple[View | Resample, ...]
+
+    @property
+    def to_source(self) -> Matrix:
+        """Target voxel to source voxel; whole numbers where nothing is resampled."""
+        matrix = np.eye(4)
+        for step in self.steps:
+            matrix = matrix @ step.matrix
+        return matrix
+
+    @property
+    def resamples(self) -> bool:
+        """Whether any value is interpolated, or only moved."""
+        return any(isinstance(step, Resample) for step in self.steps)
+
+
+def plan_step(grid: Grid, step: View | Resample) -> Plan:
+    """The plan of one step."""
+    if int(np.prod([int(size) for size in step.shape], dtype=object)) > MAX_VOXELS:
+        raise SourceError(
+            "geometry",
+            "volume would become too large",
+            f"{grid.shape} voxels would become {step.shape}; --spacing-mm is in millimeters",
+        )
+    target = Grid(shape=step.shape, affine=grid.affine @ step.matrix)
+    return Plan(source=grid, target=target, steps=(step,))
+
+
+def plan_nothing(grid: Grid) -> Plan:
+    """The plan that leaves a volume as it is."""
+    return Plan(source=grid, target=grid, steps=())
+
+
+def compose(plans: Sequence[Plan]) -> Plan:
+    """One plan after the other, adjacent views put together.
+
+    Raises:
+        UsageError: no plan, or one that starts from another grid than the one before it ends with.
+    """
+    if not plans:
+        raise UsageError("compose: expected at least one plan")
+    for before, after in pairwise(plans):
+        if not grids_agree(before.target, after.source):
+            raise UsageError(
+                f"compose: a plan from {describe(after.source)} follows one to {describe(before.target)}"
+            )
+    steps: list[View | Resample] = []
+    for step in (step for plan in plans for step in plan.steps):
+        previous = steps[-1] if steps else None
+        if isinstance(step, View) and isinstance(previous, View):
+            steps[-1] = _join(previous, step)
+        else:
+            steps.append(step)
+    return Plan(source=plans[0].source, target=plans[-1].target, steps=tuple(steps))
+
+
+def whole(shape: Shape) -> Ranges:
+    """All of a volume."""
+    return (0, shape[0]), (0, shape[1]), (0, shape[2])
+
+
+def _join(first: View, second: View) -> View:
+    order, direction, start, inside = [], [], [], []
+    for axis in range(3):
+        middle = second.order[axis]
+        order.append(first.order[middle])
+        direction.append(first.direction[middle] * second.direction[axis])
+        start.append(first.first[middle] + first.direction[middle] * second.first[axis])
+        low, high = first.inside[middle]
+        origin = second.first[axis]
+        if second.direction[axis] > 0:
+            low, high = low - origin, high - origin
+        else:
+            low, high = origin - high + 1, origin - low + 1
+        low, high = max(low, second.inside[axis][0]), min(high, second.inside[axis][1])
+        inside.append((low, high) if low < high else (0, 0))
+    return View(
+        shape=second.shape,
+        order=triple(order),
+        direction=triple(direction),
+        first=triple(start),
+        inside=(inside[0], inside[1], inside[2]),
+    )
+
+
+def triple(values: Sequence[int]) -> Shape:
+    """Three integers as a tuple."""
+    first, second, third = values
+    return int(first), int(second), int(third)
+
+
+def map_back(plan: Plan, points: ArrayLike) -> NDArray[np.float64]:
+    """Points [..., 3] in voxels of the target, as points in voxels of the source; exact where nothing is resampled."""
+    matrix = plan.to_source
+    return np.asarray(points, np.float64) @ matrix[:3, :3].T + matrix[:3, 3]
+
+
+def stored_affine(grid: Grid) -> tuple[float, ...]:
+    """The 16 numbers that a record keeps as `image/affine`, row by row, each rounded to float32."""
+    return tuple(float(value) for value in grid.affine.astype(np.float32).reshape(16))
+
+
+def grids_agree(a: Grid, b: Grid, tolerance_mm: float = AGREE_MM) -> bool:
+    """Whether two grids have one shape and put each voxel at the same place, to within the tolerance."""
+    return a.shape == b.shape and distance_mm(a, b) <= tolerance_mm
+
+
+def distance_mm(a: Grid, b: Grid) -> float:
+    """The largest distance between voxels of the same index in two grids of one shape: at one of the corners."""
+    corners = np.indices((2, 2, 2)).reshape(3, 8).T * (np.array(a.shape) - 1)
+    return float(np.linalg.norm(a.to_mm(corners) - b.to_mm(corners), axis=1).max())
+
+
+def distance_voxels(a: Grid, b: Grid) -> float:
+    """The same as `distance_mm`, along one axis of the first grid, as a share of its voxels' side there."""
+    corners = np.indices((2, 2, 2)).reshape(3, 8).T * (np.array(a.shape) - 1)
+    return float(np.abs(np.linalg.solve(a.affine[:3, :3], (b.to_mm(corners) - a.to_mm(corners)).T)).max())
+
+
+def describe(grid: Grid) -> str:
+    """Shape and spacing, for messages."""
+    shape = "×".join(str(size) for size in grid.shape)
+    return f"{shape} voxels of {'×'.join(f'{spacing:.4g}' for spacing in grid.spacing_mm)} mm"
+
+
+# Spacing ------------------------------------------------------------------------------------------------
+
+
+def plan_resample(
+    grid: Grid,
+    spacing_mm: Triple,
+    *,
+    image_kernel: str = "linear",
+    mask_kernel: str = "nearest",
+    slice_wise: SliceWise = "auto",
+    antialias: bool = True,
+) -> Plan:
+    """Samples the same field of view at another spacing.
+
+    The new spacing is exactly what was asked, the size round(extent / spacing), at least 1, and the center of the
+    volume stays where it was: its outer edges move by at most a quarter of a new voxel each. (Stretching the new
+    voxels to keep the edges, as nnU-Net and scikit-image do, would leave each scan with another spacing.)
+
+    Args:
+        spacing_mm: between neighbors along depth, height and width.
+        image_kernel: "linear" or "cubic".
+        mask_kernel: "nearest", or "onehot-linear": each class is interpolated and the largest wins.
+        slice_wise: whether the axis with the largest spacing takes the nearest slice: "auto" where the largest
+            spacing is over 3 times the smallest, before or else after, and one axis alone has it.
+        antialias: where an axis shrinks, widen the kernel so that each source voxel counts.
+    """
+    if min(spacing_mm) <= 0 or not np.isfinite(spacing_mm).all():
+        raise UsageError(f"spacing_mm: expected three numbers above 0, got {spacing_mm}")
+    ratios, shape = [], []
+    for size, old, new in zip(grid.shape, grid.spacing_mm, spacing_mm, strict=True):
+        same = abs(new / old - 1) * size < SAME_SPACING_VOXELS
+        ratios.append(1.0 if same else new / old)
+        shape.append(size if same else max(1, int(np.floor(round(size * old / new, 4) + 0.5))))
+    low_axis = _low_resolution_axis(grid.spacing_mm, spacing_mm, slice_wise)
+    return _plan_axes(grid, triple(shape), ratios, image_kernel, mask_kernel, low_axis, antialias)
+
+
+def plan_stretch(
+    grid: Grid,
+    shape: Shape,
+    *,
+    image_kernel: str = "linear",
+    mask_kernel: str = "nearest",
+    slice_wise: SliceWise = "never",
+    antialias: bool = True,
+) -> Plan:
+    """Samples the same field of view, edge to edge, in another number of voxels, whatever their spacing becomes."""
+    _check_shape(shape)
+    ratios = [old / new for old, new in zip(grid.shape, shape, strict=True)]
+    new_spacing = [spacing * ratio for spacing, ratio in zip(grid.spacing_mm, ratios, strict=True)]
+    low_axis = _low_resolution_axis(grid.spacing_mm, new_spacing, slice_wise)
+    return _plan_axes(grid, shape, ratios, image_kernel, mask_kernel, low_axis, antialias)
+
+
+def _plan_axes(
+    grid: Grid,
+    shape: Shape,
+    ratios: Sequence[float],
+    image_kernel: str,
+    mask_kernel: str,
+    low_axis: int | None,
+    antialias: bool,
+) -> Plan:
+    known_kernel(image_kernel)
+    if mask_kernel not in MASK_KERNELS:
+        raise UsageError(f"mask kernel {mask_kernel!r} is not known; choose from {', '.join(MASK_KERNELS)}")
+    if shape == grid.shape and all(ratio == 1 for ratio in ratios):
+        return plan_nothing(grid)
+    matrix = np.diag([*ratios, 1.0])
+    matrix[:3, 3] = [
+        (old - 1) / 2 - ratio * (new - 1) / 2
+        for old, new, ratio in zip(grid.shape, shape, ratios, strict=True)
+    ]
+    first, second, third = ("nearest" if axis == low_axis else image_kernel for axis in range(3))
+    step = Resample(
+        shape=shape,
+        matrix=matrix,
+        image_kernels=(first, second, third),
+        mask_kernel=mask_kernel,
+        antialias=antialias,
+    )
+    return plan_step(grid, step)
+
+
+def _low_resolution_axis(old: Sequence[float], new: Sequence[float], slice_wise: SliceWise) -> int | None:
+    if slice_wise not in ("auto", "always", "never"):
+        raise UsageError(f"slice_wise: expected auto, always or never, got {slice_wise!r}")
+    if slice_wise == "never":
+        return None
+    for spacing in (old, new):
+        largest = max(spacing)
+        axes = [axis for axis in range(3) if spacing[axis] > largest * (1 - 1e-4)]
+        if slice_wise == "always":
+            return axes[0]
+        if largest / min(spacing) > ANISOTROPY * (1 + 1e-4):
+            return axes[0] if len(axes) == 1 else None
+    return None
+
+
+# Crop and pad -------------------------------------------------------------------------------------------
+
+
+def plan_crop_or_pad(grid: Grid, shape: Shape, center: ArrayLike | None = None) -> Plan:
+    """Crops or pads each axis to `shape`.
+
+    About the volume's center, the voxel that cannot be shared out is the first one: it is padded first, and cropped
+    first, so that cropping undoes padding.
+
+        4 -> 7   p p 0 1 2 3 p        7 -> 4   (0 1) 2 3 4 5 (6)
+
+    Args:
+        center: a voxel of this grid, of any fraction, to have in the middle instead, as nearly as that needs no
+            padding where the axis is long enough and no cropping where it is short enough.
+    """
+    _check_shape(shape)
+    starts = []
+    middle = None if center is None else np.asarray(center, np.float64).reshape(3)
+    if middle is not None and not np.isfinite(middle).all():
+        raise UsageError(f"center: expected a voxel, got {middle.tolist()}")
+    for axis, (old, new) in enumerate(zip(grid.shape, shape, strict=True)):
+        if middle is None:
+            starts.append(_round_away((old - new) / 2))
+        else:
+            wanted = _round_away(float(middle[axis]) - (new - 1) / 2)
+            starts.append(min(max(wanted, min(0, old - new)), max(0, old - new)))
+    return plan_window(grid, triple(starts), shape)
+
+
+def plan_window(grid: Grid, start: Shape, shape: Shape) -> Plan:
+    """The voxels of a window of `shape` that begins at voxel `start`; what lies outside the volume is padding."""
+    if start == (0, 0, 0) and shape == grid.shape:
+        return plan_nothing(grid)
+    inside = []
+    for origin, new, old in zip(start, shape, grid.shape, strict=True):
+        low, high = max(0, -origin), min(new, old - origin)
+        inside.append((low, high) if low < high else (0, 0))
+    view = View(
+        shape=shape,
+        order=(0, 1, 2),
+        direction=(1, 1, 1),
+        first=start,
+        inside=(inside[0], inside[1], inside[2]),
+    )
+    return plan_step(grid, view)
+
+
+def _round_away(value: float) -> int:
+    return int(np.copysign(np.floor(abs(value) + 0.5), value))
+
+
+def _check_shape(shape: Sequence[Any]) -> None:
+    if len(shape) != 3 or min(shape) < 1:
+        raise UsageError(f"shape: expected a depth, height and width of at least 1, got {tuple(shape)}")

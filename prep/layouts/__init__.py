@@ -1,0 +1,109 @@
+"""Which annotation layouts there are: one file each, one line each in the table."""
+
+from __future__ import annotations
+
+from halofeed.prep.annotations.contract import Layout, LayoutOptions
+from halofeed.prep.layouts import class_masks, coco, dicom, folders, lits, msd, nnunet, pairs, table, voc
+from halofeed.prep.sources.reference import Box, Reference
+from halofeed.schemas.errors import UsageError
+
+__all__ = ["LAYOUTS", "Box", "Layout", "LayoutOptions", "Reference", "find_layout"]
+
+_SEGMENTATION = ("segmentation",)
+_ALL = ("classification", "detection", "segmentation")
+
+LAYOUTS: dict[str, Layout] = {
+    layout.name: layout
+    for layout in (
+        Layout(
+            name="folders",
+            tasks=("classification",),
+            summary="split/class/image or class/image",
+            list_references=folders.list_references,
+            takes_clips=True,
+        ),
+        Layout(
+            name="csv",
+            tasks=_ALL,
+            summary="a table: filename,class[,split,group], one box a row in pixels, or id,image,label",
+            list_references=table.list_csv_references,
+            keeps=("occluded", "group_of"),
+            takes_clips=True,
+        ),
+        Layout(
+            name="jsonl",
+            tasks=_ALL,
+            summary="the table of csv, one JSON object a line",
+            list_references=table.list_jsonl_references,
+            keeps=("occluded", "group_of"),
+            takes_clips=True,
+        ),
+        Layout(
+            name="coco",
+            tasks=("detection",),
+            summary="COCO instances JSON",
+            list_references=coco.list_references,
+            list_labels=coco.list_labels,
+            has_masks=True,
+            keeps=("category_id", "keypoints", "occluded"),
+        ),
+        Layout(
+            name="voc",
+            tasks=("detection",),
+            summary="Pascal VOC XML, with ImageSets/Main or beside the images",
+            list_references=voc.list_references,
+            keeps=("occluded", "view"),
+        ),
+        Layout(
+            name="pairs",
+            tasks=_SEGMENTATION,
+            summary="volumes or pictures with a label file each: images/a with labels/a, a with a_seg, or by patterns",
+            list_references=pairs.list_references,
+        ),
+        Layout(
+            name="msd",
+            tasks=_SEGMENTATION,
+            summary="Medical Segmentation Decathlon: dataset.json, imagesTr, labelsTr, imagesTs",
+            list_references=msd.list_references,
+            label_values=msd.label_values,
+            channel_names=msd.channel_names,
+        ),
+        Layout(
+            name="nnunet",
+            tasks=_SEGMENTATION,
+            summary="nnU-Net raw, version 2: dataset.json, imagesTr/CASE_0000, labelsTr/CASE, imagesTs",
+            list_references=nnunet.list_references,
+            label_values=nnunet.label_values,
+            channel_names=nnunet.channel_names,
+            regions=nnunet.regions,
+        ),
+        Layout(
+            name="lits",
+            tasks=_SEGMENTATION,
+            summary="LiTS names: volume-N with segmentation-N, test-volume-N",
+            list_references=lits.list_references,
+            label_values=lits.label_values,
+        ),
+        Layout(
+            name="class-masks",
+            tasks=_SEGMENTATION,
+            summary="one mask per class: s0001/ct with s0001/segmentations/liver, or by patterns",
+            list_references=class_masks.list_references,
+            chooses_classes=True,
+            label_values=class_masks.label_values,
+        ),
+        Layout(
+            name="dicom",
+            tasks=_SEGMENTATION,
+            summary="DICOM series in folders, each with a SEG, an RTSTRUCT or a NIfTI mask, or with none",
+            list_references=dicom.list_references,
+        ),
+    )
+}
+
+
+def find_layout(name: str) -> Layout:
+    """The layout of this name; UsageError lists the known ones."""
+    if name not in LAYOUTS:
+        raise UsageError(f"layout {name!r} is not known; known: {', '.join(LAYOUTS)}")
+    return LAYOUTS[name]

@@ -1,0 +1,455 @@
+"""How COCO instances JSON is read."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Any
+
+from halofeed.prep.annotations.columns import corners
+from halofeed.prep.annotations.contract import (
+    LEAST_BAD_OBJECTS,
+    LayoutOptions,
+    check_box,
+    check_rotation,
+    declared_size,
+    in_order,
+    is_mostly_bad,
+    number,
+    problem_of,
+    read_whole,
+    sound_boxes,
+    split_in_file_name,
+)
+from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
+from halofeed.prep.annotations.recognize import hint
+from halofeed.prep.annotations.settle import note_alike_classes, settle_boxes
+from halofeed.prep.layouts.coco_keypoints import (
+    WITH_FRACTIONS,
+    Skeletons,
+    count_pixels,
+    keypoints_of,
+    notes_of,
+    skeletons_of,
+)
+from halofeed.prep.layouts.coco_keys import check_form, crowd_of, identity_of, unread_keys
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.reference import Box, Reference
+from halofeed.schemas.errors import AnnotationsError, SourceError
+
+_ROBOFLOW = "_annotations.coco.json"
+_SHARE_LOST = 0.1
+"""Of annotations whose category is not defined: more are a class that was lost, fewer are slips."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """One instances file: its name, its split and whether the name gave that, and its three lists.
+
+    `used` are the ids of the categories that annotations have; `names_by_id` lacks unused ones that cannot stand beside
+    the others. `faulty` are (what an entry of an image names, what is wrong with it) of entries that `images` lacks;
+    `categories` are all, with their ids as they are compared.
+    """
+
+    file: str
+    split: str
+    names_split: bool
+    images: tuple[dict[str, Any], ...]
+    faulty: tuple[tuple[str, str, str], ...]
+    annotations: tuple[dict[str, Any], ...]
+    names_by_id: dict[int, str]
+    used: frozenset[int]
+    categories: tuple[dict[str, Any], ...]
+
+
+def list_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """Every image of the instances file, or of all instances files of the folder.
+
+    The key is the image id; where ids start again in each of several files, the image's path. An image
+    without annotations has no boxes and is no fault. The split is in the file's name (val2017 for
+    `instances_val2017.json`, train for `instances.json`), or the folder's for `valid/_annotations.coco.json`.
+
+    Raises:
+        AnnotationsError: if a file is not COCO instances, an image id comes twice in it, a category has no
+            definition or shares its name with another, or an image lies in two splits.
+    """
+    names = _instance_files(annotations, annotation_file)
+    documents = [read_document(name, read_whole(annotations, name)) for name in names]
+    index = ImageIndex(images, annotations.root)
+    ids = Counter(identity_of(entry["id"]) for document in documents for entry in document.images)
+    ids_restart = any(count > 1 for count in ids.values())
+    found = index.match(
+        {
+            (document.file, entry["id"]): _wanted(entry["file_name"], document)
+            for document in documents
+            for entry in document.images
+        }
+    )
+    if found and not any(isinstance(one, Found) for one in found.values()):
+        index.check_any_image(names[0])
+    if "occluded" in options.keep and not any(
+        "occluded" in one or "attributes" in one for document in documents for one in document.annotations
+    ):
+        raise AnnotationsError(f"{names[0]}: --keep occluded: no annotation says it; leave it out")
+    skeletons = None
+    if "keypoints" in options.keep:
+        skeletons = skeletons_of((one.file, one.annotations, one.categories) for one in documents)
+    listed: list[Reference] = []
+    for document in documents:
+        check_form(document.file, document.images, document.annotations, options)
+        notes = unread_keys(document.file, document.annotations, options)
+        counts_pixels = skeletons is not None and count_pixels(document.annotations)
+        if skeletons is not None and not counts_pixels:
+            notes += (WITH_FRACTIONS,)
+        references = _document_references(document, found, options, skeletons, counts_pixels)
+        references = (replace(one, notes=(*one.notes, *notes)) if one.boxes else one for one in references)
+        references = (replace(one, source=index.relative(one.source)) for one in references)
+        listed += settle_boxes(list(references), images, options, document.file)
+    if ids_restart:
+        listed = [replace(reference, key=reference.source) for reference in listed]
+    listed = _check_sources(listed)
+    known = {one.path for one in found.values() if isinstance(one, Found)}
+    used = {reference.source: reference.split for reference in listed if reference.source in known}
+    listed += index.without_annotation(used, beside_used=annotation_file is not None)
+    yield from in_order(note_alike_classes(listed))
+
+
+def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
+    """The category names in the order of their ids, whether or not an object has them."""
+    names = _instance_files(annotations, annotation_file)
+    documents = [read_document(name, read_whole(annotations, name)) for name in names]
+    names_by_id: dict[int, str] = {}
+    for document in documents:
+        for identity in document.used:
+            label = document.names_by_id[identity]
+            if names_by_id.setdefault(identity, label) != label:
+                raise AnnotationsError(
+                    f"{document.file}: category {identity} is {label!r}, and {names_by_id[identity]!r} in a file "
+                    "before; convert the files one by one, or make their categories agree"
+                )
+    for document in documents:
+        for identity, label in document.names_by_id.items():
+            if label not in names_by_id.values():
+                names_by_id.setdefault(identity, label)
+    return tuple(dict.fromkeys(names_by_id[identity] for identity in sorted(names_by_id)))
+
+
+def _instance_files(annotations: SourceFiles, annotation_file: str | None) -> list[str]:
+    if annotation_file is not None:
+        return [annotation_file]
+    found = [path for path in annotations.sizes() if path.lower().endswith(".json")]
+    near = [path for path in found if "/" not in path or path.rpartition("/")[0] == "annotations"]
+    instances = [path for path in near if path.rsplit("/", 1)[-1].startswith("instances")]
+    roboflow = [path for path in found if path.endswith(_ROBOFLOW) and path.count("/") <= 1]
+    chosen = instances or roboflow or (near if len(near) == 1 else [])
+    if not chosen:
+        raise AnnotationsError(
+            f"{annotations.root}: expected instances*.json, annotations/instances*.json or */{_ROBOFLOW}; "
+            f"found {', '.join(found[:5]) or 'no .json file'}; name the file itself{hint(annotations, 'coco')}"
+        )
+    return chosen
+
+
+def read_document(name: str, data: bytes) -> Document:
+    """The lists of an instances file, checked as far as the whole depends on it."""
+    try:
+        content = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise AnnotationsError(f"{name}: expected COCO instances as JSON: {error}") from error
+    lists: dict[str, list[dict[str, Any]]] = {}
+    for part in ("images", "annotations", "categories"):
+        entries = content.get(part) if isinstance(content, dict) else None
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            found = ", ".join(content) if isinstance(content, dict) else type(content).__name__
+            raise AnnotationsError(
+                f"{name}: expected COCO instances with the lists images, annotations and categories; "
+                f"{part} is no list of objects (found {found}); name an instances file"
+            )
+        lists[part] = entries
+    images, faulty = _sound_images(name, lists["images"])
+    if lists["annotations"] and not any("bbox" in entry for entry in lists["annotations"]):
+        keys = ", ".join(sorted(lists["annotations"][0]))
+        raise AnnotationsError(
+            f"{name}: no annotation has a bbox (found {keys}); expected an instances file, not captions"
+        )
+    annotations = [
+        {**entry, "category_id": identity_of(entry.get("category_id"))} for entry in lists["annotations"]
+    ]
+    used = {entry["category_id"] for entry in annotations}
+    names_by_id = _names_by_id(name, lists["categories"], used)
+    _refuse_lost_categories(name, lists["annotations"], annotations, names_by_id)
+    return Document(
+        file=name,
+        split=_split_of(name) or "train",
+        names_split=_split_of(name) is not None,
+        images=images,
+        faulty=faulty,
+        annotations=tuple(annotations),
+        names_by_id=names_by_id,
+        used=frozenset(identity for identity in names_by_id if identity in used),
+        categories=tuple({**one, "id": identity_of(one.get("id"))} for one in lists["categories"]),
+    )
+
+
+def _some(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values[:20])) + (", ..." if len(values) > 20 else "")
+
+
+def _split_of(name: str) -> str | None:
+    folder, _, file = name.rpartition("/")
+    if file == _ROBOFLOW and folder:
+        return folder
+    return split_in_file_name(file)
+
+
+def _sound_images(
+    name: str, entries: Sequence[dict[str, Any]]
+) -> tuple[tuple[dict[str, Any], ...], tuple[tuple[str, str, str], ...]]:
+    """The entries that say which image they are, each once, and (place, reason, detail) of all others.
+
+    Raises:
+        AnnotationsError: no entry does.
+    """
+    by_id: dict[int | str, dict[str, dict[str, Any]]] = {}
+    faulty: list[tuple[str, str, str]] = []
+    for place, entry in enumerate(entries):
+        identity, file_name = identity_of(entry.get("id")), entry.get("file_name")
+        if identity is None or not isinstance(file_name, str):
+            detail = f"expected a whole number or a text, and a file name; got {entry!r:.100}"
+            faulty.append((f"{name}#images[{place}]", "image entry has no id or no file_name", detail))
+        else:
+            by_id.setdefault(identity, {}).setdefault(file_name, entry)
+    if faulty and not by_id:
+        raise AnnotationsError(f"{name}: each image needs an id and a file_name; {faulty[0][2]}")
+    sound: list[dict[str, Any]] = []
+    for identity, named in by_id.items():
+        if len(named) == 1:
+            sound += named.values()
+            continue
+        detail = f"{name}: id {identity!r} is {' and '.join(list(named)[:3])}; give each its own"
+        faulty += [(file_name, "image id comes twice", detail) for file_name in named]
+    return tuple(sound), tuple(faulty)
+
+
+def _refuse_lost_categories(
+    name: str,
+    written: Sequence[dict[str, Any]],
+    annotations: Sequence[dict[str, Any]],
+    names_by_id: Mapping[int, str],
+) -> None:
+    """Refuse a file that lacks categories of its annotations; a few such are bad objects, see `_box`."""
+    lost = [
+        one
+        for one, known in zip(written, annotations, strict=True)
+        if known["category_id"] not in names_by_id
+    ]
+    many = len(lost) >= LEAST_BAD_OBJECTS and len(lost) > _SHARE_LOST * len(annotations)
+    if lost and (many or len(lost) == len(annotations)):
+        raise AnnotationsError(
+            f"{name}: annotation {lost[0].get('id')} has category_id {lost[0].get('category_id')!r}, which is no "
+            f"category, as have {len(lost)} of {len(annotations)} annotations; defined: "
+            f"{_some(sorted(names_by_id)) or 'none'}; add what is missing to categories"
+        )
+
+
+def _names_by_id(
+    name: str, categories: Sequence[dict[str, Any]], used: AbstractSet[object]
+) -> dict[int, str]:
+    """The category names by id; one that no annotation uses is left out where it cannot stand beside the others."""
+    names_by_id: dict[int, str] = {}
+    for in_use in (True, False):
+        for category in categories:
+            identity, label = identity_of(category.get("id")), category.get("name")
+            if (identity in used) is not in_use or (identity, label) in names_by_id.items():
+                continue
+            if not isinstance(identity, int) or not isinstance(label, str):
+                fault = "needs an integer id and a name"
+            elif identity in names_by_id or label in names_by_id.values():
+                fault = "has an id or a name of another one that is used; both must differ"
+            else:
+                names_by_id[identity] = label
+                continue
+            if in_use:
+                raise AnnotationsError(f"{name}: a category {fault}; got {category!r:.100}")
+    return dict(sorted(names_by_id.items()))
+
+
+def _wanted(file_name: str, document: Document) -> Wanted:
+    """Where the image of an entry may lie: in the folder of the split that the document names, the root, or images/."""
+    split, common = document.split, ("", "images")
+    own = (split, f"images/{split}", f"{split}/images")
+    return Wanted(name=file_name, places=(own, common) if document.names_split else ((*common, *own),))
+
+
+def _document_references(
+    document: Document,
+    found: Mapping[tuple[str, int | str], Found | SourceError],
+    options: LayoutOptions,
+    skeletons: Skeletons | None,
+    counts_pixels: bool,
+) -> Iterator[Reference]:
+    def box_of(annotation: dict[str, Any]) -> Box:
+        box = _box(annotation, document.names_by_id, options)
+        if skeletons is None:
+            return box
+        what = f"annotation {annotation.get('id')}"
+        return replace(box, keypoints=keypoints_of(annotation, skeletons, counts_pixels, what))
+
+    by_image: dict[int | str | None, list[dict[str, Any]]] = {
+        identity_of(entry["id"]): [] for entry in document.images
+    }
+    orphans: dict[str, list[object]] = {}
+    for annotation in document.annotations:
+        image_id = identity_of(annotation.get("image_id"))
+        if image_id in by_image:
+            by_image[image_id].append(annotation)
+        else:
+            orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
+    _refuse_lost_annotations(document, by_image, orphans)
+    for entry in document.images:
+        image = found[document.file, entry["id"]]
+        annotations = by_image[identity_of(entry["id"])]
+        reference = _reference(document, entry, annotations, image, options, box_of)
+        if skeletons is not None and reference.boxes:
+            reference = replace(reference, notes=(*reference.notes, *notes_of(annotations, skeletons)))
+        yield reference
+    for place, reason, detail in document.faulty:
+        yield Reference(source=place, key=place, split=document.split, problem=("annotation", reason, detail))
+    for image_id, ids in orphans.items():
+        place = f"{document.file}#image_id={image_id}"
+        fault = ("annotation", "annotation of an unknown image", f"{len(ids)} annotations: {_some(ids)}")
+        yield Reference(source=place, key=place, split=document.split, problem=fault)
+
+
+def _refuse_lost_annotations(
+    document: Document,
+    by_image: Mapping[int | str | None, Sequence[object]],
+    orphans: Mapping[str, Sequence[object]],
+) -> None:
+    """Refuse a file of which annotations belong to no image, so that its images would seem to hold no objects.
+
+    Images of which some were taken, with the annotations of all, are none such: theirs are there.
+    """
+    lost, count = sum(map(len, orphans.values())), len(document.annotations)
+    bare = sum(not annotations for annotations in by_image.values())
+    if lost and (lost == count or (is_mostly_bad(lost, count) and 2 * bare >= len(by_image))):
+        raise AnnotationsError(
+            f"{document.file}: {lost} of {count} annotations belong to no image, the first has image_id "
+            f"{next(iter(orphans))}; ids of images are {_some(list(by_image)[:3])}; make image_id the id of an image, "
+            "or name the file that holds these images"
+        )
+
+
+def _reference(
+    document: Document,
+    entry: dict[str, Any],
+    annotations: Sequence[dict[str, Any]],
+    image: Found | SourceError,
+    options: LayoutOptions,
+    box_of: Callable[[dict[str, Any]], Box],
+) -> Reference:
+    source = entry["file_name"]
+    key = int(entry["id"]) if isinstance(entry["id"], float) else entry["id"]
+    try:
+        if isinstance(image, SourceError):
+            raise image
+        source = image.path
+        boxes, bad_objects = sound_boxes(annotations, box_of, options)
+        size = declared_size(entry.get("height"), entry.get("width"))
+    except SourceError as error:
+        return Reference(source=source, key=key, split=document.split, problem=problem_of(error))
+    return Reference(
+        source=source,
+        key=key,
+        split=document.split,
+        boxes=boxes,
+        declared_size=size,
+        bad_objects=bad_objects,
+        notes=(image.note,) if image.note else (),
+    )
+
+
+def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: LayoutOptions) -> Box:
+    what = f"annotation {annotation.get('id')}"
+    bbox = annotation.get("bbox")
+    if not isinstance(bbox, list) or len(bbox) != 4:
+        raise SourceError("annotation", "bbox is not four numbers", f"{what}: {bbox!r}"[:200])
+    if annotation["category_id"] not in names_by_id:
+        detail = f"{what}: category_id {annotation['category_id']!r} is no category of the file"
+        raise SourceError("annotation", "object has no class", detail)
+    values = [number(value, f"{what} bbox") for value in bbox]
+    xmin, ymin, xmax, ymax = corners(
+        values, "corner-size" if options.box_form == "auto" else options.box_form
+    )
+    attributes = annotation.get("attributes")
+    check_rotation(attributes.get("rotation") if isinstance(attributes, dict) else None, what, options)
+    area = annotation.get("area")
+    crowd = crowd_of(annotation)
+    if crowd not in (0, 1):
+        raise SourceError("annotation", "flag is neither 0 nor 1", f"{what} iscrowd is {crowd!r}")
+    box = Box(
+        ymin=ymin,
+        xmin=xmin,
+        ymax=ymax,
+        xmax=xmax,
+        label=names_by_id[annotation["category_id"]],
+        is_crowd=bool(crowd),
+        occluded=_occluded(annotation, what) if "occluded" in options.keep else False,
+        category_id=annotation["category_id"] if "category_id" in options.keep else None,
+        area=None if area is None else number(area, f"{what} area"),
+        mask=_mask(annotation.get("segmentation"), what) if options.masks else None,
+    )
+    return check_box(box, what)
+
+
+def _occluded(annotation: dict[str, Any], what: str) -> bool:
+    """The key `occluded`, or that of `attributes`, as CVAT writes it."""
+    attributes = annotation.get("attributes")
+    inner = attributes.get("occluded", 0) if isinstance(attributes, dict) else 0
+    value = annotation.get("occluded", inner)
+    if value not in (0, 1):
+        raise SourceError("annotation", "flag is neither 0 nor 1", f"{what} occluded is {value!r}")
+    return bool(value)
+
+
+def _mask(segmentation: Any, what: str) -> Any:
+    """The segmentation as it stands, if it has the form of polygons or of a run-length code."""
+    if segmentation is None or segmentation == []:
+        raise SourceError("annotation", "object has no segmentation", what)
+    if isinstance(segmentation, dict):
+        size, counts = segmentation.get("size"), segmentation.get("counts")
+        if isinstance(size, list) and len(size) == 2 and isinstance(counts, list | str):
+            return segmentation
+    elif isinstance(segmentation, list) and all(
+        isinstance(polygon, list) and len(polygon) >= 6 and len(polygon) % 2 == 0 for polygon in segmentation
+    ):
+        for polygon in segmentation:
+            for value in polygon:
+                number(value, f"{what} segmentation")
+        return segmentation
+    detail = f"{what}: {segmentation!r:.60}"
+    raise SourceError("annotation", "segmentation is neither polygons nor run lengths", detail)
+
+
+def _check_sources(listed: Sequence[Reference]) -> list[Reference]:
+    """Each file in one split, and no file for two entries: those become problems, all of them."""
+    first: dict[str, Reference] = {}
+    counts = Counter(reference.source for reference in listed)
+    checked = []
+    for reference in listed:
+        other = first.setdefault(reference.source, reference)
+        if other.split != reference.split and other.problem is None and reference.problem is None:
+            raise AnnotationsError(
+                f"{reference.source}: lies in two splits, {other.split} and {reference.split}; "
+                "an image has one split"
+            )
+        if counts[reference.source] > 1 and reference.problem is None:
+            fault = ("annotation", "several image entries name one file", f"key {reference.key!r}")
+            reference = replace(reference, boxes=None, problem=fault)
+        checked.append(reference)
+    return checked

@@ -1,0 +1,156 @@
+"""What COCO says of an object's keypoints: their names, which stand with the categories, and their points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from halofeed.prep.annotations.contract import number
+from halofeed.prep.sources.reference import Keypoint
+from halofeed.schemas.errors import AnnotationsError, SourceError
+
+WITH_FRACTIONS = (
+    "keypoints have fractions: taken as places from the picture's corner, not as COCO's numbers of pixels"
+)
+UNLABELED_WITH_PLACE = (
+    "keypoints of visibility 0 (not labeled, says COCO) that have coordinates: kept as they are"
+)
+OTHER_COUNT = (
+    "num_keypoints of annotations is not how many of their keypoints are labeled; the keypoints are taken"
+)
+_MIDDLE = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skeletons:
+    """The names of the keypoints of one conversion.
+
+    Args:
+        names: of all categories, each once, in the order of their ids.
+        by_category: of each category that has some, in its own order.
+    """
+
+    names: tuple[str, ...]
+    by_category: Mapping[int, tuple[str, ...]]
+
+
+def _named_keypoints(file: str, categories: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
+    """The names of the keypoints by category id, of the categories that have some."""
+    found: dict[int, tuple[str, ...]] = {}
+    for category in categories:
+        names, identity = category.get("keypoints") or [], category.get("id")
+        if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+            raise AnnotationsError(
+                f"{file}: keypoints of category {category.get('name')!r}: expected a list of names, got {names!r:.80}"
+            )
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise AnnotationsError(
+                f"{file}: keypoints of category {category.get('name')!r}: {twice!r} comes twice; give each its own name"
+            )
+        if names and isinstance(identity, int):
+            found[identity] = tuple(names)
+    return found
+
+
+def skeletons_of(
+    files: Iterable[tuple[str, Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]],
+) -> Skeletons:
+    """One list of names for all (file, annotations, categories).
+
+    Raises:
+        AnnotationsError: no annotation has keypoints, a category that needs names has none or wrong ones, or two files
+            differ.
+    """
+    by_category: dict[int, tuple[str, ...]] = {}
+    last = ""
+    has_keypoints = False
+    for file, objects, categories in files:
+        last = last or file
+        named = _named_keypoints(file, categories)
+        nameless = {category.get("id") for category in categories} - set(named)
+        for identity, names in named.items():
+            if by_category.setdefault(identity, names) != names:
+                raise AnnotationsError(
+                    f"{file}: keypoints of category {identity} have other names than in a file before; convert the "
+                    "files one by one, or make their categories agree"
+                )
+        for annotation in objects:
+            if not annotation.get("keypoints"):
+                continue
+            has_keypoints = True
+            if annotation["category_id"] in nameless and _is_any_set(annotation["keypoints"]):
+                raise AnnotationsError(
+                    f"{file}: --keep keypoints: annotation {annotation.get('id')} has keypoints, and its category "
+                    f'{annotation["category_id"]} no list of their names; add it to the category as "keypoints", or '
+                    "leave --keep keypoints out"
+                )
+    if not has_keypoints:
+        raise AnnotationsError(f"{last}: --keep keypoints: no annotation says it; leave it out")
+    each = dict.fromkeys(name for identity in sorted(by_category) for name in by_category[identity])
+    return Skeletons(names=tuple(each), by_category=by_category)
+
+
+def count_pixels(annotations: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the keypoints of a file are whole numbers throughout, which count pixels as COCO's own do.
+
+    >>> count_pixels([{"keypoints": [3, 4.0, 2]}]), count_pixels([{"keypoints": [3, 4.5, 2]}])
+    (True, False)
+    """
+    return all(
+        float(value).is_integer()
+        for annotation in annotations
+        for x, y, _ in _triples(annotation.get("keypoints"))
+        for value in (x, y)
+        if isinstance(value, int | float)
+    )
+
+
+def keypoints_of(
+    annotation: Mapping[str, Any], skeletons: Skeletons, counts_pixels: bool, what: str
+) -> tuple[Keypoint, ...]:
+    """A point for each of `skeletons.names`; those that the object does not have are not labeled, at 0, 0.
+
+    Raises:
+        SourceError: there are not three numbers for each name of the category, or a visibility is not 0, 1 or 2.
+    """
+    own = skeletons.by_category.get(annotation["category_id"], ())
+    written = annotation.get("keypoints") or []
+    if not isinstance(written, list) or (written and own and len(written) != 3 * len(own)):
+        got = f"{len(written)} numbers" if isinstance(written, list) else repr(written)[:60]
+        detail = f"{what}: {got} for {len(own)} names"
+        raise SourceError("annotation", "keypoints are not three numbers for each name", detail)
+    points = {}
+    shift = _MIDDLE if counts_pixels else 0.0
+    for name, (x, y, visibility) in zip(own, _triples(written), strict=False):
+        if visibility not in (0, 1, 2):
+            detail = f"{what} {name}: {visibility!r}"
+            raise SourceError("annotation", "visibility of a keypoint is not 0, 1 or 2", detail)
+        x, y = number(x, f"{what} {name}"), number(y, f"{what} {name}")
+        if visibility or x or y:
+            points[name] = Keypoint(name=name, y=y + shift, x=x + shift, visibility=int(visibility))
+    return tuple(points.get(name, Keypoint(name=name)) for name in skeletons.names)
+
+
+def notes_of(annotations: Sequence[Mapping[str, Any]], skeletons: Skeletons) -> tuple[str, ...]:
+    """What a person should know of the keypoints of one picture."""
+    placed = other = False
+    for annotation in annotations:
+        if annotation["category_id"] not in skeletons.by_category:
+            continue
+        triples = _triples(annotation.get("keypoints"))
+        placed |= any(visibility == 0 and (x or y) for x, y, visibility in triples)
+        labeled = sum(visibility in (1, 2) for *_, visibility in triples)
+        other |= annotation.get("num_keypoints", labeled) != labeled
+    return (*([UNLABELED_WITH_PLACE] if placed else []), *([OTHER_COUNT] if other else []))
+
+
+def _triples(written: Any) -> list[tuple[Any, Any, Any]]:
+    if not isinstance(written, list):
+        return []
+    return list(zip(written[::3], written[1::3], written[2::3], strict=False))
+
+
+def _is_any_set(written: Any) -> bool:
+    return not isinstance(written, list) or any(value != 0 for value in written)

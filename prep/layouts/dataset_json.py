@@ -1,0 +1,95 @@
+"""Where the dataset.json of MSD and of nnU-Net lies, and what both say in the same way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from halofeed.prep.annotations.contract import read_whole
+from halofeed.prep.annotations.recognize import hint
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.schemas.errors import AnnotationsError
+
+NAME = "dataset.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetJson:
+    """A dataset.json: its path, the folder in which it lies ("" is the root), and its content."""
+
+    path: str
+    folder: str
+    content: Mapping[str, Any]
+
+    def part(self, name: str, kind: type, expected: str) -> Any:
+        """The value of a key; AnnotationsError where it is missing or of another type."""
+        value = self.content.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            found = f"got {str(value)[:80]!r}" if name in self.content else f"found {', '.join(self.content)}"
+            raise AnnotationsError(f"{self.path}: {name}: expected {expected}; {found}")
+        return value
+
+
+def read_dataset_json(annotations: SourceFiles, annotation_file: str | None) -> DatasetJson:
+    """The file that was named, the one in the folder, or the only one in a folder straight below."""
+    path = annotation_file or _find(annotations)
+    try:
+        content = json.loads(read_whole(annotations, path).decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise AnnotationsError(f"{path}: not readable as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise AnnotationsError(f"{path}: expected a JSON object, got {type(content).__name__}")
+    return DatasetJson(path=path, folder=path.rpartition("/")[0], content=content)
+
+
+def _find(annotations: SourceFiles) -> str:
+    paths = annotations.sizes()
+    if NAME in paths:
+        return NAME
+    below = [path for path in paths if path.count("/") == 1 and path.endswith(f"/{NAME}")]
+    if len(below) == 1:
+        return below[0]
+    found = f"found {', '.join(below[:5])}; name one of their folders" if below else "found none"
+    raise AnnotationsError(f"{annotations.root}: expected {NAME} in it; {found}{hint(annotations, '')}")
+
+
+def check_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[int, str]:
+    """The class names by value, in ascending order; AnnotationsError where a value or a name is unfit or comes twice.
+
+    Args:
+        path: of the file, for messages.
+        values: (value, name) as they are written; a value may be text, as it is as a key of JSON.
+    """
+    found: dict[int, str] = {}
+    for written, name in values:
+        value = (
+            int(written) if isinstance(written, str) and written.isascii() and written.isdigit() else written
+        )
+        if type(value) is not int or not 0 <= value < 2**31:
+            raise AnnotationsError(f"{path}: labels: {written!r} of {name!r}: expected a whole number from 0")
+        if not isinstance(name, str) or not name.strip():
+            raise AnnotationsError(f"{path}: labels: value {value} has the name {name!r}; expected a text")
+        if value in found or name in found.values():
+            raise AnnotationsError(
+                f"{path}: labels: {value} {name!r} is there twice; give each class one value"
+            )
+        found[value] = name
+    if not set(found) - {0}:
+        raise AnnotationsError(f"{path}: labels: expected at least one class beside the background")
+    return dict(sorted(found.items()))
+
+
+def check_channel_names(path: str, part: str, names: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the channels 0, 1, ... in order; AnnotationsError where a number is missing."""
+    expected = [str(number) for number in range(len(names))]
+    if (
+        not names
+        or sorted(names) != sorted(expected)
+        or not all(isinstance(name, str) for name in names.values())
+    ):
+        raise AnnotationsError(
+            f'{path}: {part}: expected {{"0": "CT", ...}} without gaps, got {dict(names)}'[:300]
+        )
+    return tuple(names[number] for number in expected)

@@ -1,0 +1,155 @@
+"""How class folders are read: `class/image` or `split/class/image`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from posixpath import splitext
+
+from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
+from halofeed.prep.annotations.recognize import other_layout
+from halofeed.prep.annotations.settle import note_alike_classes
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.names import UNREAD_EXTENSIONS, is_document_name, is_video_name
+from halofeed.prep.sources.reference import Reference
+from halofeed.schemas.errors import AnnotationsError
+
+_IMAGE_FOLDERS = frozenset(
+    ("images", "image", "imgs", "img", "jpegimages", "imagestr", "imagests", "pictures", "photos")
+)
+_CURE = "say with --split-folders yes or no whether the first folder is a split"
+
+
+def list_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """Every image file below the folder, with the class that its folder names.
+
+    The first folder is a split where all first folders have names of splits (train, val, test, fold_1, ...),
+    and a class otherwise; everything below a class folder, however deep, belongs to that class. Text, tables,
+    licenses and read-me files are passed over; any other file that is no image by its name is a problem, and
+    so is an image that lies in no class folder, or whose format is not read.
+
+    Raises:
+        AnnotationsError: if split and class folders stand side by side, or the names leave it open; if no image lies in
+            a class folder; if other files give another layout away, unless the options say that folders are classes.
+    """
+    if annotation_file is not None:
+        raise AnnotationsError(f"{annotation_file}: class folders need no annotation file; name the folder")
+    if not options.folders_are_classes:
+        _refuse_other_layout(annotations, images, options)
+    paths = [path for path in images.sizes() if options.takes(path) or not is_document_name(path)]
+    image_paths = [path for path in paths if options.takes(path)]
+    if not image_paths:
+        raise AnnotationsError(f"{images.root}: no image file lies below it; expected class/image.jpg")
+    if all("/" not in path for path in image_paths):
+        raise AnnotationsError(
+            f"{images.root}: {len(image_paths)} images lie straight in it, and none in a class folder; expected "
+            "class/image.jpg: name the folder above"
+        )
+    first_is_split = options.split_folders
+    if first_is_split is None:
+        first_is_split = decide_split_folders([path.split("/") for path in image_paths], images.root)
+        if not options.folders_are_classes:
+            _refuse_folders_above_classes(image_paths, first_is_split, images.root)
+    yield from note_alike_classes([_reference(path, first_is_split, options) for path in paths])
+
+
+def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, root: str) -> None:
+    """Refuse folders that may stand above class folders: splits lie below them, or one would be the only class."""
+    below = [path.split("/")[first_is_split:] for path in paths]
+    inside = [path for path in below if len(path) > 1]
+    deep = [path for path in inside if len(path) > 2]
+    if not inside or len(deep) < len(inside):
+        return
+    cure = (
+        "name the folder that holds the class folders or the splits, or say --folders-are-classes to take "
+        f"{deep[0][0]} for a class"
+    )
+    if all(is_split_name(path[1]) for path in deep):
+        raise AnnotationsError(
+            f"{root}: {'/'.join(deep[0])} has a split, {deep[0][1]}, in the folder {deep[0][0]}; expected "
+            f"split/class/image or class/image: {cure}"
+        )
+    shown = sorted({path[1] for path in deep})
+    if len({path[0] for path in deep}) == 1 and len(shown) > 1:
+        raise AnnotationsError(
+            f"{root}: {deep[0][0]} would be the only class, and all its images lie in folders of their own "
+            f"({', '.join(shown[:3])}{', ...' if len(shown) > 3 else ''}): {cure}"
+        )
+
+
+def _refuse_other_layout(annotations: SourceFiles, images: SourceFiles, options: LayoutOptions) -> None:
+    for files in (annotations,) if annotations is images else (annotations, images):
+        if (found := other_layout(files)) is not None:
+            raise AnnotationsError(
+                f"{files.root}: no class folders: {found}; or say --folders-are-classes to take each folder for a "
+                "class and pass over such files"
+            )
+    folders = {path.rpartition("/")[0] for path in images.sizes() if options.takes(path)}
+    names = {folder.rpartition("/")[2].lower() for folder in folders}
+    if names and names <= _IMAGE_FOLDERS:
+        shown = sorted(folders)[0]
+        raise AnnotationsError(
+            f"{images.root}: all images lie in {shown}, so that its name would be the only class; expected "
+            f"class/image.jpg: name the folder that holds class folders, take the layout of the annotations, or say "
+            "--folders-are-classes"
+        )
+
+
+def _reference(path: str, first_is_split: bool, options: LayoutOptions) -> Reference:
+    *folders, _ = path.split("/")
+    split = folders.pop(0) if first_is_split and folders else "train"
+    extension = splitext(path)[1].lower()
+    problem = None
+    if not options.takes(path) and extension not in UNREAD_EXTENSIONS:
+        hint = "a video; --frames takes clips" if is_video_name(path) else ""
+        problem = ("selection", "not an image file name", hint)
+    elif not folders:
+        problem = ("selection", "image lies in no class folder", "")
+    elif extension in UNREAD_EXTENSIONS:
+        problem = ("decode", "format not supported", f"{extension}; convert it to JPEG or PNG first")
+    label = folders[0] if problem is None else None
+    return Reference(source=path, key=path, split=split, label=label, problem=problem)
+
+
+def decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
+    """Whether the first component of the images' paths is a split.
+
+    >>> decide_split_folders([["train", "hat", "1.jpg"], ["test", "hat", "2.jpg"]], "photos")
+    True
+    >>> decide_split_folders([["train", "1.jpg"], ["car", "2.jpg"], ["car", "2019", "3.jpg"]], "photos")
+    False
+    """
+    inside = [path for path in paths if len(path) > 1]
+    splits = [path for path in inside if is_split_name(path[0])]
+    others = [path for path in inside if not is_split_name(path[0])]
+    deep_splits = [path for path in splits if len(path) > 2]
+    if splits and not others:
+        if not deep_splits:
+            raise AnnotationsError(
+                f"{root}: {'/'.join(splits[0])} lies in a split folder but in no class folder; expected "
+                f"split/class/image, or {_CURE}"
+            )
+        return True
+    if deep_splits:
+        raise AnnotationsError(
+            f"{root}: split and class folders stand side by side: {'/'.join(deep_splits[0])} and "
+            f"{'/'.join(others[0])}; expected split/class/image or class/image throughout, or {_CURE}"
+        )
+    _refuse_unknown_splits(inside, root)
+    return False
+
+
+def _refuse_unknown_splits(inside: Sequence[Sequence[str]], root: str) -> None:
+    """Refuse a/cat/1.jpg beside b/cat/2.jpg: a and b may be classes, or splits of unusual names."""
+    if any(len(path) != 3 for path in inside):
+        return
+    second: dict[str, set[str]] = {}
+    for path in inside:
+        second.setdefault(path[0], set()).add(path[1])
+    if len(second) > 1 and len(set(map(frozenset, second.values()))) == 1:
+        first, last = min(second), max(second)
+        shared = min(second[first])
+        raise AnnotationsError(
+            f"{root}: {first}/{shared} and {last}/{shared} may be split/class or class/folder; {_CURE}"
+        )

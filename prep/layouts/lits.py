@@ -1,0 +1,73 @@
+"""How LiTS names are read: `volume-N.nii` with `segmentation-N.nii`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.annotations.pairing import (
+    NEITHER,
+    Key,
+    Label,
+    find_split_folder,
+    label_of,
+    pair_up,
+    split_at,
+)
+from halofeed.prep.annotations.recognize import hint
+from halofeed.prep.sources.files import SourceFiles, unlisted_folders
+from halofeed.prep.sources.reference import Reference
+from halofeed.prep.sources.volume_files import is_volume_name, missing_part, stem_of, whole_scans
+from halofeed.schemas.errors import AnnotationsError
+
+VALUES = {0: "background", 1: "liver", 2: "tumour"}
+_NAME = re.compile(
+    r"(?P<test>test[-_])?(?:(?P<image>volume|ct)|segmentation|seg)[-_](?P<number>\d+)", re.IGNORECASE
+)
+
+
+def list_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """Every `volume-N` (or `ct_N`), anywhere below the folder, with the `segmentation-N` of the same number.
+
+    `test-volume-N` are the split `test`, for prediction only if there is no `test-segmentation-N`. Folders called like
+    splits are the splits, and numbers may start again in each; otherwise all is `train`.
+    """
+    if annotation_file is not None:
+        raise AnnotationsError(f"{annotation_file}: LiTS names need no annotation file; name the folder")
+    paths = images.sizes()
+    volumes = [path for path in whole_scans(paths) if is_volume_name(path)]
+    named = {path: match for path in volumes if (match := _NAME.fullmatch(stem_of(path)))}
+    scans = [path for path, match in named.items() if match["image"]]
+    if not scans:
+        raise AnnotationsError(
+            f"{images.root}: no volume-N.nii.gz, .nii, .nrrd or .mha lies below it{hint(images, 'lits')}"
+        )
+    trained = [path.split("/")[:-1] for path in scans if not named[path]["test"]]
+    place = find_split_folder(trained, options.split_folders, images.root)
+    found: list[tuple[Key, Reference]] = []
+    labels: list[tuple[Key, Label]] = []
+    for path, match in named.items():
+        split = "test" if match["test"] else split_at(path.split("/")[:-1], place)
+        key = (split, str(int(match["number"])), match["test"] or "")
+        problem = missing_part(path, paths)
+        if match["image"]:
+            found.append((key, Reference(source=path, key=path, split=split, problem=problem)))
+        else:
+            labels.append((key, label_of(path, problem)))
+    may_have_test_labels = any(key[2] for key, _ in labels) or bool(unlisted_folders(images))
+    yield from pair_up(
+        found, labels, options.missing_masks, lambda key: bool(key[2]) and not may_have_test_labels
+    )
+    for path in volumes:
+        if path not in named:
+            yield Reference(source=path, key=path, problem=NEITHER)
+
+
+def label_values(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Mapping[int, str]:
+    """What the values of a LiTS segmentation mean."""
+    return VALUES

@@ -1,0 +1,203 @@
+"""How nnU-Net's raw data sets (version 2) are read: imagesTr, imagesTs, labelsTr and dataset.json."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from halofeed.prep.annotations.contract import LayoutOptions, in_order
+from halofeed.prep.annotations.pairing import Key, Label, label_of, pair_up
+from halofeed.prep.layouts.dataset_json import (
+    DatasetJson,
+    check_channel_names,
+    check_values,
+    read_dataset_json,
+)
+from halofeed.prep.sources.files import SourceFiles, unlisted_folders
+from halofeed.prep.sources.names import IMAGE_EXTENSIONS, is_document_name
+from halofeed.prep.sources.reference import Reference
+from halofeed.prep.sources.volume_names import SINGLE_FILE_EXTENSIONS
+from halofeed.schemas.errors import AnnotationsError, Problem
+
+_FOLDERS = {"Tr": "train", "Ts": "test"}
+_CASE = re.compile(r"(.+)_(\d{4})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Dataset:
+    """What dataset.json says of the files, checked."""
+
+    document: DatasetJson
+    channels: tuple[str, ...]
+    file_ending: str
+    training: int
+
+
+def list_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """Every case: CASE_0000, CASE_0001, ... of imagesTr (split `train`) and of imagesTs (split `test`).
+
+    The label of CASE is labelsTr/CASE or labelsTs/CASE. Where there is no labelsTs at all, the cases of imagesTs are
+    for prediction only. A case without every channel of dataset.json is a problem, and so is any file in these
+    folders that is neither a channel nor a label.
+
+    Raises:
+        AnnotationsError: if dataset.json is missing, of nnU-Net's version 1, has regions in place of classes without
+            an option that says what becomes of them, or counts other training cases than there are.
+    """
+    dataset = _read(annotations, annotation_file)
+    label_values(annotations, images, annotation_file, options)
+    below = f"{dataset.document.folder}/" if dataset.document.folder else ""
+    found: list[tuple[Key, Reference]] = []
+    labels: list[tuple[Key, Label]] = []
+    strays: list[Reference] = []
+    for suffix, split in _FOLDERS.items():
+        channels: dict[str, dict[int, str]] = {}
+        for path in _files(images, f"{below}images{suffix}/"):
+            match = _CASE.fullmatch(path.rpartition("/")[2].removesuffix(dataset.file_ending))
+            if not path.endswith(dataset.file_ending) or match is None:
+                expected = f"expected CASE_0000{dataset.file_ending}"
+                strays.append(_problem(path, split, ("annotation", "file is no channel of a case", expected)))
+            else:
+                channels.setdefault(match[1], {})[int(match[2])] = path
+        found += [((suffix, case), _case(case, files, split, dataset)) for case, files in channels.items()]
+        for path in _files(images, f"{below}labels{suffix}/"):
+            if path.endswith(dataset.file_ending):
+                case = path.rpartition("/")[2].removesuffix(dataset.file_ending)
+                labels.append(((suffix, case), label_of(path)))
+            else:
+                expected = f"expected CASE{dataset.file_ending}"
+                strays.append(_problem(path, split, ("annotation", "file is no label of a case", expected)))
+    _check_count(dataset, sum(key[0] == "Tr" for key, _ in found))
+    test_label = next(_files(images, f"{below}labelsTs/"), None)
+    may_have_test_labels = test_label is not None or bool(unlisted_folders(images))
+    paired = pair_up(
+        found, labels, options.missing_masks, lambda key: key[0] == "Ts" and not may_have_test_labels
+    )
+    yield from in_order([*paired, *strays])
+
+
+def label_values(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Mapping[int, str]:
+    """The class names by value, from dataset.json's {"background": 0, "spleen": 1}; "ignore" is a class like any.
+
+    Of regions they are combined names, and with the option "channels" none of use: then `regions` says the classes.
+    """
+    document = _read(annotations, annotation_file).document
+    labels = document.part("labels", dict, '{"background": 0, "spleen": 1, ...}')
+    regions = [name for name, value in labels.items() if isinstance(value, list)]
+    if not regions:
+        return check_values(document.path, ((value, name) for name, value in labels.items()))
+    if options.regions == "refuse":
+        raise AnnotationsError(
+            f"{document.path}: labels: {', '.join(regions[:5])}: a region is several values, and a label volume "
+            "has one class a voxel; --regions combine keeps the values, each with the names of all regions that hold "
+            "it, and --class-overlap channels (volumes) makes each region a channel"
+        )
+    return check_values(document.path, _combined(labels))
+
+
+def regions(annotations: SourceFiles, annotation_file: str | None) -> Mapping[str, tuple[int, ...]]:
+    """The values of each region and class but the background, in dataset.json's order; {} where none is a list.
+
+    Raises:
+        AnnotationsError: a region has no values, or such as are no whole numbers above 0.
+    """
+    document = _read(annotations, annotation_file).document
+    labels = document.part("labels", dict, '{"background": 0, "tumor": [1, 2], ...}')
+    if not any(isinstance(value, list) for value in labels.values()):
+        return {}
+    found: dict[str, tuple[int, ...]] = {}
+    for name, written in labels.items():
+        values = written if isinstance(written, list) else [written]
+        if values == [0]:
+            continue
+        checked = check_values(document.path, ((value, f"{name} {value}") for value in values))
+        if not checked or 0 in checked:
+            raise AnnotationsError(
+                f"{document.path}: labels: {name}: expected values above 0, such as [1, 2], got {written!r}; 0 is the "
+                "background"
+            )
+        found[name] = tuple(checked)
+    return found
+
+
+def _combined(labels: Mapping[str, Any]) -> list[tuple[Any, str]]:
+    """Each value with the names of the regions that hold it: [1, 2] "tumor" and [2] "core" give 2 "tumor+core"."""
+    held: dict[Any, list[str]] = {}
+    for name, written in labels.items():
+        for value in written if isinstance(written, list) else [written]:
+            held.setdefault(value if isinstance(value, int | str) else str(value), []).append(name)
+    names = {value: "+".join(regions) for value, regions in held.items()}
+    twice = Counter(names.values())
+    return [(value, name if twice[name] == 1 else f"{name} {value}") for value, name in names.items()]
+
+
+def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
+    """The names of the channels, from dataset.json's channel_names {"0": "CT"}."""
+    return _read(annotations, annotation_file).channels
+
+
+def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
+    document = read_dataset_json(annotations, annotation_file)
+    if "channel_names" not in document.content and "modality" in document.content:
+        raise AnnotationsError(
+            f"{document.path}: modality without channel_names is of nnU-Net's version 1 or of the Decathlon; say "
+            "--layout msd, or bring the data set to version 2"
+        )
+    if "dataset" in document.content:
+        raise AnnotationsError(
+            f"{document.path}: dataset: lists of files are not followed; lay them out as imagesTr and labelsTr"
+        )
+    names = document.part("channel_names", dict, '{"0": "CT", ...}')
+    ending = document.part("file_ending", str, "such as .nii.gz")
+    known = (*SINGLE_FILE_EXTENSIONS, *IMAGE_EXTENSIONS)
+    if ending not in known:
+        raise AnnotationsError(
+            f"{document.path}: file_ending {ending!r} is not read; known: {' '.join(known)}"
+        )
+    return _Dataset(
+        document=document,
+        channels=check_channel_names(document.path, "channel_names", names),
+        file_ending=ending,
+        training=document.part("numTraining", int, "the number of training cases"),
+    )
+
+
+def _files(images: SourceFiles, folder: str) -> Iterator[str]:
+    """The files straight in a folder that are not documents."""
+    for path in images.sizes():
+        if path.startswith(folder) and "/" not in path[len(folder) :] and not is_document_name(path):
+            yield path
+
+
+def _problem(path: str, split: str, problem: Problem) -> Reference:
+    return Reference(source=path, key=path, split=split, problem=problem)
+
+
+def _case(case: str, files: Mapping[int, str], split: str, dataset: _Dataset) -> Reference:
+    first, *rest = (files[number] for number in sorted(files))
+    reference = Reference(source=first, key=first, split=split, channels=tuple(rest))
+    missing = [number for number in range(len(dataset.channels)) if number not in files]
+    unknown = [number for number in sorted(files) if number >= len(dataset.channels)]
+    problem: Problem | None = None
+    if missing:
+        named = ", ".join(f"{number:04d} ({dataset.channels[number]})" for number in missing[:5])
+        problem = ("annotation", "channel is missing", f"{case}: {named}")
+    elif unknown:
+        named = ", ".join(f"{number:04d}" for number in unknown[:5])
+        problem = ("annotation", "channel is not in dataset.json", f"{case}: {named}")
+    return replace(reference, problem=problem)
+
+
+def _check_count(dataset: _Dataset, cases: int) -> None:
+    if cases != dataset.training:
+        raise AnnotationsError(
+            f"{dataset.document.path}: numTraining is {dataset.training}, and imagesTr holds {cases} cases; complete "
+            "the folder or correct the number"
+        )

@@ -1,0 +1,214 @@
+"""How pairs of image and label files are read, by patterns or by the customs of folder and file names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from halofeed.prep.annotations.channels import join_channels
+from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.annotations.grid import settle_grid
+from halofeed.prep.annotations.pairing import (
+    NEITHER,
+    Key,
+    Label,
+    find_split_folder,
+    label_of,
+    pair_up,
+    split_at,
+)
+from halofeed.prep.annotations.patterns import PatternPair, compile_pair
+from halofeed.prep.annotations.recognize import hint
+from halofeed.prep.sources.files import SourceFiles, unlisted_folders
+from halofeed.prep.sources.reference import Reference
+from halofeed.prep.sources.volume_files import (
+    extension_of,
+    missing_part,
+    stem_of,
+    whole_scans,
+)
+from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS
+from halofeed.schemas.errors import AnnotationsError
+
+SUFFIX_SPLITS = {"tr": "train", "ts": "test", "va": "validation", "val": "validation"}
+_IMAGE_FOLDER = re.compile(r"(?:images?|imgs?|volumes?|scans?)(tr|ts|va|val)?", re.IGNORECASE)
+_LABEL_FOLDER = re.compile(
+    r"(?:labels?|masks?|segmentations?|segs?|annotations?)(tr|ts|va|val)?", re.IGNORECASE
+)
+_LABEL_STEM = re.compile(
+    r"(.+?)[-_.](?:seg|segmentation|masks?|labels?|gt|groundtruth)(?:[-_.].+)?", re.IGNORECASE
+)
+
+
+@dataclass(kw_only=True)
+class _Sorted:
+    """The files of a folder, sorted into images and labels."""
+
+    images: list[tuple[Key, Reference]] = field(default_factory=list)
+    labels: list[tuple[Key, Label]] = field(default_factory=list)
+    neither: list[str] = field(default_factory=list)
+
+    def has_pair(self) -> bool:
+        return not {key for key, _ in self.images}.isdisjoint(key for key, _ in self.labels)
+
+
+def list_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """Every image with the label that its name leads to.
+
+    With patterns in the options, an image and its label are those in which {id}, and {split} and {group} where both
+    patterns have them, stand for the same; files that differ in {channel} alone are channels of one image. Without
+    patterns, the first of these rules by which any image has a label:
+
+    1. The path of the label is that of the image with a folder `labels` (label, masks, segmentations, ...) for
+       `images` (image, scans, ...), or labelsTr for imagesTr; the extensions may differ. The split is Tr: train,
+       Ts: test, Val: validation. Images in imagesTs are for prediction where there are no labelsTs.
+    2. Both lie in one folder, and the label's name is that of the image followed by _seg, -mask, _label or the
+       like, and whatever follows that.
+
+    Where no {split} and no Tr says it, a folder called train, val, test, ... is the split.
+
+    Raises:
+        AnnotationsError: if no rule finds a pair, or some images lie in the folder of a split and others do not.
+    """
+    if annotation_file is not None:
+        raise AnnotationsError(
+            f"{annotation_file}: pairs need no annotation file; name the folder, or --layout csv"
+        )
+    with_patterns = options.image_pattern is not None or options.label_pattern is not None
+    if with_patterns:
+        pair = compile_pair(options.image_pattern, options.label_pattern, with_class=False)
+        found, left_out = _by_pattern(images, pair, options.channel_order)
+        yield from left_out
+        if not found.images:
+            raise AnnotationsError(
+                f"{images.root}: no volume or picture matches the image pattern {pair.image.text!r}"
+                f"{_example(found.neither, found.labels)}{hint(images, 'pairs')}"
+            )
+        if "split" not in pair.image.names:
+            found.images = split_by_folder(found.images, images.root, options.split_folders)
+    else:
+        found = _by_custom(images, options)
+    may_be_labelled = any(key and key[0] == "ts" for key, _ in found.labels) or bool(unlisted_folders(images))
+    pairs = pair_up(
+        found.images,
+        found.labels,
+        options.missing_masks,
+        lambda key: not with_patterns and key[0] == "ts" and not may_be_labelled,
+        options.several_masks,
+    )
+    yield from settle_grid(pairs, images, options)
+    for path in found.neither:
+        yield Reference(source=path, key=path, problem=NEITHER)
+
+
+def _example(neither: Sequence[str], labels: Sequence[tuple[Key, Label]]) -> str:
+    """A file that could have been meant."""
+    found = next(iter([*neither, *(label.path for _, label in labels)]), None)
+    return "" if found is None else f"; there is {found}"
+
+
+def _by_pattern(
+    images: SourceFiles, pair: PatternPair, channel_order: tuple[str, ...]
+) -> tuple[_Sorted, list[Reference]]:
+    result = _Sorted()
+    channels: list[tuple[Key, Mapping[str, str], Reference]] = []
+    paths = images.sizes()
+    for path in whole_scans(paths):
+        understood = pair.classify(path)
+        if understood is None:
+            result.neither.append(path)
+            continue
+        is_image, values = understood
+        key = tuple(values[name] for name in pair.shared)
+        if not is_image:
+            result.labels.append((key, label_of(path, missing_part(path, paths))))
+        elif "channel" in values:
+            channels.append((key, values, image_reference(path, paths, values)))
+        else:
+            result.images.append((key, image_reference(path, paths, values)))
+    joined, left_out = join_channels(channels, channel_order, images.root)
+    result.images += joined
+    return result, left_out
+
+
+def image_reference(path: str, paths: Mapping[str, int], values: Mapping[str, str]) -> Reference:
+    """The reference of an image with the split and the group that a pattern found in its path."""
+    return Reference(
+        source=path,
+        key=path,
+        split=values.get("split", "train"),
+        group=values.get("group"),
+        problem=missing_part(path, paths),
+    )
+
+
+def split_by_folder(
+    images: list[tuple[Key, Reference]], root: str, chosen: bool | None
+) -> list[tuple[Key, Reference]]:
+    """The images, each with the split that a folder of its path names."""
+    folders = [reference.source.split("/")[:-1] for _, reference in images]
+    place = find_split_folder(folders, chosen, root)
+    return [
+        (key, replace(reference, split=split_at(path, place)))
+        for (key, reference), path in zip(images, folders, strict=True)
+    ]
+
+
+def _by_custom(images: SourceFiles, options: LayoutOptions) -> _Sorted:
+    paths = images.sizes()
+    for sort in (_sort_by_folder, _sort_by_suffix):
+        found = sort(paths)
+        if found.has_pair():
+            unnamed = [entry for entry in found.images if not entry[0][0]]
+            split = split_by_folder(unnamed, images.root, options.split_folders)
+            found.images = [entry for entry in found.images if entry[0][0]] + split
+            return found
+    dicom = next((path for path in images.sizes() if extension_of(path).lower() in DICOM_EXTENSIONS), None)
+    if dicom is not None:
+        raise AnnotationsError(
+            f"{images.root}: no volume or picture has a label by its name; {dicom} is DICOM: take --layout dicom"
+        )
+    raise AnnotationsError(
+        f"{images.root}: no volume or picture has a label by its name; expected images/a.nii.gz with "
+        "labels/a.nii.gz, imagesTr with labelsTr, or a.nii.gz with a_seg.nii.gz; else say --image-pattern and "
+        f"--label-pattern, such as '{{id}}/ct.nii.gz' and '{{id}}/liver.nii.gz'{hint(images, 'pairs')}"
+    )
+
+
+def _sort_by_folder(paths: Mapping[str, int]) -> _Sorted:
+    """Rule 1. A key is (tr or ts or "", the other folders and the stem)."""
+    result = _Sorted()
+    for path in whole_scans(paths):
+        *folders, _ = path.split("/")
+        for place in reversed(range(len(folders))):
+            image, label = _IMAGE_FOLDER.fullmatch(folders[place]), _LABEL_FOLDER.fullmatch(folders[place])
+            found = image or label
+            if found is None:
+                continue
+            suffix = (found[1] or "").lower()
+            rest = "/".join([*folders[:place], "", *folders[place + 1 :], stem_of(path)])
+            if image:
+                values = {"split": SUFFIX_SPLITS[suffix]} if suffix else {}
+                result.images.append(((suffix, rest), image_reference(path, paths, values)))
+            else:
+                result.labels.append(((suffix, rest), label_of(path, missing_part(path, paths))))
+            break
+        else:
+            result.neither.append(path)
+    return result
+
+
+def _sort_by_suffix(paths: Mapping[str, int]) -> _Sorted:
+    """Rule 2. A key is ("", the folder and the image's stem)."""
+    result = _Sorted()
+    for path in whole_scans(paths):
+        folder = path.rpartition("/")[0]
+        label = _LABEL_STEM.fullmatch(stem_of(path))
+        if label:
+            result.labels.append((("", f"{folder}/{label[1]}"), label_of(path, missing_part(path, paths))))
+        else:
+            result.images.append((("", f"{folder}/{stem_of(path)}"), image_reference(path, paths, {})))
+    return result

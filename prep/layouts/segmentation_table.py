@@ -1,0 +1,278 @@
+"""How tables of scans and their labels are read: CSV and JSONL with one image and its mask a row."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from halofeed.prep.annotations.columns import read_known
+from halofeed.prep.annotations.contract import LayoutOptions, in_order, problem_of, split_in_file_name
+from halofeed.prep.annotations.grid import settle_grid
+from halofeed.prep.annotations.rows import (
+    Columns,
+    Row,
+    Table,
+    check_ignored,
+    read_csv_tables,
+    read_jsonl_tables,
+    unread_note,
+)
+from halofeed.prep.layouts.dicom import find_series
+from halofeed.prep.sources.data_files import data_files
+from halofeed.prep.sources.files import SourceFiles, path_from
+from halofeed.prep.sources.names import is_document_name
+from halofeed.prep.sources.reference import Reference
+from halofeed.prep.sources.volume_files import (
+    FolderIndex,
+    files_of,
+    is_scan_name,
+    locate,
+    relative_path,
+    whole_scans,
+)
+from halofeed.schemas.errors import SourceError
+
+SPELLINGS = {
+    "image": (("image",), ("imagepath", "imagefile", "img", "scan", "volume")),
+    "label": (("label",), ("labelpath", "labelfile", "mask", "maskpath", "segmentation", "seg")),
+    **{name: ((name,),) for name in ("id", "group", "split")},
+}
+
+
+def _columns(options: LayoutOptions) -> Columns:
+    return Columns(
+        required=("image", "label"),
+        text=("id", "label", "split", "group"),
+        expected="id,image,label[,group,split], one scan a row; id may be left out, and a cell under label be empty",
+        spellings=SPELLINGS,
+        read=lambda name, header: read_known(name, header, SPELLINGS, options.ignore_columns),
+    )
+
+
+def list_csv_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """Every row of the CSV file, or of all CSV files straight in the folder, and every scan that is in none.
+
+    Columns `image,label[,id,group,split]`. Paths are relative to the table's folder, or to --images; they are
+    taken at their word. An image is a volume, a picture, a DICOM file, or a folder with one DICOM series (a
+    folder with several is written with the series' mark, as the layout `dicom` lists it); several files with `;`
+    between them are channels of one image. A label is a volume, a mask PNG, a DICOM SEG or RTSTRUCT, or the
+    folder that holds nothing else; several with `;` between them are merged; an empty cell is an image for
+    prediction only. Without a split column the table's name says it. A DICOM series without group has its patient's
+    hash for one.
+
+    Raises:
+        AnnotationsError: if columns are missing or the file is not a table.
+    """
+    tables = read_csv_tables(annotations, annotation_file, _columns(options))
+    yield from _references(tables, images, annotations.root, annotation_file is not None, options)
+
+
+def list_jsonl_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """The same for JSONL, one object a line with the keys of the CSV columns; an image may be a list of files."""
+    tables = read_jsonl_tables(annotations, annotation_file, _columns(options))
+    yield from _references(tables, images, annotations.root, annotation_file is not None, options)
+
+
+def _references(
+    tables: Iterable[Table],
+    images: SourceFiles,
+    annotations_root: str,
+    one_file: bool,
+    options: LayoutOptions,
+) -> Iterator[Reference]:
+    tables = list(tables)
+    check_ignored(tables, options.ignore_columns)
+    index = FolderIndex(images)
+    listed: list[tuple[Row, Reference]] = []
+    for table in tables:
+        split = split_in_file_name(table.file) or "train"
+        notes = unread_note(table)
+        rows = [_from_the_root(row, annotations_root, images.root) for row in table.rows]
+        listed += [(row, replace(_reference(row, split, index, options), notes=notes)) for row in rows]
+    references = settle_grid(_refuse_repeated(listed), images, options)
+    used = {path for reference in references for path in reference.paths}
+    used |= data_files(images, used)
+    yield from in_order([*references, *_unlisted(used, _named(listed, images.root), images, one_file)])
+
+
+def _reference(row: Row, split: str, index: FolderIndex, options: LayoutOptions) -> Reference:
+    written = split_cell(row.cell("image"))
+    source = relative_path(written[0], index.files.root) if written else row.place
+    known = Reference(
+        source=source,
+        key=row.cell("id") or source,
+        split=row.cell("split") or split,
+        group=row.cell("group") or None,
+    )
+    try:
+        if row.fault:
+            raise SourceError("annotation", "row has the wrong number of cells", row.fault)
+        if not written:
+            raise SourceError("annotation", "row names no file", "the cell under image is empty")
+        image = _with_image(known, written, index, options)
+        image = replace(image, key=row.cell("id") or image.source)
+        masks = [_label(path, index) for path in _label_files(row.cell("label"), index)]
+        if len(set(masks)) < len(masks):
+            raise SourceError("annotation", "label is listed twice", "; ".join(masks))
+        if same := [path for path in masks if path in image.paths]:
+            raise SourceError("annotation", "image and label are one file", same[0])
+        return replace(image, mask=masks[0] if masks else None, more_masks=tuple(masks[1:]))
+    except SourceError as error:
+        stage, reason, detail = problem_of(error)
+        return replace(known, problem=(stage, reason, f"{row.place}: {detail}"))
+
+
+def _from_the_root(row: Row, annotations_root: str, root: str) -> Row:
+    """The row with those of its paths that lead upwards from the table written as paths from the root."""
+    cells = {}
+    for column in ("image", "label"):
+        paths = split_cell(row.cell(column))
+        if "://" in annotations_root or not any(path.startswith(("../", "..\\")) for path in paths):
+            continue
+        cells[column] = json.dumps(
+            [path_from(annotations_root, path.replace("\\", "/"), root) for path in paths]
+        )
+    return replace(row, cells={**row.cells, **cells}) if cells else row
+
+
+def split_cell(cell: str) -> list[str]:
+    """The files that a cell names: one, several with `;` between them, or a list of JSON.
+
+    >>> split_cell("t1.nii.gz; t2.nii.gz"), split_cell('["a.nii", "b;c.nii"]'), split_cell("")
+    (['t1.nii.gz', 't2.nii.gz'], ['a.nii', 'b;c.nii'], [])
+    """
+    if cell.startswith("["):
+        try:
+            listed = json.loads(cell)
+        except (ValueError, RecursionError):
+            listed = None
+        if isinstance(listed, list) and all(isinstance(path, str) and path for path in listed):
+            return listed
+    return [path.strip() for path in cell.split(";") if path.strip()]
+
+
+def _with_image(
+    known: Reference, written: Sequence[str], index: FolderIndex, options: LayoutOptions
+) -> Reference:
+    """The reference with the files of its image."""
+    images = index.files
+    if len(written) > 1:
+        paths = [locate(path, "image", images) for path in written]
+        if len(set(paths)) < len(paths):
+            raise SourceError("annotation", "channel is listed twice", "; ".join(paths))
+        others = [path for path in paths if not is_scan_name(path)]
+        if others:
+            raise SourceError(
+                "annotation", "channels are not volumes in files or pictures", ", ".join(others[:3])
+            )
+        return replace(known, source=paths[0], channels=tuple(paths[1:]))
+    path = relative_path(written[0], images.root)
+    if images.size(path) is not None:
+        path = locate(written[0], "image", images)
+        return replace(known, source=path, members=() if is_scan_name(path) else (path,))
+    folder = path if images.has_folder(path) else path.rpartition("#")[0]
+    if not folder or not index.below(folder):
+        locate(written[0], "image", images)
+    series = find_series(index, path, options)
+    return replace(
+        known,
+        source=series.source,
+        members=series.members,
+        volume=series.volume,
+        group=known.group or series.group,
+    )
+
+
+def _label_files(cell: str, index: FolderIndex) -> list[str]:
+    """The files that a cell of labels names; a file's name may hold a semicolon itself."""
+    whole = relative_path(cell, index.files.root) if cell else ""
+    is_one = ";" not in cell or index.files.size(whole) is not None
+    return split_cell(cell) if not is_one or cell.startswith("[") else [cell] if cell else []
+
+
+def _label(written: str, index: FolderIndex) -> str:
+    images = index.files
+    path = relative_path(written, images.root)
+    if images.size(path) is not None or not images.has_folder(path):
+        return locate(written, "label", images)
+    below = index.below(path)
+    if not below:
+        return locate(written, "label", images)
+    if set(below) - set(files_of(below[0])):
+        raise SourceError("annotation", "label folder holds several files", f"{len(below)} files in {path}")
+    return locate(below[0], "label", images)
+
+
+def _refuse_repeated(listed: Sequence[tuple[Row, Reference]]) -> list[Reference]:
+    """One problem for each image in several rows, in place of them: which row is right, nobody knows."""
+    rows: dict[str, list[Row]] = {}
+    for row, reference in listed:
+        rows.setdefault(reference.source, []).append(row)
+    result, seen = [], set()
+    for _, reference in listed:
+        twice = rows[reference.source]
+        if len(twice) == 1:
+            result.append(reference)
+        elif reference.source not in seen:
+            places = ", ".join(row.place for row in twice[:3])
+            problem = ("annotation", "image is in several rows", places)
+            result.append(replace(reference, mask=None, more_masks=(), problem=problem))
+        seen.add(reference.source)
+    return result
+
+
+def _named(listed: Iterable[tuple[Row, Reference]], root: str) -> set[str]:
+    """Every path that any row names, also one with a problem: it is accounted for."""
+    return {
+        relative_path(path, root)
+        for row, _ in listed
+        for cell in (row.cell("image"), row.cell("label"))
+        for path in (cell, *split_cell(cell))
+        if path
+    }
+
+
+def _unlisted(used: set[str], named: set[str], images: SourceFiles, one_file: bool) -> Iterator[Reference]:
+    """A problem for each scan that no row names, and for each folder of other files of which none is named.
+
+    Args:
+        one_file: only in folders of named files, for when one of several tables was read.
+    """
+    folders = {path.rpartition("/")[0] for path in used | named}
+    if one_file:
+        inside = sorted(folder for folder in folders if not folder.startswith(("/", "..")))
+        paths = [path for folder in inside for path in images.files_in(folder)]
+    else:
+        paths = list(images.sizes())
+    whole = set(whole_scans(set(paths)))
+    others: Counter[str] = Counter()
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        if path in used or path in named or not named.isdisjoint(_above(path)):
+            continue
+        if path in whole and (not one_file or folder in folders):
+            yield Reference(
+                source=path, key=path, problem=("selection", "file is in no row of the table", "")
+            )
+        elif not is_scan_name(path) and not is_document_name(path) and not one_file and folder:
+            others[folder] += 1
+    for folder, count in others.items():
+        if folder not in folders:
+            problem = ("selection", "folder is in no row of the table", f"{count} files that may be DICOM")
+            yield Reference(source=folder, key=folder, problem=problem)
+
+
+def _above(path: str) -> Iterator[str]:
+    """The folders in which a file lies.
+
+    >>> list(_above("a/b/c.nii"))
+    ['a', 'a/b']
+    """
+    parts = path.split("/")[:-1]
+    return ("/".join(parts[:end]) for end in range(1, len(parts) + 1))

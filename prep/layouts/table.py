@@ -1,0 +1,287 @@
+"""How tables of classes and boxes are read: CSV and JSONL with one image or one box a row."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, read_columns
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    check_box,
+    declared_size,
+    in_order,
+    number,
+    problem_of,
+    sound_boxes,
+    split_in_file_name,
+)
+from halofeed.prep.annotations.images import ImageIndex, Wanted
+from halofeed.prep.annotations.rows import (
+    Columns,
+    Row,
+    Table,
+    check_ignored,
+    read_csv_tables,
+    read_jsonl_tables,
+    split_folder,
+    unread_note,
+)
+from halofeed.prep.annotations.settle import note_alike_classes, settle_boxes
+from halofeed.prep.layouts import segmentation_table
+from halofeed.prep.layouts.table_classes import check_separators, classes_of, listed_classes
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.names import is_image_name
+from halofeed.prep.sources.reference import Box, Reference
+from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+from halofeed.schemas.tasks import KEPT
+
+IMAGE_COLUMNS = ("filename", "class")
+
+
+def _columns(options: LayoutOptions) -> Columns:
+    return Columns(
+        required=IMAGE_COLUMNS,
+        together=CORNERS,
+        text=(*IMAGE_COLUMNS, "split", "group", "id"),
+        lists=("class",),
+        expected=f"{','.join(IMAGE_COLUMNS)} for one image a row, with {','.join(CORNERS)} for one box a row; "
+        "image,label need --task segmentation, or classification where labels are classes",
+        spellings={**SPELLINGS, "filename": (*SPELLINGS["filename"], ("image",))},
+        read=lambda name, header: read_columns(
+            name, header, options.wants_boxes, options.box_form, options.ignore_columns
+        ),
+    )
+
+
+_NO_NAME = SourceError("annotation", "row names no file")
+_FLAGS = {
+    "": False,
+    "-1": False,
+    "0": False,
+    "false": False,
+    "no": False,
+    "1": True,
+    "true": True,
+    "yes": True,
+}
+
+
+def list_csv_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """Every image of the CSV file, or of all CSV files straight in the folder.
+
+    Where none lies there, those of the same name in folders of splits (`valid/_annotations.csv`), as Roboflow exports.
+    Columns: `filename,class[,split,group,id]`, or `filename,class,xmin,ymin,xmax,ymax[,width,height]` with
+    one box a row, in pixels from the corner of the image; a row without class and box is an image without
+    objects. More columns for boxes: area, is_crowd, difficult, truncated, occluded. Other spellings of these are
+    known, and other ways to write a box; see `columns`. Without a split column the file's
+    name says it (train for `train_labels.csv`). UTF-8, a byte order mark allowed; comma, semicolon or tab,
+    whichever makes the header line readable.
+
+    Raises:
+        AnnotationsError: if columns are missing, or one image has two classes, splits, groups or ids.
+    """
+    if options.wants_label_images:
+        yield from segmentation_table.list_csv_references(annotations, images, annotation_file, options)
+        return
+    tables = read_csv_tables(annotations, annotation_file, _columns(options))
+    yield from _references(tables, images, annotations.root, annotation_file is not None, options)
+
+
+def list_jsonl_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """Every image of the JSONL file or files: one object a line, with the keys of the CSV columns."""
+    if options.wants_label_images:
+        yield from segmentation_table.list_jsonl_references(annotations, images, annotation_file, options)
+        return
+    tables = read_jsonl_tables(annotations, annotation_file, _columns(options))
+    yield from _references(tables, images, annotations.root, annotation_file is not None, options)
+
+
+def _references(
+    tables: Iterable[Table],
+    images: SourceFiles,
+    annotations_root: str,
+    one_file: bool,
+    options: LayoutOptions,
+) -> Iterator[Reference]:
+    tables = list(tables)
+    check_ignored(tables, options.ignore_columns)
+    index = ImageIndex(images, annotations_root, options.takes)
+    with_boxes = _has_boxes(tables, options.wants_boxes)
+    if missing := [name for name in options.keep if not any(name in table.columns for table in tables)]:
+        found_columns = ", ".join(dict.fromkeys(column for table in tables for column in table.header))
+        raise AnnotationsError(
+            f"{tables[0].file}: --keep {','.join(missing)}: no table has such a column; found {found_columns}; "
+            "leave it out"
+        )
+    if with_boxes and options.several_classes == "keep":
+        raise UsageError(
+            "--several-classes keep: has no effect on boxes, each of which has its class; add --task classification, "
+            "or leave it out"
+        )
+    if not with_boxes:
+        check_separators(tables, options)
+    folders = {table.file: split_folder(table.file) or "" for table in tables}
+    names = {(folders[table.file], row.cell("filename")) for table in tables for row in table.rows}
+    if not names:
+        raise AnnotationsError(f"{tables[0].file}: a header and no rows; name a table that has rows")
+    found = index.match({key: _wanted(*key) for key in sorted(names) if key[1]})
+    by_source: dict[str, list[tuple[Row, str]]] = {}
+    notes: dict[str, dict[str, None]] = {}
+    lost: dict[str, tuple[SourceError, list[tuple[Row, str]]]] = {}
+    for table in tables:
+        folder = folders[table.file]
+        table_split = folder or split_in_file_name(table.file) or "train"
+        unread = (*unread_note(table), *_left_note(table, options))
+        for row in table.rows:
+            named, split = row.cell("filename"), row.cell("split") or table_split
+            image = found.get((folder, named)) or _NO_NAME
+            if isinstance(image, SourceError):
+                place = index.relative(posixpath.join(folder, named)) if named else row.place
+                lost.setdefault(place, (image, []))[1].append((row, split))
+                continue
+            by_source.setdefault(image.path, []).append((row, split))
+            if unread or image.note:
+                said = (*unread, *([image.note] if image.note else []))
+                notes.setdefault(image.path, {}).update(dict.fromkeys(said))
+    if lost and not by_source:
+        index.check_any_image(tables[0].file)
+    listed = [_lost_reference(named, rows, error) for named, (error, rows) in lost.items()]
+    by_table: dict[str, list[Reference]] = {}
+    for source, rows in by_source.items():
+        reference = _reference(source, rows, with_boxes, options)
+        if source in notes:
+            reference = replace(reference, notes=tuple(notes[source]))
+        by_table.setdefault(rows[0][0].file, []).append(reference)
+    for file, references in by_table.items():
+        listed += settle_boxes(references, images, options, file)
+    splits = {source: rows[0][1] for source, rows in by_source.items()}
+    listed += index.without_annotation(splits, beside_used=one_file)
+    yield from in_order(note_alike_classes(listed))
+
+
+def _wanted(folder: str, name: str) -> Wanted:
+    """Where the image of a row may lie; that of a table in the folder of a split lies there, and nowhere else."""
+    inside = folder and not name.startswith((f"{folder}/", "/", "\\")) and ":" not in name
+    full = posixpath.join(folder, name) if inside else name
+    return Wanted(name=full, stem="" if is_image_name(name) else full)
+
+
+def _left_note(table: Table, options: LayoutOptions) -> tuple[str, ...]:
+    """What the images of a table are counted under where it has columns that only --keep makes something of."""
+    left = [name for name in KEPT if name in table.columns and name not in options.keep]
+    return (f"columns of {table.file} that --keep would keep: {', '.join(left)}",) if left else ()
+
+
+def _lost_reference(named: str, rows: Sequence[tuple[Row, str]], error: SourceError) -> Reference:
+    """One problem for all rows of an image that is not there."""
+    (row, split), more = rows[0], len(rows) - 1
+    place = row.place + (f" and {more} more rows" if more > 1 else " and one more row" if more else "")
+    fault = (error.stage, error.reason, f"{place}: {error.detail}" if error.detail else place)
+    group = row.cell("group") or None
+    return Reference(source=named, key=row.cell("id") or named, split=split, group=group, problem=fault)
+
+
+def _has_boxes(tables: Sequence[Table], wanted: bool | None) -> bool:
+    boxed = [table for table in tables if "xmin" in table.columns]
+    plain = [table for table in tables if "xmin" not in table.columns]
+    if wanted is False:
+        return False
+    if plain and (boxed or wanted):
+        raise AnnotationsError(
+            f"{plain[0].file}: no columns {','.join(CORNERS)}; found {', '.join(plain[0].header)}; "
+            "detection needs one box a row in every table"
+        )
+    return bool(boxed)
+
+
+def _agree(source: str, rows: Sequence[tuple[Row, str]], column: str, values: Iterable[str]) -> str:
+    first: tuple[Row, str] | None = None
+    for (row, _), value in zip(rows, values, strict=True):
+        if first is not None and value != first[1]:
+            raise AnnotationsError(
+                f"{source}: two values of {column}: {first[1]!r} ({first[0].place}) and {value!r} "
+                f"({row.place}); an image has one {column}"
+            )
+        first = first or (row, value)
+    return first[1] if first else ""
+
+
+def _reference(
+    source: str, rows: Sequence[tuple[Row, str]], with_boxes: bool, options: LayoutOptions
+) -> Reference:
+    for row, _ in rows:
+        if row.fault:
+            fault = ("annotation", "row has the wrong number of cells", f"{row.place}: {row.fault}")
+            return Reference(source=source, key=source, split=rows[0][1], problem=fault)
+    split = _agree(source, rows, "split", [split for _, split in rows])
+    group = _agree(source, rows, "group", [row.cell("group") for row, _ in rows]) or None
+    key = _agree(source, rows, "id", [row.cell("id") for row, _ in rows]) or source
+    try:
+        if not with_boxes:
+            classes = classes_of(source, [row for row, _ in rows], options)
+            if options.several_classes == "keep":
+                return Reference(source=source, key=key, split=split, group=group, labels=classes)
+            return Reference(source=source, key=key, split=split, group=group, label=classes[0])
+        boxes, bad_objects = sound_boxes((row for row, _ in rows), _box, options)
+        return Reference(
+            source=source,
+            key=key,
+            split=split,
+            group=group,
+            boxes=boxes,
+            declared_size=_size([row for row, _ in rows]),
+            bad_objects=bad_objects,
+        )
+    except SourceError as error:
+        return Reference(source=source, key=key, split=split, group=group, problem=problem_of(error))
+
+
+def _size(rows: Sequence[Row]) -> tuple[int, int] | None:
+    sizes = {declared_size(row.cell("height"), row.cell("width")) for row in rows}
+    if len(sizes) > 1:
+        detail = f"{rows[0].place} and others: {sorted(str(size) for size in sizes)}"
+        raise SourceError("annotation", "rows disagree about the size", detail)
+    return sizes.pop()
+
+
+def _box(row: Row) -> Box | None:
+    """The box of a row; None where the row says that the image has no objects."""
+    coordinates = [row.cell(column) for column in CORNERS]
+    if not row.cell("class") and not any(coordinates):
+        return None
+    if not row.cell("class"):
+        raise SourceError("annotation", "box has no class", row.place)
+    classes = listed_classes(row.cell("class")) or (row.cell("class"),)
+    if len(classes) != 1 or listed_classes(row.cell("class")) == ():
+        raise SourceError("annotation", "box has no class or several", f"{row.place}: {row.cell('class')}")
+    if not all(coordinates):
+        raise SourceError("annotation", "row has no complete box", f"{row.place}: {','.join(coordinates)}")
+    xmin, ymin, xmax, ymax = (number(row.cell(column), f"{row.place} {column}") for column in CORNERS)
+    area = row.cell("area")
+    box = Box(
+        ymin=ymin,
+        xmin=xmin,
+        ymax=ymax,
+        xmax=xmax,
+        label=classes[0],
+        is_crowd=_flag(row, "is_crowd"),
+        difficult=_flag(row, "difficult"),
+        truncated=_flag(row, "truncated"),
+        occluded=_flag(row, "occluded"),
+        group_of=_flag(row, "group_of"),
+        area=number(area, f"{row.place} area") if area else None,
+    )
+    return check_box(box, row.place)
+
+
+def _flag(row: Row, column: str) -> bool:
+    text = row.cell(column).lower()
+    if text not in _FLAGS:
+        raise SourceError("annotation", "flag is neither 0 nor 1", f"{row.place} {column} is {text!r}")
+    return _FLAGS[text]

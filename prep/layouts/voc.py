@@ -1,0 +1,397 @@
+"""How Pascal VOC XML is read: with ImageSets/Main lists, or beside the images."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import PurePosixPath
+from xml.etree import ElementTree
+
+from halofeed.prep.annotations.contract import (
+    LayoutOptions,
+    check_box,
+    check_rotation,
+    declared_size,
+    in_order,
+    is_split_name,
+    number,
+    problem_of,
+    read_whole,
+    sound_boxes,
+)
+from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
+from halofeed.prep.annotations.recognize import hint
+from halofeed.prep.annotations.settle import note_alike_classes, settle_boxes
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.names import is_image_name
+from halofeed.prep.sources.reference import Box, Reference
+from halofeed.prep.sources.volume_files import common_folder
+from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+
+_LIST_PATH = re.compile(r"((?P<prefix>.*)/)?ImageSets/Main/(?P<name>[^/]+)\.txt")
+_LIST_FLAG = re.compile(r"\s+(-1|0|1)$")
+_IMAGE_FOLDERS = ("JPEGImages", "images")
+_MASK_FOLDERS = ("SegmentationClass", "SegmentationObject")
+
+
+def list_references(
+    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+) -> Iterator[Reference]:
+    """Every XML annotation, every image, and every entry of a list, below the folder.
+
+    An XML's image is its <filename> beside it, in JPEGImages/, or anywhere below; else a file of the XML's
+    own name. Where there are ImageSets/Main lists, they give the splits: train, val, test and any other list,
+    but no per-class list (`cat_train`), and trainval only where train or val is missing. Where the splits are made
+    otherwise, only lists that the options name are followed: they say which images to take. Without lists the
+    first folder is the split, if all are named like splits; else all is `train`.
+
+    Raises:
+        AnnotationsError: if an image is in two lists, one entry of a list means two images, or a list that was asked
+            for is missing.
+    """
+    if unknown := [name for name in options.ignore_columns if name.lower() != "rotation"]:
+        raise UsageError(
+            f"--ignore-columns {','.join(unknown)}: of VOC rotation alone can be ignored; leave it out"
+        )
+    index = ImageIndex(images, annotations.root)
+    paths = [path for path in annotations.sizes() if path.lower().endswith(".xml")]
+    if annotation_file is not None:
+        paths = [annotation_file]
+    if not paths:
+        raise AnnotationsError(
+            f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations{hint(annotations, 'voc')}"
+        )
+    index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
+    read = {path: _read(path, annotations, options) for path in paths}
+    found = index.match(_wanted({path: name for path, (name, _) in read.items()}))
+    listed = [_with_image(reference, found[path]) for path, (_, reference) in read.items()]
+    listed = _refuse_shared_images(listed, paths)
+    listed = settle_boxes(listed, images, options, annotation_file or annotations.root, origin=1)
+    used = {reference.source: reference.split for reference in listed}
+    if annotation_file is None:
+        listed += [
+            reference
+            for reference in index.without_annotation(used, beside_used=False)
+            if not set(reference.source.split("/")[:-1]).intersection(_MASK_FOLDERS)
+        ]
+        paths += [reference.source for reference in listed[len(paths) :]]
+        follow = options.image_sets or options.source_splits
+        lists = (
+            read_image_sets(annotations, options.image_sets, any_split=not options.source_splits)
+            if follow
+            else ()
+        )
+        listed = _split_by_lists(listed, paths, lists) if lists else _split_by_folders(listed, paths)
+    yield from in_order(note_alike_classes(listed))
+
+
+MOST_XML_BYTES = 64 << 20
+"""Of the boxes of one picture: a hundred thousand take half of it."""
+
+
+class _NoDoctype(ElementTree.TreeBuilder):
+    """Builds no tree from a document with a DTD: VOC has none, and entities can expand without end."""
+
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
+        raise SourceError("annotation", "XML has a DTD", f"<!DOCTYPE {name}> is refused; remove it")
+
+
+def parse_xml(data: bytes) -> ElementTree.Element:
+    """The <annotation> element of a VOC file; SourceError where there is none."""
+    parser = ElementTree.XMLParser(target=_NoDoctype())  # noqa: S314 - without a DTD there are no entities
+    try:
+        parser.feed(data)
+        root: ElementTree.Element = parser.close()
+    except (ElementTree.ParseError, LookupError, ValueError) as error:
+        raise SourceError("annotation", "malformed XML", str(error)) from error
+    if root.tag != "annotation":
+        raise SourceError(
+            "annotation", "not a VOC annotation", f"expected <annotation>, got <{root.tag}>"[:200]
+        )
+    return root
+
+
+def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[str, Reference]:
+    """The <filename> of an XML file, and what else it says, still under its own path."""
+    name = ""
+    try:
+        if (annotations.size(path) or 0) > MOST_XML_BYTES:
+            raise SourceError("annotation", "XML is too large", f"more than {MOST_XML_BYTES} bytes")
+        root = parse_xml(annotations.read(path))
+        name = _text(root, "filename")
+        size = declared_size(_text(root, "size/height"), _text(root, "size/width"))
+        boxes, bad = sound_boxes(
+            enumerate(root.findall("object"), start=1),
+            lambda numbered: _box(numbered[1], f"object {numbered[0]}", options),
+            options,
+        )
+    except SourceError as error:
+        stage, reason, detail = problem_of(error)
+        return name, Reference(source=path, key=path, problem=(stage, reason, f"{path}: {detail}"))
+    bad_objects = tuple((reason, f"{path}: {detail}") for reason, detail in bad)
+    return name, Reference(source=path, key=path, boxes=boxes, declared_size=size, bad_objects=bad_objects)
+
+
+def _with_image(reference: Reference, image: Found | SourceError) -> Reference:
+    """The reference to the image that its XML file means."""
+    if isinstance(image, SourceError):
+        stage, reason, detail = problem_of(image)
+        problem = reference.problem or (stage, reason, f"{reference.source}: {detail}")
+        return replace(reference, boxes=None, declared_size=None, bad_objects=(), problem=problem)
+    notes = (image.note,) if image.note else ()
+    return replace(reference, source=image.path, key=image.path, notes=notes)
+
+
+def _wanted(names: Mapping[str, str]) -> dict[str, Wanted]:
+    """Where the image of each XML file may lie; `names` are their <filename>s.
+
+    Where the XML files lie in several folders, an image that is not beside its own must lie in a folder of
+    the same name: Annotations/cam1/a.xml is JPEGImages/cam1/a.jpg, and never JPEGImages/cam2/a.jpg.
+    """
+    common = common_folder(names)
+    result = {}
+    for path, written in names.items():
+        xml = PurePosixPath(path)
+        folder = "" if str(xml.parent) == "." else str(xml.parent)
+        above = "" if str(xml.parent.parent) == "." else f"{xml.parent.parent}/"
+        below = folder.removeprefix("" if common == "." else common).strip("/")
+        images = [posixpath.join(above, one) for one in _IMAGE_FOLDERS]
+        parallel = [
+            "/".join([*xml.parts[:place], one, *xml.parts[place + 1 : -1]])
+            for place, part in enumerate(xml.parts[:-1])
+            if part.lower() == "annotations"
+            for one in _IMAGE_FOLDERS
+        ]
+        name = written.replace("\\", "/")
+        if below and name and "/" not in name:
+            name = f"{below}/{name}"
+        result[path] = Wanted(
+            name=name,
+            places=((folder,), tuple(images), ("",)),
+            beside=(folder, *parallel, *images),
+            stem=str(xml.with_suffix("")),
+        )
+    return result
+
+
+def _text(element: ElementTree.Element, path: str) -> str:
+    return (element.findtext(path) or "").strip()
+
+
+def _box(element: ElementTree.Element, what: str, options: LayoutOptions) -> Box:
+    label = _text(element, "name")
+    if not label:
+        raise SourceError("annotation", "box has no class", what)
+    if element.find("bndbox") is None:
+        raise SourceError("annotation", "object has no box", f"{what} {label!r}")
+    for attribute in element.iterfind("attributes/attribute"):
+        if _text(attribute, "name").lower() == "rotation":
+            check_rotation(_text(attribute, "value"), what, options)
+    written = [
+        number(_text(element, f"bndbox/{side}"), f"{what} {side}")
+        for side in ("xmin", "ymin", "xmax", "ymax")
+    ]
+    xmin, ymin, xmax, ymax = written
+    box = Box(
+        ymin=ymin,
+        xmin=xmin,
+        ymax=ymax,
+        xmax=xmax,
+        label=label,
+        difficult=_flag(element, "difficult", what),
+        truncated=_flag(element, "truncated", what),
+        occluded=_flag(element, "occluded", what),
+        view=(_text(element, "pose") or None) if "view" in options.keep else None,
+    )
+    return check_box(box, what)
+
+
+def _flag(element: ElementTree.Element, name: str, what: str) -> bool:
+    text = _text(element, name).lower()
+    if text not in ("", "0", "1", "true", "false"):
+        raise SourceError("annotation", "flag is neither 0 nor 1", f"{what} {name} is {text!r}")
+    return text in ("1", "true")
+
+
+def _refuse_shared_images(listed: Sequence[Reference], paths: Sequence[str]) -> list[Reference]:
+    """A problem for each of several XML files that name one image: which of them is right, nobody knows."""
+    counts = Counter(reference.source for reference in listed)
+    fault = ("annotation", "several annotation files name one image")
+    return [
+        replace(reference, boxes=None, declared_size=None, problem=(*fault, path))
+        if counts[reference.source] > 1 and reference.problem is None
+        else reference
+        for reference, path in zip(listed, paths, strict=True)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSets:
+    """The lists of one ImageSets/Main folder: `splits` gives each name's split."""
+
+    prefix: str
+    splits: Mapping[str, str]
+
+
+def read_image_sets(
+    annotations: SourceFiles, chosen: Sequence[str], *, any_split: bool = False
+) -> tuple[ImageSets, ...]:
+    """The lists below each ImageSets/Main that say which image belongs to which split.
+
+    Args:
+        chosen: the lists to follow; (): those of `choose_image_sets`.
+        any_split: splits are made otherwise, so that an image may stand in several lists.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for path in annotations.sizes():
+        match = _LIST_PATH.fullmatch(path)
+        if match:
+            found.setdefault(match["prefix"] or "", {})[match["name"]] = path
+    if chosen and not found:
+        raise AnnotationsError(
+            f"{annotations.root}: image sets {', '.join(chosen)} asked for; no ImageSets/Main; leave --image-sets out"
+        )
+    result = []
+    for prefix, files in found.items():
+        missing = [name for name in chosen if name not in files]
+        if missing:
+            raise AnnotationsError(
+                f"{annotations.root}: no list {', '.join(missing)} in ImageSets/Main; "
+                f"found {', '.join(sorted(files))}"
+            )
+        names = tuple(dict.fromkeys(chosen)) or choose_image_sets(tuple(files))
+        entries = {name: dict.fromkeys(_entries(read_whole(annotations, files[name]))) for name in names}
+        if not any_split:
+            _refuse_shared_names(f"{prefix}/ImageSets/Main".lstrip("/"), entries, files)
+        if names:
+            splits = {entry: name for name, listed in entries.items() for entry in listed}
+            result.append(ImageSets(prefix=prefix, splits=splits))
+    return tuple(result)
+
+
+def _refuse_shared_names(
+    place: str, entries: Mapping[str, Mapping[str, None]], files: Mapping[str, str]
+) -> None:
+    """Refuse lists of which two have a name, and say which lists there are to choose from."""
+    shared = []
+    for one, other in combinations(entries, 2):
+        if both := [entry for entry in entries[one] if entry in entries[other]]:
+            more = f", {len(both)} in all" if len(both) > 1 else ""
+            shared.append(f"{one} and {other} ({both[0]}{more})")
+    if shared:
+        known = ", ".join(
+            f"{name} ({len(entries[name])})" if name in entries else name for name in sorted(files)
+        )
+        listed = "; ".join(shared[:5]) + (f"; and {len(shared) - 5} pairs more" if len(shared) > 5 else "")
+        raise AnnotationsError(
+            f"{place}: an image has one split, and lists share names: {listed}; choose lists with --image-sets of "
+            f"{known}; or let --split-shares make the splits"
+        )
+
+
+def choose_image_sets(names: Iterable[str]) -> tuple[str, ...]:
+    """The lists to follow of those that are there.
+
+    >>> choose_image_sets(["aeroplane_train", "test", "train", "trainval", "val"])
+    ('test', 'train', 'val')
+    >>> choose_image_sets(["test", "trainval"])
+    ('test', 'trainval')
+    """
+    present = set(names)
+    kept = []
+    for name in sorted(present):
+        if name == "trainval" and {"train", "val"} <= present:
+            continue
+        of_class = "_" in name and name.rsplit("_", 1)[1] in present and is_split_name(name.rsplit("_", 1)[1])
+        if not of_class:
+            kept.append(name)
+    return tuple(kept)
+
+
+def _entries(data: bytes) -> Iterator[str]:
+    for line in data.decode("utf-8-sig", "surrogateescape").splitlines():
+        if line.strip():
+            yield _entry_name(_LIST_FLAG.sub("", line.strip()))
+
+
+def _entry_name(entry: str) -> str:
+    r"""The name in a list, as tools write it: with folders above, with an extension, with backslashes.
+
+    >>> _entry_name("cam1/a"), _entry_name(r"D:\voc\JPEGImages\cam1\a.jpg"), _entry_name("v1.2")
+    ('cam1/a', 'cam1/a', 'v1.2')
+    """
+    parts = [part for part in entry.replace("\\", "/").split("/") if part not in ("", ".")]
+    starts = [place for place, part in enumerate(parts[:-1]) if part in (*_IMAGE_FOLDERS, "Annotations")]
+    name = "/".join(parts[starts[-1] + 1 :] if starts else parts)
+    return _without_extension(name)
+
+
+def _without_extension(name: str) -> str:
+    return posixpath.splitext(name)[0] if is_image_name(name) or name.lower().endswith(".xml") else name
+
+
+def _split_by_lists(
+    listed: Sequence[Reference], paths: Sequence[str], lists: Sequence[ImageSets]
+) -> list[Reference]:
+    """Each reference with the split of its list; `paths` are what the lists' names are compared with."""
+    seen: dict[tuple[str, str], str] = {}
+    result = []
+    for reference, path in zip(listed, paths, strict=True):
+        under = [sets for sets in lists if path.startswith(f"{sets.prefix}/" if sets.prefix else "")]
+        under = under or (list(lists) if len(lists) == 1 else [])
+        sets = max(under, key=lambda one: len(one.prefix)) if under else None
+        name = _listed_name(path, sets) if sets else None
+        if sets and name is not None:
+            other = seen.setdefault((sets.prefix, name), path)
+            if other != path and path.lower().endswith(".xml") and other.lower().endswith(".xml"):
+                raise AnnotationsError(
+                    f"{sets.prefix}/ImageSets/Main/{sets.splits[name]}.txt".lstrip("/")
+                    + f": {name} means {other} and {path}; write the folder into the list, such as "
+                    f"{_below_first(path, sets)}, or let --split-shares make the splits"
+                )
+            result.append(replace(reference, split=sets.splits[name]))
+        elif reference.problem is None or reference.problem[0] == "selection":
+            fault = ("selection", "in no ImageSets list", "")
+            result.append(replace(reference, boxes=None, declared_size=None, problem=fault))
+        else:
+            result.append(reference)
+    for sets in lists:
+        for name, split in sets.splits.items():
+            if (sets.prefix, name) not in seen:
+                place = f"{sets.prefix}/ImageSets/Main/{split}.txt#{name}".lstrip("/")
+                fault = ("annotation", "listed image has no annotation", "")
+                result.append(Reference(source=place, key=place, split=split, problem=fault))
+    return result
+
+
+def _listed_name(path: str, sets: ImageSets) -> str | None:
+    """The entry of the lists that means this file: its stem, or its path below the first folder."""
+    below = _below_first(path, sets)
+    return next((name for name in (below, PurePosixPath(below).name) if name in sets.splits), None)
+
+
+def _below_first(path: str, sets: ImageSets) -> str:
+    """A path below Annotations/, JPEGImages/ or whatever the first folder is, without its extension."""
+    start = f"{sets.prefix}/" if sets.prefix else ""
+    inside = PurePosixPath(_without_extension(_without_extension(path.removeprefix(start))))
+    return "/".join(inside.parts[1:]) or inside.name
+
+
+def _split_by_folders(listed: Sequence[Reference], paths: Sequence[str]) -> list[Reference]:
+    firsts = []
+    for path in paths:
+        folders = path.split("/")[:-1]
+        if folders and folders[0].lower() == "annotations":
+            folders = folders[1:]
+        firsts.append(folders[0] if folders else "")
+    xml_firsts = {first for first, path in zip(firsts, paths, strict=True) if path.lower().endswith(".xml")}
+    if not all(is_split_name(first) for first in xml_firsts):
+        return list(listed)
+    return [
+        replace(reference, split=first if is_split_name(first) else "train")
+        for reference, first in zip(listed, firsts, strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""Which options a conversion has."""

@@ -1,0 +1,74 @@
+"""What a recipe means for pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from halofeed.prep.options.rules import KindRules
+from halofeed.prep.sources.listing import Listing
+from halofeed.prep.sources.memory import PICTURES_MIB
+from halofeed.schemas.kinds import KINDS
+
+if TYPE_CHECKING:
+    from halofeed.prep.options.recipe import Recipe
+
+
+def _defaults(recipe: Recipe) -> Mapping[str, Any]:
+    return {"store": "uint8", "channels": 3, "pad_value": (0,), "max_memory": PICTURES_MIB}
+
+
+def _problems(recipe: Recipe) -> Iterator[str]:
+    if recipe.channels not in (1, 3, 4):
+        yield f"--channels {recipe.channels}: expected 1, 3 or 4 of pictures"
+    if recipe.store not in ("uint8", "uint16"):
+        yield f"--store {recipe.store}: of pictures expected uint8 or uint16; volumes need --depth"
+    if recipe.resize == "keep-aspect" and recipe.min_dimension > recipe.max_dimension:
+        yield f"--min-dimension {recipe.min_dimension} is more than --max-dimension {recipe.max_dimension}; swap them"
+    if recipe.holds_class_sets():
+        yield "--class-overlap channels is for volumes, that is with --depth; pictures take last or first"
+    if recipe.pad and recipe.resize != "keep-aspect":
+        yield f"--pad goes with --resize keep-aspect, not with {recipe.resize}"
+    if recipe.encoding == "raw" and shape_of_pictures(recipe) is None:
+        yield (
+            f"--encoding raw needs one size for all, and --resize {recipe.resize} without padding has none; "
+            "add --pad (keep-aspect), or take --encoding jpeg or png and let the loader pad"
+        )
+    if recipe.encoding == "jpeg" and (recipe.store != "uint8" or recipe.channels == 4):
+        yield "--encoding jpeg holds 8 bits and 1 or 3 channels; take png or raw"
+    if not 1 <= recipe.jpeg_quality <= 100:
+        yield f"--jpeg-quality {recipe.jpeg_quality}: expected 1 to 100"
+    if len(recipe.pad_value) not in (1, recipe.channels):
+        yield f"--pad-value: expected 1 or {recipe.channels} values, got {len(recipe.pad_value)}"
+    limit = 255 if recipe.store == "uint8" else 65_535
+    if any(not 0 <= value <= limit for value in recipe.pad_value):
+        yield f"--pad-value {','.join(map(str, recipe.pad_value))}: expected 0 to {limit}"
+    if len(recipe.background) not in (1, 3) or any(not 0 <= value <= 255 for value in recipe.background):
+        yield f"--background {','.join(map(str, recipe.background))}: expected 1 or 3 values from 0 to 255"
+
+
+def shape_of_pictures(recipe: Recipe) -> tuple[int, int] | None:
+    """The (height, width) of every stored picture, or None where the recipe does not fix it."""
+    if recipe.resize == "fixed-shape":
+        return recipe.height, recipe.width
+    return (recipe.max_dimension, recipe.max_dimension) if recipe.pad else None
+
+
+def _refuses(recipe: Recipe, volume: str, picture: str) -> str:
+    return volume and f"{volume} is a volume: say its static shape with --depth, --height and --width"
+
+
+RULES = KindRules(
+    kind=KINDS["picture"],
+    task=None,
+    is_heavy=False,
+    is_fitted=False,
+    joins_files=False,
+    listing=lambda files: Listing(files=files),
+    defaults=_defaults,
+    problems=_problems,
+    shape=shape_of_pictures,
+    padding=lambda recipe: recipe.padding(),
+    is_scaled=lambda recipe: False,
+    refuses=_refuses,
+)

@@ -1,0 +1,47 @@
+"""What a recipe means for each kind of image: defaults, what goes together, the shape that it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.listing import Listing
+from halofeed.schemas.kinds import Kind
+
+if TYPE_CHECKING:
+    from halofeed.prep.options.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KindRules:
+    """The rules of one kind; each function is of a recipe.
+
+    Args:
+        kind: of image.
+        task: the only one that its records can be for; None: what the layout says.
+        is_heavy: whether one input takes as much memory as hundreds of pictures.
+        is_fitted: whether --fit decides how an image comes to its shape.
+        joins_files: whether an image may have channels in files of their own.
+        listing: the sources among files.
+        defaults: the values of options that were left out.
+        problems: what is wrong with its options together.
+        shape: the static size along the kind's axes; None where the recipe does not fix it.
+        padding: what padding holds in a record, per channel.
+        is_scaled: whether each record says the scale of its values.
+        refuses: what is wrong with sources, given the first volume and the first picture among them, or "".
+    """
+
+    kind: Kind
+    task: str | None
+    is_heavy: bool
+    is_fitted: bool
+    joins_files: bool
+    listing: Callable[[SourceFiles], Listing]
+    defaults: Callable[[Recipe], Mapping[str, Any]]
+    problems: Callable[[Recipe], Iterator[str]]
+    shape: Callable[[Recipe], tuple[int, ...] | None]
+    padding: Callable[[Recipe], tuple[float, ...]]
+    is_scaled: Callable[[Recipe], bool]
+    refuses: Callable[[Recipe, str, str], str]

@@ -1,0 +1,166 @@
+"""What each option of a conversion needs to have an effect, and which of those that were given have none."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from halofeed.prep.options.option import flag
+
+if TYPE_CHECKING:
+    from halofeed.prep.options.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What some options need to have an effect: in words, and as a test of a recipe."""
+
+    names: tuple[str, ...]
+    needs: str
+    has_effect: Callable[[Recipe], bool]
+
+
+def _is_of(*kinds: str) -> Callable[[Recipe], bool]:
+    return lambda recipe: recipe.rules.kind.name in kinds
+
+
+_BOX_OPTIONS = (
+    "max_boxes",
+    "boxes_outside",
+    "boxes_zero_area",
+    "boxes_crowd",
+    "boxes_difficult",
+    "on_bad_object",
+    "box_units",
+    "keep",
+)
+_PICTURE_OPTIONS = (
+    "resize",
+    "min_dimension",
+    "max_dimension",
+    "pad",
+    "kernel",
+    "alpha",
+    "background",
+    "max_pixels",
+    "annotation_grid",
+)
+_VOLUME_OPTIONS = (
+    *(
+        "spacing_mm",
+        "fit",
+        "center",
+        "crop_foreground",
+        "tile_overlap",
+        "interpolation",
+        "mask_interpolation",
+    ),
+    *("slice_wise", "window", "window_hu", "window_percentiles", "normalize", "mask_grid", "refuse_flaws"),
+    *("fill_missing_slices", "min_slices", "secondary_captures"),
+    *(
+        "mask_grid_tolerance",
+        "non_finite_value",
+        "non_finite_labels",
+        "sform_qform",
+        "unoriented",
+        "max_voxels",
+    ),
+    *("series_split", "alternating_slices", "series_modality", "series_description", "series_choice"),
+)
+_CLIP_OPTIONS = ("frame_stride", "frame_rate", "folder_frame_rate", "clips_per_source", "short_clips")
+_SERIES_OPTIONS = (
+    *("min_slices", "secondary_captures", "series_split", "alternating_slices"),
+    *("series_modality", "series_description", "series_choice"),
+)
+_SERIES_LAYOUTS = ("dicom", "csv", "jsonl")
+_USES = (
+    _Use(("image_sets",), "--layout voc", lambda recipe: recipe.layout == "voc"),
+    _Use(
+        ("box_form",),
+        "--layout csv, jsonl or coco",
+        lambda recipe: recipe.layout in ("csv", "jsonl", "coco"),
+    ),
+    _Use(
+        ("ignore_columns",),
+        "--layout csv, jsonl, coco or voc",
+        lambda recipe: recipe.layout in ("csv", "jsonl", "coco", "voc"),
+    ),
+    _Use(
+        ("box_origin",), "--layout voc, csv or jsonl", lambda recipe: recipe.layout in ("voc", "csv", "jsonl")
+    ),
+    _Use(
+        ("split_folders", "folders_are_classes"),
+        "--layout folders",
+        lambda recipe: recipe.layout == "folders",
+    ),
+    _Use(
+        ("height", "width"),
+        "--resize fixed-shape or --depth",
+        lambda recipe: recipe.resize == "fixed-shape" or _is_of("volume")(recipe),
+    ),
+    _Use(
+        ("min_dimension", "max_dimension"),
+        "--resize keep-aspect",
+        lambda recipe: recipe.resize == "keep-aspect",
+    ),
+    _Use(("kernel",), "--resize fixed-shape or keep-aspect", lambda recipe: recipe.resize != "none"),
+    _Use(("pad_value",), "--pad or --depth", lambda recipe: recipe.pad or _is_of("volume")(recipe)),
+    _Use(_PICTURE_OPTIONS, "pictures, that is without --depth", _is_of("picture", "clip")),
+    _Use(_CLIP_OPTIONS, "--frames", _is_of("clip")),
+    _Use(_VOLUME_OPTIONS, "--depth", _is_of("volume")),
+    _Use(("window_unit",), "--window or --window-hu", lambda recipe: recipe.fixed_window() is not None),
+    _Use(("center",), "--fit crop-or-pad", lambda recipe: recipe.fit == "crop-or-pad"),
+    _Use(("tile_overlap",), "--fit tiles", lambda recipe: recipe.fit == "tiles"),
+    _Use(
+        ("missing_classes",),
+        "--layout class-masks, dicom, csv, jsonl or pairs",
+        lambda recipe: recipe.layout in ("class-masks", "dicom", "csv", "jsonl", "pairs"),
+    ),
+    _Use(_SERIES_OPTIONS, "--layout dicom, csv or jsonl", lambda recipe: recipe.layout in _SERIES_LAYOUTS),
+    _Use(
+        ("class_overlap", "classes", "map_classes"),
+        "labels for segmentation: --depth, or --task segmentation",
+        lambda recipe: recipe.may_hold_label_images(),
+    ),
+    _Use(("regions",), "--layout nnunet", lambda recipe: recipe.layout == "nnunet"),
+    _Use(
+        ("channel_order",),
+        "{channel} in --image-pattern",
+        lambda recipe: "{channel}" in (recipe.image_pattern or ""),
+    ),
+    _Use(
+        ("several_masks",),
+        "--layout pairs or dicom",
+        lambda recipe: recipe.layout in ("pairs", "dicom"),
+    ),
+    _Use(
+        ("image_pattern", "label_pattern"),
+        "--layout pairs, class-masks or dicom",
+        lambda recipe: recipe.layout in ("pairs", "class-masks", "dicom"),
+    ),
+    _Use(("alpha",), "--channels 1 or 3", lambda recipe: recipe.channels != 4),
+    _Use(("background",), "--alpha blend", lambda recipe: recipe.alpha == "blend"),
+    _Use(("jpeg_quality",), "--encoding jpeg", lambda recipe: recipe.encoding == "jpeg"),
+    _Use(_BOX_OPTIONS, "a layout with boxes and --task detection", lambda recipe: recipe.may_hold_boxes()),
+    _Use(
+        ("several_classes", "class_separator"),
+        "--layout csv or jsonl and --task classification",
+        lambda recipe: recipe.layout in ("csv", "jsonl") and recipe.task in (None, "classification"),
+    ),
+    _Use(("split_seed",), "--split-shares", lambda recipe: bool(recipe.split_shares)),
+)
+"""Options that do nothing by themselves. Those of a combination that is refused anyway are not here."""
+
+
+def unused_options(recipe: Recipe) -> list[str]:
+    """The options that differ from their defaults and change nothing, each with what it needs."""
+    blank = type(recipe)(depth=recipe.depth, frames=recipe.frames)
+    defaults = {field.name: getattr(blank, field.name) for field in dataclasses.fields(recipe)}
+    needs = {name: use.needs for use in _USES if not use.has_effect(recipe) for name in use.names}
+    return [
+        f"{flag(name)} has no effect without {needs[name]}; add that, or leave it out"
+        for name, default in defaults.items()
+        if name in needs and getattr(recipe, name) != default
+    ]

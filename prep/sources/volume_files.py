@@ -1,0 +1,194 @@
+"""Which files are scans by their names, what a scan is called, and which files one scan consists of."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
+
+from halofeed.prep.sources.files import (
+    BELOW,
+    UNREAD,
+    SourceFiles,
+    is_there,
+    lies_outside,
+    path_below,
+    whole_path,
+)
+from halofeed.prep.sources.names import IMAGE_EXTENSIONS, is_document_name
+from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS, PARTNERS, VOLUME_EXTENSIONS
+from halofeed.schemas.errors import Problem, SourceError
+
+
+def extension_of(path: str) -> str:
+    """The extension of a scan, a picture or a DICOM file as it is written, "" for any other name.
+
+    DICOM files are often named by numbers with dots, so that an unknown ending is no extension.
+
+    >>> extension_of("a/b.NII.gz"), extension_of("b.png"), extension_of("CT.1.2.840")
+    ('.NII.gz', '.png', '')
+    """
+    name = path.rpartition("/")[2]
+    for extension in (*VOLUME_EXTENSIONS, *IMAGE_EXTENSIONS, *DICOM_EXTENSIONS):
+        if name.lower().endswith(extension) and len(name) > len(extension):
+            return name[-len(extension) :]
+    return ""
+
+
+def stem_of(path: str) -> str:
+    """A file's name without folders and extension.
+
+    >>> stem_of("a/b.nii.gz"), stem_of("sub-1.2_ct.nii"), stem_of("CT.1.2.840")
+    ('b', 'sub-1.2_ct', 'CT.1.2.840')
+    """
+    return path.rpartition("/")[2].removesuffix(extension_of(path))
+
+
+def is_volume_name(path: str) -> bool:
+    """Whether a name is that of a volume in a file: NIfTI, Analyze, NRRD or MetaImage.
+
+    >>> is_volume_name("a.nii.gz"), is_volume_name("a.mha"), is_volume_name("a.gz")
+    (True, True, False)
+    """
+    return extension_of(path).lower() in VOLUME_EXTENSIONS
+
+
+def is_scan_name(path: str) -> bool:
+    """Whether a name is that of a volume or of a picture."""
+    return extension_of(path).lower() in (*VOLUME_EXTENSIONS, *IMAGE_EXTENSIONS)
+
+
+def partner_of(path: str) -> str | None:
+    """The other file of a .hdr/.img pair, in the same spelling; None for a file that stands by itself.
+
+    >>> partner_of("a/b.hdr"), partner_of("a/b.IMG"), partner_of("a/b.nii")
+    ('a/b.img', 'a/b.HDR', None)
+    """
+    extension = extension_of(path)
+    partner = PARTNERS.get(extension.lower())
+    if partner is None:
+        return None
+    return path.removesuffix(extension) + (partner.upper() if extension.isupper() else partner)
+
+
+def files_of(path: str) -> tuple[str, ...]:
+    """The files of a volume that is called by one of them, the header first.
+
+    >>> files_of("a.nii.gz"), files_of("a.img")
+    (('a.nii.gz',), ('a.hdr', 'a.img'))
+    """
+    partner = partner_of(path)
+    if partner is None:
+        return (path,)
+    return (path, partner) if ".hdr" in extension_of(path).lower() else (partner, path)
+
+
+def whole_scans(paths: Collection[str]) -> Iterator[str]:
+    """Every volume and picture once, in the order of `paths`; a .hdr/.img pair by its header.
+
+    An .img without its .hdr stays under its own name, for `missing_part` to find fault with.
+    """
+    for path in paths:
+        if is_scan_name(path) and (files_of(path)[0] == path or files_of(path)[0] not in paths):
+            yield path
+
+
+def missing_part(path: str, paths: Collection[str]) -> Problem | None:
+    """The problem of a .hdr/.img pair of which one file is not among `paths`."""
+    for file, what in zip(
+        files_of(path), (".hdr file with the header", ".img file with the voxels"), strict=False
+    ):
+        if file not in paths and partner_of(path) is not None:
+            return ("read", f"the {what} is missing", f"no {file.rpartition('/')[2]}")
+    return None
+
+
+def locate(written: str, what: str, files: SourceFiles, folder: str = "") -> str:
+    """The path below `files` that annotations mean, or SourceError where there is no such file.
+
+    A scan is never looked for elsewhere than where the annotations put it: `seg.nii.gz` of one patient is like
+    that of the next. Of a .hdr/.img pair the header's path is given.
+
+    Args:
+        written: relative to `folder`, with / or \\, or an absolute path below the root.
+        what: "image" or "label", for the reason.
+        folder: of the annotation file, below the root.
+    """
+    path = relative_path(written, files.root, folder)
+    if path.startswith(("/", "..")) or files.size(path) is None:
+        leads_out = os.path.isabs(written) or path.startswith("../")
+        if leads_out and "://" not in files.root and is_there(os.path.join(whole_path(files.root), path)):
+            reason = f"{what} file lies outside --images"
+            raise SourceError("annotation", reason, lies_outside(written))
+        if not path.startswith(("/", "..")) and (refusal := files.refusal(path)):
+            raise SourceError("read", UNREAD, f"{path}: {refusal}")
+        shown = path_below(files.root, written) or written
+        near = "" if path.startswith(("/", "..")) else _hint(path, files.files_in(path.rpartition("/")[0]))
+        raise SourceError("annotation", f"{what} file not found", f"{shown!r} {BELOW}{near}")
+    problem = missing_part(path, [file for file in files_of(path) if files.size(file) is not None])
+    if problem is not None:
+        raise SourceError(*problem)
+    return files_of(path)[0]
+
+
+def relative_path(written: str, root: str, folder: str = "") -> str:
+    """A path as annotations write it, relative to the root.
+
+    >>> relative_path("./imagesTr/a.nii", "/data", "Task09"), relative_path("/data/b.nii", "/data")
+    ('Task09/imagesTr/a.nii', 'b.nii')
+    >>> relative_path("..\\\\ct\\\\1.nii", "data", "tables")
+    'ct/1.nii'
+    """
+    path = written if "/" in written else written.replace("\\", "/")
+    return posixpath.normpath(path_below(root, path) or posixpath.join(folder, path))
+
+
+def _hint(path: str, paths: Iterable[str]) -> str:
+    start = path.removesuffix(extension_of(path)) + "."
+    near = next((found for found in paths if found.startswith(start)), None)
+    return f"; there is {near}" if near else ""
+
+
+def folder_of(path: str) -> str:
+    """The folder in which a file lies; "." is the root."""
+    return path.rpartition("/")[0] or "."
+
+
+def common_folder(paths: Iterable[str]) -> str:
+    """The innermost folder that holds all paths; "." is the root.
+
+    >>> common_folder(["p/a/1", "p/b/2"]), common_folder(["1", "2"])
+    ('p', '.')
+    """
+    shared: list[str] | None = None
+    for path in paths:
+        folders = path.split("/")[:-1]
+        if shared is None:
+            shared = folders
+        while shared != folders[: len(shared)]:
+            shared = shared[:-1]
+    return "/".join(shared or []) or "."
+
+
+class FolderIndex:
+    """The files of each folder of a source, found without going through all of them."""
+
+    def __init__(self, files: SourceFiles) -> None:
+        self.files = files
+
+    @cached_property
+    def _paths(self) -> list[str]:
+        return sorted(self.files.sizes())
+
+    def below(self, folder: str) -> list[str]:
+        """The files anywhere below a folder that are not documents; "." is the root."""
+        start = "" if folder == "." else f"{folder}/"
+        found = []
+        for place in range(bisect_left(self._paths, start), len(self._paths)):
+            if not self._paths[place].startswith(start):
+                break
+            if not is_document_name(self._paths[place]):
+                found.append(self._paths[place])
+        return found

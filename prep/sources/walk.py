@@ -1,0 +1,134 @@
+"""What lies below a folder: every file once, and each folder that was not gone through with its reason."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass, field
+
+from halofeed.schemas.errors import Problem
+from halofeed.schemas.file_names import text_of_name
+from halofeed.schemas.layout import SELECTION
+
+_SYSTEM = ("/proc/", "/sys/", "/dev/")
+"""Where a system shows itself as files: no folder of pictures, wherever a link leads."""
+_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - where users' own files lie nevertheless
+REFUSED = (errno.EACCES, errno.EPERM, errno.EIO)
+"""Errors after which it is not known what there is."""
+_OF_FILE_SYSTEMS = "lost+found"
+"""A folder that a file system makes for itself at its top, for its administrator alone."""
+
+
+def is_hidden(path: str) -> bool:
+    """Whether a relative path is one that tools leave behind: .git, .DS_Store, ._file, __MACOSX.
+
+    >>> is_hidden("a/._b.jpg"), is_hidden("a/b.jpg")
+    (True, False)
+    """
+    return any(part.startswith(".") or part == "__MACOSX" for part in path.split("/"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """What a folder holds, by relative path, in sorted order.
+
+    Args:
+        sizes: the bytes of every file; 0 of what is no regular file, or cannot be looked at: reading it says so.
+        faults: (stage, reason, detail) of every folder whose files are not in `sizes`, or not under its own path.
+    """
+
+    sizes: dict[str, int]
+    faults: dict[str, Problem]
+
+
+def list_below(root: str) -> Listing:
+    """Every file below a folder of this machine; hidden ones are passed over.
+
+    Links are followed, and each folder is gone through once, however many ways lead to it: the way without links first,
+    then those with the fewest, then the first by its path. So the paths do not depend on the order of the system's
+    lists.
+
+    Raises:
+        OSError: the folder itself cannot be listed.
+    """
+    walk = _Walk()
+    walk.go_through("", root)
+    while walk.links:
+        links, walk.links = sorted(walk.links), []
+        for path, full in links:
+            if (away := _leads_away(full)) is None:
+                walk.go_through(path, full)
+            else:
+                walk.faults[path] = away
+    return Listing(sizes=dict(sorted(walk.sizes.items())), faults=dict(sorted(walk.faults.items())))
+
+
+def unlisted(path: str, error: OSError) -> Problem:
+    """The fault of a folder that cannot be listed."""
+    stage = SELECTION if path == _OF_FILE_SYSTEMS else "read"
+    return (stage, "folder cannot be listed", error.strerror or str(error))
+
+
+@dataclass(kw_only=True)
+class _Walk:
+    """What was found; `seen` is the path of each folder by device and inode, `links` are those yet to follow."""
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, Problem] = field(default_factory=dict)
+    links: list[tuple[str, str]] = field(default_factory=list)
+    seen: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def go_through(self, path: str, full: str) -> None:
+        """Everything below a folder but what further links lead to."""
+        folders = [(path, full)]
+        while folders:
+            path, full = folders.pop()
+            inside: list[tuple[str, str]] = []
+            try:
+                found = os.stat(full)
+                first = self.seen.setdefault((found.st_dev, found.st_ino), path)
+                if first != path:
+                    self.faults[path] = (SELECTION, "folder is listed under another path", first or ".")
+                    continue
+                with os.scandir(full) as entries:
+                    for entry in entries:
+                        self._take(path, entry, inside)
+            except OSError as error:
+                if not path:
+                    raise
+                self.faults[path] = unlisted(path, error)
+            folders += sorted(inside, reverse=True)
+
+    def _take(self, folder: str, entry: os.DirEntry[str], inside: list[tuple[str, str]]) -> None:
+        name = text_of_name(entry.name)
+        if is_hidden(name):
+            return
+        path = f"{folder}/{name}" if folder else name
+        may_be_folder = True
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                inside.append((path, entry.path))
+                return
+            may_be_folder = entry.is_symlink()
+            found = entry.stat()
+        except OSError as error:
+            self.sizes[path] = 0
+            if may_be_folder and error.errno in REFUSED:
+                self.faults[path] = ("read", "entry cannot be looked at", error.strerror or str(error))
+            return
+        if stat.S_ISDIR(found.st_mode):
+            self.links.append((path, entry.path))
+        else:
+            self.sizes[path] = found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+
+def _leads_away(link: str) -> Problem | None:
+    """The fault of a link to a folder in which it lies itself, or to the system's own files."""
+    target, above = os.path.realpath(link), os.path.realpath(os.path.dirname(link))
+    if os.path.commonpath([target, above]) == target:
+        return (SELECTION, "link to a folder in which it lies", "")
+    system = next((start for start in _SYSTEM if f"{target}/".startswith(start)), None)
+    if system is not None and not f"{target}/".startswith(_SHARED_MEMORY):
+        return (SELECTION, "link to the system's own files", system)
+    return None

@@ -1,0 +1,1 @@
+"""What is counted of the records while they are made."""

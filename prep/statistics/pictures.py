@@ -1,0 +1,276 @@
+"""What a conversion counts, per record, and how counts are put together.
+
+Everything is a sum of integers, so that the parts may be merged in any grouping and give the same totals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+ROW_STEP = 8
+"""Pixel statistics are taken from each eighth row: of all rows they cost a sixth of a whole conversion."""
+_CHUNK_PIXELS = 1 << 24
+"""OpenCV counts in float32, which is exact up to here."""
+_CHUNK_LABELS = 1 << 20
+_WIDE_PIXELS = 1 << 18
+
+
+@dataclass(kw_only=True)
+class PixelSums:
+    """Per channel: pixels, sum, sum of squares, and a histogram of 256 bins (16-bit values by their high byte)."""
+
+    count: int = 0
+    sum: NDArray[np.int64] | None = None
+    sum_squares: NDArray[np.int64] | None = None
+    histogram: NDArray[np.int64] | None = None
+
+    def add(
+        self, histogram: NDArray[np.int64], count: int, sums: NDArray[np.int64], squares: NDArray[np.int64]
+    ) -> None:
+        """Add one picture's sums."""
+        if self.sum is None or self.sum_squares is None or self.histogram is None:
+            self.sum, self.sum_squares, self.histogram = sums.copy(), squares.copy(), histogram.copy()
+        else:
+            self.sum += sums
+            self.sum_squares += squares
+            self.histogram += histogram
+        self.count += count
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values, one entry per channel."""
+        if self.sum is None or self.sum_squares is None or self.histogram is None:
+            return {"count": 0, "sum": [], "sum_squares": [], "histogram": []}
+        return {
+            "count": self.count,
+            "sum": self.sum.tolist(),
+            "sum_squares": self.sum_squares.tolist(),
+            "histogram": self.histogram.tolist(),
+        }
+
+
+def sum_pixels(pixels: NDArray[Any]) -> tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64]]:
+    """Of each `ROW_STEP`th row of uint8 or uint16 pixels [height, width, channel]: histogram, count, sums, squares."""
+    pixels = pixels[::ROW_STEP]
+    height, width, channels = pixels.shape
+    rows = max(1, _CHUNK_PIXELS // max(1, width))
+    histogram = np.zeros((channels, 256), np.int64)
+    if pixels.dtype == np.uint8:
+        for top in range(0, height, rows):
+            part = pixels[top : top + rows]
+            for channel in range(channels):
+                counted = cv2.calcHist([part], [channel], None, [256], [0, 256])
+                histogram[channel] += counted.ravel().astype(np.int64)
+        values = np.arange(256, dtype=np.int64)
+        return histogram, height * width, histogram @ values, histogram @ values**2
+    sums, squares = np.zeros(channels, np.int64), np.zeros(channels, np.int64)
+    rows = max(1, _WIDE_PIXELS // max(1, width))
+    for top in range(0, height, rows):
+        wide = pixels[top : top + rows].reshape(-1, channels).astype(np.int64)
+        for channel in range(channels):
+            histogram[channel] += np.bincount(wide[:, channel] >> 8, minlength=256)
+        sums += wide.sum(0)
+        squares += (wide**2).sum(0)
+    return histogram, height * width, sums, squares
+
+
+def count_labels(labels: NDArray[Any]) -> dict[int, int]:
+    """Voxels of each value that occurs in uint8 or uint16 [...], with any strides; a part at a time."""
+    counts = np.zeros(1 << 8 * labels.itemsize, np.int64)
+    # In the order of memory: flattening would copy a volume that is seen reversed.
+    reversed_axes = tuple(axis for axis, stride in enumerate(labels.strides) if stride < 0)
+    labels = np.flip(labels, reversed_axes)
+    labels = labels.transpose(sorted(range(labels.ndim), key=lambda axis: -labels.strides[axis]))
+    for part in [labels.reshape(-1)] if labels.flags.c_contiguous else labels:
+        flat = np.ravel(part)
+        for start in range(0, len(flat), _CHUNK_LABELS):
+            _add_labels(counts, flat[start : start + _CHUNK_LABELS])
+    return {int(value): int(counts[value]) for value in np.flatnonzero(counts)}
+
+
+def _add_labels(counts: NDArray[np.int64], flat: NDArray[Any]) -> None:
+    """Add how often each value occurs, counting runs of equal words of 8 bytes: classes lie in one piece."""
+    each = 8 // flat.itemsize
+    words = flat[: len(flat) // each * each].view(np.uint64)
+    rest = flat[len(words) * each :]
+    changes = np.flatnonzero(words[1:] != words[:-1])
+    if len(words) and len(changes) < len(words) // 4:
+        ends = np.append(changes, len(words) - 1)
+        lengths = np.diff(ends, prepend=-1)
+        found = np.bincount(words[ends].view(flat.dtype), np.repeat(lengths, each), len(counts))
+        counts += found.astype(np.int64)
+    else:
+        rest = flat
+    counted = cv2.calcHist([rest.reshape(-1, 1)], [0], None, [len(counts)], [0, len(counts)])
+    counts += counted.ravel().astype(np.int64)
+
+
+def bin_side(side: int) -> int:
+    """A side length rounded to 5 significant bits, so that few distinct sizes are kept.
+
+    >>> bin_side(1), bin_side(31), bin_side(533), bin_side(4032)
+    (1, 31, 544, 4096)
+    """
+    step = 1 << max(0, side.bit_length() - 5)
+    return (side + step // 2) // step * step
+
+
+@lru_cache(maxsize=4096)
+def _size_and_ratio(source_size: tuple[int, int]) -> tuple[str, str]:
+    height, width = source_size
+    return f"{bin_side(height)}x{bin_side(width)}", f"{round(20 * width / height) / 20:.2f}"
+
+
+@dataclass(kw_only=True)
+class Facts:
+    """What is counted of one record; `is_tile`: its source has an earlier one."""
+
+    pixel_sums: tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64]]
+    stored_size: tuple[int, int]
+    picture_size: tuple[int, int]
+    source_size: tuple[int, int]
+    labels: list[int]
+    boxes: int | None
+    box_counts: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    labelled: bool | None = None
+    label_voxels: Mapping[int, int] = field(default_factory=dict)
+    is_tile: bool = False
+
+
+@dataclass(kw_only=True)
+class Statistics:
+    """The sums over the records of a shard."""
+
+    max_boxes: int
+    records: int = 0
+    pixels: PixelSums = field(default_factory=PixelSums)
+    stored_pixels: int = 0
+    picture_pixels: int = 0
+    labels: Counter[int] = field(default_factory=Counter)
+    boxes_per_image: Counter[int] = field(default_factory=Counter)
+    boxes: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    warnings: Counter[str] = field(default_factory=Counter)
+    source_sizes: Counter[str] = field(default_factory=Counter)
+    aspect_ratios: Counter[str] = field(default_factory=Counter)
+    largest: tuple[int, int] = (0, 0)
+    labelled: int | None = None
+    label_voxels: Counter[int] = field(default_factory=Counter)
+    tiles: int = 0
+
+    def add(self, facts: Facts) -> None:
+        """Count one record."""
+        self.records += 1
+        self.tiles += facts.is_tile
+        self.pixels.add(*facts.pixel_sums)
+        self.stored_pixels += facts.stored_size[0] * facts.stored_size[1]
+        self.picture_pixels += facts.picture_size[0] * facts.picture_size[1]
+        for label in facts.labels:
+            self.labels[label] += 1
+        if facts.labelled is not None:
+            self.labelled = (self.labelled or 0) + facts.labelled
+        for value, voxels in facts.label_voxels.items():
+            self.label_voxels[value] += voxels
+        if facts.boxes is not None:
+            self.boxes_per_image[facts.boxes] += 1
+        for name, count in facts.box_counts.items():
+            self.boxes[name] += count
+        for note in facts.notes:
+            self.notes[note] += 1
+        for warning in facts.warnings:
+            self.warnings[warning] += 1
+        size, ratio = _size_and_ratio(facts.source_size)
+        self.source_sizes[size] += 1
+        self.aspect_ratios[ratio] += 1
+        self.largest = (
+            max(self.largest[0], facts.stored_size[0]),
+            max(self.largest[1], facts.stored_size[1]),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values; `merge_statistics` adds several of these."""
+        over = {count: images for count, images in self.boxes_per_image.items() if count > self.max_boxes}
+        segmentation = {
+            "labelled": self.labelled,
+            "label_voxels": in_order(self.label_voxels),
+            "foreground_voxels": sum(count for value, count in self.label_voxels.items() if value),
+        }
+        return {
+            **({} if self.labelled is None else segmentation),
+            "records": self.records,
+            "pixels": self.pixels.to_json(),
+            "padding": {
+                "stored_pixels": self.stored_pixels,
+                "padded_pixels": self.stored_pixels - self.picture_pixels,
+            },
+            "labels": in_order(self.labels),
+            "boxes_per_image": in_order(self.boxes_per_image),
+            "boxes": in_order(self.boxes),
+            "cut": {
+                "images": sum(over.values()),
+                "boxes": sum((count - self.max_boxes) * images for count, images in over.items()),
+            },
+            "notes": in_order(self.notes),
+            **({"warnings": in_order(self.warnings)} if self.warnings else {}),
+            **({"tiles": self.tiles} if self.tiles else {}),
+            "source_sizes": in_order(self.source_sizes),
+            "aspect_ratios": in_order(self.aspect_ratios),
+            "largest": list(self.largest),
+        }
+
+
+def in_order(counts: Mapping[Any, int]) -> dict[str, int]:
+    """Counts above 0 as JSON, by ascending key."""
+    return {str(key): counts[key] for key in sorted(counts) if counts[key]}
+
+
+def merge_statistics(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The statistics of several shards together.
+
+    >>> merge_statistics([{"a": 1, "b": {"x": [1, 2]}}, {"a": 2, "b": {"x": [3, 4], "y": 1}}])
+    {'a': 3, 'b': {'x': [4, 6], 'y': 1}}
+    """
+    total: dict[str, Any] = {}
+    for part in parts:
+        total = {key: _merge(key, total.get(key), part.get(key)) for key in dict.fromkeys([*total, *part])}
+    return total
+
+
+def _merge(key: str, a: Any, b: Any) -> Any:
+    if a is None or b is None or a == [] or b == []:
+        return b if a is None or a == [] else a
+    if key in ("largest", "largest_scan"):
+        return [max(pair) for pair in zip(a, b, strict=True)]
+    if isinstance(a, Mapping):
+        merged = {name: _merge(name, a.get(name), b.get(name)) for name in dict.fromkeys([*a, *b])}
+        return (
+            dict(sorted(merged.items(), key=_natural))
+            if key not in ("pixels", "padding", "cut", "")
+            else merged
+        )
+    if isinstance(a, list):
+        return [_merge("", x, y) for x, y in zip(a, b, strict=True)]
+    return a + b
+
+
+def _natural(item: tuple[str, Any]) -> tuple[int, int, str]:
+    name = item[0]
+    return (0, int(name), "") if name.isdecimal() else (1, 0, name)
+
+
+def mean_and_deviation(statistics: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+    """Per channel the mean and standard deviation of the pixels, padding left out."""
+    pixels = statistics["pixels"]
+    count = pixels["count"]
+    means = [total / count for total in pixels["sum"]]
+    variances = [square / count - mean**2 for square, mean in zip(pixels["sum_squares"], means, strict=True)]
+    return means, [max(0.0, variance) ** 0.5 for variance in variances]

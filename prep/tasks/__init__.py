@@ -1,0 +1,1 @@
+"""What records are for: classes and their numbers, splits."""

@@ -1,0 +1,490 @@
+"""Which number each class name has: a label map from the data or from a file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any
+
+from halofeed.prep.sources.reference import Reference
+from halofeed.prep.tasks.class_order import in_class_order, number_of
+from halofeed.schemas.class_sets import channel_ids
+from halofeed.schemas.errors import AnnotationsError, SourceError
+from halofeed.schemas.fields import set_dtype
+from halofeed.schemas.limits import LABEL_LENGTH, LABELS
+
+FIRST_ID = {"classification": 0, "detection": 1}
+_BACKGROUND = ("background", "__background__", "_background_")
+_TOKEN = re.compile(
+    r"""\s+ | \#[^\n]* | (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*') | (?P<mark>[{}:;,<>\[\]])
+      | (?P<word>[^\s{}:;,<>\[\]"'\#]+)""",
+    re.VERBOSE,
+)
+_ESCAPE = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
+_ESCAPED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnknownLabel:
+    """A class name that the data uses and the map lacks: how often, and the first source that has it."""
+
+    name: str
+    count: int
+    first_source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelMap:
+    """The class names by id.
+
+    Args:
+        entries: (id, name) in ascending order of id; gaps are allowed.
+        first_id: the least id allowed: 0 for classification; 1 for detection, where 0 is the background.
+        aliases: (other name, id): a .pbtxt's display names, under which labels are also found.
+        where: the file, or what else the map was made from; for messages only.
+        is_open: segmentation where nothing names the classes: every value is one, and its own name.
+        values: segmentation: the id of each value of a label image, 0 for those left out; None: values are ids. A value
+            of several classes (a region's) comes with each of their ids, where records hold sets of classes.
+        drops_others: segmentation: values that are not among `values` are left out, too.
+    """
+
+    entries: tuple[tuple[int, str], ...]
+    first_id: int
+    aliases: tuple[tuple[str, int], ...] = ()
+    where: str = "label map"
+    is_open: bool = False
+    values: tuple[tuple[int, int], ...] | None = None
+    drops_others: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.entries:
+            raise AnnotationsError(f"{self.where}: no class names; expected at least one")
+        object.__setattr__(self, "entries", tuple(sorted(self.entries)))
+        problems = list(self._problems())
+        if problems:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise AnnotationsError(f"{self.where}: {problems[0]}{more}")
+
+    def _problems(self) -> Iterator[str]:
+        ids: dict[int, str] = {}
+        names: dict[str, int] = {}
+        if len(self.entries) > LABELS:
+            yield f"{len(self.entries):,} classes; a data set has at most {LABELS:,}"
+        for identity, name in self.entries:
+            if len(name) > LABEL_LENGTH:
+                yield f"id {identity} is {name[:40]!r}..., a name of {len(name):,} characters; shorten it"
+            if identity in ids:
+                yield f"id {identity} belongs to {ids[identity]!r} and to {name!r}; give each name its own id"
+            if name in names:
+                yield f"name {name!r} comes twice, with ids {names[name]} and {identity}; keep one"
+            if name != name.encode("utf-8", "replace").decode():
+                yield f"id {identity} is {name!r}, which is not UTF-8; rename the folder or class"
+            if "\0" in name:
+                yield f"id {identity} is {name!r}, which holds a NUL character; rename the folder or class"
+            if not name.strip():
+                yield f"id {identity} has an empty name; name it or remove it"
+            if self.first_id == 1 and (identity == 0 or name.lower() in _BACKGROUND):
+                yield (
+                    f"id {identity} is {name!r}: in detection id 0 is the background and has no entry; "
+                    "remove it, and let classes start at 1"
+                )
+            elif not self.first_id <= identity < 2**31:
+                yield f"id {identity} ({name!r}): expected {self.first_id} to {2**31 - 1}"
+            ids[identity], names[name] = name, identity
+        for alias, identity in self.aliases:
+            if names.setdefault(alias, identity) != identity:
+                yield f"display name {alias!r} of id {identity} also means id {names[alias]}; keep one"
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """The names by id, in ascending order of id."""
+        return dict(self.entries)
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """The ids by name, aliases included."""
+        return {**dict(self.aliases), **{name: identity for identity, name in self.entries}}
+
+    def id_of(self, name: str) -> int:
+        """The id of a class name; AnnotationsError names an unknown one."""
+        if name not in self.ids:
+            raise AnnotationsError(
+                f"label {name!r} is not in {self.where}; known: {_some(self.names.values())}; add it there, "
+                "or correct the annotation"
+            )
+        return self.ids[name]
+
+    @property
+    def dtype(self) -> str:
+        """The type that holds every class index of segmentation."""
+        return "uint8" if self.is_open or max(self.names) <= 255 else "uint16"
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """The ids of the classes in the order of their bits, where records hold sets of classes."""
+        return channel_ids(self.names)
+
+    def stored_dtype(self, *, sets: bool) -> str:
+        """The type of a record's label: of class indices, or of sets of classes."""
+        return set_dtype(len(self.channels)) if sets else self.dtype
+
+    def set_of(self, identity: int) -> int:
+        """The set that holds one class; the empty one of the background."""
+        return 1 << self.channels.index(identity) if identity else 0
+
+    def sets_of_values(self, values: Iterable[int]) -> dict[int, int]:
+        """As `ids_of_values`, the set of each value's classes.
+
+        >>> regions = LabelMap(
+        ...     entries=((0, "background"), (1, "tumor"), (2, "core")), first_id=0, values=((1, 1), (2, 1), (2, 2))
+        ... )
+        >>> regions.sets_of_values([0, 1, 2])
+        {0: 0, 1: 1, 2: 3}
+        """
+        sets = {value: self.set_of(identity) for value, identity in self.ids_of_values(values).items()}
+        for value, identity in self.values or ():
+            if value in sets:
+                sets[value] |= self.set_of(identity)
+        return sets
+
+    def check_values(self, values: Iterable[int]) -> None:
+        """Refuse values of a label image or volume that are no class; 0, the background, always is one.
+
+        Raises:
+            SourceError: names them, and the classes.
+        """
+        present = [int(value) for value in values if value]
+        if self.is_open:
+            unknown = [value for value in present if not 0 < value <= 255]
+            known = "1 to 255; --label-map or --classes takes larger ones"
+        else:
+            unknown = [value for value in present if value not in self.names]
+            known = ", ".join(f"{identity} {name}" for identity, name in self.entries[:20])
+            known += f"; --map-classes {unknown[0]}=background leaves it out" if unknown else ""
+        if unknown:
+            listed = ", ".join(map(str, unknown[:10]))
+            swapped = "; are image and label swapped?" if len(unknown) > 100 else ""
+            raise SourceError(
+                "annotation", "mask has unknown labels", f"{listed}; known are {known}{swapped}"
+            )
+
+    def ids_of_values(self, values: Iterable[int]) -> dict[int, int]:
+        """The id of each value of a label image or volume, 0 for those that were left out by choice.
+
+        Raises:
+            SourceError: some are no class; names them, and the classes.
+
+        >>> classes = LabelMap(entries=((0, "background"), (1, "kidney")), first_id=0, values=((300, 1), (7, 0)))
+        >>> classes.ids_of_values([0, 7, 300])
+        {0: 0, 7: 0, 300: 1}
+        """
+        present = [int(value) for value in values]
+        if self.values is None:
+            self.check_values(present)
+            return {value: value for value in present}
+        ids = {0: 0, **dict(self.values)}
+        others = [value for value in present if value not in ids]
+        if self.is_open:
+            self.check_values(others)
+            ids |= {value: value for value in others}
+        elif others and not self.drops_others:
+            listed, known = (", ".join(map(str, found[:20])) for found in (others, [*dict(self.values)]))
+            raise SourceError(
+                "annotation",
+                "mask has unknown labels",
+                f"{listed}; known are {known}; --map-classes {others[0]}=background leaves it out",
+            )
+        return {value: ids.get(value, 0) for value in present}
+
+    def unknown(self, uses: Iterable[tuple[str, str]]) -> tuple[UnknownLabel, ...]:
+        """Every label of (label, source) pairs that the map lacks, in order of name."""
+        found: dict[str, tuple[int, str]] = {}
+        for name, source in uses:
+            if name not in self.ids:
+                count, first = found.get(name, (0, source))
+                found[name] = (count + 1, first)
+        return tuple(
+            UnknownLabel(name=name, count=count, first_source=first)
+            for name in in_class_order(found)
+            for count, first in [found[name]]
+        )
+
+    def check_labels(self, references: Iterable[Reference]) -> None:
+        """Refuse references with labels that the map lacks, naming all of them at once."""
+        unknown = self.unknown(label_uses(references))
+        if unknown:
+            listed = [
+                f"  {label.name!r}: {label.count} times, first in {label.first_source}" for label in unknown
+            ]
+            head = f"{len(unknown)} unknown label(s), not in {self.where} ({_some(self.names.values())}):"
+            raise AnnotationsError("\n".join([head, *listed]))
+
+    def to_json(self) -> dict[str, Any]:
+        """The map as a JSON object: first_id, names by decimal id, and aliases where there are any."""
+        document: dict[str, Any] = {
+            "first_id": self.first_id,
+            "names": {str(identity): name for identity, name in self.entries},
+        }
+        if self.aliases:
+            document["aliases"] = dict(self.aliases)
+        if self.is_open:
+            document["is_open"] = True
+        if self.values is not None:
+            ids: dict[int, list[int]] = {}
+            for value, identity in self.values:
+                ids.setdefault(value, []).append(identity)
+            document["values"] = {
+                str(value): found if len(found) > 1 else found[0] for value, found in ids.items()
+            }
+        return {**document, "drops_others": True} if self.drops_others else document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> LabelMap:
+        """The map that `to_json` wrote."""
+        return cls(
+            entries=tuple((int(identity), str(name)) for identity, name in document["names"].items()),
+            first_id=int(document["first_id"]),
+            aliases=tuple(
+                (str(name), int(identity)) for name, identity in document.get("aliases", {}).items()
+            ),
+            is_open=bool(document.get("is_open", False)),
+            values=tuple(
+                (int(value), int(identity))
+                for value, ids in document["values"].items()
+                for identity in (ids if isinstance(ids, list) else [ids])
+            )
+            if "values" in document
+            else None,
+            drops_others=bool(document.get("drops_others", False)),
+        )
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:20]) + (f", ... ({len(listed)} in all)" if len(listed) > 20 else "")
+
+
+def label_uses(references: Iterable[Reference]) -> Iterator[tuple[str, str]]:
+    """(label, source) of every example and object of the references that have no problem."""
+    for reference in references:
+        if reference.problem is None:
+            for label in reference.classes:
+                yield label, reference.source
+            for box in reference.boxes or ():
+                yield box.label, reference.source
+
+
+def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None = None) -> LabelMap:
+    """Consecutive ids from `first_id` for the labels in the layout's own `order`, else numbers by value, then texts.
+
+    A background that the order names and no object has is no class of detection.
+
+    >>> from_data(["hat", "coat", "hat"], 0).names
+    {0: 'coat', 1: 'hat'}
+    """
+    used = set(labels)
+    names = [
+        name
+        for name in dict.fromkeys(order or ())
+        if name in used or first_id == 0 or name.lower() not in _BACKGROUND
+    ]
+    names += in_class_order(used.difference(names))
+    _refuse_one_number_twice(names)
+    return LabelMap(
+        entries=tuple(enumerate(names, start=first_id)), first_id=first_id, where="the labels of the data"
+    )
+
+
+def _refuse_one_number_twice(names: Iterable[str]) -> None:
+    """Refuse "1" beside "1.0" or "01": one class, written in two ways, would become two."""
+    first: dict[float, str] = {}
+    for name in names:
+        if (value := number_of(name)) is not None and first.setdefault(value, name) != name:
+            raise AnnotationsError(
+                f"classes {first[value]!r} and {name!r} are one number, written in two ways; write it in one way (a "
+                "CSV column with empty cells makes 1.0 of 1), or give both an id with --label-map"
+            )
+
+
+def from_file(name: str, data: bytes, first_id: int) -> LabelMap:
+    """The label map of a .txt, .json or .pbtxt file.
+
+    .txt: one name a line, the first has `first_id`. .json: a list likewise, {name: id}, {id: name}, or what
+    `LabelMap.to_json` gives. .pbtxt: `item { id: 1 name: "hat" display_name: "Hat" }`. UTF-8; a byte order
+    mark is passed over.
+
+    >>> from_file("labels.txt", b"hat\\ncoat\\n", 1).names
+    {1: 'hat', 2: 'coat'}
+    """
+    kind = PurePosixPath(name).suffix.lower()
+    if kind not in _FORMATS:
+        raise AnnotationsError(
+            f"{name}: a label map is {', '.join(_FORMATS)}, not {kind or 'without extension'}"
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise AnnotationsError(f"{name}: expected UTF-8 text: {error}; save it as UTF-8") from error
+    return _FORMATS[kind](name, text, first_id)
+
+
+def _from_txt(name: str, text: str, first_id: int) -> LabelMap:
+    lines = [line.strip() for line in text.rstrip().splitlines()] if text.strip() else []
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            raise AnnotationsError(
+                f"{name}:{number}: blank line; line k is class {first_id} + k - 1, so remove it"
+            )
+    return LabelMap(entries=tuple(enumerate(lines, start=first_id)), first_id=first_id, where=name)
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in content:
+            raise ValueError(f"key {key!r} comes twice")
+        content[key] = value
+    return content
+
+
+def _from_json(name: str, text: str, first_id: int) -> LabelMap:
+    try:
+        content = json.loads(text, object_pairs_hook=_refuse_repeated_keys)
+    except (ValueError, RecursionError) as error:
+        raise AnnotationsError(f"{name}: not a label map in JSON: {error}") from error
+    if isinstance(content, dict) and isinstance(content.get("names"), dict):
+        content = content["names"]
+    entries: list[tuple[int, str]] | None = None
+    if isinstance(content, list) and all(isinstance(label, str) for label in content):
+        entries = list(enumerate(content, start=first_id))
+    elif isinstance(content, dict) and all(type(identity) is int for identity in content.values()):
+        entries = [(identity, label) for label, identity in content.items()]
+    elif isinstance(content, dict) and all(
+        isinstance(label, str) and re.fullmatch(r"0|-?[1-9][0-9]*", identity)
+        for identity, label in content.items()
+    ):
+        entries = [(int(identity), label) for identity, label in content.items()]
+    if entries is None:
+        raise AnnotationsError(f'{name}: expected ["hat", ...], {{"hat": 1, ...}} or {{"1": "hat", ...}}')
+    return LabelMap(entries=tuple(entries), first_id=first_id, where=name)
+
+
+def _from_pbtxt(name: str, text: str, first_id: int) -> LabelMap:
+    entries, aliases = [], []
+    try:
+        items = parse_label_items(name, text)
+    except RecursionError as error:
+        raise AnnotationsError(f"{name}: messages are nested too deep for a label map") from error
+    for item in items:
+        identity, label = item.get("id"), item.get("name", item.get("display_name"))
+        if identity is None or label is None or not re.fullmatch(r"[+-]?[0-9]+", identity):
+            raise AnnotationsError(f"{name}: an item needs an integer id and a name; got {item}")
+        entries.append((int(identity), label))
+        if item.get("display_name", label) != label:
+            aliases.append((item["display_name"], int(identity)))
+    return LabelMap(entries=tuple(entries), first_id=first_id, aliases=tuple(aliases), where=name)
+
+
+_FORMATS = {".txt": _from_txt, ".json": _from_json, ".pbtxt": _from_pbtxt}
+
+
+def parse_label_items(name: str, text: str) -> list[dict[str, str]]:
+    """The scalar fields of each `item` of a StringIntLabelMap in protobuf text format.
+
+    Other fields, nested ones too (keypoints, ancestor_ids), are read over.
+
+    >>> parse_label_items("map.pbtxt", "item { id: 1, name: 'hat' }  # one item")
+    [{'id': '1', 'name': 'hat'}]
+    """
+    tokens = _tokens(name, text)
+    items: list[dict[str, str]] = []
+    position = 0
+    while position < len(tokens):
+        if tokens[position][1] == "item":
+            position += 2 if tokens[position + 1 : position + 2] == [("mark", ":")] else 1
+            fields, position = _fields(name, tokens, position)
+            items.append(fields)
+        elif tokens[position] in (("mark", ","), ("mark", ";")):
+            position += 1
+        else:
+            raise AnnotationsError(f"{name}: expected `item {{ ... }}`, got {tokens[position][1]!r}")
+    return items
+
+
+def _tokens(name: str, text: str) -> list[tuple[str, str]]:
+    tokens, position = [], 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            line = text.count("\n", 0, position) + 1
+            raise AnnotationsError(
+                f"{name}:{line}: not readable from here: {text[position : position + 20]!r}"
+            )
+        if match.lastgroup:
+            tokens.append((match.lastgroup, match.group()))
+        position = match.end()
+    return tokens
+
+
+def _fields(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[dict[str, str], int]:
+    """The scalar fields of the message whose bracket opens at `position`, and where it has closed."""
+    closing = {"{": "}", "<": ">"}.get(tokens[position][1] if position < len(tokens) else "")
+    if closing is None:
+        raise AnnotationsError(f"{name}: expected {{ after the name of a message")
+    fields: dict[str, str] = {}
+    position += 1
+    while position < len(tokens):
+        kind, written = tokens[position]
+        position += 1
+        if (kind, written) == ("mark", closing):
+            return fields, position
+        if kind == "mark" and written in ",;":
+            continue
+        if kind != "word":
+            raise AnnotationsError(f"{name}: expected the name of a field, got {written!r}")
+        if tokens[position : position + 1] == [("mark", ":")]:
+            position += 1
+        value, position = _value(name, tokens, position)
+        if value is not None and written in ("id", "name", "display_name"):
+            if written in fields:
+                raise AnnotationsError(
+                    f"{name}: {written} comes twice in one item: {fields[written]!r}, {value!r}"
+                )
+            fields[written] = value
+    raise AnnotationsError(f"{name}: the file ends inside a message; expected {closing!r}")
+
+
+def _value(name: str, tokens: list[tuple[str, str]], position: int) -> tuple[str | None, int]:
+    """The scalar at `position`, or None for a message or a list, and where it has ended."""
+    kind, written = tokens[position] if position < len(tokens) else ("end", "the end of the file")
+    if kind == "word":
+        return written, position + 1
+    if kind == "string":
+        text = b""
+        while position < len(tokens) and tokens[position][0] == "string":
+            text += _ESCAPE.sub(_unescape, tokens[position][1][1:-1].encode())
+            position += 1
+        return text.decode("utf-8", "replace"), position
+    if written in ("{", "<"):
+        return None, _fields(name, tokens, position)[1]
+    if written == "[":
+        position += 1
+        while position < len(tokens) and tokens[position][1] != "]":
+            position = position + 1 if tokens[position][1] == "," else _value(name, tokens, position)[1]
+        if position < len(tokens):
+            return None, position + 1
+        written = "the end of the file"
+    raise AnnotationsError(f"{name}: expected a value, got {written!r}")
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    code = match.group(1)
+    if code[:1] in b"01234567":
+        return bytes([int(code, 8) & 255])
+    if code[:1] in b"xX" and len(code) > 1:
+        return bytes([int(code[1:], 16)])
+    return _ESCAPED.get(code, code)

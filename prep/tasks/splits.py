@@ -1,0 +1,260 @@
+"""Which split each image belongs to: the source's, that of lists, or a stable hash of its group."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+
+from halofeed.prep.sources.reference import Reference
+from halofeed.prep.sources.volume_files import stem_of
+from halofeed.schemas.errors import AnnotationsError, UsageError
+
+_NO_GROUP = ("selection", "group pattern does not match", "")
+_NO_LIST = ("selection", "in no split list", "")
+_RANGE = 2**64
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitOptions:
+    """How splits are assigned: by `shares` or by `lists`, or as the source gives them.
+
+    Args:
+        shares: the share of each split, in the order in which they are laid along the hash; they sum to 1.
+        lists: for each split the text of a list, one image a line: its path, file name, stem or id.
+        cases: for each split the names of its cases, as nnU-Net's splits_final.json has them; they divide the images of
+            split `train`, the others keep theirs.
+        seed: another number gives another assignment by shares.
+        group_pattern: a regular expression whose one group, searched in the source's path, is the group that
+            stays together; it takes the place of groups of the annotations.
+
+    >>> SplitOptions(shares={"train": 0.8, "test": 0.1})
+    Traceback (most recent call last):
+    ...
+    halofeed.schemas.errors.UsageError: --split-shares: expected a sum of 1, got 0.9 (train=0.8, test=0.1)
+    """
+
+    shares: Mapping[str, float] = field(default_factory=dict)
+    lists: Mapping[str, str] = field(default_factory=dict)
+    cases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    seed: int = 0
+    group_pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.shares and self.lists:
+            raise UsageError("--split-shares and --split-lists both assign splits; give one of them")
+        if self.cases and (self.shares or self.lists):
+            other = "--split-shares" if self.shares else "--split-lists"
+            raise UsageError(f"--nnunet-splits and {other} both assign splits; give one of them")
+        if self.shares:
+            check_shares(self.shares)
+        if self.group_pattern is not None:
+            compile_group_pattern(self.group_pattern)
+
+
+def check_shares(shares: Mapping[str, float]) -> None:
+    """Refuse shares that are not positive or do not sum to 1."""
+    written = ", ".join(f"{name}={share:g}" for name, share in shares.items())
+    if any(not math.isfinite(share) or share <= 0 for share in shares.values()):
+        raise UsageError(f"--split-shares: expected each above 0, got {written}")
+    if abs(math.fsum(shares.values()) - 1) > 1e-6:
+        raise UsageError(
+            f"--split-shares: expected a sum of 1, got {math.fsum(shares.values()):g} ({written})"
+        )
+
+
+def compile_group_pattern(pattern: str) -> re.Pattern[str]:
+    """The pattern, which must be a regular expression with exactly one group."""
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"group pattern {pattern!r} is no regular expression: {error}") from error
+    if compiled.groups != 1:
+        raise UsageError(f"group pattern {pattern!r}: expected one (group), got {compiled.groups}")
+    return compiled
+
+
+def assign_splits(references: Iterable[Reference], options: SplitOptions) -> Iterator[Reference]:
+    """Each reference with its group and its split, in the order in which they came.
+
+    Raises:
+        AnnotationsError: if a group lies in several splits, or an entry of a list means no image or several.
+    """
+    if options.group_pattern is not None:
+        references = with_groups(references, compile_group_pattern(options.group_pattern))
+    if options.shares:
+        yield from split_by_hash(references, options.shares, options.seed)
+    else:
+        if options.lists:
+            references = split_by_lists(references, options.lists)
+        elif options.cases:
+            references = split_by_cases(references, options.cases)
+        yield from undivided(references)
+
+
+def with_groups(references: Iterable[Reference], pattern: re.Pattern[str]) -> Iterator[Reference]:
+    """Each reference with the group that the pattern finds in its source; where it finds none, a problem."""
+    for reference in references:
+        match = pattern.search(reference.source)
+        if match is not None and match.group(1) is not None:
+            yield replace(reference, group=match.group(1))
+        else:
+            yield replace(reference, problem=reference.problem or _NO_GROUP)
+
+
+def undivided(references: Iterable[Reference]) -> Iterator[Reference]:
+    """The same references; AnnotationsError as soon as a group comes with a second split."""
+    first: dict[str, Reference] = {}
+    for reference in references:
+        if reference.group is not None and reference.problem is None:
+            other = first.setdefault(reference.group, reference)
+            if other.split != reference.split:
+                raise AnnotationsError(
+                    f"group {reference.group!r} is divided: {other.source} is in {other.split}, "
+                    f"{reference.source} in {reference.split}; correct the splits, or assign them by shares"
+                )
+        yield reference
+
+
+def split_of(group: str, shares: Mapping[str, float], seed: int = 0) -> str:
+    """The split of a group: where its hash falls when the shares are laid end to end from 0 to 1.
+
+    It depends on the group's name, the shares and the seed alone, so new images never move old ones.
+
+    >>> [split_of(f"patient {number}", {"train": 0.5, "test": 0.5}) for number in range(6)]
+    ['train', 'test', 'train', 'test', 'train', 'train']
+    """
+    digest = hashlib.sha256(f"{seed}\0{group}".encode("utf-8", "surrogateescape")).digest()
+    point = int.from_bytes(digest[:8], "big")
+    end = 0.0
+    for name, share in shares.items():
+        end += share
+        if point < round(end * _RANGE):
+            return name
+    return name
+
+
+def split_by_hash(
+    references: Iterable[Reference], shares: Mapping[str, float], seed: int = 0
+) -> Iterator[Reference]:
+    """Each reference with the split of its group; an image without a group is its own, by its key."""
+    check_shares(shares)
+    for reference in references:
+        group = str(reference.key) if reference.group is None else reference.group
+        yield replace(reference, split=split_of(group, shares, seed))
+
+
+def split_by_lists(references: Iterable[Reference], lists: Mapping[str, str]) -> Iterator[Reference]:
+    """Each reference with the split of the list that names it; one in no list gets a problem.
+
+    An entry is compared with the images' paths first, then with paths without extension, ids, file names and
+    stems; the first of these that any image has decides.
+    """
+    listed = list(references)
+    by_name = _index_names(listed)
+    chosen: dict[int, tuple[str, str]] = {}
+    for split, text in lists.items():
+        for line, entry in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+            if not entry.strip():
+                continue
+            place = f"{split} list, line {line}"
+            position = _position(entry.strip(), by_name, listed, place)
+            if position in chosen:
+                other = f"{chosen[position][0]} list ({chosen[position][1]})"
+                raise AnnotationsError(
+                    f"{place}: {listed[position].source} is already in the {other}; list each image once"
+                )
+            chosen[position] = (split, f"{entry.strip()!r}")
+    for position, reference in enumerate(listed):
+        if position in chosen:
+            yield replace(reference, split=chosen[position][0])
+        else:
+            yield replace(reference, problem=reference.problem or _NO_LIST)
+
+
+def cases_of_fold(document: object, fold: int | None) -> dict[str, tuple[str, ...]]:
+    """The cases of each split of one fold of nnU-Net's splits_final.json: [{"train": [...], "val": [...]}, ...].
+
+    Raises:
+        UsageError: it is none, or has no such fold.
+    """
+    expected = 'expected [{"train": ["case", ...], "val": [...]}, ...], one for each fold'
+    if not isinstance(document, list) or not document:
+        raise UsageError(expected)
+    for content in document:
+        if not isinstance(content, dict) or not all(
+            isinstance(cases, list) and all(isinstance(case, str) for case in cases)
+            for cases in content.values()
+        ):
+            raise UsageError(expected)
+    if fold is None and len(document) > 1:
+        raise UsageError(f"it has {len(document)} folds; say --nnunet-fold 0 to {len(document) - 1}")
+    if fold is not None and not 0 <= fold < len(document):
+        raise UsageError(f"--nnunet-fold {fold}: expected 0 to {len(document) - 1}")
+    return {split: tuple(cases) for split, cases in document[fold or 0].items()}
+
+
+def split_by_cases(
+    references: Iterable[Reference], cases: Mapping[str, tuple[str, ...]]
+) -> Iterator[Reference]:
+    """Each reference of split `train` with the split that names its case; one that none names gets a problem.
+
+    A case is the id of an image, or its file's name without extension and without the number of its channel (_0000).
+
+    Raises:
+        AnnotationsError: a case is in two splits, or means no image.
+    """
+    chosen: dict[str, str] = {}
+    for split, names in cases.items():
+        for name in names:
+            if chosen.setdefault(name, split) != split:
+                raise AnnotationsError(
+                    f"--nnunet-splits: case {name!r} is in {chosen[name]} and in {split}; list it once"
+                )
+    listed, used = list(references), set()
+    for reference in listed:
+        used |= _case_names(reference) if reference.split == "train" else set()
+    if unknown := [name for name in chosen if name not in used]:
+        raise AnnotationsError(
+            f"--nnunet-splits: {', '.join(unknown[:5])}: no such case among the training images; "
+            "name the file of this data set"
+        )
+    for reference in listed:
+        found = [chosen[name] for name in _case_names(reference) if name in chosen]
+        if reference.split != "train":
+            yield reference
+        elif found:
+            yield replace(reference, split=found[0])
+        else:
+            yield replace(reference, problem=reference.problem or _NO_LIST)
+
+
+def _case_names(reference: Reference) -> set[str]:
+    stem = stem_of(reference.source)
+    return {str(reference.key), stem, re.sub(r"_[0-9]{4}$", "", stem)}
+
+
+def _index_names(references: Iterable[Reference]) -> tuple[dict[str, list[int]], ...]:
+    tables: tuple[dict[str, list[int]], ...] = ({}, {}, {}, {}, {})
+    for position, reference in enumerate(references):
+        path = PurePosixPath(reference.source)
+        names = (reference.source, str(path.with_suffix("")), str(reference.key), path.name, path.stem)
+        for table, name in zip(tables, names, strict=True):
+            table.setdefault(name, []).append(position)
+    return tables
+
+
+def _position(
+    entry: str, tables: tuple[dict[str, list[int]], ...], references: list[Reference], place: str
+) -> int:
+    name = entry.replace("\\", "/").removeprefix("./")
+    found = next((table[name] for table in tables if name in table), [])
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise AnnotationsError(f"{place}: {entry!r} means no image; expected a path, file name, stem or id")
+    named = " and ".join(references[position].source for position in found[:3])
+    raise AnnotationsError(f"{place}: {entry!r} means several images: {named}; write the path")

@@ -1,0 +1,1 @@
+"""What is done to arrays of pixels and voxels."""

@@ -1,0 +1,435 @@
+"""Which pixels a resized image holds: the default antialiased kernel, and TensorFlow's by name.
+
+A kernel weighs source pixels separately along the rows and the columns. With half-pixel centers, stored
+pixel i looks at source point (i + 0.5) · source / resized, so that boxes scaled by resized / source lie
+exactly where the picture shows them. The `tf1-` kernels look at i · source / resized, up to half a source
+pixel off, and are there to reproduce models trained on them.
+
+The default is integer arithmetic that releases the GIL and does not depend on the processor: OpenCV's exact
+bilinear for enlarging, Pillow's triangle filter for shrinking, since OpenCV's area filter lets more aliasing through
+(benchmarks/resizers.py). The rest is NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from halofeed.prep.formats.picture.image import Extent
+from halofeed.prep.geometry.resize import ResizePlan, Size
+from halofeed.schemas.errors import UsageError
+
+Pixels = npt.NDArray[Any]
+Float32 = npt.NDArray[np.float32]
+Rows = tuple[int, int]
+Kernel = Callable[[Pixels, Size, Rows], Pixels]
+"""From pixels [h, w, c], a (height, width) and the first and last + 1 of its rows to these, float32 or final."""
+BAND_BYTES: Final = 32 << 20
+"""What a kernel holds besides while it makes some rows; a single row may take more."""
+
+
+def resize_image(
+    pixels: Pixels,
+    plan: ResizePlan,
+    kernel: str = "antialias",
+    pad_value: int | Sequence[int] = 0,
+    extent: Extent | None = None,
+) -> Pixels:
+    """Resizes and pads one image.
+
+    Args:
+        pixels: uint8 or uint16 [h, w, c]: the displayed image, or a smaller decode of all of it (a JPEG
+            decoded at a half or a quarter): only `plan.resized_size` and `plan.output_size` count here.
+        extent: (top, left, bottom, right) of the picture in `pixels` where it is not all of them: a smaller
+            decode hangs over by a part of a pixel. For the kernel "antialias" of uint8 alone.
+        plan: the sizes to make.
+        kernel: a name in `KERNELS`.
+        pad_value: for the padding at the bottom and right, one number or one per channel.
+
+    Returns:
+        The same dtype, [*plan.output_size, c]; rounded half to even and clipped to the dtype. The pixels themselves
+        where nothing changes.
+
+    Raises:
+        UsageError: an unknown kernel, another dtype or rank, or a pad_value or an extent that doesn't fit.
+    """
+    if kernel not in KERNELS:
+        raise UsageError(f"kernel {kernel!r} is not known; choose from {', '.join(KERNELS)}")
+    if pixels.ndim != 3 or pixels.dtype not in (np.uint8, np.uint16):
+        raise UsageError(f"pixels: expected uint8 or uint16 [h, w, c], got {pixels.dtype} {pixels.shape}")
+    fill = _fill(pad_value, pixels.shape[2], pixels.dtype)
+    height, width = size = plan.resized_size
+    whole = (0.0, 0.0, float(pixels.shape[0]), float(pixels.shape[1]))
+    is_part = extent is not None and extent != whole
+    if not is_part and size == plan.output_size == pixels.shape[:2] and pixels.flags.c_contiguous:
+        return pixels
+    output = np.empty((*plan.output_size, pixels.shape[2]), pixels.dtype)
+    picture = output[:height, :width]
+    if is_part:
+        if kernel != "antialias" or pixels.dtype != np.uint8:
+            raise UsageError(f"extent {extent}: only the kernel antialias of uint8 takes a part of a picture")
+        picture[...] = _pillow(pixels, size, extent)
+    elif (
+        kernel == "antialias" and pixels.dtype == np.uint8 and _enlarges(pixels, size) and pixels.shape[2] > 1
+    ):
+        _enlarge(pixels, size, picture)
+    elif pixels.shape[:2] == size:
+        picture[...] = pixels
+    elif kernel == "antialias" and pixels.dtype == np.uint8:
+        picture[...] = _antialias(pixels, size)
+    else:
+        # The rows of the result do not depend on one another.
+        step = max(1, BAND_BYTES // row_bytes(pixels.shape, size))
+        for top in range(0, height, step):
+            rows = (top, min(top + step, height))
+            picture[slice(*rows)] = _to_dtype(KERNELS[kernel](pixels, size, rows), pixels.dtype)
+    if output.shape[:2] != size:
+        # NumPy copies rows 25 times as fast as it repeats a pixel.
+        row = np.tile(fill, (output.shape[1], 1))
+        output[:height, width:] = row[width:]
+        output[height:] = row
+    return output
+
+
+def row_bytes(shape: tuple[int, ...], size: Size) -> int:
+    """What the NumPy kernels hold besides for a row of the result, of pixels of a shape [h, w, c]; not below this."""
+    height, width, channels = shape
+    source_rows = height // size[0] + 2
+    return channels * (14 * width + 36 * size[1] + source_rows * (2 * width + 18 * size[1]))
+
+
+def resize_bytes(shape: tuple[int, ...], size: Size, kernel: str, sample_bytes: int) -> int:
+    """The most that resizing pixels of a shape [h, w, c] to (height, width) holds besides them and the result."""
+    height, width, channels = shape
+    tables = sum(
+        48 * out * (2 * _RADII.get(kernel, 1) * max(1, -(-source // out)) + 2)
+        for source, out in zip(shape[:2], size, strict=True)
+    )
+    if size == shape[:2]:
+        return 0
+    if kernel != "antialias" or sample_bytes != 1:
+        return tables + max(min(BAND_BYTES, size[0] * row_bytes(shape, size)), row_bytes(shape, size))
+    if size[0] >= height and size[1] >= width:
+        return tables
+    # Pillow's own image, that after the pass along the rows, the result, and its bytes twice.
+    of_pixel = 1 if channels == 1 else 4
+    out = size[0] * size[1] * (of_pixel + 2 * channels)
+    return tables + of_pixel * height * (width + size[1]) + out
+
+
+def resize_mask(mask: npt.NDArray[Any], plan: ResizePlan) -> npt.NDArray[Any]:
+    """Resizes a mask [h, w] to the nearest source pixel, at half-pixel centers, and pads it with zeros.
+
+    Integer arithmetic finds the nearest pixel: a center on an edge between two takes the later one.
+
+    >>> plan = ResizePlan(source_size=(1, 2), resized_size=(1, 4), output_size=(2, 5))
+    >>> resize_mask(np.array([[1, 2]], np.uint8), plan).tolist()
+    [[1, 1, 2, 2, 0], [0, 0, 0, 0, 0]]
+    """
+    if mask.ndim != 2:
+        raise UsageError(f"mask: expected [h, w], got {mask.shape}")
+    height, width = plan.resized_size
+    rows, columns = nearest_lines((mask.shape[0], mask.shape[1]), plan.resized_size)
+    output = np.zeros(plan.output_size, mask.dtype)
+    output[:height, :width] = mask[rows][:, columns]
+    return output
+
+
+def nearest_lines(source: Size, size: Size) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The rows and the columns of a source of (height, width) that a mask of another size takes over."""
+    rows, columns = (
+        (2 * np.arange(out) + 1) * sides // (2 * out) for out, sides in zip(size, source, strict=True)
+    )
+    return rows, columns
+
+
+# Weights along one axis ---------------------------------------------------------------------------------
+#
+# Every kernel but nearest and bilinear is a table per axis: `indices` int64 [out, taps], which source pixels
+# an output pixel looks at, and `weights` float32 [out, taps]. The float32 steps are TensorFlow's, in its order.
+
+Taps = tuple[npt.NDArray[np.int64], Float32]
+
+
+def _scale(source: int, out: int) -> np.float32:
+    return np.float32(source) / np.float32(out)
+
+
+def _positions(source: int, out: int, half_pixel: bool) -> Float32:
+    index, scale = np.arange(out, dtype=np.float32), _scale(source, out)
+    return (index + np.float32(0.5)) * scale - np.float32(0.5) if half_pixel else index * scale
+
+
+def _neighbors(
+    source: int, out: int, half_pixel: bool
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Float32]:
+    """Lower and upper index and the share of the upper: `compute_interpolation_weights` of TensorFlow."""
+    position = _positions(source, out, half_pixel)
+    floor = np.floor(position)
+    lower = np.maximum(floor.astype(np.int64), 0)
+    upper = np.minimum(np.ceil(position).astype(np.int64), source - 1)
+    return lower, upper, position - floor
+
+
+def _nearest_indices(source: int, out: int, half_pixel: bool) -> npt.NDArray[np.int64]:
+    offset = np.float32(0.5 if half_pixel else 0)
+    index = np.floor((np.arange(out, dtype=np.float32) + offset) * _scale(source, out)).astype(np.int64)
+    return np.asarray(np.clip(index, 0, source - 1))
+
+
+_CUBIC_STEPS = 1024
+
+
+def _cubic_table(a: float) -> tuple[Float32, Float32]:
+    """Keys' cubic at i / 1024 and at 1 + i / 1024, as `InitCoeffsTable` of TensorFlow rounds it."""
+    x = np.arange(_CUBIC_STEPS + 1, dtype=np.float64) / _CUBIC_STEPS
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    x += 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return near.astype(np.float32), far.astype(np.float32)
+
+
+def _cubic_taps(source: int, out: int, half_pixel: bool) -> Taps:
+    """Four taps; with half-pixel centers those beyond the border weigh nothing, the rest the more."""
+    near, far = _cubic_table(-0.5 if half_pixel else -0.75)
+    position = _positions(source, out, half_pixel)
+    floor = np.floor(position)
+    offset = np.rint((position - floor) * np.float32(_CUBIC_STEPS)).astype(np.int64)
+    wanted = floor.astype(np.int64)[:, None] + np.arange(-1, 3)
+    indices = np.clip(wanted, 0, source - 1)
+    back = _CUBIC_STEPS - offset
+    weights = np.stack([far[offset], near[offset], near[back], far[back]], axis=1)
+    if half_pixel:
+        weights = np.where(indices == wanted, weights, np.float32(0))
+        total = weights[:, 0] + weights[:, 1] + weights[:, 2] + weights[:, 3]
+        weights = weights * (np.float32(1) / total)[:, None]
+    return indices, weights
+
+
+def _area_taps(source: int, out: int) -> Taps:
+    """How much of each source pixel an output pixel covers: `ResizeAreaOp` of TensorFlow, not yet divided."""
+    scale = _scale(source, out)
+    start = np.arange(out, dtype=np.float32) * scale
+    end = np.arange(1, out + 1, dtype=np.float32) * scale
+    first, last = np.floor(start).astype(np.int64), np.ceil(end).astype(np.int64)
+    wanted = first[:, None] + np.arange(int((last - first).max()))
+    pixel, low, high = wanted.astype(np.float32), start[:, None], end[:, None]
+    right = pixel + np.float32(1)
+    starts_before, ends_after = pixel < low, right > high
+    weights = np.where(
+        starts_before,
+        np.where(ends_after, scale, right - low),
+        np.where(ends_after, high - pixel, np.float32(1)),
+    )
+    weights = np.where(wanted < last[:, None], weights, np.float32(0))
+    return np.clip(wanted, 0, source - 1), weights.astype(np.float32)
+
+
+def _triangle(x: Float32) -> Float32:
+    return np.maximum(np.float32(1) - np.abs(x), np.float32(0))
+
+
+def _keys_cubic(x: Float32) -> Float32:
+    x = np.abs(x)
+    c = np.float32
+    inner = (c(1.5) * x - c(2.5)) * x * x + c(1)
+    outer = ((c(-0.5) * x + c(2.5)) * x - c(4)) * x + c(2)
+    return np.where(x < 1, inner, np.where(x < 2, outer, c(0)))
+
+
+def _lanczos(x: Float32, radius: int) -> Float32:
+    wide = np.abs(x.astype(np.float64))
+    safe = np.maximum(wide, 1e-3)
+    value = radius * np.sin(np.pi * safe) * np.sin(np.pi * safe / radius) / (np.pi * np.pi * safe * safe)
+    return np.where(wide > radius, 0, np.where(wide <= 1e-3, 1, value)).astype(np.float32)
+
+
+def _span_taps(
+    source: int, out: int, shape: Callable[[Float32], Float32], radius: float, antialias: bool = True
+) -> Taps:
+    """A filter widened by the shrinking factor: `ComputeSpansCore` of TensorFlow's ScaleAndTranslate."""
+    inverse = np.float32(1) / (np.float32(out) / np.float32(source))
+    widening = max(inverse, np.float32(1)) if antialias else np.float32(1)
+    reach = np.float32(radius) * widening
+    sample = (np.arange(out, dtype=np.float32) + np.float32(0.5)) * inverse
+    half = np.float32(0.5)
+    first = np.clip(np.ceil(sample - reach - half).astype(np.int64), 0, source - 1)
+    last = np.clip(np.floor(sample + reach - half).astype(np.int64), 0, source - 1) + 1
+    wanted = first[:, None] + np.arange(int((last - first).max()))
+    weights = shape(((wanted.astype(np.float32) + half) - sample[:, None]) / widening)
+    weights = np.where(wanted < last[:, None], weights, np.float32(0))
+    total = np.zeros(out, np.float32)
+    for tap in weights.T:  # one after the other, as TensorFlow sums; np.sum would pair them
+        total += tap
+    return np.minimum(wanted, source - 1), weights * (np.float32(1) / total)[:, None]
+
+
+# Pixels from weights ------------------------------------------------------------------------------------
+
+
+def _weigh_rows(rows: Pixels, taps: Taps) -> Float32:
+    """Sums `weights[:, t] * rows[indices[:, t]]` over the taps t, in order, in float32."""
+    indices, weights = taps
+    shape = (-1,) + (1,) * (rows.ndim - 1)
+    total = np.zeros((len(indices), *rows.shape[1:]), np.float32)
+    for index, weight in zip(indices.T, weights.T, strict=True):
+        total += rows[index] * weight.reshape(shape)
+    return total
+
+
+def _separable(pixels: Pixels, vertical: Taps, horizontal: Taps) -> Float32:
+    """Rows first, then columns, on the transposed image, whose columns lie together in memory."""
+    tall = _weigh_rows(pixels, vertical)
+    across = _weigh_rows(np.ascontiguousarray(tall.swapaxes(0, 1)), horizontal)
+    return np.ascontiguousarray(across.swapaxes(0, 1))
+
+
+def _nearest(pixels: Pixels, size: Size, rows: Rows, half_pixel: bool) -> Pixels:
+    chosen = _nearest_indices(pixels.shape[0], size[0], half_pixel)[slice(*rows)]
+    columns = _nearest_indices(pixels.shape[1], size[1], half_pixel)
+    return pixels[chosen][:, columns]
+
+
+def _bilinear(pixels: Pixels, size: Size, rows: Rows, half_pixel: bool) -> Float32:
+    """Across, then down, each as left + (right - left) * share: `compute_lerp` of TensorFlow."""
+    tops, bottoms, shares = _neighbors(pixels.shape[0], size[0], half_pixel)
+    top, bottom, down = tops[slice(*rows)], bottoms[slice(*rows)], shares[slice(*rows)]
+    left, right, across = _neighbors(pixels.shape[1], size[1], half_pixel)
+
+    def lerp(low: Float32, high: Float32, share: Float32) -> Float32:
+        return low + (high - low) * share
+
+    def lines(index: npt.NDArray[np.int64]) -> Float32:
+        picked = pixels[index].astype(np.float32)
+        return lerp(picked[:, left], picked[:, right], across[None, :, None])
+
+    return lerp(lines(top), lines(bottom), down[:, None, None])
+
+
+def _cut(taps: Taps, rows: Rows) -> Taps:
+    indices, weights = taps
+    return indices[slice(*rows)], weights[slice(*rows)]
+
+
+def _bicubic(pixels: Pixels, size: Size, rows: Rows, half_pixel: bool) -> Float32:
+    vertical, horizontal = (
+        _cubic_taps(source, out, half_pixel) for source, out in zip(pixels.shape[:2], size, strict=True)
+    )
+    return _separable(pixels, _cut(vertical, rows), horizontal)
+
+
+def _area(pixels: Pixels, size: Size, rows: Rows) -> Float32:
+    """Across, then down, then divided by the area once, as TensorFlow sums it."""
+    vertical, horizontal = (
+        _area_taps(source, out) for source, out in zip(pixels.shape[:2], size, strict=True)
+    )
+    indices, weights = _cut(vertical, rows)
+    first, last = int(indices.min()), int(indices.max())
+    used = pixels[first : last + 1]
+    across = _weigh_rows(np.ascontiguousarray(used.swapaxes(0, 1)), horizontal)
+    total = _weigh_rows(np.ascontiguousarray(across.swapaxes(0, 1)), (indices - first, weights))
+    down, right = (_scale(source, out) for source, out in zip(pixels.shape[:2], size, strict=True))
+    return total * np.float32(np.float64(1) / np.float64(down * right))
+
+
+def _spans(
+    pixels: Pixels,
+    size: Size,
+    rows: Rows,
+    shape: Callable[[Float32], Float32],
+    radius: float,
+    antialias: bool = True,
+) -> Float32:
+    vertical, horizontal = (
+        _span_taps(source, out, shape, radius, antialias)
+        for source, out in zip(pixels.shape[:2], size, strict=True)
+    )
+    return _separable(pixels, _cut(vertical, rows), horizontal)
+
+
+_PILLOW_MODES: Final = {1: "L", 3: "RGB", 4: "CMYK"}  # modes without alpha: Pillow weighs RGBA by its alpha
+
+
+def _enlarges(pixels: Pixels, size: Size) -> bool:
+    return bool(size[0] >= pixels.shape[0] and size[1] >= pixels.shape[1])
+
+
+def _enlarge(pixels: Pixels, size: Size, into: Pixels | None) -> Pixels:
+    """Exact bilinear, straight `into` the record's pixels where they are given: a copy of each picture less."""
+    enlarged = cv2.resize(pixels, size[::-1], dst=into, interpolation=cv2.INTER_LINEAR_EXACT)
+    if into is not None and enlarged is not into:
+        into[...] = enlarged
+    return np.asarray(enlarged)
+
+
+def _antialias(pixels: Pixels, size: Size) -> Pixels:
+    """A triangle filter as wide as the shrinking factor asks, bilinear when enlarging; half-pixel centers.
+
+    Of uint8 it is OpenCV's exact bilinear where neither side shrinks and Pillow's filter elsewhere: both in
+    integers and at most one level from `tf2-bilinear-antialias`. Of uint16, where Pillow has one channel only,
+    it is that kernel.
+    """
+    channels = pixels.shape[2]
+    if _enlarges(pixels, size):
+        return _enlarge(pixels, size, None).reshape(*size, channels)
+    if channels not in _PILLOW_MODES:
+        return np.concatenate([_antialias(pixels[..., i : i + 1], size) for i in range(channels)], axis=2)
+    return _pillow(pixels, size, None)
+
+
+def _pillow(pixels: Pixels, size: Size, extent: Extent | None) -> Pixels:
+    channels = pixels.shape[2]
+    box = None if extent is None else (extent[1], extent[0], extent[3], extent[2])
+    contiguous = np.ascontiguousarray(pixels)
+    image = Image.frombytes(_PILLOW_MODES[channels], pixels.shape[1::-1], contiguous.data.cast("B"))
+    resized = image.resize(size[::-1], Image.Resampling.BILINEAR, box)
+    return np.asarray(resized).reshape(*size, channels)
+
+
+KERNELS: Final[Mapping[str, Kernel]] = {
+    "antialias": partial(_spans, shape=_triangle, radius=1),  # of uint16; of uint8 `_antialias`
+    # tf.compat.v1.image.resize, which the TF Object Detection API calls: no half-pixel centers
+    "tf1-bilinear": partial(_bilinear, half_pixel=False),
+    "tf1-nearest": partial(_nearest, half_pixel=False),
+    "tf1-bicubic": partial(_bicubic, half_pixel=False),
+    "tf1-area": _area,
+    # tf.image.resize
+    "tf2-bilinear": partial(_bilinear, half_pixel=True),
+    "tf2-nearest": partial(_nearest, half_pixel=True),
+    "tf2-bicubic": partial(_bicubic, half_pixel=True),
+    "tf2-area": _area,
+    "tf2-lanczos3": partial(_spans, shape=partial(_lanczos, radius=3), radius=3, antialias=False),
+    "tf2-lanczos5": partial(_spans, shape=partial(_lanczos, radius=5), radius=5, antialias=False),
+    # tf.image.resize(antialias=True)
+    "tf2-bilinear-antialias": partial(_spans, shape=_triangle, radius=1),
+    "tf2-bicubic-antialias": partial(_spans, shape=_keys_cubic, radius=2),
+    "tf2-lanczos3-antialias": partial(_spans, shape=partial(_lanczos, radius=3), radius=3),
+    "tf2-lanczos5-antialias": partial(_spans, shape=partial(_lanczos, radius=5), radius=5),
+}
+
+
+_RADII: Final = {"tf2-bicubic-antialias": 2, "tf2-lanczos3-antialias": 3, "tf2-lanczos5-antialias": 5}
+
+
+def _to_dtype(values: Pixels, dtype: np.dtype[Any]) -> Pixels:
+    if values.dtype == dtype:
+        return values
+    return np.clip(np.rint(values), 0, np.iinfo(dtype).max).astype(dtype)
+
+
+def _fill(pad_value: int | Sequence[int], channels: int, dtype: np.dtype[Any]) -> Pixels:
+    values = [pad_value] * channels if isinstance(pad_value, int) else list(pad_value)
+    highest = np.iinfo(dtype).max
+    if len(values) != channels:
+        raise UsageError(
+            f"pad_value: expected one number, or one for each of {channels} channels, got {values}"
+        )
+    if any(not 0 <= value <= highest for value in values):
+        raise UsageError(f"pad_value: expected 0 to {highest} for {dtype} pixels, got {values}")
+    return np.array(values, dtype)

@@ -1,0 +1,139 @@
+"""A body with organs of known Hounsfield units, shapes and places in millimeters, to be drawn on any grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.geometry.scan import Grid, Shape, Triple
+
+AIR_HU = -1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Organ:
+    """An ellipsoid.
+
+    Args:
+        label: its class; 0 for what is drawn but not labelled.
+        center_mm, radii_mm: along right, anterior, superior.
+    """
+
+    name: str
+    label: int
+    hu: int
+    center_mm: Triple
+    radii_mm: Triple
+
+
+ORGANS = (
+    Organ(name="body", label=0, hu=-80, center_mm=(0, 0, 0), radii_mm=(58, 46, 55)),
+    Organ(name="liver", label=1, hu=89, center_mm=(24, 8, 12), radii_mm=(17, 15, 16)),
+    Organ(name="spleen", label=2, hu=80, center_mm=(-28, -6, 14), radii_mm=(11, 13, 12)),
+    Organ(name="bone", label=3, hu=700, center_mm=(1, -26, -4), radii_mm=(9, 9, 26)),
+    Organ(name="bladder", label=4, hu=8, center_mm=(-4, 12, -28), radii_mm=(12, 10, 11)),
+)
+"""Nothing about it is symmetric: a swapped or reversed axis shows in every organ's place. In mm of the patient."""
+LABELLED = tuple(organ for organ in ORGANS if organ.label)
+
+
+def draw(grid: Grid, organs: Sequence[Organ] = ORGANS) -> tuple[NDArray[np.int16], NDArray[np.uint8]]:
+    """Image (HU) and mask on a grid; a voxel is what lies at its center."""
+    image = np.full(grid.shape, AIR_HU, np.int16)
+    mask = np.zeros(grid.shape, np.uint8)
+    height, width = np.indices(grid.shape[1:], dtype=np.float64)
+    for depth in range(grid.shape[0]):
+        points = grid.to_mm(np.stack([np.full_like(height, depth), height, width], axis=-1))
+        for organ in organs:
+            within = (((points - organ.center_mm) / organ.radii_mm) ** 2).sum(axis=-1) <= 1
+            image[depth][within] = organ.hu
+            mask[depth][within] = organ.label
+    return image, mask
+
+
+def grid_around(
+    spacing_mm: Triple = (3.0, 1.5, 1.5),
+    extent_mm: Triple = (120.0, 102.0, 126.0),
+    turn_degrees: float = 0.0,
+    tilt_degrees: float = 0.0,
+    center_mm: Triple = (0.0, 0.0, 0.0),
+) -> Grid:
+    """A canonical grid around the phantom, along depth, height, width.
+
+    Args:
+        turn_degrees: of the whole scan, about an axis that is none of the patient's.
+        tilt_degrees: of a gantry: each slice lies further anterior than the one below it.
+        center_mm: where its middle lies (right, anterior, superior).
+    """
+    shape: Shape = tuple(  # type: ignore[assignment]
+        max(1, round(extent / spacing)) for extent, spacing in zip(extent_mm, spacing_mm, strict=True)
+    )
+    affine = np.eye(4)
+    affine[:3, :3] = np.array([[0, 0, 1.0], [0, 1.0, 0], [1.0, 0, 0]]) * spacing_mm
+    affine[1, 0] = spacing_mm[0] * np.tan(np.radians(tilt_degrees))
+    affine[:3, :3] = rotation(turn_degrees) @ affine[:3, :3]
+    affine[:3, 3] = np.array(center_mm) - affine[:3, :3] @ ((np.array(shape) - 1) / 2)
+    return Grid(shape=shape, affine=affine)
+
+
+def rotation(degrees: float) -> NDArray[np.float64]:
+    """About the axis (1, 2, 3), by Rodrigues' formula."""
+    x, y, z = np.array([1, 2, 3]) / np.sqrt(14)
+    cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+    angle = np.radians(degrees)
+    return np.asarray(np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * cross @ cross)
+
+
+Orientation = tuple[Shape, Shape]
+"""(order, direction): stored axis a runs along axis order[a], forwards (1) or backwards (-1)."""
+
+
+def stored(array: NDArray[Any], orientation: Orientation) -> NDArray[Any]:
+    """The same voxels as a file of that orientation holds them, C-contiguous."""
+    order, direction = orientation
+    return np.ascontiguousarray(array.transpose(order)[tuple(slice(None, None, step) for step in direction)])
+
+
+def stored_grid(grid: Grid, orientation: Orientation) -> Grid:
+    """The grid of `stored`."""
+    order, direction = orientation
+    shape = tuple(grid.shape[axis] for axis in order)
+    matrix = np.zeros((4, 4))
+    matrix[3, 3] = 1
+    for axis in range(3):
+        matrix[order[axis], axis] = direction[axis]
+        matrix[order[axis], 3] = 0 if direction[axis] > 0 else shape[axis] - 1
+    return Grid(shape=shape, affine=grid.affine @ matrix)  # type: ignore[arg-type]
+
+
+def centroid_mm(grid: Grid, mask: NDArray[Any], label: int) -> NDArray[np.float64]:
+    """The mean place of a class's voxels."""
+    return np.asarray(grid.to_mm(np.argwhere(mask == label)).mean(axis=0), np.float64)
+
+
+def interior(grid: Grid, organ: Organ, margin_mm: Triple) -> NDArray[np.bool_]:
+    """Where the grid says that its voxels lie in an organ, `margin_mm` (right, anterior, superior) from its surface."""
+    smaller = Organ(
+        name=organ.name,
+        label=1,
+        hu=organ.hu,
+        center_mm=organ.center_mm,
+        radii_mm=tuple(np.subtract(organ.radii_mm, margin_mm).tolist()),
+    )
+    return np.asarray(draw(grid, [smaller])[1] == 1, np.bool_)
+
+
+def margin_mm(source: Grid, target: Grid, reach: float = 1.0) -> Triple:
+    """How far inside an organ a record's voxel is nothing but the organ: the reach of interpolation, and half a voxel.
+
+    Both grids canonical, or turned a little from it.
+    """
+    spacing = (
+        np.maximum(source.spacing_mm, target.spacing_mm)[::-1] * reach + np.array(source.spacing_mm)[::-1] / 2
+    )
+    right, anterior, superior = spacing.tolist()
+    return right, anterior, superior

@@ -1,0 +1,275 @@
+"""What values lie between the voxels of an array: sampling along each axis, or through a whole affine.
+
+A volume is walked through slice by slice, each source slice read once; what is held besides source and target is
+a few float slices. Where the source is stored in another order of axes, a block of 16 slices is copied at a time.
+All arithmetic is multiplications and additions in a fixed order, so that every processor gives the same voxels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.prep.geometry.scan import Shape
+from halofeed.prep.geometry.taps import Taps, axis_taps, nearest, positions, snap
+from halofeed.prep.geometry.volume import Matrix, Ranges, Resample
+from halofeed.prep.voxels.copying import copy_voxels
+
+BLOCK_SLICES: Final = 16
+SLAB_BYTES: Final = 1 << 23
+"""Of the float32 weights that one-hot sampling holds at a time; a single slice may be larger."""
+_TIE: Final = 1e-6
+"""Weights of two classes that differ by less are equal but for float32."""
+
+
+def reached(step: Resample, source: Shape) -> Ranges:
+    """Per axis the target voxels within half a voxel of a separable step's source; the others are filled."""
+    ranges = []
+    for axis in range(3):
+        place = _axis_positions(step, axis)
+        inside = np.flatnonzero((place >= -0.5) & (place <= source[axis] - 0.5))
+        ranges.append((int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0))
+    return ranges[0], ranges[1], ranges[2]
+
+
+def _axis_positions(step: Resample, axis: int) -> NDArray[np.float64]:
+    return positions(step.matrix[axis, axis], step.matrix[axis, 3], step.shape[axis])
+
+
+def _image_taps(step: Resample, source: Shape, ranges: Ranges) -> list[Taps]:
+    taps = []
+    for axis, (size, kernel, part) in enumerate(zip(source, step.image_kernels, ranges, strict=True)):
+        widen = step.matrix[axis, axis] if step.antialias else 1.0
+        taps.append(axis_taps(_axis_positions(step, axis), size, kernel, widen).cut(*part))
+    return taps
+
+
+def _nearest_voxels(step: Resample, source: Shape, ranges: Ranges) -> list[NDArray[np.int64]]:
+    return [
+        nearest(_axis_positions(step, axis), size)[start:stop]
+        for axis, (size, (start, stop)) in enumerate(zip(source, ranges, strict=True))
+    ]
+
+
+def sample_image(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDArray[Any]) -> None:
+    """Writes the target voxels within `ranges` of a separable step to `out`, rounded half to even.
+
+    Args:
+        source: [depth, height, width], any strides.
+        ranges: within `reached`.
+        out: of the ranges' lengths and the source's dtype, any strides.
+    """
+    _weighted_sums(source, _image_taps(step, _shape(source), ranges), out)
+
+
+def sample_mask(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDArray[Any]) -> None:
+    """As `sample_image` for class values: no value is made that the source does not hold."""
+    if step.mask_kernel == "onehot-linear":
+        _most_weight(source, step, ranges, out)
+    else:
+        _take(source, _nearest_voxels(step, _shape(source), ranges), out)
+
+
+def _shape(array: NDArray[Any]) -> Shape:
+    depth, height, width = array.shape
+    return depth, height, width
+
+
+def work_dtype(dtype: np.dtype[Any]) -> Any:
+    """The float type that sums of such values are gathered in."""
+    small = dtype.itemsize <= 2 or dtype == np.float32
+    return np.float32 if small else np.float64
+
+
+def slices_of(source: NDArray[Any], used: Sequence[int]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Slices by their number, which grows; blocks are copied where a slice's voxels lie far apart in memory."""
+    strides = [abs(stride) for stride in source.strides]
+    if strides[0] >= strides[1] >= strides[2]:
+        yield from ((number, source[number]) for number in used)
+        return
+    start, block = 0, source[:0]
+    for number in used:
+        if number >= start + len(block):
+            start, part = number, source[number : number + BLOCK_SLICES]
+            block = np.empty(part.shape, part.dtype)
+            copy_voxels(part, block)
+        yield number, block[number - start]
+
+
+# Weighted sums along each axis --------------------------------------------------------------------------
+
+
+def _weighted_sums(source: NDArray[Any], taps: Sequence[Taps], out: NDArray[Any]) -> None:
+    depth, height, width = taps
+    parts = _contributions(depth)
+    last = {target: number for number, targets in parts.items() for target in targets}
+    terms = Counter(target for targets in parts.values() for target in targets)
+    top, bottom = int(height.index.min()), int(height.index.max()) + 1
+    left, right = int(width.index.min()), int(width.index.max()) + 1
+    rows, columns = height.moved(top), width.moved(left)
+    whole_rows = rows.is_identity
+    whole_columns = columns.is_identity
+    work = work_dtype(source.dtype)
+
+    def in_plane(values: NDArray[Any]) -> NDArray[Any]:
+        if not whole_rows:
+            values = _sum_rows(values, rows)
+        if not whole_columns:
+            values = cv2.transpose(_sum_rows(cv2.transpose(values), columns))
+        return np.asarray(values).reshape(len(rows.index), len(columns.index))
+
+    plane_first = len(parts) < len(depth.index)
+    sums: dict[int, NDArray[Any]] = {}
+    for number, voxels in slices_of(source, sorted(parts)):
+        values = np.ascontiguousarray(voxels[top:bottom, left:right], dtype=work)
+        if plane_first:
+            values = in_plane(values)
+        for target, weight in parts[number].items():
+            if target not in sums:
+                sums[target] = values if terms[target] == 1 and weight == 1 else values * work(weight)
+            else:
+                sums[target] += values * work(weight)
+            if last[target] == number:
+                done = sums.pop(target)
+                _store(done if plane_first else in_plane(done), out[target])
+
+
+def _contributions(depth: Taps) -> dict[int, dict[int, float]]:
+    """By source slice: the target slices it is part of, and its weight there."""
+    parts: dict[int, dict[int, float]] = {}
+    for target, (indices, weights) in enumerate(
+        zip(depth.index.tolist(), depth.weight.tolist(), strict=True)
+    ):
+        for index, weight in zip(indices, weights, strict=True):
+            if weight:
+                targets = parts.setdefault(index, {})
+                targets[target] = targets.get(target, 0.0) + weight
+    return dict(sorted(parts.items()))
+
+
+def _sum_rows(values: NDArray[Any], taps: Taps) -> NDArray[Any]:
+    weights = taps.weight.astype(values.dtype)
+    total = values.take(taps.index[:, 0], axis=0)
+    if taps.index.shape[1] == 1:
+        return total
+    total *= weights[:, :1]
+    part = np.empty_like(total)
+    for tap in range(1, taps.index.shape[1]):
+        values.take(taps.index[:, tap], axis=0, out=part, mode="clip")
+        part *= weights[:, tap : tap + 1]
+        total += part
+    return total
+
+
+def _store(values: NDArray[Any], out: NDArray[Any]) -> None:
+    if out.dtype.kind in "iu":
+        limits = np.iinfo(out.dtype)
+        values = np.clip(np.rint(values), limits.min, limits.max)
+    np.copyto(out, values, casting="unsafe")
+
+
+# Masks --------------------------------------------------------------------------------------------------
+
+
+def _take(source: NDArray[Any], voxels: Sequence[NDArray[np.int64]], out: NDArray[Any]) -> None:
+    depth, height, width = voxels
+    targets = np.split(np.arange(len(depth)), np.flatnonzero(np.diff(depth)) + 1)
+    for (_, plane), same in zip(slices_of(source, np.unique(depth).tolist()), targets, strict=True):
+        out[same[0]] = plane.take(height, axis=0).take(width, axis=1)
+        for target in same[1:]:
+            out[target] = out[same[0]]
+
+
+def _most_weight(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDArray[Any]) -> None:
+    """The class of most weight; where several have it, that of the nearest voxel if it is among them."""
+    taps = _image_taps(step, _shape(source), ranges)
+    closest_voxels = _nearest_voxels(step, _shape(source), ranges)
+    slices = max(1, SLAB_BYTES // (4 * out.shape[1] * out.shape[2]))
+    for start in range(0, len(out), slices):
+        stop = min(start + slices, len(out))
+        depth, slab = taps[0].cut(start, stop), out[start:stop]
+        low, high = int(depth.index.min()), int(depth.index.max()) + 1
+        part, depth = source[low:high], depth.moved(low)
+        _take(source, [closest_voxels[0][start:stop], *closest_voxels[1:]], slab)
+        classes = np.unique(part)
+        if len(classes) == 1:
+            continue
+        closest = slab.copy()
+        best = np.zeros(slab.shape, np.float32)
+        weight = np.empty(slab.shape, np.float32)
+        for value in classes:
+            _weighted_sums((part == value).view(np.uint8), [depth, *taps[1:]], weight)
+            wins = (weight > best + _TIE) | ((weight >= best - _TIE) & (closest == value))
+            slab[wins] = value
+            best[wins] = weight[wins]
+
+
+# Through an affine --------------------------------------------------------------------------------------
+
+
+def sample_affine(
+    source: NDArray[Any], matrix: Matrix, out: NDArray[Any], fill: float, interpolate: bool
+) -> None:
+    """Writes to each voxel of `out` the value at source position matrix @ (depth, height, width, 1).
+
+    Args:
+        interpolate: linearly; else the nearest voxel is taken.
+        fill: where that is further than half a voxel outside.
+    """
+    if not source.flags.c_contiguous:
+        ordered = np.empty(source.shape, source.dtype)
+        copy_voxels(source, ordered)
+        source = ordered
+    flat, sizes = source.reshape(-1), np.array(source.shape)
+    height, width = (np.arange(size, dtype=np.float64) for size in out.shape[1:])
+    work = work_dtype(source.dtype)
+    for depth in range(len(out)):
+        place = [
+            snap(row[0] * depth + row[3] + row[1] * height[:, None] + row[2] * width) for row in matrix[:3]
+        ]
+        inside = np.ones(out.shape[1:], bool)
+        for at, size in zip(place, sizes, strict=True):
+            inside &= (at >= -0.5) & (at <= size - 0.5)
+        points = [at[inside] for at in place]
+        out[depth] = fill
+        if len(points[0]):
+            values = _linear(flat, points, sizes, work) if interpolate else _nearest(flat, points, sizes)
+            found = np.empty(len(points[0]), out.dtype)
+            _store(values, found)
+            out[depth][inside] = found
+
+
+def _nearest(flat: NDArray[Any], points: Sequence[NDArray[Any]], sizes: NDArray[Any]) -> NDArray[Any]:
+    depth, height, width = (
+        np.clip(np.floor(at + 0.5), 0, size - 1).astype(np.int64)
+        for at, size in zip(points, sizes, strict=True)
+    )
+    return np.asarray(flat.take((depth * sizes[1] + height) * sizes[2] + width))
+
+
+def _linear(
+    flat: NDArray[Any], points: Sequence[NDArray[Any]], sizes: NDArray[Any], work: Any
+) -> NDArray[Any]:
+    # Per axis: flat offset and weight of the lower voxel, and of the upper one where any point needs it.
+    axes = []
+    strides = (int(sizes[1] * sizes[2]), int(sizes[2]), 1)
+    for at, size, stride in zip(points, sizes, strides, strict=True):
+        at = np.clip(at, 0, size - 1)
+        lower = np.floor(at)
+        share = (at - lower).astype(work)
+        taps = [(lower.astype(np.int64) * stride, 1 - share)]
+        if share.any():
+            taps.append((np.minimum(lower.astype(np.int64) + 1, size - 1) * stride, share))
+        axes.append(taps)
+    total = np.zeros(len(points[0]), work)
+    for first, first_weight in axes[0]:
+        for second, second_weight in axes[1]:
+            weight, offset = first_weight * second_weight, first + second
+            for third, third_weight in axes[2]:
+                total += flat.take(offset + third) * (weight * third_weight)
+    return total

@@ -1,0 +1,152 @@
+"""Which kinds of image there are: picture, volume, clip. A new one is one entry of `KINDS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from halofeed.schemas.fields import Field
+
+Shape = tuple[int, ...]
+_VOXELS = ("uint8", "uint16", "int16", "float32", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kind:
+    """What records of one kind have in common, whatever their task.
+
+    Args:
+        name: as manifests have it.
+        axes: of the image, without the channel.
+        stored: the dtypes that each encoding of the image may have.
+        channels: the numbers of channels that each encoding may have; None: any.
+        origin: from the image's shape, without the channel, to the fields that say where a record came from.
+        pads_around: whether a batch shows the padding on all sides as it is stored; else it is added at the end of the
+            last axes, after augmentation.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    stored: Mapping[str, tuple[str, ...]]
+    channels: Mapping[str, tuple[int, ...]] | None
+    origin: Callable[[Shape], tuple[Field, ...]]
+    pads_around: bool
+
+    def image_problem(self, image: Field) -> str:
+        """What is wrong with the field of the image itself, "" where nothing is."""
+        if image.encoding not in self.stored:
+            first, *others = self.stored
+            expected = f"{first}, or as {' or '.join(others)}" if others else first
+            return f"expected it to be stored {expected}, got {image.encoding!r}"
+        if image.dtype not in self.stored[image.encoding]:
+            expected = " or ".join(self.stored[image.encoding])
+            return f"expected {expected} stored as {image.encoding}, got {image.dtype!r}"
+        if self.channels and image.shape[-1] not in self.channels[image.encoding]:
+            allowed = self.channels[image.encoding]
+            return f"expected {allowed} channels of a {self.name}, got {image.shape[-1]}"
+        return ""
+
+
+def value(name: str, key: str, dtype: str, *, optional: bool = True) -> Field:
+    """The field of one number."""
+    return Field(name=name, keys=(key,), dtype=dtype, encoding="value", optional=optional)
+
+
+def numbers(name: str, keys: tuple[str, ...], dtype: str, shape: Shape, axes: tuple[str, ...] = ()) -> Field:
+    """An optional field of as many numbers as the shape says."""
+    axes = axes or (("coordinate",) if len(shape) == 1 else ("row", "column"))
+    return Field(name=name, keys=keys, dtype=dtype, axes=axes, shape=shape, encoding="value", optional=True)
+
+
+_NAMES = (
+    Field(name="id", keys=("image/source_id",), dtype="int64", encoding="text"),
+    Field(name="source", keys=("image/filename",), dtype="str", encoding="text", optional=True),
+    Field(name="key", keys=("image/key/source",), dtype="str", encoding="text", optional=True),
+)
+
+_PICTURE_ORIGIN = (
+    *_NAMES,
+    value("unpadded_height", "image/unpadded/height", "int32"),
+    value("unpadded_width", "image/unpadded/width", "int32"),
+    value("source_height", "image/source/height", "int32"),
+    value("source_width", "image/source/width", "int32"),
+    numbers("transform", ("image/transform",), "float32", (2, 3)),
+)
+"""Where a record came from. The unpadded size is the picture's before padding to the static shape.
+
+`transform` maps stored pixels to source pixels: [y_source, x_source] = transform @ [y, x, 1], in continuous
+coordinates whose origin is the corner of the first pixel."""
+
+_VOLUME_ORIGIN = (
+    *_NAMES,
+    numbers("spacing_mm", ("image/spacing_mm",), "float32", (3,)),
+    numbers("affine", ("image/affine",), "float32", (4, 4)),
+    numbers("source_affine", ("image/source/affine",), "float32", (4, 4)),
+    numbers("source_shape", ("image/source/shape",), "int32", (3,)),
+    numbers("extent", ("image/extent",), "int32", (2, 3)),
+    value("tile", "image/tile", "int32"),
+    numbers("tile_origin", ("image/tile/origin",), "int32", (3,)),
+)
+"""Where the record of a volume came from; triples are depth, height, width.
+
+`affine` maps stored voxels to the patient: [x, y, z, 1] = affine @ [depth, height, width, 1], in millimeters to the
+right, to anterior and to superior (RAS+, as NIfTI has it), from the center of the first voxel. `source_affine` does
+so for the voxels of the source as its file lists them, the slowest index first: of a NIfTI array [i, j, k] it
+takes [k, j, i, 1]. So source voxel = inverse(source_affine) @ affine @ stored voxel. `extent` is the first voxel
+that shows the scan, and the one after the last, along each axis; the rest is padding. `tile` counts the patches of a
+scan from 0 and `tile_origin` is where the patch begins on the grid of the whole resampled scan. Where each scan has a
+scale of its own there are `intensity_scale` and `intensity_offset` too, one a channel: a source's value is
+scale · stored + offset, but for what a window cut off."""
+
+
+def _clip_origin(shape: Shape) -> tuple[Field, ...]:
+    """Of each frame as of a picture; `times_s` is when each is shown, in seconds from the source's first frame.
+
+    -1 of a folder of frames whose rate nobody said. `tile` counts the records of a source from 0.
+    """
+    times = numbers("times_s", ("image/times_s",), "float32", shape[:1], ("frame",))
+    return (*_PICTURE_ORIGIN, times, value("tile", "image/tile", "int32"))
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            name="picture",
+            axes=("height", "width"),
+            stored={"raw": _VOXELS, "jpeg": ("uint8",), "png": ("uint8", "uint16")},
+            channels={"raw": (1, 3, 4), "jpeg": (1, 3), "png": (1, 3, 4)},
+            origin=lambda shape: _PICTURE_ORIGIN,
+            pads_around=False,
+        ),
+        Kind(
+            name="volume",
+            axes=("depth", "height", "width"),
+            stored={"raw": _VOXELS},
+            channels=None,
+            origin=lambda shape: _VOLUME_ORIGIN,
+            pads_around=True,
+        ),
+        Kind(
+            name="clip",
+            axes=("frame", "height", "width"),
+            stored={"raw": ("uint8",)},
+            channels={"raw": (1, 3)},
+            origin=_clip_origin,
+            pads_around=True,
+        ),
+    )
+}
+
+
+EARLY_KINDS = {3: "picture", 4: "volume"}
+"""By the rank of the image with its channels: of runs that name no kind."""
+
+
+def kind_of(axes: Sequence[str]) -> Kind | None:
+    """The kind of image that has these axes, the channel last; None where there is none.
+
+    >>> kind_of(("depth", "height", "width", "channel")).name
+    'volume'
+    """
+    return next((kind for kind in KINDS.values() if (*kind.axes, "channel") == tuple(axes)), None)

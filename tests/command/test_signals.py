@@ -1,0 +1,213 @@
+"""Does a command that is asked to stop say so in one line, with the signal's status, and leave nothing behind?"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.command.support import (
+    SETTINGS,
+    STOPPED,
+    convert,
+    is_pythons_own,
+    left_of,
+    light_entries,
+    living,
+    start,
+)
+from tests.pipelines.support import all_bytes, draw_folders, run_convert
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="needs /proc to see which processes are left"
+)
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("source")
+    draw_folders(root, 96, side=400, broken=3)
+    return root
+
+
+@pytest.fixture(scope="module")
+def data(source, tmp_path_factory) -> Path:
+    """Converted, undisturbed."""
+    out = tmp_path_factory.mktemp("data")
+    return Path(run_convert(source, out, **SETTINGS).folder)
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 60
+    while not condition() and process.poll() is None:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def assert_stopped(process: subprocess.Popen[str], number: int, temporary: Path, out: Path, how: str) -> bool:
+    """Whether it was stopped; False where it was done before, or had not begun.
+
+    `how` is told where something is wrong.
+    """
+    _, errors = process.communicate(timeout=60)
+    if process.returncode == 0:
+        assert errors == "", how
+    elif (process.returncode == -number and not errors) or is_pythons_own(errors):
+        return False
+    else:
+        assert process.returncode == 128 + number, f"{how}: {process.returncode}, {errors}"
+        lines = errors.splitlines()
+        assert len(lines) == 1 and STOPPED + signal.Signals(number).name in lines[0], f"{how}: {errors}"
+    assert living(temporary) == [] and left_of(temporary, out) == [], how
+    return process.returncode != 0
+
+
+@pytest.mark.parametrize(
+    ("number", "workers"),
+    [
+        (signal.SIGINT, 2),
+        (signal.SIGTERM, 1),
+        pytest.param(signal.SIGINT, 1, marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, 2, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, 1, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, 2, marks=pytest.mark.long),
+    ],
+)
+def test_a_conversion_at_work_stops_and_the_same_command_goes_on(source, data, tmp_path, number, workers):
+    words, temporary = convert(source, tmp_path / "out", workers), tmp_path / "tmp"
+    process = start(words, temporary)
+    wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/*.index")), process)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, errors
+    name = signal.Signals(number).name
+    assert errors == f"halofeed convert: stopped ({name}); the same command goes on where this one ended\n"
+    assert living(temporary) == [] and left_of(temporary, tmp_path / "out") == []
+    again = start(words, temporary)
+    _, errors = again.communicate(timeout=60)
+    assert again.returncode == 0 and errors == ""
+    assert all_bytes(tmp_path / "out/set/1.0.0") == all_bytes(data)
+    assert left_of(temporary, tmp_path / "out") == []
+
+
+def test_a_conversion_that_is_stopped_while_it_plans_leaves_no_folder(source, tmp_path):
+    process = start(convert(source, tmp_path / "out", 2), tmp_path / "tmp")
+    wait_until(lambda: (tmp_path / "out/set/1.0.0/.incomplete").exists(), process)
+    process.send_signal(signal.SIGINT)
+    if assert_stopped(process, signal.SIGINT, tmp_path / "tmp", tmp_path / "out", ""):
+        found = all_bytes(tmp_path / "out") if (tmp_path / "out").exists() else {}
+        assert not found or list((tmp_path / "out").rglob("references*")), "the plan was ready"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+def test_a_whole_group_that_is_asked_to_stop_says_it_once(source, tmp_path, number):
+    """As a terminal does with Ctrl-C, and a service manager with SIGTERM."""
+    process = start(convert(source, tmp_path / "out", 2), tmp_path / "tmp", start_new_session=True)
+    wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/*.index")), process)
+    os.killpg(process.pid, number)
+    assert assert_stopped(process, number, tmp_path / "tmp", tmp_path / "out", "")
+
+
+def test_further_signals_while_it_stops_change_nothing(source, tmp_path):
+    process = start(convert(source, tmp_path / "out", 2), tmp_path / "tmp")
+    wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/*.index")), process)
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.001)
+    assert assert_stopped(process, signal.SIGINT, tmp_path / "tmp", tmp_path / "out", "")
+
+
+def test_signals_that_are_ignored_stay_ignored(source, data, tmp_path):
+    """By nohup, or a shell's & in a script."""
+    program = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    words = [sys.executable, "-c", program, sys.executable, "-m", "halofeed"]
+    with subprocess.Popen([*words, *convert(source, tmp_path, 2)], stderr=subprocess.PIPE) as process:
+        wait_until(lambda: list(tmp_path.glob("set/1.0.0/*.index")), process)
+        for number in (signal.SIGHUP, signal.SIGINT):
+            process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0 and errors == b""
+    assert all_bytes(tmp_path / "set/1.0.0") == all_bytes(data)
+
+
+def test_of_a_killed_driver_nothing_is_left_in_a_moment(source, tmp_path):
+    process = start(convert(source, tmp_path / "out", 2), tmp_path / "tmp")
+    wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/*.index")), process)
+    assert len(living(tmp_path / "tmp")) == 4, "driver, fork server and two workers"
+    process.kill()
+    process.communicate()
+    end = time.monotonic() + 10
+    while living(tmp_path / "tmp") or left_of(tmp_path / "tmp", tmp_path / "out"):
+        assert time.monotonic() < end, (living(tmp_path / "tmp"), left_of(tmp_path / "tmp", tmp_path / "out"))
+        time.sleep(0.01)
+
+
+def test_where_all_were_killed_the_next_run_deletes_what_they_left(source, data, tmp_path):
+    temporary = tmp_path / "tmp"
+    process = start(convert(source, tmp_path / "out", 2), temporary)
+    wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/*.index")), process)
+    for one in living(temporary):
+        os.kill(int(one.split()[0]), signal.SIGKILL)
+    process.communicate()
+    assert left_of(temporary, tmp_path / "out")
+    again = start(convert(source, tmp_path / "out", 2), temporary)
+    _, errors = again.communicate(timeout=60)
+    assert again.returncode == 0 and errors == ""
+    assert all_bytes(tmp_path / "out/set/1.0.0") == all_bytes(data)
+    assert left_of(temporary, tmp_path / "out") == []
+
+
+@pytest.mark.parametrize("entry", ["verify", "report", "package"])
+def test_a_light_command_stops_at_any_moment(data, tmp_path, entry):
+    generator = random.Random(entry)
+    for number in SIGNALS:
+        process = start(light_entries(data, tmp_path)[entry], tmp_path / "tmp")
+        time.sleep(0.1 + 0.6 * generator.random())
+        process.send_signal(number)
+        assert_stopped(process, number, tmp_path / "tmp", tmp_path, signal.Signals(number).name)
+
+
+@pytest.mark.long
+def test_from_its_first_line_on_a_command_shows_no_traceback(data, tmp_path):
+    """Every 20 ms for a second; before its first line there is Python's own start."""
+    before = 0
+    for number in range(50):
+        process = start(light_entries(data, tmp_path)["verify"], tmp_path / "tmp")
+        time.sleep(0.02 * number)
+        process.send_signal(signal.SIGINT)
+        before += not assert_stopped(process, signal.SIGINT, tmp_path / "tmp", tmp_path, f"{number * 20} ms")
+    assert before < 50
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("entry", [*light_entries(Path(), Path()), "convert", "convert with 2 workers"])
+def test_every_entry_stops_at_random_moments(source, data, tmp_path, entry):
+    seed = random.SystemRandom().randrange(2**32)
+    generator = random.Random(seed)
+    for attempt in range(15):
+        out = tmp_path / str(attempt)
+        out.mkdir()
+        entries = light_entries(data, out)
+        entries |= {"convert": convert(source, out, 1), "convert with 2 workers": convert(source, out, 2)}
+        number = generator.choice(SIGNALS)
+        process = start(entries[entry], tmp_path / "tmp")
+        moment = 3 * generator.random() ** 2
+        time.sleep(moment)
+        for _ in range(generator.randrange(1, 4)):
+            process.send_signal(number)
+            time.sleep(0.1 * generator.random())
+        how = f"seed {seed}, {signal.Signals(number).name} after {moment:.3f} s"
+        assert_stopped(process, number, tmp_path / "tmp", out, how)

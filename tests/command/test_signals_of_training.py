@@ -1,0 +1,147 @@
+"""Does training, and what comes after it, stop when asked to, also while XLA compiles, and say truly what was saved?"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.command.support import SETTINGS, STOPPED, is_pythons_own, left_of, living, start
+from tests.pipelines.support import draw_folders, halofeed, run_convert
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="needs /proc to see which processes are left"
+)
+CONFIG = ["--config", "classifier_small", "--set", "augment=[]", "--set", "batch_size=8"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("source")
+    draw_folders(root, 32)
+    return root
+
+
+@pytest.fixture(scope="module")
+def data(source, tmp_path_factory) -> Path:
+    return Path(run_convert(source, tmp_path_factory.mktemp("data"), **SETTINGS).folder)
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("run") / "run"
+    done = halofeed("train", data, *CONFIG, "--steps", 2, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def lines_until(process: subprocess.Popen[str], beginning: str) -> list[str]:
+    """What it writes to standard error, up to a line that begins so."""
+    assert process.stderr is not None
+    lines = [""]
+    while not lines[-1].startswith(beginning):
+        lines.append(process.stderr.readline())
+        assert lines[-1], lines
+    return lines
+
+
+def test_training_that_is_stopped_says_what_was_saved(data, tmp_path):
+    words = ["train", str(data), *CONFIG, "--steps", "100000", "--out", str(tmp_path / "run")]
+    with start(words, tmp_path / "tmp") as process:
+        while not (tmp_path / "run/run.json").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143 and not list(tmp_path.glob("run/checkpoints/0*")), errors
+    assert errors.splitlines()[-1] == (
+        "halofeed train: stopped (SIGTERM); no step of this run was saved: the same command starts it again"
+    )
+
+    with start(words, tmp_path / "tmp") as process:
+        lines = lines_until(process, "step ")
+        process.send_signal(signal.SIGINT)
+        lines += process.communicate(timeout=60)[1].splitlines()
+    assert process.returncode == 130, lines
+    (saved,) = [int(path.name) for path in tmp_path.glob("run/checkpoints/0*")]
+    assert lines[-1] == f"stopped after step {saved}; the same command goes on there"
+    assert living(tmp_path / "tmp") == [] and left_of(tmp_path / "tmp", tmp_path) == []
+
+
+@pytest.mark.long
+def test_further_signals_end_training_at_once_and_the_line_is_true(data, tmp_path):
+    words = ["train", str(data), *CONFIG, "--steps", "100000", "--out", str(tmp_path / "run")]
+    for attempt in range(5):
+        with start(words, tmp_path / "tmp") as process:
+            lines = lines_until(process, "step ")
+            for _ in range(20):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.003 * attempt)
+            lines += process.communicate(timeout=60)[1].splitlines()
+        assert process.returncode == 130 and "Traceback" not in "".join(lines), lines
+        said = [line for line in lines if STOPPED in line or line.startswith("stopped after")]
+        saved = [int(path.name) for path in tmp_path.glob("run/checkpoints/0???????")]
+        assert len(said) == 1, lines
+        if not said[0].startswith("stopped after"):
+            assert ("no step of this run was saved" in said[0]) == (not saved), said
+        assert living(tmp_path / "tmp") == []
+
+
+@pytest.mark.long
+def test_a_run_that_was_to_be_replaced_stands_after_a_stop_before_the_first_checkpoint(data, trained):
+    before = sorted(path.name for path in trained.glob("checkpoints/*"))
+    words = ["train", str(data), *CONFIG, "--steps", "9", "--out", str(trained), "--overwrite"]
+    with start(words, trained.parent / "tmp") as process:
+        while not trained.with_name(".run.replaced").exists():
+            assert process.poll() is None
+            time.sleep(0.005)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert f"{trained} holds the earlier run again" in errors
+    assert sorted(path.name for path in trained.glob("checkpoints/*")) == before
+
+
+def later(data: Path, source: Path, trained: Path, out: Path) -> dict[str, list[str]]:
+    return {
+        "train": ["train", str(data), *CONFIG, "--steps", "9", "--out", str(out / "run")],
+        "evaluate": ["evaluate", str(trained)],
+        "predict": ["predict", str(trained), "--out", str(out / "found")],
+        "predict new files": ["predict", str(trained), "--source", str(source), "--out", str(out / "found")],
+        "export": ["export", str(trained), "--out", str(out / "exported")],
+        "export to TensorFlow": [
+            *("export", str(trained), "--out", str(out / "exported"), "--format", "savedmodel")
+        ],
+        "demo": ["demo", "--folder", str(out / "demo"), "--images", "32"],
+    }
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("entry", later(Path(), Path(), Path(), Path()))
+def test_every_entry_stops_at_random_moments(data, source, trained, tmp_path, entry):
+    seed = random.SystemRandom().randrange(2**32)
+    generator = random.Random(seed)
+    for attempt in range(2):
+        out, temporary = tmp_path / str(attempt), tmp_path / "tmp"
+        out.mkdir()
+        number = generator.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+        process = start(later(data, source, trained, out)[entry], temporary, start_new_session=True)
+        moment = 15 * generator.random()
+        send = generator.choice([os.kill, os.killpg])
+        timer = threading.Timer(moment, lambda: send(process.pid, number) if process.poll() is None else None)  # noqa: B023
+        timer.start()
+        _, errors = process.communicate(timeout=300)
+        timer.cancel()
+        how = f"seed {seed}, attempt {attempt}: {send.__name__} {number} after {moment:.3f} s: {errors}"
+        if process.returncode == -number or is_pythons_own(errors):
+            continue
+        assert process.returncode in (0, 128 + number) and "Traceback" not in errors, how
+        said = [line for line in errors.splitlines() if STOPPED in line or "stopped after" in line]
+        assert len(said) == (process.returncode != 0), how
+        assert living(temporary) == [] and left_of(temporary, out) == [], how

@@ -1,0 +1,134 @@
+"""What does a command do whose standard streams are closed, full, or read by nobody any longer?"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.command.support import SETTINGS, convert, left_of, light_entries
+from tests.pipelines.support import all_bytes, draw_folders, run_convert
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+CLOSED = ["<&-", ">&-", "2>&-"]
+COMBINATIONS = [" ".join(chosen) for count in (1, 2, 3) for chosen in itertools.combinations(CLOSED, count)]
+SOME_LONG = [
+    pytest.param(chosen, marks=() if chosen in ("2>&-", COMBINATIONS[-1]) else pytest.mark.long)
+    for chosen in COMBINATIONS
+]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("source")
+    draw_folders(root, 24, broken=1)
+    # A damaged TIFF, of which libtiff itself speaks to descriptor 2.
+    (root / "hat/odd.tif").write_bytes(b"II*\0\x08\0\0\0\xff\xff" + bytes(range(200)))
+    return root
+
+
+@pytest.fixture(scope="module")
+def data(source, tmp_path_factory) -> Path:
+    return Path(run_convert(source, tmp_path_factory.mktemp("data"), **SETTINGS).folder)
+
+
+def shell(words: Sequence[str], redirections: str, temporary: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a shell with these redirections."""
+    temporary.mkdir(exist_ok=True)
+    line = f'exec "$@" {redirections}'
+    command = ["bash", "-c", line, "bash", sys.executable, "-m", "halofeed", *words]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+
+
+@pytest.mark.parametrize("redirections", SOME_LONG)
+def test_a_conversion_with_closed_streams_gives_the_same_bytes(source, data, tmp_path, redirections):
+    done = shell(convert(source, tmp_path / "out", 2), redirections, tmp_path / "tmp")
+    assert done.returncode == 0 and done.stderr == ""
+    assert (done.stdout == "") == (">&-" in redirections.split())
+    assert all_bytes(tmp_path / "out/set/1.0.0") == all_bytes(data)
+    assert left_of(tmp_path / "tmp", tmp_path / "out") == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("redirections", [COMBINATIONS[1], COMBINATIONS[2], COMBINATIONS[-1]])
+def test_without_streams_the_exit_status_still_tells(data, tmp_path, redirections):
+    for entry, words in light_entries(data, tmp_path).items():
+        assert shell(words, redirections, tmp_path / "tmp").returncode == 0, entry
+    failed = shell(["verify", str(tmp_path / "nowhere")], redirections, tmp_path / "tmp")
+    assert failed.returncode == 1 or failed.returncode == 2
+    assert shell(["verify"], redirections, tmp_path / "tmp").returncode == 2
+
+
+def test_no_library_writes_into_a_file_that_took_the_number_of_a_closed_stream(tmp_path):
+    """With descriptor 2 closed, the next file that is opened would be 2, and a library's message would go there."""
+    program = (
+        "import os, sys\n"
+        "from halofeed.streams import open_closed_streams\n"
+        "open_closed_streams()\n"
+        "number = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)\n"
+        "os.write(2, b'a message'); print('text', file=sys.stderr); print(sys.stdin.read(), 'text')\n"
+        "sys.exit(0 if number > 2 and os.get_inheritable(2) else 1)"
+    )
+    for redirections in COMBINATIONS:
+        command = ["bash", "-c", f'exec "$@" {redirections}', "bash", sys.executable, "-c", program]
+        done = subprocess.run([*command, str(tmp_path / "file")], stdin=subprocess.DEVNULL, check=False)
+        assert done.returncode == 0, redirections
+        assert (tmp_path / "file").read_bytes() == b""
+
+
+@FULL
+def test_full_output_is_an_error_and_what_is_converted_stays(source, data, tmp_path):
+    done = shell(convert(source, tmp_path / "out", 2), "> /dev/full", tmp_path / "tmp")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "halofeed convert: standard output: No space left on device; what was written to files is whole\n"
+    )
+    assert all_bytes(tmp_path / "out/set/1.0.0") == all_bytes(data)
+    assert left_of(tmp_path / "tmp", tmp_path / "out") == []
+    again = shell(convert(source, tmp_path / "out", 2), "", tmp_path / "tmp")
+    assert again.returncode == 0 and "already converted" in again.stdout
+
+
+@FULL
+@pytest.mark.long
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_full_output_is_an_error_of_every_command(data, tmp_path, monkeypatch, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    for entry, words in light_entries(data, tmp_path).items():
+        done = shell(words, "> /dev/full", tmp_path / "tmp")
+        assert done.returncode == 1, entry
+        assert len(done.stderr.splitlines()) == 1 and "No space left on device" in done.stderr, done.stderr
+    assert (tmp_path / "report.html").stat().st_size > 1000
+
+
+@FULL
+def test_errors_that_cannot_be_told_cost_nothing(source, data, tmp_path):
+    done = shell(convert(source, tmp_path / "out", 2), "2> /dev/full", tmp_path / "tmp")
+    assert done.returncode == 0 and "93 records" not in done.stdout and "converted" in done.stdout
+    assert all_bytes(tmp_path / "out/set/1.0.0") == all_bytes(data)
+    assert shell(["verify", str(tmp_path / "no")], "> /dev/full 2>&1", tmp_path / "tmp").returncode in (1, 2)
+
+
+@pytest.mark.long
+def test_a_reader_that_leaves_ends_a_command_as_a_pipe_does(source, data, tmp_path):
+    """In silence, and with another status than that of damaged data."""
+    for words in (*light_entries(data, tmp_path).values(), convert(source, tmp_path / "out", 2)):
+        done = shell(words, "> >(exec true)", tmp_path / "tmp")
+        assert done.returncode in (0, 141) and done.stderr == "", words
+    assert all_bytes(tmp_path / "out/set/1.0.0") == all_bytes(data)
+
+
+def test_a_pipe_without_a_reader_is_no_damage(data):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "halofeed", "verify", str(data)]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert done.returncode == 141 and done.stderr == b""

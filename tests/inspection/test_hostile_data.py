@@ -1,0 +1,47 @@
+"""Does reading a data set of a stranger end in an answer or an error of halofeed's own, soon and in little memory?
+
+Everything that reads one (manifest, verify, inspect, report, loader) is tried on sound data sets of each kind of which
+one thing is changed and every checksum is right again, in a process with a limit of memory and of time.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hostile_sets import write_sound_sets
+from tests.hostile_writer import KINDS
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sound")
+    write_sound_sets(root)
+    return root
+
+
+def read(sound: Path, scratch: Path, kinds: str, first: int, count: int) -> list[dict[str, Any]]:
+    """What went wrong with so many hostile copies of each data set."""
+    command = [sys.executable, "-m", "tests.hostile_reader", sound, scratch, kinds, first, count]
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0 and lines and lines[-1]["read"] >= count, done.stderr[-3000:]
+    return lines[:-1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_strangers_made_is_read_or_refused_in_words(sound: Path, tmp_path: Path, kind: str) -> None:
+    assert read(sound, tmp_path / "scratch", kind, 0, 8) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_much_of_what_strangers_made_is_read_or_refused(sound: Path, tmp_path: Path, kind: str) -> None:
+    assert read(sound, tmp_path / "scratch", kind, 100, 12) == []

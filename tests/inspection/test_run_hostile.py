@@ -1,0 +1,81 @@
+"""Does the report of a stranger's run end in a page or an error that names the file, whatever stands in the folder?"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from halofeed.inspection.html.run_report import write_run_report
+from halofeed.schemas.errors import CorruptFileError
+from tests.inspection.test_run_report import write_run
+
+CONTENTS = ["[" * 200_000, "1" * 5000, '{"step": 1' + "0" * 400 + "}", "[" + "1," * 4_500_000 + "1]"]
+FILES = ("run.json", "log.jsonl", "evaluations.jsonl", "examples/examples.json")
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("what", ["pipe", "zero", "folder", "itself"])
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path, file: str, what: str) -> None:
+    place = write_run(tmp_path / "run", "detection") / file
+    place.unlink()
+    if what == "pipe":
+        os.mkfifo(place)
+    elif what == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to("/dev/zero" if what == "zero" else place.name)
+    with pytest.raises(CorruptFileError, match=place.name):
+        write_run_report(tmp_path / "run")
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize(
+    "content", ["[" * 200_000, "1" * 5000, '{"step": 1' + "0" * 400 + "}", "[" + "1," * 4_500_000 + "1]"]
+)
+def test_documents_that_no_reader_bears_are_refused(tmp_path: Path, file: str, content: str) -> None:
+    place = write_run(tmp_path / "run", "detection") / file
+    place.write_text(f"{content}\n")
+    with pytest.raises(CorruptFileError, match=place.name):
+        write_run_report(tmp_path / "run")
+
+
+def header(shape: str, dtype: str) -> bytes:
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        header("(1000000, 1000000, 3)", "|u1"),
+        header("(4611686018427387904,)", "<f8"),
+        header("(2,)", "|O"),
+        header("(2, 2, 3)", "|u1") + bytes(3),
+        b"nothing",
+        b"",
+    ],
+    ids=["a terabyte", "2**62", "objects", "cut off", "no array", "empty"],
+)
+def test_arrays_take_no_more_memory_than_they_have_bytes(tmp_path: Path, array: bytes) -> None:
+    folder = write_run(tmp_path / "run", "detection")
+    place = min((folder / "examples").glob("*.npz"))
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as members:
+        members.writestr("image.npy", array)
+    place.write_bytes(packed.getvalue())
+    with pytest.raises(CorruptFileError, match=place.name):
+        write_run_report(folder)
+
+
+def test_arrays_that_unpack_to_more_than_may_be_read_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("halofeed.inspection.run.examples.ARRAY_BYTES", 1000)
+    folder = write_run(tmp_path / "run", "detection")
+    with pytest.raises(CorruptFileError, match="at most 1,000 are read"):
+        write_run_report(folder)

@@ -1,0 +1,128 @@
+"""Do verify, inspect and report survive shards that are shortened or no files, and refuse those of another version?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from halofeed.inspection.html.report import write_report
+from halofeed.inspection.text import describe_record
+from halofeed.inspection.verify import verify
+from halofeed.schemas.errors import CorruptFileError
+from tests.dataset_writer import draw_examples, write_dataset
+
+LOOK = {
+    "verify": "from halofeed.inspection.verify import verify; print(verify(folder))",
+    "inspect": "from halofeed.inspection.text import describe_record; print(describe_record(folder, 'train:0'))",
+    "report": "from halofeed.inspection.html.report import write_report; print(write_report(folder))",
+}
+STORM = """
+import os, sys, time
+from pathlib import Path
+from halofeed.schemas.errors import CorruptFileError
+folder = Path({folder!r})
+paths = sorted(folder.glob("*.tfrecord-*-of-00001"))
+data = {{path: path.read_bytes() for path in paths}}
+child = os.fork()
+if child == 0:
+    parent = os.getppid()
+    while os.getppid() == parent:
+        for path in paths:
+            os.truncate(path, len(data[path]) // 3)
+            time.sleep(0.001)
+            path.write_bytes(data[path])
+            time.sleep(0.005)
+    os._exit(0)
+end, named = time.monotonic() + 4, 0
+while time.monotonic() < end:
+    try:
+        {look}
+    except CorruptFileError as error:
+        assert any(str(path) in str(error) for path in paths), error
+        named += 1
+os.kill(child, 9)
+print("errors:", named)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    examples = draw_examples("classification", {"train": 12}, shape=(96, 128, 3))
+    return write_dataset(tmp_path / "set", examples, task="classification", shards=1)
+
+
+def run(script: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, (done.returncode, done.stdout[-2000:], done.stderr[-2000:])
+    return done.stdout
+
+
+@pytest.mark.parametrize("look", LOOK)
+def test_a_shard_shortened_while_it_is_looked_at_is_named(folder: Path, look: str) -> None:
+    output = run(STORM.format(folder=str(folder), look=LOOK[look]))
+    assert "errors:" in output and ("tfrecord-00000-of-00001" in output or "errors: 0" not in output)
+
+
+@pytest.mark.parametrize("look", LOOK)
+@pytest.mark.parametrize("suffix", ["", ".index"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder: Path, look: str, suffix: str) -> None:
+    path = next(folder.glob(f"*-of-00001{suffix}"))
+    path.unlink()
+    os.mkfifo(path)
+    output = run(f"""
+from pathlib import Path
+from halofeed.schemas.errors import CorruptFileError
+folder = Path({str(folder)!r})
+try:
+    {LOOK[look]}
+except CorruptFileError as error:
+    print(error)
+""")
+    assert path.name in output and "named pipe" in output
+
+
+@pytest.mark.parametrize("suffixes", [("",), ("", ".index")])
+def test_a_stale_shard_is_found_by_all_that_look(
+    folder: Path, tmp_path: Path, suffixes: tuple[str, ...]
+) -> None:
+    stale = write_dataset(
+        tmp_path / "stale",
+        draw_examples("classification", {"train": 12}, shape=(96, 128, 3), seed=5),
+        task="classification",
+        shards=1,
+    )
+    name = "tiny-train.tfrecord-00000-of-00001"
+    for suffix in suffixes:
+        shutil.copyfile(stale / f"{name}{suffix}", folder / f"{name}{suffix}")
+    found = verify(folder).problems
+    if suffixes == ("",):
+        assert any("the index says" in problem.message for problem in found if problem.record is not None)
+    assert any("the manifest says" in problem.message for problem in found)
+    for look in (lambda: describe_record(folder, "train:0"), lambda: write_report(folder)):
+        with pytest.raises(CorruptFileError, match="halofeed verify"):
+            look()
+
+
+def test_verify_holds_one_record_in_memory(tmp_path: Path) -> None:
+    examples = draw_examples("classification", {"train": 24}, shape=(512, 512, 3))
+    folder = write_dataset(tmp_path / "set", examples, task="classification", shards=1)
+    del examples
+    path = next(folder.glob("*-of-00001"))
+    data = bytearray(path.read_bytes())
+    data[6] ^= 1  # of the first length: 2**48 bytes are announced
+    tracemalloc.start()
+    assert verify(folder).ok
+    path.write_bytes(data)
+    del data
+    assert not verify(folder).ok
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 512 * 512 * 3

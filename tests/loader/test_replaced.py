@@ -1,0 +1,188 @@
+"""Does a loader ever give other bytes than those of the data set that it was made of, whatever becomes of the files?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from halofeed.schemas.errors import CorruptFileError
+from halofeed.schemas.shard_file import close_idle
+from halofeed.schemas.tfrecord import RecordWriter, read_records
+from tests.pipelines.support import draw_folders, run_convert
+
+SHARDS = 300
+"""More than any loader keeps open."""
+VERIFY = ("first", "always", "never")
+
+
+def versions(draw, write, count, shards, **options):
+    """Folders of two versions of a data set: the same ids and sizes, other pixels; and the pixels of each by id."""
+    folders, pixels = [], []
+    for seed in (1, 2):
+        examples = draw(count, vary=False, task="classification", seed=seed)
+        folders.append(write(examples, shards=shards, **options))
+        pixels.append({example["id"]: example["pixels"] for example in examples})
+    assert pixels[0].keys() == pixels[1].keys()
+    assert not any(np.array_equal(pixels[0][key], pixels[1][key]) for key in pixels[0])
+    return *folders, *pixels
+
+
+@pytest.fixture(scope="module")
+def many(draw, write):
+    """Two versions of many shards."""
+    return versions(draw, write, SHARDS, SHARDS)
+
+
+@pytest.fixture
+def copies(many, tmp_path):
+    """Fresh copies of both, and the pixels of the first."""
+    old, new = (shutil.copytree(folder, tmp_path / name) for folder, name in zip(many, "ab", strict=False))
+    return old, new, many[2]
+
+
+def outcomes(loader, pixels):
+    """How many batches came, each of the first version's bytes, and the errors in place of the others."""
+    came, errors = 0, []
+    for step in range(loader.steps_per_epoch):
+        try:
+            batch = loader.batch(step)
+        except CorruptFileError as error:
+            errors.append(str(error))
+            continue
+        came += 1
+        for row in np.flatnonzero(batch["valid"]).tolist():
+            assert np.array_equal(batch["image"][row], pixels[int(batch["id"][row])])
+    return came, errors
+
+
+def replace_files(old, new):
+    for path in sorted(new.iterdir()):
+        os.replace(path, old / path.name)
+
+
+def exchange_folders(old, new):
+    old.rename(old.with_name("moved"))
+    new.rename(old)
+
+
+def write_in_place(old, new):
+    for path in sorted(new.iterdir()):
+        with (old / path.name).open("r+b") as stream:
+            stream.truncate(0)
+            stream.write(path.read_bytes())
+
+
+@pytest.mark.parametrize("change", [replace_files, exchange_folders, write_in_place])
+@pytest.mark.parametrize("verify", VERIFY)
+def test_a_version_that_takes_the_place_of_the_loaders_is_never_read(copies, verify, change, many):
+    old, new, pixels = copies
+    loader = Loader(old, batch_size=10, seed=3, verify=verify)
+    assert outcomes(loader, pixels) == (30, [])
+    change(old, new)
+    came, errors = outcomes(loader, pixels)
+    assert came + len(errors) == 30 and errors
+    for error in errors:
+        assert f"{old}/tiny-train.tfrecord-" in error and "was replaced or changed" in error
+        assert "make a new Loader" in error and "halofeed convert" in error
+    assert outcomes(Loader(old, batch_size=10, verify=verify), many[3]) == (30, [])
+
+
+@pytest.mark.parametrize("verify", VERIFY)
+@pytest.mark.parametrize("read_before", [False, True])
+def test_shards_of_equal_size_that_were_exchanged_are_refused(draw, write, verify, read_before):
+    folder, _, pixels, _ = versions(draw, write, 12, 3)
+    first, second = sorted(folder.glob("*-of-00003"))[:2]
+    assert first.stat().st_size == second.stat().st_size
+    loader = Loader(folder, batch_size=1, training=False, verify=verify)
+    if read_before:
+        assert outcomes(loader, pixels) == (12, [])
+        loader = Loader(folder, batch_size=1, training=False, verify=verify)
+    for source, target in ((first, "x"), (second, first), (folder / "x", second)):
+        os.replace(source, folder / target)
+    came, errors = outcomes(loader, pixels)
+    assert (came, len(errors)) == (4, 8)
+    assert all(str(first) in error or str(second) in error for error in errors)
+    assert outcomes(Loader(folder, batch_size=1, training=False, verify=verify), pixels)[0] == 4
+
+
+@pytest.mark.parametrize("verify", VERIFY)
+@pytest.mark.parametrize("suffixes", [("",), (".index",), ("", ".index")], ids=["shard", "index", "both"])
+@pytest.mark.parametrize("augment", [(), (FlipLeftRight(0.0), RandomCrop(24, 32))], ids=["whole", "drawn"])
+def test_a_stale_copy_put_back_over_a_shard_is_refused(draw, write, tmp_path, verify, suffixes, augment):
+    old, new, *_ = versions(draw, write, 9, 3)
+    name = "tiny-train.tfrecord-00001-of-00003"
+    for suffix in suffixes:
+        shutil.copyfile(old / f"{name}{suffix}", new / f"{name}{suffix}")
+    loader = Loader(new, batch_size=9, training=False, verify=verify, augment=augment)
+    with pytest.raises(CorruptFileError, match=rf"{name}.*was replaced or changed.*halofeed convert"):
+        loader.batch(0)
+
+
+@pytest.mark.parametrize("verify", VERIFY)
+def test_a_stale_copy_is_refused_in_a_loader_that_has_read_the_right_one(draw, write, verify):
+    old, new, pixels, _ = versions(draw, write, 9, 1)
+    loader = Loader(old, batch_size=3, training=False, verify=verify)
+    assert outcomes(loader, pixels) == (3, [])
+    name = "tiny-train.tfrecord-00000-of-00001"
+    with (old / name).open("r+b") as stream:  # the same file, so that the loader has it open
+        stream.write((new / name).read_bytes())
+    came, errors = outcomes(loader, pixels)
+    assert (came, len(errors)) == (0, 3) and all(
+        "checksum that it states is not the index's" in e for e in errors
+    )
+
+
+def test_what_was_verified_of_one_file_does_not_hold_for_the_one_in_its_place(draw, write):
+    folder, _, pixels, _ = versions(draw, write, 4, 1)
+    path = next(folder.glob("*-of-00001"))
+    loader = Loader(folder, batch_size=4, training=False, verify="first")
+    assert outcomes(loader, pixels) == (1, [])
+    restored = bytearray(path.read_bytes())
+    (offset, data), *_ = read_records(bytes(restored), "")
+    restored[offset + 12 + len(data) // 2] ^= 1
+    path.with_name("restored").write_bytes(restored)
+    os.replace(path.with_name("restored"), path)
+    close_idle()  # as if other shards had been read meanwhile
+    assert "checksum is wrong" in outcomes(loader, pixels)[1][0]
+
+
+@pytest.mark.parametrize("encoding", ["raw", "jpeg"])
+def test_a_sound_record_of_equal_length_that_is_not_the_indexs_is_refused(draw, write, encoding):
+    folder = write(draw(4), shards=1, encoding=encoding, pad=encoding == "raw")
+    path = next(folder.glob("*-of-00001"))
+    records = [bytearray(data) for _, data in read_records(path.read_bytes(), "")]
+    records[2][len(records[2]) // 2] ^= 1
+    with path.open("wb") as stream:
+        writer = RecordWriter(stream)
+        for record in records:
+            writer.write([record], len(record))
+    loader = Loader(folder, batch_size=1, training=False, verify="never")
+    for number in (0, 1, 3):
+        assert loader.batch(number)["valid"].all()
+    with pytest.raises(
+        CorruptFileError, match=r"record at byte .* \(id .*the checksum that it states is not the index"
+    ):
+        loader.batch(2)
+
+
+@pytest.mark.parametrize("verify", VERIFY)
+def test_a_loader_under_convert_overwrite_gives_the_old_bytes_or_an_error(tmp_path, verify):
+    def convert(seed, **options):
+        draw_folders(tmp_path / f"s{seed}", 12, seed=seed)
+        options = {"layout": "folders", "shards": 4, "encoding": "raw", **options}
+        return run_convert(tmp_path / f"s{seed}", tmp_path / "out", **options).folder
+
+    folder = convert(1)
+    loader = Loader(folder, batch_size=4, verify=verify)
+    before = [loader.batch(step) for step in range(3)]
+    pixels = {int(i): image for batch in before for i, image in zip(batch["id"], batch["image"], strict=True)}
+    convert(2, overwrite=True)
+    came, errors = outcomes(loader, pixels)
+    assert came + len(errors) == 3
+    close_idle()
+    came, errors = outcomes(loader, pixels)
+    assert (came, len(errors)) == (0, 3)

@@ -1,0 +1,225 @@
+"""Does a loader survive files that are shortened, replaced or unreadable at any moment, and does it name them?
+
+Each attempt is a process of its own: before, the kernel ended it with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from halofeed.schemas.errors import CorruptFileError
+from tests.volume_writer import draw_scans, write_scans
+
+VERIFY = ("first", "always", "never")
+AUGMENT = {
+    "whole": "[]",
+    "flipped": "[FlipLeftRight(1.0)]",
+    "cropped": "[RandomCrop(40, 56), FlipUpDown(1.0)]",
+}
+FRAME = (96, 128)
+
+
+@pytest.fixture
+def folder(draw, write):
+    return write(draw(12, frame=FRAME, vary=False, task="classification"), frame=FRAME, shards=2)
+
+
+def run(script, timeout_seconds=90, without=()):
+    """What a script prints, in a process of its own, which must end well."""
+    command = [*without, sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds, check=False)
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr[-3000:])
+    return done.stdout
+
+
+@pytest.mark.parametrize("verify", VERIFY)
+@pytest.mark.parametrize("augment", AUGMENT)
+@pytest.mark.parametrize("encoding", ["raw", "png"])
+def test_a_shard_shortened_after_it_was_opened_is_an_error_that_names_it(
+    draw, write, verify, augment, encoding
+):
+    frame = {"frame": FRAME, "vary": False, "task": "classification"}
+    folder = write(draw(12, **frame), frame=FRAME, shards=2, encoding=encoding, pad=encoding == "raw")
+    output = run(f"""
+import os
+from pathlib import Path
+from halofeed.loader import *
+from halofeed.schemas.errors import CorruptFileError
+folder = Path({str(folder)!r})
+path = sorted(folder.glob("*-of-00002"))[0]
+for cut in (1, 5000, path.stat().st_size // 2, path.stat().st_size - 3):
+    loader = Loader(folder, batch_size=12, training=False, augment={AUGMENT[augment]}, verify={verify!r})
+    loader.batch(0)
+    data = path.read_bytes()
+    os.truncate(path, len(data) - cut)
+    try:
+        loader.batch(0)
+        raise SystemExit("no error")
+    except CorruptFileError as error:
+        print(error)
+    path.write_bytes(data)
+    loader.batch(0)
+""")
+    lines = output.splitlines()
+    assert len(lines) == 4
+    name = f"{sorted(folder.glob('*-of-00002'))[0]}: it ends at byte "
+    assert all(line.startswith(name) and "it was shortened; run the same" in line for line in lines)
+
+
+STORM = """
+import os, sys, threading, time
+from pathlib import Path
+import numpy as np
+from halofeed.loader import *
+from halofeed.schemas.errors import CorruptFileError
+folder = Path({folder!r})
+paths = sorted(folder.glob("*.tfrecord-*-of-?????"))
+data = {{path: path.read_bytes() for path in paths}}
+options = dict(batch_size=4, training=False, augment={augment})
+expected = list(Loader(folder, **options).batches())
+child = os.fork()
+if child == 0:
+    # Shortens the files and writes the same bytes again, in place: some times in a row, then not for a while.
+    rng = np.random.default_rng({seed})
+    parent = os.getppid()
+    while os.getppid() == parent:
+        path = paths[int(rng.integers(len(paths)))]
+        whole = data[path]
+        at = int(rng.integers(len(whole)))
+        with open(path, "r+b") as stream:
+            stream.truncate(at)
+            stream.seek(at)
+            stream.write(whole[at:])
+        if rng.random() < 0.2:
+            time.sleep(rng.random() / 5)
+    os._exit(0)
+came, errors, wrong = [], [], []
+def read():
+    start, loader = time.monotonic(), None
+    while (passed := time.monotonic() - start) < {seconds} or (passed < 40 and not (came and errors)):
+        for step, right in enumerate(expected):
+            try:
+                loader = loader or Loader(folder, verify={verify!r}, **options)
+                batch = loader.batch(step)
+                came.append(all(np.array_equal(batch[key], right[key]) for key in right))
+            except CorruptFileError as error:
+                errors.append(str(error))
+            except BaseException as error:
+                wrong.append(repr(error))
+threads = [threading.Thread(target=read) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+os.kill(child, 9)
+os.waitpid(child, 0)
+unnamed = [error for error in errors if not any(str(path) in error for path in paths)]
+print(len(came), len(errors), came.count(False), wrong[:3], unnamed[:3])
+sys.exit(not came or not errors or not all(came) or bool(wrong) or bool(unnamed))
+"""
+
+
+@pytest.mark.parametrize("verify", VERIFY)
+@pytest.mark.parametrize("augment", AUGMENT)
+def test_shards_shortened_while_they_are_read_give_right_batches_or_errors_that_name_them(
+    folder, verify, augment
+):
+    run(STORM.format(folder=str(folder), augment=AUGMENT[augment], verify=verify, seed=1, seconds=2))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("verify", VERIFY)
+@pytest.mark.parametrize(
+    "augment", ["[]", "[RandomCrop(20, 24, 24, foreground=0.5), FlipDepth(), Rotate90()]"]
+)
+def test_volumes_shortened_while_they_are_read_give_right_batches_or_errors_that_name_them(
+    tmp_path, verify, augment
+):
+    scans = draw_scans({"train": 8}, shape=(32, 48, 48))
+    folder = write_scans(tmp_path / "1.0.0", scans, shards=2)
+    for seed in range(3):
+        run(STORM.format(folder=str(folder), augment=augment, verify=verify, seed=seed, seconds=8))
+
+
+@pytest.mark.parametrize("what", ["pipe", "folder", "link to a device", "nothing"])
+@pytest.mark.parametrize("suffix", ["", ".index"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_is_no_file_in_place_of_one_is_refused_at_once(folder, what, suffix, when):
+    output = run(f"""
+import os, sys
+from pathlib import Path
+from halofeed.loader import Loader
+from halofeed.schemas.errors import CorruptFileError
+folder, what = Path({str(folder)!r}), {what!r}
+path = sorted(folder.glob("*-of-00002"))[0]
+path = path.with_name(path.name + {suffix!r})
+def spoil():
+    path.unlink()
+    if what == "pipe": os.mkfifo(path)
+    if what == "folder": path.mkdir()
+    if what == "link to a device": path.symlink_to("/dev/zero")
+try:
+    if {when == "before"}: spoil()
+    loader = Loader(folder, batch_size=12, training=False)
+    if {when == "after"}: spoil()
+    loader.batch(0)
+    print("no error")
+except CorruptFileError as error:
+    print(error)
+""")
+    path = folder / f"tiny-train.tfrecord-00000-of-00002{suffix}"
+    assert output.startswith(f"{path}: ") and "run the same `halofeed convert`" in output
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root may read everything")
+@pytest.mark.parametrize("suffix", ["", ".index"])
+def test_a_file_that_may_not_be_read_is_named(folder, suffix):
+    path = folder / f"tiny-train.tfrecord-00000-of-00002{suffix}"
+    path.chmod(0)
+    script = f"""
+from halofeed.loader import Loader
+from halofeed.schemas.errors import CorruptFileError
+try:
+    Loader({str(folder)!r}, batch_size=12, training=False).batch(0)
+except CorruptFileError as error:
+    print(error)
+"""
+    without = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    found = run(script, without=without)
+    assert re.match(rf"{re.escape(str(path))}: cannot be .*: Permission denied; run the same", found)
+
+
+def test_a_disk_that_fails_is_named(folder, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    loader = Loader(folder, batch_size=12, training=False)
+    loader.batch(0)
+    monkeypatch.setattr(os, "preadv", fail)
+    with pytest.raises(
+        CorruptFileError, match=r"-of-00002: cannot be read at byte [\d,]+: Input/output error; run"
+    ):
+        loader.batch(0)
+
+
+def test_a_file_system_that_gives_less_at_once_gives_the_same(folder, monkeypatch):
+    whole = os.preadv
+
+    def less(descriptor, buffers, offset):
+        first = memoryview(next(buffer for buffer in buffers if len(buffer))).cast("B")
+        return whole(descriptor, [first[: max(1, min(len(first), 1000))]], offset)
+
+    options = {"batch_size": 12, "training": False, "augment": [RandomCrop(40, 56), FlipLeftRight()]}
+    for chosen in (options, {**options, "augment": []}):
+        expected = Loader(folder, **chosen).batch(0)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "preadv", less)
+            found = Loader(folder, verify="always", **chosen).batch(0)
+        assert all(np.array_equal(found[key], expected[key]) for key in expected)

@@ -1,0 +1,228 @@
+"""A small source of each layout, for tests of what all layouts must do alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tests.dicom_writer import write_volume
+from tests.volume_support import save_nifti, write_table
+
+COUNT = 4
+"""How many pictures or scans each source has."""
+_SHAPE = (3, 8, 9)
+_SIZE = {"depth": 3, "height": 8, "width": 9}
+_AFFINE = np.diag([3.0, 2.0, 1.5, 1.0])[:, [2, 1, 0, 3]]
+_VOC = (
+    "<annotation><filename>{0}.png</filename><object><name>hat</name><bndbox><xmin>2</xmin><ymin>2</ymin>"
+    "<xmax>9</xmax><ymax>9</ymax></bndbox></object></annotation>"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A source on disk.
+
+    Args:
+        options: of `run_convert`.
+        images: relative paths of the files of each picture or scan, the annotations' files left out.
+        labels: one file of labels for each image, where there are such.
+        tables: files on which all depends.
+    """
+
+    options: dict[str, Any]
+    images: Sequence[Sequence[str]]
+    labels: Sequence[str] = ()
+    tables: Sequence[str] = field(default_factory=tuple)
+
+
+def draw_pictures(root: Path, *names: str) -> None:
+    """Pictures of 24 by 16 pixels, each of its own noise."""
+    for number, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (16, 24, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(root / name)
+
+
+def draw_scans(root: Path, *names: str) -> None:
+    """Scans of three slices, each of its own noise."""
+    for number, name in enumerate(names):
+        voxels = np.random.default_rng(number).integers(-900, 900, _SHAPE).astype(np.int16)
+        save_nifti(root / name, voxels, _AFFINE)
+
+
+def draw_masks(root: Path, *names: str) -> None:
+    """Labels of class 1 for the scans."""
+    for number, name in enumerate(names):
+        voxels = np.random.default_rng(number).integers(0, 2, _SHAPE).astype(np.uint8)
+        save_nifti(root / name, voxels, _AFFINE)
+
+
+def _folders(root: Path) -> Source:
+    names = [f"{('hat', 'coat')[number % 2]}/{number}.png" for number in range(COUNT)]
+    draw_pictures(root, *names)
+    return Source(options={"layout": "folders"}, images=[[name] for name in names])
+
+
+def _table(layout: str) -> Callable[[Path], Source]:
+    def draw(root: Path) -> Source:
+        names = [f"pictures/{number}.png" for number in range(COUNT)]
+        draw_pictures(root, *names)
+        rows = [
+            {"filename": name, "class": "hat", "xmin": 2, "ymin": 2, "xmax": 9, "ymax": 9} for name in names
+        ]
+        if layout == "csv":
+            lines = [
+                "filename,class,xmin,ymin,xmax,ymax",
+                *(",".join(map(str, row.values())) for row in rows),
+            ]
+        else:
+            lines = [json.dumps(row) for row in rows]
+        (root / f"table.{layout}").write_text("\n".join(lines) + "\n")
+        return Source(
+            options={"layout": layout}, images=[[name] for name in names], tables=[f"table.{layout}"]
+        )
+
+    return draw
+
+
+def coco_document(count: int = COUNT) -> dict[str, Any]:
+    """COCO instances of one hat a picture."""
+    return {
+        "images": [
+            {"id": number, "file_name": f"{number}.png", "height": 16, "width": 24} for number in range(count)
+        ],
+        "annotations": [
+            {"id": number, "image_id": number, "category_id": 1, "bbox": [2, 2, 7, 7], "iscrowd": 0}
+            for number in range(count)
+        ],
+        "categories": [{"id": 1, "name": "hat"}],
+    }
+
+
+def _coco(root: Path) -> Source:
+    names = [f"images/{number}.png" for number in range(COUNT)]
+    draw_pictures(root, *names)
+    (root / "instances.json").write_text(json.dumps(coco_document()))
+    return Source(options={"layout": "coco"}, images=[[name] for name in names], tables=["instances.json"])
+
+
+def _voc(root: Path) -> Source:
+    draw_pictures(root, *(f"JPEGImages/{number}.png" for number in range(COUNT)))
+    (root / "Annotations").mkdir()
+    for number in range(COUNT):
+        (root / f"Annotations/{number}.xml").write_text(_VOC.format(number))
+    return Source(
+        options={"layout": "voc"},
+        images=[[f"JPEGImages/{number}.png"] for number in range(COUNT)],
+        labels=[f"Annotations/{number}.xml" for number in range(COUNT)],
+    )
+
+
+def _scan_table(root: Path) -> Source:
+    images = [f"ct/{number}.nii" for number in range(COUNT)]
+    labels = [f"seg/{number}.nii" for number in range(COUNT)]
+    draw_scans(root, *images)
+    draw_masks(root, *labels)
+    write_table(root, [(f"s{number}", images[number], labels[number]) for number in range(COUNT)])
+    options = {"layout": "csv", "task": "segmentation"} | _SIZE
+    return Source(options=options, images=[[name] for name in images], labels=labels, tables=["table.csv"])
+
+
+def _msd(root: Path) -> Source:
+    images = [f"imagesTr/{number}.nii" for number in range(COUNT)]
+    labels = [f"labelsTr/{number}.nii" for number in range(COUNT)]
+    draw_scans(root, *images)
+    draw_masks(root, *labels)
+    document = {
+        "modality": {"0": "CT"},
+        "labels": {"0": "background", "1": "liver"},
+        "training": [{"image": i, "label": m} for i, m in zip(images, labels, strict=True)],
+        "test": [],
+    }
+    (root / "dataset.json").write_text(json.dumps(document))
+    return Source(
+        options={"layout": "msd"} | _SIZE,
+        images=[[name] for name in images],
+        labels=labels,
+        tables=["dataset.json"],
+    )
+
+
+def _nnunet(root: Path) -> Source:
+    images = [f"imagesTr/a_{number}_0000.nii" for number in range(COUNT)]
+    labels = [f"labelsTr/a_{number}.nii" for number in range(COUNT)]
+    draw_scans(root, *images)
+    draw_masks(root, *labels)
+    document = {
+        "channel_names": {"0": "CT"},
+        "labels": {"background": 0, "liver": 1},
+        "numTraining": COUNT,
+        "file_ending": ".nii",
+    }
+    (root / "dataset.json").write_text(json.dumps(document))
+    return Source(
+        options={"layout": "nnunet"} | _SIZE,
+        images=[[name] for name in images],
+        labels=labels,
+        tables=["dataset.json"],
+    )
+
+
+def _lits(root: Path) -> Source:
+    images = [f"scans/volume-{number}.nii" for number in range(COUNT)]
+    labels = [f"scans/segmentation-{number}.nii" for number in range(COUNT)]
+    draw_scans(root, *images)
+    draw_masks(root, *labels)
+    return Source(options={"layout": "lits"} | _SIZE, images=[[name] for name in images], labels=labels)
+
+
+def _pairs(root: Path) -> Source:
+    images = [f"images/{number}.nii" for number in range(COUNT)]
+    labels = [f"labels/{number}.nii" for number in range(COUNT)]
+    draw_scans(root, *images)
+    draw_masks(root, *labels)
+    return Source(options={"layout": "pairs"} | _SIZE, images=[[name] for name in images], labels=labels)
+
+
+def _class_masks(root: Path) -> Source:
+    images = [f"{number}/ct.nii" for number in range(COUNT)]
+    labels = [f"{number}/segmentations/liver.nii" for number in range(COUNT)]
+    draw_scans(root, *images)
+    draw_masks(root, *labels)
+    options = {"layout": "class-masks"} | _SIZE
+    return Source(options=options, images=[[name] for name in images], labels=labels)
+
+
+def _dicom(root: Path) -> Source:
+    images = []
+    for number in range(COUNT):
+        voxels = np.random.default_rng(number).integers(-900, 900, _SHAPE).astype(np.int16)
+        paths = write_volume(
+            root / f"p{number}", voxels, _AFFINE, series=f"1.2.{number + 1}", patient=f"P{number}"
+        )
+        images.append([str(path.relative_to(root)) for path in paths])
+    return Source(options={"layout": "dicom", "missing_masks": "prediction"} | _SIZE, images=images)
+
+
+LAYOUT_SOURCES: dict[str, Callable[[Path], Source]] = {
+    "folders": _folders,
+    "csv": _table("csv"),
+    "jsonl": _table("jsonl"),
+    "coco": _coco,
+    "voc": _voc,
+    "scan table": _scan_table,
+    "msd": _msd,
+    "nnunet": _nnunet,
+    "lits": _lits,
+    "pairs": _pairs,
+    "class-masks": _class_masks,
+    "dicom": _dicom,
+}
+"""By the name of a layout, what draws its source into an empty folder."""

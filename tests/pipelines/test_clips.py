@@ -1,0 +1,208 @@
+"""Do videos, animations and folders of frames become clips whose frames are those that were drawn?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from halofeed.inspection.html.report import write_report
+from halofeed.inspection.verify.dataset import verify
+from halofeed.loader import FlipDepth, FlipLeftRight, Loader, RandomCrop, Rotate90
+from halofeed.prep.options.recipe import Recipe
+from halofeed.schemas.errors import JobError, UsageError
+from tests.clip_writer import (
+    HEIGHT,
+    WIDTH,
+    moving_square,
+    write_class_folders,
+    write_folder,
+    write_gif,
+    write_video,
+)
+from tests.pipelines.support import read_split, run_convert, shard_bytes
+
+WHOLE = {"frames": 8, "height": HEIGHT, "width": WIDTH}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    return write_class_folders(tmp_path_factory.mktemp("source"), each=3)
+
+
+def drawn_frames(source: Path, name: str) -> np.ndarray:
+    """What `write_class_folders` drew for a source, whatever it was written as."""
+    generator = np.random.default_rng(0)
+    for direction in ("left", "right"):
+        for number in range(3):
+            frames = moving_square(direction, 20, generator)
+            if name.startswith(f"{direction}/") and str(number) in name.partition("/")[2]:
+                return np.array(frames)
+    raise AssertionError(name)
+
+
+def pixels_of(record: dict) -> np.ndarray:
+    shape = [int(record[f"image/{name}"][0]) for name in ("frames", "height", "width")]
+    return np.frombuffer(bytes(record["image/encoded"][0]), np.uint8).reshape(*shape, 3)
+
+
+def test_every_kind_of_source_gives_its_own_frames_with_their_times(source, tmp_path):
+    done = run_convert(source, tmp_path, layout="folders", folder_frame_rate=10.0, shards=2, **WHOLE)
+    assert done.manifest.kind.name == "clip" and done.manifest.task == "classification"
+    assert json.loads((Path(done.folder) / "manifest.json").read_text())["kind"] == "clip"
+    image = done.manifest.field("image")
+    assert image.axes == ("frame", "height", "width", "channel") and image.shape == (8, HEIGHT, WIDTH, 3)
+    records = list(read_split(Path(done.folder), "train"))
+    assert len(records) == 12, "20 frames hold two windows of 8"
+    for record in records:
+        name, tile = bytes(record["image/filename"][0]).decode(), int(record["image/tile"][0])
+        expected = drawn_frames(source, name)[8 * tile : 8 * tile + 8]
+        tolerance = 25 if name.endswith("mp4") else 0
+        difference = np.abs(pixels_of(record).astype(int) - expected)
+        # Lossy video smears the edges of the square; shifted by a frame two columns of it would be off by 180.
+        assert np.percentile(difference, 99.5) <= tolerance, (name, tile)
+        np.testing.assert_allclose(record["image/times_s"], (8 * tile + np.arange(8)) / 10, atol=1e-3)
+        assert bytes(record["image/class/text"][0]).decode() == name.partition("/")[0]
+    report = verify(done.folder)
+    assert report.ok, str(report)
+    page = write_report(done.folder, tmp_path / "page.html", sources=str(source)).read_text()
+    assert "A classification data set: 12 clips of 2 classes" in page
+    sheets = [f"<figcaption>{which} 198 × 130</figcaption>" for which in ("stored", "source")]
+    assert [page.count(sheet) for sheet in sheets] == [12, 12], "8 frames of 48 × 64 in two columns"
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_workers(source, tmp_path):
+    first, second = (
+        run_convert(source, tmp_path / str(workers), layout="folders", workers=workers, shards=3, **WHOLE)
+        for workers in (1, 2)
+    )
+    assert shard_bytes(Path(first.folder)) == shard_bytes(Path(second.folder))
+
+
+def test_a_table_names_videos_and_folders_of_frames(tmp_path):
+    generator = np.random.default_rng(1)
+    write_folder(tmp_path / "in/walks/a", moving_square("left", 10, generator))
+    write_video(tmp_path / "in/b.avi", moving_square("right", 10, generator))
+    rows = "filename,class,split\nwalks/a,left,train\nb.avi,right,validation\nlost.mp4,left,train\n"
+    (tmp_path / "in/labels.csv").write_text(rows)
+    done = run_convert(tmp_path / "in", tmp_path / "out", layout="csv", task="classification", **WHOLE)
+    by_split = {name: split.records for name, split in done.manifest.splits.items()}
+    assert by_split == {"train": 1, "validation": 1}
+    assert list(done.manifest.rejected) == ["annotation: image file not found"]
+    (record,) = read_split(Path(done.folder), "train")
+    assert (record["image/times_s"] == -1).all(), "nobody said the rate of the folder of frames"
+
+
+def test_short_and_broken_clips_are_rejected_with_true_reasons(tmp_path):
+    generator = np.random.default_rng(2)
+    folder = tmp_path / "in/left"
+    folder.mkdir(parents=True)
+    write_gif(folder / "whole.gif", moving_square("left", 8, generator))
+    write_gif(folder / "short.gif", moving_square("left", 5, generator))
+    (folder / "text.mp4").write_text("no video")
+    (folder / "notes.bin").write_bytes(b"\0")
+    done = run_convert(tmp_path / "in", tmp_path / "out", layout="folders", **WHOLE)
+    assert done.manifest.rejected == {
+        "decode: not a clip format that is read": 1,
+        "selection: clip is shorter than a window": 1,
+        "selection: not an image file name": 1,
+    }
+    repeated = run_convert(
+        tmp_path / "in", tmp_path / "repeated", layout="folders", short_clips="repeat", **WHOLE
+    )
+    records = {
+        bytes(r["image/filename"][0]): pixels_of(r) for r in read_split(Path(repeated.folder), "train")
+    }
+    short = records[b"left/short.gif"]
+    assert (short[4:] == short[4]).all() and not (short[3] == short[4]).all()
+
+
+def test_windows_strides_and_rates_choose_the_frames(tmp_path):
+    frames = moving_square("right", 20, np.random.default_rng(3))
+    (tmp_path / "in/right").mkdir(parents=True)
+    write_gif(tmp_path / "in/right/a.gif", frames)
+    for number, (options, indices) in enumerate(
+        [
+            ({"frames": 4, "frame_stride": 3, "clips_per_source": "1"}, [[3, 6, 9, 12]]),
+            ({"frames": 5, "frame_rate": 5.0}, [[0, 2, 4, 6, 8], [10, 12, 14, 16, 18]]),
+        ]
+    ):
+        done = run_convert(
+            tmp_path / "in", tmp_path / str(number), layout="folders", height=HEIGHT, width=WIDTH, **options
+        )
+        found = [pixels_of(record) for record in read_split(Path(done.folder), "train")]
+        assert [pixels.tolist() for pixels in found] == [
+            [frames[index].tolist() for index in window] for window in indices
+        ]
+
+
+def test_pictures_that_move_are_told_by_their_heads_and_pictures_beside_clips_are_left_out(tmp_path):
+    generator = np.random.default_rng(4)
+    moving = [Image.fromarray(frame) for frame in moving_square("left", 8, generator)]
+    (tmp_path / "in/left").mkdir(parents=True)
+    moving[0].save(tmp_path / "in/left/moves.png", save_all=True, append_images=moving[1:], duration=100)
+    moving[0].save(tmp_path / "in/left/cover.jpg")
+    write_folder(tmp_path / "in/right/still", moving_square("right", 8, generator))
+    done = run_convert(tmp_path / "in", tmp_path / "out", layout="folders", **WHOLE)
+    sources = sorted(bytes(r["image/filename"][0]) for r in read_split(Path(done.folder), "train"))
+    assert sources == [b"left/moves.png", b"right/still"]
+    assert done.manifest.rejected == {"selection: not an image file name": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"frames": 0}, "--frames 0: expected 1 or more"),
+        ({"depth": 8}, "--frames is for clips and --depth for volumes"),
+        ({"task": "detection"}, "--frames goes with --task classification"),
+        ({"layout": "voc"}, "--frames is for clips and layout voc holds none"),
+        ({"encoding": "png"}, "clips are stored raw"),
+        ({"resize": "keep-aspect"}, "add --pad"),
+        ({"frame_stride": 2, "frame_rate": 5.0}, "only one of them"),
+        ({"clips_per_source": "0"}, "--clips-per-source 0: expected all, or how many"),
+        ({"channels": 4}, "--channels 4: clips have 3"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        Recipe(**{"layout": "folders", "frames": 8, **options})
+
+
+def test_options_of_clips_without_frames_have_no_effect_and_are_refused():
+    with pytest.raises(UsageError, match="--frame-stride has no effect without --frames"):
+        Recipe(layout="folders", frame_stride=2).check_used()
+
+
+def test_a_folder_without_clips_is_refused(tmp_path):
+    (tmp_path / "in/a").mkdir(parents=True)
+    (tmp_path / "in/a/x.mp4").write_bytes(b"\0" * 100)
+    with pytest.raises(JobError, match="not a clip format that is read"):
+        run_convert(tmp_path / "in", tmp_path / "out", layout="folders", max_rejected=0, **WHOLE)
+
+
+def test_flips_crops_and_windows_in_time_are_alike_in_all_frames(source, tmp_path):
+    done = run_convert(source, tmp_path, layout="folders", folder_frame_rate=10.0, **WHOLE)
+
+    def batch(*augment: object) -> dict[str, np.ndarray]:
+        return Loader(done.folder, batch_size=6, augment=augment, include=["times_s", "transform"]).batch(0)
+
+    plain, flipped = batch(), batch(FlipLeftRight(1.0))
+    assert plain["image"].shape == (6, 8, HEIGHT, WIDTH, 3)
+    np.testing.assert_array_equal(flipped["image"], plain["image"][:, :, :, ::-1])
+    cropped = batch(RandomCrop(4, 24, 32))
+    for row in range(6):
+        first = int(np.argmin(np.abs(plain["times_s"][row] - cropped["times_s"][row, 0])))
+        np.testing.assert_allclose(cropped["times_s"][row], plain["times_s"][row, first : first + 4])
+        left, top = (round(float(cropped["transform"][row, axis, 2])) for axis in (1, 0))
+        window = plain["image"][row, first : first + 4, top : top + 24, left : left + 32]
+        np.testing.assert_array_equal(cropped["image"][row], window)
+    for augmentation, message in (
+        (FlipDepth(), "clips have no depth"),
+        (RandomCrop(24, 32), "8 frames long"),
+        (Rotate90(), "as high as wide"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            batch(augmentation)

@@ -1,0 +1,247 @@
+"""Does an input that takes too much memory, or is too large otherwise, cost its own record and nothing else?"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from halofeed.pipelines import options
+from halofeed.prep.convert import picture
+from halofeed.prep.sources.memory import MEBIBYTE, TOO_MUCH
+from tests.memory_cases import PICTURES, even_png
+from tests.pipelines.support import draw_folders, read_all, run_convert, shard_bytes
+
+# Bounded once everything is imported: interpreter and libraries differ between machines.
+PROGRAM = r"""
+import os, re, resource, sys
+from halofeed.cli import main
+import halofeed.pipelines.convert, halofeed.prep.convert.picture
+def held(key):
+    return int(re.search(key + r":\s+(\d+) kB", open("/proc/self/status").read())[1]) << 10
+base = held("VmRSS")
+more = int(os.environ.get("MOST_BYTES", 0))
+if more:
+    resource.setrlimit(resource.RLIMIT_AS, (held("VmSize") + more, held("VmSize") + more))
+code = main(sys.argv[1:])
+print("peak", held("VmHWM") - base)
+sys.exit(code)
+"""
+
+
+def convert_in_child(
+    source: Path, out: Path, *options: object, most_bytes: int = 0
+) -> tuple[Path, int, subprocess.CompletedProcess[str]]:
+    """A conversion in a process of its own: the folder, and the bytes that it took besides what was imported."""
+    command = [sys.executable, "-c", PROGRAM, "convert", "--source", source, "--out", out, "--name", "set"]
+    command += ["--workers", 1, *options]
+    done = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "MOST_BYTES": str(most_bytes)},
+    )
+    found = re.search(r"^peak (\d+)", done.stdout, re.MULTILINE)
+    return out / "set/1.0.0", int(found[1]) if found else -1, done
+
+
+def rejected(folder: Path | str) -> list[dict[str, str]]:
+    """The entries of a version's list of rejected inputs."""
+    lines = (Path(folder) / "rejected.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+BOMBS = {
+    "rgba16.png": lambda: even_png(4500, 4500, 16, 6),
+    "interlaced.png": lambda: even_png(6000, 6000, 8, 6, interlaced=True),
+    "lossless.webp": lambda: PICTURES["WebP lossless"](3500),
+    "lzw.tif": lambda: PICTURES["TIFF deflate, one strip"](5000),
+    "progressive.jpg": lambda: PICTURES["JPEG progressive"](5000),
+    "frame.gif": lambda: PICTURES["GIF"](6500),
+    "jump.bmp": lambda: jumping_bmp(1_000_000),
+}
+"""Files of at most a few megabytes that take hundreds once they are decoded."""
+
+
+def jumping_bmp(width: int) -> bytes:
+    """A BMP whose run lengths jump over 255 rows, again and again: one row is wanted."""
+    runs = b"\0\2\xff\xff" * 4 + b"\0\1"
+    header = (40).to_bytes(4, "little") + width.to_bytes(4, "little") + (1).to_bytes(4, "little")
+    header += b"\1\0\x08\0" + (1).to_bytes(4, "little") + len(runs).to_bytes(4, "little") + bytes(16)
+    offset = 14 + 40 + 1024
+    start = b"BM" + (offset + len(runs)).to_bytes(4, "little") + bytes(4) + offset.to_bytes(4, "little")
+    return start + header + bytes(1024) + runs
+
+
+def test_bombs_are_rejected_below_the_bound_and_the_rest_is_converted(tmp_path: Path) -> None:
+    draw_folders(tmp_path / "src", 6)
+    for name, make in BOMBS.items():
+        (tmp_path / "src/hat" / name).write_bytes(make())
+    assert sum((tmp_path / "src/hat" / name).stat().st_size for name in BOMBS) < 12e6
+    given = ["--layout", "folders", "--threads", 3, "--max-memory", 96, "--height", 16, "--width", 24]
+    folder, peak, done = convert_in_child(tmp_path / "src", tmp_path / "out", *given)
+    assert done.returncode == 0, done.stderr
+    found = {entry["source"].rpartition("/")[2]: entry for entry in rejected(folder)}
+    too_large = {name for name, entry in found.items() if entry["reason"] == TOO_MUCH}
+    assert too_large == BOMBS.keys()
+    for name in too_large:
+        assert re.fullmatch(r"about [\d,]+ MiB; --max-memory allows 96", found[name]["detail"])
+    assert len(read_all(folder, ["train"])) == 6
+    assert peak < (96 + 256 + 64) * MEBIBYTE, f"{peak / MEBIBYTE:.0f} MiB"
+
+
+def test_bombs_are_converted_where_the_bound_allows_them(tmp_path: Path) -> None:
+    draw_folders(tmp_path / "src", 2)
+    (tmp_path / "src/hat/large.webp").write_bytes(BOMBS["lossless.webp"]())
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", threads=2)
+    assert len(read_all(Path(done.folder), ["train"])) == 3
+
+
+def draw_coco(folder: Path, segmentation: Any) -> None:
+    """Two pictures, the first of which has one object with this mask."""
+    folder.mkdir()
+    images, annotations = [], []
+    for number, mask in enumerate([segmentation, [[1.0, 1.0, 30.0, 1.0, 30.0, 30.0]]]):
+        name = f"{number}.png"
+        (folder / name).write_bytes(even_png(3000, 4000, 8, 2))
+        images.append({"id": number, "file_name": name, "height": 3000, "width": 4000})
+        box = {"bbox": [1, 1, 29, 29], "area": 400, "iscrowd": 0, "category_id": 1}
+        annotations.append({**box, "id": number, "image_id": number, "segmentation": mask})
+    document = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "mark"}]}
+    (folder / "instances.json").write_text(json.dumps(document))
+
+
+def zigzag(points: int) -> list[list[float]]:
+    """A polygon each of whose edges passes all rows."""
+    flat = np.empty(2 * points)
+    flat[0::2] = np.random.default_rng(0).random(points) * 4000
+    flat[1::2] = np.tile([0.0, 3000.0], points // 2)
+    return [flat.round(2).tolist()]
+
+
+@pytest.mark.parametrize("points", [500_000, pytest.param(2_000_000, marks=pytest.mark.long)])
+def test_a_polygon_without_end_costs_at_most_its_object(tmp_path: Path, points: int) -> None:
+    draw_coco(tmp_path / "src", zigzag(points))
+    given = ["--layout", "coco", "--masks", "--height", 600, "--width", 800]
+    # The annotations themselves take more than a gigabyte: they are read before the limit counts.
+    folder, _, done = convert_in_child(tmp_path / "src", tmp_path / "out", *given, most_bytes=4 << 30)
+    assert done.returncode == 0, done.stderr
+    assert len(read_all(folder, ["train"])) == 2
+    assert [entry["reason"] for entry in rejected(folder)] == ["mask has a polygon that goes to and fro"]
+
+
+def test_a_machine_with_less_memory_rejects_the_input_and_goes_on(tmp_path: Path) -> None:
+    draw_folders(tmp_path / "src", 6)
+    (tmp_path / "src/hat/large.png").write_bytes(even_png(12000, 12000, 8, 6))
+    given = ["--layout", "folders", "--threads", 2, "--height", 16, "--width", 24]
+    folder, _, done = convert_in_child(tmp_path / "src", tmp_path / "out", *given, most_bytes=500 << 20)
+    assert done.returncode == 0, done.stderr
+    (entry,) = rejected(folder)
+    assert (entry["source"], entry["stage"], entry["reason"]) == ("hat/large.png", "decode", TOO_MUCH)
+    assert len(read_all(folder, ["train"])) == 6
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (MemoryError("Unable to allocate 9 GiB"), TOO_MUCH),
+        (RuntimeError("std::bad_alloc"), TOO_MUCH),
+        ("opencv", TOO_MUCH),
+        (RecursionError("maximum recursion depth exceeded"), "file is damaged"),
+        (OverflowError("Python int too large to convert to C long"), "file is damaged"),
+        (KeyError("a case that nobody thought of"), "halofeed fails at it"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_whatever_a_reader_raises_costs_one_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any, reason: str, threads: int
+) -> None:
+    draw_folders(tmp_path / "src", 6)
+    (tmp_path / "src/hat/odd.png").write_bytes(even_png(33, 77, 8, 2))
+    resize = picture.resize_image
+
+    def failing(pixels: Any, *arguments: Any) -> Any:
+        if pixels.shape[:2] == (33, 77):
+            if error == "opencv":
+                cv2.resize(pixels, (2**30, 2**30))
+            raise error
+        return resize(pixels, *arguments)
+
+    monkeypatch.setattr(picture, "resize_image", failing)
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", threads=threads)
+    assert [(entry["source"], entry["reason"]) for entry in rejected(done.folder)] == [
+        ("hat/odd.png", reason)
+    ]
+    assert len(read_all(Path(done.folder), ["train"])) == 6
+
+
+def test_the_records_are_the_same_however_many_threads_share_the_bound(tmp_path: Path) -> None:
+    draw_folders(tmp_path / "src", 12)
+    for number in range(8):
+        data = even_png(900 + 300 * number, 1000, 8, (2, 6)[number % 2])
+        (tmp_path / f"src/hat/large {number}.png").write_bytes(data)
+    folders = [
+        run_convert(
+            tmp_path / "src", tmp_path / str(threads), layout="folders", threads=threads, max_memory=64
+        ).folder
+        for threads in (1, 2, 5)
+    ]
+    first, *others = [shard_bytes(Path(folder)) for folder in folders]
+    assert first and all(other == first for other in others)
+    assert rejected(folders[0]), "some take more than the bound"
+
+
+def test_a_file_that_is_larger_than_the_bound_is_not_read(tmp_path: Path) -> None:
+    draw_folders(tmp_path / "src", 4)
+    with (tmp_path / "src/hat/large.bmp").open("wb") as file:
+        file.truncate(3 << 30)
+    given = ["--layout", "folders", "--max-memory", 300, "--height", 16, "--width", 24]
+    folder, peak, done = convert_in_child(tmp_path / "src", tmp_path / "out", *given)
+    assert done.returncode == 0, done.stderr
+    (entry,) = rejected(folder)
+    assert (entry["source"], entry["reason"]) == ("hat/large.bmp", TOO_MUCH)
+    assert peak < 300 * MEBIBYTE
+    again, peak, done = convert_in_child(tmp_path / "src", tmp_path / "out", *given)
+    assert done.returncode == 0 and peak < 300 * MEBIBYTE and again == folder
+
+
+def test_what_a_machine_has_too_little_memory_for_another_run_converts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_folders(tmp_path / "src", 4)
+    (tmp_path / "src/hat/large.png").write_bytes(even_png(6000, 6000, 8, 6))
+    given: dict[str, Any] = {"layout": "folders", "workers": 1, "threads": 2, "shards": 1}
+    with monkeypatch.context() as small:
+        small.setattr(options, "machine_memory", lambda: 200 * MEBIBYTE)
+        first = run_convert(tmp_path / "src", tmp_path / "out", **given)
+    (entry,) = rejected(first.folder)
+    assert (entry["source"], entry["reason"]) == ("hat/large.png", TOO_MUCH)
+    assert re.fullmatch(
+        r"about [\d,]+ MiB; this machine has 160 for each worker; take fewer --workers", entry["detail"]
+    )
+    again = run_convert(tmp_path / "src", tmp_path / "out", overwrite=True, **given)
+    assert not rejected(again.folder)
+    assert len(read_all(Path(again.folder), ["train"])) == 5
+
+
+@pytest.mark.parametrize(("encoding", "width"), [("jpeg", 65_501), ("png", 1_000_001)])
+def test_a_picture_too_long_for_its_encoding_costs_its_own_record(
+    tmp_path: Path, encoding: str, width: int
+) -> None:
+    draw_folders(tmp_path / "src", 2)
+    (tmp_path / "src/hat/long.png").write_bytes(even_png(1, width, 8, 0))
+    done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", resize="none", encoding=encoding)
+    (entry,) = rejected(done.folder)
+    assert (entry["source"], entry["stage"]) == ("hat/long.png", "encode")
+    assert f"1 x {width} pixels" in entry["detail"] and "--encoding raw" in entry["detail"]

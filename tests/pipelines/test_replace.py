@@ -1,0 +1,304 @@
+"""Does a committed version stand until a new one is whole, whatever happens to the run that makes it?"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from halofeed.inspection.verify import verify
+from halofeed.pipelines import replace
+from halofeed.schemas.errors import JobError
+from halofeed.schemas.manifest import read_manifest
+from tests.pipelines.support import all_bytes, convert_words, draw_folders, halofeed, run_convert, start
+
+OPTIONS = {"layout": "folders", "shards": 4}
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    draw_folders(tmp_path / "src", 24)
+    return tmp_path / "src"
+
+
+@pytest.fixture
+def folder(source, tmp_path) -> Path:
+    return Path(run_convert(source, tmp_path / "out", **OPTIONS).folder)
+
+
+def change(source: Path) -> None:
+    draw_folders(source, 30)
+
+
+def fresh_bytes(source: Path, tmp_path: Path, **options: object) -> dict[str, bytes]:
+    return all_bytes(Path(run_convert(source, tmp_path / "fresh", **{**OPTIONS, **options}).folder))
+
+
+def replacement(folder: Path) -> Path:
+    return folder.parent / f".{folder.name}.replacement"
+
+
+def test_too_many_rejects_leave_the_committed_version(source, folder, tmp_path):
+    before = all_bytes(folder)
+    (source / "hat/broken.jpg").write_bytes(b"no picture")
+    with pytest.raises(
+        JobError, match=r"is as it was; what there is of the new version lies in .*/\.1\.0\.0\.replacement"
+    ):
+        run_convert(source, tmp_path / "out", overwrite=True, max_rejected=0, **OPTIONS)
+    assert all_bytes(folder) == before and verify(folder).ok
+    (source / "hat/broken.jpg").unlink()
+    change(source)
+    run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
+    assert all_bytes(folder) == fresh_bytes(source, tmp_path)
+    assert not replacement(folder).exists()
+
+
+def test_a_full_disk_leaves_the_committed_version(source, folder, tmp_path):
+    before = all_bytes(folder)
+    limited = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000)); "
+        "from halofeed.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    words = convert_words(source, tmp_path / "out", height=64, width=64, shards=1, workers=1)
+    done = subprocess.run(
+        [sys.executable, "-c", limited, *words, "--overwrite"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "is as it was" in done.stderr and "Traceback" not in done.stderr
+    assert all_bytes(folder) == before and verify(folder).ok
+
+
+DIE_AT = """
+import os, signal, sys
+from halofeed.pipelines import replace, storage
+place, before, exchanges = sys.argv[1], sys.argv[2] == "before", sys.argv[3] == "exchange"
+calls = {"take": storage.OutputFolder.take, "keep_as": storage.TemporaryFile.keep_as, "remove": os.remove,
+         "exchange": replace.exchange, "rename": os.rename, "rmdir": os.rmdir}
+def deadly(name):
+    call = calls[name]
+    def now(*arguments, **more):
+        here = place == name or (name == "keep_as" and arguments[1].endswith(place))
+        if here and before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = call(*arguments, **more)
+        if here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return now
+storage.OutputFolder.take = deadly("take")
+storage.TemporaryFile.keep_as = deadly("keep_as")
+replace.exchange = deadly("exchange") if exchanges else lambda one, other: False
+os.remove, os.rename, os.rmdir = deadly("remove"), deadly("rename"), deadly("rmdir")
+from halofeed.cli import main
+sys.exit(main(sys.argv[4:]))
+"""
+
+
+STEPS = ["-00001-of-00004", "features.json", "manifest.json"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("place", "way"),
+    [
+        *((step, "exchange") for step in [*STEPS, "exchange", "rename", "remove", "rmdir"]),
+        *(pytest.param(step, "file by file", marks=pytest.mark.long) for step in [*STEPS, "take", "remove"]),
+    ],
+)
+def test_a_kill_at_each_step_leaves_the_old_or_the_new_version(source, folder, tmp_path, place, when, way):
+    (folder / "notes.txt").write_text("mine")
+    before = all_bytes(folder)
+    words = convert_words(source, tmp_path / "out", height=20, shards=4, workers=1)
+    died = subprocess.run(
+        [sys.executable, "-c", DIE_AT, place, when, way, *words, "--overwrite"],
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    wanted = fresh_bytes(source, tmp_path, height=20) | {"notes.txt": b"mine"}
+    if way == "exchange":
+        found = all_bytes(folder)
+        found["notes.txt"] = b"mine"  # moves after the exchange
+        assert found in (before, wanted)
+    run_convert(source, tmp_path / "out", overwrite=True, height=20, **OPTIONS)
+    assert all_bytes(folder) == wanted
+    assert not replacement(folder).exists()
+
+
+@pytest.mark.long
+def test_whenever_an_overwrite_is_killed_one_whole_version_stands(source, tmp_path):
+    draw_folders(source, 60, side=200)
+
+    def words(height: int, workers: int) -> list[str]:
+        given = convert_words(source, tmp_path / "out", height=height, width=160, shards=4, workers=workers)
+        return [*given, "--overwrite"]
+
+    began = time.monotonic()
+    assert halofeed(*words(160, 1)).returncode == 0
+    seconds = time.monotonic() - began
+    folder = tmp_path / "out/set/1.0.0"
+    generator = random.Random(9)
+    kills = 0
+    for number in range(24):
+        before = all_bytes(folder)
+        height, workers = 161 + number, 1 + number % 2
+        process = start(words(height, workers), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(seconds * generator.uniform(0.2, 1.1))
+        process.kill()
+        kills += process.wait() != 0
+        assert verify(folder).ok
+        if all_bytes(folder) != before:
+            assert read_manifest(folder).recipe["height"] == height
+            continue
+        assert halofeed(*words(height, workers)).returncode == 0
+        assert verify(folder).ok
+        assert read_manifest(folder).recipe["height"] == height
+        assert not replacement(folder).exists()
+    assert kills > 12
+
+
+def test_without_an_exchange_the_files_move_one_by_one(source, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(replace, "exchange", lambda one, other: False)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "more").mkdir()
+    (folder / "more/notes.txt").write_text("mine too")
+    change(source)
+    run_convert(source, tmp_path / "out", overwrite=True, **{**OPTIONS, "shards": 3})
+    mine = {"notes.txt": b"mine", "more/notes.txt": b"mine too"}
+    assert all_bytes(folder) == fresh_bytes(source, tmp_path, shards=3) | mine
+    assert not replacement(folder).exists()
+
+
+def test_shards_that_stay_the_same_are_taken_over_and_not_made_again(source, folder, tmp_path):
+    before = {path.name: path.stat().st_ino for path in folder.glob("*.tfrecord-*")}
+    (source / "hat/0000.jpg").write_bytes((source / "hat/0002.jpg").read_bytes())
+    run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
+    after = {path.name: path.stat().st_ino for path in folder.glob("*.tfrecord-*")}
+    assert sum(before[name] != after[name] for name in before) == 2  # a shard and its index
+    assert all_bytes(folder) == fresh_bytes(source, tmp_path)
+
+
+def test_a_shard_that_is_damaged_is_made_again_and_the_others_are_kept(source, folder, tmp_path):
+    before = all_bytes(folder)
+    shard = folder / "set-train.tfrecord-00001-of-00004"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
+    assert all_bytes(folder) == before
+
+
+def test_a_version_folder_that_is_a_link_stays_one(source, folder, tmp_path):
+    elsewhere = tmp_path / "disk/data"
+    elsewhere.parent.mkdir()
+    shutil.move(folder, elsewhere)
+    folder.symlink_to(elsewhere)
+    change(source)
+    run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
+    assert folder.is_symlink() and folder.resolve() == elsewhere
+    assert all_bytes(folder) == fresh_bytes(source, tmp_path)
+    assert sorted(path.name for path in elsewhere.parent.iterdir()) == ["data"]
+
+
+def test_the_mode_of_the_folder_stays(source, folder, tmp_path):
+    folder.chmod(0o750)
+    change(source)
+    run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
+    assert folder.stat().st_mode & 0o777 == 0o750
+
+
+def test_a_replacement_that_nobody_finishes_is_swept_by_the_next_plain_run(source, folder, tmp_path):
+    before = all_bytes(folder)
+    (source / "hat/broken.jpg").write_bytes(b"no picture")
+    with pytest.raises(JobError):
+        run_convert(source, tmp_path / "out", overwrite=True, max_rejected=0, **OPTIONS)
+    (source / "hat/broken.jpg").unlink()
+    assert replacement(folder).exists()
+    assert run_convert(source, tmp_path / "out", **OPTIONS).was_there
+    assert all_bytes(folder) == before and not replacement(folder).exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 5000, b'{"format_version": 1, "name', b"\xff\xfe\x00"])
+def test_a_manifest_that_cannot_be_read_commits_nothing_and_the_same_command_goes_on(
+    source, folder, tmp_path, content
+):
+    before = all_bytes(folder)
+    inodes = {path.name: path.stat().st_ino for path in folder.glob("*.tfrecord-*")}
+    (folder / "manifest.json").write_bytes(content)
+    os.truncate(folder / "features.json", 0)
+    os.truncate(folder / "set-train.tfrecord-00002-of-00004", 0)
+    done = halofeed(
+        *convert_words(source, tmp_path / "out", shards=4, workers=1),
+    )
+    assert done.returncode == 0 and "is damaged and so commits nothing" in done.stderr, done.stderr
+    assert all_bytes(folder) == before
+    kept = [name for name in inodes if (folder / name).stat().st_ino == inodes[name]]
+    assert len(kept) == len(inodes) - 2
+    assert run_convert(source, tmp_path / "out", **OPTIONS).was_there
+
+
+def test_a_second_run_stays_away_while_the_new_version_is_made(source, folder, tmp_path):
+    from halofeed.pipelines.lock import held
+
+    change(source)
+    with held(str(folder)), pytest.raises(JobError, match="is converting into it"):
+        run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
+    assert not replacement(folder).exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+@pytest.mark.parametrize(
+    "name", ["shapes-train.tfrecord-00000-of-00002.index", "shapes-train.tfrecord-00000-of-00002"]
+)
+def test_what_is_no_file_in_the_place_of_a_shard_or_its_index_is_rebuilt(
+    kind: str, name: str, tmp_path: Path
+) -> None:
+    draw_folders(tmp_path / "src", 6)
+    words = convert_words(
+        tmp_path / "src", tmp_path / "out", layout="folders", name="shapes", shards=2, workers=1
+    )
+    assert halofeed(*words).returncode == 0
+    folder = tmp_path / "out/shapes/1.0.0"
+    before = all_bytes(folder)
+    (folder / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).mkdir()
+    done = halofeed(*words)
+    assert done.returncode == 0, done.stderr
+    assert all_bytes(folder) == before
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_a_manifest_that_is_no_file_is_refused_by_name(kind: str, tmp_path: Path) -> None:
+    draw_folders(tmp_path / "src", 6)
+    place = tmp_path / "out/shapes/1.0.0/manifest.json"
+    place.parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.mkdir()
+    words = convert_words(tmp_path / "src", tmp_path / "out", layout="folders", name="shapes", workers=1)
+    done = halofeed(*words)
+    assert done.returncode == 2
+    assert "manifest.json: expected a regular file" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["circle", "long"])
+def test_a_folder_that_cannot_be_is_refused_in_words(kind: str, tmp_path: Path) -> None:
+    draw_folders(tmp_path / "src", 6)
+    out = tmp_path / ("o" * 300 if kind == "long" else "circle")
+    if kind == "circle":
+        out.symlink_to(out)
+    done = halofeed(*convert_words(tmp_path / "src", out, layout="folders", name="shapes", workers=1))
+    assert done.returncode == 2
+    assert "cannot be made" in done.stderr and "Error" not in done.stderr

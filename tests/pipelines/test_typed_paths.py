@@ -1,0 +1,304 @@
+"""Does any file of a data set tell how its source was typed, or where it lay?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.dicom_writer import write_volume
+from tests.pipelines.support import all_bytes, draw_folders, run_convert
+from tests.volume_support import save_nifti, write_table
+
+VOLUMES: dict[str, Any] = {"depth": 5, "height": 8, "width": 9}
+AFFINE = np.diag([2.0, 2.0, 3.0, 1.0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A source: how it is drawn into a folder, which file of it is named, and how it is converted.
+
+    `images` is the folder of the images below the source, where that is named; `tables` are annotations that name
+    files by whole paths, which begin with the name of the source's own folder in braces.
+    """
+
+    draw: Callable[[Path], None]
+    options: dict[str, Any] = field(default_factory=dict)
+    file: str = ""
+    images: str | None = None
+
+
+def picture(path: Path, seed: int, size: tuple[int, int] = (30, 20)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(path)
+
+
+def pictures(root: Path) -> None:
+    for number in range(4):
+        picture(root / f"pictures/cam{number % 2}/{number}.png", number)
+    picture(root / "elsewhere/9.png", 9)
+
+
+def boxes(root: Path) -> None:
+    """A table with boxes on files that are there, are not, lie outside the images' folder, and are ambiguous."""
+    pictures(root)
+    picture(root / "pictures/cam1/0.png", 5)
+    names = ["cam0/0.png", "cam1/1.png", "other/2.png", "cam1/gone.png", "../elsewhere/9.png", "0.png"]
+    names += ["pictures/cam1/3.png", "../pictures/cam0/2.png"]
+    rows = [f"{name},30,20,hat,2,3,9,11" for name in names]
+    head = "filename,width,height,class,xmin,ymin,xmax,ymax"
+    (root / "tables").mkdir()
+    (root / "tables/boxes.csv").write_text("\n".join([head, *rows]) + "\n")
+
+
+def coco(root: Path) -> None:
+    pictures(root)
+    names = ["cam0/0.png", "cam1/1.png", "cam1/gone.png", "nowhere/2.png"]
+    listed = [{"id": n, "file_name": name, "width": 30, "height": 20} for n, name in enumerate(names)]
+    objects = [
+        {"id": n, "image_id": n, "category_id": 1, "bbox": [2, 3, 6, 7], "area": 42, "iscrowd": 0}
+        for n in range(4)
+    ]
+    document = {"images": listed, "annotations": objects, "categories": [{"id": 1, "name": "hat"}]}
+    (root / "annotations").mkdir()
+    (root / "annotations/instances_train.json").write_text(json.dumps(document))
+
+
+def voc(root: Path) -> None:
+    (root / "Annotations").mkdir(parents=True)
+    for name in ("0.png", "1.png", "gone.png"):
+        if name != "gone.png":
+            picture(root / "JPEGImages" / name, int(name[0]))
+        corners = "<xmin>2</xmin><ymin>3</ymin><xmax>9</xmax><ymax>11</ymax>"
+        inside = f"<filename>{name}</filename><object><name>hat</name><bndbox>{corners}</bndbox></object>"
+        (root / "Annotations" / f"{name[:-4]}.xml").write_text(f"<annotation>{inside}</annotation>")
+
+
+def labels(root: Path) -> None:
+    """A segmentation table of pictures whose rows lead upwards, one of them out of the images' folder."""
+    pictures(root)
+    for number in range(5):
+        target = root / f"masks/{number}.png"
+        target.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.full((20, 30), number % 2, np.uint8)).save(target)
+    rows = [(f"{n}", f"../pictures/cam{n % 2}/{n}.png", f"../masks/{n}.png") for n in range(4)]
+    rows += [("9", "../../outside.png", "../masks/4.png"), ("8", "../pictures/gone.png", "../masks/4.png")]
+    picture(root.parent / "outside.png", 7)
+    write_table(root / "tables", rows).rename(root / "tables/pairs.csv")
+
+
+def scans(root: Path) -> None:
+    rows = []
+    for number in range(3):
+        generator = np.random.default_rng(number)
+        voxels = generator.integers(-900, 900, (5, 8, 9)).astype(np.int16)
+        save_nifti(root / f"ct/{number}.nii.gz", voxels, AFFINE)
+        save_nifti(root / f"masks/{number}.nii.gz", (voxels > 0).astype(np.uint8), AFFINE)
+        rows.append((f"scan{number}", f"ct/{number}.nii.gz", f"masks/{number}.nii.gz"))
+    rows += [("gone", "ct/gone.nii.gz", ""), ("up", "../outside.nii.gz", "")]
+    save_nifti(root.parent / "outside.nii.gz", np.zeros((5, 8, 9), np.int16), AFFINE)
+    write_table(root, rows)
+
+
+def series(root: Path) -> None:
+    for number in range(2):
+        voxels = np.random.default_rng(number).integers(-900, 900, (5, 8, 9)).astype(np.int16)
+        write_volume(root / f"p{number}/ct", voxels, AFFINE, series=f"1.2.3.{number}")
+    (root / "notes.txt").write_text("not DICOM")
+
+
+def class_folders(root: Path) -> None:
+    draw_folders(root, 8, broken=1)
+    (root / "hat/gone.jpg").symlink_to("nowhere.jpg")
+
+
+SHARES = ("train=0.5", "test=0.5")
+CASES = {
+    "folders": Case(draw=class_folders, options={"layout": "folders", "split_shares": SHARES, "shards": 2}),
+    "boxes": Case(draw=boxes, options={"layout": "csv"}, file="tables/boxes.csv", images="pictures"),
+    "boxes below one folder": Case(
+        draw=boxes, options={"layout": "csv"}, file="tables/boxes.csv", images="."
+    ),
+    "coco": Case(draw=coco, options={"layout": "coco"}, images="pictures"),
+    "voc": Case(draw=voc, options={"layout": "voc"}),
+    "labels": Case(
+        draw=labels, options={"layout": "csv", "task": "segmentation"}, file="tables/pairs.csv", images="."
+    ),
+    "scans": Case(draw=scans, options={"layout": "csv", "task": "segmentation", **VOLUMES}),
+    "series": Case(draw=series, options={"layout": "dicom", **VOLUMES}),
+}
+
+
+def ways_to_type(root: Path) -> dict[str, tuple[Path, str]]:
+    """By name: where to stand, and what to type there for the same folder."""
+    above = root.parent
+    (above / "deeper/still").mkdir(parents=True)
+    (above / "link").symlink_to(root, target_is_directory=True)
+    (above / "deeper/link to link").symlink_to("../link", target_is_directory=True)
+    return {
+        "absolute": (above, f"{root}"),
+        "relative": (above, root.name),
+        "with a dot": (above, f"./{root.name}"),
+        "with a slash": (above, f"{root.name}/"),
+        "with two slashes": (above, f"{above}//{root.name}//"),
+        "from elsewhere": (above / "deeper/still", f"../../{root.name}"),
+        "there and back": (above, f"{root.name}/../{root.name}"),
+        "from inside": (root, "."),
+        "a link": (above, "link"),
+        "an absolute link": (root, f"{above / 'link'}/"),
+        "a link to a link": (above / "deeper", "link to link"),
+    }
+
+
+def joined(folder: str, below: str) -> str:
+    return folder if below in ("", ".") else f"{folder.rstrip('/')}/{below}"
+
+
+def differences(one: dict[str, bytes], other: dict[str, bytes]) -> list[str]:
+    return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
+
+
+FEW_WAYS = ("absolute", "from elsewhere", "from inside", "a link to a link")
+
+
+@pytest.mark.parametrize(
+    ("name", "every"),
+    [
+        (name, every)
+        if every == (name in ("folders", "boxes"))
+        else pytest.param(name, every, marks=pytest.mark.long)
+        for name in CASES
+        for every in (False, True)
+    ],
+)
+def test_one_folder_typed_in_any_way_gives_the_same_bytes_in_every_file(name, every, tmp_path, monkeypatch):
+    case, root = CASES[name], tmp_path / "home" / "set"
+    root.mkdir(parents=True)
+    case.draw(root)
+    found = {}
+    ways = {way: typed for way, typed in ways_to_type(root).items() if every or way in FEW_WAYS}
+    for number, (way, (standing, typed)) in enumerate(ways.items()):
+        monkeypatch.chdir(standing)
+        images = None if case.images is None else joined(typed, case.images)
+        out = os.path.relpath(tmp_path / f"out{number}") if number % 2 else tmp_path / f"out{number}"
+        done = run_convert(joined(typed, case.file), out, images=images, **case.options)
+        found[way] = all_bytes(Path(done.folder))
+        if number < 2:
+            assert run_convert(joined(typed, case.file), out, images=images, **case.options).was_there
+    changed = {way: differences(found["absolute"], found[way]) for way in ways}
+    assert not any(changed.values()), changed
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_copy_that_lies_elsewhere_gives_the_same_bytes_in_every_file(name, tmp_path, monkeypatch):
+    case, root = CASES[name], tmp_path / "home" / "set"
+    root.mkdir(parents=True)
+    case.draw(root)
+    moved = tmp_path / "another user" / "data" / "set"
+    found = []
+    for number, place in enumerate((root, moved)):
+        if number:
+            moved.parent.parent.mkdir()
+            root.parent.rename(moved.parent)
+        images = None if case.images is None else joined(str(place), case.images)
+        done = run_convert(
+            joined(str(place), case.file), tmp_path / f"{number}", images=images, **case.options
+        )
+        found.append(all_bytes(Path(done.folder)))
+    assert differences(*found) == []
+    for data in found[1].values():
+        assert str(tmp_path).encode() not in data
+
+
+def test_images_are_the_same_where_their_folder_is_typed_in_another_way(tmp_path, monkeypatch):
+    root = tmp_path / "set"
+    root.mkdir()
+    boxes(root)
+    monkeypatch.chdir(root)
+    (tmp_path / "link").symlink_to(root / "pictures")
+    found = []
+    for number, images in enumerate(
+        ("pictures", "./pictures/", str(root / "pictures"), str(tmp_path / "link"))
+    ):
+        done = run_convert("tables/boxes.csv", tmp_path / f"{number}", layout="csv", images=images)
+        found.append(all_bytes(Path(done.folder)))
+    assert [differences(found[0], other) for other in found] == [[]] * 4
+
+
+def test_coco_with_whole_paths_gives_what_relative_paths_give(tmp_path):
+    root = tmp_path / "set"
+    coco(root)
+    file = root / "annotations/instances_train.json"
+    found = []
+    for number in range(2):
+        if number:
+            document = json.loads(file.read_text())
+            for entry in document["images"][:3]:
+                entry["file_name"] = f"{root}/pictures/{entry['file_name']}"
+            file.write_text(json.dumps(document))
+        done = run_convert(root, tmp_path / f"{number}", layout="coco", images=str(root / "pictures"))
+        found.append(all_bytes(Path(done.folder)))
+    assert differences(*found) == []
+
+
+@pytest.mark.parametrize("task", ["boxes", "classes", "scans"])
+def test_a_table_of_whole_paths_gives_what_one_of_relative_paths_gives(task, tmp_path):
+    root = tmp_path / "set"
+    root.mkdir()
+    if task == "scans":
+        scans(root)
+        write_table(root, [(n, f"ct/{n}.nii.gz", f"masks/{n % 3}.nii.gz") for n in range(4)])
+        table = next(root.glob("*.csv"))
+        options = {"layout": "csv", "task": "segmentation", **VOLUMES}
+    else:
+        pictures(root)
+        box = "hat,2,3,9,11" if task == "boxes" else "hat"
+        head = "filename,class,xmin,ymin,xmax,ymax" if task == "boxes" else "filename,class"
+        names = [f"pictures/cam{n % 2}/{n}.png" for n in (0, 1, 2, 7)]
+        table = root / "table.csv"
+        table.write_text("\n".join([head, *(f"{name},{box}" for name in names)]) + "\n")
+        options = {"layout": "csv"}
+    found = []
+    for number, before in enumerate(("", f"{root}/")):
+        text = table.read_text()
+        for folder in ("ct/", "masks/", "pictures/"):
+            text = text.replace(folder, f"{before}{folder}")
+        table.write_text(text)
+        done = run_convert(root, tmp_path / f"{number}", **options)
+        found.append(all_bytes(Path(done.folder)))
+    assert differences(*found) == []
+
+
+def test_a_label_map_of_another_name_gives_the_same_bytes(tmp_path):
+    draw_folders(tmp_path / "set", 6)
+    found = []
+    for number, name in enumerate(("classes.txt", "elsewhere/names.txt")):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("shirt\nhat\n")
+        done = run_convert(tmp_path / "set", tmp_path / f"{number}", layout="folders", label_map=str(file))
+        found.append(all_bytes(Path(done.folder)))
+    assert differences(*found) == []
+
+
+def test_the_scheme_of_another_data_set_is_kept_and_not_where_that_lies(tmp_path):
+    root = tmp_path / "set"
+    root.mkdir()
+    scans(root)
+    options = {"layout": "csv", "task": "segmentation", **VOLUMES}
+    first = Path(run_convert(root, tmp_path / "first", **options).folder)
+    shutil.copytree(first, tmp_path / "copy")
+    found = []
+    for number, like in enumerate((first, tmp_path / "copy")):
+        done = run_convert(root, tmp_path / f"{number}", normalize_like=str(like), **options)
+        found.append(all_bytes(Path(done.folder)))
+    assert differences(*found) == []

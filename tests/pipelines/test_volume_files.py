@@ -1,0 +1,222 @@
+"""Are scans and labels in NRRD and MetaImage files taken wherever NIfTI is, with the same records and true rejects?"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import SimpleITK
+
+from halofeed.pipelines.convert import Conversion, convert
+from halofeed.pipelines.job import JobOptions
+from halofeed.schemas.errors import UsageError
+from halofeed.trainer.new_files import list_new_files
+from tests.dicom_writer import write_volume
+from tests.pipelines.support import run_convert
+from tests.volume_support import by_name, rejected, save_nifti, write_table
+
+ENDINGS = (".nrrd", ".nhdr", ".mha", ".mhd")
+SHAPE = (5, 8, 9)
+SIZE = {"depth": 5, "height": 8, "width": 9}
+AFFINE = np.array([[0, 0, 1.5, -5], [0, 2.0, 0, 7], [3.0, 0, 0, 11], [0, 0, 0, 1]])
+
+
+def image(seed: int) -> Any:
+    return np.random.default_rng(seed).integers(-900, 900, SHAPE).astype(np.int16)
+
+
+def mask(seed: int, classes: int = 3) -> Any:
+    return np.random.default_rng(1000 + seed).integers(0, classes, SHAPE).astype(np.uint8)
+
+
+def save(path: Path, voxels: Any, *, compress: bool = True) -> Path:
+    """By SimpleITK, from the top and from the right, so that the affine has to be heeded."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stored: Any = SimpleITK.GetImageFromArray(np.ascontiguousarray(voxels[::-1, :, ::-1]))
+    stored.SetDirection((1, 0, 0, 0, -1, 0, 0, 0, -1))
+    stored.SetSpacing((1.5, 2, 3))
+    last = AFFINE @ (SHAPE[0] - 1, 0, SHAPE[2] - 1, 1)
+    stored.SetOrigin((-last[0], -last[1], last[2]))
+    SimpleITK.WriteImage(stored, str(path), compress)
+    return path
+
+
+def check(done: Conversion, numbers: Mapping[str, int], channels: int = 1) -> None:
+    """Every record, by its file, holds the voxels of image(number) and the classes of mask(number)."""
+    records = by_name(done)
+    assert set(records) == set(numbers) and rejected(done) == {}
+    for name, number in numbers.items():
+        for channel in range(channels):
+            assert np.array_equal(records[name].image[..., channel], image(10 * channel + number))
+        assert np.array_equal(records[name].label, mask(number))
+        assert np.allclose(records[name].grid.affine, AFFINE, atol=1e-5)
+
+
+def test_real_scans_have_the_same_bytes_as_from_nifti(test_data: Path, tmp_path: Path) -> None:
+    volumes = test_data / "volumes"
+    hippocampus = sorted((volumes / "hippocampus/images").glob("*.nii.gz"))[::4]
+    scans = [(path, volumes / "hippocampus/labels" / path.name) for path in hippocampus]
+    scans += [(volumes / f"spleen/sub-spleen2_ct{end}.nii.gz" for end in ("", "_seg-manual"))]  # type: ignore[list-item]
+    scans += [(volumes / "totalsegmentator/example_ct_sm.nii.gz",)]  # type: ignore[list-item]
+    rows = []
+    for number, paths in enumerate(scans):
+        names = []
+        for kind, path in zip(("image", "label"), paths, strict=False):
+            names.append(f"{kind}{number}")
+            shutil.copy(path, tmp_path / f"{names[-1]}.nii.gz")
+            for ending in ENDINGS:
+                place = tmp_path / (names[-1] + ending[1:] + ending)
+                SimpleITK.WriteImage(SimpleITK.ReadImage(str(path)), str(place), number % 2 == 0)
+        more = [""] * (2 - len(names))
+        rows.append((f"{number}.nii.gz", *(f"{name}.nii.gz" for name in names), *more))
+        for ending in ENDINGS:
+            rows.append((f"{number}{ending}", *(name + ending[1:] + ending for name in names), *more))
+    table = write_table(tmp_path / "t", rows)
+    size = {"depth": 40, "height": 64, "width": 64, "store": "float32"}
+    options = {"layout": "csv", "task": "segmentation", "images": str(tmp_path), **size}
+    found = {record.key: record for record in by_name(run_convert(table, tmp_path / "o", **options)).values()}
+    assert len(found) == len(rows) == 5 * len(scans)
+    for key, record in found.items():
+        expected = found[f"{key.partition('.')[0]}.nii.gz"]
+        encoded, label, labelled, _, _, *rest = record.bits
+        assert [encoded, label, labelled, *rest] == [*expected.bits[:3], *expected.bits[5:]]
+        assert np.allclose(record.source_grid.affine, expected.source_grid.affine, atol=1e-4)
+
+
+def test_every_layout_of_volumes_takes_them(tmp_path: Path) -> None:
+    names = [f"{number:02}{ending}" for number, ending in enumerate(ENDINGS)]
+    for number, (name, ending) in enumerate(zip(names, ENDINGS, strict=True)):
+        for folder in ("pairs/imagesTr", "msd/imagesTr"):
+            save(tmp_path / folder / name, image(number))
+            save(tmp_path / folder.replace("images", "labels") / name, mask(number), compress=False)
+        save(tmp_path / f"lits/volume-{number}{ending}", image(number))
+        save(tmp_path / f"lits/segmentation-{number}{ending}", mask(number))
+        save(tmp_path / f"classes/s{number}/ct{ending}", image(number))
+        for value, organ in enumerate(("liver", "spleen"), 1):
+            place = tmp_path / f"classes/s{number}/segmentations/{organ}{ending}"
+            save(place, (mask(number) == value).astype(np.uint8))
+        for channel in range(2):
+            save(tmp_path / f"table/{number}-{channel}{ending}", image(10 * channel + number))
+        save(tmp_path / f"table/{number}-mask{ending}", mask(number))
+    document = {
+        "modality": {"0": "CT"},
+        "labels": {"0": "background", "1": "liver", "2": "spleen"},
+        "training": [{"image": f"imagesTr/{name}", "label": f"labelsTr/{name}"} for name in names],
+    }
+    (tmp_path / "msd/dataset.json").write_text(json.dumps(document))
+    files = [
+        (f"{n}", f"{n}-0{ending}", f"{n}-1{ending}", f"{n}-mask{ending}") for n, ending in enumerate(ENDINGS)
+    ]
+    write_table(tmp_path / "table", [(key, f"{one};{two}", label) for key, one, two, label in files])
+    lines = [{"image": [one, two], "label": label} for _, one, two, label in files]
+    (tmp_path / "table/list.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    expected: dict[str, tuple[str, list[str]]] = {
+        "pairs": ("pairs", [f"imagesTr/{name}" for name in names]),
+        "msd": ("msd", [f"imagesTr/{name}" for name in names]),
+        "lits": ("lits", [f"volume-{number}{ending}" for number, ending in enumerate(ENDINGS)]),
+        "class-masks": ("classes", [f"s{number}/ct{ending}" for number, ending in enumerate(ENDINGS)]),
+        "csv": ("table", [one for _, one, _, _ in files]),
+        "jsonl": ("table/list.jsonl", [one for _, one, _, _ in files]),
+    }
+    for layout, (source, sources) in expected.items():
+        channels = 2 if layout in ("csv", "jsonl") else 1
+        options = SIZE | {"layout": layout, "task": "segmentation", "channels": channels}
+        done = run_convert(tmp_path / source, tmp_path / f"out-{layout}", **options)
+        check(done, {name: number for number, name in enumerate(sources)}, channels)
+
+
+@pytest.mark.parametrize("ending", [".nrrd", ".mha"])
+def test_nnunet_takes_those_of_one_file(ending: str, tmp_path: Path) -> None:
+    for channel in range(2):
+        save(tmp_path / f"s/imagesTr/a_000{channel}{ending}", image(10 * channel))
+    save(tmp_path / f"s/labelsTr/a{ending}", mask(0))
+    document = {
+        "channel_names": {"0": "CT", "1": "other"},
+        "labels": {"background": 0, "liver": 1, "spleen": 2},
+        "numTraining": 1,
+        "file_ending": ending,
+    }
+    (tmp_path / "s/dataset.json").write_text(json.dumps(document))
+    done = run_convert(tmp_path / "s", tmp_path / "o", layout="nnunet", channels=2, **SIZE)
+    check(done, {f"imagesTr/a_0000{ending}": 0}, channels=2)
+
+
+def test_a_dicom_series_takes_such_a_label_and_its_voxels_are_no_slice(tmp_path: Path) -> None:
+    write_volume(tmp_path / "s/p1", image(0), AFFINE)
+    save(tmp_path / "s/p1/seg.mhd", mask(0))
+    done = run_convert(tmp_path / "s", tmp_path / "o", layout="dicom", **SIZE)
+    (record,) = by_name(done).values()
+    assert np.array_equal(record.label, mask(0)) and rejected(done) == {}
+
+
+def test_a_header_whose_voxels_are_elsewhere_is_rejected_with_the_reason(tmp_path: Path) -> None:
+    folder = tmp_path / "s/images"
+    header = save(folder / "good.mhd", image(0), compress=False).read_text()
+    voxels = (folder / "good.raw").read_bytes()
+    (tmp_path / "outside.raw").write_bytes(voxels)
+    (tmp_path / "s/raw").mkdir()
+    (tmp_path / "s/raw/above.raw").write_bytes(voxels)
+    named = {
+        "above": "../raw/above.raw",
+        "absolute": str(tmp_path / "s/images/good.raw"),
+        "missing": "missing.raw",
+        "outside": "../../outside.raw",
+        "several": "slice%03d.raw 1 5 1",
+        "windows": "C:\\scans\\good.raw",
+    }
+    for name, written in named.items():
+        (folder / f"{name}.mhd").write_text(header.replace("good.raw", written))
+    for name in ("good", *named):
+        save(tmp_path / f"s/labels/{name}.nrrd", mask(0))
+    done = run_convert(tmp_path / "s", tmp_path / "o", layout="pairs", **SIZE)
+    assert set(by_name(done)) == {"images/good.mhd", "images/above.mhd"}
+    reasons = {Path(name).stem: problem for name, problem in rejected(done).items()}
+    assert {name: reason for name, (_, reason, _) in reasons.items()} == {
+        "absolute": "data file is named by an absolute path",
+        "missing": "data file is missing",
+        "outside": "data file lies outside",
+        "several": "voxels lie in several files",
+        "windows": "data file is named by an absolute path",
+    }
+    assert "images/missing.raw" in reasons["missing"][2] and ".nrrd or .mha" in reasons["outside"][2]
+
+
+def test_a_source_is_another_one_when_only_its_data_file_has_changed(tmp_path: Path) -> None:
+    save(tmp_path / "s/images/a.mhd", image(0), compress=False)
+    save(tmp_path / "s/labels/a.nhdr", mask(0), compress=False)
+    options: dict[str, Any] = {"layout": "pairs", **SIZE}
+    run_convert(tmp_path / "s", tmp_path / "o", **options)
+    run_convert(tmp_path / "s", tmp_path / "o", **options)
+    for data in ("images/a.raw", "labels/a.raw"):
+        path = tmp_path / "s" / data
+        before = path.read_bytes()
+        path.write_bytes(before + b"padding")
+        with pytest.raises(UsageError, match="--overwrite"):
+            run_convert(tmp_path / "s", tmp_path / "o", **options)
+        path.write_bytes(before)
+
+
+def test_new_files_to_predict_may_be_a_folder_of_them_or_one(tmp_path: Path) -> None:
+    save_nifti(tmp_path / "s/images/0.nii.gz", image(0), AFFINE)
+    save_nifti(tmp_path / "s/labels/0.nii.gz", mask(0), AFFINE)
+    names = {f"{number}{ending}": number for number, ending in enumerate(ENDINGS)}
+    for name, number in names.items():
+        save(tmp_path / "new" / name, image(number))
+    (tmp_path / "new/odd.raw").write_bytes(b"?")
+    recipe = run_convert(tmp_path / "s", tmp_path / "o", layout="pairs", **SIZE).manifest.recipe
+    for source, expected in ((tmp_path / "new", names), (tmp_path / "new/3.mhd", {"3.mhd": 3})):
+        scratch = tmp_path / f"scratch-{source.name}"
+        scratch.mkdir()
+        new = list_new_files(recipe, "segmentation", source, scratch)
+        assert new.count == len(expected)
+        assert new.passed_over == (("odd.raw",) if source.is_dir() else ())
+        job = JobOptions(source=new.source, images=new.images, out=str(scratch / "out"), name="n", workers=1)
+        records = by_name(convert(job, new.recipe, show_progress=False))
+        assert set(records) == set(expected)
+        for name, number in expected.items():
+            assert np.array_equal(records[name].image[..., 0], image(number))

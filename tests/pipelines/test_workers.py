@@ -1,0 +1,148 @@
+"""Does a job of several workers on this machine stay on this machine, and among processes of this user alone?
+
+Is no process copied that has threads, whose locks nobody would ever release in the copy?
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.support import all_bytes, draw_folders, run_convert
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="needs /proc to see sockets")
+
+OPTIONS = {"layout": "folders", "shards": 6, "kernel": "tf2-lanczos5", "height": 96, "width": 96}
+PROGRAM = """
+import sys
+from halofeed.pipelines.convert import convert
+from halofeed.pipelines.job import JobOptions
+from halofeed.prep.options.recipe import Recipe
+if __name__ == "__main__":
+    recipe = Recipe(layout="folders", shards=6, kernel="tf2-lanczos5", height=96, width=96)
+    convert(JobOptions(source=sys.argv[1], out=sys.argv[2], name="set", workers=2), recipe)
+"""
+_LISTENING = "0A"
+_LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("source")
+    draw_folders(root, 96, side=400)
+    return root
+
+
+def family(process: int) -> list[int]:
+    """A process and everything that it started, and what those started."""
+    below: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            below.setdefault(parent, []).append(int(folder.name))
+    found = [process]
+    for member in found:
+        found.extend(below.get(member, []))
+    return found
+
+
+def sockets_of(process: int) -> set[str]:
+    """The inodes of the sockets that a process holds."""
+    found = set()
+    try:
+        for link in Path(f"/proc/{process}/fd").iterdir():
+            target = os.readlink(link)
+            if target.startswith("socket:["):
+                found.add(target[8:-1])
+    except OSError:  # the process or the descriptor has gone
+        pass
+    return found
+
+
+def threads_of(process: int) -> int:
+    """How many threads a process has; 0 when it has ended."""
+    try:
+        return len(os.listdir(f"/proc/{process}/task"))
+    except OSError:
+        return 0
+
+
+def words_of(process: int) -> bytes:
+    """The command line of a process; empty when it has ended."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def open_to_the_network(inodes: set[str]) -> Iterator[str]:
+    """The listening or connected TCP sockets of these whose own address is not this machine's loopback."""
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]:
+            words = line.split()
+            address, _, port = words[1].partition(":")
+            if words[9] in inodes and address not in _LOOPBACK:
+                state = "listens" if words[3] == _LISTENING else "is connected"
+                yield f"{name} {address} {state} on port {int(port, 16)}"
+
+
+@pytest.mark.parametrize("starts", ["the command line", "a program of its own"])
+def test_no_socket_of_driver_or_workers_is_open_to_the_network(source, tmp_path, starts):
+    if starts == "the command line":
+        options = [word for name, value in OPTIONS.items() for word in (f"--{name}", value)]
+        command = [
+            "-m",
+            "halofeed",
+            "convert",
+            "--source",
+            source,
+            "--out",
+            tmp_path / "out",
+            "--name",
+            "set",
+        ]
+        command += ["--workers", 2, *options]
+    else:
+        (tmp_path / "program.py").write_text(PROGRAM)
+        command = [tmp_path / "program.py", source, tmp_path / "out"]
+    found, most = set(), 0
+    words = [sys.executable, *map(str, command)]
+    where = tmp_path / "where it is started"
+    where.mkdir()
+    if starts != "the command line":  # started by -m, which looks there for modules
+        (where / "queue.py").write_text("raise ImportError('a file of the user')")
+    threads, servers = set(), set()
+    with subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=where,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    ) as process:
+        while process.poll() is None:
+            members = family(process.pid)
+            most = max(most, len(members))
+            if len(members) > 3:
+                threads.add(threads_of(members[1]))
+                servers.add(words_of(members[1]))
+            found.update(open_to_the_network(set().union(*map(sockets_of, members))))
+            time.sleep(0.01)
+        assert process.stdout is not None and process.stderr is not None
+        assert process.returncode == 0, process.stderr.read()
+    assert most == 4, "the driver, its fork server and two workers were seen"
+    assert threads <= {0, 1}, "the fork server has none beside its own"
+    copied = "\0".join([*words, ""]).encode() in servers
+    assert copied == (starts == "the command line"), "a copy starts at once"
+    assert found == set()
+    undisturbed = run_convert(source, tmp_path / "in this process", **OPTIONS)
+    assert all_bytes(tmp_path / "out/set/1.0.0") == all_bytes(Path(undisturbed.folder))

@@ -1,0 +1,261 @@
+"""What a record holds of a scan: its numbers in every type and window, its channels, its padding, its findings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halofeed.pipelines.convert import Conversion
+from halofeed.schemas.errors import AnnotationsError, JobError
+from tests.pipelines.support import run_convert
+from tests.volume_support import Stored, by_name, findings, rejected, save_nifti, stored_volumes, write_table
+
+SHAPE = (4, 6, 8)
+SIZE = {"depth": 4, "height": 6, "width": 8}
+AFFINE = np.array([[0, 0, 1.0, -5], [0, 2.0, 0, 7], [3.0, 0, 0, 11], [0, 0, 0, 1]])
+FLIP = np.array([[-1, 0, 0, 3], [0, 1, 0, 0], [0, 0, -1, 7], [0, 0, 0, 1]])
+
+
+def draw(low: int, high: int, dtype: Any = np.int16, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(low, high, SHAPE).astype(dtype)
+
+
+def one(folder: Path, *channels: np.ndarray, mask: np.ndarray | None = None, **options: Any) -> Stored:
+    """The one record of a scan whose channels are files of their own."""
+    (record,) = stored_volumes(convert_one(folder, *channels, mask=mask, **options))
+    return record
+
+
+def convert_one(
+    folder: Path, *channels: np.ndarray, mask: np.ndarray | None = None, **options: Any
+) -> Conversion:
+    for number, array in enumerate(channels):
+        save_nifti(folder / f"s/{number}.nii", array, AFFINE)
+    if mask is not None:
+        save_nifti(folder / "s/mask.nii", mask, AFFINE)
+    row = (
+        "a",
+        ";".join(f"{number}.nii" for number in range(len(channels))),
+        "" if mask is None else "mask.nii",
+    )
+    write_table(folder / "s", [row])
+    options = {"layout": "csv", "task": "segmentation"} | SIZE | options
+    return run_convert(folder / "s", folder / f"out{len(list(folder.iterdir()))}", **options)
+
+
+# Stored types and windows -------------------------------------------------------------------------------
+
+
+def test_int16_is_the_default_and_holds_the_values(tmp_path):
+    array = draw(-1024, 3072)
+    record = one(tmp_path, array)
+    assert record.image.dtype == np.int16 and np.array_equal(record.image[..., 0], array)
+
+
+@pytest.mark.parametrize(
+    "window", [{"window_hu": (-160.0, 240.0)}, {"window": "abdomen"}, {"window": "40/400"}]
+)
+def test_uint8_runs_from_one_end_of_the_window_to_the_other(tmp_path, window):
+    array = draw(-1024, 3072)
+    record = one(tmp_path, array, **window)
+    expected = np.rint((np.clip(array.astype(float), -160, 240) + 160) * 255 / 400)
+    assert record.image.dtype == np.uint8 and np.array_equal(record.image[..., 0], expected)
+
+
+@pytest.mark.parametrize("store", ["int16", "float32", "bfloat16"])
+def test_the_other_types_are_clipped_to_the_window_and_keep_the_unit(tmp_path, store):
+    array = draw(-1024, 3072)
+    record = one(tmp_path, array, window_hu=(-150.0, 250.0), store=store)
+    difference = np.abs(record.image[..., 0] - np.clip(array, -150, 250).astype(np.float32))
+    assert difference.max() <= (0.5 if store == "bfloat16" else 0)
+
+
+def test_float32_keeps_fractions_and_bfloat16_eight_bits_of_them(tmp_path):
+    array = (draw(-1000, 1000) / 7).astype(np.float32)
+    assert np.array_equal(one(tmp_path, array, store="float32").image[..., 0], array)
+    rounded = one(tmp_path, array, store="bfloat16").image[..., 0]
+    assert (np.abs(rounded - array) <= np.abs(array) / 256).all() and not np.array_equal(rounded, array)
+
+
+def test_percentiles_make_a_window_for_each_scan_and_channel(tmp_path):
+    first, second = draw(0, 100), draw(0, 4000, seed=1)
+    record = one(tmp_path, first, second, channels=2, window_percentiles=(0.0, 100.0))
+    for channel, array in enumerate((first, second)):
+        above = array[array > min(first.min(), second.min())]
+        low, high = float(above.min()), float(above.max())
+        expected = np.rint((np.clip(array.astype(float), low, high) - low) * 255 / (high - low))
+        # A window's ends are counted to 1 part in 512.
+        assert np.abs(record.image[..., channel] - expected).max() <= 1
+
+
+def test_values_that_int16_cannot_hold_refuse_the_scan(tmp_path):
+    with pytest.raises(JobError, match="values do not fit int16"):
+        one(tmp_path, draw(0, 60000, np.uint16))
+    assert one(tmp_path, draw(0, 60000, np.uint16), store="float32").image.max() > 40000
+
+
+def test_fractions_are_rounded_with_a_finding(tmp_path):
+    array = draw(-1000, 1000).astype(np.float32)
+    array[1, 1] += 0.25
+    done = convert_one(tmp_path, array)
+    assert findings(done) == {"fractions rounded to whole numbers (corrected)": 1}
+    assert np.array_equal(stored_volumes(done)[0].image[..., 0], np.rint(array))
+
+
+@pytest.mark.parametrize("place", [(0, 0, 0), (1, 1, 3), (3, 5, 7)])
+def test_fractions_anywhere_in_a_narrow_range_are_refused_for_whole_numbers(tmp_path, place):
+    array = np.zeros(SHAPE, np.float32)
+    array[place] = 0.5
+    with pytest.raises(JobError, match="whole numbers would flatten the values"):
+        one(tmp_path, array)
+    assert one(tmp_path, array, store="float32").image[(*place, 0)] == 0.5
+
+
+def test_the_type_that_a_file_declares_changes_no_resampled_voxel(tmp_path):
+    array = draw(-1000, 1000)
+    options = {"spacing_mm": (2.2, 1.7, 0.9), "depth": 6, "height": 7, "width": 9}
+    found = [
+        one(tmp_path / np.dtype(dtype).name, array.astype(dtype), **options).bits
+        for dtype in (np.int16, np.int32, np.float32)
+    ]
+    assert len(set(found)) == 1
+
+
+# Padding ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.float32])
+def test_padding_holds_its_value_whatever_the_file_declares(tmp_path, dtype):
+    array = draw(0, 200, dtype)
+    larger = {"depth": 6, "height": 9, "width": 9}
+    record = one(tmp_path, array, pad_value=(-1024,), **larger)
+    assert np.array_equal(record.extent, [[1, 2, 1], [5, 8, 9]])
+    assert np.array_equal(record.image[record.shown][..., 0], array)
+    padding = np.ones(record.grid.shape, bool)
+    padding[record.shown] = False
+    assert (record.image[padding] == -1024).all() and padding.sum() == 6 * 9 * 9 - array.size
+    window = {"window_hu": (-160.0, 240.0), "window_unit": "any"}
+    record = one(tmp_path, array, pad_value=(-1024,), **window, **larger)
+    assert (record.image[padding] == 0).all()
+    record = one(tmp_path, array, **larger)
+    assert (record.image[padding] == array.min()).all()
+
+
+def test_padding_that_int16_cannot_hold_is_refused(tmp_path):
+    with pytest.raises(JobError, match="values do not fit int16"):
+        one(tmp_path, draw(0, 200), pad_value=(-40000,), depth=6)
+
+
+# Channels -----------------------------------------------------------------------------------------------
+
+
+def test_channels_are_turned_each_from_its_own_orientation(tmp_path):
+    first, second = draw(-1000, 1000), draw(-1000, 1000, seed=1)
+    save_nifti(tmp_path / "s/a.nii", first, AFFINE)
+    save_nifti(tmp_path / "s/b.nii", second[::-1, :, ::-1], AFFINE @ FLIP)
+    write_table(tmp_path / "s", [("a", "a.nii;b.nii", "")])
+    done = run_convert(tmp_path / "s", tmp_path / "o", layout="csv", task="segmentation", channels=2, **SIZE)
+    (record,) = stored_volumes(done)
+    assert np.array_equal(record.image, np.stack([first, second], axis=-1))
+
+
+def test_channels_on_different_grids_are_refused_as_such(tmp_path):
+    save_nifti(tmp_path / "s/a.nii", draw(0, 9), AFFINE)
+    save_nifti(tmp_path / "s/b.nii", draw(0, 9)[:3], AFFINE)
+    save_nifti(tmp_path / "s/d.nii", draw(0, 9), AFFINE)
+    save_nifti(tmp_path / "s/e.nii", draw(0, 9), AFFINE)
+    moved = AFFINE.copy()
+    moved[2, 3] += 0.5
+    save_nifti(tmp_path / "s/c.nii", draw(0, 9), moved)
+    rows = [("ab", "a.nii;b.nii", ""), ("cd", "c.nii;d.nii", ""), ("e", "e.nii;e2.nii", "")]
+    save_nifti(tmp_path / "s/e2.nii", draw(0, 9), AFFINE)
+    write_table(tmp_path / "s", rows)
+    done = run_convert(tmp_path / "s", tmp_path / "o", layout="csv", task="segmentation", channels=2, **SIZE)
+    refused = rejected(done)
+    assert {entry[:2] for entry in refused.values()} == {("geometry", "channels lie on different grids")}
+    assert "up to 0.5 mm apart" in refused["c.nii"][2] and [*by_name(done)] == ["e.nii"]
+
+
+# Labels -------------------------------------------------------------------------------------------------
+
+
+def test_class_ids_beyond_what_a_record_holds_are_refused(tmp_path):
+    for largest, refused in ((65535, False), (65536, True)):
+        (tmp_path / "map.json").write_text(f'{{"background": 0, "rare": {largest}}}')
+        array, mask = draw(0, 99), draw(0, 2, np.int32) * largest
+        if refused:
+            with pytest.raises(AnnotationsError, match=r"id 65536 \('rare'\): expected 0 to 65535"):
+                one(tmp_path, array, mask=mask, label_map=str(tmp_path / "map.json"))
+        else:
+            record = one(tmp_path, array, mask=mask, label_map=str(tmp_path / "map.json"))
+            assert record.label.dtype == np.uint16 and np.array_equal(record.label, mask)
+
+
+def test_class_masks_without_an_id_are_named_before_anything_is_converted(tmp_path):
+    for name in ("liver", "spleen"):
+        save_nifti(tmp_path / f"s/a/segmentations/{name}.nii", draw(0, 1, np.uint8), AFFINE)
+    save_nifti(tmp_path / "s/a/ct.nii", draw(0, 99), AFFINE)
+    for text, reason in (
+        ('{"liver": 1}', "'spleen': 1 times, first in a/ct.nii"),
+        ('["liver", "spleen"]', "id 0 is"),
+    ):
+        (tmp_path / "map.json").write_text(text)
+        options = {"layout": "class-masks", "label_map": str(tmp_path / "map.json")} | SIZE
+        with pytest.raises(AnnotationsError, match=reason):
+            run_convert(tmp_path / "s", tmp_path / "o", **options)
+
+
+def test_float_masks_of_whole_numbers_and_empty_ones_are_taken_and_others_refused(tmp_path):
+    array, mask = draw(0, 99), draw(0, 3, np.float32)
+    assert np.array_equal(one(tmp_path, array, mask=mask).label, mask)
+    empty = one(tmp_path, array, mask=mask * 0)
+    assert empty.labelled and not empty.label.any()
+    with pytest.raises(JobError, match="mask values are not whole numbers"):
+        one(tmp_path, array, mask=mask / 2)
+    with pytest.raises(JobError, match="mask has unknown labels"):
+        one(tmp_path, array, mask=mask * 200)
+    (tmp_path / "map.json").write_text('{"background": 0, "one": 200, "two": 400}')
+    named = one(tmp_path, array, mask=mask * 200, label_map=str(tmp_path / "map.json"))
+    assert np.array_equal(named.label, mask * 200)
+
+
+# Size ---------------------------------------------------------------------------------------------------
+
+
+def test_tiles_cover_the_scan_and_share_what_was_asked(tmp_path):
+    array, mask = draw(-99, 99), draw(0, 3, np.uint8)
+    options = {"fit": "tiles", "depth": 3, "height": 4, "width": 3, "tile_overlap": (1, 1, 1)}
+    records = stored_volumes(convert_one(tmp_path, array, mask=mask, **options))
+    whole, labels = np.full(SHAPE, 32767, np.int16), np.full(SHAPE, 99, np.uint8)
+    for record in records:
+        begin = record.tile_origin
+        place = tuple(slice(low, low + side) for low, side in zip(begin, record.grid.shape, strict=True))
+        whole[place], labels[place] = record.image[..., 0], record.label
+        assert np.allclose(record.grid.to_mm([0, 0, 0]), AFFINE[:3, :3] @ begin + AFFINE[:3, 3])
+    assert np.array_equal(whole, array) and np.array_equal(labels, mask)
+    assert sorted(record.tile for record in records) == list(range(2 * 2 * 4))
+    assert {record.key for record in records} == {"a"}
+
+
+@pytest.mark.parametrize(
+    "options", [{"center": "label"}, {"center": "foreground"}, {"crop_foreground": True}]
+)
+def test_nothing_to_center_on_keeps_the_middle_or_says_so(tmp_path, options):
+    array = np.zeros(SHAPE, np.int16)
+    if "crop_foreground" in options:
+        with pytest.raises(JobError, match="no foreground found"):
+            one(tmp_path, array, **options)
+    else:
+        record = one(tmp_path, array, mask=np.zeros(SHAPE, np.uint8), depth=2, **options)
+        assert record.grid.to_mm([0, 0, 0]) == pytest.approx(AFFINE[:3, 3] + AFFINE[:3, 0])
+
+
+def test_a_label_in_the_corner_is_kept_whole(tmp_path):
+    array, mask = draw(-99, 99), np.zeros(SHAPE, np.uint8)
+    mask[3, 4:, 6:] = 1
+    record = one(tmp_path, array, mask=mask, center="label", depth=2, height=3, width=3)
+    assert int(record.label.sum()) == 4
+    assert np.array_equal(record.image[..., 0], array[2:, 3:, 5:])

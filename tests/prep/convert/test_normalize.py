@@ -1,0 +1,150 @@
+"""Are values normalized as asked, and can it be undone from the manifest and the records?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halofeed.loader import Loader
+from halofeed.pipelines.convert import Conversion
+from halofeed.prep.convert.normalize_like import foreground_scheme
+from halofeed.prep.options.recipe import Recipe
+from halofeed.schemas.errors import JobError, UsageError
+from halofeed.schemas.manifest import read_manifest
+from tests.pipelines.support import run_convert
+from tests.volume_support import by_name, save_nifti, write_table
+
+SHAPE = (8, 16, 24)
+SIZE = {"depth": 8, "height": 16, "width": 24}
+
+
+def draw(seed: int, scale: float = 1.0) -> np.ndarray:
+    return (np.random.default_rng(seed).normal(100, 60, SHAPE) * scale - 200).round().astype(np.int16)
+
+
+def convert(folder: Path, *, channels: int = 1, **options: Any) -> Conversion:
+    """Two scans, the second of another scale, and a label on a part of each."""
+    rows = []
+    for name, scale in (("a", 1.0), ("b", 7.0)):
+        files = [f"{name}{channel}.nii" for channel in range(channels)]
+        for channel, file in enumerate(files):
+            save_nifti(folder / "s" / file, draw(channel, scale))
+        save_nifti(folder / f"s/{name}_mask.nii", (draw(0, scale) > -100).astype(np.uint8))
+        rows.append((name, ";".join(files), f"{name}_mask.nii"))
+    write_table(folder / "s", rows)
+    out = folder / f"out{len(list(folder.iterdir()))}"
+    given = {"layout": "csv", "task": "segmentation", "channels": channels} | SIZE
+    return run_convert(folder / "s", out, **(given | options))
+
+
+def scans(folder: Path, channels: int = 1) -> dict[str, np.ndarray]:
+    return {
+        f"{name}0.nii": np.stack([draw(channel, scale) for channel in range(channels)], -1).astype(float)
+        for name, scale in (("a", 1.0), ("b", 7.0))
+    }
+
+
+def undone(done: Conversion, key: str) -> dict[str, np.ndarray]:
+    """Each image in its source's values, by the scale that its record says."""
+    include = ["source", "intensity_scale", "intensity_offset"]
+    batch = Loader(done.folder, batch_size=2, shuffle=False, include=include).batch(0)
+    wide = batch["image"].astype(float)
+    scale, offset = (batch[f"intensity_{name}"][:, None, None, None] for name in ("scale", "offset"))
+    return dict(zip(batch["source"].tolist(), wide * scale + offset, strict=True))
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+@pytest.mark.parametrize("store", ["float32", "bfloat16"])
+def test_a_z_score_of_each_scan_and_channel_is_undone_by_its_record(tmp_path, channels, store):
+    done = convert(tmp_path, channels=channels, normalize="scan", store=store)
+    stored = {name.split("/")[-1]: record.image for name, record in by_name(done).items()}
+    for name, values in scans(tmp_path, channels).items():
+        for channel in range(channels):
+            body = values[..., channel][values[..., channel] > values[..., channel].min()]
+            expected = (values[..., channel] - body.mean()) / body.std()
+            # Values above 4096 are counted to 1 part in 8192; bfloat16 keeps 8 bits.
+            np.testing.assert_allclose(stored[name][..., channel], expected, atol=0.02, rtol=0.01)
+        np.testing.assert_allclose(undone(done, name)[name], values, atol=0.5 if store == "float32" else 8)
+
+
+def test_one_normalization_for_all_is_undone_by_the_recipe(tmp_path):
+    done = convert(tmp_path, normalize="40/50", window_hu=(-160.0, 240.0))
+    for name, values in scans(tmp_path).items():
+        expected = (np.clip(values, -160, 240) - 40) / 50
+        np.testing.assert_allclose(by_name(done)[name].image, expected, atol=1e-5)
+    recipe = Recipe.from_json(read_manifest(done.folder).recipe)
+    standard = recipe.fixed_standard()
+    assert standard is not None and (standard.mean, standard.deviation) == (40, 50)
+    assert done.manifest.recipe["store"] == "float32"
+
+
+def test_padding_is_normalized_too(tmp_path):
+    done = convert(tmp_path, normalize="40/50", pad_value=(-1024,), depth=10)
+    record = by_name(done)["a0.nii"]
+    assert record.image[0].max() == pytest.approx((-1024 - 40) / 50)
+    image = next(field for field in done.manifest.fields if field.name == "image")
+    assert image.fill == pytest.approx([(-1024 - 40) / 50])
+
+
+def test_percentiles_of_each_scan_are_undone_by_its_record(tmp_path):
+    done = convert(tmp_path, window_percentiles=(0.0, 100.0))
+    for name, values in scans(tmp_path).items():
+        step, above = (values.max() - values.min()) / 255, values > values.min()
+        # The ends of the window are counted to 1 part in 512.
+        assert np.abs(undone(done, name)[name] - values)[above].max() <= step + 8
+
+
+def test_a_conversion_is_normalized_by_the_labeled_voxels_of_an_earlier_one(tmp_path):
+    first = convert(tmp_path)
+    second = convert(tmp_path, normalize_like=first.folder)
+    window, standard = foreground_scheme(first.manifest, "train")
+    labeled = np.concatenate([v[v > -100] for v in scans(tmp_path).values()])
+    # Statistics take every eighth row.
+    assert standard.mean == pytest.approx(labeled.mean(), rel=0.15)
+    assert window.high == pytest.approx(np.percentile(labeled, 99.5), rel=0.15)
+    recipe = second.manifest.recipe
+    assert recipe["window_hu"] == [window.low, window.high] and recipe["store"] == "float32"
+    for name, values in scans(tmp_path).items():
+        expected = (np.clip(values, window.low, window.high) - standard.mean) / standard.deviation
+        np.testing.assert_allclose(by_name(second)[name].image, expected, atol=1e-3)
+    again = run_convert(
+        tmp_path / "s", Path(second.folder).parents[1], layout="csv", task="segmentation", **SIZE,
+        normalize_like=first.folder,
+    )  # fmt: skip
+    assert again.was_there
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"normalize": "zscore"}, "--normalize 'zscore': expected scan, or MEAN/DEVIATION"),
+        ({"normalize": "40/0"}, r"--normalize '40/0': .*a deviation above 0"),
+        ({"normalize": "scan", "window": "lung"}, "takes no window"),
+        ({"normalize": "scan", "store": "int16"}, "--normalize needs float32 or bfloat16"),
+        ({"normalize": "40/50", "window_percentiles": (1.0, 99.0)}, "take --normalize scan"),
+    ],
+)
+def test_what_cannot_be_normalized_is_refused(options, says):
+    with pytest.raises(UsageError, match=says):
+        Recipe(layout="csv", **SIZE, **options)
+
+
+def test_figures_of_changed_values_are_refused(tmp_path):
+    windowed = convert(tmp_path, window_hu=(-160.0, 240.0))
+    with pytest.raises(UsageError, match="has a window or is normalized"):
+        convert(tmp_path, normalize_like=windowed.folder)
+    with pytest.raises(UsageError, match="leave both out"):
+        convert(tmp_path, normalize_like=windowed.folder, window="lung")
+
+
+def test_a_scan_of_one_value_has_no_z_score(tmp_path):
+    save_nifti(tmp_path / "s/a.nii", np.full(SHAPE, 7, np.int16))
+    write_table(tmp_path / "s", [("a", "a.nii", "")])
+    with pytest.raises(JobError, match=r"no foreground found|values do not differ"):
+        run_convert(
+            tmp_path / "s", tmp_path / "out", layout="csv", task="segmentation", normalize="scan",
+            missing_masks="prediction", **SIZE,
+        )  # fmt: skip

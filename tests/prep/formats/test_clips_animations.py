@@ -1,0 +1,143 @@
+"""Do animated GIF, WebP and PNG files give the frames that were drawn, at their times, or a true reason why not?"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from halofeed.prep.formats.clip.clip import Clip, ClipOptions
+from halofeed.prep.formats.clip.table import open_clip
+from halofeed.prep.formats.picture import ReadOptions
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.errors import SourceError
+from tests.prep.formats.clip_writer import HEIGHT, WIDTH, draw, number_in, png_chunk, write_animation
+
+KINDS = ("gif", "webp", "png")
+
+
+def opened(folder: Path, data: bytes, options: ClipOptions | None = None) -> Clip:
+    (folder / "clip").write_bytes(data)
+    return open_clip(LocalFiles(folder), "clip", options=options)
+
+
+def rejected(folder: Path, data: bytes) -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        opened(folder, data)
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_frame_is_what_was_drawn_at_its_time(tmp_path, kind):
+    data = write_animation(
+        tmp_path / f"w.{kind}", range(12), [40, 100, 60, 200, 50, 40, 40, 40, 40, 40, 40, 40], loop=3
+    )
+    clip = opened(tmp_path, data)
+    assert (clip.frames, clip.height, clip.width) == (12, HEIGHT, WIDTH)
+    assert clip.times_s[:6].tolist() == pytest.approx([0, 0.04, 0.14, 0.2, 0.4, 0.45])
+    assert clip.findings == ("variable frame rate",)
+    whole = list(clip.read(range(12)))
+    assert all(np.array_equal(frame, draw(number)) for number, frame in enumerate(whole))
+    assert all(
+        np.array_equal(whole[i], frame) for i, frame in zip([2, 7, 11], clip.read([11, 2, 7]), strict=True)
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_that_does_not_move_is_one_frame(tmp_path, kind):
+    clip = opened(tmp_path, write_animation(tmp_path / f"w.{kind}", [5]))
+    assert (clip.frames, clip.times_s.tolist(), clip.findings) == (1, [0.0], ())
+    assert [number_in(frame) for frame in clip.read([0])] == [5]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frames_without_a_duration_are_shown_as_long_as_in_browsers(tmp_path, kind):
+    clip = opened(tmp_path, write_animation(tmp_path / f"w.{kind}", range(4), 0))
+    assert clip.times_s.tolist() == pytest.approx([0, 0.1, 0.2, 0.3])
+    assert clip.findings == ("frames without a duration are shown for 100 ms",)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transparent_animation_is_blended_or_its_alpha_dropped(tmp_path, kind):
+    expected = np.zeros((3, 30, 40, 4), np.uint8)
+    for number in range(3):
+        expected[number, 5:25, 10 * number : 10 * number + 10] = (250, 10, 10, 255)
+        expected[number, [0, 29], [0, 39]] = (10, 250, 10, 255)
+    first, *others = (Image.fromarray(frame) for frame in expected)
+    path = tmp_path / f"w.{kind}"
+    how = {"gif": {"disposal": 2}, "png": {"disposal": 1}, "webp": {"lossless": True}}[kind]
+    first.save(path, save_all=True, append_images=others, duration=40, **how)
+    under = np.array((0, 0, 200), np.uint8)
+    options = ClipOptions(picture=ReadOptions(alpha="blend", background=(0, 0, 200)))
+    clip = opened(tmp_path, path.read_bytes(), options)
+    for wanted, frame in zip(expected, clip.read(range(3)), strict=True):
+        assert np.array_equal(frame, np.where(wanted[..., 3:] > 0, wanted[..., :3], under))
+    dropped = opened(tmp_path, path.read_bytes())
+    for wanted, frame in zip(expected, dropped.read(range(3)), strict=True):
+        assert np.array_equal(frame[wanted[..., 3] > 0], wanted[wanted[..., 3] > 0][:, :3])
+
+
+def test_parts_of_the_canvas_are_laid_over_what_was_before(tmp_path):
+    numbers = [0, 1, 3, 7, 15, 31]  # one more block each
+    for kind, how in (
+        ("gif", {"optimize": True, "disposal": 1}),
+        ("png", {"disposal": 0, "blend": 0}),
+        ("webp", {}),
+    ):
+        clip = opened(tmp_path, write_animation(tmp_path / f"w.{kind}", numbers, 40, **how))
+        assert [number_in(frame) for frame in clip.read(range(6))] == numbers, kind
+
+
+def test_the_default_image_of_a_png_is_no_frame_unless_it_is_said_to_be(tmp_path):
+    data = write_animation(tmp_path / "w.png", [9, 0, 1, 2], 40, default_image=True)
+    clip = opened(tmp_path, data)
+    assert [number_in(frame) for frame in clip.read(range(clip.frames))] == [0, 1, 2]
+
+
+def test_a_gif_that_was_cut_off_anywhere_has_its_whole_frames_and_says_so(tmp_path):
+    data = write_animation(tmp_path / "w.gif", range(30))
+    counts = []
+    for part in range(1, 51):
+        (tmp_path / "cut").write_bytes(data[: len(data) * part // 51])
+        try:
+            clip = open_clip(LocalFiles(tmp_path), "cut")
+        except SourceError as error:
+            reason = error.reason
+            counts.append(0)
+        else:
+            reason = "file is truncated"
+            assert clip.findings == (f"cut off: {clip.frames} frames, the end is missing",)
+            assert [number_in(frame) for frame in clip.read(range(clip.frames))] == list(range(clip.frames))
+            counts.append(clip.frames)
+        assert reason == "file is truncated"
+    assert counts == sorted(counts) and counts[-1] >= 28 and len(set(counts)) > 15
+
+
+@pytest.mark.parametrize("kind", ["webp", "png"])
+def test_a_webp_or_png_that_was_cut_off_is_refused(tmp_path, kind):
+    data = write_animation(tmp_path / f"w.{kind}", range(30))
+    for part in range(1, 51):
+        assert rejected(tmp_path, data[: len(data) * part // 51]).reason == "file is truncated", part
+
+
+def test_a_gif_without_frames_is_refused(tmp_path):
+    data = b"GIF89a" + struct.pack("<HHBBB", 8, 8, 0, 0, 0) + b";"
+    assert rejected(tmp_path, data).reason == "clip has no frames"
+
+
+def test_a_frame_beyond_the_canvas_is_refused_before_it_is_made(tmp_path):
+    data = bytearray(write_animation(tmp_path / "w.gif", range(3)))
+    second = data.index(b"\x2c", data.index(b"\x21\xf9", data.index(b"\x2c") + 20))
+    struct.pack_into("<HHHH", data, second + 1, 0, 0, 65535, 65535)
+    assert "65535" in str(rejected(tmp_path, bytes(data)))
+
+
+def test_a_png_whose_count_of_frames_lies_is_read_by_its_frames(tmp_path):
+    data = write_animation(tmp_path / "w.png", range(4))
+    at = data.index(b"acTL") - 4
+    lying = data[:at] + png_chunk(b"acTL", struct.pack(">II", 1_000_000, 0)) + data[at + 20 :]
+    clip = opened(tmp_path, lying)
+    assert [number_in(frame) for frame in clip.read(range(clip.frames))] == [0, 1, 2, 3]

@@ -1,0 +1,288 @@
+"""Do video files give the frames that were drawn, upright and at their times, or a true reason why not?"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from halofeed.prep.formats.clip.clip import Clip, ClipOptions
+from halofeed.prep.formats.clip.table import open_clip
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.errors import SourceError
+from tests.prep.formats.clip_samples import AV1, H264_FRAGMENTS, H264_VARIABLE, VARIABLE_MS
+from tests.prep.formats.clip_writer import (
+    CORNERS,
+    HEIGHT,
+    VIDEOS,
+    WIDTH,
+    avi_of_sound,
+    box,
+    corners_of,
+    mp4_of_sound,
+    number_in,
+    with_durations,
+    with_index_first,
+    with_matrix,
+    write_sound,
+    write_video,
+)
+
+
+def opened(folder: Path, data: bytes, name: str = "clip.mp4", options: ClipOptions | None = None) -> Clip:
+    (folder / name).write_bytes(data)
+    return open_clip(LocalFiles(folder), name, options=options)
+
+
+def numbers(clip: Clip) -> list[int]:
+    return [number_in(frame) for frame in clip.read(range(clip.frames))]
+
+
+def rejected(folder: Path, data: bytes, name: str = "clip.mp4") -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        opened(folder, data, name)
+    return caught.value
+
+
+def opened_or_reason(folder: Path, data: bytes, name: str) -> tuple[Clip | None, str]:
+    try:
+        return opened(folder, data, name), ""
+    except SourceError as error:
+        return None, error.reason
+
+
+@pytest.mark.parametrize(("extension", "codec"), VIDEOS)
+def test_every_frame_is_what_was_drawn_at_its_time(tmp_path, extension, codec):
+    clip = opened(tmp_path, write_video(tmp_path / f"w.{extension}", codec, 20, 25), f"clip.{extension}")
+    assert (clip.frames, clip.height, clip.width, clip.findings) == (20, HEIGHT, WIDTH, ())
+    assert clip.times_s.tolist() == pytest.approx([number / 25 for number in range(20)], abs=0.0006)
+    frames = list(clip.read(range(20)))
+    assert [number_in(frame) for frame in frames] == list(range(20))
+    assert all(frame.flags.c_contiguous and frame.dtype == np.uint8 for frame in frames)
+    assert corners_of(frames[7]) == list(CORNERS)
+
+
+@pytest.mark.parametrize(("extension", "codec"), VIDEOS)
+def test_a_part_of_the_frames_is_the_same_bytes_as_in_the_whole(tmp_path, extension, codec):
+    clip = opened(tmp_path, write_video(tmp_path / f"w.{extension}", codec), f"clip.{extension}")
+    whole = list(clip.read(range(20)))
+    assert all(np.array_equal(a, b) for a, b in zip(whole, clip.read(range(20)), strict=True))
+    wanted = [0, 3, 4, 11, 19]
+    assert all(np.array_equal(whole[i], frame) for i, frame in zip(wanted, clip.read(wanted), strict=True))
+
+
+def test_frames_come_once_and_in_order_however_they_are_asked_for(tmp_path):
+    clip = opened(tmp_path, write_video(tmp_path / "w.mp4", "mp4v"))
+    assert [number_in(frame) for frame in clip.read([9, 2, 9, 5])] == [2, 5, 9]
+    assert list(clip.read([])) == []
+    with pytest.raises(IndexError):
+        next(clip.read([20]))
+
+
+def test_the_content_says_what_a_file_is_and_not_its_name(tmp_path):
+    clip = opened(tmp_path, write_video(tmp_path / "w.webm", "VP80"), "clip.mp4")
+    assert numbers(clip) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "orientation"),
+    [
+        ((1, 0, 0, 1), "as stored"),
+        ((0, 1, -1, 0), "clockwise"),
+        ((-1, 0, 0, -1), "half turn"),
+        ((0, -1, 1, 0), "counterclockwise"),
+        ((-1, 0, 0, 1), "mirrored"),
+    ],
+)
+def test_turned_videos_are_read_upright(tmp_path, matrix, orientation):
+    stored = opened(tmp_path, write_video(tmp_path / "w.mp4", "mp4v"))
+    clip = opened(tmp_path, with_matrix((tmp_path / "w.mp4").read_bytes(), *matrix), "turned.mp4")
+    turn = {
+        "as stored": lambda frame: frame,
+        "clockwise": lambda frame: np.rot90(frame, -1),
+        "half turn": lambda frame: np.rot90(frame, 2),
+        "counterclockwise": lambda frame: np.rot90(frame, 1),
+        "mirrored": lambda frame: frame[:, ::-1],
+    }[orientation]
+    for before, after in zip(stored.read([0, 9]), clip.read([0, 9]), strict=True):
+        assert np.array_equal(turn(before), after) and after.shape == (clip.height, clip.width, 3)
+    assert clip.findings == (() if orientation == "as stored" else ("orientation applied",))
+
+
+def test_a_turn_by_an_odd_angle_is_refused(tmp_path):
+    data = with_matrix(write_video(tmp_path / "w.mp4", "mp4v"), 1, 1, -1, 1)
+    error = rejected(tmp_path, data)
+    assert error.reason == "display matrix is not supported" and "upright" in error.detail
+
+
+def test_a_variable_frame_rate_keeps_its_time_stamps(tmp_path):
+    data = write_video(tmp_path / "w.mp4", "mp4v", 6, 25)
+    scale = struct.unpack_from(">I", data, box(data, b"mdhd")[0] + 20)[0]
+    shown_s = [0.04, 0.2, 0.04, 1.0, 0.08, 0.04]
+    clip = opened(tmp_path, with_durations(data, [round(scale * seconds) for seconds in shown_s]))
+    assert clip.times_s.tolist() == pytest.approx([0, 0.04, 0.24, 0.28, 1.28, 1.36], abs=1e-6)
+    assert clip.findings == ("variable frame rate",) and numbers(clip) == list(range(6))
+
+
+@pytest.mark.parametrize("kind", ["mp4", "avi", "webm", "mkv"])
+def test_a_file_that_was_cut_off_anywhere_has_its_whole_frames_and_says_so(tmp_path, kind):
+    codec = {"mp4": "mp4v", "avi": "MJPG", "webm": "VP80", "mkv": "FFV1"}[kind]
+    data = write_video(tmp_path / f"w.{kind}", codec, 50)
+    if kind == "mp4":
+        data = with_index_first(data)
+    reference = list(opened(tmp_path, data, f"whole.{kind}").read(range(50)))
+    counts = []
+    for part in range(1, 51):
+        end = len(data) * part // 51
+        clip, reason = opened_or_reason(tmp_path, data[:end], f"clip.{kind}")
+        if clip is None:
+            assert reason in ("file is truncated", "clip has no frames"), end
+            counts.append(0)
+            continue
+        assert any(finding.startswith(f"cut off: {clip.frames} ") for finding in clip.findings), (
+            end,
+            clip.findings,
+        )
+        frames = list(clip.read(range(clip.frames)))
+        assert all(np.array_equal(a, b) for a, b in zip(frames, reference, strict=False)), end
+        counts.append(clip.frames)
+    assert counts == sorted(counts) and counts[-1] >= 45 and len(set(counts)) > 15
+    clip = opened(tmp_path, data[: len(data) * 9 // 10], f"clip.{kind}")
+    assert kind in ("webm", "mkv") or " of 50 frames" in clip.findings[0]
+
+
+def test_frames_out_of_order_come_in_order_at_their_variable_times(tmp_path):
+    clip = opened(tmp_path, H264_VARIABLE)
+    assert numbers(clip) == list(range(20)) and clip.findings == ("variable frame rate",)
+    assert (1000 * clip.times_s).tolist() == pytest.approx(VARIABLE_MS)
+
+
+@pytest.mark.parametrize("fragments", [False, True])
+def test_frames_out_of_order_that_were_cut_off_keep_their_times(tmp_path, fragments):
+    data = H264_FRAGMENTS if fragments else H264_VARIABLE
+    times = np.arange(20) * 40 if fragments else np.array(VARIABLE_MS)
+    counts = set()
+    for end in range(50, len(data), 50):
+        clip, reason = opened_or_reason(tmp_path, data[:end], "clip.mp4")
+        if clip is None:
+            assert reason in ("file is truncated", "clip has no frames"), end
+            continue
+        assert clip.findings[0].startswith(f"cut off: {clip.frames} "), end
+        assert (1000 * clip.times_s).tolist() == pytest.approx(times[numbers(clip)].tolist())
+        counts.add(clip.frames)
+    assert len(counts) > 3
+
+
+def test_a_codec_that_opencv_lacks_is_named(tmp_path):
+    error = rejected(tmp_path, AV1)
+    assert error.reason == "video cannot be decoded" and "'V_AV1'" in error.detail and "H.264" in error.detail
+
+
+def test_an_mp4_whose_index_is_missing_says_so(tmp_path):
+    data = write_video(tmp_path / "w.mp4", "mp4v")
+    for end in (40, len(data) // 3, box(data, b"moov")[0], box(data, b"moov")[1] - 1):
+        error = rejected(tmp_path, data[:end])
+        assert (error.reason, "index" in error.detail) == ("file is truncated", True)
+
+
+@pytest.mark.parametrize(("extension", "codec"), VIDEOS)
+def test_one_frame_is_a_clip(tmp_path, extension, codec):
+    clip = opened(tmp_path, write_video(tmp_path / f"w.{extension}", codec, 1), f"clip.{extension}")
+    assert (clip.frames, clip.times_s.tolist(), numbers(clip)) == (1, [0.0], [0])
+
+
+def test_a_video_without_frames_is_refused(tmp_path):
+    data = bytearray(write_video(tmp_path / "w.mp4", "mp4v"))
+    struct.pack_into(">I", data, box(data, b"stsz")[0] + 16, 0)
+    assert rejected(tmp_path, bytes(data)).reason == "clip has no frames"
+    avi = write_video(tmp_path / "w.avi", "MJPG")
+    start = avi.index(b"movi")
+    empty = bytearray(avi[: start + 4])
+    struct.pack_into("<I", empty, 4, len(empty) - 8)
+    struct.pack_into("<I", empty, start - 4, 4)
+    assert rejected(tmp_path, bytes(empty), "clip.avi").reason == "clip has no frames"
+
+
+def test_files_of_sound_alone_are_refused(tmp_path):
+    for name, data in (
+        ("clip.avi", avi_of_sound()),
+        ("clip.mp4", mp4_of_sound(write_video(tmp_path / "w.mp4", "mp4v"))),
+    ):
+        error = rejected(tmp_path, data, name)
+        assert error.reason == "file has no video" and "audio only: 1 track" in error.detail
+    error = rejected(tmp_path, write_sound(tmp_path / "w.wav"), "clip.mp4")
+    assert "sound" in error.detail
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "empty"),
+        (b"These are no frames.\n" * 50, "54 68 65 73"),
+        (b"#EXTM3U\n#EXTINF:10,\nfile:///etc/passwd\n", "playlist"),
+        (b"ffconcat version 1.0\nfile other.mp4\n", "playlist"),
+        (b"v=0\nc=IN IP4 127.0.0.1\nm=video 5004 RTP/AVP 96\n", "playlist"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        (b"\xff\xd8\xff\xe0" + bytes(60), "jpeg picture"),
+        (b"\0\0\0\x18ftypheic" + bytes(60), "HEIC"),
+        (b"\x1f\x8b" + bytes(60), "gzip"),
+        (b"FLV\x01" + bytes(60), "Flash"),
+        (b"\0\0\0\x18ftypisom\0\0\0\0isommp42", "index"),
+        (b"RIFF\x04\0\0\0AVI ", "no track"),
+        (b"\x1a\x45\xdf\xa3\x80", "document type"),
+    ],
+)
+def test_what_is_no_video_is_refused_by_what_it_is(tmp_path, data, said):
+    error = rejected(tmp_path, data)
+    assert said in str(error), str(error)
+
+
+def test_a_frame_that_nothing_finds_any_more_is_missed_by_the_count_of_the_header(tmp_path):
+    data = write_video(tmp_path / "w.avi", "MJPG")
+    at = data.index(b"movi")
+    for _ in range(8):
+        at = data.index(b"00dc", at + 1)
+    clip = opened(tmp_path, data[:at] + b"JUNK" + data[at + 4 :], "clip.avi")
+    assert numbers(clip) == [*range(7), *range(8, 20)]
+    assert clip.findings[0] == "1 of 20 stored frames are not shown or not decodable"
+
+
+def test_a_file_of_which_most_frames_cannot_be_decoded_is_refused(tmp_path):
+    data = bytearray(write_video(tmp_path / "w.mp4", "mp4v"))
+    start = box(data, b"stsz")[0] + 20
+    for number in range(5, 20):
+        struct.pack_into(">I", data, start + 4 * number, 0)
+    error = rejected(tmp_path, bytes(data))
+    assert error.reason == "file is damaged" and "of its 20 stored frames" in error.detail
+
+
+def test_frames_that_an_edit_list_hides_are_left_out(tmp_path):
+    data = bytearray(write_video(tmp_path / "w.mp4", "mp4v"))
+    scale = struct.unpack_from(">I", data, box(data, b"mvhd")[0] + 20)[0]
+    edit = data.index(b"elst") + 12
+    struct.pack_into(">I", data, edit, round(0.24 * scale))
+    clip = opened(tmp_path, bytes(data))
+    assert numbers(clip)[:6] == list(range(6)) and clip.frames < 10
+    assert clip.findings == (f"{20 - clip.frames} of 20 stored frames are not shown or not decodable",)
+
+
+def test_a_frame_that_ends_the_decoding_refuses_a_clip_that_goes_on(tmp_path):
+    data = bytearray(write_video(tmp_path / "w.webm", "VP80"))
+    blocks = [at for at in range(len(data)) if data[at] == 0xA3 and data[at + 2] == 0x81]
+    data[blocks[8] + 6 : blocks[8] + 30] = bytes(24)
+    error = rejected(tmp_path, bytes(data), "clip.webm")
+    assert error.reason == "file is damaged" and "frame 8 cannot be decoded" in error.detail
+
+
+@pytest.mark.parametrize(("extension", "codec"), [("avi", "MJPG"), ("webm", "VP80")])
+def test_a_length_that_is_damaged_is_no_file_that_was_cut_off(tmp_path, extension, codec):
+    data = bytearray(write_video(tmp_path / f"w.{extension}", codec))
+    if extension == "avi":
+        at = data.index(b"00dc", len(data) // 2)
+        data[at + 4 : at + 8] = b"\xff\xff\xff\x7f"
+    else:
+        at = next(at for at in range(len(data) // 2, len(data)) if data[at] == 0xA3 and data[at + 2] == 0x81)
+        data[at + 1] = 0x10
+    assert "longer than the file" in str(rejected(tmp_path, bytes(data), f"clip.{extension}"))

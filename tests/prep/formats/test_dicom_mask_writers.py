@@ -1,0 +1,210 @@
+"""Do masks come back voxel for voxel from the files that other people's software writes?"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydicom
+import pytest
+from numpy.typing import NDArray
+
+from halofeed.prep.formats.dicom.masks import open_dicom_mask
+from halofeed.prep.formats.dicom.series import open_series
+from halofeed.prep.geometry.scan import Mask
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.errors import SourceError
+from tests.dicom_writer import write_series
+
+SHAPE = (6, 40, 48)
+STUDY = {
+    "PatientName": "A^B",
+    "PatientBirthDate": "",
+    "PatientSex": "",
+    "StudyDate": "20200101",
+    "StudyTime": "000000",
+    "StudyID": "1",
+    "AccessionNumber": "",
+    "ReferringPhysicianName": "",
+    "PatientAge": "001Y",
+    "PatientSize": None,
+    "StudyDescription": "",
+    "SeriesDescription": "",
+    "Manufacturer": "",
+    "SliceLocation": None,
+    "ContentDate": "20200101",
+    "ContentTime": "000000",
+    "SeriesNumber": 1,
+    "FrameOfReferenceUID": "1.2.9",
+    "PositionReferenceIndicator": "",
+}
+
+
+def write_scan(folder: Path, spacing: float = 0.703125, shape: tuple[int, ...] = SHAPE) -> None:
+    """An axial series whose grid is at no round numbers."""
+    more = {key: value for key, value in STUDY.items() if value is not None}
+    positions = [(-171.3, -163.7, -412.25 + 2.5 * index) for index in range(shape[0])]
+    volume = np.zeros(shape, np.uint16)
+    write_series(folder, volume, positions, spacing=(spacing, spacing), thickness=2.5, more=more)
+
+
+def blobs(seed: int, share: float = 0.5) -> NDArray[np.bool_]:
+    """Ragged regions with holes, islands in them, thin lines and single voxels, up to the border."""
+    import cv2
+
+    generator = np.random.default_rng(seed)
+    noise = generator.normal(size=SHAPE)
+    smooth = np.stack([cv2.GaussianBlur(plane, (0, 0), 1.5) for plane in noise])
+    return np.asarray(smooth > np.quantile(smooth, 1 - share), np.bool_)
+
+
+def opened(folder: Path, name: str, **options: Any) -> Mask:
+    files = LocalFiles(folder)
+    members = tuple(path for path in files.sizes() if path != name)
+    grid = open_series(files, members).grid
+    return open_dicom_mask(files, name, grid, **options)
+
+
+def dice(one: NDArray[Any], other: NDArray[Any]) -> float:
+    return float(2 * (one & other).sum() / (one.sum() + other.sum()))
+
+
+def write_structures(folder: Path, masks: dict[str, NDArray[np.bool_]], **options: Any) -> None:
+    """An RTSTRUCT of rt-utils beside the series."""
+    from rt_utils import RTStructBuilder
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = RTStructBuilder.create_new(dicom_series_path=str(folder))
+        for name, mask in masks.items():
+            made.add_roi(mask=np.moveaxis(mask, 0, -1), name=name, **options)
+        made.save(str(folder / "rt.dcm"))
+
+
+@pytest.mark.parametrize("spacing", [0.703125, 1.0, 0.9765625])
+@pytest.mark.parametrize("approximate", [True, False])
+def test_a_structure_set_of_rt_utils_comes_back_voxel_for_voxel(
+    tmp_path: Path, spacing: float, approximate: bool
+) -> None:
+    write_scan(tmp_path, spacing)
+    organ = blobs(1)
+    write_structures(tmp_path, {"organ": organ}, approximate_contours=approximate)
+    mask = opened(tmp_path, "rt.dcm")
+    assert dice(mask.read() == 1, organ) == 1.0
+
+
+def test_thin_lines_single_voxels_and_holes_of_rt_utils_come_back(tmp_path: Path) -> None:
+    write_scan(tmp_path)
+    organ = np.zeros(SHAPE, bool)
+    organ[0, 5, 7] = organ[1, 5, 7:20] = True
+    organ[2, 3:30, 11] = organ[3, 2:9, 2:9] = organ[3, 20:30, 40:48] = True
+    organ[3, 5, 5] = False  # a hole of one voxel
+    organ[4, 30:40, 0:9] = True
+    organ[4, 33:37, 3:7] = False
+    organ[4, 34, 4] = True  # an island in it
+    diagonal = np.arange(10)
+    organ[5, 3 + diagonal, 4 + diagonal] = True
+    row, column = np.indices(SHAPE[1:])
+    organ[5] |= abs(row - 25) + abs(column - 30) == 7  # a ring whose two contours are one
+    write_structures(tmp_path, {"organ": organ})
+    assert dice(opened(tmp_path, "rt.dcm").read() == 1, organ) == 1.0
+
+
+def test_structures_of_rt_utils_side_by_side_and_nested_come_back(tmp_path: Path) -> None:
+    write_scan(tmp_path)
+    rng = np.random.default_rng(2)
+    labels = np.where(blobs(3, 0.7), rng.integers(1, 4, SHAPE), 0)
+    write_structures(tmp_path, {f"class {value}": labels == value for value in (1, 2, 3)})
+    assert np.array_equal(opened(tmp_path, "rt.dcm").read(), labels)
+    (tmp_path / "rt.dcm").unlink()
+    body, organ = blobs(4, 0.8), blobs(5, 0.3)
+    write_structures(tmp_path, {"body": body, "organ": organ & body})
+    with pytest.raises(SourceError, match="structures overlap"):
+        opened(tmp_path, "rt.dcm").read()
+    read = opened(tmp_path, "rt.dcm", overlap="last").read()
+    assert np.array_equal(read, np.where(organ & body, 2, body))
+
+
+def test_a_real_scan_and_its_organs_come_back_from_rt_utils(test_data: Path, tmp_path: Path) -> None:
+    import nibabel
+
+    stored = nibabel.load(test_data / "volumes" / "totalsegmentator" / "example_seg_dicom.nii.gz")
+    labels = np.asarray(stored.dataobj).transpose(2, 1, 0)[::6]
+    write_scan(tmp_path, shape=labels.shape)
+    organs = {"spleen": labels == 1, "liver": labels == 5, "stomach": labels == 6}
+    write_structures(tmp_path, organs)
+    mask = opened(tmp_path, "rt.dcm")
+    read = mask.read()
+    for number, name in mask.names.items():
+        assert organs[name].any() and dice(read == number, organs[name]) == 1.0
+
+
+def write_segmentation(folder: Path, pixels: NDArray[Any], kind: str, count: int, **options: Any) -> None:
+    """A SEG of highdicom beside the series: [slice, row, column] of numbers, or [..., segment] of shares."""
+    import highdicom
+    from pydicom.sr.codedict import codes
+
+    sources = [pydicom.dcmread(path) for path in sorted(folder.iterdir())]
+    sources.sort(key=lambda source: float(source.ImagePositionPatient[2]))
+    described = [
+        highdicom.seg.SegmentDescription(
+            segment_number=number,
+            segment_label=f"class {number}",
+            segmented_property_category=codes.SCT.Organ,
+            segmented_property_type=codes.SCT.Organ,
+            algorithm_type="MANUAL",
+        )
+        for number in range(1, count + 1)
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = highdicom.seg.Segmentation(
+            source_images=sources,
+            pixel_array=pixels,
+            segmentation_type=kind,
+            segment_descriptions=described,
+            series_instance_uid=highdicom.UID(),
+            series_number=2,
+            sop_instance_uid=highdicom.UID(),
+            instance_number=1,
+            manufacturer="none",
+            manufacturer_model_name="none",
+            software_versions="1",
+            device_serial_number="1",
+            **options,
+        )
+        made.save_as(folder / "seg.dcm")
+
+
+@pytest.mark.parametrize("kind", ["BINARY", "FRACTIONAL", "LABELMAP"])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_segmentation_of_highdicom_comes_back_voxel_for_voxel(
+    tmp_path: Path, kind: str, sparse: bool
+) -> None:
+    write_scan(tmp_path)
+    labels = np.where(blobs(1), np.random.default_rng(0).integers(1, 4, SHAPE), 0).astype(np.uint8)
+    labels[[0, 2, 5]] = 0  # slices that a sparse file leaves out
+    write_segmentation(tmp_path, labels, kind, 3, omit_empty_frames=sparse)
+    mask = opened(tmp_path, "seg.dcm")
+    assert mask.names == {number: f"class {number}" for number in (1, 2, 3)}
+    assert np.array_equal(mask.read(), labels)
+    assert [finding.name for finding in mask.findings] == ["fractional segmentation"] * (kind == "FRACTIONAL")
+
+
+def test_fractions_of_highdicom_count_from_one_half(tmp_path: Path) -> None:
+    write_scan(tmp_path)
+    shares = np.random.default_rng(0).choice([0, 0.25, 0.49, 0.51, 1], (*SHAPE, 1)).astype(np.float32)
+    write_segmentation(tmp_path, shares, "FRACTIONAL", 1, fractional_type="PROBABILITY")
+    assert np.array_equal(opened(tmp_path, "seg.dcm").read(), shares[..., 0] > 0.5)
+
+
+def test_overlapping_segments_of_highdicom_are_refused_or_the_last_wins(tmp_path: Path) -> None:
+    write_scan(tmp_path)
+    body, organ = blobs(4, 0.8), blobs(5, 0.3)
+    write_segmentation(tmp_path, np.stack([body, organ], axis=-1).astype(np.uint8), "BINARY", 2)
+    with pytest.raises(SourceError, match="segments overlap"):
+        opened(tmp_path, "seg.dcm").read()
+    read = opened(tmp_path, "seg.dcm", overlap="last").read()
+    assert np.array_equal(read, np.where(organ, 2, body))

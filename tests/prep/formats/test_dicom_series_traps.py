@@ -1,0 +1,378 @@
+"""What real series get wrong: gaps, tilt, duplicates, padding and rescale, each corrected by name or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydicom.dataset import Dataset
+
+from halofeed.prep.formats.dicom.facts import PixelFormat
+from halofeed.prep.formats.dicom.pixels import values_of
+from halofeed.prep.formats.dicom.series import open_series
+from halofeed.prep.formats.dicom.slices import MAX_GROWTH, holes, plan_slices
+from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.geometry.scan import Scan
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.errors import SourceError
+from tests.dicom_writer import AXIAL, image_dataset, save, write_series
+
+ROWS, COLUMNS = 6, 7
+
+
+def open_folder(folder: Path, **policy: Any) -> Scan:
+    files = LocalFiles(folder)
+    return open_series(files, files.sizes(), SeriesPolicy(**{"min_slices": 1, **policy}))
+
+
+def refusal(folder: Path, **policy: Any) -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        open_folder(folder, **policy).read()
+    return caught.value
+
+
+def details(scan: Scan) -> dict[str, tuple[str, str]]:
+    return {finding.name: (finding.treatment, finding.detail) for finding in scan.findings}
+
+
+def ramp(heights: list[float]) -> np.ndarray[Any, Any]:
+    """Stored slices whose value in HU is ten times their height in mm."""
+    return np.stack([np.full((ROWS, COLUMNS), round(10 * height) + 1024, np.uint16) for height in heights])
+
+
+def write_at(folder: Path, heights: list[float], **options: Any) -> None:
+    write_series(folder, ramp(heights), [(0, 0, height) for height in heights], **options)
+
+
+HEIGHTS_AND_HOLES: list[tuple[list[float], dict[int, int]]] = [
+    ([3, 3, 3, 3], {}),
+    ([3, 3, 6, 3, 3], {2: 1}),
+    ([3, 6, 3], {1: 1}),
+    ([3, 3, 3, 12], {3: 3}),
+    ([3, 3, 3, 6, 6, 3, 3, 3], {3: 1, 4: 1}),
+    ([4, 4, 4, 8, 8, 8], {}),
+    ([4, 4, 4, 7, 7, 7], {}),
+    ([4, 4, 4, 5.3, 4], {}),
+    ([5, 5, 5, 2.5, 5, 5], {}),
+    ([28.01, 4.0, 4.0, 1.08, 7.0, 7.0, 35.0], {}),
+    ([1, 1, 1, 1, 2, 5, 5, 5, 10, 5], {4: 1, 8: 1}),
+]
+
+
+@pytest.mark.parametrize(("gaps", "expected"), HEIGHTS_AND_HOLES)
+def test_a_gap_is_a_hole_where_it_is_a_multiple_of_the_regular_gap_beside_it(
+    gaps: list[float], expected: dict[int, int]
+) -> None:
+    assert holes(np.array(gaps, np.float64)) == expected
+
+
+def test_a_missing_slice_is_refused_or_filled_by_policy(tmp_path: Path) -> None:
+    write_at(tmp_path, [0, 3, 6, 12, 15, 18])
+    error = refusal(tmp_path)
+    assert (error.stage, error.reason) == ("read", "slices are missing")
+    assert (
+        error.detail
+        == "1 of them, at gaps of 6.0 mm; 3.00 mm is typical; --fill-missing-slices interpolates them"
+    )
+    scan = open_folder(tmp_path, missing_slice="correct")
+    assert scan.grid.shape[0] == 7 and scan.grid.spacing_mm[0] == 3
+    assert details(scan) == {"slices are missing": ("corrected", "1 interpolated, at gaps of 6.0 mm")}
+    assert scan.read()[:, 0, 0, 0].tolist() == [0, 30, 60, 90, 120, 150, 180]
+
+
+@pytest.mark.parametrize("lost", [[1, 5, 8], [1, 2, 4, 7], [2, 4, 6, 7]])
+def test_slices_missing_at_random_are_refused_or_filled_where_the_thickness_says_how_they_lay(
+    tmp_path: Path, lost: list[int]
+) -> None:
+    """Gaps of 6, 3, 3, 6, 3, 6 mm have no gap that most share; slices 3 mm thick say that 3 mm was meant."""
+    heights = [3.0 * index for index in range(10) if index not in lost]
+    write_at(tmp_path, heights, thickness=3.0)
+    error = refusal(tmp_path)
+    assert error.reason == "slices are missing" and "--fill-missing-slices" in error.detail
+    scan = open_folder(tmp_path, missing_slice="correct")
+    assert set(details(scan)) == {"slices are missing"}
+    assert scan.grid.spacing_mm[0] == 3
+    assert scan.read()[:, 0, 0, 0].tolist() == [30 * index for index in range(10)]
+
+
+@pytest.mark.parametrize("heights", [[0, 3, 6, 185, 188], [0, 3, 7, 186], [0, 5, 9, 70, 75]])
+def test_two_stacks_far_apart_are_refused_under_every_policy(tmp_path: Path, heights: list[float]) -> None:
+    write_at(tmp_path, heights)
+    assert refusal(tmp_path, missing_slice="correct").reason == "slices are missing"
+
+
+def test_unequal_gaps_are_resampled_linearly_between_the_first_and_the_last_slice(tmp_path: Path) -> None:
+    heights = [0, 4, 8, 12, 18.5, 25, 31.5, 38]
+    write_at(tmp_path, heights)
+    scan = open_folder(tmp_path)
+    depth, spacing = scan.grid.shape[0], scan.grid.spacing_mm[0]
+    assert spacing == pytest.approx(38 / (depth - 1)) and abs(spacing - 4) < 0.3
+    assert details(scan)["unequal gaps"] == ("corrected", f"4.0 to 6.5 mm; resampled every {spacing:.2f} mm")
+    np.testing.assert_allclose(scan.read()[:, 0, 0, 0], 10 * spacing * np.arange(depth), atol=0.5)
+    assert refusal(tmp_path, unequal_gaps="refuse").reason == "gaps between slices are unequal"
+
+
+def test_positions_rounded_to_tenths_of_a_millimeter_are_regular(tmp_path: Path) -> None:
+    write_at(tmp_path, [round(0.625 * index, 1) for index in range(20)], thickness=None)
+    assert open_folder(tmp_path).findings == ()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    gaps=st.lists(st.floats(0.02, 40), min_size=2, max_size=12),
+    values=st.lists(st.integers(0, 99), min_size=13),
+)
+def test_the_plan_interpolates_between_the_neighbors_of_each_slice_and_never_grows_without_bound(
+    gaps: list[float], values: list[int]
+) -> None:
+    heights = np.concatenate([[0], np.cumsum(gaps)])
+    positions = np.outer(heights, [0, 0, 1.0])
+    try:
+        plan = plan_slices(positions, AXIAL, None, SeriesPolicy(missing_slice="correct"))
+    except SourceError as error:
+        if error.reason != "slices are missing":
+            raise
+        return
+    lower, weight = np.array(plan.lower), np.array(plan.weight)
+    stored = np.array(values[: len(heights)], np.float64)
+    made = stored[lower] * (1 - weight) + stored[np.minimum(lower + 1, len(gaps))] * weight
+    at = plan.step_mm[2] * np.arange(len(lower))
+    assert at[-1] == pytest.approx(heights[-1])
+    names = {finding.name for finding in plan.findings}
+    if names:
+        np.testing.assert_allclose(made, np.interp(at, heights, stored), atol=0.2)
+    if "slices are missing" not in names:
+        assert len(lower) <= MAX_GROWTH * len(gaps) + 1
+
+
+@pytest.mark.parametrize("degrees", [-18, 16])
+def test_gantry_tilt_leaves_every_voxel_where_its_slice_says(tmp_path: Path, degrees: float) -> None:
+    angle = np.radians(degrees)
+    orientation = (1, 0, 0, 0, np.cos(angle), np.sin(angle))
+    positions = [(5.0, 6.0, 4.0 * index) for index in range(6)]
+    write_series(tmp_path, ramp([0] * 6), positions, orientation=orientation, thickness=None)
+    scan = open_folder(tmp_path)
+    assert details(scan) == {
+        "gantry tilt": ("corrected", f"{abs(degrees)}.0 degrees; sheared back by resampling")
+    }
+    firsts = scan.grid.to_mm(np.array([[index, 0, 0] for index in range(6)]))
+    # Along the normal, which points down for neither tilt, slices keep their order.
+    np.testing.assert_allclose(firsts, np.array(positions) * [-1, -1, 1], atol=1e-9)
+    rows = scan.grid.to_mm(np.array([[0, 2, 0]]))[0] - firsts[0]
+    np.testing.assert_allclose(rows, [0, -2 * np.cos(angle), 2 * np.sin(angle)], atol=1e-9)
+    assert refusal(tmp_path, tilt="refuse").reason == "gantry is tilted"
+
+
+def test_slices_that_stray_across_their_normal_are_refused(tmp_path: Path) -> None:
+    write_series(tmp_path, ramp([0, 2, 4, 6]), [(0, 0, 0), (0, 3, 2), (0, 0, 4), (0, 0, 6)])
+    assert refusal(tmp_path).reason == "slices are shifted against each other"
+
+
+def test_the_same_image_twice_is_dropped_and_another_image_at_its_place_is_refused(tmp_path: Path) -> None:
+    write_at(tmp_path, [0, 2, 4])
+    write_at(tmp_path / "again", [2, 4])
+    scan = open_folder(tmp_path)
+    assert details(scan)["duplicates"][0] == "corrected" and details(scan)["duplicates"][1].startswith(
+        "2 of 5"
+    )
+    assert scan.read()[:, 0, 0, 0].tolist() == [0, 20, 40] and len(scan.files) == 3
+    assert refusal(tmp_path, duplicates="refuse").reason == "slices are duplicated"
+    save(image_dataset(ramp([7])[0], position=(0, 0, 4)), tmp_path / "other.dcm")
+    assert refusal(tmp_path).reason == "different images at one position"
+
+
+def test_overlapping_slices_are_noted(tmp_path: Path) -> None:
+    write_at(tmp_path, [0, 2, 4], thickness=3)
+    assert details(open_folder(tmp_path)) == {
+        "overlapping slices": ("noted", "slices 3 mm thick lie 2.00 mm apart")
+    }
+    assert refusal(tmp_path, overlapping="refuse").reason == "slices overlap"
+
+
+def round_field(
+    values: np.ndarray[Any, Any], padding: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """A slice with padding outside a circle, and where that is."""
+    rows, columns = np.indices(values.shape)
+    outside = (
+        np.hypot(rows - (values.shape[0] - 1) / 2, columns - (values.shape[1] - 1) / 2) > values.shape[0] / 2
+    )
+    return np.where(outside, np.array(padding).astype(values.dtype), values), outside
+
+
+PADDINGS: list[tuple[str, type, int, tuple[float, float], dict[str, Any], int]] = [
+    ("signed, declared as unsigned 63536", np.int16, -2000, (1, -1024), {"PixelPaddingValue": 63536}, 16),
+    ("signed, -2000 declared", np.int16, -2000, (1, -1024), {"PixelPaddingValue": -2000}, 16),
+    ("unsigned 63536", np.uint16, 63536, (1, -1024), {"PixelPaddingValue": 63536}, 16),
+    ("outside the 12 bits stored", np.uint16, 0xF830, (1, -1024), {"PixelPaddingValue": 63536}, 12),
+    ("a range", np.int16, -2005, (1, 0), {"PixelPaddingValue": -2010, "PixelPaddingRangeLimit": -2000}, 16),
+    (
+        "a range the other way",
+        np.int16,
+        -2005,
+        (1, 0),
+        {"PixelPaddingValue": -2000, "PixelPaddingRangeLimit": -2010},
+        16,
+    ),
+    ("not declared, but all corners are -3024 HU", np.int16, -2000, (1, -1024), {}, 16),
+    ("an intercept that makes it -1024 HU", np.int16, 0, (1, -1024), {"PixelPaddingValue": 0}, 16),
+]
+
+
+def with_padding(dataset: Dataset, tags: dict[str, int]) -> Dataset:
+    """Padding tags whose bits are what they are, whatever the sign of the pixels says about their VR."""
+    for keyword, value in tags.items():
+        dataset.add_new(keyword, "SS" if value < 0 else "US", value)
+    return dataset
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "padding", "rescale", "tags", "bits"), PADDINGS, ids=[row[0] for row in PADDINGS]
+)
+def test_padding_becomes_air_and_nothing_else_does(
+    tmp_path: Path, kind: str, dtype: type, padding: int, rescale: Any, tags: dict[str, int], bits: int
+) -> None:
+    real = np.random.default_rng(1).integers(1030, 2500, (16, 16)).astype(dtype)
+    pixels, outside = round_field(real, padding)
+    for index in range(3):
+        dataset = image_dataset(pixels, position=(0, 0, index), rescale=rescale, bits_stored=bits)
+        save(with_padding(dataset, tags), tmp_path / f"{index}.dcm")
+    scan = open_folder(tmp_path)
+    expected = np.where(outside, -1000, real.astype(np.int64) + rescale[1])
+    np.testing.assert_array_equal(scan.read()[..., 0], np.stack([expected] * 3))
+    assert scan.unit == "HU" and details(scan)["padding values"][0] == "corrected"
+    assert refusal(tmp_path, padding="refuse").reason == "series has padding values"
+
+
+def test_padding_that_tissue_has_too_is_not_believed(tmp_path: Path) -> None:
+    dataset = image_dataset(
+        np.zeros((ROWS, COLUMNS), np.int16), rescale=(1, 0), more={"PixelPaddingValue": 0}
+    )
+    save(dataset, tmp_path / "a.dcm")
+    scan = open_folder(tmp_path)
+    assert details(scan)["padding values"][0] == "noted" and not scan.read().any()
+
+
+def test_padding_of_an_mr_becomes_0(tmp_path: Path) -> None:
+    pixels, outside = round_field(np.full((16, 16), 300, np.uint16), 65535)
+    dataset = image_dataset(pixels, modality="MR", rescale=None, more={"PixelPaddingValue": 65535})
+    save(dataset, tmp_path / "a.dcm")
+    scan = open_folder(tmp_path)
+    np.testing.assert_array_equal(scan.read()[0, ..., 0], np.where(outside, 0, 300))
+    assert scan.dtype == "uint16" and scan.unit == "" and scan.modality == "MR"
+
+
+NOT_CERTAIN = "values are not certain to be Hounsfield units"
+RESCALES: list[tuple[str, dict[str, Any], str, str, str | None]] = [
+    ("CT", {"rescale": (1, -1024), "bits_stored": 12}, "int16", "HU", None),
+    ("CT", {"rescale": (1, -1024), "rescale_type": "HU"}, "int32", "HU", None),
+    ("CT", {"rescale": (0.5, -1000)}, "float32", "HU", None),
+    ("CT", {"rescale": None}, "uint16", "", "no rescale slope"),
+    (
+        "CT",
+        {"rescale": (1, 0), "rescale_type": "US"},
+        "uint16",
+        "",
+        "values are not certain to be Hounsfield units",
+    ),
+    (
+        "CT",
+        {"rescale": (1, 0), "rescale_type": "DOE^JOHN"},
+        "uint16",
+        "",
+        "values are not certain to be Hounsfield units",
+    ),
+    ("MR", {"rescale": None, "bits_stored": 8}, "uint8", "", None),
+    ("MR", {"rescale": (2, 0), "bits_stored": 12}, "int16", "", None),
+    ("PT", {"rescale": (0.123, 0)}, "float32", "", None),
+]
+
+
+@pytest.mark.parametrize(("modality", "options", "dtype", "unit", "finding"), RESCALES)
+def test_rescaled_values_are_exact_in_the_smallest_dtype_and_hounsfield_units_only_where_the_header_says_so(
+    tmp_path: Path, modality: str, options: dict[str, Any], dtype: str, unit: str, finding: str | None
+) -> None:
+    pixels = np.arange(ROWS * COLUMNS, dtype=np.uint16).reshape(ROWS, COLUMNS)
+    save(image_dataset(pixels, modality=modality, **options), tmp_path / "a.dcm")
+    scan = open_folder(tmp_path)
+    slope, intercept = options["rescale"] or (1, 0)
+    np.testing.assert_array_equal(
+        scan.read()[0, ..., 0], (pixels.astype(float) * slope + intercept).astype(dtype)
+    )
+    assert (scan.dtype, scan.unit, str(scan.read().dtype)) == (dtype, unit, dtype)
+    assert set(details(scan)) - {"single slice"} == ({finding} if finding else set())
+    assert "DOE" not in str(scan.findings)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    allocated=st.sampled_from([8, 16, 32]),
+    signed=st.booleans(),
+    data=st.data(),
+    words=st.lists(st.integers(0, 2**32 - 1), min_size=1),
+)
+def test_unused_bits_never_reach_a_value(allocated: int, signed: bool, data: Any, words: list[int]) -> None:
+    stored = data.draw(st.integers(1, allocated))
+    high = data.draw(st.integers(stored - 1, allocated - 1))
+    array = np.array([word % 2**allocated for word in words], f"u{allocated // 8}")
+    kind = PixelFormat(
+        size=(1, 1),
+        samples=1,
+        photometric="",
+        bits_allocated=allocated,
+        bits_stored=stored,
+        high_bit=high,
+        signed=signed,
+        padding=None,
+    )
+    expected = []
+    for word in array.tolist():
+        bits = f"{word:0{allocated}b}"[allocated - 1 - high : allocated - 1 - high + stored]
+        expected.append(int(bits, 2) - (2**stored if signed and bits[0] == "1" else 0))
+    assert values_of(array, kind).tolist() == expected
+
+
+OBLIQUE = {"orientation": (1, 0, 0, 1, 0, 0)}
+FLOATS = {"more": {"PixelData": None, "FloatPixelData": b"\0" * 168}}
+REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("slices differ in pixel spacing", {}, {"spacing": (1, 1.1)}),
+    ("pixel spacing is missing", {}, {"more": {"PixelSpacing": None}}),
+    ("pixel spacing is not positive", {"spacing": (1, 0)}, {"spacing": (1, 0)}),
+    ("orientation is not two perpendicular unit vectors", OBLIQUE, OBLIQUE),
+    ("some slices have no rescale slope", {}, {"rescale": None}),
+    ("rescale slope is 0", {"rescale": (0, 1)}, {}),
+    ("floating-point pixels are not supported",)
+    + ({"more": {"PixelData": None, "FloatPixelData": b"\0" * 168}},) * 2,
+    ("DICOM file is damaged", {}, {"more": {"BitsStored": 17}}),
+    ("DICOM file is damaged", {}, {"more": {"Rows": 0}}),
+    ("DICOM file is damaged", {}, {"more": {"Columns": None}}),
+]
+
+
+@pytest.mark.parametrize(("reason", "first", "second"), REFUSALS)
+def test_slices_that_do_not_fit_together_are_refused(
+    tmp_path: Path, reason: str, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    for index, options in enumerate([first, second]):
+        dataset = image_dataset(ramp([index])[0], position=(0, 0, index), **options)
+        save(dataset, tmp_path / f"{index}.dcm")
+    assert refusal(tmp_path).reason == reason
+
+
+def test_a_look_up_table_is_refused(tmp_path: Path) -> None:
+    table = Dataset()
+    table.LUTDescriptor, table.ModalityLUTType, table.LUTData = [2, 0, 16], "HU", [0, 1]
+    for element in (table["LUTDescriptor"], table["LUTData"]):
+        element.VR = "US"
+    save(image_dataset(ramp([1])[0], more={"ModalityLUTSequence": [table]}), tmp_path / "a.dcm")
+    assert refusal(tmp_path).reason == "modality look-up tables are not supported"
+
+
+def test_monochrome1_says_how_values_are_shown_and_leaves_them(tmp_path: Path) -> None:
+    save(image_dataset(ramp([5])[0], more={"PhotometricInterpretation": "MONOCHROME1"}), tmp_path / "a.dcm")
+    scan = open_folder(tmp_path)
+    assert (scan.read() == 50).all() and details(scan)["MONOCHROME1"][0] == "noted"

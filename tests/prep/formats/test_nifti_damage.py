@@ -1,0 +1,101 @@
+"""Does damaged input raise SourceError, and nothing else, without allocating what it claims?"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import tracemalloc
+import warnings
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halofeed.prep.formats.volume.gzip_stream import MOST_PER_BYTE
+from halofeed.prep.formats.volume.nifti import open_nifti, open_nifti_mask
+from halofeed.prep.formats.volume.options import ScanOptions
+from halofeed.schemas.errors import SourceError
+from tests.prep.formats.nifti_writer import MemoryFiles, write_header, write_nifti
+
+RANDOM = np.random.default_rng(5)
+NOISE = RANDOM.integers(-999, 999, (9, 8, 7)).astype(np.int16)
+BLOCKS_BYTES = 6 << 20
+SEEDS = [
+    write_nifti(NOISE),
+    write_nifti(NOISE, ">"),
+    write_nifti(NOISE.astype(np.float32), version=2, scl_slope=2, scl_inter=1),
+    write_nifti(NOISE.astype(np.float64), ">", sform_code=0),
+    write_nifti(NOISE, sform_code=0, qform_code=0, xyzt_units=1),
+]
+PAIR = {"a.hdr": write_header(NOISE.shape, np.int16, kind="analyze"), "a.img": NOISE.tobytes("F")}
+
+
+def try_to_read(data: bytes, options: ScanOptions) -> int:
+    """The most bytes allocated on the way; anything but SourceError, warnings too, is raised."""
+    files = MemoryFiles(a__nii=data)
+    tracemalloc.start()
+    try:
+        for opener in (open_nifti, open_nifti_mask):
+            with contextlib.suppress(SourceError):
+                opener(files, "a.nii", options).read()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+HUGE = ScanOptions(max_voxels=2**200, non_finite_value=0)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from(SEEDS),
+    st.lists(st.tuples(st.integers(0, 560), st.integers(0, 255)), min_size=1, max_size=4),
+    st.booleans(),
+    st.sampled_from([ScanOptions(), HUGE]),
+)
+def test_changed_header_bytes_raise_only_source_errors(
+    seed: bytes, changes: list[tuple[int, int]], packed: bool, options: ScanOptions
+) -> None:
+    data = bytearray(seed)
+    for at, value in changes:
+        data[at] = value
+    content = gzip.compress(bytes(data), 1) if packed else bytes(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        peak = try_to_read(content, options)
+    # A byte may become a float32, and a mask may grow from one type to the next.
+    assert peak < 8 * MOST_PER_BYTE * len(content) + BLOCKS_BYTES
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(SEEDS), st.floats(0, 1), st.integers(0, 7), st.booleans())
+def test_changed_and_cut_gzip_raises_only_source_errors(
+    seed: bytes, place: float, bit: int, cut: bool
+) -> None:
+    data = bytearray(gzip.compress(seed))
+    at = int(place * (len(data) - 1))
+    data[at] ^= 1 << bit
+    assert try_to_read(bytes(data[:at] if cut else data), HUGE) < 8 * MOST_PER_BYTE * len(data) + BLOCKS_BYTES
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 347), st.integers(0, 255), st.integers(0, 1100))
+def test_a_damaged_analyze_pair_raises_only_source_errors(at: int, value: int, length: int) -> None:
+    header = bytearray(PAIR["a.hdr"])
+    header[at] = value
+    for body in (PAIR["a.img"], PAIR["a.img"][:length]):
+        with contextlib.suppress(SourceError):
+            open_nifti(MemoryFiles.of({"a.hdr": bytes(header), "a.img": body}), "a.hdr").read()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=1200), st.booleans())
+def test_any_bytes_raise_only_source_errors(data: bytes, packed: bool) -> None:
+    assert try_to_read(gzip.compress(data) if packed else data, HUGE) < BLOCKS_BYTES + 10**7
+
+
+def test_a_small_file_that_claims_much_allocates_no_more_than_it_can_hold() -> None:
+    data = gzip.compress(write_header((30000, 30000, 30000), np.float64))
+    assert try_to_read(data, HUGE) < 1 << 20
+    bomb = gzip.compress(write_header((4, 4, 4), np.uint8) + bytes(50_000_000))
+    assert try_to_read(bomb, HUGE) < BLOCKS_BYTES

@@ -1,0 +1,274 @@
+"""Do the voxels keep their exact values, in the smallest type that holds them, within the stated memory?"""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from halofeed.prep.formats.volume import stored_voxels
+from halofeed.prep.formats.volume.nifti import open_nifti, open_nifti_mask
+from halofeed.prep.formats.volume.nifti_header import parse_header
+from halofeed.prep.formats.volume.options import ScanOptions
+from halofeed.prep.formats.volume.stored_voxels import plan_conversion
+from halofeed.schemas.errors import SourceError
+from tests.prep.formats.nifti_writer import MemoryFiles, write_nifti
+
+DTYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8")
+NAN, INF = float("nan"), float("inf")
+
+
+def stored_values(name: str) -> Any:
+    """Arrays [i, j, k] or with channels, full of a type's extremes; finite."""
+    dtype = np.dtype(name)
+    elements: Any
+    if dtype.kind == "f":
+        elements = st.floats(width=8 * dtype.itemsize, allow_nan=False, allow_infinity=False)
+    else:
+        info = np.iinfo(dtype)
+        elements = st.sampled_from([info.min, info.max, 0, 1]) | st.integers(info.min, info.max)
+    return arrays.arrays(dtype, arrays.array_shapes(min_dims=3, max_dims=4, max_side=4), elements=elements)
+
+
+def exact(stored: Any, slope: float, inter: float) -> Any:
+    """The values [depth, height, width, channel] in Python's exact integers, or float64."""
+    padded = stored.reshape(*stored.shape[:3], -1).transpose(2, 1, 0, 3)
+    if stored.dtype.kind in "iu" and slope.is_integer() and inter.is_integer():
+        return padded.astype(object) * int(slope) + int(inter)
+    return padded.astype(np.float64) * slope + inter
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_every_type_order_and_rescaling_gives_the_exact_values_or_a_refusal(drawn: st.DataObject) -> None:
+    stored = drawn.draw(st.sampled_from(DTYPES).flatmap(stored_values))
+    slope = drawn.draw(st.sampled_from([0.0, NAN, 1.0, -1.0, 3.0, 0.5, 0.1, 2.0**20, 2.0**40, 1e30]))
+    inter = drawn.draw(st.sampled_from([0.0, -1024.0, 0.25, 2.0**30, 1e30]))
+    order, version = drawn.draw(st.sampled_from("<>")), drawn.draw(st.sampled_from((1, 2)))
+    data = write_nifti(stored, order, version, scl_slope=slope, scl_inter=inter)
+    data = gzip.compress(data, 1) if drawn.draw(st.booleans()) else data
+    header_type = float if version == 2 else np.float32
+    used = (float(header_type(slope)), float(header_type(inter))) if slope and slope == slope else (1.0, 0.0)
+    scan = open_nifti(MemoryFiles(a__nii=data), "a.nii")
+    with np.errstate(all="ignore"):
+        expected = exact(stored, *used)
+    limits = np.finfo("f4") if scan.dtype == "float32" else np.iinfo(scan.dtype)
+    with np.errstate(all="ignore"):
+        rounded = expected.astype(np.float32) if scan.dtype == "float32" else expected
+        fits = bool(np.isfinite(rounded).all() if scan.dtype == "float32" else True)
+        fits = fits and (
+            scan.dtype == "float32" or (limits.min <= expected.min() and expected.max() <= limits.max)
+        )
+    if not fits:
+        with pytest.raises(SourceError, match="do not fit"):
+            scan.read()
+        return
+    voxels = scan.read()
+    assert voxels.dtype == np.dtype(scan.dtype).newbyteorder("<")
+    assert voxels.shape == (*scan.grid.shape, scan.channels)
+    np.testing.assert_array_equal(voxels, rounded.astype(scan.dtype))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_nibabel_writes_and_reads_the_same(drawn: st.DataObject) -> None:
+    stored = drawn.draw(st.sampled_from(("u1", "i2", "u2", "i4", "f4")).flatmap(stored_values))
+    target = drawn.draw(st.sampled_from(("u1", "i2", "f4", "f8")))  # nibabel sets slope and intercept to fit
+    if stored.dtype in ("f4", "i4"):  # its scaling of the whole range passes the range's ends by rounding
+        stored = np.clip(stored, -(2**30), 2**30)
+    image: Any = nibabel.Nifti1Image(stored, np.diag([2, 3, 4, 1]), dtype=None)
+    image.header.set_data_dtype(target)
+    data = image.to_bytes()
+    expected = nibabel.Nifti1Image.from_bytes(data).get_fdata()
+    scan = open_nifti(MemoryFiles(a__nii=data), "a.nii")
+    np.testing.assert_array_equal(
+        scan.read(), expected.reshape(*stored.shape[:3], -1).transpose(2, 1, 0, 3).astype(scan.dtype)
+    )
+
+
+@pytest.mark.parametrize(
+    ("stored", "slope", "inter", "expected"),
+    [
+        ("u1", 1, 0, "uint8"),
+        ("u1", 0, 5, "uint8"),
+        ("u1", 1, -128, "int8"),
+        ("u1", 1, -1024, "int16"),
+        ("u1", 2, 0, "uint16"),
+        ("u2", 1, -1024, "int32"),
+        ("i2", 1, 0, "int16"),
+        ("i2", 1, -1024, "int32"),
+        ("i2", 0.5, 0, "float32"),
+        ("i2", 1, 0.5, "float32"),
+        ("i4", 1, 0, "int32"),
+        ("u4", 1, 0, "int32"),
+        ("i8", 1, 0, "int32"),
+        ("f4", 1, 0, "float32"),
+        ("f8", 1, -1024, "float32"),
+    ],
+)
+def test_the_type_follows_from_the_header(stored: str, slope: float, inter: float, expected: str) -> None:
+    data = write_nifti(np.ones((2, 2, 2), stored), scl_slope=slope, scl_inter=inter)
+    scan = open_nifti(MemoryFiles(a__nii=data), "a.nii")
+    assert scan.dtype == expected
+    noted = [finding.name for finding in scan.findings]
+    assert noted == (["rescale ignored"] if slope == 0 else [])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(-(2**31), 2**31), st.integers(-(2**31), 2**31), st.integers(-3, 3))
+def test_the_stored_integers_that_fit_are_known_to_the_last_one(slope: int, inter: int, off: int) -> None:
+    """By trying the neighbors of both ends."""
+    slope = slope or 1
+    stored = np.zeros((2, 2, 2), np.int64)
+    header = parse_header(
+        write_nifti(stored, version=2, scl_slope=slope, scl_inter=inter), 10**6, may_be_analyze=False
+    )
+    stored_range = plan_conversion(header).stored_range
+    assert stored_range is not None
+    for value in (stored_range[0] + off, stored_range[1] + off):
+        fits = -(2**31) <= value * slope + inter < 2**31
+        assert fits == (stored_range[0] <= value <= stored_range[1])
+
+
+@pytest.mark.parametrize("stored", ["i8", "u8", "u4"])
+def test_integers_beyond_32_bits_are_refused_when_they_are_met(stored: str) -> None:
+    values = np.zeros((2, 2, 2), stored)
+    values[1, 1, 1] = 2**31
+    scan = open_nifti(MemoryFiles(a__nii=write_nifti(values)), "a.nii")
+    with pytest.raises(SourceError, match="voxels do not fit in 32 bits"):
+        scan.read()
+    values[1, 1, 1] -= 1
+    assert open_nifti(MemoryFiles(a__nii=write_nifti(values)), "a.nii").read().max() == 2**31 - 1
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+@pytest.mark.parametrize("slope", [1.0, 0.5])
+def test_voxels_that_are_no_number_are_refused_or_set_to_what_is_asked_for(
+    dtype: str, order: str, bad: float, slope: float
+) -> None:
+    values = np.arange(24, dtype=dtype).reshape(2, 3, 4)
+    values[1, 2, 3] = bad
+    files = MemoryFiles(a__nii=write_nifti(values, order, scl_slope=slope, scl_inter=0))
+    with pytest.raises(SourceError, match="voxels that are no number"):
+        open_nifti(files, "a.nii").read()
+    scan = open_nifti(files, "a.nii", ScanOptions(non_finite_value=-1000))
+    values[1, 2, 3] = -1000 / slope
+    np.testing.assert_array_equal(scan.read()[..., 0], values.transpose(2, 1, 0) * slope)
+    (finding,) = scan.findings
+    assert finding.treatment == "corrected" and finding.detail == "1 voxels set to -1000"
+    clean = MemoryFiles(a__nii=write_nifti(np.ones((2, 2, 2), dtype), order))
+    assert open_nifti(clean, "a.nii", ScanOptions(non_finite_value=0)).findings == ()
+
+
+def test_float64_beyond_float32_is_refused_even_where_nan_is_allowed() -> None:
+    files = MemoryFiles(a__nii=write_nifti(np.full((2, 2, 2), 1e300)))
+    for options in (ScanOptions(), ScanOptions(non_finite_value=0)):
+        with pytest.raises(SourceError, match="voxels do not fit in float32"):
+            open_nifti(files, "a.nii", options).read()
+
+
+# Masks
+
+
+def read_mask(stored: Any, **fields: Any) -> Any:
+    return open_nifti_mask(MemoryFiles(a__nii=gzip.compress(write_nifti(stored, **fields))), "a.nii").read()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(DTYPES), st.integers(1, 2**31 - 1), st.booleans(), st.integers(1, 30))
+def test_a_mask_of_any_type_keeps_its_classes(dtype: str, highest: int, swapped: bool, block: int) -> None:
+    if dtype[0] != "f":
+        highest = min(highest, int(np.iinfo(dtype).max))
+    elif dtype == "f4":
+        highest = min(highest, 2**24)
+    stored = np.zeros((3, 4, 5), dtype)
+    stored[1, 2, 3], stored[2, 3, 4] = min(highest, 200), highest
+    normal = stored_voxels.BLOCK_VALUES
+    stored_voxels.BLOCK_VALUES = block  # so that a wider type is needed in the middle
+    try:
+        labels = read_mask(stored, order=">" if swapped else "<")
+    finally:
+        stored_voxels.BLOCK_VALUES = normal
+    assert labels.dtype == ("uint8" if highest < 256 else "uint16" if highest < 65536 else "int32")
+    np.testing.assert_array_equal(labels, stored.transpose(2, 1, 0).astype(np.int64))
+
+
+def test_an_empty_mask_is_a_mask() -> None:
+    labels = read_mask(np.zeros((2, 3, 4), np.float64))
+    assert labels.dtype == np.uint8 and labels.shape == (4, 3, 2) and not labels.any()
+
+
+def test_a_scaled_mask_of_floats_is_rounded_to_its_classes() -> None:
+    stored = np.array([0, 1, 7, 255], np.float32).reshape(4, 1, 1) / 255
+    assert read_mask(stored, scl_slope=255, scl_inter=0).ravel().tolist() == [0, 1, 7, 255]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (0.5, "mask values are not whole numbers"),
+        (1.01, "mask values are not whole numbers"),
+        (NAN, "mask values are not whole numbers"),
+        (INF, "mask values are not whole numbers"),
+        (-1.0, "mask has negative values"),
+        (2.0**31, "mask values do not fit in 32 bits"),
+        (1e30, "mask values do not fit in 32 bits"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i8"])
+def test_values_that_are_no_class_are_refused(value: float, reason: str, dtype: str) -> None:
+    if dtype == "i8" and not (value.is_integer() and abs(value) < 2**62):
+        return
+    stored = np.ones((2, 3, 4), dtype)
+    stored[1, 1, 1] = value
+    with pytest.raises(SourceError) as caught:
+        read_mask(stored)
+    assert caught.value.reason == reason
+
+
+# Memory
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fields", "volumes"),
+    [
+        ("<i2", {}, 1.0),
+        (">i2", {}, 1.0),
+        ("<u2", {"scl_slope": 1, "scl_inter": -1024}, 2.0),
+        ("<i2", {"scl_slope": 0.5, "scl_inter": 0}, 2.0),
+        ("<f8", {}, 0.5),
+    ],
+)
+def test_reading_takes_one_volume_of_the_result_beside_the_file(
+    dtype: str, fields: dict[str, Any], volumes: float
+) -> None:
+    """Counted in volumes as stored; 4 MiB are for blocks."""
+    stored = np.zeros((128, 128, 512), np.dtype(dtype))
+    data = gzip.compress(write_nifti(stored, dtype[0], **fields), 1)
+    tracemalloc.start()
+    scan = open_nifti(MemoryFiles(a__nii=data), "a.nii")
+    opening = tracemalloc.get_traced_memory()[1]
+    voxels = scan.read()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert opening < 1 << 20
+    assert voxels.nbytes == volumes * stored.nbytes and peak < voxels.nbytes + (4 << 20) + (2 << 20)
+
+
+def test_an_uncompressed_file_is_not_copied() -> None:
+    stored = np.zeros((128, 128, 512), np.int16)
+    scan = open_nifti(MemoryFiles(a__nii=write_nifti(stored)), "a.nii")
+    tracemalloc.start()
+    voxels = scan.read()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert voxels.shape == (512, 128, 128, 1) and peak < 1 << 20

@@ -1,0 +1,464 @@
+"""Does every awkward, damaged or hostile file end as the right picture or as a SourceError?"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import struct
+import subprocess
+import sys
+import tracemalloc
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from halofeed.prep.formats.picture import FORMATS, DecodedImage, ReadOptions, read_image, read_size, sniff
+from halofeed.prep.formats.picture.jpeg import reduction
+from halofeed.prep.formats.picture.tiff_directory import read_directory
+from halofeed.schemas.errors import SourceError
+
+from .test_pictures_samples import PIXELS, chunk, png_of_samples, saved, tiff_of_samples
+
+OPTIONS = ReadOptions()
+
+# File: the reason it is refused for. What is not here and was read by Pillow or TensorFlow is read.
+REFUSED = {
+    "monkey12.jpg": "JPEG of other than 8 bits is not supported",
+    "xc1n0g08.png": "file is damaged",
+    "xc9n2c08.png": "file is damaged",
+    "xcrn0g04.png": "not an image format that is read",
+    "xcsn0g01.png": "file is damaged",  # a wrong checksum of the pixels; Pillow does not look
+    "xd0n2c08.png": "file is damaged",
+    "xd3n2c08.png": "file is damaged",
+    "xd9n2c08.png": "file is damaged",
+    "xdtn0g01.png": "file is damaged",
+    "xhdn0g08.png": "file is damaged",
+    "xlfn0g04.png": "not an image format that is read",
+    "xs1n0g01.png": "not an image format that is read",
+    "xs2n0g01.png": "not an image format that is read",
+    "xs4n0g01.png": "not an image format that is read",
+    "xs7n0g01.png": "not an image format that is read",
+    "broken.png": "file is truncated",
+    "broken_data_stream.png": "file is damaged",
+    "hopper_bad_exif.jpg": "file is damaged",  # noise in stripes; Pillow and TensorFlow take it
+    "truncated_end_chunk.png": "file is truncated",
+    "truncated_image.png": "file is truncated",
+    "truncated_jpeg.jpg": "file is truncated",
+    "ultrahdr.jpg": "file is truncated",
+    "hippopotamus.regular.truncated.png": "file is truncated",
+    "peacock.default.truncated.jpeg": "file is truncated",
+    "peacock.progressive.truncated.jpeg": "file is truncated",
+    "jpeg_lossless_sel1.jpg": "lossless JPEG is not supported",
+    "derive-huffman-codes-overflow.jpg": "file is damaged",
+    "invalid-dimensions.jpg": "image has no pixels",
+    "missing-sof.jpg": "file is truncated",
+    "missing-sos.jpg": "file is damaged",
+    "null_height.jpg": "image has no pixels",
+}
+
+
+def expected_rows(folder: Path) -> dict[str, dict[str, str]]:
+    with open(folder / "EXPECTED.tsv", encoding="utf-8", newline="") as file:
+        return {row["path"].rsplit("/", 1)[-1]: row for row in csv.DictReader(file, delimiter="\t")}
+
+
+def image_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if re.search(r"\.(jpe?g|png|webp)$", path.name))
+
+
+def pillow_rgb(data: bytes) -> NDArray[np.int64]:
+    with Image.open(io.BytesIO(data)) as image:
+        if image.mode.startswith("I;16"):
+            return np.rint(np.asarray(image) / 257).astype(int)[..., None].repeat(3, 2)
+        return np.asarray(image.convert("RGBA").convert("RGB")).astype(int)
+
+
+def test_every_awkward_file_is_read_as_the_peers_read_it_or_refused_for_its_true_reason(
+    test_data: Path,
+) -> None:
+    folder = test_data / "odd/images"
+    rows, refused, read = expected_rows(folder), {}, set()
+    for path in image_files(folder):
+        data = path.read_bytes()
+        try:
+            pixels = read_image(data, OPTIONS).pixels
+        except SourceError as error:
+            refused[path.name] = error.reason
+            continue
+        read.add(path.name)
+        row = rows.get(path.name)
+        if row and row["pil"] == "ok":
+            # Pillow's CMYK conversion truncates where ours rounds; the rest is the same library, bit for bit.
+            tolerance = 2 if row["pil_mode"] == "CMYK" else 0
+            assert np.abs(pixels - pillow_rgb(data)).max() <= tolerance, path
+    assert refused == REFUSED
+    succeeded = {
+        name for name, row in rows.items() if row["pil"] == "ok" or row["tf_decode(ch=3)"][0].isdigit()
+    }
+    assert succeeded - read == {"hopper_bad_exif.jpg", "xcsn0g01.png"}
+    assert len(refused) + len(read) >= 50
+
+
+@pytest.mark.parametrize("name", ["png_decompression_dos.png", "unknown_compression_method.png"])
+def test_pngs_that_pillow_refuses_for_their_metadata_equal_tensorflows_reading(
+    test_data: Path, name: str
+) -> None:
+    tf = pytest.importorskip("tensorflow")
+    data = (test_data / "odd/images/python-pillow__Pillow" / name).read_bytes()
+    np.testing.assert_array_equal(
+        read_image(data, OPTIONS).pixels, tf.io.decode_png(data, channels=3).numpy()
+    )
+
+
+def test_gray_from_a_jpeg_is_the_luma_that_tensorflow_reads(test_data: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    for path in sorted((test_data / "detection/cards_voc").rglob("*.[jJ][pP][gG]"))[:5]:
+        data = path.read_bytes()
+        pixels = read_image(data, ReadOptions(channels=1)).pixels
+        expected = tf.io.decode_jpeg(data, channels=1, dct_method="INTEGER_ACCURATE").numpy()
+        if read_image(data, OPTIONS).orientation == 1:
+            assert np.abs(pixels.astype(int) - expected).max() <= 1
+
+
+def orient_slowly(stored: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """EXIF 2.32, 4.6.5.1.6: the displayed side that the stored row 0 and column 0 are, pixel by pixel."""
+    row_is, column_is = {
+        1: ("top", "left"),
+        2: ("top", "right"),
+        3: ("bottom", "right"),
+        4: ("bottom", "left"),
+        5: ("left", "top"),
+        6: ("right", "top"),
+        7: ("right", "bottom"),
+        8: ("left", "bottom"),
+    }[orientation]
+    height, width = stored.shape[:2]
+    shape = (height, width) if row_is in ("top", "bottom") else (width, height)
+    shown = np.zeros((*shape, stored.shape[2]), stored.dtype)
+    for row in range(height):
+        for column in range(width):
+            place = {row_is: row, column_is: column}
+            y = place["top"] if "top" in place else shape[0] - 1 - place["bottom"]
+            x = place["left"] if "left" in place else shape[1] - 1 - place["right"]
+            shown[y, x] = stored[row, column]
+    return shown
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "TIFF lzw", "WEBP", "JPEG"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_the_orientation_is_applied_exactly_once(kind: str, orientation: int) -> None:
+    stored = PIXELS[..., :3]
+    name, *compression = kind.split()
+    exif = Image.Exif()
+    exif[274] = orientation
+    options: dict[str, object] = {"lossless": True} if kind == "WEBP" else {}
+    if compression:
+        options["compression"] = "tiff_lzw"
+    plain = saved(Image.fromarray(stored, "RGB"), name, **options)
+    data = saved(Image.fromarray(stored, "RGB"), name, exif=exif, **options)
+    result = read_image(data, OPTIONS)
+    np.testing.assert_array_equal(
+        result.pixels, orient_slowly(read_image(plain, OPTIONS).pixels, orientation)
+    )
+    assert result.orientation == orientation and result.stored_size == stored.shape[:2]
+    assert result.pixels.flags.c_contiguous and read_size(data) == result.pixels.shape[:2]
+    assert ("orientation applied" in result.notes) == (orientation != 1)
+
+
+def test_photographs_in_each_orientation_show_the_same_picture(test_data: Path) -> None:
+    files = sorted((test_data / "odd/images/exif_orient").glob("Landscape_*.jpg"))
+    pictures = [read_image(path.read_bytes(), OPTIONS) for path in files]
+    assert len(files) >= 4 and {picture.orientation for picture in pictures} >= {1, 3, 6, 8}
+    for picture in pictures:
+        assert picture.pixels.shape == (1200, 1800, 3)
+        # Each was compressed again, so they are the same to a person, not to the bit.
+        blocks = picture.pixels.reshape(150, 8, 225, 8, 3).mean(axis=(1, 3))
+        first = pictures[0].pixels.reshape(150, 8, 225, 8, 3).mean(axis=(1, 3))
+        assert np.abs(blocks - first).mean() < 1.5 < 20 < np.abs(blocks[::-1] - first).mean()
+
+
+@pytest.mark.parametrize("needed", [(1200, 1800), (601, 10), (600, 900), (299, 300), (150, 225), (1, 1)])
+def test_a_reduced_jpeg_is_never_smaller_than_needed_and_near_the_full_one(
+    test_data: Path, needed: tuple[int, int]
+) -> None:
+    asked = []
+
+    def wish(height: int, width: int) -> tuple[int, int]:
+        asked.append((height, width))
+        return needed
+
+    data = (test_data / "odd/images/exif_orient/Landscape_6.jpg").read_bytes()
+    result = read_image(data, OPTIONS, wish)
+    assert asked == [(1200, 1800)] and result.stored_size == (1800, 1200)
+    height, width = result.pixels.shape[:2]
+    assert height >= needed[0] and width >= needed[1]
+    scale = 1200 // height
+    assert (scale == 8 or 1200 // (2 * scale) < needed[0] or 1800 // (2 * scale) < needed[1]) and scale <= 8
+    assert (f"decoded at 1/{scale}" in result.notes) == (scale > 1)
+    full = read_image(data, OPTIONS).pixels.astype(float)
+    boxes = full.reshape(height, scale, width, scale, 3).mean(axis=(1, 3))
+    assert np.abs(boxes - result.pixels).mean() < 2
+
+
+@given(st.tuples(*[st.integers(1, 3000)] * 4))
+def test_the_reduction_is_the_largest_that_suffices(sides: tuple[int, int, int, int]) -> None:
+    stored, needed = sides[:2], sides[2:]
+    if min(stored) < 16 or all(want >= have for want, have in zip(needed, stored, strict=True)):
+        assert reduction(stored, needed) == 1
+        return
+    sufficient = [n for n in (2, 4, 8) if all((-(-s // n)) >= m for s, m in zip(stored, needed, strict=True))]
+    assert reduction(stored, needed) == max(sufficient, default=1)
+
+
+def small_files() -> dict[str, bytes]:
+    image, gray = Image.fromarray(PIXELS[..., :3], "RGB"), Image.fromarray(PIXELS[..., 0], "L")
+    exif = Image.Exif()
+    exif[274] = 6
+    samples = PIXELS.astype(np.uint16) * 251
+    return {
+        "jpeg": saved(image, "JPEG", exif=exif),
+        "progressive jpeg": saved(image, "JPEG", progressive=True),
+        "cmyk jpeg": saved(image.convert("CMYK"), "JPEG", subsampling=2),
+        "png": saved(image, "PNG", exif=exif),
+        "palette png": saved(image.convert("P"), "PNG", transparency=3),
+        "16-bit png": png_of_samples(samples),
+        "lossless webp": saved(image, "WEBP", lossless=True, exif=exif),
+        "lossy webp": saved(image, "WEBP"),
+        "animated webp": saved(image, "WEBP", save_all=True, append_images=[gray.convert("RGB")]),
+        "gif": saved(image, "GIF"),
+        "animated gif": saved(gray, "GIF", save_all=True, append_images=[gray.rotate(180)], transparency=3),
+        "bmp": saved(image, "BMP"),
+        "palette bmp": saved(image.convert("P"), "BMP"),
+        "tiff": saved(image, "TIFF", exif=exif),
+        "lzw tiff": saved(gray, "TIFF", compression="tiff_lzw"),
+        "jpeg tiff": saved(image, "TIFF", compression="jpeg"),
+        "big tiff": saved(image, "TIFF", big_tiff=True),
+        "16-bit tiff": tiff_of_samples(samples, ">", 2, compress=True),
+    }
+
+
+SMALL = small_files()
+# Whose last bytes do not matter: a BMP row's filling, what follows a GIF's first frame, a TIFF's metadata.
+MAY_LACK_ITS_END = {
+    "jpeg",
+    "bmp",
+    "palette bmp",
+    "gif",
+    "animated gif",
+    "tiff",
+    "lzw tiff",
+    "jpeg tiff",
+    "big tiff",
+    "16-bit tiff",
+}
+
+
+def outcome(data: bytes) -> DecodedImage | None:
+    """The picture, or None for a SourceError; anything else escapes."""
+    try:
+        return read_image(data, ReadOptions(channels=4, max_pixels=10**6))
+    except SourceError as error:
+        return None if (error.stage, bool(error.reason)) == ("decode", True) else pytest.fail(repr(error))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_no_prefix_of_a_file_shows_another_picture(name: str) -> None:
+    data = SMALL[name]
+    whole = outcome(data)
+    assert whole is not None
+    for length in range(0, len(data), 1 + len(data) // 700):
+        part = outcome(data[:length])
+        assert part is None or name in MAY_LACK_ITS_END, length
+        if part is not None:
+            np.testing.assert_array_equal(part.pixels, whole.pixels)
+
+
+@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    name=st.sampled_from(sorted(SMALL)),
+    changes=st.lists(st.tuples(st.floats(0, 0.999), st.integers(0, 255)), min_size=1, max_size=4),
+    near_the_start=st.booleans(),
+    cut=st.floats(0.01, 1.0) | st.just(1.0),
+)
+def test_damaged_files_end_as_a_picture_or_as_a_source_error(
+    name: str, changes: list[tuple[float, int]], near_the_start: bool, cut: float
+) -> None:
+    data = bytearray(SMALL[name])
+    for place, value in changes:
+        data[int(place * (min(200, len(data)) if near_the_start else len(data)))] = value
+    outcome(bytes(data[: max(1, int(cut * len(data)))]))
+
+
+@pytest.mark.parametrize("name", ["png", "palette png", "16-bit png"])
+def test_no_changed_byte_of_a_png_shows_another_picture(name: str) -> None:
+    whole = outcome(SMALL[name])
+    assert whole is not None
+    for place in range(len(SMALL[name])):
+        data = bytearray(SMALL[name])
+        data[place] ^= 0x10
+        changed = outcome(bytes(data))
+        if changed is not None:
+            np.testing.assert_array_equal(changed.pixels, whole.pixels)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "detail"),
+    [
+        (b"", "file is empty", ""),
+        (b"\0" * 100, "not an image format that is read", "00 00"),
+        (b"<!DOCTYPE html><html>", "not an image format that is read", "a web page"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "not an image format that is read", "git lfs pull"),
+        (b"\0\0\0\x20ftypavif....", "not an image format that is read", "AVIF"),
+        (b"\xff\xd8\xff", "file is truncated", "no start of scan"),
+        (b"GIF89a", "file is truncated", "screen"),
+        (b"BM", "file is damaged", ""),
+        (b"II*\0", "file is truncated", "TIFF header"),
+        (b"RIFF\x04\0\0\0WEBP", "file is truncated", "first chunk"),
+    ],
+)
+def test_what_is_no_image_is_named(data: bytes, reason: str, detail: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        read_image(data, OPTIONS)
+    assert caught.value.reason == reason and detail in caught.value.detail
+
+
+@pytest.mark.parametrize("compression", ["jpeg", "tiff_lzw", "tiff_adobe_deflate", "packbits", "zstd", "raw"])
+def test_a_tiff_whose_strip_ends_early_is_refused(compression: str) -> None:
+    image = Image.fromarray(np.kron(PIXELS[..., :3], np.ones((4, 4, 1), np.uint8)), "RGB")
+    data = saved(image, "TIFF", compression=compression)
+    assert outcome(data) is not None
+    fields = read_directory(data)
+    (length,) = fields.integers(279)
+    at = data.index(struct.pack("<HHI", 279, fields.fields[279].type, 1)) + 8
+    with pytest.raises(SourceError):
+        read_image(data[:at] + struct.pack("<I", length // 2) + data[at + 4 :], OPTIONS)
+
+
+@pytest.mark.parametrize("mode", ["F", "I"])
+def test_a_tiff_of_floats_or_32_bit_integers_is_refused_for_that(mode: str) -> None:
+    data = saved(Image.fromarray(np.ones((4, 4), np.float32 if mode == "F" else np.int32), mode), "TIFF")
+    with pytest.raises(SourceError) as caught:
+        read_image(data, OPTIONS)
+    assert caught.value.reason == "TIFF of other than unsigned integers is not supported"
+    assert ("floating point" if mode == "F" else "signed integer") in caught.value.detail
+
+
+def bomb(kind: str) -> bytes:
+    side = 60000
+    if kind == "png":
+        header = side.to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0])
+        body = chunk(b"IDAT", zlib.compress(b"\0" * 100_000))
+        return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + body + chunk(b"IEND", b"")
+    if kind == "jpeg":
+        data = bytearray(SMALL["jpeg"])
+        at = data.index(b"\xff\xc0")
+        data[at + 5 : at + 9] = side.to_bytes(2, "big") * 2
+        return bytes(data)
+    if kind == "gif":
+        return b"GIF89a" + side.to_bytes(2, "little") * 2 + SMALL["gif"][10:]
+    if kind == "bmp":
+        return SMALL["bmp"][:18] + side.to_bytes(4, "little") * 2 + SMALL["bmp"][26:]
+    if kind == "webp":
+        data = bytearray(SMALL["animated webp"])
+        data[24:30] = (16000).to_bytes(3, "little") * 2
+        return bytes(data)
+    samples = np.zeros((1, 1, 3), np.uint16)
+    data = bytearray(tiff_of_samples(samples, "<", 2))
+    for tag in (256, 257):
+        at = data.index(tag.to_bytes(2, "little") + b"\4\0")
+        data[at + 8 : at + 12] = side.to_bytes(4, "little")
+    return bytes(data)
+
+
+@pytest.mark.parametrize("kind", sorted(FORMATS))
+def test_a_decompression_bomb_is_refused_before_memory_is_taken(kind: str) -> None:
+    data = bomb(kind)
+    assert sniff(data) == kind
+    tracemalloc.start()
+    try:
+        with pytest.raises(SourceError, match="more pixels than allowed"):
+            read_image(data, OPTIONS)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_jpeg_of_thousands_of_scans_is_refused() -> None:
+    data = SMALL["progressive jpeg"]
+    last = data.rindex(b"\xff\xda")
+    with pytest.raises(SourceError, match="more JPEG scans than allowed"):
+        read_image(data[:-2] + data[last:-2] * 2000 + data[-2:], OPTIONS)
+
+
+def test_damage_within_the_compressed_jpeg_data_is_refused() -> None:
+    image = Image.fromarray(np.kron(PIXELS[..., :3], np.ones((16, 16, 1), np.uint8)), "RGB")
+    data = bytearray(saved(image, "JPEG", quality=90, restart_marker_blocks=4))
+    at = data.index(b"\xff\xd3")
+    del data[at - 20 : at - 10]
+    with Image.open(io.BytesIO(bytes(data))) as lenient:
+        lenient.load()
+    with pytest.raises(SourceError, match="file is damaged"):
+        read_image(bytes(data), OPTIONS)
+
+
+def test_stray_bytes_between_segments_are_skipped_but_do_not_hide_damage(test_data: Path) -> None:
+    data = SMALL["jpeg"]
+    at = data.index(b"\xff\xdb")
+    strayed = data[:at] + b"\0junk" + data[at:]
+    np.testing.assert_array_equal(read_image(strayed, OPTIONS).pixels, read_image(data, OPTIONS).pixels)
+    with pytest.raises(SourceError, match="file is truncated"):
+        read_image(strayed[:-30], OPTIONS)
+
+
+def test_threads_read_the_same_pictures_as_one_does() -> None:
+    expected = {name: outcome(data) for name, data in SMALL.items()}
+    names = sorted(SMALL) * 20
+    with ThreadPoolExecutor(8) as pool:
+        for name, result in zip(names, pool.map(lambda name: outcome(SMALL[name]), names), strict=True):
+            want = expected[name]
+            assert want is not None and result is not None
+            np.testing.assert_array_equal(result.pixels, want.pixels)
+
+
+def test_decoders_write_nothing_to_standard_error(tmp_path: Path) -> None:
+    for index, (name, data) in enumerate(SMALL.items()):
+        for cut in range(1, 40):
+            damaged = bytearray(data)
+            damaged[len(data) * cut // 40] ^= 0xFF
+            (tmp_path / f"{index:02}-{cut:02}-{name.replace(' ', '-')}").write_bytes(damaged)
+    program = (
+        "import pathlib, sys\n"
+        "from halofeed.prep.formats.picture import ReadOptions, read_image\n"
+        "from halofeed.schemas.errors import SourceError\n"
+        "for path in sorted(pathlib.Path(sys.argv[1]).iterdir()):\n"
+        "    try: read_image(path.read_bytes(), ReadOptions(max_pixels=10**6))\n"
+        "    except SourceError: pass\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_decoders_own_slips_are_not_told_as_reasons() -> None:
+    """Their texts are those of Python: a number alone, or how a struct is unpacked."""
+    tiff = io.BytesIO()
+    Image.new("P", (8, 8)).save(tiff, "TIFF")
+    damaged = tiff.getvalue().replace(b"\x40\x01\x03\x00", b"\x41\x01\x03\x00")  # a palette no more
+    for data in (b"BM" + bytes(8), damaged):
+        with pytest.raises(SourceError) as caught:
+            read_image(data, OPTIONS)
+        assert caught.value.detail and not re.search(r"unpack_from|^\d+$", caught.value.detail)

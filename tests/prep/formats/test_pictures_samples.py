@@ -1,0 +1,284 @@
+"""Are the samples of every format read bit for bit, at the file's own depth and the depth asked for?"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from halofeed.prep.formats.picture import DecodedImage, ReadOptions, read_image, read_size
+from halofeed.prep.formats.picture.pixels import LUMA, blend, luma, scale_depth
+from halofeed.schemas.errors import UsageError
+
+RANDOM = np.random.default_rng(20260101)
+
+
+def read(data: bytes, **options: object) -> DecodedImage:
+    return read_image(data, ReadOptions(**options))  # type: ignore[arg-type]
+
+
+def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+    out = io.BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+def chunk(kind: bytes, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload)) + kind + payload + struct.pack(">I", zlib.crc32(kind + payload))
+
+
+def filtered_rows(rows: NDArray[np.uint8], bytes_per_pixel: int) -> bytes:
+    """PNG filtering by the book, one byte at a time, filter types 0 to 4 in turn."""
+    out = bytearray()
+    for y in range(rows.shape[0]):
+        kind = y % 5
+        out.append(kind)
+        for x in range(rows.shape[1]):
+            left = int(rows[y, x - bytes_per_pixel]) if x >= bytes_per_pixel else 0
+            above = int(rows[y - 1, x]) if y else 0
+            corner = int(rows[y - 1, x - bytes_per_pixel]) if y and x >= bytes_per_pixel else 0
+            guess = left + above - corner
+            nearest = min((left, above, corner), key=lambda value: abs(guess - value))
+            predicted = (0, left, above, (left + above) // 2, nearest)[kind]
+            out.append((int(rows[y, x]) - predicted) % 256)
+    return bytes(out)
+
+
+def png_of_samples(samples: NDArray[np.uint16], *extra: tuple[bytes, bytes]) -> bytes:
+    height, width, channels = samples.shape
+    color_type = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    rows = samples.astype(">u2").view(np.uint8).reshape(height, -1)
+    header = struct.pack(">IIBBBBB", width, height, 16, color_type, 0, 0, 0)
+    body = zlib.compress(filtered_rows(rows, 2 * channels))
+    parts = [chunk(b"IHDR", header), *(chunk(*pair) for pair in extra)]
+    half = len(body) // 2
+    return b"".join(
+        [
+            b"\x89PNG\r\n\x1a\n",
+            *parts,
+            chunk(b"IDAT", body[:half]),
+            chunk(b"IDAT", body[half:]),
+            chunk(b"IEND", b""),
+        ]
+    )
+
+
+def tiff_of_samples(
+    samples: NDArray[np.uint16], order: str, photometric: int, compress: bool = False
+) -> bytes:
+    """An uncompressed or deflated 16-bit TIFF, written by the specification's tables."""
+    height, width, channels = samples.shape
+    body = samples.astype(f"{order}u2").tobytes()
+    body = zlib.compress(body) if compress else body
+    entries = [
+        (256, width),
+        (257, height),
+        (258, 16),
+        (259, 8 if compress else 1),
+        (262, photometric),
+        (273, 8),
+        (277, channels),
+        (278, height),
+        (279, len(body)),
+    ]
+    if channels == 4:
+        entries.append((338, 2))
+    packed = b""
+    bits_at = 8 + len(body) + len(body) % 2 + 2 + 12 * len(entries) + 4
+    for tag, value in entries:
+        if tag == 258 and channels > 2:
+            packed += struct.pack(f"{order}HHII", tag, 3, channels, bits_at)
+        else:
+            packed += struct.pack(f"{order}HHII", tag, 4, 1, value)
+    start = 8 + len(body) + len(body) % 2
+    header = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", start)
+    directory = struct.pack(f"{order}H", len(entries)) + packed + b"\0" * 4
+    return (
+        header
+        + body
+        + b"\0" * (len(body) % 2)
+        + directory
+        + struct.pack(f"{order}{channels}H", *[16] * channels)
+    )
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_a_16_bit_png_keeps_every_bit(channels: int) -> None:
+    samples = RANDOM.integers(0, 65536, (13, 11, channels), np.uint16)
+    result = read(png_of_samples(samples), channels=4, dtype="uint16")
+    colors = samples[..., :1].repeat(3, 2) if channels < 3 else samples[..., :3]
+    alpha = samples[..., -1] if channels in (2, 4) else 65535
+    np.testing.assert_array_equal(result.pixels[..., :3], colors)
+    np.testing.assert_array_equal(result.pixels[..., 3], alpha)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_16_bits_are_scaled_to_8_by_rounding_and_counted(channels: int) -> None:
+    samples = RANDOM.integers(0, 65536, (9, 300, channels), np.uint16)
+    result = read(png_of_samples(samples))
+    exact = np.rint(samples.astype(np.float64) * 255 / 65535).astype(np.uint8)
+    colors = exact[..., :1].repeat(3, 2) if channels < 3 else exact[..., :3]
+    np.testing.assert_array_equal(result.pixels, colors)
+    assert "16 bit scaled to 8" in result.notes
+    assert ("alpha dropped" in result.notes) == (channels in (2, 4))
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize(("channels", "photometric"), [(1, 0), (1, 1), (3, 2), (4, 2)])
+def test_a_16_bit_tiff_keeps_every_bit(order: str, compress: bool, channels: int, photometric: int) -> None:
+    samples = RANDOM.integers(0, 65536, (7, 12, channels), np.uint16)
+    result = read(tiff_of_samples(samples, order, photometric, compress), channels=4, dtype="uint16")
+    shown = 65535 - samples if photometric == 0 else samples
+    np.testing.assert_array_equal(
+        result.pixels[..., :3], shown[..., :3] if channels > 1 else shown.repeat(3, 2)
+    )
+    np.testing.assert_array_equal(result.pixels[..., 3], samples[..., 3] if channels == 4 else 65535)
+
+
+@pytest.mark.parametrize("name", ["basn0g16", "basi0g16", "basn6a16"])
+def test_16_bit_files_of_the_png_suite_are_read_as_tensorflow_reads_them(test_data: Path, name: str) -> None:
+    tf = pytest.importorskip("tensorflow")
+    data = (test_data / f"odd/images/pngsuite/{name}.png").read_bytes()
+    expected = tf.io.decode_png(data, channels=4, dtype=tf.uint16).numpy()
+    np.testing.assert_array_equal(read(data, channels=4, dtype="uint16").pixels, expected)
+
+
+def test_a_16_bit_png_beside_a_lossless_jpeg_is_read_in_full(test_data: Path) -> None:
+    data = next((test_data / "odd/images").rglob("jpeg_lossless_sel1.png")).read_bytes()
+    with Image.open(io.BytesIO(data)) as image:
+        expected = np.asarray(image)
+    np.testing.assert_array_equal(read(data, channels=1, dtype="uint16").pixels[..., 0], expected)
+
+
+def test_a_transparent_16_bit_color_needs_all_16_bits_to_match() -> None:
+    samples = np.array([[[1000, 2, 3], [1001, 2, 3]]], np.uint16)
+    data = png_of_samples(samples, (b"tRNS", struct.pack(">3H", 1001, 2, 3)))
+    assert read(data, channels=4, dtype="uint16").pixels[0, :, 3].tolist() == [65535, 0]
+
+
+PIXELS = RANDOM.integers(0, 256, (10, 17, 4), np.uint8)
+LOSSLESS = {
+    "png": ("L", "LA", "RGB", "RGBA", "1", "P"),
+    "tiff": ("L", "LA", "RGB", "RGBA", "1", "P", "CMYK"),
+    "bmp": ("L", "RGB", "1", "P"),
+    "gif": ("L", "1", "P"),
+    "webp": ("RGB", "RGBA"),
+}
+
+
+@pytest.mark.parametrize(("kind", "mode"), [(kind, mode) for kind in LOSSLESS for mode in LOSSLESS[kind]])
+def test_every_lossless_mode_equals_pillows_own_conversion(kind: str, mode: str) -> None:
+    image = (
+        Image.fromarray(PIXELS, "RGBA").convert("RGB" if mode in ("P", "1", "CMYK") else mode).convert(mode)
+    )
+    options = {"lossless": True, "exact": True} if kind == "webp" else {}
+    data = saved(image, kind, **options)
+    result = read(data, channels=4)
+    expected = np.asarray(image.convert("RGB").convert("RGBA") if mode == "CMYK" else image.convert("RGBA"))
+    # Ours rounds to nearest, Pillow's CMYK conversion is off by up to 1.
+    assert np.abs(result.pixels.astype(int) - expected).max() <= (mode == "CMYK")
+    assert (result.format, str(result.pixels.dtype)) == (kind, "uint8") and result.pixels.flags.c_contiguous
+    assert read_size(data) == result.stored_size == (10, 17)
+
+
+@pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg", "zstd", None])
+@pytest.mark.parametrize("big", [False, True])
+def test_compressed_and_big_tiffs_equal_pillows_reading(compression: str | None, big: bool) -> None:
+    data = saved(Image.fromarray(PIXELS[..., :3], "RGB"), "TIFF", compression=compression, big_tiff=big)
+    with Image.open(io.BytesIO(data)) as image:
+        np.testing.assert_array_equal(read(data).pixels, np.asarray(image))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_gray_of_few_bits_is_spread_over_the_full_range_and_so_is_its_transparent_value(depth: int) -> None:
+    peak = 2**depth - 1
+    packed = int("".join(f"{value:0{depth}b}" for value in range(peak + 1)).ljust(64, "0"), 2).to_bytes(
+        8, "big"
+    )
+    row = b"\0" + packed[: (depth * (peak + 1) + 7) // 8]
+    header = struct.pack(">IIBBBBB", peak + 1, 1, depth, 0, 0, 0, 0)
+    parts = [
+        (b"IHDR", header),
+        (b"tRNS", struct.pack(">H", 1)),
+        (b"IDAT", zlib.compress(row)),
+        (b"IEND", b""),
+    ]
+    result = read(b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts), channels=4)
+    assert result.pixels[0, :, 0].tolist() == [value * 255 // peak for value in range(peak + 1)]
+    assert [index for index, alpha in enumerate(result.pixels[0, :, 3]) if not alpha] == [1]
+
+
+def test_a_palette_with_half_transparent_entries_is_blended_over_the_background() -> None:
+    image = Image.fromarray(np.array([[0, 1]], np.uint8), "P")
+    image.putpalette([200, 100, 50, 10, 20, 30])
+    data = saved(image, "PNG", transparency=bytes([128, 255]))
+    result = read(data, alpha="blend", background=(0, 255, 255))
+    assert result.pixels[0].tolist() == [[100, 177, 152], [10, 20, 30]]
+    assert result.notes == ("alpha blended",)
+    assert read(data).pixels[0].tolist() == [[200, 100, 50], [10, 20, 30]]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_blending_rounds_to_nearest_at_either_depth(dtype: type) -> None:
+    peak = int(np.iinfo(dtype).max)
+    pixels: NDArray[Any] = RANDOM.integers(0, peak + 1, (40, 40, 4)).astype(dtype)
+    share = pixels[..., 3:] / peak
+    exact = pixels[..., :3] * share + np.array((10, 128, 255)) * (peak / 255) * (1 - share)
+    assert np.abs(blend(pixels, (10, 128, 255)) - exact).max() <= 0.5 + 1e-6
+
+
+def test_luma_is_bt_601_at_either_depth_and_leaves_gray_alone() -> None:
+    assert sum(LUMA) == 65536
+    for dtype in (np.uint8, np.uint16):
+        peak = int(np.iinfo(dtype).max)
+        colors = RANDOM.integers(0, peak + 1, (50, 50, 3)).astype(dtype)
+        exact = colors @ np.array([0.299, 0.587, 0.114])
+        assert np.abs(luma(colors)[..., 0] - exact).max() <= 0.5 + 1e-5 * peak
+        grays = np.arange(0, peak + 1, dtype=np.int64).astype(dtype)[:, None, None].repeat(3, 2)
+        np.testing.assert_array_equal(luma(grays)[..., 0], grays[..., 0])
+
+
+def test_depth_scaling_is_exact_for_every_value_and_turns_back() -> None:
+    values = np.arange(65536).astype(np.uint16)
+    np.testing.assert_array_equal(scale_depth(values, "uint8"), np.rint(values * (255 / 65535)))
+    bytes_ = np.arange(256).astype(np.uint8)
+    np.testing.assert_array_equal(scale_depth(scale_depth(bytes_, "uint16"), "uint8"), bytes_)
+
+
+def test_8_bit_files_are_scaled_to_16_and_counted() -> None:
+    result = read(saved(Image.fromarray(PIXELS[..., 0], "L"), "PNG"), channels=1, dtype="uint16")
+    np.testing.assert_array_equal(result.pixels[..., 0], PIXELS[..., 0].astype(np.uint16) * 257)
+    assert result.notes == ("8 bit scaled to 16",)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP", "PNG"])
+def test_of_several_frames_the_first_is_read_and_counted(kind: str) -> None:
+    frames = [Image.fromarray(np.full((6, 5, 3), value, np.uint8), "RGB") for value in (255, 0, 127)]
+    lossless = {"lossless": True} if kind == "WEBP" else {}
+    result = read(saved(frames[0], kind, save_all=True, append_images=frames[1:], **lossless))
+    assert (result.pixels == 255).all() and result.notes == ("first of several frames",)
+    assert not read(saved(frames[0], kind, **lossless)).notes
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"channels": 2}, "channels: expected 1, 3 or 4, got 2"),
+        ({"dtype": "float32"}, "dtype: expected uint8 or uint16"),
+        ({"alpha": "keep"}, "alpha: expected drop or blend"),
+        ({"background": (0, 0)}, "background: expected one or three"),
+        ({"background": (256,)}, "background: expected one or three"),
+        ({"max_pixels": 0}, "max_pixels: expected at least 1"),
+    ],
+)
+def test_impossible_options_are_refused_by_name(options: dict[str, object], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        ReadOptions(**options)  # type: ignore[arg-type]

@@ -1,0 +1,300 @@
+"""Do plans say where every voxel lies, before and after each step?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halofeed.prep.geometry.orientation import plan_canonical
+from halofeed.prep.geometry.scan import Grid, Shape, Triple
+from halofeed.prep.geometry.volume import (
+    Plan,
+    Resample,
+    View,
+    compose,
+    grids_agree,
+    map_back,
+    plan_crop_or_pad,
+    plan_nothing,
+    plan_resample,
+    plan_stretch,
+    plan_window,
+    stored_affine,
+)
+from halofeed.schemas.errors import SourceError, UsageError
+from tests.phantom import ORIENTATIONS, grid_around, stored_grid
+
+sides = st.integers(1, 40)
+shapes = st.tuples(sides, sides, sides)
+spacings = st.tuples(*[st.floats(0.3, 9.0)] * 3)
+
+
+def plain(shape: Shape = (4, 5, 6), spacing_mm: Triple = (1.0, 1.0, 1.0)) -> Grid:
+    affine = np.eye(4)
+    affine[:3, :3] = np.array([[0, 0, 1.0], [0, 1.0, 0], [1.0, 0, 0]]) * spacing_mm
+    return Grid(shape=shape, affine=affine)
+
+
+@st.composite
+def grids(draw: Any) -> Grid:
+    grid = grid_around(
+        spacing_mm=draw(spacings),
+        turn_degrees=draw(st.floats(-180, 180)),
+        tilt_degrees=draw(st.sampled_from([0.0, 0.0, 17.0, -30.0])),
+        center_mm=draw(st.tuples(*[st.floats(-300, 300)] * 3)),
+    )
+    grid = Grid(shape=draw(shapes), affine=grid.affine)
+    return stored_grid(grid, draw(st.sampled_from(ORIENTATIONS)))
+
+
+@st.composite
+def next_plans(draw: Any, grid: Grid) -> Plan:
+    kind = draw(st.sampled_from(["canonical", "resample", "stretch", "crop", "centered", "window"]))
+    if kind == "canonical":
+        return plan_canonical(grid)
+    if kind == "resample":
+        return plan_resample(grid, draw(spacings))
+    shape = draw(shapes)
+    if kind == "stretch":
+        return plan_stretch(grid, shape)
+    if kind == "window":
+        return plan_window(grid, draw(st.tuples(*[st.integers(-20, 20)] * 3)), shape)
+    center = draw(st.tuples(*[st.floats(-50, 50)] * 3)) if kind == "centered" else None
+    return plan_crop_or_pad(grid, shape, center)
+
+
+@st.composite
+def chains(draw: Any) -> list[Plan]:
+    plans = [draw(next_plans(draw(grids())))]
+    for _ in range(draw(st.integers(0, 4))):
+        plans.append(draw(next_plans(plans[-1].target)))
+    return plans
+
+
+points = st.lists(st.tuples(*[st.floats(-100, 100)] * 3), min_size=1, max_size=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(chain=chains(), voxels=points)
+def test_a_voxel_lies_at_the_same_millimeters_before_and_after_every_step(
+    chain: list[Plan], voxels: Any
+) -> None:
+    for plan in chain:
+        assert np.allclose(
+            plan.target.to_mm(voxels), plan.source.to_mm(map_back(plan, voxels)), atol=1e-8, rtol=1e-10
+        )
+    whole = compose(chain)
+    assert np.allclose(
+        whole.target.to_mm(voxels), whole.source.to_mm(map_back(whole, voxels)), atol=1e-6, rtol=1e-9
+    )
+    assert whole.target.shape == chain[-1].target.shape
+
+
+@settings(deadline=None)
+@given(chain=chains(), voxels=st.lists(st.tuples(*[st.integers(-50, 50)] * 3), min_size=1, max_size=4))
+def test_where_nothing_is_resampled_voxels_lead_back_to_whole_voxels(chain: list[Plan], voxels: Any) -> None:
+    whole = compose(chain)
+    if not whole.resamples:
+        assert len(whole.steps) <= 1, "adjacent views are one"
+        back = map_back(whole, voxels)
+        assert (back == np.rint(back)).all()
+        assert np.array_equal(np.abs(np.linalg.det(whole.to_source)), 1)
+
+
+@pytest.mark.parametrize("turn", [0.0, 14.0])
+def test_all_48_orientations_become_one_canonical_grid(turn: float) -> None:
+    grid = grid_around(turn_degrees=turn, center_mm=(10, -20, 400))
+    for orientation in ORIENTATIONS:
+        plan = plan_canonical(stored_grid(grid, orientation))
+        assert plan.target.shape == grid.shape
+        assert np.allclose(plan.target.affine, grid.affine, atol=1e-9)
+        assert not plan.resamples
+
+
+def test_canonical_axes_grow_to_superior_anterior_and_right() -> None:
+    # A file in radiological order: voxel (i, j, k) at (-x, y, z), read as [k, j, i].
+    affine = np.array([[0, 0, -2.0, 90], [0, 3.0, 0, -100], [4.0, 0, 0, 7], [0, 0, 0, 1]])
+    plan = plan_canonical(Grid(shape=(5, 6, 7), affine=affine))
+    assert plan.target.affine.tolist() == [[0, 0, 2, 78], [0, 3, 0, -100], [4, 0, 0, 7], [0, 0, 0, 1]]
+    assert map_back(plan, (1, 2, 0)).tolist() == [1, 2, 6]
+
+
+@settings(deadline=None)
+@given(grid=grids())
+def test_canonical_is_done_once(grid: Grid) -> None:
+    assert plan_canonical(plan_canonical(grid).target).steps == ()
+
+
+@settings(deadline=None)
+@given(grid=grids(), spacing_mm=spacings)
+def test_resampling_keeps_the_center_and_gives_exactly_the_spacing_asked(
+    grid: Grid, spacing_mm: Triple
+) -> None:
+    plan = plan_resample(grid, spacing_mm)
+    for new, asked, size, extent in zip(
+        plan.target.spacing_mm,
+        spacing_mm,
+        plan.target.shape,
+        np.multiply(grid.shape, grid.spacing_mm),
+        strict=True,
+    ):
+        assert new == pytest.approx(asked, rel=2e-3)
+        assert size == 1 or abs(size * asked - extent) / 2 <= 0.2501 * asked + 1e-3 * extent
+    middles = [each.to_mm((np.array(each.shape) - 1) / 2) for each in (grid, plan.target)]
+    assert np.allclose(*middles, atol=1e-8)
+
+
+def test_an_axis_that_has_the_spacing_asked_but_for_the_last_digits_is_left_alone() -> None:
+    grid = plain((40, 512, 512), (2.0, float(np.float32(0.7)), 0.7000001))
+    assert plan_resample(grid, (2.0, 0.7, 0.7)).steps == ()
+    step = plan_resample(grid, (1.0, 0.7, 0.7)).steps[0]
+    assert isinstance(step, Resample)
+    assert np.diag(step.matrix).tolist() == [0.5, 1, 1, 1]
+
+
+@pytest.mark.parametrize("noise", [-1e-7, 0.0, 1e-7])
+def test_the_size_does_not_hang_on_the_last_digits_of_an_affine(noise: float) -> None:
+    assert plan_resample(plain((5, 5, 5), (1 + noise,) * 3), (2.0, 2.0, 2.0)).target.shape == (3, 3, 3)
+
+
+@settings(deadline=None)
+@given(grid=grids(), shape=shapes)
+def test_stretching_keeps_the_outer_edges(grid: Grid, shape: Shape) -> None:
+    plan = plan_stretch(grid, shape)
+    assert plan.target.shape == shape
+    assert np.allclose(map_back(plan, (-0.5, -0.5, -0.5)), -0.5)
+    assert np.allclose(map_back(plan, np.array(shape) - 0.5), np.array(grid.shape) - 0.5)
+
+
+@pytest.mark.parametrize(
+    ("spacing_mm", "asked", "slice_wise", "low_axis"),
+    [
+        ((5.0, 0.7, 0.7), (1.0, 1.0, 1.0), "auto", 0),
+        ((5.0, 0.7, 0.7), (1.0, 1.0, 1.0), "never", None),
+        ((2.0, 0.7, 0.7), (1.0, 1.0, 1.0), "auto", None),
+        ((2.0, 0.7, 0.7), (1.0, 1.0, 1.0), "always", 0),
+        ((1.0, 1.0, 1.0), (4.0, 1.1, 1.1), "auto", 0),
+        ((0.6, 5.0, 0.6), (1.0, 1.0, 1.0), "auto", 1),
+        ((0.24, 1.25, 1.25), (1.0, 1.0, 1.0), "auto", None),  # two axes are low: neither is "the" slice axis
+        ((2.1, 0.7, 0.7), (1.0, 1.0, 1.0), "auto", None),  # 3 times exactly is not over 3 times
+    ],
+)
+def test_anisotropic_scans_take_the_nearest_slice(
+    spacing_mm: Triple, asked: Triple, slice_wise: Any, low_axis: int | None
+) -> None:
+    step = plan_resample(
+        plain((9, 9, 9), spacing_mm), asked, image_kernel="cubic", slice_wise=slice_wise
+    ).steps[0]
+    assert isinstance(step, Resample)
+    assert [axis for axis in range(3) if step.image_kernels[axis] == "nearest"] == (
+        [] if low_axis is None else [low_axis]
+    )
+
+
+def window(plan: Plan, axis: int = 2) -> tuple[int, int]:
+    """(first source voxel, number of padding voxels before it) along an axis."""
+    start = int(map_back(plan, (0, 0, 0))[axis])
+    return max(start, 0), max(-start, 0)
+
+
+@pytest.mark.parametrize(
+    ("size", "asked", "first", "before"),
+    [(4, 7, 0, 2), (7, 4, 2, 0), (4, 6, 0, 1), (6, 4, 1, 0), (5, 5, 0, 0), (1, 2, 0, 1), (2, 1, 1, 0)],
+)
+def test_odd_padding_puts_the_extra_voxel_first_and_odd_cropping_takes_it_first(
+    size: int, asked: int, first: int, before: int
+) -> None:
+    assert window(plan_crop_or_pad(plain((4, 5, size)), (4, 5, asked))) == (first, before)
+
+
+@given(shape=shapes, more=st.tuples(*[st.integers(0, 9)] * 3))
+def test_cropping_undoes_padding(shape: Shape, more: Shape) -> None:
+    grid = plain(shape)
+    padded = plan_crop_or_pad(grid, tuple(np.add(shape, more).tolist()))
+    back = compose([padded, plan_crop_or_pad(padded.target, shape)])
+    assert np.array_equal(back.to_source, np.eye(4))
+    assert all(not (isinstance(step, View) and step.pads) for step in back.steps)
+
+
+@pytest.mark.parametrize(
+    ("size", "asked", "center", "start"),
+    [
+        (10, 4, 4.5, 3),
+        (10, 4, 5.0, 4),  # a half goes away from zero
+        (10, 4, 0.0, 0),  # not before the first voxel
+        (10, 4, 99.0, 6),  # nor past the last
+        (4, 10, 0.0, -5),
+        (4, 10, 99.0, 0),
+        (4, 10, -99.0, -6),
+    ],
+)
+def test_a_center_is_had_as_far_as_no_padding_is_added_and_nothing_is_lost(
+    size: int, asked: int, center: float, start: int
+) -> None:
+    plan = plan_crop_or_pad(plain((1, 1, size)), (1, 1, asked), (0, 0, center))
+    assert map_back(plan, (0, 0, 0)).tolist() == [0, 0, start]
+
+
+def test_the_affine_is_stored_rounded_to_float32() -> None:
+    numbers = stored_affine(grid_around(turn_degrees=20))
+    assert len(numbers) == 16
+    assert all(number == float(np.float32(number)) for number in numbers)
+    assert np.allclose(np.reshape(numbers, (4, 4)), grid_around(turn_degrees=20).affine, atol=1e-5)
+
+
+def test_grids_agree_up_to_noise_but_not_to_a_tenth_of_a_millimeter() -> None:
+    grid = grid_around(center_mm=(100, 100, 100))
+    rounded = Grid(shape=grid.shape, affine=np.reshape(stored_affine(grid), (4, 4)))
+    moved = grid.affine.copy()
+    moved[0, 3] += 0.1
+    assert grids_agree(grid, rounded)
+    assert not grids_agree(grid, Grid(shape=grid.shape, affine=moved))
+    assert not grids_agree(grid, Grid(shape=(1, 2, 3), affine=grid.affine))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda grid: compose([]), "at least one plan"),
+        (lambda grid: compose([plan_nothing(grid), plan_nothing(plain((1, 1, 1)))]), "follows one to 4×5×6"),
+        (lambda grid: plan_resample(grid, (1, 1, 0)), "three numbers above 0"),
+        (lambda grid: plan_resample(grid, (1, 1, float("nan"))), "three numbers above 0"),
+        (
+            lambda grid: plan_resample(grid, (2, 2, 2), image_kernel="area"),
+            "choose from nearest, linear, cubic",
+        ),
+        (
+            lambda grid: plan_resample(grid, (2, 2, 2), mask_kernel="linear"),
+            "choose from nearest, onehot-linear",
+        ),
+        (lambda grid: plan_resample(grid, (2, 2, 2), slice_wise="no"), "auto, always or never"),  # type: ignore
+        (lambda grid: plan_crop_or_pad(grid, (0, 1, 1)), "at least 1"),
+        (lambda grid: plan_stretch(grid, (1, 1, -1)), "at least 1"),
+        (lambda grid: plan_crop_or_pad(grid, (1, 1, 1), (0, 0, float("nan"))), "expected a voxel"),
+    ],
+)
+def test_what_cannot_be_is_a_usage_error(make: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make(plain())
+
+
+def test_a_spacing_of_kilometers_rejects_the_source_and_allocates_nothing() -> None:
+    with pytest.raises(SourceError, match="volume would become too large"):
+        plan_resample(plain((512, 512, 512), (1e6, 1e6, 1e6)), (1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("affine", "reason"),
+    [
+        (np.full((4, 4), np.nan), "affine is not finite"),
+        (np.diag([1.0, 1.0, 0.0, 1.0]), "affine is not invertible"),
+        (np.array([[1.0, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]), "affine is not invertible"),
+    ],
+)
+def test_an_affine_that_is_none_rejects_the_source(affine: Any, reason: str) -> None:
+    with pytest.raises(SourceError, match=reason):
+        plan_canonical(Grid(shape=(4, 5, 6), affine=affine))

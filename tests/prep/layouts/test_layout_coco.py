@@ -1,0 +1,313 @@
+"""COCO instances."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halofeed.prep.layouts import LayoutOptions, Reference
+from halofeed.prep.layouts.coco import list_labels, list_references
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.errors import AnnotationsError
+
+
+def read(root: Path, name: str | None = None, images: Path | None = None, **options: Any) -> list[Reference]:
+    return list(list_references(LocalFiles(root), LocalFiles(images or root), name, LayoutOptions(**options)))
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "images": [{"id": 7, "file_name": "a.jpg", "height": 5, "width": 6}, {"id": 9, "file_name": "b.jpg"}],
+        "annotations": [
+            {"id": 1, "image_id": 7, "category_id": 3, "bbox": [1, 2, 3, 0.5], "area": 1.5, "iscrowd": 0}
+        ],
+        "categories": [{"id": 90, "name": "hat"}, {"id": 3, "name": "coat"}],
+    }
+    return content | changes
+
+
+def write(root: Path, content: object, *images: str, name: str = "instances.json") -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(json.dumps(content))
+    for image in images:
+        (root / image).parent.mkdir(parents=True, exist_ok=True)
+        (root / image).write_bytes(b"x")
+
+
+def test_coco_subset_has_53_images_576_boxes_10_crowds_box_for_box(test_data: Path) -> None:
+    root = test_data / "detection" / "coco_ccby"
+    content = json.loads((root / "instances.json").read_text())
+    names = {category["id"]: category["name"] for category in content["categories"]}
+    references = read(root, masks=True)
+    assert len(references) == 53
+    assert sum(len(reference.boxes or ()) for reference in references) == 576
+    assert sum(box.is_crowd for reference in references for box in reference.boxes or ()) == 10
+    for reference in references:
+        image = next(entry for entry in content["images"] if entry["id"] == reference.key)
+        assert reference.problem is None and reference.split == "train"
+        assert reference.source == f"images/{image['file_name']}"
+        assert reference.declared_size == (image["height"], image["width"])
+        objects = [entry for entry in content["annotations"] if entry["image_id"] == reference.key]
+        for box, entry in zip(reference.boxes or (), objects, strict=True):
+            x, y, width, height = entry["bbox"]
+            assert (box.xmin, box.ymin, box.xmax, box.ymax) == (x, y, x + width, y + height)
+            assert (box.label, box.area, box.mask) == (
+                names[entry["category_id"]],
+                entry["area"],
+                entry["segmentation"],
+            )
+    assert all(box.mask is None for reference in read(root) for box in reference.boxes or ())
+    assert list_labels(LocalFiles(root), None) == tuple(names[identity] for identity in sorted(names))
+
+
+def test_an_image_without_annotations_is_a_legitimate_negative(tmp_path: Path) -> None:
+    write(tmp_path, document(), "a.jpg", "b.jpg")
+    first, second = read(tmp_path)
+    assert (first.key, second.key) == (7, 9)
+    assert first.boxes is not None and first.boxes[0].label == "coat" and first.boxes[0].ymax == 2.5
+    assert second.boxes == () and second.problem is None and second.declared_size is None
+
+
+@pytest.mark.parametrize("place", ["", "images/", "val2017/", "images/val2017/", "other/"])
+def test_images_are_found_where_coco_users_put_them(tmp_path: Path, place: str) -> None:
+    write(tmp_path, document(), f"{place}a.jpg", f"{place}b.jpg", name="annotations/instances_val2017.json")
+    write(tmp_path, {"images": []}, name="annotations/captions_val2017.json")
+    references = read(tmp_path)
+    assert [reference.source for reference in references] == [f"{place}a.jpg", f"{place}b.jpg"]
+    assert {reference.split for reference in references} == {"val2017"}
+
+
+def test_files_whose_ids_start_anew_are_keyed_by_path_and_take_their_folder_as_split(tmp_path: Path) -> None:
+    for split in ("train", "valid"):
+        write(
+            tmp_path, document(), f"{split}/a.jpg", f"{split}/b.jpg", name=f"{split}/_annotations.coco.json"
+        )
+    references = read(tmp_path)
+    assert [reference.source for reference in references] == [
+        "train/a.jpg",
+        "train/b.jpg",
+        "valid/a.jpg",
+        "valid/b.jpg",
+    ]
+    assert all(reference.key == reference.source for reference in references)
+    assert [reference.split for reference in references] == ["train", "train", "valid", "valid"]
+
+
+def test_an_image_in_two_files_is_in_two_splits_and_refused(tmp_path: Path) -> None:
+    write(tmp_path, document(), "a.jpg", "b.jpg", name="instances_train.json")
+    write(tmp_path, document(), name="instances_val.json")
+    with pytest.raises(AnnotationsError, match=r"a\.jpg: lies in two splits, train and val"):
+        read(tmp_path)
+
+
+def test_every_image_and_annotation_is_accounted_for(tmp_path: Path) -> None:
+    annotations = [
+        {"id": 1, "image_id": 7, "category_id": 3, "bbox": [1, 2, -3, 1]},
+        {"id": 2, "image_id": 8, "category_id": 3, "bbox": [1, 2, 3, 1]},
+        {"id": 3, "image_id": 8, "category_id": 3, "bbox": [1, 2, 3, 1]},
+    ]
+    write(tmp_path, document(annotations=annotations), "a.jpg", "extra.jpg")
+    references = read(tmp_path, on_bad_object="reject")
+    problems = {(reference.source, reference.key): reference.problem for reference in references}
+    assert {key: problem and problem[1] for key, problem in problems.items()} == {
+        ("a.jpg", 7): "box is inverted",
+        ("b.jpg", 9): "image file not found",
+        ("extra.jpg", "extra.jpg"): "image has no annotation",
+        ("instances.json#image_id=8", "instances.json#image_id=8"): "annotation of an unknown image",
+    }
+    assert (problems["instances.json#image_id=8", "instances.json#image_id=8"] or ("", "", ""))[
+        2
+    ] == "2 annotations: 2, 3"
+
+
+def test_two_entries_of_one_file_are_both_problems(tmp_path: Path) -> None:
+    images = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "./a.jpg"}]
+    write(tmp_path, document(images=images, annotations=[]), "a.jpg")
+    assert [(reference.problem or ("", ""))[1] for reference in read(tmp_path)] == [
+        "several image entries name one file"
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("annotation", "reason"),
+    [
+        ({"bbox": [0, 0, float("nan"), 1]}, "number is not finite"),
+        ({"bbox": [0, 0, "wide", 1]}, "not a number"),
+        ({"bbox": [0, 0, 1]}, "bbox is not four numbers"),
+        ({"bbox": [0, 0, 1, 1], "iscrowd": 2}, "flag is neither 0 nor 1"),
+        (
+            {"bbox": [0, 0, 1, 1], "segmentation": [[1, 2, 3]]},
+            "segmentation is neither polygons nor run lengths",
+        ),
+        (
+            {"bbox": [0, 0, 1, 1], "segmentation": [0, 0, 1, 1]},
+            "segmentation is neither polygons nor run lengths",
+        ),
+        ({"bbox": [0, 0, 1, 1], "segmentation": []}, "object has no segmentation"),
+        ({"bbox": [0, 0, 1, 1], "area": -1, "segmentation": [[0, 0, 1, 0, 1, 1]]}, "area is negative"),
+    ],
+)
+def test_a_faulty_annotation_rejects_its_image_and_names_itself(
+    tmp_path: Path, annotation: dict[str, Any], reason: str
+) -> None:
+    write(
+        tmp_path,
+        document(annotations=[{"id": 55, "image_id": 7, "category_id": 3} | annotation]),
+        "a.jpg",
+        "b.jpg",
+    )
+    faulty, good = read(tmp_path, masks=True, on_bad_object="reject")
+    assert good.problem is None
+    assert faulty.problem is not None and faulty.problem[:2] == ("annotation", reason)
+    assert "annotation 55" in faulty.problem[2]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ([], ["expected COCO instances", "found list"]),
+        ({"images": [], "info": {}}, ["annotations is no list", "found images, info"]),
+        (
+            document(annotations=[{"id": 1, "image_id": 7, "caption": "a hat"}]),
+            ["no annotation has a bbox", "captions"],
+        ),
+        (document(images=[{"file_name": "a.jpg"}]), ["each image needs an id", "a.jpg"]),
+        (
+            document(
+                categories=[{"id": 3, "name": "hat"}, {"id": 90, "name": "hat"}],
+                annotations=[
+                    {"id": 1, "image_id": 7, "category_id": number, "bbox": [1, 2, 3, 4]}
+                    for number in (3, 90)
+                ],
+            ),
+            ["has an id or a name of another one that is used", "'hat'"],
+        ),
+        (
+            document(annotations=[{"id": 4, "image_id": 7, "category_id": 5, "bbox": [0, 0, 1, 1]}]),
+            ["annotation 4", "category_id 5", "defined: 3, 90"],
+        ),
+    ],
+)
+def test_faults_of_the_whole_file_name_it(tmp_path: Path, content: object, words: list[str]) -> None:
+    write(tmp_path, content, "a.jpg", "b.jpg")
+    with pytest.raises(AnnotationsError, match=r"instances\.json") as caught:
+        read(tmp_path)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_an_image_that_is_listed_twice_alike_is_one(tmp_path: Path) -> None:
+    write(tmp_path, document(images=[{"id": 7, "file_name": "a.jpg"}] * 2), "a.jpg")
+    (only,) = [reference for reference in read(tmp_path) if reference.source == "a.jpg"]
+    assert only.problem is None and only.boxes
+
+
+def test_one_bad_entry_of_an_image_costs_that_image_alone(tmp_path: Path) -> None:
+    images = [
+        {"id": 7, "file_name": "a.jpg"},
+        {"id": 8, "file_name": "b.jpg"},
+        {"id": 8, "file_name": "c.jpg"},
+        {"id": None, "file_name": "d.jpg"},
+        {"id": 9},
+    ]
+    write(tmp_path, document(images=images), "a.jpg", "b.jpg", "c.jpg", "d.jpg")
+    problems = {
+        one.source: one.problem for one in read(tmp_path) if one.problem and one.problem[0] == "annotation"
+    }
+    assert {source: problem[1] for source, problem in problems.items() if problem} == {
+        "b.jpg": "image id comes twice",
+        "c.jpg": "image id comes twice",
+        "instances.json#images[3]": "image entry has no id or no file_name",
+        "instances.json#images[4]": "image entry has no id or no file_name",
+    }
+    (good,) = [one for one in read(tmp_path) if one.problem is None]
+    assert good.source == "a.jpg" and good.boxes
+
+
+@pytest.mark.parametrize("category", [5, None, "hat", True])
+def test_one_object_of_no_category_is_dropped_and_named(tmp_path: Path, category: object) -> None:
+    plain = {"image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}
+    write(
+        tmp_path,
+        document(annotations=[{"id": 1, **plain}, {"id": 2, **plain, "category_id": category}]),
+        "a.jpg",
+    )
+    (good,) = [one for one in read(tmp_path) if one.problem is None]
+    assert len(good.boxes or ()) == 1
+    assert [reason for reason, _ in good.bad_objects] == ["object has no class"]
+    assert "annotation 2: category_id" in good.bad_objects[0][1]
+
+
+@pytest.mark.parametrize("image_id", ["a.jpg", "007", 70, None])
+def test_annotations_that_belong_to_no_image_do_not_leave_pictures_without_objects(
+    tmp_path: Path, image_id: object
+) -> None:
+    lost = [{"id": n, "image_id": image_id, "category_id": 3, "bbox": [0, 0, 4, 4]} for n in range(12)]
+    kept = [{"id": 20, "image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}]
+    for listed in (lost[:1], [*lost, *kept]):
+        write(tmp_path, document(annotations=listed), "a.jpg")
+        with pytest.raises(
+            AnnotationsError, match=r"instances\.json: 1?\d of .* belong to no image.*make image_id"
+        ):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"image_id": {"id": 7}},
+        {"image_id": [7]},
+        {"image_id": "9" * 5000},
+        {"bbox": [0, 0, 10**400, 4]},
+        {"bbox": [0, 0, float("nan"), 4]},
+    ],
+    ids=lambda odd: f"{next(iter(odd))}: {str(next(iter(odd.values())))[:20]}",
+)
+def test_one_object_with_values_of_other_kinds_costs_that_object_alone(
+    tmp_path: Path, odd: dict[str, object]
+) -> None:
+    own = {"image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}
+    annotations = [{"id": n, **own} for n in range(4)]
+    images = [{"id": 7, "file_name": "a.jpg", "width": 40, "height": 30}]
+    write(tmp_path, document(images=images, annotations=[{"id": 9, **own, **odd}, *annotations]), "a.jpg")
+    (good,) = [one for one in read(tmp_path) if one.problem is None]
+    assert len(good.boxes or ()) == 4
+
+
+def test_bboxes_are_judged_by_their_images_however_ids_are_written(tmp_path: Path) -> None:
+    images = [{"id": "7", "file_name": "a.jpg", "width": 40, "height": 30}]
+    annotations = [
+        {"id": n, "image_id": 7, "category_id": 3, "bbox": [30, 20, 38 + n % 2, 28]} for n in range(4)
+    ]
+    write(tmp_path, document(images=images, annotations=annotations), "a.jpg")
+    with pytest.raises(AnnotationsError, match="all fit as corners"):
+        read(tmp_path)
+
+
+def test_some_images_with_the_annotations_of_all_are_read(tmp_path: Path) -> None:
+    own = {"id": 20, "image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}
+    others = [{**own, "id": n, "image_id": 100 + n} for n in range(15)]
+    write(tmp_path, document(images=[{"id": 7, "file_name": "a.jpg"}], annotations=[own, *others]), "a.jpg")
+    (good,) = [one for one in read(tmp_path) if one.problem is None]
+    assert good.source == "a.jpg" and good.boxes
+
+
+def test_a_crowd_flag_that_is_null_is_none(tmp_path: Path) -> None:
+    annotation = {"id": 1, "image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4], "iscrowd": None}
+    write(tmp_path, document(annotations=[annotation]), "a.jpg")
+    (good,) = [one for one in read(tmp_path) if one.problem is None]
+    assert good.boxes and not good.boxes[0].is_crowd
+
+
+def test_what_is_not_json_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "instances.json").write_text("{")
+    with pytest.raises(AnnotationsError, match=r"instances\.json: expected COCO instances as JSON"):
+        read(tmp_path)
+    with pytest.raises(AnnotationsError, match=r"gone\.json in .*: read: file cannot be read"):
+        read(tmp_path, "gone.json")
+    (tmp_path / "instances.json").unlink()
+    with pytest.raises(AnnotationsError, match=r"no \.json file"):
+        read(tmp_path)

@@ -1,0 +1,308 @@
+"""Folders of DICOM series, their masks and their patients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydicom
+import pytest
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import ExplicitVRLittleEndian
+
+from halofeed.pipelines.job import reference_from_json, reference_to_json
+from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
+from halofeed.prep.layouts.dicom import find_series, list_references
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.sources.volume_files import FolderIndex
+from halofeed.schemas.errors import AnnotationsError, SourceError
+
+SECRETS = ("Doe^Jane", "PAT-4711", "19500101", "General Hospital")
+CT, SEG, RTSTRUCT = (
+    "1.2.840.10008.5.1.4.1.1.2",
+    "1.2.840.10008.5.1.4.1.1.66.4",
+    "1.2.840.10008.5.1.4.1.1.481.3",
+)
+SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
+
+
+def save(
+    path: Path, sop_class: str, series: str, patient: str = SECRETS[1], frame: str = "1.9.1", **more: Any
+) -> None:
+    dataset = Dataset()
+    dataset.file_meta = FileMetaDataset()
+    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    dataset.file_meta.MediaStorageSOPClassUID = pydicom.uid.UID(sop_class)
+    dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID = pydicom.uid.generate_uid(
+        entropy_srcs=[str(path)]
+    )
+    dataset.SOPClassUID, dataset.SeriesInstanceUID, dataset.FrameOfReferenceUID = sop_class, series, frame
+    dataset.PatientName, dataset.PatientBirthDate, dataset.InstitutionName = (
+        SECRETS[0],
+        SECRETS[2],
+        SECRETS[3],
+    )
+    dataset.PatientID = patient
+    for name, value in more.items():
+        setattr(dataset, name, value)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    dataset.save_as(path, enforce_file_format=True)
+
+
+def save_series(folder: Path, series: str, names: tuple[str, ...] = ("b", "a", "c"), **more: Any) -> None:
+    for depth, name in enumerate(names):
+        pixels = {
+            "Rows": 2,
+            "Columns": 3,
+            "BitsAllocated": 16,
+            "BitsStored": 16,
+            "HighBit": 15,
+            "PixelRepresentation": 1,
+            "SamplesPerPixel": 1,
+            "PhotometricInterpretation": "MONOCHROME2",
+            "PixelSpacing": [1, 1],
+            "ImageOrientationPatient": [1, 0, 0, 0, 1, 0],
+            "ImagePositionPatient": [0, 0, 2 * depth],
+            "Modality": "CT",
+            "PixelData": np.full((2, 3), depth, np.int16).tobytes(),
+        }
+        save(folder / name, CT, series, **{**pixels, **more})
+
+
+def save_segmentation(path: Path, of: str | None, **more: Any) -> None:
+    item = Dataset()
+    item.SeriesInstanceUID = of
+    references = {"ReferencedSeriesSequence": [item]} if of else {}
+    save(path, SEG, "1.5.1", **{"Modality": "SEG", **references, **more})
+
+
+def save_structures(path: Path, of: str) -> None:
+    frame, study, series = Dataset(), Dataset(), Dataset()
+    series.SeriesInstanceUID = of
+    study.RTReferencedSeriesSequence = [series]
+    frame.RTReferencedStudySequence = [study]
+    save(path, RTSTRUCT, "1.5.2", Modality="RTSTRUCT", ReferencedFrameOfReferenceSequence=[frame])
+
+
+def touch(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(b"no DICOM at all")
+
+
+def read(root: Path, **options: Any) -> dict[str, Reference]:
+    files = LocalFiles(root)
+    references = list(list_references(files, files, None, LayoutOptions(**options)))
+    found = {reference.source: reference for reference in references}
+    assert len(found) == len(references) and list(found) == sorted(found)
+    for reference in references:
+        text = reference_to_json(reference)
+        assert reference_from_json(text) == reference
+        assert not any(secret in text for secret in SECRETS)
+    accounted = {path for reference in references for path in reference.paths}
+    details = " ".join(reference.problem[2] for reference in references if reference.problem)
+    assert all(path in accounted or path in details for path in files.sizes() if not path.endswith("LICENSE"))
+    return found
+
+
+def outcome(references: dict[str, Reference]) -> dict[str, str | None]:
+    return {source: one.problem[1] if one.problem else one.mask for source, one in references.items()}
+
+
+def test_real_series_are_found_whole_and_kept_for_prediction(test_data: Path) -> None:
+    files = LocalFiles(test_data / "dicom")
+    references = list(list_references(files, files, None, LayoutOptions()))
+    counts = {one.source: len(one.members) for one in references if one.problem is None}
+    assert counts["totalsegmentator_jpeg2000"] == 20 and counts["torchio_17"] == 17
+    assert counts["ge_tilt_variable_spacing"] == 8
+    assert not any(one.is_labelled for one in references)
+
+
+def test_a_real_series_at_the_root_is_called_by_a_dot(test_data: Path) -> None:
+    files = LocalFiles(test_data / "dicom" / "torchio_17")
+    (found,) = [one for one in list_references(files, files, None, LayoutOptions()) if one.problem is None]
+    assert found.source == "." and len(found.members) == 17
+    assert find_series(FolderIndex(files), ".", LayoutOptions()).members == found.members
+
+
+def test_each_kind_of_mask_finds_its_series(tmp_path: Path) -> None:
+    for number, folder in enumerate(["p1/ct", "p2/ct", "p3/ct", "p4", "p5/ct", "p6/ct"]):
+        save_series(tmp_path / folder, f"1.2.{number}", frame=f"1.9.{number}")
+    save_segmentation(tmp_path / "masks" / "1", "1.2.0", frame="1.9.7")
+    save_structures(tmp_path / "masks" / "2.dcm", "1.2.1")
+    touch(tmp_path, "p3/ct/any.nii.gz", "elsewhere/p4.nii.gz", "p5/mask.nii", "LICENSE")
+    save_segmentation(tmp_path / "p6" / "seg", None, frame="1.9.5")
+    references = read(tmp_path)
+    assert outcome(references) == {
+        "p1/ct": "masks/1",
+        "p2/ct": "masks/2.dcm",
+        "p3/ct": "p3/ct/any.nii.gz",
+        "p4": "elsewhere/p4.nii.gz",
+        "p5/ct": "p5/mask.nii",
+        "p6/ct": "p6/seg",
+    }
+    assert references["p1/ct"].members == ("p1/ct/a", "p1/ct/b", "p1/ct/c")
+
+
+def test_several_series_of_a_folder_are_told_apart_without_their_uids(tmp_path: Path) -> None:
+    save_series(tmp_path / "all", "1.2.1", ("1", "3", "5"))
+    save_series(tmp_path / "all", "1.2.2", ("2", "4", "6"))
+    save_segmentation(tmp_path / "seg", "1.2.2")
+    touch(tmp_path, "all/which.nii")
+    references = read(tmp_path, missing_masks="prediction", salt="s")
+    first, second, mask = references.values()
+    by_members = {one.members: one for one in (first, second)}
+    assert (
+        by_members["all/2", "all/4", "all/6"].mask == "seg"
+        and by_members["all/1", "all/3", "all/5"].mask is None
+    )
+    assert mask.problem is not None and mask.problem[1] == "label fits several series"
+    assert "1.2." not in "".join(references) and all(one.source.startswith("all#") for one in (first, second))
+    files = LocalFiles(tmp_path)
+    with pytest.raises(SourceError, match=r"several DICOM series \(write one of all#"):
+        find_series(FolderIndex(files), "all", LayoutOptions(salt="s"))
+    assert find_series(FolderIndex(files), first.source, LayoutOptions(salt="s")).members == first.members
+
+
+def test_patients_are_groups_by_a_salted_hash(tmp_path: Path) -> None:
+    save_series(tmp_path / "a", "1.2.1", patient="PAT-4711")
+    save_series(tmp_path / "b", "1.2.2", patient=" PAT-4711 ")
+    save_series(tmp_path / "c", "1.2.3", patient="other")
+    save_series(tmp_path / "d", "1.2.4", patient="")
+    groups = [one.group for one in read(tmp_path, salt="s").values()]
+    assert groups[0] == groups[1] != groups[2] and groups[0] is not None and groups[3] is None
+    assert groups[0] not in [one.group for one in read(tmp_path, salt="t").values()]
+    assert "s3cret" not in repr(LayoutOptions(salt="s3cret"))
+
+
+def test_what_is_no_slice_is_named_and_a_damaged_file_stops_the_series_beside_it(tmp_path: Path) -> None:
+    save_series(tmp_path / "p1", "1.2.1")
+    save_series(tmp_path / "p2", "1.2.2")
+    save_series(tmp_path / "p3", "1.2.3", ("1",), ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"])
+    save(tmp_path / "p1" / "capture", SECONDARY_CAPTURE, "1.2.9", Modality="SC")
+    whole = (tmp_path / "p2" / "a").read_bytes()
+    (tmp_path / "p2" / "cut").write_bytes(whole[:300])
+    touch(tmp_path, "p1/DICOMDIR2", "p4/broken.dcm", "p1/preview.png")
+    save_segmentation(tmp_path / "seg", "1.2.77")
+    references = read(tmp_path)
+    reasons = outcome(references)
+    assert reasons["p1"] == "image has no label" and len(references["p1"].members) == 3
+    assert reasons["p2"] == "damaged file among the slices" and "p2/cut" not in references
+    assert reasons["p3/1"] == reasons["p1/DICOMDIR2"] == "file is no slice of a volume"
+    assert reasons["p1/capture"] == "file is no slice of a volume"
+    assert reasons["p4/broken.dcm"] == "file is not DICOM"
+    assert reasons["p1/preview.png"] == "file is neither image nor label by its name"
+    assert reasons["seg"] == "label has no image"
+    with pytest.raises(SourceError, match="damaged file among the slices"):
+        find_series(FolderIndex(LocalFiles(tmp_path)), "p2", LayoutOptions())
+
+
+def test_a_series_without_mask_is_refused_where_others_have_one(tmp_path: Path) -> None:
+    save_series(tmp_path / "train" / "p1", "1.2.1")
+    save_series(tmp_path / "test" / "p2", "1.2.2")
+    assert outcome(read(tmp_path)) == {"test/p2": None, "train/p1": None}
+    touch(tmp_path, "masks/p1.nii.gz", "masks/p9.nii.gz")
+    expected = {
+        "train/p1": "masks/p1.nii.gz",
+        "test/p2": "image has no label",
+        "masks/p9.nii.gz": "label has no image",
+    }
+    references = read(tmp_path)
+    assert outcome(references) == expected and references["test/p2"].split == "test"
+    kept = read(tmp_path, missing_masks="prediction")
+    assert outcome(kept) == {**expected, "test/p2": None}
+    with_pattern = read(tmp_path, label_pattern="masks/{id}.nii.gz")
+    assert with_pattern["train/p1"].mask is None, "{id} is the whole folder: train/p1"
+
+
+def test_an_image_pattern_says_which_part_of_a_series_folder_the_id_is(tmp_path: Path) -> None:
+    """It was taken and changed nothing, and the label was said to belong to no series below the folder."""
+    save_series(tmp_path / "p1" / "ct", "1.2.1")
+    save_series(tmp_path / "p2" / "ct", "1.2.2")
+    touch(tmp_path, "p1/organs.nii.gz", "masks/p2.nii.gz")
+    problem = read(tmp_path, label_pattern="masks/{id}.nii.gz")["masks/p2.nii.gz"].problem
+    assert problem is not None and problem[1] == "label has no image"
+    assert "{id} is 'p2', and that of a series 'p1/ct', 'p2/ct'; --image-pattern" in problem[2]
+    for image_pattern in ("{id}/ct", "{id}/ct/*", "**/{id}/ct"):
+        references = read(tmp_path, image_pattern=image_pattern, label_pattern="masks/{id}.nii.gz")
+        assert references["p2/ct"].mask == "masks/p2.nii.gz"
+    references = read(tmp_path, image_pattern="{id}/ct", label_pattern="{id}/organs.nii.gz")
+    assert references["p1/ct"].mask == "p1/organs.nii.gz"
+    with pytest.raises(
+        AnnotationsError, match=r"--image-pattern \{id\}/mr: no series' folder fits it; found 'p1/ct'"
+    ):
+        read(tmp_path, image_pattern="{id}/mr", label_pattern="masks/{id}.nii.gz")
+    with pytest.raises(AnnotationsError, match="with --label-pattern it says what of a series' folder"):
+        read(tmp_path, image_pattern="{id}/ct")
+
+
+def test_two_masks_for_one_series_and_no_series_at_all_are_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "p1/one", "p1/a.nii")
+    with pytest.raises(AnnotationsError, match="no DICOM series lies below it; found 1 x not DICOM"):
+        read(tmp_path)
+    save_series(tmp_path / "p1", "1.2.1")
+    save_segmentation(tmp_path / "p1" / "seg", "1.2.1")
+    reasons = outcome(read(tmp_path))
+    assert reasons["p1"] == "several labels for one image"
+
+
+def test_a_table_names_series_by_folder_or_by_folder_and_mark(tmp_path: Path) -> None:
+    save_series(tmp_path / "p1", "1.2.1", ("x", "y", "z"))
+    save_series(tmp_path / "p2", "1.2.2", ("1", "2", "4"))
+    save_series(tmp_path / "p2", "1.2.3", ("3", "5", "6"), patient="other")
+    save_segmentation(tmp_path / "seg" / "only", "1.2.1")
+    (marked,) = [source for source, one in read(tmp_path).items() if "p2/3" in one.members]
+    rows = ["image,label", "p1/,seg", f"{marked},", "p2,", "p7,", "p1/x,", "p2#0,"]
+    (tmp_path / "t.csv").write_text("\n".join(rows))
+    files = LocalFiles(tmp_path)
+    listing = find_layout("csv").list_references(files, files, None, LayoutOptions(task="segmentation"))
+    references = {one.source: one for one in listing}
+    assert references["p1"].members == ("p1/x", "p1/y", "p1/z") and references["p1"].mask == "seg/only"
+    assert references[marked].members == ("p2/3", "p2/5", "p2/6")
+    groups = {references["p1"].group, references[marked].group}
+    assert len(groups) == 2 and None not in groups
+    assert references["p1/x"].members == ("p1/x",)
+    assert outcome(references) == {
+        "p1": "seg/only",
+        marked: None,
+        "p2": "folder holds several DICOM series",
+        "p7": "image file not found",
+        "p1/x": None,
+        "p2#0": "folder holds no such DICOM series",
+    }
+
+
+def test_a_label_that_fits_no_series_does_not_make_scans_for_prediction(tmp_path: Path) -> None:
+    save_series(tmp_path / "p1", "1.2.1", frame="1.9.1")
+    save_series(tmp_path / "p2", "1.2.2", frame="1.9.2")
+    save_segmentation(tmp_path / "seg", "1.2.77", frame="1.9.77")
+    refused = {"p1": "image has no label", "p2": "image has no label"}
+    assert outcome(read(tmp_path)) == {**refused, "seg": "label has no image"}
+    kept = read(tmp_path, missing_masks="prediction")
+    assert outcome(kept) == {"p1": None, "p2": None, "seg": "label has no image"}
+    (tmp_path / "seg").unlink()
+    save_structures(tmp_path / "rtstruct", "1.2.77")
+    assert outcome(read(tmp_path)) == {**refused, "rtstruct": "label has no image"}
+    (tmp_path / "rtstruct").unlink()
+    touch(tmp_path, "masks/p7.nii.gz")
+    assert outcome(read(tmp_path)) == {**refused, "masks/p7.nii.gz": "label has no image"}
+    (tmp_path / "masks" / "p7.nii.gz").unlink()
+    touch(tmp_path, "p1/Segmentation.mgz")
+    reason = "not a volume format that is read"
+    assert outcome(read(tmp_path)) == {**refused, "p1/Segmentation.mgz": reason}
+    (tmp_path / "p1" / "Segmentation.mgz").unlink()
+    assert outcome(read(tmp_path)) == {"p1": None, "p2": None}
+    with pytest.raises(AnnotationsError, match=r"--label-pattern .*: no volume file fits it; .*such as 'p1'"):
+        read(tmp_path, label_pattern="{id}/mask.nii.gz")
+
+
+def test_labels_that_all_fit_several_series_do_not_make_scans_for_prediction(tmp_path: Path) -> None:
+    save_series(tmp_path / "p1", "1.2.1")
+    save_series(tmp_path / "p2", "1.2.2")
+    save_segmentation(tmp_path / "seg", None)
+    refused = {"p1": "image has no label", "p2": "image has no label"}
+    references = read(tmp_path)
+    assert outcome(references) == {**refused, "seg": "label fits several series"}
+    problem = references["seg"].problem
+    assert problem is not None and "choose one by --series-description" in problem[2]

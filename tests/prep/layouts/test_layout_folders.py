@@ -1,0 +1,215 @@
+"""Class folders: what is a split, what is a class, and what is no image."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halofeed.prep.annotations.images import ImageIndex, Wanted
+from halofeed.prep.layouts import LAYOUTS, LayoutOptions, Reference, find_layout
+from halofeed.prep.layouts.folders import list_references
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+
+
+def make(root: Path, *paths: str) -> LocalFiles:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(b"x")
+    return LocalFiles(root)
+
+
+def read(files: LocalFiles, **options: Any) -> dict[str, Reference]:
+    references = list(list_references(files, files, None, LayoutOptions(**options)))
+    assert [reference.source for reference in references] == sorted(
+        reference.source for reference in references
+    )
+    return {reference.source: reference for reference in references}
+
+
+def test_clothing_has_1290_images_in_10_classes_and_3_splits(test_data: Path) -> None:
+    references = read(LocalFiles(test_data / "images" / "clothing"))
+    assert len(references) == 1290
+    assert all(reference.problem is None for reference in references.values())
+    assert len({reference.label for reference in references.values()}) == 10
+    assert set(Counter(reference.split for reference in references.values())) == {
+        "train",
+        "validation",
+        "test",
+    }
+    for source, reference in references.items():
+        assert source.split("/")[:2] == [reference.split, reference.label]
+
+
+def test_every_odd_image_has_a_class_and_no_license_is_an_image(test_data: Path) -> None:
+    root = test_data / "odd" / "images"
+    references = read(LocalFiles(root))
+    rows = (root / "EXPECTED.tsv").read_text().splitlines()[1:]
+    named = {row.split("\t")[0] for row in rows}
+    present = {path for path in named if (root / path).is_file()}
+    assert present and present <= set(references)
+    assert all(reference.problem is None for reference in references.values())
+    for source, reference in references.items():
+        assert reference.label == source.split("/")[0]
+        assert reference.split == "train"
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["hat/1.jpg", "coat/2.PNG"], {"hat/1.jpg": ("train", "hat"), "coat/2.PNG": ("train", "coat")}),
+        (
+            ["train/hat/1.jpg", "val/hat/2.jpg"],
+            {"train/hat/1.jpg": ("train", "hat"), "val/hat/2.jpg": ("val", "hat")},
+        ),
+        (["Train2017/hat/a/b/1.jpg"], {"Train2017/hat/a/b/1.jpg": ("Train2017", "hat")}),
+        (["fold_0/hat/1.jpg", "fold_1/hat/2.jpg"], {"fold_1/hat/2.jpg": ("fold_1", "hat")}),
+        (["hat/1.jpg", "hat/deep/er/2.jpg"], {"hat/deep/er/2.jpg": ("train", "hat")}),
+        (["train/1.jpg", "car/2.jpg"], {"train/1.jpg": ("train", "train"), "car/2.jpg": ("train", "car")}),
+    ],
+)
+def test_first_folder_is_a_split_only_where_all_first_folders_are_named_so(
+    tmp_path: Path, paths: list[str], expected: dict[str, tuple[str, str]]
+) -> None:
+    references = read(make(tmp_path, *paths))
+    for source, (split, label) in expected.items():
+        assert (references[source].split, references[source].label) == (split, label)
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [
+        (["train/hat/1.jpg", "hat/2.jpg"], ["train/hat/1.jpg", "hat/2.jpg", "--split-folders"]),
+        (["train/1.jpg", "test/2.jpg"], ["test/2.jpg", "no class folder"]),
+        (["a/hat/1.jpg", "b/hat/2.jpg"], ["a/hat", "b/hat", "--split-folders"]),
+        (["LICENSE"], ["no image file"]),
+        (
+            ["photos/hat/1.jpg", "photos/coat/2.jpg"],
+            ["photos would be the only class", "--folders-are-classes"],
+        ),
+        (
+            ["train/photos/hat/1.jpg", "val/photos/coat/2.jpg"],
+            ["photos would be the only class", "coat, hat", "--folders-are-classes"],
+        ),
+        (
+            ["photos/train/hat/1.jpg", "photos/val/hat/2.jpg"],
+            ["a split, train, in the folder photos", "name the folder"],
+        ),
+        (
+            ["hat/train/1.jpg", "coat/test/2.jpg"],
+            ["a split, test, in the folder coat", "--folders-are-classes"],
+        ),
+    ],
+)
+def test_folders_that_can_be_read_in_two_ways_are_refused(
+    tmp_path: Path, paths: list[str], words: list[str]
+) -> None:
+    files = make(tmp_path, *paths)
+    with pytest.raises(AnnotationsError) as caught:
+        read(files)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_the_split_folders_option_decides_what_names_leave_open(tmp_path: Path) -> None:
+    files = make(tmp_path, "a/hat/1.jpg", "b/hat/2.jpg")
+    assert read(files, split_folders=True)["b/hat/2.jpg"].split == "b"
+    assert read(files, split_folders=False)["b/hat/2.jpg"].label == "b"
+
+
+def test_whoever_insists_takes_folders_above_others_for_classes(tmp_path: Path) -> None:
+    files = make(tmp_path, "hat/train/1.jpg", "coat/test/2.jpg")
+    assert read(files, folders_are_classes=True)["coat/test/2.jpg"].label == "coat"
+    assert read(files, split_folders=False)["coat/test/2.jpg"].label == "coat"
+
+
+def test_nothing_that_could_be_an_image_is_lost_quietly(tmp_path: Path) -> None:
+    files = make(
+        tmp_path,
+        "hat/1.jpg",
+        "hat/2",
+        "hat/3.heic",
+        "hat/4.AVIF",
+        "5.jxl",
+        "hat/6.psd",
+        "0.jpg",
+        "notes.txt",
+        "hat/README.md",
+        "hat/source-1.jpg",
+        "labels.csv",
+        "x.dat",
+    )
+    problems = {source: reference.problem for source, reference in read(files).items()}
+    assert problems == {
+        "0.jpg": ("selection", "image lies in no class folder", ""),
+        "hat/1.jpg": None,
+        "hat/2": ("selection", "not an image file name", ""),
+        "hat/source-1.jpg": None,
+        "hat/3.heic": ("decode", "format not supported", ".heic; convert it to JPEG or PNG first"),
+        "hat/4.AVIF": ("decode", "format not supported", ".avif; convert it to JPEG or PNG first"),
+        "5.jxl": ("selection", "image lies in no class folder", ""),
+        "hat/6.psd": ("selection", "not an image file name", ""),
+        "x.dat": ("selection", "not an image file name", ""),
+    }
+
+
+def test_unknown_layouts_and_tasks_list_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="folders, csv, jsonl, coco, voc"):
+        find_layout("yolo")
+    with pytest.raises(UsageError, match="voc serves detection"):
+        LAYOUTS["voc"].check_task("classification")
+    assert [name for name, layout in LAYOUTS.items() if name != layout.name] == []
+
+
+FILES = [
+    "train/a.JPG",
+    "train/b.jpg",
+    "test/b.jpg",
+    "test/c.png",
+    "deep/er/d.jpg",
+    "top.jpg",
+    "twice/e.jpg",
+    "twice/e.JPG",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("top.jpg", "top.jpg"),
+        ("a.jpg", "train/a.JPG"),
+        ("train/a.jpg", "train/a.JPG"),
+        ("./train//b.jpg", "train/b.jpg"),
+        (r"C:\cards\train\b.jpg", "train/b.jpg"),
+        ("/home/me/photos/c.png", "test/c.png"),
+        ("er/d.jpg", "deep/er/d.jpg"),
+        ("elsewhere/d.jpg", "deep/er/d.jpg"),
+        ("twice/e.JPG", "twice/e.JPG"),
+        ("e.jpg", "twice/e.jpg"),
+        ("b.jpg", "file name is ambiguous"),
+        ("train/c.png", "image file not found"),
+        ("deep/d.jpg", "image file not found"),
+        ("a.png", "image file not found"),
+        ("", "image file not found"),
+        ("../../top.png", "image file not found"),
+        ("E.jpg", "image file not found"),
+    ],
+)
+def test_a_name_finds_its_file_and_never_one_of_another_folder(
+    tmp_path: Path, name: str, expected: str
+) -> None:
+    index = ImageIndex(make(tmp_path, *FILES))
+    found = index.match({name: Wanted(name=name)})[name]
+    assert (found.reason if isinstance(found, SourceError) else found.path) == expected
+
+
+def test_folders_that_differ_in_case_or_blanks_alone_are_warned_of(tmp_path: Path) -> None:
+    references = read(make(tmp_path, "hat/1.jpg", "Hat/2.jpg", "coat/3.jpg"))
+    assert [bool(references[name].notes) for name in ("hat/1.jpg", "Hat/2.jpg", "coat/3.jpg")] == [
+        True,
+        True,
+        False,
+    ]

@@ -1,0 +1,264 @@
+"""Is a box ever put on the picture of another folder, and is anything listed that was not asked for?"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halofeed.prep.layouts import LAYOUTS, LayoutOptions, Reference
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.errors import UsageError
+
+LAYOUTS_WITH_PATHS = ("csv", "jsonl", "coco", "voc")
+
+
+def draw(root: Path, *images: str) -> None:
+    for image in images:
+        (root / image).parent.mkdir(parents=True, exist_ok=True)
+        (root / image).write_bytes(b"x")
+
+
+def annotate(root: Path, layout: str, names: Sequence[str]) -> str:
+    """One box on each of the images, of width 10, 20, ... in their order; the annotation file's name."""
+    root.mkdir(parents=True, exist_ok=True)
+    boxes = [(name, 10 * number) for number, name in enumerate(names, start=1)]
+    if layout == "csv":
+        rows = "".join(f"{name},hat,0,0,{width},5\n" for name, width in boxes)
+        (root / "boxes.csv").write_text("filename,class,xmin,ymin,xmax,ymax\n" + rows)
+        return "boxes.csv"
+    if layout == "jsonl":
+        rows = [
+            dict(filename=name, **{"class": "hat"}, xmin=0, ymin=0, xmax=width, ymax=5)
+            for name, width in boxes
+        ]
+        (root / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return "boxes.jsonl"
+    if layout == "coco":
+        document = {
+            "images": [{"id": number, "file_name": name} for number, (name, _) in enumerate(boxes)],
+            "annotations": [
+                {"id": number, "image_id": number, "category_id": 1, "bbox": [0, 0, width, 5]}
+                for number, (_, width) in enumerate(boxes)
+            ],
+            "categories": [{"id": 1, "name": "hat"}],
+        }
+        (root / "instances.json").write_text(json.dumps(document))
+        return "instances.json"
+    for number, (name, width) in enumerate(boxes):
+        (root / "Annotations").mkdir(exist_ok=True)
+        (root / "Annotations" / f"x{number}.xml").write_text(
+            f"<annotation><filename>{name}</filename><object><name>hat</name><bndbox><xmin>1</xmin><ymin>1</ymin>"
+            f"<xmax>{width}</xmax><ymax>5</ymax></bndbox></object></annotation>"
+        )
+    return ""
+
+
+def read(
+    root: Path, layout: str, file: str | None = None, images: Path | None = None, **more: Any
+) -> list[Reference]:
+    annotations = LocalFiles(root)
+    pictures = annotations if images is None else LocalFiles(images)
+    options = LayoutOptions(**more)
+    return list(LAYOUTS[layout].list_references(annotations, pictures, file or None, options))
+
+
+def widths(references: Sequence[Reference]) -> dict[str, list[float]]:
+    """The widths of the boxes of each image that is converted."""
+    return {
+        one.source: [box.xmax - box.xmin for box in one.boxes or ()]
+        for one in references
+        if one.problem is None
+    }
+
+
+@pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
+def test_a_box_of_a_missing_folder_is_never_put_on_the_picture_of_another(
+    tmp_path: Path, layout: str
+) -> None:
+    draw(tmp_path, "cam1/0001.jpg", "cam1/0002.jpg")
+    annotate(tmp_path, layout, ["cam1/0001.jpg", "cam2/0001.jpg", "cam2/0002.jpg"])
+    references = read(tmp_path, layout)
+    assert widths(references) == {"cam1/0001.jpg": [10]}
+    lost = [one for one in references if one.problem and one.problem[1] == "image file not found"]
+    assert len(lost) == 2 and all("cam2" in (one.problem or ("", "", ""))[2] for one in lost)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
+def test_the_folder_that_is_given_as_images_counts_as_one_of_the_path(tmp_path: Path, layout: str) -> None:
+    draw(tmp_path / "set" / "cam1", "0001.jpg", "0002.jpg")
+    annotate(tmp_path / "labels", layout, ["cam1/0001.jpg", "cam2/0001.jpg", "cam2/0002.jpg"])
+    references = read(tmp_path / "labels", layout, images=tmp_path / "set" / "cam1")
+    assert widths(references) == {"0001.jpg": [10]}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
+def test_paths_of_another_machine_are_matched_by_their_end_unless_another_folder_is_meant(
+    tmp_path: Path, layout: str
+) -> None:
+    draw(tmp_path, "cam1/0001.jpg", "cam1/0002.jpg")
+    annotate(tmp_path, layout, ["/content/cam1/0001.jpg", "/content/cam2/0002.jpg"])
+    references = read(tmp_path, layout)
+    assert widths(references) == {"cam1/0001.jpg": [10]}
+    (found,) = [one for one in references if one.problem is None]
+    assert "another folder" in found.notes[0]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
+def test_a_file_name_alone_means_no_picture_that_is_named_with_its_folder(
+    tmp_path: Path, layout: str
+) -> None:
+    draw(tmp_path, "cam1/0001.jpg")
+    annotate(tmp_path, layout, ["cam1/0001.jpg", "0001.jpg"])
+    assert widths(read(tmp_path, layout)) == {"cam1/0001.jpg": [10]}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
+def test_two_names_that_end_alike_are_both_refused_where_neither_is_whole(
+    tmp_path: Path, layout: str
+) -> None:
+    draw(tmp_path, "all/0001.jpg", "all/0002.jpg")
+    annotate(tmp_path, layout, ["cam1/0001.jpg", "cam2/0001.jpg", "cam1/0002.jpg"])
+    assert widths(read(tmp_path, layout)) == {"all/0002.jpg": [30]}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
+def test_a_path_that_ends_in_whole_folders_of_the_source_is_found_without_a_word(
+    tmp_path: Path, layout: str
+) -> None:
+    draw(tmp_path, "set/images/cam1/0001.jpg", "set/images/cam2/0001.jpg")
+    annotate(tmp_path, layout, ["cam2/0001.jpg", "cam1/0001.jpg"])
+    references = read(tmp_path, layout)
+    assert widths(references) == {"set/images/cam1/0001.jpg": [20], "set/images/cam2/0001.jpg": [10]}
+    assert not any(one.notes for one in references)
+
+
+def test_an_xml_in_a_folder_of_its_own_means_the_image_of_the_same_folder(tmp_path: Path) -> None:
+    draw(tmp_path, "JPEGImages/cam1/0001.jpg", "JPEGImages/cam1/0002.jpg", "JPEGImages/cam3/0001.jpg")
+    annotate(tmp_path, "voc", ["0001.jpg", "0001.jpg", "0002.jpg", "0001.jpg"])
+    for number, place in enumerate(["cam1/0001", "cam2/0001", "cam2/0002", "cam3/0001"]):
+        (tmp_path / "Annotations" / place).parent.mkdir(exist_ok=True)
+        (tmp_path / "Annotations" / f"x{number}.xml").rename(tmp_path / "Annotations" / f"{place}.xml")
+    references = read(tmp_path, "voc")
+    assert widths(references) == {"JPEGImages/cam1/0001.jpg": [10], "JPEGImages/cam3/0001.jpg": [40]}
+
+
+def test_a_coco_split_finds_its_own_image_and_never_that_of_another_split(tmp_path: Path) -> None:
+    draw(tmp_path, "train/a.jpg", "train/b.jpg", "valid/b.jpg")
+    for split in ("train", "valid"):
+        annotate(tmp_path / split, "coco", ["a.jpg", "b.jpg"])
+        (tmp_path / split / "instances.json").rename(tmp_path / split / "_annotations.coco.json")
+    references = read(tmp_path, "coco")
+    assert {one.source: one.split for one in references if one.problem is None} == {
+        "train/a.jpg": "train",
+        "train/b.jpg": "train",
+        "valid/b.jpg": "valid",
+    }
+    assert [one.split for one in references if one.problem and one.problem[0] == "annotation"] == ["valid"]
+
+
+@pytest.mark.parametrize("layout", ["csv", "jsonl", "coco"])
+@pytest.mark.parametrize("under", ["images", "/"])
+def test_absolute_paths_are_read_and_nothing_else_is_listed(
+    tmp_path: Path, layout: str, under: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw(
+        tmp_path,
+        "images/cam1/0001.jpg",
+        "images/cam1/extra.jpg",
+        "images/cam2/0001.jpg",
+        "images/other/0001.jpg",
+    )
+    names = [str(tmp_path / "images" / name) for name in ("cam1/0001.jpg", "cam2/0001.jpg", "cam1/gone.jpg")]
+    file = annotate(tmp_path / "labels", layout, names)
+    walked: list[object] = []
+    walk = os.walk
+    monkeypatch.setattr(os, "walk", lambda top, **more: walked.append(top) or walk(top, **more))
+    root = Path("/") if under == "/" else tmp_path / under
+    references = read(tmp_path / "labels", layout, file, images=root)
+    start = f"{tmp_path}/images/".lstrip("/") if under == "/" else ""
+    assert widths(references) == {f"{start}cam1/0001.jpg": [10], f"{start}cam2/0001.jpg": [20]}
+    reasons = sorted((one.problem or ("", "", ""))[1] for one in references if one.problem)
+    assert reasons == ["image file not found", "image has no annotation"]
+    assert not walked
+
+
+def test_the_root_of_a_machine_is_never_listed(tmp_path: Path) -> None:
+    file = annotate(tmp_path, "csv", ["0001.jpg"])
+    with pytest.raises(UsageError, match="/: every file of this machine would be listed; name the folder"):
+        read(tmp_path, "csv", file, images=Path("/"))
+
+
+def test_links_into_the_systems_own_files_are_not_followed(tmp_path: Path) -> None:
+    draw(tmp_path, "a.jpg")
+    (tmp_path / "devices").symlink_to("/proc/self")
+    assert list(LocalFiles(tmp_path).sizes()) == ["a.jpg"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
+def test_a_file_that_is_there_but_outside_of_images_is_no_other_of_its_name(
+    tmp_path: Path, layout: str
+) -> None:
+    draw(tmp_path, "other/cam2/0001.jpg", "images/0001.jpg")
+    annotate(tmp_path / "labels", layout, [str(tmp_path / "other" / "cam2" / "0001.jpg")])
+    references = read(tmp_path / "labels", layout, images=tmp_path / "images")
+    assert widths(references) == {}
+    reason, detail = next(
+        one.problem[1:] for one in references if one.problem and one.problem[0] == "annotation"
+    )
+    assert reason == "image file lies outside --images"
+    assert "say --images with a folder that holds both" in detail
+
+
+@pytest.mark.parametrize("layout", ["csv", "jsonl", "coco"])
+def test_paths_may_be_relative_to_the_table_or_lead_through_a_link(tmp_path: Path, layout: str) -> None:
+    draw(tmp_path, "images/cam1/0001.jpg", "images/cam2/0001.jpg", "images/cam3/0001.jpg")
+    (tmp_path / "link").symlink_to(tmp_path / "images")
+    names = [
+        "../images/cam1/0001.jpg",
+        str(tmp_path / "link" / "cam2" / "0001.jpg"),
+        r"..\images\cam3\0001.jpg",
+    ]
+    annotate(tmp_path / "labels", layout, names)
+    references = read(tmp_path / "labels", layout, images=tmp_path / "images")
+    assert widths(references) == {"cam1/0001.jpg": [10], "cam2/0001.jpg": [20], "cam3/0001.jpg": [30]}
+    assert not any(one.notes or one.problem for one in references)
+
+
+def test_a_segmentation_table_takes_absolute_paths_and_never_a_file_of_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw(tmp_path, "p1/ct.nii.gz", "p1/seg.nii.gz", "p2/ct.nii.gz", "p1/x.nii.gz")
+    rows = [
+        f"{tmp_path}/p1/ct.nii.gz,{tmp_path}/p1/seg.nii.gz",
+        f"{tmp_path}/p2/ct.nii.gz,{tmp_path}/p2/seg.nii.gz",
+    ]
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "scans.csv").write_text("image,label\n" + "\n".join(rows) + "\n")
+    monkeypatch.chdir(tmp_path)
+    for images in (tmp_path, Path("."), Path("/")):
+        references = read(tmp_path / "labels", "csv", "scans.csv", images=images, task="segmentation")
+        start = f"{tmp_path}/".lstrip("/") if images == Path("/") else ""
+        assert [(one.source, one.mask) for one in references if one.problem is None] == [
+            (f"{start}p1/ct.nii.gz", f"{start}p1/seg.nii.gz")
+        ]
+        assert sorted((one.problem or ("", "", ""))[1] for one in references if one.problem) == [
+            "file is in no row of the table",
+            "label file not found",
+        ]
+
+
+def test_a_segmentation_table_may_lead_upwards_and_what_lies_outside_is_named(tmp_path: Path) -> None:
+    draw(tmp_path, "ct/1.nii.gz", "seg/1.nii.gz")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "scans.csv").write_text("image,label\n../ct/1.nii.gz,..\\seg\\1.nii.gz\n")
+    (found,) = read(tmp_path / "tables", "csv", "scans.csv", images=tmp_path, task="segmentation")
+    assert (found.source, found.mask, found.problem) == ("ct/1.nii.gz", "seg/1.nii.gz", None)
+    for images in (None, tmp_path / "ct"):
+        found = read(tmp_path / "tables", "csv", "scans.csv", images=images, task="segmentation")[0]
+        assert found.problem is not None and "lies outside --images" in found.problem[1]
+        assert "say --images with a folder that holds both" in found.problem[2]

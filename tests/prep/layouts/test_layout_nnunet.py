@@ -1,0 +1,155 @@
+"""nnU-Net's raw data sets, version 2."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halofeed.pipelines.job import reference_from_json, reference_to_json
+from halofeed.prep.layouts import LayoutOptions, Reference
+from halofeed.prep.layouts.nnunet import channel_names, label_values, list_references
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.errors import AnnotationsError
+
+
+def make(root: Path, training: int, *paths: str, **more: Any) -> LocalFiles:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(b"x")
+    root.mkdir(exist_ok=True)
+    content = {
+        "channel_names": {"0": "T1", "1": "FLAIR"},
+        "labels": {"background": 0, "edema": 1, "core": 3},
+        "numTraining": training,
+        "file_ending": ".nii.gz",
+        **more,
+    }
+    content = {key: value for key, value in content.items() if value is not None}
+    (root / "dataset.json").write_text(json.dumps(content))
+    return LocalFiles(root)
+
+
+def read(files: LocalFiles, **options: Any) -> dict[str, Reference]:
+    references = list(list_references(files, files, None, LayoutOptions(**options)))
+    assert all(reference_from_json(reference_to_json(one)) == one for one in references)
+    found = {reference.source: reference for reference in references}
+    assert len(found) == len(references)
+    return found
+
+
+def outcome(references: dict[str, Reference]) -> dict[str, str | None]:
+    return {source: one.problem[1] if one.problem else one.mask for source, one in references.items()}
+
+
+def case(name: str, folder: str = "imagesTr", channels: int = 2) -> list[str]:
+    return [f"{folder}/{name}_{number:04d}.nii.gz" for number in range(channels)]
+
+
+def test_channels_labels_and_test_cases_come_together(tmp_path: Path) -> None:
+    root = tmp_path / "Dataset007_Brain"
+    paths = [*case("a"), *case("a_b"), "labelsTr/a.nii.gz", "labelsTr/a_b.nii.gz", *case("c", "imagesTs")]
+    files = make(root, 2, *paths)
+    references = read(files)
+    assert {source: (one.channels, one.mask, one.split) for source, one in references.items()} == {
+        "imagesTr/a_0000.nii.gz": (("imagesTr/a_0001.nii.gz",), "labelsTr/a.nii.gz", "train"),
+        "imagesTr/a_b_0000.nii.gz": (("imagesTr/a_b_0001.nii.gz",), "labelsTr/a_b.nii.gz", "train"),
+        "imagesTs/c_0000.nii.gz": (("imagesTs/c_0001.nii.gz",), None, "test"),
+    }
+    values = {0: "background", 1: "edema", 3: "core"}
+    assert label_values(files, files, None, LayoutOptions()) == values
+    assert channel_names(files, None) == ("T1", "FLAIR")
+    above = LocalFiles(tmp_path)
+    assert read(above)["Dataset007_Brain/imagesTr/a_0000.nii.gz"].mask == "Dataset007_Brain/labelsTr/a.nii.gz"
+
+
+def test_every_file_of_its_folders_is_accounted_for(tmp_path: Path) -> None:
+    files = make(
+        tmp_path,
+        4,
+        *(*case("good"), "labelsTr/good.nii.gz"),
+        *("imagesTr/second_0001.nii.gz", "labelsTr/second.nii.gz"),
+        *(*case("third", channels=3), "labelsTr/third.nii.gz"),
+        *(*case("alone"), "labelsTr/left.nii.gz"),
+        *("imagesTr/nonumber.nii.gz", "imagesTr/good_0000.nii", "labelsTr/good.nii", "imagesTr/notes.txt"),
+        *(*case("t", "imagesTs"), *case("u", "imagesTs"), "labelsTs/t.nii.gz"),
+    )
+    references = read(files)
+    assert outcome(references) == {
+        "imagesTr/good_0000.nii.gz": "labelsTr/good.nii.gz",
+        "imagesTr/second_0001.nii.gz": "channel is missing",
+        "imagesTr/third_0000.nii.gz": "channel is not in dataset.json",
+        "imagesTr/alone_0000.nii.gz": "image has no label",
+        "labelsTr/left.nii.gz": "label has no image",
+        "imagesTr/nonumber.nii.gz": "file is no channel of a case",
+        "imagesTr/good_0000.nii": "file is no channel of a case",
+        "labelsTr/good.nii": "file is no label of a case",
+        "imagesTs/t_0000.nii.gz": "labelsTs/t.nii.gz",
+        "imagesTs/u_0000.nii.gz": "image has no label",
+    }
+    assert references["imagesTr/second_0001.nii.gz"].problem == (
+        "annotation",
+        "channel is missing",
+        "second: 0000 (T1)",
+    )
+    kept = read(files, missing_masks="prediction")
+    assert kept["imagesTr/alone_0000.nii.gz"].problem is None is kept["imagesTs/u_0000.nii.gz"].mask
+
+
+def test_pictures_are_read_as_cases_too(tmp_path: Path) -> None:
+    files = make(
+        tmp_path, 1, "imagesTr/a_0000.png", "labelsTr/a.png", file_ending=".png", channel_names={"0": "rgb"}
+    )
+    assert outcome(read(files)) == {"imagesTr/a_0000.png": "labelsTr/a.png"}
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (
+            {"labels": {"background": 0, "whole": [1, 2], "core": 2}},
+            "labels: whole: a region is several values",
+        ),
+        ({"labels": {"0": "background", "1": "edema"}}, "expected a whole number"),
+        ({"labels": {"background": 0, "edema": 1.5}}, "expected a whole number"),
+        ({"labels": {"background": 0, "a": 1, "b": 1}}, "is there twice"),
+        ({"channel_names": None, "modality": {"0": "CT"}}, "version 1"),
+        ({"channel_names": {"1": "CT"}}, "without gaps"),
+        ({"file_ending": ".mgz"}, "'.mgz' is not read; known: .nii.gz .nii .nrrd .mha"),
+        ({"file_ending": None}, "file_ending: expected such as .nii.gz; found channel_names"),
+        ({"numTraining": True}, "numTraining: expected the number"),
+        ({"numTraining": 3}, "numTraining is 3, and imagesTr holds 1 cases"),
+        ({"dataset": {}}, "lists of files are not followed"),
+    ],
+)
+def test_what_dataset_json_says_amiss_is_refused_with_the_cure(
+    tmp_path: Path, more: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(AnnotationsError, match=words):
+        read(make(tmp_path, 1, *case("a"), "labelsTr/a.nii.gz", **more))
+
+
+def test_test_labels_that_are_no_labels_of_a_case_do_not_make_cases_for_prediction(tmp_path: Path) -> None:
+    files = make(tmp_path, 0, *case("t", "imagesTs"), "labelsTs/t.nii")
+    assert outcome(read(files)) == {
+        "imagesTs/t_0000.nii.gz": "image has no label",
+        "labelsTs/t.nii": "file is no label of a case",
+    }
+
+
+def test_regions_are_refused_or_their_values_named_by_all_that_hold_them(tmp_path: Path) -> None:
+    regions = {"background": 0, "whole": [1, 2, 3, 4], "core": [2, 3], "enhancing": 3, "ignore": 9}
+    files = make(tmp_path, 1, *case("a"), "labelsTr/a.nii.gz", labels=regions, regions_class_order=[1, 2, 3])
+    with pytest.raises(AnnotationsError, match=r"whole, core: a region is several values.*--regions combine"):
+        read(files)
+    assert outcome(read(files, regions="combine")) == {"imagesTr/a_0000.nii.gz": "labelsTr/a.nii.gz"}
+    assert label_values(files, files, None, LayoutOptions(regions="combine")) == {
+        0: "background",
+        1: "whole 1",
+        2: "whole+core",
+        3: "whole+core+enhancing",
+        4: "whole 4",
+        9: "ignore",
+    }

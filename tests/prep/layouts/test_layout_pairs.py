@@ -1,0 +1,362 @@
+"""Images and labels by pattern or custom, and what scans' files are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halofeed.pipelines.job import reference_from_json, reference_to_json
+from halofeed.prep.annotations.patterns import compile_pair, compile_pattern
+from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.sources.volume_files import files_of, locate, stem_of, whole_scans
+from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+
+
+def make(root: Path, *paths: str) -> LocalFiles:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(b"x")
+    return LocalFiles(root)
+
+
+def read(files: LocalFiles, **options: Any) -> dict[str, Reference]:
+    references = list(find_layout("pairs").list_references(files, files, None, LayoutOptions(**options)))
+    found = {reference.source: reference for reference in references}
+    assert len(found) == len(references)
+    for reference in references:
+        assert reference_from_json(reference_to_json(reference)) == reference
+        assert reference.problem is None or not reference.is_labelled
+        assert reference.problem is not None or set(reference.paths) <= set(files.sizes())
+    return found
+
+
+def outcome(references: dict[str, Reference]) -> dict[str, str | None]:
+    """For each source the label's file, None for prediction only, or the reason of its problem."""
+    return {
+        source: reference.problem[1] if reference.problem else reference.mask
+        for source, reference in references.items()
+    }
+
+
+def test_hippocampus_pairs_13_scans_by_their_folders(test_data: Path) -> None:
+    references = read(LocalFiles(test_data / "volumes" / "hippocampus"))
+    assert len(references) == 13
+    for source, reference in references.items():
+        assert reference.mask == source.replace("images/", "labels/") and reference.split == "train"
+
+
+def test_spleen_finds_its_label_by_the_suffix(test_data: Path) -> None:
+    references = read(LocalFiles(test_data / "volumes" / "spleen"))
+    assert outcome(references) == {"sub-spleen2_ct.nii.gz": "sub-spleen2_ct_seg-manual.nii.gz"}
+
+
+def test_patterns_give_the_real_pairs_and_name_every_other_volume(test_data: Path) -> None:
+    files = LocalFiles(test_data / "volumes")
+    references = read(
+        files,
+        image_pattern="hippocampus/images/{id}.nii.gz",
+        label_pattern="hippocampus/labels/{id}.nii.gz",
+    )
+    paired = [reference for reference in references.values() if reference.problem is None]
+    assert len(paired) == 13
+    others = {reference.problem[1] for reference in references.values() if reference.problem}
+    assert others == {"file is neither image nor label by its name"}
+    named = {path for reference in references.values() for path in reference.paths}
+    assert named == set(whole_scans(files.sizes()))
+
+
+PATTERNS = [
+    (
+        {"image_pattern": "{id}/ct.nii.gz", "label_pattern": "{id}/seg.nii.gz"},
+        [
+            "p1/ct.nii.gz",
+            "p1/seg.nii.gz",
+            "a/p2/ct.nii.gz",
+            "a/p2/seg.nii.gz",
+            "p3/ct.nii.gz",
+            "p4/seg.nii.gz",
+        ],
+        {
+            "p1/ct.nii.gz": "p1/seg.nii.gz",
+            "a/p2/ct.nii.gz": "a/p2/seg.nii.gz",
+            "p3/ct.nii.gz": "image has no label",
+            "p4/seg.nii.gz": "label has no image",
+        },
+    ),
+    (
+        {"image_pattern": "{id}.nii.gz", "label_pattern": "{id}_seg.nii.gz"},
+        ["a.nii.gz", "a_seg.nii.gz"],
+        {"a.nii.gz": "a_seg.nii.gz"},
+    ),
+    (
+        {"image_pattern": "{id}_ct.nii", "label_pattern": "{id}.nii"},
+        ["a_ct.nii", "a.nii"],
+        {"a_ct.nii": "a.nii"},
+    ),
+    (
+        {"image_pattern": "scan.nii", "label_pattern": "truth.nii"},
+        ["scan.nii", "truth.nii", "other.png"],
+        {"scan.nii": "truth.nii", "other.png": "file is neither image nor label by its name"},
+    ),
+    (
+        {"image_pattern": "i/{id}.img", "label_pattern": "l/{id}.hdr"},
+        [
+            "i/a.hdr",
+            "i/a.img",
+            "l/a.hdr",
+            "l/a.img",
+            "i/b.img",
+            "l/b.hdr",
+            "l/b.img",
+            "i/c.hdr",
+            "i/c.img",
+            "l/c.hdr",
+        ],
+        {
+            "i/a.hdr": "l/a.hdr",
+            "i/b.img": "the .hdr file with the header is missing",
+            "i/c.hdr": "the .img file with the voxels is missing",
+        },
+    ),
+    (
+        {"image_pattern": "i/*/{id}.png", "label_pattern": "l/{id}.png"},
+        ["i/x/a.png", "i/y/a.png", "l/a.png", "i/x/b.png", "l/b.png"],
+        {
+            "i/x/a.png": "several images for one label",
+            "i/y/a.png": "several images for one label",
+            "i/x/b.png": "l/b.png",
+        },
+    ),
+    (
+        {"image_pattern": "i/{id}.png", "label_pattern": "l/{id}.*"},
+        ["i/a.png", "l/a.png", "l/a.tif"],
+        {"i/a.png": "several labels for one image"},
+    ),
+    (
+        {"image_pattern": "{id}.nii", "label_pattern": "l/{id}.nii", "missing_masks": "prediction"},
+        ["a.nii", "l/b.nii"],
+        {"a.nii": None, "l/b.nii": "label has no image"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "paths", "expected"), PATTERNS)
+def test_patterns_pair_what_the_placeholders_share(
+    tmp_path: Path, options: dict[str, str], paths: list[str], expected: dict[str, str | None]
+) -> None:
+    assert outcome(read(make(tmp_path, *paths), **options)) == expected
+
+
+def test_two_stars_stand_for_any_folders_so_that_ids_are_names(tmp_path: Path) -> None:
+    """As in BIDS, where images and labels lie at different depths: they were one folder, and {id} took the rest."""
+    image, label = "sub-1/ses-1/anat/sub-1_T1w.nii.gz", "derivatives/x/sub-1/ses-1/anat/sub-1_dseg.nii.gz"
+    root = make(tmp_path, image, label)
+    options = {"image_pattern": "**/{id}_T1w.nii.gz", "label_pattern": "**/{id}_dseg.nii.gz"}
+    assert outcome(read(root, **options)) == {image: label}
+
+
+def test_split_and_group_come_from_the_pattern(tmp_path: Path) -> None:
+    paths = [f"{split}/p7/{name}_1.nii" for split in ("train", "test") for name in ("ct", "seg")]
+    references = read(
+        make(tmp_path, *paths),
+        image_pattern="{split}/{group}/ct_{id}.nii",
+        label_pattern="{split}/{group}/seg_{id}.nii",
+    )
+    assert {(one.split, one.group, one.mask) for one in references.values()} == {
+        ("train", "p7", "train/p7/seg_1.nii"),
+        ("test", "p7", "test/p7/seg_1.nii"),
+    }
+
+
+CUSTOMS = [
+    (["images/a.jpg", "labels/a.png"], {"images/a.jpg": ("labels/a.png", "train")}),
+    (
+        ["train/images/a.png", "train/masks/a.png", "val/images/a.png", "val/masks/a.png"],
+        {
+            "train/images/a.png": ("train/masks/a.png", "train"),
+            "val/images/a.png": ("val/masks/a.png", "val"),
+        },
+    ),
+    (["images/test/b.nii", "labels/test/b.nii"], {"images/test/b.nii": ("labels/test/b.nii", "test")}),
+    (
+        ["imagesTr/a.nii.gz", "labelsTr/a.nii.gz", "imagesTs/b.nii.gz"],
+        {"imagesTr/a.nii.gz": ("labelsTr/a.nii.gz", "train"), "imagesTs/b.nii.gz": (None, "test")},
+    ),
+    (
+        ["imagesTr/a.nii", "labelsTr/a.nii", "imagesTs/b.nii", "imagesTs/c.nii", "labelsTs/b.nii"],
+        {
+            "imagesTr/a.nii": ("labelsTr/a.nii", "train"),
+            "imagesTs/b.nii": ("labelsTs/b.nii", "test"),
+            "imagesTs/c.nii": ("image has no label", "test"),
+        },
+    ),
+    (
+        ["p/images/1.nii", "q/images/1.nii", "p/labels/1.nii", "images/2.nii", "labels/3.nii", "stray.nii"],
+        {
+            "p/images/1.nii": ("p/labels/1.nii", "train"),
+            "q/images/1.nii": ("image has no label", "train"),
+            "images/2.nii": ("image has no label", "train"),
+            "labels/3.nii": ("label has no image", "train"),
+            "stray.nii": ("file is neither image nor label by its name", "train"),
+        },
+    ),
+    (
+        ["x/a.nii.gz", "x/a_mask.nii.gz", "y/a.nii.gz", "y/b-label.nii"],
+        {
+            "x/a.nii.gz": ("x/a_mask.nii.gz", "train"),
+            "y/a.nii.gz": ("image has no label", "train"),
+            "y/b-label.nii": ("label has no image", "train"),
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("paths", "expected"), CUSTOMS)
+def test_customs_of_names_pair_without_patterns(
+    tmp_path: Path, paths: list[str], expected: dict[str, tuple[str | None, str]]
+) -> None:
+    references = read(make(tmp_path, *paths))
+    found = outcome(references)
+    assert {source: (found[source], references[source].split) for source in references} == expected
+
+
+def test_documents_are_passed_over(tmp_path: Path) -> None:
+    files = make(tmp_path, "images/a.nii", "labels/a.nii", "LICENSE", "participants.tsv", "images/._a.nii")
+    assert set(read(files)) == {"images/a.nii"}
+
+
+@pytest.mark.parametrize(
+    ("paths", "options", "words"),
+    [
+        (["a.nii", "b.nii"], {}, "no volume or picture has a label"),
+        (["train/images/a.png", "train/labels/a.png", "images/b.png", "labels/b.png"], {}, "names a split"),
+        (
+            ["a.nii"],
+            {"image_pattern": "{id}.png", "label_pattern": "{id}_s.png"},
+            "no volume or picture matches",
+        ),
+    ],
+)
+def test_what_cannot_be_paired_at_all_is_refused_with_the_cure(
+    tmp_path: Path, paths: list[str], options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(AnnotationsError, match=words):
+        read(make(tmp_path, *paths), **options)
+
+
+@pytest.mark.parametrize(
+    ("image", "label", "words"),
+    [
+        ("{id}.nii", None, "give both"),
+        ("{id}.nii", "labels/one.nii", "in both or in neither"),
+        ("{id}.nii", "{id}/{split}.nii", "{split}"),
+        ("{id}.nii", "{id}/{class}.nii", "'{class}' is not known"),
+        ("{id.nii", "{id}_s.nii", "'{' is not known"),
+        ("/data/{id}.nii", "{id}_s.nii", "path below the folder"),
+        ("{id}.nii", "{id}.nii", "expected two"),
+    ],
+)
+def test_patterns_that_cannot_be_are_refused(image: str, label: str | None, words: str) -> None:
+    with pytest.raises(UsageError, match=words.replace("{", r"\{").replace("}", r"\}")):
+        compile_pair(image, label, with_class=False)
+
+
+_NAME = st.text("ab.-_(+", min_size=1, max_size=6)
+
+
+@given(_NAME, _NAME, _NAME)
+def test_a_pattern_finds_again_what_was_put_in_its_place(start: str, identity: str, end: str) -> None:
+    pattern = compile_pattern(start + "{id}" + end, "image_pattern", ("id",))
+    assert pattern.match(start + identity + end) == {"id": identity}
+    assert pattern.match(identity) is None or len(identity) > len(start + end)
+
+
+@pytest.mark.parametrize(
+    ("path", "stem", "files"),
+    [
+        ("a/b.nii.gz", "b", ("a/b.nii.gz",)),
+        ("b.v2.NII", "b.v2", ("b.v2.NII",)),
+        ("b.hdr", "b", ("b.hdr", "b.img")),
+        ("b.IMG.GZ", "b", ("b.HDR.GZ", "b.IMG.GZ")),
+        ("CT.1.2.840.16589", "CT.1.2.840.16589", ("CT.1.2.840.16589",)),
+        (".nii", ".nii", (".nii",)),
+    ],
+)
+def test_two_part_extensions_and_pairs_are_known(path: str, stem: str, files: tuple[str, ...]) -> None:
+    assert stem_of(path) == stem and files_of(path) == files
+
+
+def test_a_file_is_never_looked_for_elsewhere_than_it_was_said_to_be(tmp_path: Path) -> None:
+    files = make(tmp_path, "p1/seg.nii.gz", "p1/ct.nii", "p2/ct.img", "p2/ct.hdr")
+    assert locate(str(tmp_path / "p1/ct.nii"), "image", files) == "p1/ct.nii"
+    assert locate("..\\p2\\ct.img", "image", files, "p1") == "p2/ct.hdr"
+    for wrong in ("seg.nii.gz", "p3/seg.nii.gz", "../p1/seg.nii.gz", "P1/seg.nii.gz", "/p1/seg.nii.gz"):
+        with pytest.raises(SourceError, match="label file not found"):
+            locate(wrong, "label", files)
+    with pytest.raises(SourceError, match=r"there is p1/ct\.nii"):
+        locate("p1/ct.nii.gz", "image", files)
+
+
+def test_a_reference_without_new_fields_has_the_same_text_as_ever() -> None:
+    text = '{"key":"a.jpg","label":"hat","source":"a.jpg","split":"train"}'
+    assert reference_to_json(Reference(source="a.jpg", key="a.jpg", label="hat")) == text
+    assert '"boxes":[]' in reference_to_json(Reference(source="a", key="a", boxes=()))
+
+
+def test_a_series_folder_is_written_once() -> None:
+    members = tuple(f"a long folder/of a patient/{number:04d}" for number in range(500))
+    text = reference_to_json(Reference(source="a long folder/of a patient", key="k", members=members))
+    assert text.count("patient") == 2 and reference_from_json(text).members == members
+    for odd in (("1", "2"), ("p/1",), ("p/1", "pq/2")):
+        assert (
+            reference_from_json(reference_to_json(Reference(source=".", key=".", members=odd))).members == odd
+        )
+
+
+BRATS = {"image_pattern": "{id}/{id}_{channel}.nii.gz", "label_pattern": "{id}/{id}_seg.nii.gz"}
+
+
+def brats(root: Path, case: str, *names: str) -> None:
+    make(root, *(f"{case}/{case}_{name}.nii.gz" for name in (*names, "seg")))
+
+
+def test_files_of_one_channel_each_become_the_channels_of_one_image(tmp_path: Path) -> None:
+    brats(tmp_path, "B_001", "t1", "flair", "t2")
+    brats(tmp_path, "B_002", "t2", "flair")
+    brats(tmp_path, "B_003", "flair", "t1", "t2")
+    files = LocalFiles(tmp_path)
+    references = read(files, **BRATS)
+    assert outcome(references) == {
+        "B_001/B_001_flair.nii.gz": "B_001/B_001_seg.nii.gz",
+        "B_002/B_002_flair.nii.gz": "channel is missing",
+        "B_003/B_003_flair.nii.gz": "B_003/B_003_seg.nii.gz",
+    }
+    first = references["B_001/B_001_flair.nii.gz"]
+    assert first.channels == ("B_001/B_001_t1.nii.gz", "B_001/B_001_t2.nii.gz")
+    assert first.notes == ("channels in order of name: flair, t1, t2",)
+    references = read(files, **BRATS, channel_order=("t2", "flair"))
+    assert {source: one.channels for source, one in references.items() if one.problem is None} == {
+        f"B_00{number}/B_00{number}_t2.nii.gz": (f"B_00{number}/B_00{number}_flair.nii.gz",)
+        for number in (1, 2, 3)
+    }
+    assert not references["B_001/B_001_t2.nii.gz"].notes
+    assert outcome(references)["B_001/B_001_t1.nii.gz"] == "channel is left out by --channel-order"
+    with pytest.raises(
+        AnnotationsError, match=r"--channel-order: t1ce: no such channel in .*; found flair, t1, t2"
+    ):
+        read(files, **BRATS, channel_order=("t1ce",))
+    with pytest.raises(UsageError, match="channel"):
+        read(files, image_pattern="{id}_x.nii.gz", label_pattern="{id}_{channel}.nii.gz")
+
+
+def test_two_files_of_one_channel_are_refused(tmp_path: Path) -> None:
+    make(tmp_path, "i/a/t1.nii.gz", "i/a/t1.nii", "i/a/t2.nii", "l/a.nii")
+    patterns = {"image_pattern": "i/{id}/{channel}.nii*", "label_pattern": "l/{id}.nii"}
+    assert outcome(read(LocalFiles(tmp_path), **patterns)) == {
+        "i/a/t1.nii": "several files of one channel",
+    }

@@ -1,0 +1,229 @@
+"""Pascal VOC XML."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from halofeed.prep.layouts import LayoutOptions, Reference, table
+from halofeed.prep.layouts.voc import list_references
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.errors import AnnotationsError
+
+
+def read(
+    root: Path, name: str | None = None, images: Path | None = None, **options: object
+) -> list[Reference]:
+    chosen = LayoutOptions(**options)  # type: ignore[arg-type]
+    return list(list_references(LocalFiles(root), LocalFiles(images or root), name, chosen))
+
+
+def write(root: Path, path: str, content: str = "x") -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(content)
+
+
+def annotation(file_name: str = "", box: str = "1 1 4 5", extra: str = "", size: str = "10 20") -> str:
+    width, height = size.split()
+    corners = "".join(
+        f"<{s}>{v}</{s}>" for s, v in zip(("xmin", "ymin", "xmax", "ymax"), box.split(), strict=True)
+    )
+    return (
+        f"<annotation><filename>{file_name}</filename><size><width>{width}</width><height>{height}</height></size>"
+        f"<object><name>hat</name>{extra}<bndbox>{corners}</bndbox></object></annotation>"
+    )
+
+
+def reasons(references: list[Reference]) -> dict[str, str | None]:
+    return {reference.source: reference.problem and reference.problem[1] for reference in references}
+
+
+def test_cards_xml_and_tables_agree_box_for_box_apart_from_the_origin(test_data: Path) -> None:
+    root = test_data / "detection" / "cards_voc"
+    files = LocalFiles(root)
+    from_xml = read(root)
+    from_table = list(table.list_csv_references(files, files, None, LayoutOptions()))
+    assert len(from_xml) == len(from_table) == 363
+    assert sum(len(reference.boxes or ()) for reference in from_xml) == 670
+    assert len({box.label for reference in from_xml for box in reference.boxes or ()}) == 6
+    for one, other in zip(from_xml, from_table, strict=True):
+        assert one.problem is None
+        assert (one.source, one.split, one.declared_size) == (other.source, other.split, other.declared_size)
+        for box, written in zip(one.boxes or (), other.boxes or (), strict=True):
+            assert (box.xmin + 1, box.ymin + 1, box.xmax, box.ymax, box.label) == (
+                written.xmin,
+                written.ymin,
+                written.xmax,
+                written.ymax,
+                written.label,
+            )
+    as_written = [[(box.xmin, box.ymin) for box in one.boxes or ()] for one in read(root, box_origin=0)]
+    assert as_written == [[(box.xmin, box.ymin) for box in one.boxes or ()] for one in from_table]
+
+
+def test_bccd_follows_its_lists_and_keeps_its_two_zero_area_boxes(test_data: Path) -> None:
+    root = test_data / "detection" / "bccd_voc"
+    references = read(root)
+    assert Counter(reference.split for reference in references) == {"train": 205, "val": 87, "test": 72}
+    assert all(reference.problem is None for reference in references)
+    boxes = [(reference.source, box) for reference in references for box in reference.boxes or ()]
+    assert len(boxes) == 4888
+    flat = [source for source, box in boxes if box.xmin == box.xmax or box.ymin == box.ymax]
+    assert flat == ["JPEGImages/BloodImage_00338.jpg", "JPEGImages/BloodImage_00343.jpg"]
+    assert sum(box.truncated for _, box in boxes) == 1131
+    for reference in references:
+        tree = ElementTree.parse(root / "Annotations" / f"{Path(reference.source).stem}.xml")
+        written = [
+            [float(one.findtext(f"bndbox/{s}", "")) for s in ("xmin", "ymin", "xmax", "ymax")]
+            for one in tree.iter("object")
+        ]
+        stored = [[box.xmin + 1, box.ymin + 1, box.xmax, box.ymax] for box in reference.boxes or ()]
+        assert len(stored) == len(written)
+        for box, one in zip(stored, written, strict=True):
+            flat_sides = (one[0] == one[2], one[1] == one[3]) * 2
+            assert all(abs(a - b) == 0.5 * flat for a, b, flat in zip(box, one, flat_sides, strict=True))
+
+
+def test_trainval_and_lists_of_one_class_are_followed_only_where_nothing_better_is(tmp_path: Path) -> None:
+    for name in "abc":
+        write(tmp_path, f"VOC2012/Annotations/{name}.xml", annotation(f"{name}.jpg"))
+        write(tmp_path, f"VOC2012/JPEGImages/{name}.jpg")
+    lists = tmp_path / "VOC2012/ImageSets/Main"
+    write(lists, "trainval.txt", "a\nb\n")
+    write(lists, "hat_trainval.txt", "a 1\nb -1\nc -1\n")
+    assert [reference.split for reference in read(tmp_path)][:2] == ["trainval", "trainval"]
+    assert reasons(read(tmp_path))["VOC2012/JPEGImages/c.jpg"] == "in no ImageSets list"
+    write(lists, "train.txt", "a  1\n")
+    write(lists, "val.txt", "\ufeffb\r\nghost\n")
+    references = read(tmp_path)
+    assert [reference.split for reference in references[1:3]] == ["train", "val"]
+    assert reasons(references)["VOC2012/ImageSets/Main/val.txt#ghost"] == "listed image has no annotation"
+    assert len(references) == 4
+    assert [one.split for one in read(tmp_path, image_sets=("trainval",))][:2] == ["trainval", "trainval"]
+    with pytest.raises(
+        AnnotationsError, match="no list minival in ImageSets/Main; found hat_trainval, train,"
+    ):
+        read(tmp_path, image_sets=("minival",))
+    write(lists, "val.txt", "a\n")
+    with pytest.raises(
+        AnnotationsError,
+        match=r"share names: train and val \(a\); choose lists .* of hat_trainval, train \(1\), trainval, val",
+    ):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("xml", "image", "file_name"),
+    [
+        ("a.xml", "a.jpg", "a.jpg"),
+        ("a.xml", "a.JPG", "a.jpg"),
+        ("a.xml", "a.png", "gone.jpg"),
+        ("a.xml", "a.png", ""),
+        ("a.xml", "a.JPEG", r"C:\cards\a.jpg"),
+        ("Annotations/a.xml", "JPEGImages/other.jpg", "other.jpg"),
+        ("Annotations/a.xml", "JPEGImages/a.png", "a"),
+        ("labels/deep/a.xml", "pictures/a.webp", "a.jpg"),
+    ],
+)
+def test_the_image_is_found_by_its_file_name_or_the_name_of_the_xml(
+    tmp_path: Path, xml: str, image: str, file_name: str
+) -> None:
+    write(tmp_path, xml, annotation(file_name))
+    write(tmp_path, image)
+    (only,) = read(tmp_path)
+    assert only.problem is None and only.source == image and only.key == image
+
+
+def test_the_xml_beside_an_image_wins_over_one_of_the_same_name_elsewhere(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        write(tmp_path, f"{split}/a.xml", annotation("a.jpg"))
+        write(tmp_path, f"{split}/a.jpg")
+    assert [(one.source, one.split, one.problem) for one in read(tmp_path)] == [
+        ("test/a.jpg", "test", None),
+        ("train/a.jpg", "train", None),
+    ]
+    (only,) = read(tmp_path / "train", "a.xml")
+    assert (only.source, only.split) == ("a.jpg", "train")
+
+
+@pytest.mark.parametrize(
+    ("box", "origin", "expected"),
+    [
+        ("1 1 4 5", 1, (0, 0, 4, 5)),
+        ("1 1 4 5", 0, (1, 1, 4, 5)),
+        ("3 1 3 5", 1, (2.5, 0, 2.5, 5)),
+        ("3 1 3 5", 0, (3, 1, 3, 5)),
+        ("1.5 2.5 4 5", 1, (0.5, 1.5, 4, 5)),
+    ],
+)
+def test_pixels_counted_from_one_become_continuous_coordinates(
+    tmp_path: Path, box: str, origin: int, expected: tuple[float, ...]
+) -> None:
+    write(
+        tmp_path, "a.xml", annotation("a.jpg", box, "<difficult>1</difficult><occluded>1</occluded>", "0 0")
+    )
+    write(tmp_path, "a.jpg")
+    (only,) = read(tmp_path, box_origin=origin)
+    assert only.declared_size is None and only.boxes is not None
+    (found,) = only.boxes
+    assert (found.xmin, found.ymin, found.xmax, found.ymax) == expected
+    assert found.difficult and found.occluded and not found.truncated
+
+
+BOMB = (
+    '<!DOCTYPE a [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><annotation><filename>&b;</filename></annotation>'
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("<annotation>", "malformed XML"),
+        ("", "malformed XML"),
+        ("<html></html>", "not a VOC annotation"),
+        (BOMB, "XML has a DTD"),
+        (annotation("a.jpg", "4 1 3 5"), "box is inverted"),
+        (annotation("a.jpg", "nan 1 3 5"), "number is not finite"),
+        (annotation("a.jpg", "left 1 3 5"), "not a number"),
+        (annotation("a.jpg", extra="<difficult>very</difficult>"), "flag is neither 0 nor 1"),
+        ("<annotation><object><name>hat</name></object></annotation>", "object has no box"),
+        ("<annotation><object><bndbox/></object></annotation>", "box has no class"),
+    ],
+)
+def test_a_faulty_xml_is_one_problem_of_its_image(tmp_path: Path, content: str, reason: str) -> None:
+    write(tmp_path, "a.xml", content)
+    write(tmp_path, "a.jpg")
+    (only,) = read(tmp_path, on_bad_object="reject")
+    assert only.source == "a.jpg" and only.problem is not None
+    assert only.problem[:2] == ("annotation", reason)
+    assert only.problem[2].startswith("a.xml: ")
+
+
+def test_every_xml_and_every_image_is_accounted_for(tmp_path: Path) -> None:
+    write(tmp_path, "Annotations/a.xml", annotation("a.jpg"))
+    write(tmp_path, "Annotations/gone.xml", annotation("gone.jpg"))
+    write(tmp_path, "Annotations/b.xml", annotation("b.jpg"))
+    write(tmp_path, "Annotations/copy.xml", annotation("b.jpg"))
+    for name in ("a", "b", "extra"):
+        write(tmp_path, f"JPEGImages/{name}.jpg")
+    write(tmp_path, "SegmentationClass/a.png")
+    references = read(tmp_path)
+    assert reasons(references) == {
+        "Annotations/gone.xml": "image file not found",
+        "JPEGImages/a.jpg": None,
+        "JPEGImages/b.jpg": "several annotation files name one image",
+        "JPEGImages/extra.jpg": "image has no annotation",
+    }
+    assert len(references) == 5
+
+
+def test_a_folder_without_xml_or_images_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "a.jpg")
+    with pytest.raises(AnnotationsError, match=r"no \.xml file"):
+        read(tmp_path)
+    write(tmp_path, "only/a.xml", annotation("a.jpg"))
+    with pytest.raises(AnnotationsError, match="name the folder that holds the images"):
+        read(tmp_path / "only")

@@ -1,0 +1,111 @@
+"""Which layout the files of a folder give away, and that class folders are not made of one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from halofeed.prep.annotations.recognize import other_layout
+from halofeed.prep.layouts import LAYOUTS, LayoutOptions
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.errors import AnnotationsError
+
+VOC = "<?xml version='1.0'?>\n<annotation><object><name>hat</name></object></annotation>"
+COCO = json.dumps({"info": {}, "images": [{"id": 1, "file_name": "a.jpg"}], "annotations": []})
+MSD = json.dumps({"name": "x", "modality": {"0": "CT"}, "training": []})
+NNUNET = json.dumps({"channel_names": {"0": "CT"}, "labels": {}})
+DICOM = "\0" * 128 + "DICM"
+
+CASES = {
+    "voc": (
+        {"Annotations/a.xml": VOC, "JPEGImages/a.jpg": ""},
+        "Annotations/a.xml is a Pascal VOC .*--layout voc",
+    ),
+    "voc beside": ({"train/a.xml": VOC, "train/a.jpg": "", "test/a.jpg": ""}, "--layout voc"),
+    "coco": ({"instances.json": COCO, "images/a.jpg": ""}, "instances.json is COCO's: take --layout coco"),
+    "coco below": ({"annotations/i.json": COCO, "train2017/a.jpg": ""}, "annotations/i.json is COCO's"),
+    "roboflow": ({"train/_annotations.coco.json": COCO, "train/a.jpg": ""}, "--layout coco"),
+    "labelme": (
+        {"x/a.json": '{"shapes": [], "imagePath": "a.jpg"}', "x/a.jpg": "", "y/b.jpg": ""},
+        "labelme",
+    ),
+    "yolo": ({"images/a.jpg": "", "labels/a.txt": "0 0.5 0.5 0.1 0.2\n1 .5 .5 .1 1e-1\n"}, "YOLO"),
+    "yolo split": ({"train/images/a.jpg": "", "train/labels/a.txt": "0 0.5 0.5 0.1 0.2"}, "YOLO"),
+    "msd": ({"dataset.json": MSD, "imagesTr/a.nii.gz": ""}, "--layout msd"),
+    "nnunet": ({"dataset.json": NNUNET, "imagesTr/a_0000.png": "", "labelsTr/a.png": ""}, "--layout nnunet"),
+    "dicom": ({"series/IM1": DICOM}, "series/IM1 is DICOM: take --layout dicom"),
+    "dicom named": ({"series/1.dcm": DICOM, "shots/a.jpg": ""}, "--layout dicom"),
+    "volumes": ({"ct/a.nii.gz": ""}, "ct/a.nii.gz is a volume: take --layout pairs"),
+    "masks": ({"images/a.jpg": "", "masks/a.png": ""}, "masks/a.png is the mask of images/a.jpg"),
+    "boxes": (
+        {"t.csv": "filename,class,xmin,ymin,xmax,ymax\n", "x/a.jpg": "", "y/b.jpg": ""},
+        "--layout csv",
+    ),
+    "classes": ({"t.csv": "filename,class\n", "all/a.jpg": ""}, "table of classes: take --layout csv"),
+    "jsonl": ({"t.jsonl": '{"filename": "a.jpg", "class": "hat"}\n', "all/a.jpg": ""}, "--layout jsonl"),
+    "one folder": ({"data/images/a.jpg": "", "data/images/b.jpg": ""}, "its name would be the only class"),
+    "no folder": ({"a.jpg": "", "b.jpg": ""}, "2 images lie straight in it"),
+}
+
+
+def write(root: Path, files: dict[str, str]) -> LocalFiles:
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return LocalFiles(root)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_another_layout_is_not_taken_for_class_folders(tmp_path: Path, case: str) -> None:
+    content, words = CASES[case]
+    files = write(tmp_path, content)
+    with pytest.raises(AnnotationsError, match=words):
+        list(LAYOUTS["folders"].list_references(files, files, None, LayoutOptions()))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"hat/a.jpg": "", "hat/a.txt": "a note", "coat/b.jpg": "", "labels.txt": "hat\ncoat\n"},
+        {"hat/a.jpg": "", "coat/b.jpg": "", "index.csv": "filename,class\nhat/a.jpg,hat\n"},
+        {"hat/a.jpg": "", "coat/b.jpg": "", "about.xml": "<about/>", "meta.json": '{"images": 3}'},
+        {"masks/a.jpg": "", "hats/b.jpg": ""},
+        {"images/a.jpg": "", "paintings/a.jpg": ""},
+        {"train/hat/1": "no", "train/hat/a.jpg": "", "LICENSE": "x"},
+    ],
+)
+def test_class_folders_with_other_papers_stay_class_folders(tmp_path: Path, content: dict[str, str]) -> None:
+    files = write(tmp_path, content)
+    assert other_layout(files) is None
+    assert list(LAYOUTS["folders"].list_references(files, files, None, LayoutOptions()))
+
+
+def test_whoever_insists_gets_class_folders(tmp_path: Path) -> None:
+    files = write(tmp_path, {"instances.json": COCO, "images/a.jpg": "", "others/b.jpg": ""})
+    options = LayoutOptions(folders_are_classes=True)
+    found = list(LAYOUTS["folders"].list_references(files, files, None, options))
+    assert [reference.label for reference in found] == ["images", "others"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "content", "words"),
+    [
+        ("voc", {"instances.json": COCO, "images/a.jpg": ""}, "no .xml file .*instances.json is COCO's"),
+        (
+            "coco",
+            {"Annotations/a.xml": VOC, "JPEGImages/a.jpg": ""},
+            "found no .json file.*take --layout voc",
+        ),
+        ("csv", {"Annotations/a.xml": VOC, "JPEGImages/a.jpg": ""}, "no .csv .*take --layout voc"),
+        ("csv", {"hat/a.jpg": "", "coat/b.jpg": ""}, "no .csv .*for a class each, take --layout folders"),
+        ("coco", {"deep/er/i.json": COCO, "a.jpg": ""}, "name the file itself$"),
+    ],
+)
+def test_a_folder_without_the_layout_said_names_the_one_it_has(
+    tmp_path: Path, layout: str, content: dict[str, str], words: str
+) -> None:
+    files = write(tmp_path, content)
+    with pytest.raises(AnnotationsError, match=words):
+        list(LAYOUTS[layout].list_references(files, files, None, LayoutOptions()))

@@ -1,0 +1,143 @@
+"""Is every option of volumes that is wrong, alone or with others, refused with what to do?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from halofeed.cli import main
+from halofeed.prep.options.recipe import Recipe
+from halofeed.schemas.errors import UsageError
+
+SIZE = {"depth": 4, "height": 6, "width": 8}
+TABLE = {"layout": "csv", "task": "segmentation"} | SIZE
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"depth": 0}, "--depth 0: expected 1 or more"),
+    ({"spacing_mm": (2.0, 1.0)}, "--spacing-mm 2,1: expected three lengths: depth,height,width"),
+    ({"spacing_mm": (2.0, 0.0, 1.0)}, "--spacing-mm 2,0,1: expected three lengths"),
+    ({"fit": "tiles", "tile_overlap": (4, 0, 0)}, "--tile-overlap (4, 0, 0): expected less than (4, 6, 8)"),
+    ({"fit": "tiles", "tile_overlap": (-1, 0, 0)}, "--tile-overlap -1,0,0: expected three counts"),
+    ({"fit": "squeeze"}, "--fit 'squeeze': expected one of crop-or-pad, stretch, tiles"),
+    ({"window_hu": (240.0, -160.0)}, "--window-hu 240,-160: expected a low and a higher end"),
+    ({"window_hu": (240.0,)}, "--window-hu 240: expected a low and a higher end"),
+    ({"window_percentiles": (-1.0, 99.0)}, "--window-percentiles -1,99: expected 0 to 100"),
+    ({"window_percentiles": (1.0, 101.0)}, "--window-percentiles 1,101: expected 0 to 100"),
+    ({"window": "belly"}, "--window: window 'belly' is not known; choose from abdomen (-160 to 240 HU)"),
+    ({"window": "40/-400"}, "--window: window: expected a low below a high, got 240.0 and -160.0"),
+    ({"window": "40/wide"}, "--window: expected a name or center/width, got '40/wide'"),
+    ({"window": "lung", "window_hu": (0.0, 1.0)}, "give one of them"),
+    ({"store": "uint8"}, "--store uint8 needs a window: give --window, --window-hu or --window-percentiles"),
+    ({"store": "uint16"}, "--store uint16: of volumes expected one of int16, uint8, float32, bfloat16"),
+    ({"encoding": "png"}, "--encoding png: volumes are stored raw"),
+    ({"channels": -1}, "--channels -1: expected 1 or more"),
+    ({"pad_value": (1, 2)}, "--pad-value: expected one value of volumes, got 2"),
+    ({"task": "detection"}, "--depth goes with --task segmentation, not with detection"),
+    ({"refuse_flaws": ("tilt", "salt")}, "--refuse-flaws 'salt': expected some of tilt, unequal-gaps"),
+]
+
+
+NO_NUMBERS: list[tuple[dict[str, Any], str]] = [
+    ({"spacing_mm": (float("nan"), 1.0, 1.0)}, "--spacing-mm nan,1,1: expected three lengths"),
+    ({"spacing_mm": (float("inf"), 1.0, 1.0)}, "--spacing-mm inf,1,1: expected three lengths"),
+    ({"fit": "tiles", "tile_overlap": (1, 1)}, "--tile-overlap 1,1: expected three counts"),
+    ({"window_hu": (float("nan"), 1.0)}, "--window-hu nan,1: expected a low and a higher end"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), NO_NUMBERS, ids=[str(options) for options, _ in NO_NUMBERS])
+def test_a_number_that_is_none_and_a_pair_for_three_are_refused(options, message):
+    test_a_wrong_option_is_refused_with_what_was_expected(options, message)
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=[str(options) for options, _ in WRONG])
+def test_a_wrong_option_is_refused_with_what_was_expected(options, message):
+    with pytest.raises(UsageError) as caught:
+        Recipe(**{**TABLE, **options})
+    assert message in str(caught.value)
+
+
+def test_all_wrong_options_are_told_at_once():
+    with pytest.raises(UsageError) as caught:
+        Recipe(**TABLE | {"spacing_mm": (1.0,), "encoding": "jpeg", "channels": -2, "window": "belly"})
+    assert len(str(caught.value).splitlines()) == 4
+
+
+IDLE: list[tuple[dict[str, Any], str]] = [
+    ({"spacing_mm": (1.0, 1.0, 1.0)}, "--depth"),
+    ({"window_hu": (0.0, 1.0)}, "--depth"),
+    ({"fit": "tiles"}, "--depth"),
+    ({"crop_foreground": True}, "--depth"),
+    ({"mask_grid": "resample"}, "--depth"),
+    ({"depth": 4, "fit": "tiles", "center": "label"}, "--fit crop-or-pad"),
+    ({"depth": 4, "tile_overlap": (0, 1, 1)}, "--fit tiles"),
+    ({"depth": 4, "kernel": "tf2-area"}, "pictures, that is without --depth"),
+    ({"layout": "msd", "depth": 4, "missing_classes": "empty"}, "--layout class-masks, dicom"),
+    ({"depth": 4, "several_masks": "merge"}, "--layout pairs or dicom"),
+    ({"depth": 4, "image_pattern": "{id}.nii"}, "--layout pairs, class-masks or dicom"),
+]
+
+
+@pytest.mark.parametrize(("given", "needs"), IDLE, ids=[str(given) for given, _ in IDLE])
+def test_an_option_without_effect_is_told_with_what_it_needs(given, needs):
+    with pytest.raises(UsageError, match="has no effect without") as caught:
+        Recipe(**{"layout": "csv", "task": "segmentation", **given}).check_used()
+    assert needs in str(caught.value)
+
+
+@pytest.mark.parametrize("layout", ["pairs", "class-masks", "dicom"])
+def test_every_layout_whose_messages_name_patterns_takes_them(layout):
+    Recipe(layout=layout, depth=4, image_pattern="{id}/ct", label_pattern="{class}/{id}.nii").check_used()
+
+
+@pytest.mark.parametrize("layout", ["pairs", "class-masks", "dicom", "csv", "jsonl"])
+def test_every_layout_whose_messages_name_missing_classes_takes_it(layout):
+    Recipe(layout=layout, task="segmentation", depth=4, missing_classes="empty").check_used()
+
+
+def test_defaults_follow_depth_and_window():
+    plain, windowed = Recipe(**TABLE), Recipe(**TABLE, window="abdomen")
+    assert (plain.store, plain.channels, plain.pad_value) == ("int16", 1, ())
+    assert windowed.store == "uint8" and windowed.fixed_window() is not None
+    assert Recipe.from_json(windowed.to_json()) == windowed
+    picture = Recipe(layout="csv", task="segmentation")
+    assert (picture.store, picture.channels, picture.pad_value) == ("uint8", 3, (0,))
+
+
+COMMANDS: list[tuple[str, str]] = [
+    ("--depth 4 --store uint8", "--store uint8 needs a window"),
+    ("--spacing-mm 1,1,1", "--spacing-mm has no effect without --depth"),
+    ("--depth 4 --spacing-mm 1,2", "--spacing-mm 1,2: expected three lengths"),
+    ("--depth 4 --spacing-mm 1,x,2", "argument --spacing-mm"),
+    ("--depth 4 --window-hu -160", "--window-hu -160: expected a low and a higher end"),
+    ("--depth four", "argument --depth: invalid int value: 'four'"),
+    ("--depth 4 --interpolation spline", "argument --interpolation: invalid choice: 'spline'"),
+    ("--depth 4 --window-hu -160,240", "--source /nowhere: no such folder or file"),
+    ("--depth 4 --pad-value -1024", "--source /nowhere: no such folder or file"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), COMMANDS)
+def test_the_command_line_ends_with_2_and_says_what_is_wrong(words, message, capsys, tmp_path):
+    given = ["convert", "--layout", "csv", "--task", "segmentation", "--source", "/nowhere"]
+    assert main([*given, "--out", str(tmp_path), "--name", "set", *words.split()]) == 2
+    told = capsys.readouterr().err
+    assert message in told and "Traceback" not in told
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_choice_of_classes_needs_labels_for_segmentation_and_is_checked_by_itself():
+    for given in ({"classes": ("a",)}, {"map_classes": ("a=b",)}, {"class_overlap": "last"}):
+        with pytest.raises(UsageError, match="has no effect without labels for segmentation"):
+            Recipe(layout="folders", **given).check_used()
+        Recipe(layout="class-masks", depth=4, **given).check_used()
+    for parts, reason in (
+        (("a",), "expected FROM=TO"),
+        (("a=",), "expected FROM=TO"),
+        (("a=b", "a=c"), "a comes twice"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            Recipe(layout="csv", depth=4, map_classes=parts)
+    with pytest.raises(UsageError, match="background is always there"):
+        Recipe(layout="csv", depth=4, classes=("background", "a"))

@@ -1,0 +1,155 @@
+"""Do inputs that are decoded at once keep to one budget, whichever threads decode them, and does none wait for ever?"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import cv2
+import numpy as np
+import pytest
+
+from halofeed.prep.sources.memory import (
+    MEBIBYTE,
+    TOO_MUCH,
+    LaterError,
+    MemoryBudget,
+    Share,
+    lacks_memory,
+    with_room,
+)
+from halofeed.schemas.errors import SourceError
+
+
+def test_what_takes_more_than_the_budget_is_rejected_with_both_figures() -> None:
+    share = MemoryBudget(2048 * MEBIBYTE).share()
+    share.need(2048 * MEBIBYTE)
+    with pytest.raises(SourceError) as caught:
+        share.need(2048 * MEBIBYTE + 1)
+    assert (caught.value.stage, caught.value.reason) == ("decode", TOO_MUCH)
+    assert "2,049 MiB" in caught.value.detail and "--max-memory allows 2,048" in caught.value.detail
+
+
+def test_the_sum_of_what_many_threads_hold_stays_below_the_budget() -> None:
+    budget, held, most, lock = MemoryBudget(1000), 0, 0, threading.Lock()
+
+    def work(sizes: tuple[int, int]) -> int:
+        def convert(share: Share) -> int:
+            nonlocal held, most
+            mine = 0
+            try:
+                for size in sizes:  # the second, larger one is found out later, as of a mask beside its scan
+                    share.need(size)
+                    with lock:
+                        held += size - mine
+                        most = max(most, held)
+                    mine = size
+                    time.sleep(0.001)
+                return sizes[1]
+            finally:
+                with lock:
+                    held -= mine
+
+        return with_room(budget, convert)
+
+    generator = np.random.default_rng(0)
+    sizes = [tuple(sorted(generator.integers(1, 1001, 2).tolist())) for _ in range(300)]
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(work, sizes))
+    assert done == [second for _, second in sizes]
+    assert 0 < most <= 1000
+    assert budget.used == 0
+
+
+def test_a_large_input_is_not_overtaken_for_ever_by_small_ones() -> None:
+    budget, stop, finished = MemoryBudget(100), threading.Event(), threading.Event()
+
+    def small() -> None:
+        while not stop.is_set():
+            with_room(budget, lambda share: (share.need(30), time.sleep(0.001)))
+
+    threads = [threading.Thread(target=small) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    large = threading.Thread(
+        target=lambda: with_room(budget, lambda share: (share.need(100), finished.set()))
+    )
+    large.start()
+    try:
+        assert finished.wait(10)
+    finally:
+        stop.set()
+        for thread in [*threads, large]:
+            thread.join()
+    assert budget.used == 0
+
+
+def test_what_failed_beside_others_is_tried_once_more_alone() -> None:
+    budget, beside = MemoryBudget(100), []
+
+    def work(share: Share) -> str:
+        share.need(10)
+        beside.append(budget.used)
+        try:
+            raise MemoryError
+        except MemoryError:
+            return str(share.alone_or_never())
+
+    assert with_room(budget, work).startswith(
+        "decode: takes too much memory (about 1 MiB; this machine has less left"
+    )
+    assert beside == [10, 100], "the second time nobody else holds anything"
+    assert budget.used == 0
+
+
+def test_an_input_that_has_to_wait_holds_nothing_meanwhile() -> None:
+    budget = MemoryBudget(100)
+    other, share = budget.share(), budget.share()
+    other.need(60)
+    share.need(30)
+    with pytest.raises(LaterError):
+        share.need(50)
+    waiting = threading.Thread(target=share.wait)
+    waiting.start()
+    deadline = time.monotonic() + 10
+    while budget.used != 60 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert budget.used == 60
+    other.free()
+    waiting.join(10)
+    assert budget.used == 50
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 8.00 EiB"),
+        ValueError("std::bad_alloc"),
+        OSError(12, "Cannot allocate memory"),
+        RuntimeError("Insufficient memory (case 4)"),
+    ],
+)
+def test_a_lack_of_memory_is_known_whoever_says_it(error: Exception) -> None:
+    assert lacks_memory(error)
+    assert not lacks_memory(ValueError("expected 8 bytes"))
+
+
+def test_opencvs_lack_of_memory_is_known() -> None:
+    with pytest.raises(cv2.error) as caught:
+        cv2.resize(np.zeros((4, 4), np.uint8), (2**30, 2**30))
+    assert lacks_memory(caught.value), caught.value
+
+
+def test_where_the_machine_has_less_than_is_allowed_that_is_said() -> None:
+    budget = MemoryBudget(400 * MEBIBYTE, 100 * MEBIBYTE)
+    share = budget.share()
+    with pytest.raises(SourceError, match="about 401 MiB; --max-memory allows 400"):
+        share.need(401 * MEBIBYTE)
+    assert not share.lacked
+    share = budget.share()
+    with pytest.raises(
+        SourceError, match="about 200 MiB; this machine has 100 for each worker; take fewer --workers"
+    ):
+        share.need(200 * MEBIBYTE)
+    assert share.lacked

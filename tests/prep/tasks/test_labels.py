@@ -1,0 +1,157 @@
+"""Label maps."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halofeed.prep.layouts import Box, Reference
+from halofeed.prep.tasks.labels import FIRST_ID, LabelMap, from_data, from_file
+from halofeed.schemas.errors import AnnotationsError
+
+PBTXT = r"""
+# The classes.
+item {
+  name: "/m/01" id: 3  # before the id
+  display_name: 'Hat'
+}
+item: < id: 1, name: 'it''s'; keypoints { id: 9 label: "x" color: "#ff" } ancestor_ids: ["a", "b"] >
+item { id: 90 name: "tab\t\"q\" \303\251" }
+"""
+
+
+def test_labels_of_the_data_are_sorted_and_detection_starts_at_one() -> None:
+    assert from_data(["ten", "ace", "ten"], FIRST_ID["detection"]).names == {1: "ace", 2: "ten"}
+    assert from_data(["ten", "ace"], FIRST_ID["classification"]).names == {0: "ace", 1: "ten"}
+
+
+def test_a_layouts_own_order_comes_first_and_keeps_unused_classes() -> None:
+    assert from_data(["b", "z"], 1, order=["c", "b", "a"]).names == {1: "c", 2: "b", 3: "a", 4: "z"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("l.txt", "hat\r\ncoat\r\n\n", {1: "hat", 2: "coat"}),
+        ("l.txt", "\ufeffhat\n coat ", {1: "hat", 2: "coat"}),
+        ("l.JSON", '["hat", "coat"]', {1: "hat", 2: "coat"}),
+        ("l.json", '{"hat": 7, "coat": 2}', {2: "coat", 7: "hat"}),
+        ("l.json", '{"7": "hat", "2": "coat"}', {2: "coat", 7: "hat"}),
+        ("l.json", '{"7": 1, "2": 3}', {1: "7", 3: "2"}),
+        ("l.pbtxt", PBTXT, {1: "its", 3: "/m/01", 90: 'tab\t"q" é'}),
+        ("l.pbtxt", "item{id:1 display_name:'hat'}", {1: "hat"}),
+    ],
+)
+def test_files_of_each_kind_give_their_names_and_keep_gaps(
+    name: str, text: str, expected: dict[int, str]
+) -> None:
+    assert from_file(name, text.encode(), 1).names == expected
+
+
+def test_display_names_of_a_pbtxt_find_the_id_too() -> None:
+    labels = from_file("l.pbtxt", PBTXT.encode(), 1)
+    assert labels.id_of("Hat") == labels.id_of("/m/01") == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("l.txt", "hat\n\ncoat\n", ["l.txt:2", "blank line"]),
+        ("l.txt", "", ["no class names"]),
+        ("l.txt", "hat\nhat\n", ["'hat' comes twice", "1 and 2"]),
+        ("l.txt", "background\nhat\n", ["id 1 is 'background'", "background and has no entry"]),
+        ("l.json", '{"hat": 0, "coat": 1}', ["id 0 is 'hat'", "classes start at 1"]),
+        ("l.json", '{"hat": 1, "coat": 1}', ["id 1 belongs to"]),
+        ("l.json", '{"1": "hat", "1": "coat"}', ["key '1' comes twice"]),
+        ("l.json", '{"-1": "hat"}', ["expected 1 to"]),
+        ("l.json", '{"1": true}', ["expected [", "l.json"]),
+        ("l.json", "[1, 2]", ["expected ["]),
+        ("l.json", "{", ["not a label map in JSON"]),
+        ("l.pbtxt", 'item { id: 0 name: "none" }', ["id 0 is 'none'"]),
+        ("l.pbtxt", 'item { id: 1 name: "hat" ', ["ends inside a message"]),
+        ("l.pbtxt", 'item { id: 1 id: 2 name: "hat" }', ["id comes twice"]),
+        ("l.pbtxt", 'item { name: "hat" }', ["integer id and a name"]),
+        ("l.pbtxt", "item { id: 1 name: 'hat }", ["l.pbtxt:1", "not readable"]),
+        ("l.pbtxt", "item { a " + "{ a " * 10_000, ["nested too deep"]),
+        ("l.pbtxt", "1: hat", ["expected `item { ... }`"]),
+        (
+            "l.pbtxt",
+            "item { id: 1 name: 'a' display_name: 'b' } item { id: 2 name: 'b' }",
+            ["display name 'b'"],
+        ),
+        ("l.yaml", "hat", [".txt, .json, .pbtxt"]),
+        ("l.txt", b"\xff", ["UTF-8"]),
+    ],
+)
+def test_a_wrong_map_names_the_file_and_the_fault(name: str, text: str | bytes, words: list[str]) -> None:
+    with pytest.raises(AnnotationsError) as caught:
+        from_file(name, text if isinstance(text, bytes) else text.encode(), 1)
+    for word in [*words, "l."]:
+        assert word in str(caught.value)
+
+
+def test_classification_may_start_at_zero_and_may_have_a_background() -> None:
+    assert from_file("l.txt", b"background\nhat\n", 0).names == {0: "background", 1: "hat"}
+
+
+def test_an_unknown_label_is_named_with_the_known_ones() -> None:
+    with pytest.raises(AnnotationsError, match=r"label 'cap' is not in l\.txt; known: hat, coat"):
+        from_file("l.txt", b"hat\ncoat\n", 1).id_of("cap")
+
+
+def test_all_unknown_labels_are_reported_at_once_with_counts_and_first_sources() -> None:
+    def boxes(*labels: str) -> tuple[Box, ...]:
+        return tuple(Box(ymin=0, xmin=0, ymax=1, xmax=1, label=label) for label in labels)
+
+    references = [
+        Reference(source="a.jpg", key="a", boxes=boxes("hat", "cap", "cap")),
+        Reference(source="b.jpg", key="b", boxes=boxes("scarf", "cap")),
+        Reference(source="c.jpg", key="c", label="glove"),
+        Reference(source="d.jpg", key="d", label="rejected", problem=("annotation", "fault", "")),
+    ]
+    with pytest.raises(AnnotationsError) as caught:
+        from_file("l.txt", b"hat\n", 1).check_labels(references)
+    assert str(caught.value).splitlines() == [
+        "3 unknown label(s), not in l.txt (hat):",
+        "  'cap': 3 times, first in a.jpg",
+        "  'glove': 1 times, first in c.jpg",
+        "  'scarf': 1 times, first in b.jpg",
+    ]
+    from_data(["hat", "cap", "scarf", "glove"], 1).check_labels(references)
+
+
+NAMES = st.text(min_size=1).filter(
+    lambda name: "\0" not in name and name.strip() and name.strip().lower().strip("_") != "background"
+)
+
+
+@given(
+    st.dictionaries(st.integers(1, 2**31 - 1), NAMES, min_size=1).filter(
+        lambda d: len(set(d.values())) == len(d)
+    )
+)
+def test_a_map_survives_json_and_pickling(names: dict[int, str]) -> None:
+    labels = LabelMap(entries=tuple(names.items()), first_id=1)
+    assert LabelMap.from_json(json.loads(json.dumps(labels.to_json()))) == labels
+    assert pickle.loads(pickle.dumps(labels)) == labels
+    assert all(labels.id_of(name) == identity for identity, name in names.items())
+
+
+@given(
+    st.dictionaries(st.integers(1, 999), NAMES, min_size=1).filter(lambda d: len(set(d.values())) == len(d))
+)
+def test_any_name_written_as_text_format_comes_back(names: dict[int, str]) -> None:
+    def quote(name: str) -> str:
+        return "".join(f"\\{byte:03o}" for byte in name.encode())
+
+    text = "".join(f'item {{ id: {identity} name: "{quote(name)}" }}\n' for identity, name in names.items())
+    assert from_file("l.pbtxt", text.encode(), 1).names == names
+
+
+def test_a_name_with_a_nul_character_is_refused() -> None:
+    with pytest.raises(AnnotationsError, match=r"'h\\x00at'.* NUL character; rename"):
+        from_data(["h\0at"], 0)

@@ -1,0 +1,187 @@
+"""Splits from the source, from lists, and by hash."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halofeed.prep.layouts import Reference
+from halofeed.prep.tasks.splits import SplitOptions, assign_splits, cases_of_fold, split_of
+from halofeed.schemas.errors import AnnotationsError, UsageError
+
+SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
+IMAGES = st.lists(
+    st.tuples(st.text("ab/", min_size=1, max_size=6), st.none() | st.sampled_from(["p1", "p2", "p3"])),
+    unique_by=lambda image: image[0],
+)
+
+
+def make(images: list[tuple[str, str | None]], split: str = "train") -> list[Reference]:
+    return [Reference(source=path, key=path, group=group, split=split) for path, group in images]
+
+
+def assign(references: list[Reference], **options: object) -> dict[str, Reference]:
+    assigned = list(assign_splits(references, SplitOptions(**options)))  # type: ignore[arg-type]
+    assert [one.source for one in assigned] == [one.source for one in references]
+    return {reference.source: reference for reference in assigned}
+
+
+@given(IMAGES, IMAGES, st.integers(0, 5))
+def test_new_images_never_move_old_ones(
+    old: list[tuple[str, str | None]], new: list[tuple[str, str | None]], seed: int
+) -> None:
+    names = {path for path, _ in old}
+    before = assign(make(old), shares=SHARES, seed=seed)
+    after = assign(
+        make([image for image in new if image[0] not in names] + old[::-1]), shares=SHARES, seed=seed
+    )
+    assert all(after[path].split == before[path].split for path in names)
+
+
+@given(IMAGES, st.integers(0, 5))
+def test_a_group_is_never_divided(images: list[tuple[str, str | None]], seed: int) -> None:
+    splits: dict[str, set[str]] = {}
+    for reference in assign(make(images), shares={"a": 0.5, "b": 0.5}, seed=seed).values():
+        if reference.group is not None:
+            splits.setdefault(reference.group, set()).add(reference.split)
+    assert all(len(found) == 1 for found in splits.values())
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_shares_are_kept_within_chance(seed: int) -> None:
+    count = 20_000
+    found = Counter(split_of(f"image {number}", SHARES, seed) for number in range(count))
+    for name, share in SHARES.items():
+        assert abs(found[name] - share * count) < 5 * math.sqrt(count * share * (1 - share))
+
+
+def test_another_seed_gives_another_assignment() -> None:
+    first, second = ([split_of(str(number), SHARES, seed) for number in range(200)] for seed in (0, 1))
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    ("shares", "word"),
+    [
+        ({"a": 0.5}, "sum of 1, got 0.5"),
+        ({"a": 1.5, "b": -0.5}, "above 0"),
+        ({"a": float("nan")}, "above 0"),
+        ({"a": 1, "b": 0}, "above 0"),
+    ],
+)
+def test_shares_must_be_positive_and_sum_to_one(shares: dict[str, float], word: str) -> None:
+    with pytest.raises(UsageError, match=word):
+        SplitOptions(shares=shares)
+
+
+def test_thirds_sum_to_one_and_shares_exclude_lists() -> None:
+    SplitOptions(shares={"a": 1 / 3, "b": 1 / 3, "c": 1 / 3})
+    with pytest.raises(UsageError, match="give one of them"):
+        SplitOptions(shares={"a": 1}, lists={"a": ""})
+
+
+def test_a_group_that_the_source_divides_is_named() -> None:
+    references = make([("a.jpg", "p1"), ("c.jpg", None)]) + make([("b.jpg", "p1")], split="test")
+    with pytest.raises(AnnotationsError, match=r"group 'p1' is divided: a.jpg is in train, b.jpg in test"):
+        assign(references)
+    with pytest.raises(AnnotationsError, match="'p1' is divided"):
+        assign(references, lists={"x": "a.jpg\nc.jpg", "y": "b.jpg"})
+    assert (
+        len({reference.split for reference in assign(references, shares=SHARES).values() if reference.group})
+        == 1
+    )
+
+
+def test_without_groups_the_sources_splits_stay_as_they_are() -> None:
+    references = make([("a.jpg", None)]) + make([("b.jpg", None)], split="day 2")
+    assert list(assign(references).values()) == references
+
+
+def test_a_pattern_finds_the_group_in_the_path() -> None:
+    references = make([("p1/a.jpg", "other"), ("p1/b.jpg", None), ("p2/c.jpg", None), ("x.jpg", None)])
+    found = assign(references, group_pattern=r"^(p\d+)/", shares=SHARES)
+    assert [reference.group for reference in found.values()] == ["p1", "p1", "p2", None]
+    assert found["x.jpg"].problem == ("selection", "group pattern does not match", "")
+    assert found["p1/a.jpg"].split == found["p1/b.jpg"].split
+
+
+@pytest.mark.parametrize("pattern", ["p", "(a)(b)", "("])
+def test_a_group_pattern_has_exactly_one_group(pattern: str) -> None:
+    with pytest.raises(UsageError, match="group pattern"):
+        SplitOptions(group_pattern=pattern)
+
+
+LISTED = [
+    Reference(source="x/a.jpg", key=17),
+    Reference(source="x/b.jpg", key=18),
+    Reference(source="y/b.jpg", key=19),
+    Reference(source="y/c.d.png", key=20, problem=("annotation", "box is inverted", "")),
+    Reference(source="z.jpg", key=21),
+]
+
+
+def test_list_entries_are_paths_names_stems_or_ids() -> None:
+    lists = {"train": "\ufeffa\r\n\r\n19\n", "test": "x/b\n./z.jpg\nc.d.png"}
+    found = assign(LISTED, lists=lists)
+    assert [reference.split for reference in found.values()] == ["train", "test", "train", "test", "test"]
+    assert [reference.problem for reference in found.values()] == [reference.problem for reference in LISTED]
+
+
+def test_an_image_in_no_list_is_a_problem() -> None:
+    found = assign(LISTED, lists={"train": "a.jpg"})
+    assert found["x/b.jpg"].problem == ("selection", "in no split list", "")
+    assert found["y/c.d.png"].problem == ("annotation", "box is inverted", "")
+
+
+@pytest.mark.parametrize(
+    ("lists", "word"),
+    [
+        ({"train": "a\nq.jpg"}, "train list, line 2: 'q.jpg' means no image"),
+        ({"train": "b.jpg"}, "'b.jpg' means several images: x/b.jpg and y/b.jpg"),
+        ({"train": "a", "test": "17"}, "test list, line 1: x/a.jpg is already in the train list"),
+        ({"train": "a\na"}, "already in the train list"),
+    ],
+)
+def test_list_entries_that_mean_nothing_or_too_much_are_refused(lists: dict[str, str], word: str) -> None:
+    with pytest.raises(AnnotationsError, match=word):
+        assign(LISTED, lists=lists)
+
+
+FOLDS = [{"train": ["a", "b"], "val": ["c"]}, {"train": ["b", "c"], "val": ["a"]}]
+
+
+def test_folds_of_nnunet_divide_the_training_cases_and_leave_the_others() -> None:
+    references = [Reference(source=f"imagesTr/{name}_0000.nii.gz", key=name) for name in "abcd"]
+    references.append(Reference(source="imagesTs/a_0000.nii.gz", key="t", split="test"))
+    found = assign(references, cases=cases_of_fold(FOLDS, 1))
+    assert [one.split for one in found.values()] == ["val", "train", "train", "train", "test"]
+    assert [one.problem and one.problem[1] for one in found.values()] == [
+        *(None, None, None),
+        *("in no split list", None),
+    ]
+    with pytest.raises(AnnotationsError, match="--nnunet-splits: c: no such case among the training images"):
+        assign(references[:2], cases=cases_of_fold(FOLDS, 0))
+    with pytest.raises(AnnotationsError, match="case 'a' is in train and in val"):
+        assign(references, cases={"train": ("a",), "val": ("a",)})
+    with pytest.raises(UsageError, match="--nnunet-splits and --split-shares both assign"):
+        SplitOptions(cases=cases_of_fold(FOLDS, 0), shares={"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("document", "fold", "reason"),
+    [
+        (FOLDS, None, "it has 2 folds; say --nnunet-fold 0 to 1"),
+        (FOLDS, 2, "--nnunet-fold 2: expected 0 to 1"),
+        ({"train": ["a"]}, 0, "one for each fold"),
+        ([{"train": "a"}], 0, "one for each fold"),
+        ([], None, "one for each fold"),
+    ],
+)
+def test_what_is_no_fold_of_nnunet_is_refused(document: Any, fold: int | None, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        cases_of_fold(document, fold)

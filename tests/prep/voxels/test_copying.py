@@ -1,0 +1,68 @@
+"""Are voxels the same, wherever they are moved to, and whoever's memory they end in?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halofeed.prep.voxels.copying import in_order
+from halofeed.prep.voxels.memory_order import in_memory_order
+
+DTYPES = st.sampled_from(["uint8", "int16", "int32", "float32", "float64"])
+SIDES = st.tuples(*[st.integers(1, 20)] * 3)
+FLIPS = st.sets(st.integers(0, 2)).map(lambda axes: tuple(sorted(axes)))
+
+
+def numbered(shape: tuple[int, ...], dtype: str) -> Any:
+    return (np.arange(np.prod(shape)) % 251).astype(dtype).reshape(shape)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    shape=SIDES, dtype=DTYPES, flips=FLIPS, order=st.permutations(range(3)), cut=st.booleans(), data=st.data()
+)
+def test_put_in_order_every_voxel_keeps_its_place(
+    shape: tuple[int, ...], dtype: str, flips: tuple[int, ...], order: list[int], cut: bool, data: Any
+) -> None:
+    seen = np.flip(numbered(shape, dtype), flips).transpose(order)
+    if cut:
+        seen = seen[:, 1:] if seen.shape[1] > 1 else seen
+    expected = seen.tolist()
+    result = in_order(seen, spare=data.draw(st.booleans()))
+    assert result.flags.c_contiguous and result.dtype == dtype
+    assert result.tolist() == expected
+
+
+@given(shape=SIDES, dtype=DTYPES, flips=FLIPS)
+@settings(deadline=None)
+def test_a_spare_reversed_volume_is_turned_in_its_own_memory(
+    shape: tuple[int, ...], dtype: str, flips: tuple[int, ...]
+) -> None:
+    stored = numbered(shape, dtype)
+    expected = np.flip(stored, flips).copy()
+    turned = in_order(np.flip(stored, flips), spare=True)
+    assert np.shares_memory(turned, stored)
+    assert np.array_equal(turned, expected)
+
+
+def test_what_is_not_spare_or_cannot_be_written_stays_as_it_was() -> None:
+    stored = numbered((3, 4, 5), "int16")
+    before = stored.copy()
+    in_order(stored[::-1, ::-1])
+    stored.flags.writeable = False
+    turned = in_order(stored[::-1, ::-1], spare=True)
+    assert np.array_equal(stored, before) and np.array_equal(turned, before[::-1, ::-1])
+
+
+@settings(deadline=None)
+@given(shape=SIDES, flips=FLIPS, order=st.permutations(range(4)), channels=st.integers(1, 3))
+def test_in_memory_order_lies_every_element_and_the_way_back_leads_to_its_place(
+    shape: tuple[int, ...], flips: tuple[int, ...], order: list[int], channels: int
+) -> None:
+    seen = np.flip(numbered((*shape, channels), "int16"), flips).transpose(order)
+    memory, put_back = in_memory_order(seen)
+    assert memory.flags.c_contiguous and np.shares_memory(memory, seen)
+    assert np.array_equal(put_back(memory.astype(np.float32)), seen)

@@ -1,0 +1,286 @@
+"""Do kernels give TensorFlow's pixels, and does the default keep objects where their boxes are?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halofeed.prep.geometry.resize import ResizePlan, plan_fixed_shape, plan_keep_aspect, plan_unchanged
+from halofeed.prep.voxels.kernel_names import KERNEL_NAMES
+from halofeed.prep.voxels.kernels import KERNELS, resize_image, resize_mask
+from halofeed.schemas.errors import UsageError
+
+CASES = [  # source (h, w) -> (h, w)
+    ((7, 5), (3, 4)),
+    ((7, 5), (16, 23)),
+    ((64, 48), (32, 24)),
+    ((61, 97), (20, 150)),
+    ((97, 61), (150, 20)),
+    ((333, 500), (300, 300)),
+    ((480, 640), (640, 640)),
+    ((427, 640), (683, 1024)),
+    ((1, 9), (4, 3)),
+    ((9, 1), (2, 5)),
+    ((50, 50), (1, 1)),
+    ((113, 127), (113, 64)),
+]
+
+
+def tensorflow_resize(pixels: npt.NDArray[Any], size: tuple[int, int], kernel: str) -> npt.NDArray[Any]:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    tf = pytest.importorskip("tensorflow")
+    era, method, *rest = kernel.split("-")
+    if era == "tf1":
+        methods = tf.compat.v1.image.ResizeMethod
+        result = tf.compat.v1.image.resize(pixels, size, getattr(methods, _TF1_NAMES[method]))
+    else:
+        result = tf.image.resize(pixels, size, method, antialias=rest == ["antialias"])
+    return np.asarray(result)
+
+
+_TF1_NAMES = {"bilinear": "BILINEAR", "nearest": "NEAREST_NEIGHBOR", "bicubic": "BICUBIC", "area": "AREA"}
+TENSORFLOW_KERNELS = [name for name in KERNELS if name != "antialias"]
+
+
+def random_pixels(size: tuple[int, int], channels: int = 3, dtype: Any = np.uint8) -> npt.NDArray[Any]:
+    random = np.random.default_rng([*size, channels])
+    return random.integers(0, np.iinfo(dtype).max + 1, (*size, channels), dtype=dtype)
+
+
+def assert_as_tensorflow(
+    pixels: npt.NDArray[Any], size: tuple[int, int], kernel: str, tolerance: float = 1e-3
+) -> None:
+    theirs = tensorflow_resize(pixels, size, kernel)
+    ours = KERNELS[kernel](pixels, size, (0, size[0]))
+    assert ours.shape == theirs.shape
+    assert np.abs(ours.astype(np.float64) - theirs.astype(np.float64)).max() <= tolerance
+    rounded = resize_image(pixels, plan_fixed_shape(pixels.shape[:2], *size), kernel)
+    expected = np.clip(np.rint(theirs), 0, np.iinfo(pixels.dtype).max).astype(pixels.dtype)
+    tie = np.abs(theirs - np.floor(theirs) - 0.5) <= tolerance
+    assert (rounded == expected)[~tie].all()
+    assert np.abs(rounded.astype(np.int64) - expected.astype(np.int64)).max() <= 1
+
+
+@pytest.mark.parametrize("kernel", TENSORFLOW_KERNELS)
+@pytest.mark.parametrize(("source", "size"), CASES)
+def test_kernels_named_after_tensorflow_give_its_pixels(
+    kernel: str, source: tuple[int, int], size: tuple[int, int]
+) -> None:
+    assert_as_tensorflow(random_pixels(source), size, kernel)
+
+
+@pytest.mark.parametrize("kernel", TENSORFLOW_KERNELS)
+@settings(max_examples=40, deadline=None)
+@given(sides=st.tuples(*[st.integers(1, 90)] * 4), channels=st.sampled_from([1, 2, 3, 4]))
+def test_kernels_give_tensorflows_pixels_at_any_size(
+    kernel: str, sides: tuple[int, int, int, int], channels: int
+) -> None:
+    assert_as_tensorflow(random_pixels(sides[:2], channels), sides[2:], kernel)
+
+
+@pytest.mark.parametrize("kernel", TENSORFLOW_KERNELS)
+def test_kernels_give_tensorflows_pixels_of_16_bits(kernel: str) -> None:
+    assert_as_tensorflow(random_pixels((61, 97), 1, np.uint16), (40, 120), kernel, tolerance=0.25)
+
+
+@pytest.mark.parametrize("kernel", TENSORFLOW_KERNELS)
+def test_kernels_give_tensorflows_pixels_of_a_photograph(kernel: str, test_data: Path) -> None:
+    from PIL import Image
+
+    path = sorted((test_data / "detection" / "coco_ccby").rglob("*.jpg"))[0]
+    pixels = np.asarray(Image.open(path).convert("RGB"))
+    plan = plan_keep_aspect(pixels.shape[:2], 300, 500, pad=False)
+    assert_as_tensorflow(pixels, plan.resized_size, kernel)
+
+
+def triangle_oracle(pixels: npt.NDArray[Any], size: tuple[int, int]) -> npt.NDArray[np.float64]:
+    """One output pixel after the other, in float64, straight from the definition."""
+
+    def matrix(source: int, out: int) -> npt.NDArray[np.float64]:
+        scale, rows = source / out, np.zeros((out, source))
+        for i in range(out):
+            for j in range(source):
+                rows[i, j] = max(0.0, 1 - abs(j + 0.5 - (i + 0.5) * scale) / max(scale, 1))
+        return rows / rows.sum(axis=1, keepdims=True)
+
+    down, across = (matrix(source, out) for source, out in zip(pixels.shape[:2], size, strict=True))
+    return np.einsum("yh,hwc,xw->yxc", down, pixels.astype(np.float64), across, optimize=True)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(
+    ("source", "size"), [((61, 97), (20, 150)), ((120, 80), (33, 47)), ((9, 7), (20, 20))]
+)
+def test_the_default_is_a_triangle_filter_to_within_one_level(
+    dtype: Any, channels: int, source: tuple[int, int], size: tuple[int, int]
+) -> None:
+    pixels = random_pixels(source, channels, dtype)
+    resized = resize_image(pixels, plan_fixed_shape(source, *size))
+    assert resized.dtype == dtype
+    assert np.abs(resized - triangle_oracle(pixels, size)).max() <= 1.01
+
+
+def center_of_mass(pixels: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    weights = pixels[..., 0].astype(np.float64)
+    rows, columns = np.indices(weights.shape) + 0.5
+    return np.array([(weights * rows).sum(), (weights * columns).sum()]) / weights.sum()
+
+
+@pytest.mark.parametrize("size", [(90, 120), (45, 240), (400, 301), (37, 53)])
+def test_the_default_keeps_an_object_where_its_scaled_box_says(size: tuple[int, int]) -> None:
+    source = (180, 240)
+    pixels = np.zeros((*source, 1), np.uint8)
+    pixels[60:110, 150:190] = 255
+    resized = resize_image(pixels, plan_fixed_shape(source, *size))
+    expected = np.array([85.0, 170.0]) * size / source
+    assert (
+        np.abs(center_of_mass(resized) - expected).max() < 0.1
+    )  # pixels; enlarging by odd factors samples edges unevenly
+
+
+def test_an_object_that_tf1_moves_is_seen_by_the_measure_above() -> None:
+    pixels = np.zeros((180, 240, 1), np.uint8)
+    pixels[60:110, 150:190] = 255
+    resized = resize_image(pixels, plan_fixed_shape((180, 240), 45, 60), "tf1-bilinear")
+    assert np.abs(center_of_mass(resized) - [21.25, 42.5]).max() > 0.3
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_one_color_stays_that_color(kernel: str) -> None:
+    pixels = np.full((31, 45, 3), (3, 128, 255), np.uint8)
+    resized = resize_image(pixels, plan_fixed_shape((31, 45), 77, 20), kernel)
+    assert (resized == (3, 128, 255)).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_same_size_gives_the_same_pixels(kernel: str) -> None:
+    pixels = random_pixels((20, 30))
+    assert np.array_equal(resize_image(pixels, plan_unchanged((20, 30)), kernel), pixels)
+
+
+def test_alpha_is_a_channel_like_the_others() -> None:
+    pixels = random_pixels((40, 60), 4)
+    plan = plan_fixed_shape((40, 60), 20, 20)
+    together = resize_image(pixels, plan)
+    apart = [resize_image(pixels[..., i : i + 1], plan) for i in range(4)]
+    assert np.array_equal(together, np.concatenate(apart, axis=2))
+
+
+def test_padding_lies_at_the_bottom_and_right_in_each_channels_value() -> None:
+    pixels = random_pixels((30, 60))
+    plan = plan_keep_aspect((30, 60), 40, 50, pad=True)
+    assert plan.resized_size == (25, 50)
+    padded = resize_image(pixels, plan, pad_value=(1, 2, 3))
+    assert padded.shape == (50, 50, 3)
+    assert (padded[25:] == (1, 2, 3)).all()
+    unpadded = resize_image(pixels, plan_keep_aspect((30, 60), 40, 50, pad=False))
+    assert np.array_equal(padded[:25], unpadded)
+    tall = resize_image(
+        pixels.swapaxes(0, 1), plan_keep_aspect((60, 30), 40, 50, pad=True), pad_value=(1, 2, 3)
+    )
+    assert (tall[:, 25:] == (1, 2, 3)).all()
+
+
+def test_a_smaller_decode_of_the_picture_is_taken_for_the_picture() -> None:
+    gradient = np.linspace(0, 255, 160).astype(np.uint8)[None, :, None] * np.ones((120, 1, 3), np.uint8)
+    half = resize_image(gradient, plan_fixed_shape((120, 160), 60, 80))
+    plan = plan_fixed_shape((120, 160), 30, 40)
+    assert resize_image(half, plan).shape == (30, 40, 3)
+    difference = resize_image(half, plan).astype(int) - resize_image(gradient, plan)
+    assert np.abs(difference)[:, 1:-1].max() <= 1
+
+
+def test_a_view_with_any_strides_is_read_rightly() -> None:
+    pixels = random_pixels((40, 60))
+    plan = plan_fixed_shape((40, 60), 21, 22)
+    for view in (pixels[:, ::-1], pixels[::-1], pixels[..., ::-1]):
+        assert np.array_equal(resize_image(view, plan), resize_image(view.copy(), plan))
+
+
+def test_threads_give_the_bytes_that_one_thread_gives() -> None:
+    images = [random_pixels((200 + i, 300)) for i in range(16)]
+    plan = plan_fixed_shape((200, 300), 111, 97)
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda image: resize_image(image, plan), images))
+    assert all(
+        np.array_equal(a, resize_image(image, plan)) for a, image in zip(together, images, strict=True)
+    )
+
+
+def test_resizing_works_in_a_process_forked_after_resizing() -> None:
+    program = """
+import os, numpy as np
+from halofeed.prep.voxels.kernel_names import KERNEL_NAMES
+from halofeed.prep.voxels.kernels import resize_image
+from halofeed.prep.geometry.resize import plan_fixed_shape
+def resize():
+    for side in (900, 2500):
+        resize_image(np.zeros((2000, 2000, 3), np.uint8), plan_fixed_shape((2000, 2000), side, side))
+resize()
+child = os.fork()
+if child == 0:
+    resize()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kernel": "cubic"}, "kernel 'cubic' is not known; choose from antialias, tf1-bilinear"),
+        ({"pad_value": (1, 2)}, "one for each of 3 channels, got .1, 2."),
+        ({"pad_value": (1, 2, 256)}, "expected 0 to 255"),
+        ({"pad_value": -1}, "expected 0 to 255"),
+    ],
+)
+def test_what_cannot_be_is_said(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        resize_image(random_pixels((4, 5)), plan_fixed_shape((4, 5), 2, 2), **arguments)
+
+
+@pytest.mark.parametrize("pixels", [np.zeros((4, 5), np.uint8), np.zeros((4, 5, 3), np.float32)])
+def test_other_arrays_than_images_are_refused(pixels: npt.NDArray[Any]) -> None:
+    with pytest.raises(UsageError, match=r"expected uint8 or uint16 \[h, w, c\]"):
+        resize_image(pixels, plan_fixed_shape((4, 5), 2, 2))
+
+
+@given(sides=st.tuples(*[st.integers(1, 40)] * 4), pad=st.tuples(*[st.integers(0, 5)] * 2))
+def test_masks_take_the_nearest_source_pixel(sides: tuple[int, int, int, int], pad: tuple[int, int]) -> None:
+    height, width, new_height, new_width = sides
+    mask = random_pixels((height, width), 1)[..., 0]
+    plan = ResizePlan(
+        source_size=(height, width),
+        resized_size=(new_height, new_width),
+        output_size=(new_height + pad[0], new_width + pad[1]),
+    )
+    resized = resize_mask(mask, plan)
+    expected = np.zeros(plan.output_size, np.uint8)
+    for y in range(new_height):
+        for x in range(new_width):
+            expected[y, x] = mask[
+                (2 * y + 1) * height // (2 * new_height), (2 * x + 1) * width // (2 * new_width)
+            ]
+    assert np.array_equal(resized, expected)
+
+
+def test_masks_agree_with_tensorflows_nearest_at_half_pixels_where_no_center_lies_on_an_edge() -> None:
+    mask = random_pixels((101, 77), 1)
+    theirs = tensorflow_resize(mask, (64, 90), "tf2-nearest")[..., 0]
+    assert np.array_equal(resize_mask(mask[..., 0], plan_fixed_shape((101, 77), 64, 90)), theirs)
+
+
+def test_every_kernel_has_its_name_and_every_name_its_kernel() -> None:
+    assert tuple(KERNELS) == KERNEL_NAMES

@@ -1,0 +1,147 @@
+"""The one writer of small data sets for tests: records whose features are known in, a finished folder out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from halofeed.prep.statistics.pictures import merge_statistics
+from halofeed.schemas.checksum import block_checksums, crc32c
+from halofeed.schemas.index import ShardIndex
+from halofeed.schemas.layout import DATASET_INFO, FEATURES, MANIFEST, REJECTED, index_file, shard_file
+from halofeed.schemas.manifest import Manifest, Shard, Split
+from halofeed.schemas.tasks import ImageFormat, task_named
+from halofeed.schemas.tfds import dataset_info_json, features_json
+from halofeed.schemas.tfexample import encode_example
+from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
+
+Rejected = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One record.
+
+    Args:
+        features: of its tf.train.Example.
+        inputs: what it was made of, by key: the digests.
+        facts: whatever the statistics count of it.
+    """
+
+    id: int
+    features: Mapping[str, Any]
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    facts: Any = None
+
+
+def refusal(
+    source: str, stage: str, reason: str, detail: str = "", *, split: str = "train"
+) -> dict[str, str]:
+    """One entry of rejected.jsonl."""
+    return {"source": source, "split": split, "stage": stage, "reason": reason, "detail": detail}
+
+
+def write_set(
+    folder: Path,
+    splits: Mapping[str, Sequence[Sequence[Record]]],
+    *,
+    task: str,
+    image: ImageFormat,
+    labels: Mapping[int, str],
+    name: str = "tiny",
+    raw_keys: Collection[str] = (),
+    statistics: Callable[[Sequence[Any]], dict[str, Any]] = lambda facts: {},
+    rejected: Rejected = (),
+    recipe: Mapping[str, Any] | None = None,
+    max_boxes: int = 0,
+    masks: bool = False,
+) -> Path:
+    """Write the data set into `folder`, which is made; returns the folder.
+
+    Args:
+        splits: the records of each shard of each split.
+        raw_keys: whose values' places the indexes hold.
+        statistics: what is counted of a shard's facts.
+        rejected: entries of rejected.jsonl; each split's first shard names its own.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written, lines = {}, []
+    for split, parts in splits.items():
+        shards, counted = [], []
+        for number, records in enumerate(parts):
+            refused = [dict(entry) for entry in rejected if entry["split"] == split and number == 0]
+            path = folder / shard_file(name, split, number, len(parts))
+            counted.append(statistics([record.facts for record in records]))
+            shards.append(_write_shard(path, records, raw_keys, counted[-1], refused))
+            lines += [json.dumps(entry, ensure_ascii=False) + "\n" for entry in refused]
+        written[split] = Split(shards=tuple(shards), statistics=merge_statistics(counted))
+    manifest = Manifest(
+        name=name,
+        version="1.0.0",
+        task=task,
+        fields=task_named(task).fields(image, max_boxes=max_boxes, masks=masks),
+        labels=labels,
+        recipe=recipe or {},
+        inputs={"count": sum(len(part) for parts in splits.values() for part in parts) + len(rejected)},
+        splits=written,
+        rejected=Counter(f"{entry['stage']}: {entry['reason']}" for entry in rejected),
+        software={"halofeed": "0.1.0"},
+    )
+    (folder / REJECTED).write_bytes("".join(lines).encode("utf-8", "surrogateescape"))
+    (folder / DATASET_INFO).write_text(dataset_info_json(manifest))
+    (folder / FEATURES).write_text(features_json(manifest))
+    (folder / MANIFEST).write_bytes(manifest.to_json().encode())
+    return folder
+
+
+def _write_shard(
+    path: Path,
+    records: Sequence[Record],
+    raw_keys: Collection[str],
+    statistics: dict[str, Any],
+    rejected: Rejected,
+) -> Shard:
+    """Write a shard and its index; a feature that a test took away begins at 0 and is one byte."""
+    offsets, lengths, footers = [], [], []
+    starts: dict[str, list[int]] = {key: [] for key in raw_keys if records}
+    checksums: dict[str, list[Any]] = {key: [] for key in starts}
+    with path.open("wb") as stream:
+        writer = RecordWriter(stream)
+        for record in records:
+            encoded = encode_example(record.features)
+            offsets.append(writer.offset)
+            lengths.append(encoded.length)
+            for key in starts:
+                starts[key].append(writer.offset + HEADER_BYTES + encoded.starts.get(key, 0))
+                checksums[key].append(block_checksums(record.features.get(key, b"-")))
+            footers.append(writer.write(encoded.chunks, encoded.length))
+    index = ShardIndex(
+        offsets=np.array(offsets, np.int64),
+        lengths=np.array(lengths, np.int64),
+        checksums=np.array(footers, np.uint32),
+        ids=np.array([record.id for record in records], np.int64),
+        raw_starts={key: np.array(values, np.int64) for key, values in starts.items()},
+        raw_checksums={key: np.array(values, np.uint32) for key, values in checksums.items()},
+        file_bytes=writer.offset,
+        file_checksum=writer.checksum,
+        fingerprint=hashlib.sha256(path.name.encode()).hexdigest(),
+        inputs={key: digest for record in records for key, digest in record.inputs.items()},
+        statistics=statistics,
+        rejected=tuple(rejected),
+    ).to_bytes()
+    path.with_name(index_file(path.name)).write_bytes(index)
+    return Shard(
+        file=path.name,
+        records=len(records),
+        bytes=writer.offset,
+        crc32c=writer.checksum,
+        index_bytes=len(index),
+        index_crc32c=crc32c(index),
+    )
