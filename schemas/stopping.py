@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import time
 
@@ -35,6 +36,8 @@ _undone: list[Undone] = []
 _noted: list[Noted] = []
 _waiting: list[Whole] = []
 _wakes = -1
+_hears = -1
+_deciding = False
 
 
 def listen() -> None:
@@ -63,19 +66,23 @@ def hear_in_long_calls() -> None:
 
     It starts a thread; a process that will be copied by fork must not call it before.
     """
-    global _wakes
+    global _wakes, _hears
     if not _listening or _wakes >= 0:
         return
     import threading
 
-    reading, _wakes = os.pipe()
+    _hears, _wakes = os.pipe()
     os.set_blocking(_wakes, False)
     signal.set_wakeup_fd(_wakes, warn_on_full_buffer=False)
 
     def hear() -> None:
-        while number := os.read(reading, 1):
-            if number[0] in SIGNALS:
-                _hear(number[0])
+        global _deciding
+        while select.select([_hears], [], []):
+            _deciding = True
+            (number,) = os.read(_hears, 1)
+            if number in SIGNALS:
+                _hear(number)
+            _deciding = False
 
     threading.Thread(target=hear, name="hear-signals", daemon=True).start()
 
@@ -186,9 +193,13 @@ def stay_silent_if_ending() -> None:
 
 
 def _handle(number: int, _: FrameType | None) -> None:
-    if _wakes >= 0 and signal.set_wakeup_fd(_wakes, warn_on_full_buffer=False) == _wakes:
-        return  # the thread hears it
-    _hear(number)
+    if _wakes < 0 or signal.set_wakeup_fd(_wakes, warn_on_full_buffer=False) != _wakes:
+        _hear(number)
+        return
+    # The thread hears it. What it undoes must not be done again by the program, which would go on meanwhile.
+    patient_until = time.monotonic() + _PATIENCE_SECONDS
+    while (_deciding or select.select([_hears], [], [], 0)[0]) and time.monotonic() < patient_until:
+        time.sleep(0.001)
 
 
 def _hear(number: int) -> None:

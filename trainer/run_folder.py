@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import shutil
 from collections.abc import Mapping
@@ -146,9 +148,17 @@ def _replaced(folder: Path) -> Path:
 
 def _set_aside(folder: Path) -> None:
     if _replaced(folder).exists():  # by a run that was killed before its first checkpoint
-        shutil.rmtree(folder)
+        _remove(folder)
     else:
         folder.rename(_replaced(folder))
+
+
+def _remove(folder: Path) -> None:
+    """Delete a run in one rename: another thread or process that writes to it finds nothing, or its own new folder."""
+    moved = folder.with_name(f".{folder.name}.removed")
+    shutil.rmtree(moved, ignore_errors=True)  # of a removal that was killed
+    folder.rename(moved)
+    shutil.rmtree(moved, ignore_errors=True)
 
 
 def drop_replaced(folder: Path) -> None:
@@ -157,11 +167,20 @@ def drop_replaced(folder: Path) -> None:
 
 
 def bring_back(folder: Path) -> bool:
-    """Put the run that was replaced in the place of one that saved nothing; whether there was one."""
+    """Put the run that was replaced in the place of one that saved nothing; whether there was one.
+
+    Whoever writes that run may still be at it, in another thread.
+    """
     if not _replaced(folder).exists():
         return False
-    shutil.rmtree(folder)
-    _replaced(folder).rename(folder)
+    while _replaced(folder).exists():
+        with contextlib.suppress(FileNotFoundError):
+            _remove(folder)
+        try:
+            _replaced(folder).rename(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
     return True
 
 

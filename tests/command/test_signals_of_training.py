@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.command.support import SETTINGS, STOPPED, is_pythons_own, left_of, living, start
-from tests.pipelines.support import draw_folders, halofeed, run_convert
+from tests.pipelines.support import all_bytes, draw_folders, halofeed, run_convert
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="needs /proc to see which processes are left"
@@ -94,18 +95,25 @@ def test_further_signals_end_training_at_once_and_the_line_is_true(data, tmp_pat
 
 
 @pytest.mark.long
-def test_a_run_that_was_to_be_replaced_stands_after_a_stop_before_the_first_checkpoint(data, trained):
-    before = sorted(path.name for path in trained.glob("checkpoints/*"))
-    words = ["train", str(data), *CONFIG, "--steps", "9", "--out", str(trained), "--overwrite"]
-    with start(words, trained.parent / "tmp") as process:
-        while not trained.with_name(".run.replaced").exists():
+@pytest.mark.parametrize("later_s", [0.0, 0.01, 0.02, 0.04])
+def test_a_run_that_was_to_be_replaced_stands_after_a_stop_before_the_first_checkpoint(
+    data, trained, tmp_path, later_s
+):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    before = all_bytes(run)
+    words = ["train", str(data), *CONFIG, "--steps", "9", "--out", str(run), "--overwrite"]
+    with start(words, tmp_path / "tmp") as process:
+        while not run.with_name(".run.replaced").exists():
             assert process.poll() is None
-            time.sleep(0.005)
+            time.sleep(0.001)
+        time.sleep(later_s)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert f"{trained} holds the earlier run again" in errors
-    assert sorted(path.name for path in trained.glob("checkpoints/*")) == before
+    assert f"{run} holds the earlier run again" in errors
+    assert all_bytes(run) == before
+    assert left_of(tmp_path / "tmp", tmp_path) == [] and sorted(tmp_path.glob(".*")) == []
 
 
 def later(data: Path, source: Path, trained: Path, out: Path) -> dict[str, list[str]]:

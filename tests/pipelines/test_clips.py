@@ -70,8 +70,8 @@ def test_every_kind_of_source_gives_its_own_frames_with_their_times(source, tmp_
     assert report.ok, str(report)
     page = write_report(done.folder, tmp_path / "page.html", sources=str(source)).read_text()
     assert "A classification data set: 12 clips of 2 classes" in page
-    sheets = [f"<figcaption>{which} 198 × 130</figcaption>" for which in ("stored", "source")]
-    assert [page.count(sheet) for sheet in sheets] == [12, 12], "8 frames of 48 × 64 in two columns"
+    captions = [f"<figcaption>{frames} × 48 × 64</figcaption>" for frames in ("stored 8", "source 20")]
+    assert [page.count(caption) for caption in captions] == [12, 12]
 
 
 def test_the_bytes_do_not_depend_on_the_number_of_workers(source, tmp_path):
