@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.convert.picture import class_features, plan_of
+from halofeed.prep.convert.picture import plan_of
 from halofeed.prep.convert.record import RawValue, Record
+from halofeed.prep.convert.tasks.classification import class_features
 from halofeed.prep.formats.clip.choose import choose_frames
 from halofeed.prep.formats.clip.clip import Clip, ClipOptions
 from halofeed.prep.formats.clip.table import open_clip

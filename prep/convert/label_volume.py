@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.convert.label_image import renumbered
+from halofeed.prep.convert.tasks.label_image import renumbered
 from halofeed.prep.formats.volumes import ScanOptions, open_mask
 from halofeed.prep.geometry.orientation import check_same_space, plan_canonical, plan_onto
 from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap

@@ -57,6 +57,7 @@ def _shape(recipe: Recipe) -> tuple[int, ...] | None:
 
 RULES = KindRules(
     kind=KINDS["clip"],
+    chosen_by="frames",
     task=TASK,
     is_heavy=True,
     is_fitted=False,

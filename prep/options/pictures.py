@@ -60,6 +60,7 @@ def _refuses(recipe: Recipe, volume: str, picture: str) -> str:
 
 RULES = KindRules(
     kind=KINDS["picture"],
+    chosen_by="",
     task=None,
     is_heavy=False,
     is_fitted=False,

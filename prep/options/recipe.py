@@ -33,8 +33,8 @@ from halofeed.schemas.tasks import KEPT, TASKS
 
 DEFAULT_JPEG_QUALITY = 95
 _LARGEST_NUMBER = 1e18
-RULES: dict[str, KindRules] = {module.RULES.kind.name: module.RULES for module in (pictures, volumes, clips)}
-"""Per kind of image, what a recipe means for it."""
+RULES: dict[str, KindRules] = {module.RULES.kind.name: module.RULES for module in (clips, volumes, pictures)}
+"""Per kind of image, what a recipe means for it; a recipe is of the first one whose option it gives."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +265,16 @@ class Recipe(ClipOptions, VolumeOptions):
     @property
     def rules(self) -> KindRules:
         """What this means for the kind of image that it is for."""
-        return RULES["clip" if self.frames is not None else "picture" if self.depth is None else "volume"]
+        return next(
+            rules
+            for rules in RULES.values()
+            if not rules.chosen_by or getattr(self, rules.chosen_by) is not None
+        )
+
+    def of_defaults(self) -> Recipe:
+        """A recipe of the same kind of image, with the default of every other option."""
+        name = self.rules.chosen_by
+        return type(self)(**{name: getattr(self, name)} if name else {})
 
     def _possible_tasks(self) -> tuple[str, ...]:
         """What the records can be for, as far as task, kind and layout say it."""
@@ -371,7 +380,7 @@ class Recipe(ClipOptions, VolumeOptions):
         An option that the other was written without had today's default.
         """
         ours = self.to_json()
-        other = type(self)(depth=self.depth, frames=self.frames).to_json() | dict(other)
+        other = self.of_defaults().to_json() | dict(other)
         return [
             f"{flag(key)}: was {other.get(key)!r}, now {ours.get(key)!r}"
             for key in dict.fromkeys([*ours, *other])

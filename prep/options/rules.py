@@ -20,6 +20,7 @@ class KindRules:
 
     Args:
         kind: of image.
+        chosen_by: the option that makes a recipe one of this kind; "" where none of the others is given.
         task: the only one that its records can be for; None: what the layout says.
         is_heavy: whether one input takes as much memory as hundreds of pictures.
         is_fitted: whether --fit decides how an image comes to its shape.
@@ -34,6 +35,7 @@ class KindRules:
     """
 
     kind: Kind
+    chosen_by: str
     task: str | None
     is_heavy: bool
     is_fitted: bool

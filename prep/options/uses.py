@@ -156,7 +156,7 @@ _USES = (
 
 def unused_options(recipe: Recipe) -> list[str]:
     """The options that differ from their defaults and change nothing, each with what it needs."""
-    blank = type(recipe)(depth=recipe.depth, frames=recipe.frames)
+    blank = recipe.of_defaults()
     defaults = {field.name: getattr(blank, field.name) for field in dataclasses.fields(recipe)}
     needs = {name: use.needs for use in _USES if not use.has_effect(recipe) for name in use.names}
     return [

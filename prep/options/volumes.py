@@ -83,6 +83,7 @@ def _refuses(recipe: Recipe, volume: str, picture: str) -> str:
 
 RULES = KindRules(
     kind=KINDS["volume"],
+    chosen_by="depth",
     task=TASK,
     is_heavy=True,
     is_fitted=True,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.convert.label_image import read_label_image, renumbered
+from halofeed.prep.convert.tasks.label_image import read_label_image, renumbered
 from halofeed.prep.geometry.scan import Overlap
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from halofeed.prep.convert.label_image import read_label_image
+from halofeed.prep.convert.tasks.label_image import read_label_image
 from halofeed.schemas.errors import SourceError, UsageError
 from tests.pipelines.support import read_all, run_convert
 from tests.volume_support import rejected, write_table
