@@ -8,8 +8,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Concatenate, ParamSpec
 
 from halofeed.cli import main
+
+Given = ParamSpec("Given")
+Prepare = Callable[[Path], list[object]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,9 +24,24 @@ class Mistake:
     --name. Each of `says` is a regular expression that the message must hold: what, where, and the cure.
     """
 
-    prepare: Callable[[Path], list[object]]
+    prepare: Prepare
     says: tuple[str, ...]
-    exit_code: int = 2
+    exit_code: int
+
+
+def usage(prepare: Prepare, *says: str) -> Mistake:
+    """A mistake of the command line itself."""
+    return Mistake(prepare=prepare, says=says, exit_code=2)
+
+
+def refused(prepare: Prepare, *says: str) -> Mistake:
+    """A mistake that only the data show."""
+    return Mistake(prepare=prepare, says=says, exit_code=1)
+
+
+def preparing(draw: Callable[Concatenate[Path, Given], list[object]]) -> Callable[Given, Prepare]:
+    """Give what draws a source, the folder its first argument, the others now and the folder later."""
+    return lambda *more, **options: lambda source: draw(source, *more, **options)
 
 
 def check(mistake: Mistake, folder: Path) -> None:

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,86 +17,70 @@ from halofeed.loader import Loader
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import MissingExtraError, UsageError
 from halofeed.schemas.memory import machine_memory
-from tests.mistakes.support import Mistake, check
+from tests.mistakes.support import check, preparing, refused, usage
 from tests.pipelines.support import draw_folders, run_convert
 from tests.volume_support import save_nifti
 
 
-def pictures(*more: object) -> Any:
-    def prepare(source: Path) -> list[object]:
-        draw_folders(source, 8)
-        return ["--layout", "folders", "--source", source, "--height", 16, "--width", 24, *more]
-
-    return prepare
+@preparing
+def pictures(source: Path, *more: object) -> list[object]:
+    draw_folders(source, 8)
+    return ["--layout", "folders", "--source", source, "--height", 16, "--width", 24, *more]
 
 
-def volumes(*more: object) -> Any:
-    def prepare(source: Path) -> list[object]:
-        array = np.random.default_rng(0).integers(-900, 900, (4, 6, 8)).astype(np.int16)
-        for number in range(2):
-            save_nifti(source / f"images/{number}.nii.gz", array)
-            save_nifti(source / f"labels/{number}.nii.gz", (array > 0).astype(np.uint8))
-        patterns = ["--image-pattern", "images/{id}.nii.gz", "--label-pattern", "labels/{id}.nii.gz"]
-        return ["--layout", "pairs", "--source", source, *patterns, *more]
-
-    return prepare
+@preparing
+def volumes(source: Path, *more: object) -> list[object]:
+    array = np.random.default_rng(0).integers(-900, 900, (4, 6, 8)).astype(np.int16)
+    for number in range(2):
+        save_nifti(source / f"images/{number}.nii.gz", array)
+        save_nifti(source / f"labels/{number}.nii.gz", (array > 0).astype(np.uint8))
+    patterns = ["--image-pattern", "images/{id}.nii.gz", "--label-pattern", "labels/{id}.nii.gz"]
+    return ["--layout", "pairs", "--source", source, *patterns, *more]
 
 
 SIZE = ("--depth", 4, "--height", 6, "--width", 8)
 
 MISTAKES = {
-    "no layout": Mistake(prepare=lambda source: ["--source", source], says=("--layout: say how",)),
-    "a layout that is not known": Mistake(
-        prepare=lambda source: ["--layout", "yolo", "--source", source], says=("'yolo'", "folders", "coco")
+    "no layout": usage(lambda source: ["--source", source], "--layout: say how"),
+    "a layout that is not known": usage(
+        lambda source: ["--layout", "yolo", "--source", source], "'yolo'", "folders", "coco"
     ),
-    "a source that is not there": Mistake(
-        prepare=lambda source: ["--layout", "folders", "--source", source / "no"],
-        says=("no such folder or file", "source/no"),
+    "a source that is not there": usage(
+        lambda source: ["--layout", "folders", "--source", source / "no"],
+        "no such folder or file",
+        "source/no",
     ),
-    "an empty source": Mistake(
-        prepare=lambda source: ["--layout", "folders", "--source", source],
-        says=("source: no image file lies below it; expected class/image.jpg",),
-        exit_code=1,
+    "an empty source": refused(
+        lambda source: ["--layout", "folders", "--source", source],
+        "source: no image file lies below it; expected class/image.jpg",
     ),
-    "--depth on pictures": Mistake(prepare=pictures("--depth", 4), says=("--depth", "pictures", "leave")),
-    "--depth on a layout that holds boxes alone": Mistake(
-        prepare=lambda source: ["--layout", "coco", "--source", source, "--depth", 4],
-        says=("--depth", "coco", "volumes"),
+    "--depth on pictures": usage(pictures("--depth", 4), "--depth", "pictures", "leave"),
+    "--depth on a layout that holds boxes alone": usage(
+        lambda source: ["--layout", "coco", "--source", source, "--depth", 4], "--depth", "coco", "volumes"
     ),
-    "no --depth on volumes": Mistake(prepare=volumes(), says=("is a volume", "--depth")),
-    "--spacing-mm with one number": Mistake(
-        prepare=volumes(*SIZE, "--spacing-mm", "1.5"), says=("three lengths: depth,height,width",)
+    "no --depth on volumes": usage(volumes(), "is a volume", "--depth"),
+    "--spacing-mm with one number": usage(
+        volumes(*SIZE, "--spacing-mm", "1.5"), "three lengths: depth,height,width"
     ),
-    "--spacing-mm of zero": Mistake(prepare=volumes(*SIZE, "--spacing-mm", "0,1,1"), says=("three lengths",)),
-    "a window the wrong way round": Mistake(
-        prepare=volumes(*SIZE, "--window-hu", "240,-160"), says=("--window-hu", "a low and a higher end")
+    "--spacing-mm of zero": usage(volumes(*SIZE, "--spacing-mm", "0,1,1"), "three lengths"),
+    "a window the wrong way round": usage(
+        volumes(*SIZE, "--window-hu", "240,-160"), "--window-hu", "a low and a higher end"
     ),
-    "a window that is not known": Mistake(
-        prepare=volumes(*SIZE, "--window", "belly"), says=("'belly'", "abdomen", "lung")
+    "a window that is not known": usage(volumes(*SIZE, "--window", "belly"), "'belly'", "abdomen", "lung"),
+    "two windows": usage(volumes(*SIZE, "--window", "lung", "--window-hu", "0,1"), "give one of them"),
+    "uint8 volumes without a window": usage(
+        volumes(*SIZE, "--store", "uint8"), "--store uint8 needs a window"
     ),
-    "two windows": Mistake(
-        prepare=volumes(*SIZE, "--window", "lung", "--window-hu", "0,1"), says=("give one of them",)
+    "jpeg volumes": usage(volumes(*SIZE, "--encoding", "jpeg"), "--encoding jpeg: volumes are stored raw"),
+    "boxes of volumes": usage(volumes(*SIZE, "--task", "detection"), "--depth goes with --task segmentation"),
+    "tiles that overlap whole": usage(
+        volumes(*SIZE, "--fit", "tiles", "--tile-overlap", "4,6,8"), "--tile-overlap", "less than"
     ),
-    "uint8 volumes without a window": Mistake(
-        prepare=volumes(*SIZE, "--store", "uint8"), says=("--store uint8 needs a window",)
+    "too many channels": refused(
+        volumes(*SIZE, "--channels", 3), "number of channels", "such as images/0.nii.gz", "expected 3"
     ),
-    "jpeg volumes": Mistake(
-        prepare=volumes(*SIZE, "--encoding", "jpeg"), says=("--encoding jpeg: volumes are stored raw",)
-    ),
-    "boxes of volumes": Mistake(
-        prepare=volumes(*SIZE, "--task", "detection"), says=("--depth goes with --task segmentation",)
-    ),
-    "tiles that overlap whole": Mistake(
-        prepare=volumes(*SIZE, "--fit", "tiles", "--tile-overlap", "4,6,8"),
-        says=("--tile-overlap", "less than"),
-    ),
-    "too many channels": Mistake(
-        prepare=volumes(*SIZE, "--channels", 3),
-        says=("number of channels", "such as images/0.nii.gz", "expected 3"),
-        exit_code=1,
-    ),
-    "a pattern without {id}": Mistake(
-        prepare=lambda source: [
+    "a pattern without {id}": usage(
+        lambda source: [
             *volumes(*SIZE)(source)[:4],
             "--image-pattern",
             "images/*.nii.gz",
@@ -105,10 +88,11 @@ MISTAKES = {
             "labels/{id}.nii.gz",
             *SIZE,
         ],
-        says=("--image-pattern", r"\{id\}"),
+        "--image-pattern",
+        r"\{id\}",
     ),
-    "a pattern that fits nothing": Mistake(
-        prepare=lambda source: [
+    "a pattern that fits nothing": refused(
+        lambda source: [
             *volumes(*SIZE)(source)[:4],
             "--image-pattern",
             "imagesTr/{id}.nii.gz",
@@ -116,48 +100,47 @@ MISTAKES = {
             "labels/{id}.nii.gz",
             *SIZE,
         ],
-        says=("imagesTr",),
-        exit_code=1,
+        "imagesTr",
     ),
-    "a height of 0": Mistake(prepare=pictures("--height", 0), says=("--height 0: expected 1 or more",)),
-    "a raw encoding without one size": Mistake(
-        prepare=pictures("--resize", "none"), says=("--encoding raw needs one size", "jpeg")
+    "a height of 0": usage(pictures("--height", 0), "--height 0: expected 1 or more"),
+    "a raw encoding without one size": usage(
+        pictures("--resize", "none"), "--encoding raw needs one size", "jpeg"
     ),
-    "keep-aspect with swapped limits": Mistake(
-        prepare=pictures("--resize", "keep-aspect", "--min-dimension", 100, "--max-dimension", 50, "--pad"),
-        says=("--min-dimension 100 is more than --max-dimension 50", "swap"),
+    "keep-aspect with swapped limits": usage(
+        pictures("--resize", "keep-aspect", "--min-dimension", 100, "--max-dimension", 50, "--pad"),
+        "--min-dimension 100 is more than --max-dimension 50",
+        "swap",
     ),
-    "shares in percent": Mistake(
-        prepare=pictures("--split-shares", "train=80,test=20"), says=("expected a sum of 1, got 100",)
+    "shares in percent": usage(
+        pictures("--split-shares", "train=80,test=20"), "expected a sum of 1, got 100"
     ),
-    "a version of two numbers": Mistake(prepare=pictures("--version", "1.0"), says=("three numbers",)),
-    "a label map that is not there": Mistake(
-        prepare=pictures("--label-map", "/no/labels.txt"), says=("/no/labels.txt: no such file",)
+    "a version of two numbers": usage(pictures("--version", "1.0"), "three numbers"),
+    "a label map that is not there": usage(
+        pictures("--label-map", "/no/labels.txt"), "/no/labels.txt: no such file"
     ),
-    "an option that has no effect": Mistake(
-        prepare=pictures("--image-sets", "train"), says=("--image-sets has no effect without --layout voc",)
+    "an option that has no effect": usage(
+        pictures("--image-sets", "train"), "--image-sets has no effect without --layout voc"
     ),
-    "an option of Beam before the --": Mistake(
-        prepare=pictures("--runner", "DirectRunner"), says=("unrecognized|--runner",)
+    "an option of Beam before the --": usage(pictures("--runner", "DirectRunner"), "unrecognized|--runner"),
+    "an output inside of the source": usage(
+        lambda source: [*pictures()(source)[:2], "--source", source.parent],
+        "--out .*: lies inside --source",
+        "name a folder outside",
     ),
-    "an output inside of the source": Mistake(
-        prepare=lambda source: [*pictures()(source)[:2], "--source", source.parent],
-        says=("--out .*: lies inside --source", "name a folder outside"),
+    "an object store that is not known": usage(
+        lambda source: ["--layout", "folders", "--source", "abc://bucket/x"],
+        "--source abc://bucket/x",
+        "gs://, s3://",
     ),
-    "an object store that is not known": Mistake(
-        prepare=lambda source: ["--layout", "folders", "--source", "abc://bucket/x"],
-        says=("--source abc://bucket/x", "gs://, s3://"),
-    ),
-    "no room on the disk": Mistake(
-        prepare=pictures("--height", 20_000, "--width", 1_000_000),
-        says=("--height|records", "free", "--disk-check"),
+    "no room on the disk": usage(
+        pictures("--height", 20_000, "--width", 1_000_000), "--height|records", "free", "--disk-check"
     ),
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES.keys())
-def test_a_mistake_ends_in_what_where_and_the_cure(tmp_path, mistake):
-    check(mistake, tmp_path)
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_ends_in_what_where_and_the_cure(tmp_path, name):
+    check(MISTAKES[name], tmp_path)
 
 
 # What comes after the conversion ------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pydicom.dataset import Dataset
 from pydicom.uid import SecondaryCaptureImageStorage, SegmentationStorage, VLWholeSlideMicroscopyImageStorage
 
 from tests.dicom_writer import image_dataset, save, write_series
-from tests.mistakes.support import Mistake, check
+from tests.mistakes.support import check, preparing, refused, usage
 
 SHAPE = ("--depth", 4, "--height", 4, "--width", 5)
 DICOM = ("--layout", "dicom", *SHAPE)
@@ -26,15 +26,13 @@ def scan(folder: Path, count: int = 4, series: str = "1.2.3", **options: Any) ->
     write_series(folder, volume, [(0, 0, 2.0 * at) for at in range(count)], series=series, **options)
 
 
-def drawn(draw: Callable[[Path], object], *arguments: object) -> Callable[[Path], list[object]]:
-    """Draw the source, then convert it with these arguments; a path below the source is written as {source}/..."""
-
-    def prepare(source: Path) -> list[object]:
-        draw(source)
-        given = [str(one).replace("{source}", str(source)) for one in arguments]
-        return given if "--source" in given else ["--source", source, *given]
-
-    return prepare
+@preparing
+def drawn(source: Path, draw: Callable[[Path], object], *arguments: object) -> list[object]:
+    """Draw the source, then convert it, as DICOM unless said; a path below the source is written as {source}/..."""
+    draw(source)
+    given = [str(one).replace("{source}", str(source)) for one in arguments]
+    layout = [] if "--layout" in given else DICOM
+    return [*layout, *([] if "--source" in given else ["--source", source]), *given]
 
 
 def nothing(folder: Path) -> None:
@@ -161,270 +159,137 @@ def one_folder(folder: Path) -> None:
 
 
 TABLE = ("--layout", "csv", *SHAPE, "--source", "{source}/t.csv")
-Row = tuple[str, Callable[[Path], object], tuple[object, ...], int, tuple[str, ...]]
-USAGE, DATA = 2, 1
-ROWS: list[Row] = [
-    ("an empty folder", nothing, DICOM, DATA, ("no DICOM series lies below it; found no file", "--source")),
-    ("a folder without scans", notes, DICOM, DATA, ("found no file; name with --source the folder",)),
-    (
-        "a folder that is not there",
-        scan,
-        (*DICOM, "--source", "{source}/ct"),
-        USAGE,
-        ("--source .*/ct: no such folder",),
-    ),
-    ("pictures as DICOM", pictures, DICOM, DATA, (r"found 3 x \.png; pictures: take --layout folders",)),
-    (
-        "NIfTI as DICOM",
-        nifti_by_name,
-        DICOM,
-        DATA,
-        (r"found 1 x \.nii\.gz; NIfTI, NRRD or MetaImage volumes: take --layout pairs",),
-    ),
-    (
-        "DICOM as pairs",
-        scan,
-        ("--layout", "pairs", *SHAPE),
-        DATA,
-        (r"0003-0\.dcm is DICOM: take --layout dicom",),
-    ),
-    (
-        "DICOM as class folders",
-        scan,
-        ("--layout", "folders"),
-        DATA,
-        ("is DICOM: take --layout dicom and --depth",),
-    ),
-    ("no --depth", scan, ("--layout", "dicom"), USAGE, ("is a volume: say its static shape with --depth",)),
-    (
-        "one slice as the source",
-        one_folder,
-        (*DICOM, "--source", "{source}/a"),
-        DATA,
-        ("a: series are found in a folder, not in a file; say --source FOLDER",),
-    ),
-    (
-        "a modality that is none",
-        scan,
-        (*DICOM, "--series-modality", "CAT"),
-        USAGE,
-        ("--series-modality 'CAT': expected some of CT, MR",),
-    ),
-    (
-        "a modality in small letters",
-        scan,
-        (*DICOM, "--series-modality", "ct"),
-        USAGE,
-        ("--series-modality 'ct': expected some of CT",),
-    ),
-    (
-        "a modality that no series has",
-        scan,
-        (*DICOM, "--series-modality", "MR"),
-        DATA,
-        ("nothing was converted", "series is not chosen", "CT; --series-modality MR"),
-    ),
-    (
-        "a pattern of the shell as a description",
-        scan,
-        (*DICOM, "--series-description", "*portal"),
-        USAGE,
-        (r"--series-description '\*portal': not a regular expression",),
-    ),
-    (
-        "a description that no series has",
-        scan,
-        (*DICOM, "--series-description", "portal"),
-        DATA,
-        (
-            "series is not chosen",
-            "CT; --series-description 'portal'",
-        ),
-    ),
-    ("no slices at least", scan, (*DICOM, "--min-slices", 0), USAGE, ("--min-slices 0: expected 1 or more",)),
-    (
-        "more slices at least than any series has",
-        scan,
-        (*DICOM, "--min-slices", 100),
-        DATA,
-        (
-            "series has too few slices",
-            "4 of at least 100; --min-slices 4 takes it",
-        ),
-    ),
-    (
-        "a series UID for each file, as some anonymizers write",
-        own_series_each,
-        DICOM,
-        DATA,
-        ("5 x selection: series has too few slices", "1 of at least 3; --min-slices 1 takes it"),
-    ),
-    (
-        "screenshots alone",
-        captures,
-        DICOM,
-        DATA,
-        ("found 4 x secondary capture", "--secondary-captures take"),
-    ),
-    ("a survey alone", survey, DICOM, DATA, ("found 4 x survey by its description", "--series-description")),
-    ("Siemens mosaics", mosaic, DICOM, DATA, ("found 4 x mosaic", "dcm2niix, then --layout pairs")),
-    (
-        "slices that lie nowhere",
-        no_positions,
-        DICOM,
-        DATA,
-        ("found 4 x image without position", "original series"),
-    ),
-    (
-        "a mask without its series",
-        segmentation_alone,
-        DICOM,
-        DATA,
-        ("found 1 x segmentation", "masks need the series"),
-    ),
-    ("a slide alone", slide_alone, DICOM, DATA, ("found 1 x whole-slide image", "--source")),
-    (
-        "a mask of another series",
-        segmentation_of_another_series,
-        DICOM,
-        DATA,
-        (
-            "label has no image",
-            r"seg\.dcm: the series that it was drawn on is not below the folder",
-        ),
-    ),
-    (
-        "echoes as channels without their number",
-        echoes,
-        (*DICOM, "--series-split", "channels"),
-        DATA,
-        (r"number of channels \(found 2, expected 1; say --channels 2",),
-    ),
-    (
-        "echoes where several are refused",
-        echoes,
-        (*DICOM, "--series-split", "refuse"),
-        DATA,
-        (
-            "series holds several volumes",
-            "2, distinguished by echo time; --series-split volumes",
-        ),
-    ),
-    (
-        "a split that is none",
-        echoes,
-        (*DICOM, "--series-split", "frames"),
-        USAGE,
-        ("--series-split: invalid choice: 'frames'", "volumes.*channels.*refuse"),
-    ),
-    (
-        "a choice that is none",
-        echoes,
-        (*DICOM, "--series-choice", "biggest"),
-        USAGE,
-        ("--series-choice: invalid choice: 'biggest'", "all.*largest"),
-    ),
-    (
-        "an option of DICOM with another layout",
-        nifti_by_name,
-        ("--layout", "pairs", *SHAPE, "--series-split", "channels"),
-        USAGE,
-        ("--series-split has no effect without --layout dicom, csv or jsonl",),
-    ),
-    (
-        "three channels of a series of one",
-        scan,
-        (*DICOM, "--channels", 3),
-        DATA,
-        (r"number of channels \(found 1, expected 3; say --channels 1",),
-    ),
-    (
-        "two phases in one series that nothing tells apart",
-        unnamed_phases,
-        DICOM,
-        DATA,
-        (
-            r"different images at one position \(3 positions more than once; 0-0\.dcm and 1-0\.dcm",
-            "series UID",
-        ),
-    ),
-    (
-        "two acquisitions mixed that nothing tells apart",
-        alternating,
-        DICOM,
-        DATA,
-        ("every other slice shows something else", "--alternating-slices keep"),
-    ),
-    (
-        "a slice cut off by a copy",
-        cut,
-        DICOM,
-        DATA,
-        (
-            "damaged file among the slices",
-            r"0003-0\.dcm; copy it again",
-        ),
-    ),
-    (
-        "files in gzip cut off",
-        cut_gzip,
-        DICOM,
-        DATA,
-        (r"0003-0\.dcm\.gz: gzip data is truncated; copy it again",),
-    ),
-    ("a slice left behind", missing_slice, DICOM, DATA, ("slices are missing", "--fill-missing-slices")),
-    (
-        "a split for some patients alone",
-        half_of_it_in_train,
-        DICOM,
-        DATA,
-        ("train/p1 names a split and p2", "--split-folders no"),
-    ),
-    (
-        "a flaw that is none",
-        scan,
-        (*DICOM, "--refuse-flaws", "tilted"),
-        USAGE,
-        ("--refuse-flaws 'tilted': expected some of tilt",),
-    ),
-    (
-        "a label pattern that fits nothing",
-        scan,
-        (*DICOM, "--label-pattern", "labels/{id}.nii.gz"),
-        DATA,
-        (r"--label-pattern labels/\{id\}\.nii\.gz: no volume file fits it; \{id\} is a series' folder",),
-    ),
-    (
-        "a table that names a folder of two series",
-        two_series_and_a_table,
-        TABLE,
-        DATA,
-        (
-            "folder holds several DICOM series",
-            r"p1: t\.csv:2: write one of p1#\w+ \(CT, 4 of 4 x 5\), p1#",
-        ),
-    ),
-    (
-        "a table with a folder that is not there",
-        table_of_a_missing_folder,
-        TABLE,
-        DATA,
-        (
-            "image file not found",
-            r"t\.csv:2: 'p01' below",
-        ),
-    ),
-    (
-        "a table that names one slice",
-        table_of_one_slice,
-        TABLE,
-        DATA,
-        (r"p1/0\.dcm: series has too few slices \(1 of at least 3; --min-slices 1",),
-    ),
-]
 MISTAKES = {
-    name: Mistake(prepare=drawn(draw, *arguments), says=says, exit_code=code)
-    for name, draw, arguments, code, says in ROWS
+    "an empty folder": refused(drawn(nothing), "no DICOM series lies below it; found no file", "--source"),
+    "a folder without scans": refused(drawn(notes), "found no file; name with --source the folder"),
+    "a folder that is not there": usage(
+        drawn(scan, "--source", "{source}/ct"), "--source .*/ct: no such folder"
+    ),
+    "pictures as DICOM": refused(drawn(pictures), r"found 3 x \.png; pictures: take --layout folders"),
+    "NIfTI as DICOM": refused(
+        drawn(nifti_by_name), r"found 1 x \.nii\.gz; NIfTI, NRRD or MetaImage volumes: take --layout pairs"
+    ),
+    "DICOM as pairs": refused(
+        drawn(scan, "--layout", "pairs", *SHAPE), r"0003-0\.dcm is DICOM: take --layout dicom"
+    ),
+    "DICOM as class folders": refused(
+        drawn(scan, "--layout", "folders"), "is DICOM: take --layout dicom and --depth"
+    ),
+    "no --depth": usage(drawn(scan, "--layout", "dicom"), "is a volume: say its static shape with --depth"),
+    "one slice as the source": refused(
+        drawn(one_folder, "--source", "{source}/a"),
+        "a: series are found in a folder, not in a file; say --source FOLDER",
+    ),
+    "a modality that is none": usage(
+        drawn(scan, "--series-modality", "CAT"), "--series-modality 'CAT': expected some of CT, MR"
+    ),
+    "a modality in small letters": usage(
+        drawn(scan, "--series-modality", "ct"), "--series-modality 'ct': expected some of CT"
+    ),
+    "a modality that no series has": refused(
+        drawn(scan, "--series-modality", "MR"),
+        "nothing was converted",
+        "series is not chosen",
+        "CT; --series-modality MR",
+    ),
+    "a pattern of the shell as a description": usage(
+        drawn(scan, "--series-description", "*portal"),
+        r"--series-description '\*portal': not a regular expression",
+    ),
+    "a description that no series has": refused(
+        drawn(scan, "--series-description", "portal"),
+        "series is not chosen",
+        "CT; --series-description 'portal'",
+    ),
+    "no slices at least": usage(drawn(scan, "--min-slices", 0), "--min-slices 0: expected 1 or more"),
+    "more slices at least than any series has": refused(
+        drawn(scan, "--min-slices", 100),
+        "series has too few slices",
+        "4 of at least 100; --min-slices 4 takes it",
+    ),
+    "a series UID for each file, as some anonymizers write": refused(
+        drawn(own_series_each),
+        "5 x selection: series has too few slices",
+        "1 of at least 3; --min-slices 1 takes it",
+    ),
+    "screenshots alone": refused(drawn(captures), "found 4 x secondary capture", "--secondary-captures take"),
+    "a survey alone": refused(drawn(survey), "found 4 x survey by its description", "--series-description"),
+    "Siemens mosaics": refused(drawn(mosaic), "found 4 x mosaic", "dcm2niix, then --layout pairs"),
+    "slices that lie nowhere": refused(
+        drawn(no_positions), "found 4 x image without position", "original series"
+    ),
+    "a mask without its series": refused(
+        drawn(segmentation_alone), "found 1 x segmentation", "masks need the series"
+    ),
+    "a slide alone": refused(drawn(slide_alone), "found 1 x whole-slide image", "--source"),
+    "a mask of another series": refused(
+        drawn(segmentation_of_another_series),
+        "label has no image",
+        r"seg\.dcm: the series that it was drawn on is not below the folder",
+    ),
+    "echoes as channels without their number": refused(
+        drawn(echoes, "--series-split", "channels"),
+        r"number of channels \(found 2, expected 1; say --channels 2",
+    ),
+    "echoes where several are refused": refused(
+        drawn(echoes, "--series-split", "refuse"),
+        "series holds several volumes",
+        "2, distinguished by echo time; --series-split volumes",
+    ),
+    "a split that is none": usage(
+        drawn(echoes, "--series-split", "frames"),
+        "--series-split: invalid choice: 'frames'",
+        "volumes.*channels.*refuse",
+    ),
+    "a choice that is none": usage(
+        drawn(echoes, "--series-choice", "biggest"),
+        "--series-choice: invalid choice: 'biggest'",
+        "all.*largest",
+    ),
+    "an option of DICOM with another layout": usage(
+        drawn(nifti_by_name, "--layout", "pairs", *SHAPE, "--series-split", "channels"),
+        "--series-split has no effect without --layout dicom, csv or jsonl",
+    ),
+    "three channels of a series of one": refused(
+        drawn(scan, "--channels", 3), r"number of channels \(found 1, expected 3; say --channels 1"
+    ),
+    "two phases in one series that nothing tells apart": refused(
+        drawn(unnamed_phases),
+        r"different images at one position \(3 positions more than once; 0-0\.dcm and 1-0\.dcm",
+        "series UID",
+    ),
+    "two acquisitions mixed that nothing tells apart": refused(
+        drawn(alternating), "every other slice shows something else", "--alternating-slices keep"
+    ),
+    "a slice cut off by a copy": refused(
+        drawn(cut), "damaged file among the slices", r"0003-0\.dcm; copy it again"
+    ),
+    "files in gzip cut off": refused(
+        drawn(cut_gzip), r"0003-0\.dcm\.gz: gzip data is truncated; copy it again"
+    ),
+    "a slice left behind": refused(drawn(missing_slice), "slices are missing", "--fill-missing-slices"),
+    "a split for some patients alone": refused(
+        drawn(half_of_it_in_train), "train/p1 names a split and p2", "--split-folders no"
+    ),
+    "a flaw that is none": usage(
+        drawn(scan, "--refuse-flaws", "tilted"), "--refuse-flaws 'tilted': expected some of tilt"
+    ),
+    "a label pattern that fits nothing": refused(
+        drawn(scan, "--label-pattern", "labels/{id}.nii.gz"),
+        r"--label-pattern labels/\{id\}\.nii\.gz: no volume file fits it; \{id\} is a series' folder",
+    ),
+    "a table that names a folder of two series": refused(
+        drawn(two_series_and_a_table, *TABLE),
+        "folder holds several DICOM series",
+        r"p1: t\.csv:2: write one of p1#\w+ \(CT, 4 of 4 x 5\), p1#",
+    ),
+    "a table with a folder that is not there": refused(
+        drawn(table_of_a_missing_folder, *TABLE), "image file not found", r"t\.csv:2: 'p01' below"
+    ),
+    "a table that names one slice": refused(
+        drawn(table_of_one_slice, *TABLE),
+        r"p1/0\.dcm: series has too few slices \(1 of at least 3; --min-slices 1",
+    ),
 }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.mistakes.support import Mistake, check
+from tests.mistakes.support import check, preparing, refused, usage
 
 
 def draw(root: Path, *names: str) -> None:
@@ -71,26 +71,19 @@ def folders(root: Path, *extra: str) -> None:
     draw(root, "hat/a.png", "coat/b.png", *extra)
 
 
-def given(layout: str, root: Path, *more: object) -> list[object]:
-    return ["--layout", layout, "--source", root, "--height", 16, "--width", 24, *more]
+@preparing
+def source(
+    root: Path, layout: str, draw: Callable[[Path], object], *more: object, below: str = ""
+) -> list[object]:
+    """What `draw` draws, converted with these options."""
+    draw(root)
+    return ["--layout", layout, "--source", root / below, "--height", 16, "--width", 24, *more]
 
 
-def case(
-    layout: str, prepare: Callable[[Path], Any], *says: str, more: tuple[object, ...] = (), code: int = 1
-) -> Mistake:
-    def run(root: Path) -> list[object]:
-        prepare(root)
-        return given(layout, root, *more)
-
-    return Mistake(prepare=run, says=says, exit_code=code)
-
-
-def label_map(name: str, content: object, layout: str = "folders", *says: str) -> Mistake:
-    def run(root: Path) -> list[object]:
-        folders(root / "source") if layout == "folders" else voc(root / "source")
-        return given(layout, root / "source", "--label-map", write(root, name, content))
-
-    return Mistake(prepare=run, says=says, exit_code=1)
+@preparing
+def label_map(root: Path, name: str, content: object, layout: str = "folders") -> list[object]:
+    path = write(root, name, content)
+    return source(layout, voc if layout == "voc" else folders, "--label-map", path)(root / "source")
 
 
 def many(root: Path, annotation: dict[str, Any]) -> None:
@@ -108,194 +101,176 @@ def voc_lists(root: Path, **lists: str) -> None:
 
 MISTAKES = {
     # wrong layout
-    "VOC as class folders": case(
-        "folders", voc, r"Annotations/a\.xml is a Pascal VOC annotation", "--layout voc"
+    "VOC as class folders": refused(
+        source("folders", voc), r"Annotations/a\.xml is a Pascal VOC annotation", "--layout voc"
     ),
-    "COCO as class folders": case("folders", coco, r"instances\.json is COCO's", "--layout coco"),
-    "YOLO as class folders": case(
-        "folders",
-        lambda root: (draw(root, "images/a.png"), write(root, "labels/a.txt", "0 0.5 0.5 0.2 0.2\n")),
+    "COCO as class folders": refused(source("folders", coco), r"instances\.json is COCO's", "--layout coco"),
+    "YOLO as class folders": refused(
+        source(
+            "folders",
+            lambda root: (draw(root, "images/a.png"), write(root, "labels/a.txt", "0 0.5 0.5 0.2 0.2\n")),
+        ),
         r"labels/a\.txt is a YOLO label",
         "export the set as COCO or Pascal VOC",
     ),
-    "nnU-Net as class folders": case(
-        "folders",
-        lambda root: (
-            draw(root, "imagesTr/a_0000.png", "labelsTr/a.png"),
-            write(root, "dataset.json", {"channel_names": {"0": "R"}, "labels": {"background": 0}}),
+    "nnU-Net as class folders": refused(
+        source(
+            "folders",
+            lambda root: (
+                draw(root, "imagesTr/a_0000.png", "labelsTr/a.png"),
+                write(root, "dataset.json", {"channel_names": {"0": "R"}, "labels": {"background": 0}}),
+            ),
         ),
         r"dataset\.json is nnU-Net's",
         "--layout nnunet",
     ),
-    "VOC as COCO": case("coco", voc, r"no \.json file", r"a\.xml is a Pascal VOC annotation", "--layout voc"),
-    "COCO as VOC": case("voc", coco, r"no \.xml file", r"instances\.json is COCO's", "--layout coco"),
-    "class folders as VOC": case("voc", folders, r"no \.xml file", "take --layout folders"),
-    "class folders as COCO": case("coco", folders, r"no \.json file", "take --layout folders"),
+    "VOC as COCO": refused(
+        source("coco", voc), r"no \.json file", r"a\.xml is a Pascal VOC annotation", "--layout voc"
+    ),
+    "COCO as VOC": refused(
+        source("voc", coco), r"no \.xml file", r"instances\.json is COCO's", "--layout coco"
+    ),
+    "class folders as VOC": refused(source("voc", folders), r"no \.xml file", "take --layout folders"),
+    "class folders as COCO": refused(source("coco", folders), r"no \.json file", "take --layout folders"),
     # wrong folder
-    "the pictures of COCO without the file": case(
-        "coco",
-        lambda root: (coco(root / "up"), (root / "up/instances.json").unlink()),
+    "the pictures of COCO without the file": refused(
+        source("coco", lambda root: (coco(root / "up"), (root / "up/instances.json").unlink())),
         r"expected instances\*\.json",
         "name the file itself",
     ),
-    "the folder above class folders": case(
-        "folders",
-        lambda root: draw(root, "photos/images/a.png"),
+    "the folder above class folders": refused(
+        source("folders", lambda root: draw(root, "photos/images/a.png")),
         "would be the only class",
         "--folders-are-classes",
     ),
-    "one class's own folder": case(
-        "folders",
-        lambda root: draw(root, "a.png", "b.png"),
+    "one class's own folder": refused(
+        source("folders", lambda root: draw(root, "a.png", "b.png")),
         "2 images lie straight in it",
         "name the folder above",
     ),
-    "splits beside classes": case(
-        "folders",
-        lambda root: draw(root, "train/hat/a.png", "coat/b.png"),
+    "splits beside classes": refused(
+        source("folders", lambda root: draw(root, "train/hat/a.png", "coat/b.png")),
         "split and class folders stand side by side",
         "--split-folders",
     ),
-    "the annotations' folder of VOC": case(
-        "voc",
-        lambda root: voc(root, image=False),
+    "the annotations' folder of VOC": refused(
+        source("voc", lambda root: voc(root, image=False)),
         "no image file lies below",
         "name the folder that holds the images",
     ),
-    "a folder that is not there": Mistake(
-        prepare=lambda root: given("coco", root / "gone"), says=(r"--source .*gone", "no such folder or file")
+    "a folder that is not there": usage(
+        source("coco", lambda root: None, below="gone"), r"--source .*gone", "no such folder or file"
     ),
-    "captions of COCO": case(
-        "coco",
-        lambda root: coco(root, annotations=[{"id": 1, "image_id": 1, "caption": "a hat"}]),
+    "captions of COCO": refused(
+        source("coco", lambda root: coco(root, annotations=[{"id": 1, "image_id": 1, "caption": "a hat"}])),
         "no annotation has a bbox",
         "not captions",
     ),
-    "COCO of two files that differ in categories": case(
-        "coco",
-        lambda root: (exported(root, "train", "hat"), exported(root, "valid", "cap")),
+    "COCO of two files that differ in categories": refused(
+        source("coco", lambda root: (exported(root, "train", "hat"), exported(root, "valid", "cap"))),
         r"valid/_annotations\.coco\.json: category 1 is 'cap', and 'hat' in a file before",
         "make their categories agree",
     ),
     # wrong content
-    "categories left out": case(
-        "coco", lambda root: coco(root, categories=[]), "category_id 1, which is no category", "defined:"
+    "categories left out": refused(
+        source("coco", lambda root: coco(root, categories=[])),
+        "category_id 1, which is no category",
+        "defined:",
     ),
-    "corners written for width and height": case(
-        "coco",
-        lambda root: many(root, {"bbox": [12, 9, -4, -2]}),
+    "corners written for width and height": refused(
+        source("coco", lambda root: many(root, {"bbox": [12, 9, -4, -2]})),
         "20 of 20 objects cannot be used",
         "box is inverted",
         "correct the annotations",
     ),
-    "masks asked for of boxes": case(
-        "coco",
-        lambda root: many(root, {}),
+    "masks asked for of boxes": refused(
+        source("coco", lambda root: many(root, {}), "--masks"),
         "object has no segmentation",
         "leave --masks out",
-        more=("--masks",),
     ),
-    "two used categories of one name": case(
-        "coco",
-        lambda root: coco(
-            root,
-            categories=[{"id": 1, "name": "hat"}, {"id": 2, "name": "hat"}],
-            annotations=[{"id": n, "image_id": n, "category_id": n, "bbox": [2, 3, 4, 5]} for n in (1, 2)],
+    "two used categories of one name": refused(
+        source(
+            "coco",
+            lambda root: coco(
+                root,
+                categories=[{"id": 1, "name": "hat"}, {"id": 2, "name": "hat"}],
+                annotations=[
+                    {"id": n, "image_id": n, "category_id": n, "bbox": [2, 3, 4, 5]} for n in (1, 2)
+                ],
+            ),
         ),
         "has an id or a name of another one that is used",
     ),
-    "no JSON": case(
-        "coco", lambda root: write(root, "instances.json", "{"), "expected COCO instances as JSON"
+    "no JSON": refused(
+        source("coco", lambda root: write(root, "instances.json", "{")), "expected COCO instances as JSON"
     ),
-    "a list that shares names": case(
-        "voc",
-        lambda root: voc_lists(root, train="a b", val="b c"),
+    "a list that shares names": refused(
+        source("voc", lambda root: voc_lists(root, train="a b", val="b c")),
         "share names: train and val .b.",
         "--image-sets",
     ),
-    "an image set of another name": case(
-        "voc",
-        lambda root: voc_lists(root, train="a b", val="c"),
+    "an image set of another name": refused(
+        source("voc", lambda root: voc_lists(root, train="a b", val="c"), "--image-sets", "test"),
         "no list test in ImageSets/Main",
         "found train, val",
-        more=("--image-sets", "test"),
     ),
-    "image sets where there are none": case(
-        "voc", voc, "image sets train asked for", "leave --image-sets out", more=("--image-sets", "train")
+    "image sets where there are none": refused(
+        source("voc", voc, "--image-sets", "train"), "image sets train asked for", "leave --image-sets out"
     ),
-    "a class called background": case(
-        "voc", lambda root: voc(root, "background"), "id 0 is the background", "remove it"
+    "a class called background": refused(
+        source("voc", lambda root: voc(root, "background")), "id 0 is the background", "remove it"
     ),
-    "one class number in two spellings": case(
-        "folders",
-        lambda root: draw(root, "1/a.png", "01/b.png"),
+    "one class number in two spellings": refused(
+        source("folders", lambda root: draw(root, "1/a.png", "01/b.png")),
         "'01' and '1' are one number",
         "--label-map",
     ),
     # label maps
-    "a typo in the label map": label_map(
-        "map.txt", "hat\ncoet\n", "folders", "'coat': 1 times, first in coat/b.png", "known: hat, coet"
+    "a typo in the label map": refused(
+        label_map("map.txt", "hat\ncoet\n"), "'coat': 1 times, first in coat/b.png", "known: hat, coet"
     ),
-    "a blank line in the label map": label_map(
-        "map.txt", "hat\n\ncoat\n", "folders", "map.txt:2: blank line", "remove it"
+    "a blank line in the label map": refused(
+        label_map("map.txt", "hat\n\ncoat\n"), "map.txt:2: blank line", "remove it"
     ),
-    "a label map of detection that begins at 0": label_map(
-        "map.json", {"hat": 0}, "voc", "in detection id 0 is the background", "let classes start at 1"
+    "a label map of detection that begins at 0": refused(
+        label_map("map.json", {"hat": 0}, "voc"),
+        "in detection id 0 is the background",
+        "let classes start at 1",
     ),
-    "a label map with one id twice": label_map(
-        "map.json", {"hat": 1, "coat": 1}, "folders", "id 1 belongs to"
-    ),
-    "a label map of another format": label_map(
-        "map.yaml", "hat: 0", "folders", r"\.txt, \.json, \.pbtxt, not \.yaml"
+    "a label map with one id twice": refused(label_map("map.json", {"hat": 1, "coat": 1}), "id 1 belongs to"),
+    "a label map of another format": refused(
+        label_map("map.yaml", "hat: 0"), r"\.txt, \.json, \.pbtxt, not \.yaml"
     ),
     # swapped or useless options
-    "a label map for the source": Mistake(
-        prepare=lambda root: (write(root, "labels.txt", "hat\n"), given("folders", root / "labels.txt"))[1],
-        says=("class folders need no annotation file", "name the folder"),
-        exit_code=1,
+    "a label map for the source": refused(
+        source("folders", lambda root: write(root, "labels.txt", "hat\n"), below="labels.txt"),
+        "class folders need no annotation file",
+        "name the folder",
     ),
-    "masks of VOC": case("voc", voc, "layout voc holds no masks", "leave it out", more=("--masks",), code=2),
-    "an option of another layout": case(
-        "coco",
-        coco,
-        "--image-sets has no effect without --layout voc",
-        more=("--image-sets", "train"),
-        code=2,
+    "masks of VOC": usage(source("voc", voc, "--masks"), "layout voc holds no masks", "leave it out"),
+    "an option of another layout": usage(
+        source("coco", coco, "--image-sets", "train"), "--image-sets has no effect without --layout voc"
     ),
-    "a task that folders cannot serve": case(
-        "folders", folders, "layout folders serves classification", more=("--task", "detection"), code=2
+    "a task that folders cannot serve": usage(
+        source("folders", folders, "--task", "detection"), "layout folders serves classification"
     ),
-    "a layout with a typo": case("cocoo", coco, "layout 'cocoo' is not known", "known: folders", code=2),
-    "shares that are not one": case(
-        "folders",
-        folders,
-        "expected a sum of 1, got 0.9",
-        more=("--split-shares", "train=0.8,val=0.1"),
-        code=2,
+    "a layout with a typo": usage(source("cocoo", coco), "layout 'cocoo' is not known", "known: folders"),
+    "shares that are not one": usage(
+        source("folders", folders, "--split-shares", "train=0.8,val=0.1"), "expected a sum of 1, got 0.9"
     ),
-    "keeping what the layout cannot say": case(
-        "coco",
-        coco,
+    "keeping what the layout cannot say": usage(
+        source("coco", coco, "--keep", "view"),
         "--keep view: layout coco has category_id, keypoints, occluded",
-        more=("--keep", "view"),
-        code=2,
     ),
-    "keeping what no annotation says": case(
-        "coco", coco, r"instances\.json: --keep occluded: no annotation says it", more=("--keep", "occluded")
+    "keeping what no annotation says": refused(
+        source("coco", coco, "--keep", "occluded"), r"instances\.json: --keep occluded: no annotation says it"
     ),
-    "keeping keypoints of annotations without": case(
-        "coco",
-        coco,
+    "keeping keypoints of annotations without": refused(
+        source("coco", coco, "--keep", "keypoints"),
         r"instances\.json: --keep keypoints: no annotation says it; leave it out",
-        more=("--keep", "keypoints"),
     ),
-    "a wrong choice for bad objects": case(
-        "coco",
-        coco,
-        "--on-bad-object",
-        "choose from|expected one of",
-        more=("--on-bad-object", "skip"),
-        code=2,
+    "a wrong choice for bad objects": usage(
+        source("coco", coco, "--on-bad-object", "skip"), "--on-bad-object", "choose from|expected one of"
     ),
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from pydicom.dataset import Dataset
 
 from tests.dicom_mask_writer import frames_of, saved, segmentation
 from tests.dicom_writer import write_volume
-from tests.mistakes.support import Mistake, check
+from tests.mistakes.support import Prepare, check, preparing, refused, usage
 from tests.volume_support import save_nifti, write_table
 
 SHAPE = (5, 8, 9)
@@ -32,7 +31,6 @@ NNUNET = {
     "file_ending": ".nii.gz",
 }
 PATTERNS = ("--image-pattern", "{id}/ct.nii.gz", "--label-pattern", "{id}/seg.nii.gz")
-Prepare = Callable[[Path], list[object]]
 
 
 def image() -> np.ndarray:
@@ -48,58 +46,47 @@ def pair(root: Path, image_name: str, mask_name: str, **change: Any) -> None:
     save_nifti(root / mask_name, change.get("mask", mask()), change.get("affine", AFFINE))
 
 
-def medical(layout: str, document: dict[str, Any], *more: object, channel: str = "") -> Prepare:
+@preparing
+def medical(
+    source: Path, layout: str, document: dict[str, Any], *more: object, channel: str = ""
+) -> list[object]:
     """An MSD or nnU-Net folder of one case."""
-
-    def prepare(source: Path) -> list[object]:
-        pair(source, f"imagesTr/a{channel}.nii.gz", "labelsTr/a.nii.gz")
-        (source / "dataset.json").write_text(json.dumps(document))
-        return ["--layout", layout, "--source", source, *SIZE, *more]
-
-    return prepare
+    pair(source, f"imagesTr/a{channel}.nii.gz", "labelsTr/a.nii.gz")
+    (source / "dataset.json").write_text(json.dumps(document))
+    return ["--layout", layout, "--source", source, *SIZE, *more]
 
 
-def pairs(*more: object, **change: Any) -> Prepare:
+@preparing
+def pairs(source: Path, *more: object, **change: Any) -> list[object]:
     """A folder for each case, ct.nii.gz and seg.nii.gz in it."""
-
-    def prepare(source: Path) -> list[object]:
-        pair(source, "p1/ct.nii.gz", "p1/seg.nii.gz", **change)
-        return ["--layout", "pairs", "--source", source, *SIZE, *(more or PATTERNS)]
-
-    return prepare
+    pair(source, "p1/ct.nii.gz", "p1/seg.nii.gz", **change)
+    return ["--layout", "pairs", "--source", source, *SIZE, *(more or PATTERNS)]
 
 
-def csv(columns: str, row: tuple[object, ...], *more: object, size: tuple[object, ...] = SIZE) -> Prepare:
+@preparing
+def csv(
+    source: Path, columns: str, row: tuple[object, ...], *more: object, size: tuple[object, ...] = SIZE
+) -> list[object]:
     """A table of one scan."""
-
-    def prepare(source: Path) -> list[object]:
-        pair(source, "ct.nii.gz", "seg.nii.gz")
-        write_table(source, [row], columns)
-        return ["--layout", "csv", "--task", "segmentation", "--source", source, *size, *more]
-
-    return prepare
+    pair(source, "ct.nii.gz", "seg.nii.gz")
+    write_table(source, [row], columns)
+    return ["--layout", "csv", "--task", "segmentation", "--source", source, *size, *more]
 
 
-def channels_of(classes: int) -> Prepare:
+@preparing
+def channels_of(source: Path, classes: int) -> list[object]:
     """A scan with so many masks, whose classes are to be a channel each."""
-
-    def prepare(source: Path) -> list[object]:
-        for number in range(classes):
-            pair(source, "p1/ct.nii.gz", f"p1/segmentations/c{number}.nii.gz", mask=mask(2))
-        return ["--layout", "class-masks", "--source", source, *SIZE, "--class-overlap", "channels"]
-
-    return prepare
+    for number in range(classes):
+        pair(source, "p1/ct.nii.gz", f"p1/segmentations/c{number}.nii.gz", mask=mask(2))
+    return ["--layout", "class-masks", "--source", source, *SIZE, "--class-overlap", "channels"]
 
 
-def class_masks(*more: object) -> Prepare:
+@preparing
+def class_masks(source: Path, *more: object) -> list[object]:
     """A scan with a mask file for each of two classes that overlap."""
-
-    def prepare(source: Path) -> list[object]:
-        pair(source, "p1/ct.nii.gz", "p1/segmentations/liver.nii.gz", mask=mask(2))
-        save_nifti(source / "p1/segmentations/body.nii.gz", np.ones(SHAPE, np.uint8), AFFINE)
-        return ["--layout", "class-masks", "--source", source, *SIZE, *more]
-
-    return prepare
+    pair(source, "p1/ct.nii.gz", "p1/segmentations/liver.nii.gz", mask=mask(2))
+    save_nifti(source / "p1/segmentations/body.nii.gz", np.ones(SHAPE, np.uint8), AFFINE)
+    return ["--layout", "class-masks", "--source", source, *SIZE, *more]
 
 
 def seg_of(series: str, *names: str, overlapping: bool = False) -> bytes:
@@ -112,64 +99,49 @@ def seg_of(series: str, *names: str, overlapping: bool = False) -> bytes:
     return saved(made)
 
 
-def dicom(*more: object, **segs: bytes) -> Prepare:
+@preparing
+def dicom(source: Path, *more: object, **segs: bytes) -> list[object]:
     """A series with SEG files beside it."""
-
-    def prepare(source: Path) -> list[object]:
-        write_volume(source / "ct", image(), AFFINE, series="1.2.1")
-        for name, data in segs.items():
-            (source / f"{name}.dcm").write_bytes(data)
-        return ["--layout", "dicom", "--source", source, *SIZE, *more]
-
-    return prepare
+    write_volume(source / "ct", image(), AFFINE, series="1.2.1")
+    for name, data in segs.items():
+        (source / f"{name}.dcm").write_bytes(data)
+    return ["--layout", "dicom", "--source", source, *SIZE, *more]
 
 
-def label_map(prepare: Prepare, text: str, name: str = "map.txt") -> Prepare:
+@preparing
+def label_map(source: Path, prepare: Prepare, text: str, name: str = "map.txt") -> list[object]:
     """The same with a label map."""
-
-    def prepared(source: Path) -> list[object]:
-        (source.parent / name).write_text(text)
-        return [*prepare(source), "--label-map", source.parent / name]
-
-    return prepared
+    (source.parent / name).write_text(text)
+    return [*prepare(source), "--label-map", source.parent / name]
 
 
-def folds(document: object, *more: object) -> Prepare:
+@preparing
+def folds(source: Path, document: object, *more: object) -> list[object]:
     """nnU-Net with a file of folds."""
-
-    def prepare(source: Path) -> list[object]:
-        arguments = medical("nnunet", NNUNET, channel="_0000")(source)
-        (source.parent / "splits_final.json").write_text(json.dumps(document))
-        return [*arguments, "--nnunet-splits", source.parent / "splits_final.json", *more]
-
-    return prepare
+    arguments = medical("nnunet", NNUNET, channel="_0000")(source)
+    (source.parent / "splits_final.json").write_text(json.dumps(document))
+    return [*arguments, "--nnunet-splits", source.parent / "splits_final.json", *more]
 
 
-def brats(*more: object) -> Prepare:
+@preparing
+def brats(source: Path, *more: object) -> list[object]:
     """Two modalities in a file each."""
-
-    def prepare(source: Path) -> list[object]:
-        pair(source, "B1/B1_t1.nii.gz", "B1/B1_seg.nii.gz")
-        save_nifti(source / "B1/B1_t2.nii.gz", image(), AFFINE)
-        patterns = ("{id}/{id}_{channel}.nii.gz", "{id}/{id}_seg.nii.gz")
-        return [
-            *("--layout", "pairs", "--source", source, *SIZE),
-            *("--image-pattern", patterns[0], "--label-pattern", patterns[1], *more),
-        ]
-
-    return prepare
+    pair(source, "B1/B1_t1.nii.gz", "B1/B1_seg.nii.gz")
+    save_nifti(source / "B1/B1_t2.nii.gz", image(), AFFINE)
+    patterns = ("{id}/{id}_{channel}.nii.gz", "{id}/{id}_seg.nii.gz")
+    return [
+        *("--layout", "pairs", "--source", source, *SIZE),
+        *("--image-pattern", patterns[0], "--label-pattern", patterns[1], *more),
+    ]
 
 
-def files(layout: str, *names: str) -> Prepare:
+@preparing
+def files(source: Path, layout: str, *names: str) -> list[object]:
     """Files of any content."""
-
-    def prepare(source: Path) -> list[object]:
-        for name in names:
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes(b"content")
-        return ["--layout", layout, "--source", source, *SIZE]
-
-    return prepare
+    for name in names:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(b"content")
+    return ["--layout", layout, "--source", source, *SIZE]
 
 
 def nan_image() -> np.ndarray:
@@ -180,199 +152,167 @@ def nan_image() -> np.ndarray:
 
 MOVED = AFFINE + np.array([[0, 0, 0, 0.75], [0] * 4, [0] * 4, [0] * 4])
 MISTAKES = {
-    "nnU-Net's folder as MSD": Mistake(
-        prepare=medical("msd", NNUNET, channel="_0000"),
-        says=(r"dataset\.json", "--layout nnunet"),
-        exit_code=1,
+    "nnU-Net's folder as MSD": refused(
+        medical("msd", NNUNET, channel="_0000"), r"dataset\.json", "--layout nnunet"
     ),
-    "MSD's folder as nnU-Net": Mistake(
-        prepare=medical("nnunet", MSD), says=(r"dataset\.json", "--layout msd"), exit_code=1
+    "MSD's folder as nnU-Net": refused(medical("nnunet", MSD), r"dataset\.json", "--layout msd"),
+    "no dataset.json": refused(files("msd", "imagesTr/a.nii.gz"), r"source: expected dataset\.json"),
+    "NIfTI as DICOM": refused(
+        lambda source: [*pairs()(source)[:1], "dicom", *pairs()(source)[2:-4]],
+        "no DICOM series",
+        "NIfTI",
+        "--layout pairs",
     ),
-    "no dataset.json": Mistake(
-        prepare=files("msd", "imagesTr/a.nii.gz"), says=(r"source: expected dataset\.json",), exit_code=1
+    "DICOM as pairs": refused(
+        lambda source: [*dicom()(source)[:1], "pairs", *dicom()(source)[2:]],
+        "no volume or picture",
+        "--layout dicom",
     ),
-    "NIfTI as DICOM": Mistake(
-        prepare=lambda source: [*pairs()(source)[:1], "dicom", *pairs()(source)[2:-4]],
-        says=("no DICOM series", "NIfTI", "--layout pairs"),
-        exit_code=1,
+    "LiTS names that are none": refused(files("lits", "ct/case1.nii.gz"), "no volume-N", "--layout pairs"),
+    "FreeSurfer files": refused(files("pairs", "images/a.mgz", "labels/a.mgz"), "FreeSurfer", "NIfTI"),
+    "volumes without a static shape": usage(
+        csv("id,image,label", ("a", "ct.nii.gz", "seg.nii.gz"), size=()),
+        r"ct\.nii\.gz is a volume",
+        "--depth, --height and --width",
     ),
-    "DICOM as pairs": Mistake(
-        prepare=lambda source: [*dicom()(source)[:1], "pairs", *dicom()(source)[2:]],
-        says=("no volume or picture", "--layout dicom"),
-        exit_code=1,
+    "the wrong column names": refused(
+        csv("id,ct_file,annotation_path", ("a", "ct.nii.gz", "seg.nii.gz")),
+        r"table\.csv",
+        "image",
+        "label",
+        "ct_file",
     ),
-    "LiTS names that are none": Mistake(
-        prepare=files("lits", "ct/case1.nii.gz"), says=("no volume-N", "--layout pairs"), exit_code=1
+    "a label that is not there": refused(
+        csv("id,image,label", ("a", "ct.nii.gz", "segm.nii.gz")), "label file not found", r"segm\.nii\.gz"
     ),
-    "FreeSurfer files": Mistake(
-        prepare=files("pairs", "images/a.mgz", "labels/a.mgz"), says=("FreeSurfer", "NIfTI"), exit_code=1
+    "image and label swapped": refused(
+        csv("id,image,label", ("a", "seg.nii.gz", "ct.nii.gz")), "mask has negative values", "swapped"
     ),
-    "volumes without a static shape": Mistake(
-        prepare=csv("id,image,label", ("a", "ct.nii.gz", "seg.nii.gz"), size=()),
-        says=(r"ct\.nii\.gz is a volume", "--depth, --height and --width"),
+    "one pattern of two": usage(pairs("--image-pattern", "{id}/ct.nii.gz"), "label.pattern", "give both"),
+    "a placeholder that is none": usage(
+        pairs("--image-pattern", "{ID}/ct.nii.gz", "--label-pattern", "{ID}/seg.nii.gz"),
+        r"\{ID\}",
+        r"known: \{id\}",
     ),
-    "the wrong column names": Mistake(
-        prepare=csv("id,ct_file,annotation_path", ("a", "ct.nii.gz", "seg.nii.gz")),
-        says=(r"table\.csv", "image", "label", "ct_file"),
-        exit_code=1,
+    "a pattern that matches nothing": refused(
+        pairs("--image-pattern", "{id}/CT.nii", "--label-pattern", "{id}/seg.nii.gz"),
+        "matches the image pattern",
+        r"\{id\}/CT\.nii",
+        r"p1/ct\.nii\.gz",
     ),
-    "a label that is not there": Mistake(
-        prepare=csv("id,image,label", ("a", "ct.nii.gz", "segm.nii.gz")),
-        says=("label file not found", r"segm\.nii\.gz"),
-        exit_code=1,
+    "a label pattern that matches nothing": refused(
+        pairs("--image-pattern", "{id}/ct.nii.gz", "--label-pattern", "{id}/label.nii.gz"),
+        "image has no label",
+        "--missing-masks",
     ),
-    "image and label swapped": Mistake(
-        prepare=csv("id,image,label", ("a", "seg.nii.gz", "ct.nii.gz")),
-        says=("mask has negative values", "swapped"),
-        exit_code=1,
+    "a spacing of two numbers": usage(
+        pairs(*PATTERNS, "--spacing-mm", "2,1.5"), "--spacing-mm 2,1.5", "depth,height,width"
     ),
-    "one pattern of two": Mistake(
-        prepare=pairs("--image-pattern", "{id}/ct.nii.gz"), says=("label.pattern", "give both")
+    "a spacing in meters": refused(
+        pairs(*PATTERNS, "--spacing-mm", "0.000002,0.0000015,0.0000015"), "voxels", "spacing"
     ),
-    "a placeholder that is none": Mistake(
-        prepare=pairs("--image-pattern", "{ID}/ct.nii.gz", "--label-pattern", "{ID}/seg.nii.gz"),
-        says=(r"\{ID\}", r"known: \{id\}"),
+    "a mask half a voxel off": refused(
+        pairs(affine=MOVED), "mask lies on another grid", r"0\.75 mm", "--mask-grid resample"
     ),
-    "a pattern that matches nothing": Mistake(
-        prepare=pairs("--image-pattern", "{id}/CT.nii", "--label-pattern", "{id}/seg.nii.gz"),
-        says=("matches the image pattern", r"\{id\}/CT\.nii", r"p1/ct\.nii\.gz"),
-        exit_code=1,
+    "a tolerance in millimeters": usage(
+        pairs(*PATTERNS, "--mask-grid-tolerance", "2"),
+        "--mask-grid-tolerance 2",
+        "share of a voxel",
+        "--mask-grid resample",
     ),
-    "a label pattern that matches nothing": Mistake(
-        prepare=pairs("--image-pattern", "{id}/ct.nii.gz", "--label-pattern", "{id}/label.nii.gz"),
-        says=("image has no label", "--missing-masks"),
-        exit_code=1,
+    "NaN in a scan": refused(
+        pairs(image=nan_image()), "voxels that are no number", r"p1/ct\.nii\.gz", "--non-finite-value"
     ),
-    "a spacing of two numbers": Mistake(
-        prepare=pairs(*PATTERNS, "--spacing-mm", "2,1.5"),
-        says=("--spacing-mm 2,1.5", "depth,height,width"),
+    "probabilities as a mask": refused(
+        pairs(mask=mask().astype(np.float32) / 3), "not whole numbers", r"0\.\d+"
     ),
-    "a spacing in meters": Mistake(
-        prepare=pairs(*PATTERNS, "--spacing-mm", "0.000002,0.0000015,0.0000015"),
-        says=("voxels", "spacing"),
-        exit_code=1,
+    "a typo in a class": refused(medical("msd", MSD, "--classes", "livr"), "--classes: livr", "found liver"),
+    "a map of classes without a target": usage(
+        medical("msd", MSD, "--map-classes", "liver"), "--map-classes", "FROM=TO"
     ),
-    "a mask half a voxel off": Mistake(
-        prepare=pairs(affine=MOVED),
-        says=("mask lies on another grid", r"0\.75 mm", "--mask-grid resample"),
-        exit_code=1,
+    "a class of no mask": refused(class_masks("--classes", "kidney"), "class kidney", "found body, liver"),
+    "class masks that overlap": refused(
+        class_masks(), "masks of one scan overlap", "--class-overlap last or first"
     ),
-    "a tolerance in millimeters": Mistake(
-        prepare=pairs(*PATTERNS, "--mask-grid-tolerance", "2"),
-        says=("--mask-grid-tolerance 2", "share of a voxel", "--mask-grid resample"),
+    "channels of more classes than a set holds": refused(
+        channels_of(17), "--class-overlap channels", "at most 16 classes, got 17", "--classes"
     ),
-    "NaN in a scan": Mistake(
-        prepare=pairs(image=nan_image()),
-        says=("voxels that are no number", r"p1/ct\.nii\.gz", "--non-finite-value"),
-        exit_code=1,
+    "channels where nothing names the classes": refused(
+        pairs(*PATTERNS, "--class-overlap", "channels"),
+        "--class-overlap channels",
+        "nothing names the classes",
+        "--classes 1,2",
+        "--label-map",
     ),
-    "probabilities as a mask": Mistake(
-        prepare=pairs(mask=mask().astype(np.float32) / 3), says=("not whole numbers", r"0\.\d+"), exit_code=1
+    "channels and combined regions": usage(
+        medical("nnunet", NNUNET, "--class-overlap", "channels", "--regions", "combine", channel="_0000"),
+        "--regions combine",
+        "--class-overlap channels",
+        "leave one of them out",
     ),
-    "a typo in a class": Mistake(
-        prepare=medical("msd", MSD, "--classes", "livr"),
-        says=("--classes: livr", "found liver"),
-        exit_code=1,
+    "a value that dataset.json does not name": refused(
+        medical("msd", {**MSD, "labels": {"0": "background", "1": "liver"}}),
+        "mask has unknown labels",
+        "2; known are",
+        "1 liver",
     ),
-    "a map of classes without a target": Mistake(
-        prepare=medical("msd", MSD, "--map-classes", "liver"), says=("--map-classes", "FROM=TO")
+    "too few channels": usage(
+        medical("nnunet", {**NNUNET, "channel_names": {"0": "T1", "1": "T2"}}, channel="_0000"),
+        r"--channels 1",
+        "T1, T2",
+        "--channels 2",
     ),
-    "a class of no mask": Mistake(
-        prepare=class_masks("--classes", "kidney"), says=("class kidney", "found body, liver"), exit_code=1
-    ),
-    "class masks that overlap": Mistake(
-        prepare=class_masks(),
-        says=("masks of one scan overlap", "--class-overlap last or first"),
-        exit_code=1,
-    ),
-    "channels of more classes than a set holds": Mistake(
-        prepare=channels_of(17),
-        says=("--class-overlap channels", "at most 16 classes, got 17", "--classes"),
-        exit_code=1,
-    ),
-    "channels where nothing names the classes": Mistake(
-        prepare=pairs(*PATTERNS, "--class-overlap", "channels"),
-        says=("--class-overlap channels", "nothing names the classes", "--classes 1,2", "--label-map"),
-        exit_code=1,
-    ),
-    "channels and combined regions": Mistake(
-        prepare=medical(
-            "nnunet", NNUNET, "--class-overlap", "channels", "--regions", "combine", channel="_0000"
+    "regions of nnU-Net": refused(
+        medical(
+            "nnunet", {**NNUNET, "labels": {"background": 0, "whole": [1, 2], "core": 2}}, channel="_0000"
         ),
-        says=("--regions combine", "--class-overlap channels", "leave one of them out"),
+        r"dataset\.json: labels: whole",
+        "--regions combine",
     ),
-    "a value that dataset.json does not name": Mistake(
-        prepare=medical("msd", {**MSD, "labels": {"0": "background", "1": "liver"}}),
-        says=("mask has unknown labels", "2; known are", "1 liver"),
-        exit_code=1,
+    "a wrong number of training cases": refused(
+        medical("nnunet", {**NNUNET, "numTraining": 3}, channel="_0000"),
+        "numTraining is 3",
+        "1 cases",
+        "correct the number",
     ),
-    "too few channels": Mistake(
-        prepare=medical("nnunet", {**NNUNET, "channel_names": {"0": "T1", "1": "T2"}}, channel="_0000"),
-        says=(r"--channels 1", "T1, T2", "--channels 2"),
+    "folds without a choice": usage(
+        folds([{"train": ["a"], "val": []}] * 5), "5 folds", "--nnunet-fold 0 to 4"
     ),
-    "regions of nnU-Net": Mistake(
-        prepare=medical(
-            "nnunet",
-            {**NNUNET, "labels": {"background": 0, "whole": [1, 2], "core": 2}},
-            channel="_0000",
-        ),
-        says=(r"dataset\.json: labels: whole", "--regions combine"),
-        exit_code=1,
+    "the folds of another data set": refused(
+        folds([{"train": ["BRATS_001"], "val": []}]), "BRATS_001", "no such case among the training images"
     ),
-    "a wrong number of training cases": Mistake(
-        prepare=medical("nnunet", {**NNUNET, "numTraining": 3}, channel="_0000"),
-        says=("numTraining is 3", "1 cases", "correct the number"),
-        exit_code=1,
+    "a fold without folds": usage(
+        medical("nnunet", NNUNET, "--nnunet-fold", 0, channel="_0000"), "--nnunet-fold", "--nnunet-splits"
     ),
-    "folds without a choice": Mistake(
-        prepare=folds([{"train": ["a"], "val": []}] * 5), says=("5 folds", "--nnunet-fold 0 to 4")
+    "a channel that is none": refused(
+        brats("--channels", 2, "--channel-order", "t1,t1ce"), "--channel-order: t1ce", "found t1, t2"
     ),
-    "the folds of another data set": Mistake(
-        prepare=folds([{"train": ["BRATS_001"], "val": []}]),
-        says=("BRATS_001", "no such case among the training images"),
-        exit_code=1,
+    "channels that were not counted": refused(brats(), "number of channels", "say --channels 2"),
+    "a SEG of another series": refused(
+        dicom(seg=seg_of("1.2.77", "liver")), "image has no label", "--missing-masks prediction"
     ),
-    "a fold without folds": Mistake(
-        prepare=medical("nnunet", NNUNET, "--nnunet-fold", 0, channel="_0000"),
-        says=("--nnunet-fold", "--nnunet-splits"),
+    "a SEG and no ids for its classes": refused(
+        dicom(seg=seg_of("1.2.1", "liver", "spleen")), "'liver', 'spleen'", "--classes", "--label-map"
     ),
-    "a channel that is none": Mistake(
-        prepare=brats("--channels", 2, "--channel-order", "t1,t1ce"),
-        says=("--channel-order: t1ce", "found t1, t2"),
-        exit_code=1,
+    "a label map without a class of the SEG": refused(
+        label_map(dicom(seg=seg_of("1.2.1", "liver", "spleen")), "background\nliver\n"),
+        "unknown labels",
+        "'spleen'",
+        "--map-classes 'spleen=background'",
     ),
-    "channels that were not counted": Mistake(
-        prepare=brats(), says=("number of channels", "say --channels 2"), exit_code=1
+    "a label map that begins with a class": refused(
+        label_map(dicom(seg=seg_of("1.2.1", "liver", "spleen")), "liver\nspleen\n"), "'liver' is 0"
     ),
-    "a SEG of another series": Mistake(
-        prepare=dicom(seg=seg_of("1.2.77", "liver")),
-        says=("image has no label", "--missing-masks prediction"),
-        exit_code=1,
+    "segments that overlap": refused(
+        dicom("--classes", "a,b", seg=seg_of("1.2.1", "a", "b", overlapping=True)),
+        "segments overlap",
+        "--class-overlap last or first",
     ),
-    "a SEG and no ids for its classes": Mistake(
-        prepare=dicom(seg=seg_of("1.2.1", "liver", "spleen")),
-        says=("'liver', 'spleen'", "--classes", "--label-map"),
-        exit_code=1,
-    ),
-    "a label map without a class of the SEG": Mistake(
-        prepare=label_map(dicom(seg=seg_of("1.2.1", "liver", "spleen")), "background\nliver\n"),
-        says=("unknown labels", "'spleen'", "--map-classes 'spleen=background'"),
-        exit_code=1,
-    ),
-    "a label map that begins with a class": Mistake(
-        prepare=label_map(dicom(seg=seg_of("1.2.1", "liver", "spleen")), "liver\nspleen\n"),
-        says=("'liver' is 0",),
-        exit_code=1,
-    ),
-    "segments that overlap": Mistake(
-        prepare=dicom("--classes", "a,b", seg=seg_of("1.2.1", "a", "b", overlapping=True)),
-        says=("segments overlap", "--class-overlap last or first"),
-        exit_code=1,
-    ),
-    "two SEGs of one series": Mistake(
-        prepare=dicom("--classes", "a,b", one=seg_of("1.2.1", "a"), two=seg_of("1.2.1", "b")),
-        says=("several labels for one image", r"one\.dcm, two\.dcm", "--several-masks merge"),
-        exit_code=1,
+    "two SEGs of one series": refused(
+        dicom("--classes", "a,b", one=seg_of("1.2.1", "a"), two=seg_of("1.2.1", "b")),
+        "several labels for one image",
+        r"one\.dcm, two\.dcm",
+        "--several-masks merge",
     ),
 }
 
