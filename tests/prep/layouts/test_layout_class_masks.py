@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from halofeed.pipelines.job import reference_from_json, reference_to_json
-from halofeed.prep.layouts import LayoutOptions, Reference
-from halofeed.prep.layouts.class_masks import label_values, list_references
+from halofeed.prep.layouts import LayoutOptions
+from halofeed.prep.layouts.class_masks import label_values
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError, UsageError
+from tests.prep.layouts.support import by_source, make
 
-
-def make(root: Path, *paths: str) -> LocalFiles:
-    for path in paths:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(b"x")
-    return LocalFiles(root)
-
-
-def read(files: LocalFiles, **options: Any) -> dict[str, Reference]:
-    references = list(list_references(files, files, None, LayoutOptions(**options)))
-    assert all(reference_from_json(reference_to_json(one)) == one for one in references)
-    return {reference.source: reference for reference in references}
+read = partial(by_source, "class-masks")
 
 
 def values(files: LocalFiles, **options: Any) -> dict[int, str]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from halofeed.prep.layouts import LayoutOptions, Reference
-from halofeed.prep.layouts.coco import list_labels, list_references
+from halofeed.prep.layouts.coco import list_labels
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
+from tests.prep.layouts.support import list_references, make
 
-
-def read(root: Path, name: str | None = None, images: Path | None = None, **options: Any) -> list[Reference]:
-    return list(list_references(LocalFiles(root), LocalFiles(images or root), name, LayoutOptions(**options)))
+read = partial(list_references, "coco")
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -32,9 +31,7 @@ def document(**changes: Any) -> dict[str, Any]:
 def write(root: Path, content: object, *images: str, name: str = "instances.json") -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).write_text(json.dumps(content))
-    for image in images:
-        (root / image).parent.mkdir(parents=True, exist_ok=True)
-        (root / image).write_bytes(b"x")
+    make(root, *images)
 
 
 def test_coco_subset_has_53_images_576_boxes_10_crowds_box_for_box(test_data: Path) -> None:

@@ -9,22 +9,20 @@ from typing import Any
 import pytest
 
 from halofeed.prep.annotations.columns import SPELLINGS, read_columns
-from halofeed.prep.layouts import LAYOUTS, LayoutOptions, Reference
-from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.layouts import Reference
 from halofeed.schemas.errors import AnnotationsError, UsageError
+from tests.prep.layouts.support import list_references, make
 
 
 def read(root: Path, header: str, *rows: str, layout: str = "csv", **options: Any) -> list[Reference]:
-    for name in ("a.jpg", "b.jpg"):
-        (root / name).write_bytes(b"x")
+    make(root, "a.jpg", "b.jpg")
     if layout == "csv":
         (root / "t.csv").write_text("\n".join([header, *rows]) + "\n")
     else:
         keys = header.split(",")
         lines = [json.dumps(dict(zip(keys, row.split(","), strict=True))) for row in rows]
         (root / "t.jsonl").write_text("\n".join(lines) + "\n")
-    files = LocalFiles(root)
-    found = LAYOUTS[layout].list_references(files, files, f"t.{layout}", LayoutOptions(**options))
+    found = list_references(layout, root, f"t.{layout}", **options)
     return [one for one in found if one.problem is None or one.problem[0] != "selection"]
 
 
@@ -119,11 +117,10 @@ def test_other_ways_to_write_a_box_are_read_when_they_are_named_or_cannot_be_mis
 
 
 def test_a_list_of_json_is_read_as_its_form_says(tmp_path: Path) -> None:
-    (tmp_path / "a.jpg").write_bytes(b"x")
+    make(tmp_path, "a.jpg")
     row = {"file_name": "a.jpg", "label": "hat", "bbox": [10, 20, 20, 30], "width": 100, "height": 90}
     (tmp_path / "t.jsonl").write_text(json.dumps(row) + "\n")
-    files = LocalFiles(tmp_path)
-    (only,) = LAYOUTS["jsonl"].list_references(files, files, "t.jsonl", LayoutOptions(box_form="corner-size"))
+    (only,) = list_references("jsonl", tmp_path, "t.jsonl", box_form="corner-size")
     assert corners(only) == [(10, 20, 30, 50)] and only.declared_size == (90, 100)
 
 
@@ -188,8 +185,7 @@ def coco(root: Path, *boxes: list[float], size: int | None = 100, **more: Any) -
 
 
 def read_coco(root: Path, **options: Any) -> Reference:
-    files = LocalFiles(root)
-    (only,) = LAYOUTS["coco"].list_references(files, files, "instances.json", LayoutOptions(**options))
+    (only,) = list_references("coco", root, **options)
     return only
 
 

@@ -11,12 +11,13 @@ import pytest
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian
 
-from halofeed.pipelines.job import reference_from_json, reference_to_json
+from halofeed.pipelines.job import reference_to_json
 from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
 from halofeed.prep.layouts.dicom import find_series, list_references
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.volume_files import FolderIndex
 from halofeed.schemas.errors import AnnotationsError, SourceError
+from tests.prep.layouts.support import by_source, outcome
 
 SECRETS = ("Doe^Jane", "PAT-4711", "19500101", "General Hospital")
 CT, SEG, RTSTRUCT = (
@@ -92,22 +93,14 @@ def touch(root: Path, *paths: str) -> None:
 
 
 def read(root: Path, **options: Any) -> dict[str, Reference]:
-    files = LocalFiles(root)
-    references = list(list_references(files, files, None, LayoutOptions(**options)))
-    found = {reference.source: reference for reference in references}
-    assert len(found) == len(references) and list(found) == sorted(found)
-    for reference in references:
-        text = reference_to_json(reference)
-        assert reference_from_json(text) == reference
-        assert not any(secret in text for secret in SECRETS)
-    accounted = {path for reference in references for path in reference.paths}
-    details = " ".join(reference.problem[2] for reference in references if reference.problem)
-    assert all(path in accounted or path in details for path in files.sizes() if not path.endswith("LICENSE"))
+    found = by_source("dicom", root, **options)
+    assert list(found) == sorted(found)
+    assert not any(secret in reference_to_json(one) for secret in SECRETS for one in found.values())
+    accounted = {path for one in found.values() for path in one.paths}
+    details = " ".join(one.problem[2] for one in found.values() if one.problem)
+    files = LocalFiles(root).sizes()
+    assert all(path in accounted or path in details for path in files if not path.endswith("LICENSE"))
     return found
-
-
-def outcome(references: dict[str, Reference]) -> dict[str, str | None]:
-    return {source: one.problem[1] if one.problem else one.mask for source, one in references.items()}
 
 
 def test_real_series_are_found_whole_and_kept_for_prediction(test_data: Path) -> None:

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from halofeed.prep.annotations.images import ImageIndex, Wanted
-from halofeed.prep.layouts import LAYOUTS, LayoutOptions, Reference, find_layout
-from halofeed.prep.layouts.folders import list_references
+from halofeed.prep.layouts import LAYOUTS, find_layout
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+from tests.prep.layouts.support import by_source, make
 
-
-def make(root: Path, *paths: str) -> LocalFiles:
-    for path in paths:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(b"x")
-    return LocalFiles(root)
-
-
-def read(files: LocalFiles, **options: Any) -> dict[str, Reference]:
-    references = list(list_references(files, files, None, LayoutOptions(**options)))
-    assert [reference.source for reference in references] == sorted(
-        reference.source for reference in references
-    )
-    return {reference.source: reference for reference in references}
+read = partial(by_source, "folders")
 
 
 def test_clothing_has_1290_images_in_10_classes_and_3_splits(test_data: Path) -> None:

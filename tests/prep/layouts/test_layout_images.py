@@ -6,21 +6,15 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from halofeed.prep.layouts import LAYOUTS, LayoutOptions, Reference
+from halofeed.prep.layouts import Reference
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import UsageError
+from tests.prep.layouts.support import list_references, make
 
 LAYOUTS_WITH_PATHS = ("csv", "jsonl", "coco", "voc")
-
-
-def draw(root: Path, *images: str) -> None:
-    for image in images:
-        (root / image).parent.mkdir(parents=True, exist_ok=True)
-        (root / image).write_bytes(b"x")
 
 
 def annotate(root: Path, layout: str, names: Sequence[str]) -> str:
@@ -58,15 +52,6 @@ def annotate(root: Path, layout: str, names: Sequence[str]) -> str:
     return ""
 
 
-def read(
-    root: Path, layout: str, file: str | None = None, images: Path | None = None, **more: Any
-) -> list[Reference]:
-    annotations = LocalFiles(root)
-    pictures = annotations if images is None else LocalFiles(images)
-    options = LayoutOptions(**more)
-    return list(LAYOUTS[layout].list_references(annotations, pictures, file or None, options))
-
-
 def widths(references: Sequence[Reference]) -> dict[str, list[float]]:
     """The widths of the boxes of each image that is converted."""
     return {
@@ -80,9 +65,9 @@ def widths(references: Sequence[Reference]) -> dict[str, list[float]]:
 def test_a_box_of_a_missing_folder_is_never_put_on_the_picture_of_another(
     tmp_path: Path, layout: str
 ) -> None:
-    draw(tmp_path, "cam1/0001.jpg", "cam1/0002.jpg")
+    make(tmp_path, "cam1/0001.jpg", "cam1/0002.jpg")
     annotate(tmp_path, layout, ["cam1/0001.jpg", "cam2/0001.jpg", "cam2/0002.jpg"])
-    references = read(tmp_path, layout)
+    references = list_references(layout, tmp_path)
     assert widths(references) == {"cam1/0001.jpg": [10]}
     lost = [one for one in references if one.problem and one.problem[1] == "image file not found"]
     assert len(lost) == 2 and all("cam2" in (one.problem or ("", "", ""))[2] for one in lost)
@@ -90,9 +75,9 @@ def test_a_box_of_a_missing_folder_is_never_put_on_the_picture_of_another(
 
 @pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
 def test_the_folder_that_is_given_as_images_counts_as_one_of_the_path(tmp_path: Path, layout: str) -> None:
-    draw(tmp_path / "set" / "cam1", "0001.jpg", "0002.jpg")
+    make(tmp_path / "set" / "cam1", "0001.jpg", "0002.jpg")
     annotate(tmp_path / "labels", layout, ["cam1/0001.jpg", "cam2/0001.jpg", "cam2/0002.jpg"])
-    references = read(tmp_path / "labels", layout, images=tmp_path / "set" / "cam1")
+    references = list_references(layout, tmp_path / "labels", images=tmp_path / "set" / "cam1")
     assert widths(references) == {"0001.jpg": [10]}
 
 
@@ -100,9 +85,9 @@ def test_the_folder_that_is_given_as_images_counts_as_one_of_the_path(tmp_path: 
 def test_paths_of_another_machine_are_matched_by_their_end_unless_another_folder_is_meant(
     tmp_path: Path, layout: str
 ) -> None:
-    draw(tmp_path, "cam1/0001.jpg", "cam1/0002.jpg")
+    make(tmp_path, "cam1/0001.jpg", "cam1/0002.jpg")
     annotate(tmp_path, layout, ["/content/cam1/0001.jpg", "/content/cam2/0002.jpg"])
-    references = read(tmp_path, layout)
+    references = list_references(layout, tmp_path)
     assert widths(references) == {"cam1/0001.jpg": [10]}
     (found,) = [one for one in references if one.problem is None]
     assert "another folder" in found.notes[0]
@@ -112,47 +97,47 @@ def test_paths_of_another_machine_are_matched_by_their_end_unless_another_folder
 def test_a_file_name_alone_means_no_picture_that_is_named_with_its_folder(
     tmp_path: Path, layout: str
 ) -> None:
-    draw(tmp_path, "cam1/0001.jpg")
+    make(tmp_path, "cam1/0001.jpg")
     annotate(tmp_path, layout, ["cam1/0001.jpg", "0001.jpg"])
-    assert widths(read(tmp_path, layout)) == {"cam1/0001.jpg": [10]}
+    assert widths(list_references(layout, tmp_path)) == {"cam1/0001.jpg": [10]}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
 def test_two_names_that_end_alike_are_both_refused_where_neither_is_whole(
     tmp_path: Path, layout: str
 ) -> None:
-    draw(tmp_path, "all/0001.jpg", "all/0002.jpg")
+    make(tmp_path, "all/0001.jpg", "all/0002.jpg")
     annotate(tmp_path, layout, ["cam1/0001.jpg", "cam2/0001.jpg", "cam1/0002.jpg"])
-    assert widths(read(tmp_path, layout)) == {"all/0002.jpg": [30]}
+    assert widths(list_references(layout, tmp_path)) == {"all/0002.jpg": [30]}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
 def test_a_path_that_ends_in_whole_folders_of_the_source_is_found_without_a_word(
     tmp_path: Path, layout: str
 ) -> None:
-    draw(tmp_path, "set/images/cam1/0001.jpg", "set/images/cam2/0001.jpg")
+    make(tmp_path, "set/images/cam1/0001.jpg", "set/images/cam2/0001.jpg")
     annotate(tmp_path, layout, ["cam2/0001.jpg", "cam1/0001.jpg"])
-    references = read(tmp_path, layout)
+    references = list_references(layout, tmp_path)
     assert widths(references) == {"set/images/cam1/0001.jpg": [20], "set/images/cam2/0001.jpg": [10]}
     assert not any(one.notes for one in references)
 
 
 def test_an_xml_in_a_folder_of_its_own_means_the_image_of_the_same_folder(tmp_path: Path) -> None:
-    draw(tmp_path, "JPEGImages/cam1/0001.jpg", "JPEGImages/cam1/0002.jpg", "JPEGImages/cam3/0001.jpg")
+    make(tmp_path, "JPEGImages/cam1/0001.jpg", "JPEGImages/cam1/0002.jpg", "JPEGImages/cam3/0001.jpg")
     annotate(tmp_path, "voc", ["0001.jpg", "0001.jpg", "0002.jpg", "0001.jpg"])
     for number, place in enumerate(["cam1/0001", "cam2/0001", "cam2/0002", "cam3/0001"]):
         (tmp_path / "Annotations" / place).parent.mkdir(exist_ok=True)
         (tmp_path / "Annotations" / f"x{number}.xml").rename(tmp_path / "Annotations" / f"{place}.xml")
-    references = read(tmp_path, "voc")
+    references = list_references("voc", tmp_path)
     assert widths(references) == {"JPEGImages/cam1/0001.jpg": [10], "JPEGImages/cam3/0001.jpg": [40]}
 
 
 def test_a_coco_split_finds_its_own_image_and_never_that_of_another_split(tmp_path: Path) -> None:
-    draw(tmp_path, "train/a.jpg", "train/b.jpg", "valid/b.jpg")
+    make(tmp_path, "train/a.jpg", "train/b.jpg", "valid/b.jpg")
     for split in ("train", "valid"):
         annotate(tmp_path / split, "coco", ["a.jpg", "b.jpg"])
         (tmp_path / split / "instances.json").rename(tmp_path / split / "_annotations.coco.json")
-    references = read(tmp_path, "coco")
+    references = list_references("coco", tmp_path)
     assert {one.source: one.split for one in references if one.problem is None} == {
         "train/a.jpg": "train",
         "train/b.jpg": "train",
@@ -166,7 +151,7 @@ def test_a_coco_split_finds_its_own_image_and_never_that_of_another_split(tmp_pa
 def test_absolute_paths_are_read_and_nothing_else_is_listed(
     tmp_path: Path, layout: str, under: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw(
+    make(
         tmp_path,
         "images/cam1/0001.jpg",
         "images/cam1/extra.jpg",
@@ -179,7 +164,7 @@ def test_absolute_paths_are_read_and_nothing_else_is_listed(
     walk = os.walk
     monkeypatch.setattr(os, "walk", lambda top, **more: walked.append(top) or walk(top, **more))
     root = Path("/") if under == "/" else tmp_path / under
-    references = read(tmp_path / "labels", layout, file, images=root)
+    references = list_references(layout, tmp_path / "labels", file, images=root)
     start = f"{tmp_path}/images/".lstrip("/") if under == "/" else ""
     assert widths(references) == {f"{start}cam1/0001.jpg": [10], f"{start}cam2/0001.jpg": [20]}
     reasons = sorted((one.problem or ("", "", ""))[1] for one in references if one.problem)
@@ -190,11 +175,11 @@ def test_absolute_paths_are_read_and_nothing_else_is_listed(
 def test_the_root_of_a_machine_is_never_listed(tmp_path: Path) -> None:
     file = annotate(tmp_path, "csv", ["0001.jpg"])
     with pytest.raises(UsageError, match="/: every file of this machine would be listed; name the folder"):
-        read(tmp_path, "csv", file, images=Path("/"))
+        list_references("csv", tmp_path, file, images=Path("/"))
 
 
 def test_links_into_the_systems_own_files_are_not_followed(tmp_path: Path) -> None:
-    draw(tmp_path, "a.jpg")
+    make(tmp_path, "a.jpg")
     (tmp_path / "devices").symlink_to("/proc/self")
     assert list(LocalFiles(tmp_path).sizes()) == ["a.jpg"]
 
@@ -203,9 +188,9 @@ def test_links_into_the_systems_own_files_are_not_followed(tmp_path: Path) -> No
 def test_a_file_that_is_there_but_outside_of_images_is_no_other_of_its_name(
     tmp_path: Path, layout: str
 ) -> None:
-    draw(tmp_path, "other/cam2/0001.jpg", "images/0001.jpg")
+    make(tmp_path, "other/cam2/0001.jpg", "images/0001.jpg")
     annotate(tmp_path / "labels", layout, [str(tmp_path / "other" / "cam2" / "0001.jpg")])
-    references = read(tmp_path / "labels", layout, images=tmp_path / "images")
+    references = list_references(layout, tmp_path / "labels", images=tmp_path / "images")
     assert widths(references) == {}
     reason, detail = next(
         one.problem[1:] for one in references if one.problem and one.problem[0] == "annotation"
@@ -216,7 +201,7 @@ def test_a_file_that_is_there_but_outside_of_images_is_no_other_of_its_name(
 
 @pytest.mark.parametrize("layout", ["csv", "jsonl", "coco"])
 def test_paths_may_be_relative_to_the_table_or_lead_through_a_link(tmp_path: Path, layout: str) -> None:
-    draw(tmp_path, "images/cam1/0001.jpg", "images/cam2/0001.jpg", "images/cam3/0001.jpg")
+    make(tmp_path, "images/cam1/0001.jpg", "images/cam2/0001.jpg", "images/cam3/0001.jpg")
     (tmp_path / "link").symlink_to(tmp_path / "images")
     names = [
         "../images/cam1/0001.jpg",
@@ -224,7 +209,7 @@ def test_paths_may_be_relative_to_the_table_or_lead_through_a_link(tmp_path: Pat
         r"..\images\cam3\0001.jpg",
     ]
     annotate(tmp_path / "labels", layout, names)
-    references = read(tmp_path / "labels", layout, images=tmp_path / "images")
+    references = list_references(layout, tmp_path / "labels", images=tmp_path / "images")
     assert widths(references) == {"cam1/0001.jpg": [10], "cam2/0001.jpg": [20], "cam3/0001.jpg": [30]}
     assert not any(one.notes or one.problem for one in references)
 
@@ -232,7 +217,7 @@ def test_paths_may_be_relative_to_the_table_or_lead_through_a_link(tmp_path: Pat
 def test_a_segmentation_table_takes_absolute_paths_and_never_a_file_of_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw(tmp_path, "p1/ct.nii.gz", "p1/seg.nii.gz", "p2/ct.nii.gz", "p1/x.nii.gz")
+    make(tmp_path, "p1/ct.nii.gz", "p1/seg.nii.gz", "p2/ct.nii.gz", "p1/x.nii.gz")
     rows = [
         f"{tmp_path}/p1/ct.nii.gz,{tmp_path}/p1/seg.nii.gz",
         f"{tmp_path}/p2/ct.nii.gz,{tmp_path}/p2/seg.nii.gz",
@@ -241,7 +226,9 @@ def test_a_segmentation_table_takes_absolute_paths_and_never_a_file_of_another_f
     (tmp_path / "labels" / "scans.csv").write_text("image,label\n" + "\n".join(rows) + "\n")
     monkeypatch.chdir(tmp_path)
     for images in (tmp_path, Path("."), Path("/")):
-        references = read(tmp_path / "labels", "csv", "scans.csv", images=images, task="segmentation")
+        references = list_references(
+            "csv", tmp_path / "labels", "scans.csv", images=images, task="segmentation"
+        )
         start = f"{tmp_path}/".lstrip("/") if images == Path("/") else ""
         assert [(one.source, one.mask) for one in references if one.problem is None] == [
             (f"{start}p1/ct.nii.gz", f"{start}p1/seg.nii.gz")
@@ -253,12 +240,14 @@ def test_a_segmentation_table_takes_absolute_paths_and_never_a_file_of_another_f
 
 
 def test_a_segmentation_table_may_lead_upwards_and_what_lies_outside_is_named(tmp_path: Path) -> None:
-    draw(tmp_path, "ct/1.nii.gz", "seg/1.nii.gz")
+    make(tmp_path, "ct/1.nii.gz", "seg/1.nii.gz")
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "scans.csv").write_text("image,label\n../ct/1.nii.gz,..\\seg\\1.nii.gz\n")
-    (found,) = read(tmp_path / "tables", "csv", "scans.csv", images=tmp_path, task="segmentation")
+    (found,) = list_references("csv", tmp_path / "tables", "scans.csv", images=tmp_path, task="segmentation")
     assert (found.source, found.mask, found.problem) == ("ct/1.nii.gz", "seg/1.nii.gz", None)
     for images in (None, tmp_path / "ct"):
-        found = read(tmp_path / "tables", "csv", "scans.csv", images=images, task="segmentation")[0]
+        found = list_references("csv", tmp_path / "tables", "scans.csv", images=images, task="segmentation")[
+            0
+        ]
         assert found.problem is not None and "lies outside --images" in found.problem[1]
         assert "say --images with a folder that holds both" in found.problem[2]

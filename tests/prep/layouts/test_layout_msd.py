@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from halofeed.prep.layouts import LayoutOptions, Reference
-from halofeed.prep.layouts.msd import channel_names, label_values, list_references
+from halofeed.prep.layouts import LayoutOptions
+from halofeed.prep.layouts.msd import channel_names, label_values
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
+from tests.prep.layouts.support import by_source, make, outcome
+
+read = partial(by_source, "msd")
 
 
-def make(root: Path, content: Any, *paths: str) -> LocalFiles:
-    for path in paths:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(b"x")
+def write(root: Path, content: Any, *paths: str) -> LocalFiles:
     root.mkdir(exist_ok=True)
+    files = make(root, *paths)
     (root / "dataset.json").write_text(content if isinstance(content, str) else json.dumps(content))
-    return LocalFiles(root)
-
-
-def read(files: LocalFiles, name: str | None = None, **options: Any) -> dict[str, Reference]:
-    references = list(list_references(files, files, name, LayoutOptions(**options)))
-    found = {reference.source: reference for reference in references}
-    assert len(found) == len(references) and list(found) == sorted(found)
-    return found
-
-
-def outcome(references: dict[str, Reference]) -> dict[str, str | None]:
-    return {source: one.problem[1] if one.problem else one.mask for source, one in references.items()}
+    return files
 
 
 def document(training: list[Any], test: list[Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -52,13 +43,13 @@ def test_real_hippocampus_scans_under_a_dataset_json(test_data: Path, tmp_path: 
     (tmp_path / "imagesTr").symlink_to(source / "images")
     (tmp_path / "labelsTr").symlink_to(source / "labels")
     names = sorted(path.name.removesuffix(".nii.gz") for path in (source / "images").iterdir())
-    files = make(tmp_path, document([entry(name) for name in names]))
+    files = write(tmp_path, document([entry(name) for name in names]))
     assert outcome(read(files)) == {f"imagesTr/{name}.nii.gz": f"labelsTr/{name}.nii.gz" for name in names}
 
 
 def test_training_and_test_lists_give_splits_and_test_cases_are_for_prediction(tmp_path: Path) -> None:
     content = document([entry("a"), entry("b")], ["./imagesTs/c.nii.gz"])
-    files = make(tmp_path, content, *files_of("a", "b"), "imagesTs/c.nii.gz", "imagesTs/._c.nii.gz")
+    files = write(tmp_path, content, *files_of("a", "b"), "imagesTs/c.nii.gz", "imagesTs/._c.nii.gz")
     references = read(files)
     assert {source: (one.split, one.mask) for source, one in references.items()} == {
         "imagesTr/a.nii.gz": ("train", "labelsTr/a.nii.gz"),
@@ -82,7 +73,7 @@ def test_every_entry_and_every_file_is_accounted_for(tmp_path: Path) -> None:
     content = document(
         training, ["imagesTr/leaked.nii.gz", {"image": "imagesTs/d.nii.gz", "label": "labelsTs/d.nii.gz"}]
     )
-    files = make(
+    files = write(
         tmp_path,
         content,
         *files_of("good", "twice", "leaked", "extra"),
@@ -113,11 +104,11 @@ def test_every_entry_and_every_file_is_accounted_for(tmp_path: Path) -> None:
 
 
 def test_dataset_json_may_lie_one_folder_deeper_or_be_named(tmp_path: Path) -> None:
-    make(tmp_path / "Task09_Spleen", document([entry("a")]), *files_of("a"))
+    write(tmp_path / "Task09_Spleen", document([entry("a")]), *files_of("a"))
     files = LocalFiles(tmp_path)
     one = {"Task09_Spleen/imagesTr/a.nii.gz": "Task09_Spleen/labelsTr/a.nii.gz"}
     assert outcome(read(files)) == one == outcome(read(files, "Task09_Spleen/dataset.json"))
-    make(tmp_path / "Task10", document([]))
+    write(tmp_path / "Task10", document([]))
     with pytest.raises(AnnotationsError, match="name one of their folders"):
         read(LocalFiles(tmp_path))
 
@@ -142,12 +133,12 @@ def test_a_file_that_is_not_the_decathlons_is_refused_with_the_reason(
     tmp_path: Path, content: Any, words: str
 ) -> None:
     with pytest.raises(AnnotationsError, match=words):
-        read(make(tmp_path, content))
+        read(write(tmp_path, content))
 
 
 def test_a_missing_file_and_channels_with_gaps_are_refused(tmp_path: Path) -> None:
     with pytest.raises(AnnotationsError, match=r"expected dataset\.json in it; found none"):
         read(LocalFiles(tmp_path))
-    files = make(tmp_path, document([], modality={"0": "T1", "2": "T2"}))
+    files = write(tmp_path, document([], modality={"0": "T1", "2": "T2"}))
     with pytest.raises(AnnotationsError, match="modality: expected"):
         channel_names(files, None)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from halofeed.pipelines.job import reference_from_json, reference_to_json
-from halofeed.prep.layouts import LayoutOptions, Reference
-from halofeed.prep.layouts.nnunet import channel_names, label_values, list_references
+from halofeed.prep.layouts import LayoutOptions
+from halofeed.prep.layouts.nnunet import channel_names, label_values
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
+from tests.prep.layouts.support import by_source, make, outcome
+
+read = partial(by_source, "nnunet")
 
 
-def make(root: Path, training: int, *paths: str, **more: Any) -> LocalFiles:
-    for path in paths:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(b"x")
+def write(root: Path, training: int, *paths: str, **more: Any) -> LocalFiles:
     root.mkdir(exist_ok=True)
+    files = make(root, *paths)
     content = {
         "channel_names": {"0": "T1", "1": "FLAIR"},
         "labels": {"background": 0, "edema": 1, "core": 3},
@@ -29,19 +30,7 @@ def make(root: Path, training: int, *paths: str, **more: Any) -> LocalFiles:
     }
     content = {key: value for key, value in content.items() if value is not None}
     (root / "dataset.json").write_text(json.dumps(content))
-    return LocalFiles(root)
-
-
-def read(files: LocalFiles, **options: Any) -> dict[str, Reference]:
-    references = list(list_references(files, files, None, LayoutOptions(**options)))
-    assert all(reference_from_json(reference_to_json(one)) == one for one in references)
-    found = {reference.source: reference for reference in references}
-    assert len(found) == len(references)
-    return found
-
-
-def outcome(references: dict[str, Reference]) -> dict[str, str | None]:
-    return {source: one.problem[1] if one.problem else one.mask for source, one in references.items()}
+    return files
 
 
 def case(name: str, folder: str = "imagesTr", channels: int = 2) -> list[str]:
@@ -51,7 +40,7 @@ def case(name: str, folder: str = "imagesTr", channels: int = 2) -> list[str]:
 def test_channels_labels_and_test_cases_come_together(tmp_path: Path) -> None:
     root = tmp_path / "Dataset007_Brain"
     paths = [*case("a"), *case("a_b"), "labelsTr/a.nii.gz", "labelsTr/a_b.nii.gz", *case("c", "imagesTs")]
-    files = make(root, 2, *paths)
+    files = write(root, 2, *paths)
     references = read(files)
     assert {source: (one.channels, one.mask, one.split) for source, one in references.items()} == {
         "imagesTr/a_0000.nii.gz": (("imagesTr/a_0001.nii.gz",), "labelsTr/a.nii.gz", "train"),
@@ -66,7 +55,7 @@ def test_channels_labels_and_test_cases_come_together(tmp_path: Path) -> None:
 
 
 def test_every_file_of_its_folders_is_accounted_for(tmp_path: Path) -> None:
-    files = make(
+    files = write(
         tmp_path,
         4,
         *(*case("good"), "labelsTr/good.nii.gz"),
@@ -99,7 +88,7 @@ def test_every_file_of_its_folders_is_accounted_for(tmp_path: Path) -> None:
 
 
 def test_pictures_are_read_as_cases_too(tmp_path: Path) -> None:
-    files = make(
+    files = write(
         tmp_path, 1, "imagesTr/a_0000.png", "labelsTr/a.png", file_ending=".png", channel_names={"0": "rgb"}
     )
     assert outcome(read(files)) == {"imagesTr/a_0000.png": "labelsTr/a.png"}
@@ -128,11 +117,11 @@ def test_what_dataset_json_says_amiss_is_refused_with_the_cure(
     tmp_path: Path, more: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(AnnotationsError, match=words):
-        read(make(tmp_path, 1, *case("a"), "labelsTr/a.nii.gz", **more))
+        read(write(tmp_path, 1, *case("a"), "labelsTr/a.nii.gz", **more))
 
 
 def test_test_labels_that_are_no_labels_of_a_case_do_not_make_cases_for_prediction(tmp_path: Path) -> None:
-    files = make(tmp_path, 0, *case("t", "imagesTs"), "labelsTs/t.nii")
+    files = write(tmp_path, 0, *case("t", "imagesTs"), "labelsTs/t.nii")
     assert outcome(read(files)) == {
         "imagesTs/t_0000.nii.gz": "image has no label",
         "labelsTs/t.nii": "file is no label of a case",
@@ -141,7 +130,7 @@ def test_test_labels_that_are_no_labels_of_a_case_do_not_make_cases_for_predicti
 
 def test_regions_are_refused_or_their_values_named_by_all_that_hold_them(tmp_path: Path) -> None:
     regions = {"background": 0, "whole": [1, 2, 3, 4], "core": [2, 3], "enhancing": 3, "ignore": 9}
-    files = make(tmp_path, 1, *case("a"), "labelsTr/a.nii.gz", labels=regions, regions_class_order=[1, 2, 3])
+    files = write(tmp_path, 1, *case("a"), "labelsTr/a.nii.gz", labels=regions, regions_class_order=[1, 2, 3])
     with pytest.raises(AnnotationsError, match=r"whole, core: a region is several values.*--regions combine"):
         read(files)
     assert outcome(read(files, regions="combine")) == {"imagesTr/a_0000.nii.gz": "labelsTr/a.nii.gz"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,36 +11,13 @@ from hypothesis import strategies as st
 
 from halofeed.pipelines.job import reference_from_json, reference_to_json
 from halofeed.prep.annotations.patterns import compile_pair, compile_pattern
-from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
+from halofeed.prep.layouts import Reference
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.volume_files import files_of, locate, stem_of, whole_scans
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+from tests.prep.layouts.support import by_source, make, outcome
 
-
-def make(root: Path, *paths: str) -> LocalFiles:
-    for path in paths:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(b"x")
-    return LocalFiles(root)
-
-
-def read(files: LocalFiles, **options: Any) -> dict[str, Reference]:
-    references = list(find_layout("pairs").list_references(files, files, None, LayoutOptions(**options)))
-    found = {reference.source: reference for reference in references}
-    assert len(found) == len(references)
-    for reference in references:
-        assert reference_from_json(reference_to_json(reference)) == reference
-        assert reference.problem is None or not reference.is_labelled
-        assert reference.problem is not None or set(reference.paths) <= set(files.sizes())
-    return found
-
-
-def outcome(references: dict[str, Reference]) -> dict[str, str | None]:
-    """For each source the label's file, None for prediction only, or the reason of its problem."""
-    return {
-        source: reference.problem[1] if reference.problem else reference.mask
-        for source, reference in references.items()
-    }
+read = partial(by_source, "pairs")
 
 
 def test_hippocampus_pairs_13_scans_by_their_folders(test_data: Path) -> None:

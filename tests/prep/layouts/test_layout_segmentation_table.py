@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from halofeed.pipelines.job import reference_from_json, reference_to_json
-from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
-from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
+from tests.prep.layouts.support import by_source, make, outcome
+
+read = partial(by_source, task="segmentation")
 
 
-def make(root: Path, text: str, *paths: str, table: str = "pairs.csv") -> None:
-    for path in paths:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(b"x")
+def write(root: Path, text: str, *paths: str, table: str = "pairs.csv") -> None:
+    make(root, *paths)
     (root / table).write_text(text)
-
-
-def read(
-    root: Path, table: str | None = None, *, layout: str = "csv", images: Path | None = None, **options: Any
-) -> dict[str, Reference]:
-    listing = find_layout(layout).list_references
-    chosen = LayoutOptions(task="segmentation", **options)
-    references = list(listing(LocalFiles(root), LocalFiles(images or root), table, chosen))
-    assert all(reference_from_json(reference_to_json(one)) == one for one in references)
-    found = {reference.source: reference for reference in references}
-    assert len(found) == len(references)
-    return found
-
-
-def outcome(references: dict[str, Reference]) -> dict[str, str | None]:
-    return {source: one.problem[1] if one.problem else one.mask for source, one in references.items()}
 
 
 def test_real_volumes_and_a_dicom_folder_with_its_nifti_mask(test_data: Path, tmp_path: Path) -> None:
@@ -45,7 +27,7 @@ def test_real_volumes_and_a_dicom_folder_with_its_nifti_mask(test_data: Path, tm
         "17,dicom/torchio_17/,,p3,test\n"
     )
     (tmp_path / "pairs.csv").write_text(text)
-    references = read(tmp_path, "pairs.csv", images=test_data)
+    references = read("csv", tmp_path, "pairs.csv", images=test_data)
     named = {one.key: one for one in references.values() if one.problem is None}
     assert set(named) == {"spleen2", "ts", "17"}
     series = named["ts"]
@@ -58,10 +40,10 @@ def test_real_volumes_and_a_dicom_folder_with_its_nifti_mask(test_data: Path, tm
 
 def test_several_channels_are_separated_by_semicolons_or_listed_in_json(tmp_path: Path) -> None:
     paths = ["a/t1.nii", "a/t2.nii", "a/seg.nii"]
-    make(tmp_path, "image,label\na/t1.nii; a/t2.nii,a/seg.nii\n", *paths)
+    write(tmp_path, "image,label\na/t1.nii; a/t2.nii,a/seg.nii\n", *paths)
     lines = [{"image": ["a/t1.nii", "a/t2.nii"], "label": "a/seg.nii", "id": None}]
-    make(tmp_path, "\n".join(map(json.dumps, lines)), table="pairs.jsonl")
-    for found in (read(tmp_path), read(tmp_path, layout="jsonl")):
+    write(tmp_path, "\n".join(map(json.dumps, lines)), table="pairs.jsonl")
+    for found in (read("csv", tmp_path), read("jsonl", tmp_path)):
         (reference,) = found.values()
         assert (reference.source, reference.channels, reference.mask) == (
             "a/t1.nii",
@@ -89,7 +71,7 @@ def test_every_row_and_every_scan_is_accounted_for(tmp_path: Path) -> None:
         "13;masked.nii;masks/13\n"
         "14;unclear.nii;masks\n"
     )
-    make(
+    write(
         tmp_path,
         text,
         *("good.nii.gz", "good_seg.nii.gz", "test.nii.gz", "nolabel.nii.gz", "twice.png", "a.png", "b.png"),
@@ -113,7 +95,7 @@ def test_every_row_and_every_scan_is_accounted_for(tmp_path: Path) -> None:
         ),
         *("slices/1", "slices/2", "README.md"),
     )
-    references = read(tmp_path)
+    references = read("csv", tmp_path)
     assert outcome(references) == {
         "good.nii.gz": "good_seg.nii.gz",
         "test.nii.gz": None,
@@ -138,12 +120,12 @@ def test_every_row_and_every_scan_is_accounted_for(tmp_path: Path) -> None:
 
 
 def test_the_tables_name_is_the_split_and_one_named_table_is_read_alone(tmp_path: Path) -> None:
-    make(tmp_path, "image,label\na/1.png,a/1m.png\n", "a/1.png", "a/1m.png", "a/3.png", table="train.csv")
-    make(tmp_path, "image,label,split\nb/2.png,,\n", "b/2.png", "c/4.png", table="test.csv")
-    both = read(tmp_path)
+    write(tmp_path, "image,label\na/1.png,a/1m.png\n", "a/1.png", "a/1m.png", "a/3.png", table="train.csv")
+    write(tmp_path, "image,label,split\nb/2.png,,\n", "b/2.png", "c/4.png", table="test.csv")
+    both = read("csv", tmp_path)
     assert both["a/1.png"].split == "train" and both["b/2.png"].split == "test"
     assert set(both) == {"a/1.png", "b/2.png", "a/3.png", "c/4.png"}
-    assert set(read(tmp_path, "train.csv")) == {"a/1.png", "a/3.png"}
+    assert set(read("csv", tmp_path, "train.csv")) == {"a/1.png", "a/3.png"}
 
 
 @pytest.mark.parametrize(
@@ -155,13 +137,12 @@ def test_the_tables_name_is_the_split_and_one_named_table_is_read_alone(tmp_path
     ],
 )
 def test_a_table_of_other_columns_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    make(tmp_path, text)
+    write(tmp_path, text)
     with pytest.raises(AnnotationsError, match=words):
-        read(tmp_path)
+        read("csv", tmp_path)
 
 
 def test_without_the_task_a_segmentation_table_is_refused_with_the_cure(tmp_path: Path) -> None:
-    make(tmp_path, "image,label\na.nii,b.nii\n", "a.nii", "b.nii")
-    files = LocalFiles(tmp_path)
+    write(tmp_path, "image,label\na.nii,b.nii\n", "a.nii", "b.nii")
     with pytest.raises(AnnotationsError, match="image,label need --task segmentation"):
-        list(find_layout("csv").list_references(files, files, None, LayoutOptions()))
+        by_source("csv", tmp_path)

@@ -5,36 +5,26 @@ from __future__ import annotations
 import csv
 import json
 import unicodedata
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from halofeed.prep.layouts import LAYOUTS, LayoutOptions, Reference
-from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
+from tests.prep.layouts.support import list_references, make
 
-
-def read(
-    root: Path, table: str | None, *, layout: str = "csv", images: Path | None = None, **options: Any
-) -> list[Reference]:
-    return list(
-        LAYOUTS[layout].list_references(
-            LocalFiles(root), LocalFiles(images or root), table, LayoutOptions(**options)
-        )
-    )
+read = partial(list_references, "csv")
 
 
 def write(root: Path, text: str, *images: str, table: str = "labels.csv") -> None:
     (root / table).write_bytes(text.encode() if isinstance(text, str) else text)
-    for image in images:
-        (root / image).parent.mkdir(parents=True, exist_ok=True)
-        (root / image).write_bytes(b"x")
+    make(root, *images)
 
 
 def test_cards_tables_give_670_boxes_as_they_are_written(test_data: Path) -> None:
     root = test_data / "detection" / "cards_voc"
-    references = read(root, None)
+    references = read(root)
     expected: dict[tuple[str, str], list[tuple[object, ...]]] = {}
     for split in ("train", "test"):
         with open(root / f"{split}_labels.csv", newline="") as lines:
@@ -149,9 +139,7 @@ def test_a_faulty_row_is_a_problem_of_its_image_and_names_the_line(
 def test_every_row_and_every_image_is_accounted_for(tmp_path: Path) -> None:
     text = "filename,class\na.jpg,hat\nmissing.jpg,hat\n,hat\ntwin.jpg,hat\nnone.jpg,\n"
     write(tmp_path, text, "a.jpg", "extra.jpg", "none.jpg", "x/twin.jpg", "y/twin.jpg")
-    found = {
-        reference.source: reference.problem and reference.problem[1] for reference in read(tmp_path, None)
-    }
+    found = {reference.source: reference.problem and reference.problem[1] for reference in read(tmp_path)}
     assert found == {
         "a.jpg": None,
         "missing.jpg": "image file not found",
@@ -211,7 +199,7 @@ def test_jsonl_gives_what_the_same_csv_gives(tmp_path: Path, test_data: Path) ->
             for row in csv.DictReader(lines):
                 entry = {key: int(value) if value.isdigit() else value for key, value in row.items()}
                 print(json.dumps(entry), file=out)
-    assert read(tmp_path, None, layout="jsonl", images=cards) == read(cards, None)
+    assert list_references("jsonl", tmp_path, images=cards) == read(cards)
 
 
 def test_jsonl_null_bools_and_absent_keys(tmp_path: Path) -> None:
@@ -222,13 +210,13 @@ def test_jsonl_null_bools_and_absent_keys(tmp_path: Path) -> None:
         {"filename": "d.jpg", "class": "hat", "xmin": 0, "ymin": [1], "xmax": 4.5, "ymax": 2},
     ]
     write(tmp_path, "\n".join(map(json.dumps, lines)), "a.jpg", "b.jpg", "c.jpg", "d.jpg", table="t.jsonl")
-    first, second, third, fourth = read(tmp_path, "t.jsonl", layout="jsonl", on_bad_object="reject")
+    first, second, third, fourth = list_references("jsonl", tmp_path, "t.jsonl", on_bad_object="reject")
     assert first.boxes is not None and first.boxes[0].is_crowd and first.boxes[0].xmax == 4.5
     assert second.boxes == () == third.boxes
     assert fourth.problem is not None and fourth.problem[1] == "not a number"
     write(tmp_path, '{"filename": "a.jpg", "class": "hat"}\n{nonsense\n', table="bad.jsonl")
     with pytest.raises(AnnotationsError, match=r"bad\.jsonl:2"):
-        read(tmp_path, "bad.jsonl", layout="jsonl")
+        list_references("jsonl", tmp_path, "bad.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -247,13 +235,13 @@ def test_cells_that_are_no_text_are_refused_by_line_and_column(tmp_path: Path, r
     good = json.dumps({"filename": "a.jpg", "class": 3, "extra": ["not", {"looked": "at"}]})
     write(tmp_path, f"{good}\n{json.dumps(row)}\n", "a.jpg", table="labels.jsonl")
     with pytest.raises(AnnotationsError, match=rf"labels\.jsonl:2: {said}"):
-        read(tmp_path, None, layout="jsonl")
+        list_references("jsonl", tmp_path)
 
 
 def test_a_nul_character_in_a_csv_is_refused_by_line_and_column(tmp_path: Path) -> None:
     write(tmp_path, "filename,class\na.jpg,h\0at\n", "a.jpg")
     with pytest.raises(AnnotationsError, match=r"labels\.csv:2: .*NUL"):
-        read(tmp_path, None)
+        read(tmp_path)
 
 
 OPEN_IMAGES = (
@@ -285,7 +273,7 @@ def test_a_picture_of_another_extension_is_named_and_not_taken(tmp_path: Path) -
 
 def test_empty_cells_beyond_the_header_are_none(tmp_path: Path) -> None:
     write(tmp_path, "filename,label\na.jpg,hat,\nb.jpg,hat,,\nc.jpg,hat,x\n", "a.jpg", "b.jpg", "c.jpg")
-    assert [one.source for one in read(tmp_path, None) if one.problem is None] == ["a.jpg", "b.jpg"]
+    assert [one.source for one in read(tmp_path) if one.problem is None] == ["a.jpg", "b.jpg"]
 
 
 def test_a_table_without_rows_and_one_that_is_none_among_others_are_refused_with_the_cure(
@@ -293,12 +281,12 @@ def test_a_table_without_rows_and_one_that_is_none_among_others_are_refused_with
 ) -> None:
     write(tmp_path, "filename,label\n", "a.jpg")
     with pytest.raises(AnnotationsError, match=r"labels\.csv: a header and no rows"):
-        read(tmp_path, None)
+        read(tmp_path)
     write(tmp_path, "/m/01,Airplane\n", table="descriptions.csv")
     with pytest.raises(
         AnnotationsError, match=r"of descriptions\.csv, labels\.csv name the one to read with --source"
     ):
-        read(tmp_path, None)
+        read(tmp_path)
 
 
 CORNERS = "filename,class,xmin,ymin,xmax,ymax\n"
@@ -310,7 +298,7 @@ def test_tables_in_folders_of_splits_speak_of_the_images_beside_them(tmp_path: P
         rows = f"1.jpg,{split},1,2,9,8\nlost.jpg,{split},1,2,9,8\n"
         write(tmp_path, f"{CORNERS}{rows}", f"{split}/1.jpg", table=f"{split}/_annotations.csv")
     (tmp_path / "train/lost.jpg").write_bytes(b"x")
-    references = {one.source: one for one in read(tmp_path, None)}
+    references = {one.source: one for one in read(tmp_path)}
     for split in ("train", "valid"):
         one = references[f"{split}/1.jpg"]
         assert one.split == split and [box.label for box in one.boxes or ()] == [split]
@@ -323,18 +311,18 @@ def test_tables_in_other_folders_are_named_and_none_is_read(tmp_path: Path) -> N
     (tmp_path / "tables").mkdir()
     write(tmp_path, f"{CORNERS}a.jpg,hat,1,2,9,8\n", "a.jpg", table="tables/boxes.csv")
     with pytest.raises(AnnotationsError, match=r"tables/boxes\.csv lie below it.; name the table itself"):
-        read(tmp_path, None)
+        read(tmp_path)
 
 
 def test_accents_may_be_composed_or_taken_apart(tmp_path: Path) -> None:
     table, file = (unicodedata.normalize(form, "größe.jpg") for form in ("NFC", "NFD"))
     write(tmp_path, f"{CORNERS}{table},hat,1,2,9,8\n", file)
-    (only,) = read(tmp_path, None)
+    (only,) = read(tmp_path)
     assert only.problem is None and only.source == file
 
 
 def test_classes_that_differ_in_case_or_blanks_alone_are_warned_of(tmp_path: Path) -> None:
     write(tmp_path, "filename,class\na.jpg,Red hat\nb.jpg,red  hat\nc.jpg,coat\n", "a.jpg", "b.jpg", "c.jpg")
-    notes = {one.source: one.notes for one in read(tmp_path, None)}
+    notes = {one.source: one.notes for one in read(tmp_path)}
     said = "classes of their own that differ in case or blanks alone: 'Red hat', 'red  hat'"
     assert notes == {"a.jpg": (said,), "b.jpg": (said,), "c.jpg": ()}

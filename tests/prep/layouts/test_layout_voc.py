@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from halofeed.prep.layouts import LayoutOptions, Reference, table
-from halofeed.prep.layouts.voc import list_references
-from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.layouts import Reference
 from halofeed.schemas.errors import AnnotationsError
+from tests.prep.layouts.support import list_references
 
-
-def read(
-    root: Path, name: str | None = None, images: Path | None = None, **options: object
-) -> list[Reference]:
-    chosen = LayoutOptions(**options)  # type: ignore[arg-type]
-    return list(list_references(LocalFiles(root), LocalFiles(images or root), name, chosen))
+read = partial(list_references, "voc")
 
 
 def write(root: Path, path: str, content: str = "x") -> None:
@@ -43,9 +38,8 @@ def reasons(references: list[Reference]) -> dict[str, str | None]:
 
 def test_cards_xml_and_tables_agree_box_for_box_apart_from_the_origin(test_data: Path) -> None:
     root = test_data / "detection" / "cards_voc"
-    files = LocalFiles(root)
     from_xml = read(root)
-    from_table = list(table.list_csv_references(files, files, None, LayoutOptions()))
+    from_table = list_references("csv", root)
     assert len(from_xml) == len(from_table) == 363
     assert sum(len(reference.boxes or ()) for reference in from_xml) == 670
     assert len({box.label for reference in from_xml for box in reference.boxes or ()}) == 6
