@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from jax.sharding import Mesh, PartitionSpec
 
-TASKS_READ = ("classification", "detection", "segmentation")
 PREFETCH = 2
 """Batches that `Loader.dataset` makes ahead."""
 _MAX_THREADS = 16
@@ -130,8 +129,6 @@ class Loader:
                 )
         folder = local_folder(path)
         self.manifest: Manifest = read_manifest(folder)
-        if self.manifest.task not in TASKS_READ:
-            raise UsageError(f"{folder}: task {self.manifest.task!r} is not one of {', '.join(TASKS_READ)}")
         stored = self.manifest.split(split)
         if stored.records == 0:
             filled = [name for name, other in self.manifest.splits.items() if other.records] or ["none"]

@@ -1,0 +1,77 @@
+"""Does every example of docs/extending.md work as it stands there, in a copy of the project?"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PARTS = ("schemas", "prep", "pipelines", "loader", "trainer", "inspection", "halofeed")
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+TRAINS = ("A task", "A model")
+
+
+def blocks(section: str) -> list[tuple[str, str, str]]:
+    """(language, path or "", text) of every block of code."""
+    return re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+
+
+SECTIONS = {
+    title: blocks(text)
+    for title, text in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+}
+
+
+def apply(diff: str, file: Path) -> None:
+    """Change a file where the lines that a diff has as context or removes stand, at one place alone."""
+    lines = diff.splitlines(keepends=True)
+    before = "".join(line[1:] for line in lines if line[0] != "+")
+    after = "".join(line[1:] for line in lines if line[0] != "-")
+    text = file.read_text()
+    assert text.count(before) == 1, f"{file.name} does not hold once:\n{before}"
+    file.write_text(text.replace(before, after))
+
+
+def test_the_page_has_every_part_that_can_be_added():
+    expected = ["A format", "A layout", "A task", "A kind of image", "An augmentation", "A model", "A store"]
+    assert list(SECTIONS) == expected
+    assert all(SECTIONS.values())
+
+
+@pytest.mark.parametrize(
+    "title", [pytest.param(title, marks=pytest.mark.long if title in TRAINS else ()) for title in SECTIONS]
+)
+def test_an_example_works_as_it_stands_on_the_page(title, tmp_path):
+    project, work = tmp_path / "project", tmp_path / "work"
+    for part in PARTS:
+        shutil.copytree(
+            ROOT / part, project / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    work.mkdir()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(project),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    for language, path, text in SECTIONS[title]:
+        if path and language == "diff":
+            apply(text, project / path)
+        elif path:
+            (project / path).write_text(text)
+        else:
+            words = (
+                [sys.executable, "-c", text]
+                if language == "python"
+                else ["bash", "-euo", "pipefail", "-c", text]
+            )
+            done = subprocess.run(
+                words, cwd=work, env=environment, capture_output=True, text=True, timeout=300, check=False
+            )
+            assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
