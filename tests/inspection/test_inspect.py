@@ -95,9 +95,7 @@ def test_every_record_is_described_in_shard_order(tmp_path: Path, task: str, enc
         ("valid:1", "no split 'valid' in tiny; known: test, train"),
     ],
 )
-def test_a_wrong_record_is_wrong_usage_and_the_error_says_which_there_are(
-    tmp_path: Path, record: str, message: str
-) -> None:
+def test_a_wrong_record_is_refused_with_those_there_are(tmp_path: Path, record: str, message: str) -> None:
     folder, _ = write(tmp_path)
     with pytest.raises(UsageError, match=message):
         describe_record(folder, record)

@@ -58,9 +58,7 @@ def test_a_pipe_that_a_foreign_data_set_names_is_not_waited_for(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["../private/{}", "{root}/private/{}", "x/../../private/{}"])
-def test_a_record_that_names_a_file_outside_of_the_named_folder_is_not_followed(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_record_that_names_a_file_outside_of_the_folder_is_not_followed(tmp_path: Path, name: str) -> None:
     draw_sources(tmp_path / "private")
     (tmp_path / "mine" / "x").mkdir(parents=True)
 
@@ -110,9 +108,7 @@ def test_the_same_command_on_what_is_there_remembers_where_the_sources_are_now(t
 
 
 @pytest.mark.parametrize("where", ["/proc/nothing", "file"])
-def test_a_state_that_cannot_be_written_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
+def test_an_unwritable_state_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / where))
     draw_folders(tmp_path / "photos", 6)

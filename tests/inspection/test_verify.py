@@ -127,7 +127,7 @@ def test_leftovers_are_named(copied: Path) -> None:
     ]
 
 
-def test_a_damaged_record_is_named_with_number_offset_and_id_and_the_others_are_still_checked(
+def test_a_damaged_record_is_named_with_number_offset_and_id_and_others_still_checked(
     copied: Path,
 ) -> None:
     name = "tiny-train.tfrecord-00001-of-00002"
@@ -142,7 +142,7 @@ def test_a_damaged_record_is_named_with_number_offset_and_id_and_the_others_are_
     assert report.records == 10
 
 
-def test_a_record_that_was_exchanged_under_right_frame_checksums_breaks_the_files_checksum(
+def test_a_record_exchanged_under_right_frame_checksums_breaks_the_files_checksum(
     copied: Path,
 ) -> None:
     name = "tiny-train.tfrecord-00000-of-00002"
@@ -310,9 +310,7 @@ def rewrite_index(folder: Path, name: str, **changes: Any) -> None:
         (lambda index: {"rejected": ()}, "holds 2 lines, the indexes name 1"),
     ],
 )
-def test_an_index_that_is_wrong_under_right_checksums_is_found(
-    copied: Path, change: Any, expected: str
-) -> None:
+def test_a_wrong_index_under_right_checksums_is_found(copied: Path, change: Any, expected: str) -> None:
     name = "tiny-train.tfrecord-00000-of-00002"
     index = ShardIndex.from_bytes((copied / f"{name}.index").read_bytes(), name)
     rewrite_index(copied, name, **change(index))

@@ -119,9 +119,7 @@ print("asked", asked)
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(2, [(0, 2), (2, 4)]), (4, [(0, 4), (0, 4)])])
-def test_each_process_reads_only_the_rows_that_its_devices_need(
-    cores: int, expected: list[tuple[int, int]]
-) -> None:
+def test_each_process_reads_only_the_rows_of_its_devices(cores: int, expected: list[tuple[int, int]]) -> None:
     import socket
 
     with socket.socket() as probe:

@@ -44,9 +44,7 @@ def run(script, timeout_seconds=90, without=()):
 @pytest.mark.parametrize("verify", VERIFY)
 @pytest.mark.parametrize("augment", AUGMENT)
 @pytest.mark.parametrize("encoding", ["raw", "png"])
-def test_a_shard_shortened_after_it_was_opened_is_an_error_that_names_it(
-    draw, write, verify, augment, encoding
-):
+def test_a_shard_shortened_after_opening_is_an_error_that_names_it(draw, write, verify, augment, encoding):
     frame = {"frame": FRAME, "vary": False, "task": "classification"}
     folder = write(draw(12, **frame), frame=FRAME, shards=2, encoding=encoding, pad=encoding == "raw")
     output = run(f"""
@@ -128,9 +126,7 @@ sys.exit(not came or not errors or not all(came) or bool(wrong) or bool(unnamed)
 
 @pytest.mark.parametrize("verify", VERIFY)
 @pytest.mark.parametrize("augment", AUGMENT)
-def test_shards_shortened_while_they_are_read_give_right_batches_or_errors_that_name_them(
-    folder, verify, augment
-):
+def test_shards_shortened_while_read_give_right_batches_or_errors_that_name_them(folder, verify, augment):
     run(STORM.format(folder=str(folder), augment=AUGMENT[augment], verify=verify, seed=1, seconds=2))
 
 
@@ -139,9 +135,7 @@ def test_shards_shortened_while_they_are_read_give_right_batches_or_errors_that_
 @pytest.mark.parametrize(
     "augment", ["[]", "[RandomCrop(20, 24, 24, foreground=0.5), FlipDepth(), Rotate90()]"]
 )
-def test_volumes_shortened_while_they_are_read_give_right_batches_or_errors_that_name_them(
-    tmp_path, verify, augment
-):
+def test_volumes_shortened_while_read_give_right_batches_or_errors_that_name_them(tmp_path, verify, augment):
     scans = draw_scans({"train": 8}, shape=(32, 48, 48))
     folder = write_scans(tmp_path / "1.0.0", scans, shards=2)
     for seed in range(3):

@@ -114,9 +114,7 @@ def test_a_declared_size_of_one_turned_picture_is_proof_for_all_of_its_file(
 
 
 @pytest.mark.parametrize("grid", ["stored", "displayed"])
-def test_where_nothing_proves_the_grid_the_option_says_it_and_auto_counts_a_warning(
-    tmp_path: Path, grid: str
-) -> None:
+def test_where_nothing_proves_the_grid_the_option_says_it_or_auto_warns(tmp_path: Path, grid: str) -> None:
     root = coco(tmp_path / "src", [(3, "own"), (6, "none"), (1, "own"), (8, "none")], grid)
     done = convert(root, tmp_path / "said", annotation_grid=grid)
     assert misplaced(done.folder) == [] and "warning" not in summary(done)

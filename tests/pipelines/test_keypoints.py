@@ -81,9 +81,7 @@ def found_squares(record: dict[str, Any], shape: tuple[int, int]) -> np.ndarray:
         ),
     ],
 )
-def test_points_lie_on_what_was_drawn_after_resizing_padding_and_turning(
-    tmp_path, orientation, shape, options
-):
+def test_points_lie_on_what_was_drawn_after_resizing_padding_turning(tmp_path, orientation, shape, options):
     source = draw(tmp_path / "src", orientation=orientation)
     document(source, [{"keypoints": flat(POINTS), "num_keypoints": 3}])
     done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",), **options)

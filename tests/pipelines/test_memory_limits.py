@@ -236,9 +236,7 @@ def test_what_a_machine_has_too_little_memory_for_another_run_converts(
 
 
 @pytest.mark.parametrize(("encoding", "width"), [("jpeg", 65_501), ("png", 1_000_001)])
-def test_a_picture_too_long_for_its_encoding_costs_its_own_record(
-    tmp_path: Path, encoding: str, width: int
-) -> None:
+def test_a_picture_too_long_to_encode_costs_its_own_record(tmp_path: Path, encoding: str, width: int) -> None:
     draw_folders(tmp_path / "src", 2)
     (tmp_path / "src/hat/long.png").write_bytes(even_png(1, width, 8, 0))
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", resize="none", encoding=encoding)

@@ -78,7 +78,7 @@ def test_every_spelling_of_per_host_v2_is_taken(mode: object) -> None:
         ([{"image": "1,4,1,1"}], {}, "expected parts along each axis"),
     ],
 )
-def test_a_mistake_at_construction_is_refused(
+def test_a_construction_mistake_is_refused(
     dims: list[object], options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

@@ -471,9 +471,7 @@ threading.Event().wait(30)
         ),
     ],
 )
-def test_a_run_killed_while_it_saves_leaves_the_last_whole_checkpoint(
-    tmp_path: Path, moments: list[str]
-) -> None:
+def test_a_run_killed_while_saving_leaves_a_whole_checkpoint(tmp_path: Path, moments: list[str]) -> None:
     template = TrainState(
         parameters={str(number): jax.ShapeDtypeStruct((300_000,), jnp.float32) for number in range(8)},
         statistics={},

@@ -94,7 +94,7 @@ Rows = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans()), 
 
 
 @given(rows=Rows, first=st.integers(1, 11))
-def test_metrics_count_each_valid_row_once_however_the_batches_fall(
+def test_metrics_count_each_valid_row_once_in_any_batches(
     rows: list[tuple[int, int, bool]], first: int
 ) -> None:
     metrics = TASK.metrics()

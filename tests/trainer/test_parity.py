@@ -43,7 +43,7 @@ def test_the_float32_loss_agrees_to_four_digits() -> None:
     assert compare_float32_losses(PICTURES, 8, (1, 4, 2, 1)) <= FLOAT32_LOSS_TOLERANCE
 
 
-def test_without_the_guard_a_level_of_fewer_rows_than_shards_has_wrong_gradients(
+def test_unguarded_a_level_of_fewer_rows_than_shards_has_wrong_gradients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What `Pass.hold` is for: the comparison must see the fault that it prevents.

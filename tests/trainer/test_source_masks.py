@@ -160,9 +160,7 @@ def write_phantom(folder: Path) -> list[tuple[str, str, str]]:
     ],
 )
 @pytest.mark.parametrize("probabilities", [True, False])
-def test_the_phantom_comes_back_in_every_orientation_and_from_under_a_tilt(
-    tmp_path, options, resampled, probabilities
-):
+def test_the_phantom_comes_back_from_any_orientation_and_tilt(tmp_path, options, resampled, probabilities):
     rows = write_phantom(tmp_path / "scans")
     found = masks_back(
         convert_scans(tmp_path, rows, tmp_path / "scans", **options), probabilities=probabilities

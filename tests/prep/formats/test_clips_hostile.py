@@ -117,9 +117,7 @@ def test_what_reading_an_animation_takes_is_said_before(tmp_path, kind):
 
 
 @pytest.mark.parametrize("extension", ["mp4", "avi", "webm", "gif"])
-def test_a_clip_that_may_not_take_its_memory_is_refused_before_it_is_decoded(
-    tmp_path, monkeypatch, extension
-):
+def test_a_clip_that_may_not_take_its_memory_is_refused_undecoded(tmp_path, monkeypatch, extension):
     if extension == "gif":
         write_animation(tmp_path / "w.gif", range(3))
     else:

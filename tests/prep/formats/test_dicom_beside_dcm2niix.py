@@ -198,7 +198,7 @@ def test_each_of_pydicoms_files_is_that_of_dcm2niix_or_the_difference_is_explain
     assert len(compared) >= 14
 
 
-def test_pydicoms_folders_of_series_are_those_of_dcm2niix_or_the_difference_is_explained(
+def test_pydicoms_folders_of_series_are_dcm2niixs_or_the_difference_is_explained(
     tmp_path: Path,
 ) -> None:
     names = [name for name in LocalFiles(PYDICOM).sizes() if "/" in name]

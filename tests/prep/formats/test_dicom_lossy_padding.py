@@ -89,7 +89,7 @@ def test_no_value_below_air_is_left_of_spread_padding(
         opened(tmp_path, padding="refuse")
 
 
-def test_padding_that_was_spread_before_the_file_was_unpacked_is_known_by_the_lossy_mark(
+def test_padding_spread_before_the_file_was_unpacked_is_known_by_the_lossy_mark(
     tmp_path: Path,
 ) -> None:
     pixels, outside = drawn(-2000, 24, 1100, np.int16)

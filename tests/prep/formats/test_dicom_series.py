@@ -58,9 +58,7 @@ def assert_same_geometry(scan: Scan, image: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["torchio_17", "totalsegmentator_jpeg2000"])
-def test_real_series_have_the_voxels_and_the_geometry_that_simple_itk_reads(
-    test_data: Path, name: str
-) -> None:
+def test_real_series_have_the_voxels_and_geometry_that_simple_itk_reads(test_data: Path, name: str) -> None:
     files = LocalFiles(test_data / "dicom" / name)
     (series,), _ = group_series(files, files.sizes())
     scan = open_series(files, series.members)

@@ -63,9 +63,7 @@ def read_one(folder: Path) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("syntax", UNCOMPRESSED + LOSSLESS, ids=lambda syntax: syntax.name)
 @pytest.mark.parametrize(("dtype", "bits"), KINDS)
-def test_every_lossless_transfer_syntax_gives_the_stored_values(
-    tmp_path: Path, syntax: Any, dtype: Any, bits: int
-) -> None:
+def test_every_lossless_syntax_gives_the_values(tmp_path: Path, syntax: Any, dtype: Any, bits: int) -> None:
     pixels = stored_pixels(dtype, bits)
     dataset = image_dataset(pixels, bits_stored=bits, modality="MR", rescale=None)
     if syntax == ExplicitVRBigEndian and bits == 8:

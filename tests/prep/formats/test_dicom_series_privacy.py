@@ -208,9 +208,7 @@ def test_headers_of_pydicoms_own_test_files_are_read_as_pydicom_reads_them(path:
 
 
 @pytest.mark.parametrize("syntax", ["1.2.840.10008.1.2", "1.2.840.10008.1.2.1"])
-def test_a_header_is_the_same_from_the_first_bytes_as_from_the_whole_file(
-    tmp_path: Path, syntax: str
-) -> None:
+def test_a_header_is_the_same_from_its_first_bytes_as_from_the_file(tmp_path: Path, syntax: str) -> None:
     data = save(image_dataset(PIXELS), tmp_path / "a.dcm", syntax).read_bytes()
     whole, _ = read_header(data)
     assert whole.pixels is not None

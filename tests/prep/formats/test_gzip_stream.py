@@ -52,7 +52,7 @@ def test_a_plain_file_is_read_as_it_is() -> None:
     st.integers(0, 40),
     st.integers(1, 300_000),
 )
-def test_members_one_after_the_other_are_one_content(
+def test_members_in_a_row_are_one_content(
     lengths: list[int], level: int, zeros: int, piece_bytes: int
 ) -> None:
     contents = [NOISE[at : at + length] for at, length in enumerate(lengths)]

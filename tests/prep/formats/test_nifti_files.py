@@ -98,7 +98,7 @@ def test_one_scan_in_six_orientations_is_the_same_in_the_patient(test_data: Path
         ("volumes/spleen/sub-spleen2_ct_seg-manual.nii.gz", {0, 1}, "uint8"),
     ],
 )
-def test_a_mask_of_floats_or_integers_gives_its_classes(
+def test_a_mask_of_any_dtype_gives_its_classes(
     test_data: Path, path: str, classes: set[int], dtype: str
 ) -> None:
     files = LocalFiles(test_data)

@@ -248,9 +248,7 @@ def test_values_that_are_no_class_are_refused(value: float, reason: str, dtype: 
         ("<f8", {}, 0.5),
     ],
 )
-def test_reading_takes_one_volume_of_the_result_beside_the_file(
-    dtype: str, fields: dict[str, Any], volumes: float
-) -> None:
+def test_reading_takes_one_volume_beside_the_file(dtype: str, fields: dict[str, Any], volumes: float) -> None:
     """Counted in volumes as stored; 4 MiB are for blocks."""
     stored = np.zeros((128, 128, 512), np.dtype(dtype))
     data = gzip.compress(write_nifti(stored, dtype[0], **fields), 1)

@@ -82,7 +82,7 @@ def pillow_rgb(data: bytes) -> NDArray[np.int64]:
         return np.asarray(image.convert("RGBA").convert("RGB")).astype(int)
 
 
-def test_every_awkward_file_is_read_as_the_peers_read_it_or_refused_for_its_true_reason(
+def test_every_awkward_file_is_read_as_peers_read_it_or_refused_for_its_true_reason(
     test_data: Path,
 ) -> None:
     folder = test_data / "odd/images"
@@ -109,9 +109,7 @@ def test_every_awkward_file_is_read_as_the_peers_read_it_or_refused_for_its_true
 
 
 @pytest.mark.parametrize("name", ["png_decompression_dos.png", "unknown_compression_method.png"])
-def test_pngs_that_pillow_refuses_for_their_metadata_equal_tensorflows_reading(
-    test_data: Path, name: str
-) -> None:
+def test_pngs_whose_metadata_pillow_refuses_equal_tensorflows_reading(test_data: Path, name: str) -> None:
     tf = pytest.importorskip("tensorflow")
     data = (test_data / "odd/images/python-pillow__Pillow" / name).read_bytes()
     np.testing.assert_array_equal(
@@ -187,7 +185,7 @@ def test_photographs_in_each_orientation_show_the_same_picture(test_data: Path) 
 
 
 @pytest.mark.parametrize("needed", [(1200, 1800), (601, 10), (600, 900), (299, 300), (150, 225), (1, 1)])
-def test_a_reduced_jpeg_is_never_smaller_than_needed_and_near_the_full_one(
+def test_a_reduced_jpeg_is_as_large_as_needed_and_near_the_full(
     test_data: Path, needed: tuple[int, int]
 ) -> None:
     asked = []

@@ -262,7 +262,7 @@ def test_every_way_to_say_where_a_metaimage_lies_is_read_as_itk_does(
         ({"BinaryDataByteOrderMSB": None, "ElementByteOrderMSB": "False"}, None),
     ],
 )
-def test_what_a_metaimage_does_not_say_is_as_itk_has_it(
+def test_what_a_metaimage_leaves_open_is_itks(
     tmp_path: Path, fields: dict[str, Any], finding: str | None
 ) -> None:
     (tmp_path / "a.mha").write_bytes(write_meta(values((6, 5, 4), "i2"), **fields))

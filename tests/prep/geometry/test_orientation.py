@@ -45,9 +45,7 @@ from tests.phantom import (
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS[::5])
 @pytest.mark.parametrize("tilt", [-18.0, 17.0])
-def test_a_tilted_volume_stands_upright_afterwards_with_its_organs_in_place(
-    tilt: float, orientation: Any
-) -> None:
+def test_a_tilted_volume_stands_upright_with_its_organs_in_place(tilt: float, orientation: Any) -> None:
     grid = grid_around(tilt_degrees=tilt, turn_degrees=5)
     image, mask = draw(grid)
     canonical = plan_canonical(stored_grid(grid, orientation))
@@ -64,9 +62,7 @@ def test_a_tilted_volume_stands_upright_afterwards_with_its_organs_in_place(
 
 @settings(max_examples=50, deadline=None)
 @given(tilt=st.floats(1, 40), orientation=st.sampled_from(ORIENTATIONS), turn=st.floats(0, 90))
-def test_every_voxel_of_a_tilted_volume_lies_within_the_upright_one(
-    tilt: float, orientation: Any, turn: float
-) -> None:
+def test_all_of_a_tilted_volume_lies_within_the_upright(tilt: float, orientation: Any, turn: float) -> None:
     grid = stored_grid(grid_around((10, 9, 8), tilt_degrees=tilt, turn_degrees=turn), orientation)
     plan = plan_orthogonal(grid)
     corners = np.indices((2, 2, 2)).reshape(3, 8).T * (np.array(grid.shape) - 1)
@@ -172,9 +168,7 @@ def test_a_grid_far_away_is_all_fill() -> None:
     share=st.sampled_from([0.0, 0.005, 0.05, 0.5]),
     orientation=st.sampled_from(ORIENTATIONS),
 )
-def test_a_box_holds_the_outermost_voxels_whatever_the_order_of_memory(
-    seed: int, share: float, orientation: Any
-) -> None:
+def test_a_box_holds_the_outermost_voxels_in_any_order(seed: int, share: float, orientation: Any) -> None:
     random = np.random.default_rng(seed)
     mask = stored((random.random((5, 9, 14)) < share).astype(np.uint8), orientation)
     mask = view_of(

@@ -55,9 +55,7 @@ def tensorflow_sizes(tf: Any, height: Any, width: Any, minimum: int, maximum: in
 
 
 @pytest.mark.parametrize(("minimum", "maximum"), [(800, 1333), (600, 1024), (640, 640)])
-def test_sizes_are_those_of_the_detection_api_for_every_size_from_64_to_1599(
-    tf: Any, minimum: int, maximum: int
-) -> None:
+def test_sizes_are_those_of_the_detection_api_from_64_to_1599(tf: Any, minimum: int, maximum: int) -> None:
     heights, widths = np.meshgrid(np.arange(64, 1600), np.arange(64, 1600), indexing="ij")
     theirs = tensorflow_sizes(
         tf, tf.constant(heights, tf.int32), tf.constant(widths, tf.int32), minimum, maximum
@@ -83,9 +81,7 @@ def test_sizes_are_what_tensorflow_really_resizes_to(tf: Any, minimum: int, maxi
 
 
 @pytest.mark.parametrize(("source", "resized"), [((73, 146), (667, 1333)), ((75, 930), (107, 1333))])
-def test_float32_decides_where_float64_would_give_another_pixel(
-    source: tuple[int, int], resized: tuple[int, int]
-) -> None:
+def test_float32_decides_where_float64_differs(source: tuple[int, int], resized: tuple[int, int]) -> None:
     assert plan_keep_aspect(source, 800, 1333, pad=False).resized_size == resized
     height, width = source
     assert round(min(800 / height, 1333 / width) * height) != resized[0]

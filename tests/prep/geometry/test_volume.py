@@ -80,9 +80,7 @@ points = st.lists(st.tuples(*[st.floats(-100, 100)] * 3), min_size=1, max_size=4
 
 @settings(max_examples=200, deadline=None)
 @given(chain=chains(), voxels=points)
-def test_a_voxel_lies_at_the_same_millimeters_before_and_after_every_step(
-    chain: list[Plan], voxels: Any
-) -> None:
+def test_a_voxel_lies_at_the_same_millimeters_after_every_step(chain: list[Plan], voxels: Any) -> None:
     for plan in chain:
         assert np.allclose(
             plan.target.to_mm(voxels), plan.source.to_mm(map_back(plan, voxels)), atol=1e-8, rtol=1e-10
@@ -131,9 +129,7 @@ def test_canonical_is_done_once(grid: Grid) -> None:
 
 @settings(deadline=None)
 @given(grid=grids(), spacing_mm=spacings)
-def test_resampling_keeps_the_center_and_gives_exactly_the_spacing_asked(
-    grid: Grid, spacing_mm: Triple
-) -> None:
+def test_resampling_keeps_the_center_and_gives_the_spacing_asked(grid: Grid, spacing_mm: Triple) -> None:
     plan = plan_resample(grid, spacing_mm)
     for new, asked, size, extent in zip(
         plan.target.spacing_mm,

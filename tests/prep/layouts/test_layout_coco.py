@@ -263,7 +263,7 @@ def test_annotations_that_belong_to_no_image_do_not_leave_pictures_without_objec
     ],
     ids=lambda odd: f"{next(iter(odd))}: {str(next(iter(odd.values())))[:20]}",
 )
-def test_one_object_with_values_of_other_kinds_costs_that_object_alone(
+def test_an_object_of_values_of_other_kinds_costs_itself_alone(
     tmp_path: Path, odd: dict[str, object]
 ) -> None:
     own = {"image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}

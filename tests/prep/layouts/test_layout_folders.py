@@ -185,9 +185,7 @@ FILES = [
         ("E.jpg", "image file not found"),
     ],
 )
-def test_a_name_finds_its_file_and_never_one_of_another_folder(
-    tmp_path: Path, name: str, expected: str
-) -> None:
+def test_a_name_finds_its_file_never_another_folders(tmp_path: Path, name: str, expected: str) -> None:
     index = ImageIndex(make(tmp_path, *FILES))
     found = index.match({name: Wanted(name=name)})[name]
     assert (found.reason if isinstance(found, SourceError) else found.path) == expected

@@ -92,7 +92,7 @@ def test_delimiters_marks_quotes_and_blank_lines_do_not_matter(
 BOXES = "filename,width,height,class,xmin,ymin,xmax,ymax,is_crowd,difficult,truncated,area,id\n"
 
 
-def test_rows_of_one_image_need_not_be_adjacent_and_an_empty_row_is_an_image_without_boxes(
+def test_rows_of_an_image_need_not_be_adjacent_and_an_empty_row_has_no_boxes(
     tmp_path: Path,
 ) -> None:
     text = (
@@ -125,9 +125,7 @@ def test_rows_of_one_image_need_not_be_adjacent_and_an_empty_row_is_an_image_wit
         ("a.jpg,1,1,hat,0,0,1,1,,,,,\na.jpg,1,2,hat,0,0,1,1,,,,,", "rows disagree about the size"),
     ],
 )
-def test_a_faulty_row_is_a_problem_of_its_image_and_names_the_line(
-    tmp_path: Path, row: str, reason: str
-) -> None:
+def test_a_faulty_row_is_its_images_problem_and_names_the_line(tmp_path: Path, row: str, reason: str) -> None:
     write(tmp_path, f"{BOXES}good.jpg,1,1,hat,0,0,1,1,,,,,\n{row}\n", "a.jpg", "good.jpg")
     faulty, good = read(tmp_path, "labels.csv", on_bad_object="reject")
     assert good.problem is None
@@ -167,9 +165,7 @@ def test_every_row_and_every_image_is_accounted_for(tmp_path: Path) -> None:
         (b"filename,class\n\xff.jpg,hat\n", ["UTF-8", "byte 15", "0xff"]),
     ],
 )
-def test_faults_of_the_whole_table_name_the_file_and_the_cure(
-    tmp_path: Path, text: str, words: list[str]
-) -> None:
+def test_faults_of_a_table_name_the_file_and_the_cure(tmp_path: Path, text: str, words: list[str]) -> None:
     write(tmp_path, text, "a.jpg")
     with pytest.raises(AnnotationsError) as caught:
         read(tmp_path, "labels.csv")

@@ -46,9 +46,7 @@ def test_a_layouts_own_order_comes_first_and_keeps_unused_classes() -> None:
         ("l.pbtxt", "item{id:1 display_name:'hat'}", {1: "hat"}),
     ],
 )
-def test_files_of_each_kind_give_their_names_and_keep_gaps(
-    name: str, text: str, expected: dict[int, str]
-) -> None:
+def test_files_of_each_kind_give_names_and_gaps(name: str, text: str, expected: dict[int, str]) -> None:
     assert from_file(name, text.encode(), 1).names == expected
 
 

@@ -85,9 +85,7 @@ def test_whole_and_fractional_values_become_int16_hu() -> None:
 
 @pytest.mark.parametrize("dtype", ["int32", "uint16", "float32", "float64"])
 @pytest.mark.parametrize("value", [40000, 32768])
-def test_a_value_that_int16_does_not_hold_refuses_the_scan_unless_a_window_cuts_it(
-    dtype: str, value: int
-) -> None:
+def test_a_value_beyond_int16_refuses_the_scan_unless_a_window_cuts_it(dtype: str, value: int) -> None:
     values = np.array([[[0, value]]], dtype)
     with pytest.raises(SourceError, match=rf"intensity: values do not fit int16 \(.*{value}"):
         store_as(values, None, "int16")
