@@ -8,37 +8,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydicom.dataset import Dataset
 
 from tests.dicom_mask_writer import frames_of, saved, segmentation
 from tests.dicom_writer import write_volume
 from tests.mistakes.support import Prepare, check, preparing, refused, usage
+from tests.small_scans import (
+    AFFINE,
+    SHAPE,
+    image,
+    mask,
+    msd_document,
+    nnunet_document,
+    reference_to,
+    write_json,
+)
 from tests.volume_support import save_nifti, write_table
 
-SHAPE = (5, 8, 9)
-AFFINE = np.array([[0, 0, 1.5, -5], [0, 2.0, 0, 7], [3.0, 0, 0, 11], [0, 0, 0, 1]])
 SIZE = ("--depth", 5, "--height", 8, "--width", 9)
-MSD = {
-    "labels": {"0": "background", "1": "liver", "2": "spleen"},
-    "modality": {"0": "CT"},
-    "training": [{"image": "./imagesTr/a.nii.gz", "label": "./labelsTr/a.nii.gz"}],
-    "test": [],
-}
-NNUNET = {
-    "channel_names": {"0": "CT"},
-    "labels": {"background": 0, "liver": 1, "spleen": 2},
-    "numTraining": 1,
-    "file_ending": ".nii.gz",
-}
+MSD, NNUNET = msd_document("a.nii.gz"), nnunet_document()
 PATTERNS = ("--image-pattern", "{id}/ct.nii.gz", "--label-pattern", "{id}/seg.nii.gz")
-
-
-def image() -> np.ndarray:
-    return np.random.default_rng(0).integers(-900, 900, SHAPE).astype(np.int16)
-
-
-def mask(classes: int = 3) -> np.ndarray:
-    return np.random.default_rng(1).integers(0, classes, SHAPE).astype(np.uint8)
 
 
 def pair(root: Path, image_name: str, mask_name: str, **change: Any) -> None:
@@ -52,7 +40,7 @@ def medical(
 ) -> list[object]:
     """An MSD or nnU-Net folder of one case."""
     pair(source, f"imagesTr/a{channel}.nii.gz", "labelsTr/a.nii.gz")
-    (source / "dataset.json").write_text(json.dumps(document))
+    write_json(source, document)
     return ["--layout", layout, "--source", source, *SIZE, *more]
 
 
@@ -77,14 +65,14 @@ def csv(
 def channels_of(source: Path, classes: int) -> list[object]:
     """A scan with so many masks, whose classes are to be a channel each."""
     for number in range(classes):
-        pair(source, "p1/ct.nii.gz", f"p1/segmentations/c{number}.nii.gz", mask=mask(2))
+        pair(source, "p1/ct.nii.gz", f"p1/segmentations/c{number}.nii.gz", mask=mask(classes=2))
     return ["--layout", "class-masks", "--source", source, *SIZE, "--class-overlap", "channels"]
 
 
 @preparing
 def class_masks(source: Path, *more: object) -> list[object]:
     """A scan with a mask file for each of two classes that overlap."""
-    pair(source, "p1/ct.nii.gz", "p1/segmentations/liver.nii.gz", mask=mask(2))
+    pair(source, "p1/ct.nii.gz", "p1/segmentations/liver.nii.gz", mask=mask(classes=2))
     save_nifti(source / "p1/segmentations/body.nii.gz", np.ones(SHAPE, np.uint8), AFFINE)
     return ["--layout", "class-masks", "--source", source, *SIZE, *more]
 
@@ -93,9 +81,7 @@ def seg_of(series: str, *names: str, overlapping: bool = False) -> bytes:
     parts = {number: (mask() == number) | overlapping for number in range(1, len(names) + 1)}
     frames = [(n, d, pixels) for n, part in parts.items() for d, pixels in frames_of(part, True).items()]
     made = segmentation(frames, AFFINE, dict(enumerate(names, start=1)))
-    item = Dataset()
-    item.SeriesInstanceUID = series
-    made.ReferencedSeriesSequence = [item]
+    made.ReferencedSeriesSequence = [reference_to(series)]
     return saved(made)
 
 

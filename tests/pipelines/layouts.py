@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from tests.dicom_writer import write_volume
+from tests.small_scans import msd_document, nnunet_document, write_json
 from tests.volume_support import save_nifti, write_table
 
 COUNT = 4
@@ -125,79 +126,26 @@ def _voc(root: Path) -> Source:
     )
 
 
-def _scan_table(root: Path) -> Source:
-    images = [f"ct/{number}.nii" for number in range(COUNT)]
-    labels = [f"seg/{number}.nii" for number in range(COUNT)]
-    draw_scans(root, *images)
-    draw_masks(root, *labels)
-    write_table(root, [(f"s{number}", images[number], labels[number]) for number in range(COUNT)])
-    options = {"layout": "csv", "task": "segmentation"} | _SIZE
-    return Source(options=options, images=[[name] for name in images], labels=labels, tables=["table.csv"])
+def _scans(layout: str, image: str, label: str, **options: Any) -> Callable[[Path], Source]:
+    """Scans and their labels under names in which {} is a number; with what the layout reads beside them."""
 
+    def draw(root: Path) -> Source:
+        images, labels = ([name.format(number) for number in range(COUNT)] for name in (image, label))
+        draw_scans(root, *images)
+        draw_masks(root, *labels)
+        tables = []
+        if layout == "csv":
+            write_table(root, [(f"s{n}", *pair) for n, pair in enumerate(zip(images, labels, strict=True))])
+            tables = ["table.csv"]
+        elif layout in ("msd", "nnunet"):
+            cases = (Path(name).name for name in images)
+            nnunet = nnunet_document(COUNT, labels=("liver",), file_ending=".nii")
+            write_json(root, nnunet if layout == "nnunet" else msd_document(*cases, labels=("liver",)))
+            tables = ["dataset.json"]
+        given = {"layout": layout, **options, **_SIZE}
+        return Source(options=given, images=[[name] for name in images], labels=labels, tables=tables)
 
-def _msd(root: Path) -> Source:
-    images = [f"imagesTr/{number}.nii" for number in range(COUNT)]
-    labels = [f"labelsTr/{number}.nii" for number in range(COUNT)]
-    draw_scans(root, *images)
-    draw_masks(root, *labels)
-    document = {
-        "modality": {"0": "CT"},
-        "labels": {"0": "background", "1": "liver"},
-        "training": [{"image": i, "label": m} for i, m in zip(images, labels, strict=True)],
-        "test": [],
-    }
-    (root / "dataset.json").write_text(json.dumps(document))
-    return Source(
-        options={"layout": "msd"} | _SIZE,
-        images=[[name] for name in images],
-        labels=labels,
-        tables=["dataset.json"],
-    )
-
-
-def _nnunet(root: Path) -> Source:
-    images = [f"imagesTr/a_{number}_0000.nii" for number in range(COUNT)]
-    labels = [f"labelsTr/a_{number}.nii" for number in range(COUNT)]
-    draw_scans(root, *images)
-    draw_masks(root, *labels)
-    document = {
-        "channel_names": {"0": "CT"},
-        "labels": {"background": 0, "liver": 1},
-        "numTraining": COUNT,
-        "file_ending": ".nii",
-    }
-    (root / "dataset.json").write_text(json.dumps(document))
-    return Source(
-        options={"layout": "nnunet"} | _SIZE,
-        images=[[name] for name in images],
-        labels=labels,
-        tables=["dataset.json"],
-    )
-
-
-def _lits(root: Path) -> Source:
-    images = [f"scans/volume-{number}.nii" for number in range(COUNT)]
-    labels = [f"scans/segmentation-{number}.nii" for number in range(COUNT)]
-    draw_scans(root, *images)
-    draw_masks(root, *labels)
-    return Source(options={"layout": "lits"} | _SIZE, images=[[name] for name in images], labels=labels)
-
-
-def _pairs(root: Path) -> Source:
-    images = [f"images/{number}.nii" for number in range(COUNT)]
-    labels = [f"labels/{number}.nii" for number in range(COUNT)]
-    draw_scans(root, *images)
-    draw_masks(root, *labels)
-    return Source(options={"layout": "pairs"} | _SIZE, images=[[name] for name in images], labels=labels)
-
-
-def _class_masks(root: Path) -> Source:
-    images = [f"{number}/ct.nii" for number in range(COUNT)]
-    labels = [f"{number}/segmentations/liver.nii" for number in range(COUNT)]
-    draw_scans(root, *images)
-    draw_masks(root, *labels)
-    options = {"layout": "class-masks"} | _SIZE
-    return Source(options=options, images=[[name] for name in images], labels=labels)
+    return draw
 
 
 def _dicom(root: Path) -> Source:
@@ -217,12 +165,12 @@ LAYOUT_SOURCES: dict[str, Callable[[Path], Source]] = {
     "jsonl": _table("jsonl"),
     "coco": _coco,
     "voc": _voc,
-    "scan table": _scan_table,
-    "msd": _msd,
-    "nnunet": _nnunet,
-    "lits": _lits,
-    "pairs": _pairs,
-    "class-masks": _class_masks,
+    "scan table": _scans("csv", "ct/{}.nii", "seg/{}.nii", task="segmentation"),
+    "msd": _scans("msd", "imagesTr/{}.nii", "labelsTr/{}.nii"),
+    "nnunet": _scans("nnunet", "imagesTr/a_{}_0000.nii", "labelsTr/a_{}.nii"),
+    "lits": _scans("lits", "scans/volume-{}.nii", "scans/segmentation-{}.nii"),
+    "pairs": _scans("pairs", "images/{}.nii", "labels/{}.nii"),
+    "class-masks": _scans("class-masks", "{}/ct.nii", "{}/segmentations/liver.nii"),
     "dicom": _dicom,
 }
 """By the name of a layout, what draws its source into an empty folder."""

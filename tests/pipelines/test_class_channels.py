@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -29,32 +28,29 @@ from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.shared.facts import data_facts
 from tests.pipelines.support import halofeed, run_convert
 from tests.pipelines.test_volume_labels import (
-    AFFINE,
     BODY,
     LEFT,
     PARTS,
     RIGHT,
-    SHAPE,
     box,
-    image,
     moved,
     rtstruct_of,
     seg_of,
     series_with,
     table_of,
-)
+)  # fmt: skip
 from tests.prep.formats.test_dicom_mask_writers import (
     blobs,
     write_scan,
     write_segmentation,
     write_structures,
 )
+from tests.small_scans import AFFINE, SHAPE, SIZE, image, nnunet_document, write_json
 from tests.volume_support import findings, rejected, save_nifti
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
-SIZE = {"depth": 5, "height": 8, "width": 9}
 AUGMENT = [FlipDepth(), FlipLeftRight(), FlipUpDown(), RandomCrop(4, 6, 6), Rotate90()]
 SCANS = 3
 
@@ -298,13 +294,7 @@ REGIONS = {"background": 0, "whole": [1, 2, 3], "core": [2, 3], "enhancing": 3, 
 def nnunet(root: Path, values: NDArray[Any], labels: dict[str, Any] | None = None) -> Path:
     save_nifti(root / "imagesTr/a_0000.nii.gz", image(), AFFINE)
     save_nifti(root / "labelsTr/a.nii.gz", values, AFFINE)
-    document = {
-        "channel_names": {"0": "CT"},
-        "labels": labels or REGIONS,
-        "numTraining": 1,
-        "file_ending": ".nii.gz",
-    }
-    (root / "dataset.json").write_text(json.dumps(document))
+    write_json(root, nnunet_document() | {"labels": labels or REGIONS})
     return root
 
 

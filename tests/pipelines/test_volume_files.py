@@ -18,20 +18,10 @@ from halofeed.schemas.errors import UsageError
 from halofeed.trainer.new_files import list_new_files
 from tests.dicom_writer import write_volume
 from tests.pipelines.support import run_convert
+from tests.small_scans import AFFINE, SHAPE, SIZE, image, mask, msd_document, nnunet_document, write_json
 from tests.volume_support import by_name, rejected, save_nifti, write_table
 
 ENDINGS = (".nrrd", ".nhdr", ".mha", ".mhd")
-SHAPE = (5, 8, 9)
-SIZE = {"depth": 5, "height": 8, "width": 9}
-AFFINE = np.array([[0, 0, 1.5, -5], [0, 2.0, 0, 7], [3.0, 0, 0, 11], [0, 0, 0, 1]])
-
-
-def image(seed: int) -> Any:
-    return np.random.default_rng(seed).integers(-900, 900, SHAPE).astype(np.int16)
-
-
-def mask(seed: int, classes: int = 3) -> Any:
-    return np.random.default_rng(1000 + seed).integers(0, classes, SHAPE).astype(np.uint8)
 
 
 def save(path: Path, voxels: Any, *, compress: bool = True) -> Path:
@@ -103,12 +93,7 @@ def test_every_layout_of_volumes_takes_them(tmp_path: Path) -> None:
         for channel in range(2):
             save(tmp_path / f"table/{number}-{channel}{ending}", image(10 * channel + number))
         save(tmp_path / f"table/{number}-mask{ending}", mask(number))
-    document = {
-        "modality": {"0": "CT"},
-        "labels": {"0": "background", "1": "liver", "2": "spleen"},
-        "training": [{"image": f"imagesTr/{name}", "label": f"labelsTr/{name}"} for name in names],
-    }
-    (tmp_path / "msd/dataset.json").write_text(json.dumps(document))
+    write_json(tmp_path / "msd", msd_document(*names))
     files = [
         (f"{n}", f"{n}-0{ending}", f"{n}-1{ending}", f"{n}-mask{ending}") for n, ending in enumerate(ENDINGS)
     ]
@@ -135,13 +120,7 @@ def test_nnunet_takes_those_of_one_file(ending: str, tmp_path: Path) -> None:
     for channel in range(2):
         save(tmp_path / f"s/imagesTr/a_000{channel}{ending}", image(10 * channel))
     save(tmp_path / f"s/labelsTr/a{ending}", mask(0))
-    document = {
-        "channel_names": {"0": "CT", "1": "other"},
-        "labels": {"background": 0, "liver": 1, "spleen": 2},
-        "numTraining": 1,
-        "file_ending": ending,
-    }
-    (tmp_path / "s/dataset.json").write_text(json.dumps(document))
+    write_json(tmp_path / "s", nnunet_document(channels=("CT", "other"), file_ending=ending))
     done = run_convert(tmp_path / "s", tmp_path / "o", layout="nnunet", channels=2, **SIZE)
     check(done, {f"imagesTr/a_0000{ending}": 0}, channels=2)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,8 @@ from halofeed.schemas.errors import AnnotationsError, JobError, UsageError
 from tests.dicom_mask_writer import frames_of, saved, segmentation, structure_set
 from tests.dicom_writer import write_volume
 from tests.pipelines.support import read_split, run_convert
+from tests.small_scans import AFFINE, SHAPE, SIZE, image, mask, msd_document, reference_to, write_json
 from tests.volume_support import by_name, findings, rejected, save_nifti, write_table
-
-SHAPE = (5, 8, 9)
-SIZE = {"depth": 5, "height": 8, "width": 9}
-AFFINE = np.array([[0, 0, 1.5, -5], [0, 2.0, 0, 7], [3.0, 0, 0, 11], [0, 0, 0, 1]])
-
-
-def image(seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(-900, 900, SHAPE).astype(np.int16)
-
-
-def mask(seed: int = 0, classes: int = 3) -> np.ndarray:
-    return np.random.default_rng(1000 + seed).integers(0, classes, SHAPE).astype(np.uint8)
 
 
 def moved(shift_mm: float, scale: float = 1.0) -> np.ndarray:
@@ -168,12 +156,6 @@ def seg_of(parts: dict[str, np.ndarray], series: str = "1.2.1", numbers: tuple[i
     return saved(made)
 
 
-def reference_to(series: str) -> Dataset:
-    item = Dataset()
-    item.SeriesInstanceUID = series
-    return item
-
-
 def rtstruct_of(parts: dict[str, np.ndarray], series: str = "1.2.1") -> bytes:
     """An RTSTRUCT of one rectangle a slice for each part, drawn through the centers of its outermost voxels."""
     grid = Grid(shape=SHAPE, affine=AFFINE)
@@ -305,9 +287,7 @@ def test_the_cure_for_a_value_that_the_data_set_does_not_name_works(tmp_path: Pa
     """--map-classes 2=background was the advice, and then refused as no class of the data set."""
     save_nifti(tmp_path / "s/imagesTr/a.nii.gz", image(), AFFINE)
     save_nifti(tmp_path / "s/labelsTr/a.nii.gz", (LEFT + 2 * RIGHT).astype(np.uint8), AFFINE)
-    listed = {"image": "./imagesTr/a.nii.gz", "label": "./labelsTr/a.nii.gz"}
-    described = {"modality": {"0": "CT"}, "labels": {"0": "background", "1": "kidney"}, "training": [listed]}
-    (tmp_path / "s/dataset.json").write_text(json.dumps({**described, "numTraining": 1, "test": []}))
+    write_json(tmp_path / "s", msd_document("a.nii.gz", labels=("kidney",)) | {"numTraining": 1})
     options: dict[str, Any] = {"layout": "msd", "task": None}
     for number, choice in enumerate(({}, {"classes": ("kidney",)}, {"map_classes": ("7=background",)})):
         with pytest.raises(JobError, match="--map-classes 2=background leaves it out"):
@@ -353,13 +333,7 @@ def test_named_values_are_kept_merged_and_renumbered(tmp_path: Path) -> None:
     values = LEFT + 2 * RIGHT + 3 * (BODY & ~LEFT & ~RIGHT & 1)
     save_nifti(tmp_path / "s/imagesTr/a.nii.gz", image(), AFFINE)
     save_nifti(tmp_path / "s/labelsTr/a.nii.gz", values, AFFINE)
-    document = {
-        "labels": {"0": "background", "1": "left", "2": "right", "3": "body"},
-        "modality": {"0": "CT"},
-        "training": [{"image": "./imagesTr/a.nii.gz", "label": "./labelsTr/a.nii.gz"}],
-        "test": [],
-    }
-    (tmp_path / "s/dataset.json").write_text(json.dumps(document))
+    write_json(tmp_path / "s", msd_document("a.nii.gz", labels=("left", "right", "body")))
     options = {"layout": "msd", "task": None}
     done = convert(tmp_path / "s", tmp_path / "a", classes=("body", "left"), **options)
     assert np.array_equal(label_of(done), (values == 3) + 2 * LEFT)

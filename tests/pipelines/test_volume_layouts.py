@@ -10,28 +10,25 @@ from typing import Any
 import nibabel
 import numpy as np
 import pytest
-from pydicom.dataset import Dataset
 
 from halofeed.pipelines.convert import Conversion
 from halofeed.schemas.errors import JobError, UsageError
 from tests.dicom_mask_writer import frames_of, saved, segmentation
 from tests.dicom_writer import write_volume
 from tests.pipelines.support import run_convert
+from tests.small_scans import (
+    AFFINE,
+    FLIPPED,
+    SHAPE,
+    SIZE,
+    image,
+    mask,
+    msd_document,
+    nnunet_document,
+    reference_to,
+    write_json,
+)
 from tests.volume_support import by_name, rejected, save_nifti, stored_volumes, write_table
-
-SHAPE = (5, 8, 9)
-SIZE = {"depth": 5, "height": 8, "width": 9}
-AFFINE = np.array([[0, 0, 1.5, -5], [0, 2.0, 0, 7], [3.0, 0, 0, 11], [0, 0, 0, 1]])
-FLIPPED = AFFINE @ np.array([[-1, 0, 0, 4], [0, 1, 0, 0], [0, 0, -1, 8], [0, 0, 0, 1]])
-"""The same voxels stored from the top and from the right."""
-
-
-def image(seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(-900, 900, SHAPE).astype(np.int16)
-
-
-def mask(seed: int, classes: int = 3) -> np.ndarray:
-    return np.random.default_rng(1000 + seed).integers(0, classes, SHAPE).astype(np.uint8)
 
 
 def check(done: Conversion, expected: dict[str, tuple[str, int | None]], channels: int = 1) -> None:
@@ -101,15 +98,8 @@ def write_decathlon(root: Path, *, channels: int = 1) -> None:
         save_nifti(root / f"{folder}/a_{number}.nii.gz", array if channels > 1 else array[..., 0], AFFINE)
         if number < 2:
             save_nifti(root / f"labelsTr/a_{number}.nii.gz", mask(number), AFFINE)
-    document = {
-        "modality": {str(channel): f"M{channel}" for channel in range(channels)},
-        "labels": {"0": "background", "1": "oedema", "2": "core"},
-        "training": [
-            {"image": f"./imagesTr/a_{n}.nii.gz", "label": f"./labelsTr/a_{n}.nii.gz"} for n in (0, 1)
-        ],
-        "test": ["./imagesTs/a_2.nii.gz"],
-    }
-    (root / "dataset.json").write_text(json.dumps(document))
+    named = {"labels": ("oedema", "core"), "channels": [f"M{channel}" for channel in range(channels)]}
+    write_json(root, msd_document("a_0.nii.gz", "a_1.nii.gz", test=("a_2.nii.gz",), **named))
 
 
 @pytest.mark.parametrize("channels", [1, 2])
@@ -135,13 +125,7 @@ def test_nnunet_puts_two_channels_together_in_order(tmp_path):
             save_nifti(path, array[::-1, :, ::-1] if turned else array, FLIPPED if turned else AFFINE)
         if number < 2:
             save_nifti(tmp_path / f"s/labelsTr/case_{number}.nii.gz", mask(number), AFFINE)
-    document = {
-        "channel_names": {"0": "T1", "1": "T2"},
-        "labels": {"background": 0, "oedema": 1, "core": 2},
-        "numTraining": 2,
-        "file_ending": ".nii.gz",
-    }
-    (tmp_path / "s/dataset.json").write_text(json.dumps(document))
+    write_json(tmp_path / "s", nnunet_document(2, labels=("oedema", "core"), channels=("T1", "T2")))
     done = run_convert(tmp_path / "s", tmp_path / "o", layout="nnunet", channels=2, **SIZE)
     assert done.manifest.labels == {0: "background", 1: "oedema", 2: "core"}
     folders = {0: "imagesTr", 1: "imagesTr", 2: "imagesTs"}
@@ -237,12 +221,6 @@ def test_a_folder_of_dicom_series_with_a_seg_a_nifti_mask_and_none(tmp_path):
     assert rejected(done)["a"][1] == "class of the mask has the background's id"
 
 
-def reference_to(series: str) -> Any:
-    item = Dataset()
-    item.SeriesInstanceUID = series
-    return item
-
-
 def test_brats_like_cases_and_the_folds_of_nnunet_convert(tmp_path):
     (tmp_path / "s").mkdir()
     for number in range(3):
@@ -257,16 +235,10 @@ def test_brats_like_cases_and_the_folds_of_nnunet_convert(tmp_path):
     check(done, {f"B{n}/B{n}_t1.nii.gz": ("train", n) for n in range(3)}, channels=2)
     with pytest.raises(JobError, match=r"found 2, expected 1; say --channels 2"):
         run_convert(tmp_path / "s", tmp_path / "p", **(options | {"channels": 1}))
-    document = {
-        "channel_names": {"0": "CT"},
-        "labels": {"background": 0, "a": 1, "b": 2},
-        "numTraining": 3,
-        "file_ending": ".nii.gz",
-    }
     for number in range(3):
         save_nifti(tmp_path / f"n/imagesTr/c_{number}_0000.nii.gz", image(number), AFFINE)
         save_nifti(tmp_path / f"n/labelsTr/c_{number}.nii.gz", mask(number), AFFINE)
-    (tmp_path / "n/dataset.json").write_text(json.dumps(document))
+    write_json(tmp_path / "n", nnunet_document(3))
     folds = [{"train": ["c_0"], "val": ["c_1", "c_2"]}, {"train": ["c_0", "c_2"], "val": ["c_1"]}]
     (tmp_path / "splits_final.json").write_text(json.dumps(folds))
     splits = {"layout": "nnunet", "nnunet_splits": str(tmp_path / "splits_final.json")}

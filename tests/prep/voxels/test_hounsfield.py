@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from halofeed.pipelines.convert import Conversion
 from halofeed.schemas.errors import JobError, UsageError
 from tests.dicom_writer import write_volume
 from tests.pipelines.support import run_convert
+from tests.small_scans import msd_document, write_json
 from tests.volume_support import findings, save_nifti, stored_volumes, write_table
 
 SHAPE = (4, 6, 8)
@@ -87,14 +87,8 @@ def test_one_channel_of_several_that_is_not_in_hounsfield_units_is_refused(tmp_p
 
 @pytest.mark.parametrize("name", ["MRI", "T1w", "FLAIR", "PET"])
 def test_a_data_set_that_calls_its_channel_mr_is_refused_before_any_scan_is_read(tmp_path, name):
-    document = {
-        "modality": {"0": name},
-        "labels": {"0": "background", "1": "organ"},
-        "training": [],
-        "test": ["./a.nii.gz"],
-    }
-    save_nifti(tmp_path / "s/a.nii.gz", draw(-900, 900))
-    (tmp_path / "s/dataset.json").write_text(json.dumps(document))
+    save_nifti(tmp_path / "s/imagesTs/a.nii.gz", draw(-900, 900))
+    write_json(tmp_path / "s", msd_document(test=("a.nii.gz",), channels=(name,)))
     with pytest.raises(UsageError, match=f"Hounsfield units.*{name}.*--window-percentiles"):
         convert(tmp_path, "msd", window="abdomen")
     assert convert(tmp_path, "msd", window="abdomen", window_unit="any").manifest.splits
