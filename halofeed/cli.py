@@ -10,7 +10,7 @@ import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from halofeed import __version__, training
@@ -211,6 +211,39 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
     )
     report.add_argument("--samples", type=int, default=12, metavar="N", help="pictures to show (default: 12)")
 
+    show = command(
+        "show",
+        "draw a batch as a model sees it: augmented, with boxes, masks, ids and the lines between cores",
+        """\
+        examples:
+          halofeed show data/cards/1.0.0                                     # the first batch, into batch.png
+          halofeed show data/cards/1.0.0 --config retinanet_small --step 12 --output step12.png
+          halofeed show data/spleen/1.0.0 --batch-size 2 --partition image=1,4,1,1,1""",
+    )
+    show.add_argument("path", metavar="FOLDER", help="the data set's version folder")
+    show.add_argument("--split", default="train", help="which split (default: train)")
+    show.add_argument("--step", type=int, default=0, metavar="N", help="which batch, from 0 (default: 0)")
+    show.add_argument("--batch-size", type=int, metavar="N", help="default: the config's, or 8")
+    show.add_argument("--seed", type=int, metavar="N", help="default: the config's, or 0")
+    show.add_argument(
+        "--config",
+        metavar="NAME",
+        help="a training recipe, whose augmentations, batch size and partition are shown",
+    )
+    show.add_argument(
+        "--partition", metavar="PARTS", help="parts along each axis of the image, such as image=1,4,1,1"
+    )
+    show.add_argument(
+        "--side",
+        type=int,
+        default=320,
+        metavar="PIXELS",
+        help="the longer side of each image shown (default: 320)",
+    )
+    show.add_argument(
+        "--output", "-o", default="batch.png", metavar="FILE", help="a .png (default: batch.png)"
+    )
+
     add_training_commands(command, only)
 
     demo = command(
@@ -305,6 +338,36 @@ def _report(parsed: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
+def _show(parsed: argparse.Namespace, _: list[str]) -> int:
+    from halofeed.inspection.batch import write_batch
+
+    if not 16 <= parsed.side <= 4096:
+        raise UsageError(f"--side {parsed.side}: expected 16 to 4096 pixels")
+    augment: Sequence[Mapping[str, object]] = ()
+    partition, batch_size, seed = parsed.partition or "", parsed.batch_size, parsed.seed
+    if parsed.config:
+        from halofeed.trainer.config import load_config
+
+        config = load_config(parsed.config)
+        augment, partition = config.augment, partition or config.partition
+        batch_size = config.batch_size if batch_size is None else batch_size
+        seed = config.seed if seed is None else seed
+    print(
+        write_batch(
+            parsed.path,
+            parsed.output,
+            split=parsed.split,
+            step=parsed.step,
+            batch_size=batch_size or 8,
+            seed=seed or 0,
+            augment=augment,
+            partition=partition,
+            side=parsed.side,
+        )
+    )
+    return 0
+
+
 def _demo(parsed: argparse.Namespace, _: list[str]) -> int:
     from halofeed.demo import run_demo
 
@@ -333,6 +396,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "verify": _verify,
     "inspect": _inspect,
     "report": _report,
+    "show": _show,
     "train": training.run_train,
     "evaluate": training.run_evaluate,
     "predict": training.run_predict,

@@ -34,6 +34,7 @@ from halofeed.schemas.tfexample import Decoded
 
 IMAGE, LABEL, BOXES, AREA, ID = "image", "label", "boxes", "area", "id"
 EXTENT, SIZE, COUNT, VALID = "extent", "size", "num_boxes", "valid"
+LABELS, LABELLED = "labels", "labelled"
 _UNPADDED = ("unpadded_height", "unpadded_width")
 _PADDING_ID = -1
 _ATTEMPTS = 3

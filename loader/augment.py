@@ -1,13 +1,14 @@
 """What is shown of an image, drawn for each example and epoch: flips, turns, crops, which labels and boxes follow.
 
 An augmentation is planned on shapes; the pixels, and the label with them, are then copied once, straight from where
-they are stored (`halofeed.loader.view`). A new one is one class here and its name in `halofeed.loader`.
+they are stored (`halofeed.loader.view`). A new one is one class here and one line in `AUGMENTATIONS`.
 """
 
 from __future__ import annotations
 
+import inspect
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -365,3 +366,37 @@ def augment(
     for number, augmentation in enumerate(augmentations):
         scene = augmentation.apply(scene, draw_uniform(seed, epoch, identity, number))
     return scene
+
+
+AUGMENTATIONS: dict[str, Callable[..., Augmentation]] = {
+    kind.__name__: kind
+    for kind in (
+        FlipLeftRight,
+        FlipUpDown,
+        FlipDepth,
+        Rotate90,
+        RandomCrop,
+    )
+}
+"""By the names that configurations have."""
+
+
+def build_augmentations(tables: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The loader's augmentations of a config's tables.
+
+    >>> build_augmentations([{"name": "FlipLeftRight", "probability": 0.5}])
+    [FlipLeftRight(probability=0.5)]
+    """
+    built = []
+    for table in tables:
+        name = table.get("name")
+        if name not in AUGMENTATIONS:
+            raise UsageError(f"augment {name!r}: not known; known: {', '.join(AUGMENTATIONS)}")
+        # RandomCrop takes its sides one by one.
+        arguments = {key: value for key, value in table.items() if key not in ("name", "sides")}
+        try:
+            built.append(AUGMENTATIONS[name](*table.get("sides", ()), **arguments))
+        except TypeError as error:
+            takes = ", ".join(inspect.signature(AUGMENTATIONS[name]).parameters)
+            raise UsageError(f"augment {name}: {error}; it takes {takes}") from error
+    return built

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from halofeed.loader import tf_data
 from halofeed.loader.assemble import ArraySpec, Assembler, Batch, allocate
 from halofeed.loader.augment import Augmentation, check_augmentations
 from halofeed.loader.buffers import BufferPool, check_memory
@@ -20,7 +21,7 @@ from halofeed.loader.gather import Shards
 from halofeed.loader.sampler import Sampler
 from halofeed.loader.state import STATE_VERSION, describe_augmentations, fingerprint, restore_step
 from halofeed.schemas.errors import UsageError
-from halofeed.schemas.extras import needing
+from halofeed.schemas.identity import example_id
 from halofeed.schemas.layout import local_folder
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from jax.sharding import Mesh, PartitionSpec
 
-PREFETCH = 2
-"""Batches that `Loader.dataset` makes ahead."""
+    from halofeed.loader.picture import Canvas
+
 _MAX_THREADS = 16
 
 
@@ -164,6 +165,7 @@ class Loader:
         _check_hosts(self.batch_size, self.shard_index, self.shard_count)
         self._augmentations = check_augmentations(augment)
         self._assembler = Assembler(self.manifest, include, self._augmentations)
+        self._include = tuple(include)
         check_memory(self.spec, self.batch_size)
         self._shards = Shards(folder, self.manifest, split, verify)
         self._pool = BufferPool()
@@ -196,6 +198,72 @@ class Loader:
             raise TypeError("the stream has no end and so no length; pass num_epochs, or use steps_per_epoch")
         return self.steps
 
+    def __iter__(self) -> Iterator[Batch]:
+        return self.batches()
+
+    def __getitem__(self, number: int) -> Batch:
+        """One record by its number in stored order: arrays without the batch axis, as stored and not augmented.
+
+        Raises:
+            IndexError: the split has no such record.
+        """
+        number = operator.index(number)
+        if not -self.num_records <= number < self.num_records:
+            raise IndexError(f"record {number}: split {self.split!r} has {self.num_records}")
+        plain = self._plain
+        batch = allocate(plain.spec, 1, self._pool)
+        plain.write(batch, 0, self._shards.record(number % self.num_records), seed=0, epoch=0)
+        return {name: array[0] for name, array in batch.items()}
+
+    def find(self, key: int | str) -> int:
+        """The number of a record, for `loader[number]`.
+
+        Args:
+            key: the record's `id`, or the key of its source: its path below the source folder, or its number in the
+                annotations.
+
+        Raises:
+            UsageError: the split has no such record.
+        """
+        identity = key if isinstance(key, int) else example_id(key)
+        found = np.flatnonzero(self._shards.all_ids() == identity)
+        if not len(found):
+            raise UsageError(f"{key!r}: split {self.split!r} has no such record")
+        return int(found[0])
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The name of each label, `class_names[label]`: 0 is the background where labels begin at 1."""
+        labels = self.manifest.labels
+        return tuple(
+            labels.get(label, f"class {label}" if label else "background")
+            for label in range(max(labels, default=-1) + 1)
+        )
+
+    @property
+    def num_classes(self) -> int:
+        """How many numbers labels have, the background's among them."""
+        return len(self.class_names)
+
+    @property
+    def may_pad(self) -> bool:
+        """Whether the stream's last batch may have rows that are not valid."""
+        return self._sampler.has_padding
+
+    def picture(self, step: int = 0, *, split: Sequence[int] | None = None, side: int = 320) -> Canvas:
+        """A batch as people look at it, uint8 [height, width, channel]; see `halofeed.loader.picture.draw_batch`."""
+        from halofeed.loader.picture import draw_batch
+
+        return draw_batch(self.batch(step), self.manifest.kind, self.class_names, split=split, side=side)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the arrays of a batch, and the first one."""
+        from halofeed.loader.picture import notebook_html
+        from halofeed.prep.voxels.encode import encode_png
+
+        rows = {name: (array.shape, array.dtype) for name, array in self.spec.items()}
+        return notebook_html(rows, bytes(encode_png(self.picture(side=160), 0)), repr(self))
+
     @property
     def spec(self) -> dict[str, ArraySpec]:
         """Shape and dtype of each array of this host's batches."""
@@ -214,38 +282,31 @@ class Loader:
 
     def batches(self, start_step: int = 0) -> Iterator[Batch]:
         """`batch(start_step)`, `batch(start_step + 1)`, ... to the end of the stream, each made when asked for."""
-        return map(self.batch, self._steps_from(start_step))
+        return map(self.batch, self.steps_from(start_step))
 
-    def dataset(self, start_step: int = 0) -> tf.data.Dataset:
+    def dataset(self, start_step: int = 0, *, as_supervised: bool = False) -> tf.data.Dataset:
         """The same stream as a tf.data.Dataset, whose first element is `batch(start_step)`.
 
         TensorFlow adopts the batches' memory without a copy. `PREFETCH` batches are made ahead; with the one
         being made and the one in use that is what lies in memory. Text comes as tf.string.
 
+        With `as_supervised` the elements are what Keras' `fit` and `evaluate` take: (image, target), and float32
+        [batch] weights as a third where rows may be padding or have no label, which weigh 0. The target is `label` or
+        `labels`, and of detection the dict of all else but `id`.
+
         An error of `batch`, such as CorruptFileError, comes out of the stream as TensorFlow's own
         (tf.errors.UnknownError), whose message holds ours.
         """
-        with needing("tf", "tensorflow"):
-            import tensorflow as tf
+        return tf_data.dataset(self, start_step, as_supervised)
 
-        steps = self._steps_from(start_step)
-        spec = self.spec
-        types = [tf.string if array.dtype.hasobject else tf.as_dtype(array.dtype) for array in spec.values()]
+    @property
+    def element_spec(self) -> dict[str, tf.TensorSpec]:
+        """What `dataset` gives, as TensorFlow describes it."""
+        return tf_data.element_spec(self.spec)
 
-        def make(step: Any) -> tuple[Any, ...]:
-            return tuple(_encoded(array) for array in self.batch(int(step)).values())
-
-        def element(step: tf.Tensor) -> dict[str, tf.Tensor]:
-            tensors = tf.numpy_function(make, [step], types)
-            for tensor, array in zip(tensors, spec.values(), strict=True):
-                tensor.set_shape(array.shape)
-            return dict(zip(spec, tensors, strict=True))
-
-        if isinstance(steps, range):
-            numbers = tf.data.Dataset.range(steps.start, steps.stop)
-        else:
-            numbers = tf.data.Dataset.counter(start_step)
-        return numbers.map(element).prefetch(PREFETCH)
+    def by_step(self) -> BatchesByStep:
+        """The stream as a map from step to batch, as torch.utils.data.DataLoader takes it."""
+        return BatchesByStep(self)
 
     def on_mesh(
         self, mesh: Mesh, partition: Partition | Mapping[str, PartitionSpec], start_step: int = 0
@@ -288,7 +349,7 @@ class Loader:
         def place(step: int) -> dict[str, jax.Array]:
             return place_batch(mesh, specs, shapes, functools.partial(self._rows, step))
 
-        return map(place, self._steps_from(start_step))
+        return map(place, self.steps_from(start_step))
 
     def state(self, step: int) -> dict[str, Any]:
         """What to save so that another loader, on any number of hosts, goes on with batch `step`; JSON values.
@@ -307,7 +368,7 @@ class Loader:
             UsageError: the state is of another data set or stream; lists what differs.
         """
         step = restore_step(state, self._stream())
-        self._steps_from(step)
+        self.steps_from(step)
         return step
 
     def _stream(self) -> dict[str, Any]:
@@ -324,7 +385,12 @@ class Loader:
             "augment": describe_augmentations(self._augmentations),
         }
 
-    def _steps_from(self, start_step: int) -> Iterable[int]:
+    def steps_from(self, start_step: int) -> Iterable[int]:
+        """The numbers of all batches from one on.
+
+        Raises:
+            UsageError: the step is negative or past the stream's end.
+        """
         start_step = self._checked("start_step", start_step)
         return itertools.count(start_step) if self.steps is None else range(start_step, self.steps)
 
@@ -366,6 +432,10 @@ class Loader:
             self._assembler.fill(batch, row)
         return batch
 
+    @functools.cached_property
+    def _plain(self) -> Assembler:
+        return Assembler(self.manifest, self._include, ())
+
     def _executor(self) -> tuple[ThreadPoolExecutor, int]:
         # Threads do not survive a fork: a child makes its own.
         if self._threads is None or self._threads[0] != os.getpid():
@@ -406,10 +476,18 @@ def _with_batch(spec: Mapping[str, ArraySpec], rows: int) -> dict[str, ArraySpec
     }
 
 
-def _encoded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Text as the bytes that TensorFlow takes, file names that are not UTF-8 included."""
-    if not array.dtype.hasobject:
-        return array
-    encoded = np.empty(array.shape, object)
-    encoded[...] = [text.encode("utf-8", "surrogateescape") for text in array]
-    return encoded
+class BatchesByStep:
+    """A loader's stream as a map from step to batch.
+
+    torch's DataLoader takes it, and its workers make whole batches:
+    `DataLoader(loader.by_step(), batch_size=None, sampler=range(start_step, steps), num_workers=2)`.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getitem__(self, step: int) -> Batch:
+        return self._loader.batch(step)

@@ -155,6 +155,11 @@ class Sampler:
             return None
         return -(-self.num_epochs * self.epoch_places // self.batch_size)
 
+    @property
+    def has_padding(self) -> bool:
+        """Whether the last batch has rows that are not valid."""
+        return self.num_epochs is not None and self.num_epochs * self.epoch_places % self.batch_size > 0
+
     def rows(self, step: int, start: int, stop: int) -> Rows:
         """Rows start .. stop-1 of the global batch `step`.
 

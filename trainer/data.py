@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,7 +10,8 @@ from typing import Any, Protocol
 import jax
 from jax.sharding import Mesh
 
-from halofeed.loader import Loader, augment
+from halofeed.loader import Loader
+from halofeed.loader.augment import build_augmentations
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
@@ -19,16 +19,6 @@ from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.shared.facts import DataFacts, check_one_class_each, data_facts
 from halofeed.trainer.shared.task import Host, Task
 
-AUGMENTATIONS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        augment.FlipLeftRight,
-        augment.FlipUpDown,
-        augment.FlipDepth,
-        augment.Rotate90,
-        augment.RandomCrop,
-    )
-}
 _EVALUATED = ("validation", "val", "test")
 
 
@@ -143,24 +133,3 @@ def evaluation_split(manifest: Manifest, asked: str, trained: str) -> str | None
         if name != trained and name in manifest.splits and manifest.splits[name].records:
             return name
     return None
-
-
-def build_augmentations(tables: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The loader's augmentations of a config's tables.
-
-    >>> build_augmentations([{"name": "FlipLeftRight", "probability": 0.5}])
-    [FlipLeftRight(probability=0.5)]
-    """
-    built = []
-    for table in tables:
-        name = table.get("name")
-        if name not in AUGMENTATIONS:
-            raise UsageError(f"augment {name!r}: not known; known: {', '.join(AUGMENTATIONS)}")
-        # RandomCrop takes its sides one by one.
-        arguments = {key: value for key, value in table.items() if key not in ("name", "sides")}
-        try:
-            built.append(AUGMENTATIONS[name](*table.get("sides", ()), **arguments))
-        except TypeError as error:
-            takes = ", ".join(inspect.signature(AUGMENTATIONS[name]).parameters)
-            raise UsageError(f"augment {name}: {error}; it takes {takes}") from error
-    return built

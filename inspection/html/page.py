@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from halofeed.inspection.facts.words import percent, plural, printable
 from halofeed.inspection.html import charts
-from halofeed.inspection.pictures.colors import color_of
+from halofeed.loader.colors import color_of
 from halofeed.schemas.beside import write_whole
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.sizes import human_bytes

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.pictures.colors import rgb_of
+from halofeed.loader.colors import rgb_of
 from halofeed.prep.voxels.encode import encode_png
 
 _FILL = 80

@@ -1,0 +1,210 @@
+"""How a batch looks: its rows side by side with labels, boxes, masks, ids, and the lines along which cores split it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.loader.assemble import BOXES, COUNT, ID, IMAGE, LABEL, LABELLED, LABELS, VALID, Batch
+from halofeed.loader.colors import rgb_of
+from halofeed.schemas.kinds import Kind
+
+Canvas = NDArray[np.uint8]
+"""[height, width, channel] of red, green, blue."""
+_GAP = 6
+_GROUND, _INK, _LINE = (24, 24, 24), (235, 235, 235), (255, 255, 0)
+_FILL = 0.35
+_FONT = cv2.FONT_HERSHEY_PLAIN
+_MOST_FRAMES = 3
+
+
+def draw_batch(
+    batch: Batch,
+    kind: Kind,
+    class_names: Sequence[str],
+    *,
+    split: Sequence[int] | None = None,
+    side: int = 320,
+) -> Canvas:
+    """The rows of a batch as one picture.
+
+    A volume is shown by its middle plane along each axis, a clip by some of its frames. Values that are no uint8 are
+    stretched between the percentiles 1 and 99 of each row.
+
+    Args:
+        batch: of a `Loader`.
+        kind: of its images.
+        class_names: the name of each label.
+        split: into how many parts each axis of `image` is split, the batch's first; None draws no lines.
+        side: the longer side of each pane, in pixels.
+
+    >>> from halofeed.schemas.kinds import KINDS
+    >>> batch = {"image": np.zeros((3, 10, 20, 3), np.uint8), "valid": np.ones(3, bool), "id": np.arange(3)}
+    >>> draw_batch(batch, KINDS["picture"], (), side=100).shape[1:]
+    (112, 3)
+    """
+    cells = [_cell(batch, row, kind, class_names, split, side) for row in range(len(batch[IMAGE]))]
+    height, width = (max(cell.shape[axis] for cell in cells) for axis in (0, 1))
+    columns = max(1, min(len(cells), round(math.sqrt(len(cells) * (height + _GAP) / (width + _GAP)))))
+    rows = -(-len(cells) // columns)
+    sheet = np.empty(
+        (rows * (height + _GAP) + _GAP, columns * (width + _GAP) + _GAP, 3),
+        np.uint8,
+    )
+    sheet[...] = _GROUND
+    for number, cell in enumerate(cells):
+        row, column = divmod(number, columns)
+        top, left = _GAP + row * (height + _GAP), _GAP + column * (width + _GAP)
+        sheet[top : top + cell.shape[0], left : left + cell.shape[1]] = cell
+    return sheet
+
+
+def _cell(
+    batch: Batch, row: int, kind: Kind, class_names: Sequence[str], split: Sequence[int] | None, side: int
+) -> Canvas:
+    """One row: its panes, and a line of text below them."""
+    image = _as_colors(batch[IMAGE][row])
+    label = batch[LABEL][row] if LABEL in batch and batch[LABEL].ndim > 1 else None
+    if label is not None and label.ndim == image.ndim:  # a channel for each class that a voxel is in
+        label = np.where(label.any(-1), label.argmax(-1) + 1, 0)
+    parts = (1,) * image.ndim if split is None else tuple(split[1:])
+    panes = []
+    for axis, at in _planes(kind, image.shape):
+        where = (slice(None),) * axis + (at,) if axis >= 0 else ()
+        pane_parts = [count for number, count in enumerate(parts[:-1]) if number != axis]
+        panes.append(_pane(image[where], None if label is None else label[where], pane_parts, side))
+    if BOXES in batch:
+        _draw_objects(panes[0], batch, row, class_names)
+    return _captioned(_beside(panes), _caption(batch, row, class_names))
+
+
+def _planes(kind: Kind, shape: Sequence[int]) -> list[tuple[int, int]]:
+    """(axis, index) of each plane that is shown; axis -1 is the image itself."""
+    if len(kind.axes) == 2:
+        return [(-1, 0)]
+    if kind.axes[0] == "depth":
+        return [(axis, shape[axis] // 2) for axis in range(3)]
+    count = min(shape[0], _MOST_FRAMES)
+    return [(0, at) for at in np.linspace(0, shape[0] - 1, count).astype(int).tolist()]
+
+
+def _as_colors(image: NDArray[Any]) -> Canvas:
+    """uint8 with three channels; of more than three the first three, of fewer the first one thrice."""
+    chosen = image[..., :3] if image.shape[-1] >= 3 else image[..., :1]
+    if chosen.dtype != np.uint8:
+        values = chosen.astype(np.float32)
+        finite = values[np.isfinite(values)]
+        low, high = np.percentile(finite, (1, 99)) if finite.size else (0.0, 1.0)
+        scaled = (np.nan_to_num(values) - low) * (255 / max(high - low, 1e-6))
+        chosen = np.clip(scaled, 0, 255).astype(np.uint8)
+    return np.ascontiguousarray(np.broadcast_to(chosen, (*chosen.shape[:-1], 3)))
+
+
+def _pane(plane: Canvas, label: NDArray[Any] | None, parts: Sequence[int], side: int) -> Canvas:
+    """A plane at the size in which it is shown, with its label over it and the lines between parts."""
+    scale = side / max(plane.shape[:2])
+    height, width = (max(1, round(length * scale)) for length in plane.shape[:2])
+    pane: Canvas = cv2.resize(  # type: ignore[assignment]
+        plane, (width, height), interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_NEAREST
+    )
+    if label is not None:
+        shown = cv2.resize(label.astype(np.float32), (width, height), interpolation=cv2.INTER_NEAREST)
+        for value in np.unique(shown[shown > 0]).astype(int).tolist():
+            _tint(pane, shown == value, rgb_of(value - 1))
+    for part in range(1, parts[0]):
+        pane[round(part * height / parts[0]) - 1] = _LINE
+    for part in range(1, parts[1]):
+        pane[:, round(part * width / parts[1]) - 1] = _LINE
+    return pane
+
+
+def _tint(pane: Canvas, where: NDArray[np.bool_], color: tuple[int, int, int]) -> None:
+    pane[where] = (pane[where] * (1 - _FILL) + np.array(color) * _FILL).astype(np.uint8)
+
+
+def _draw_objects(pane: Canvas, batch: Batch, row: int, class_names: Sequence[str]) -> None:
+    height, width = pane.shape[:2]
+    for number in range(int(batch[COUNT][row])):
+        label = int(batch["classes"][row, number])
+        color = rgb_of(label - 1)
+        if "masks" in batch:
+            mask = cv2.resize(batch["masks"][row, number], (width, height), interpolation=cv2.INTER_NEAREST)
+            _tint(pane, mask > 0, color)
+        ymin, xmin, ymax, xmax = (
+            (batch[BOXES][row, number] * [height, width, height, width]).round().astype(int)
+        )
+        cv2.rectangle(pane, (int(xmin), int(ymin)), (int(xmax) - 1, int(ymax) - 1), color, 1)
+        _write(pane, _name(class_names, label), (int(xmin) + 2, max(10, int(ymin) - 2)), color)
+
+
+def _name(class_names: Sequence[str], label: int) -> str:
+    return class_names[label] if label < len(class_names) else str(label)
+
+
+def _caption(batch: Batch, row: int, class_names: Sequence[str]) -> str:
+    if not batch[VALID][row]:
+        return "padding"
+    words = [f"id {batch[ID][row]}"]
+    if LABEL in batch and batch[LABEL].ndim == 1:
+        words.append(_name(class_names, int(batch[LABEL][row])))
+    if LABELS in batch:
+        words += [_name(class_names, at) for at in np.flatnonzero(batch[LABELS][row]).tolist()] or [
+            "no class"
+        ]
+    if LABELLED in batch and not batch[LABELLED][row]:
+        words.append("no label")
+    return ", ".join(words)
+
+
+def _beside(panes: Sequence[Canvas]) -> Canvas:
+    """Panes in one row, on the common ground."""
+    height = max(len(pane) for pane in panes)
+    row = np.empty((height, sum(pane.shape[1] for pane in panes) + _GAP * (len(panes) - 1), 3), np.uint8)
+    row[...] = _GROUND
+    left = 0
+    for pane in panes:
+        row[: len(pane), left : left + pane.shape[1]] = pane
+        left += pane.shape[1] + _GAP
+    return row
+
+
+def _captioned(cell: Canvas, text: str) -> Canvas:
+    (wide, high), below = cv2.getTextSize(text, _FONT, 1, 1)
+    height, width = cell.shape[:2]
+    added = np.empty((height + high + below + 4, max(width, wide + 4), 3), np.uint8)
+    added[...] = _GROUND
+    added[:height, :width] = cell
+    _write(added, text, (2, height + high + 2), _INK)
+    return added
+
+
+def _write(canvas: Canvas, text: str, at: tuple[int, int], color: tuple[int, int, int]) -> None:
+    """Text on the ground's color, of characters that OpenCV has; others become question marks."""
+    text = text.encode("ascii", "replace").decode()
+    (width, height), below = cv2.getTextSize(text, _FONT, 1, 1)
+    left, bottom = max(1, min(at[0], canvas.shape[1] - width - 1)), at[1]
+    cv2.rectangle(
+        canvas, (left - 1, bottom - height - 1), (left + width, bottom + below - 2), _GROUND, cv2.FILLED
+    )
+    cv2.putText(canvas, text, (left, bottom), _FONT, 1, color, 1, cv2.LINE_AA)
+
+
+def notebook_html(rows: Mapping[str, tuple[Any, Any]], picture: bytes, heading: str) -> str:
+    """A table of (shape, dtype) by name with a PNG below it."""
+    import base64
+    import html
+
+    cells = "".join(
+        f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(shape))}</td><td>{html.escape(str(dtype))}</td></tr>"
+        for name, (shape, dtype) in rows.items()
+    )
+    source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+    return (
+        f"<p>{html.escape(heading)}</p><table><tr><th>array</th><th>shape</th><th>dtype</th></tr>{cells}</table>"
+        f'<img src="{source}" alt="the first batch">'
+    )

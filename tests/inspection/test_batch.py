@@ -1,0 +1,62 @@
+"""Does `halofeed show` write the batch that training takes, and refuse what cannot be?"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import pytest
+
+from halofeed.inspection.batch import write_batch
+from halofeed.loader import FlipLeftRight, Loader
+from halofeed.schemas.errors import PartitionError, UsageError
+from tests.pipelines.support import draw_folders, halofeed, run_convert
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    source = tmp_path_factory.mktemp("photos")
+    draw_folders(source, 10)
+    return run_convert(source, tmp_path_factory.mktemp("out"), layout="folders").folder
+
+
+def read(path):
+    return cv2.imread(str(path))[..., ::-1]
+
+
+def test_the_picture_is_of_the_step_that_training_takes(photos, tmp_path):
+    config = tmp_path / "mine.toml"
+    config.write_text(
+        'model = "classifier"\nbatch_size = 4\nseed = 3\naugment = [{ name = "FlipLeftRight" }]\n'
+        'cores_per_replica = 2\npartition = "image=1,2,1,1"\n'
+    )
+    done = halofeed(
+        "show", photos, "--config", config, "--step", 2, "--side", 64, "-o", tmp_path / "batch.png"
+    )
+    assert done.returncode == 0 and done.stdout == f"{tmp_path / 'batch.png'}\n", done.stderr
+    loader = Loader(photos, split="train", batch_size=4, seed=3, augment=[FlipLeftRight()])
+    np.testing.assert_array_equal(
+        read(tmp_path / "batch.png"), loader.picture(2, split=(1, 2, 1, 1), side=64)
+    )
+
+
+def test_a_partition_needs_no_recipe(photos, tmp_path):
+    file = write_batch(photos, tmp_path / "batch.png", batch_size=2, partition="image=1,2,2,1", side=64)
+    expected = Loader(photos, split="train", batch_size=2).picture(split=(1, 2, 2, 1), side=64)
+    np.testing.assert_array_equal(read(file), expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"output": "batch.jpg"}, UsageError, "written as PNG; name a .png"),
+        ({"split": "none"}, UsageError, "no split 'none'"),
+        ({"partition": "image=1,64,1,1"}, PartitionError, "height of size 16 does not divide by 64"),
+        ({"partition": "rows=4"}, PartitionError, "rows: expected dims whose product"),
+        ({"augment": [{"name": "Spin"}]}, UsageError, "augment 'Spin': not known"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_and_nothing_is_written(photos, tmp_path, options, error, words):
+    given = {"output": "batch.png"} | options
+    with pytest.raises(error, match=words):
+        write_batch(photos, tmp_path / given.pop("output"), **given)
+    assert list(tmp_path.iterdir()) == []

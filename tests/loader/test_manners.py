@@ -1,0 +1,159 @@
+"""Does a loader behave as Python, Keras, TensorFlow's strategies, torch and notebooks expect of one?"""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import cv2
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from halofeed.prep.voxels.encode import encode_png
+from halofeed.schemas.errors import UsageError
+from tests.pipelines.support import draw_folders, run_convert
+from tests.volume_writer import draw_scans, write_scans
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Class folders converted to 16 x 24, raw."""
+    source = tmp_path_factory.mktemp("photos")
+    draw_folders(source, 10)
+    out = tmp_path_factory.mktemp("out")
+    return run_convert(source, out, layout="folders", shards=3, encoding="raw").folder
+
+
+@pytest.fixture(scope="module")
+def objects(draw, write):
+    return write(draw(7), masks=True)
+
+
+def test_a_loop_is_over_its_batches(photos):
+    loader = Loader(photos, split="train", batch_size=4, num_epochs=1)
+    steps = 0
+    for step, batch in enumerate(loader):
+        np.testing.assert_array_equal(batch["id"], loader.batch(step)["id"])
+        steps += 1
+    assert steps == len(loader) == loader.steps
+
+
+def test_a_record_by_its_number_is_as_stored_whatever_the_stream_shows(objects):
+    everything = ["masks", "transform", "source"]
+    stored = Loader(objects, batch_size=7, training=False, include=everything).batch(0)
+    loader = Loader(
+        objects, batch_size=2, seed=5, augment=[FlipLeftRight(1.0), RandomCrop(8, 8)], include=everything
+    )
+    for number in range(7):
+        for record in (loader[number], loader[np.int64(number)], loader[number - 7]):
+            assert set(record) == set(stored)
+            for name, array in stored.items():
+                np.testing.assert_array_equal(record[name], array[number], err_msg=name)
+    for number in (7, -8):
+        with pytest.raises(IndexError, match=f"record {number}: split 'train' has 7"):
+            loader[number]
+
+
+def test_a_record_is_found_by_its_id_and_by_its_sources_key(photos):
+    loader = Loader(photos, split="train", batch_size=2, include=["key"])
+    for number in range(loader.num_records):
+        record = loader[number]
+        assert loader.find(int(record["id"])) == loader.find(str(record["key"])) == number
+    with pytest.raises(UsageError, match="'no such file': split 'train' has no such record"):
+        loader.find("no such file")
+
+
+def test_classes_are_named_by_their_labels(photos, tmp_path):
+    loader = Loader(photos, split="train", batch_size=2)
+    assert loader.class_names == tuple(loader.manifest.labels.values()) and loader.num_classes == 2
+    scans = Loader(write_scans(tmp_path, draw_scans({"train": 2}, shape=(8, 8, 8))), batch_size=1)
+    for label, name in scans.manifest.labels.items():
+        assert scans.class_names[label] == name
+    assert scans.num_classes == max(scans.manifest.labels) + 1
+
+
+def test_the_elements_are_what_element_spec_says(objects):
+    loader = Loader(objects, batch_size=2, include=["source"])
+    assert loader.element_spec == loader.dataset().element_spec
+
+
+def test_keras_fits_and_evaluates_without_a_map_of_its_own(photos):
+    train = Loader(photos, split="train", batch_size=4)
+    image, label = next(iter(train.dataset(as_supervised=True)))
+    np.testing.assert_array_equal(image, train.batch(0)["image"])
+    np.testing.assert_array_equal(label, train.batch(0)["label"])
+
+    exact = Loader(photos, split="train", batch_size=4, training=False)
+    weights = np.concatenate([weight for _, _, weight in exact.dataset(as_supervised=True)])
+    valid = np.concatenate([batch["valid"] for batch in exact])
+    assert weights.dtype == np.float32 and not valid.all()
+    np.testing.assert_array_equal(weights, valid)
+
+    model = keras.Sequential([keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(2)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss, weighted_metrics=["accuracy"])
+    model.fit(train.dataset(as_supervised=True), steps_per_epoch=2, shuffle=False, verbose=0)
+    _, accuracy = model.evaluate(exact.dataset(as_supervised=True), verbose=0)
+    images, labels = (
+        np.concatenate([batch[name][batch["valid"]] for batch in exact]) for name in ("image", "label")
+    )
+    expected = (model.predict(images, verbose=0).argmax(-1) == labels).mean()
+    assert accuracy == pytest.approx(expected)
+
+
+def test_pairs_of_detection_and_segmentation(objects, tmp_path):
+    image, target = next(iter(Loader(objects, batch_size=2).dataset(as_supervised=True)))
+    assert image.shape[0] == 2
+    assert {"boxes", "classes", "num_boxes"} <= set(target) and not {"id", "valid", "image"} & set(target)
+    scans = Loader(write_scans(tmp_path, draw_scans({"train": 3}, shape=(8, 8, 8))), batch_size=3)
+    batch = scans.batch(0)
+    image, label, weight = next(iter(scans.dataset(as_supervised=True)))
+    np.testing.assert_array_equal(label, batch["label"])
+    np.testing.assert_array_equal(weight, batch["labelled"])
+
+
+def test_a_strategy_distributes_hosts_batches(photos):
+    def of_host(context):
+        return Loader(
+            photos,
+            split="train",
+            batch_size=4,
+            shard_index=context.input_pipeline_id,
+            shard_count=context.num_input_pipelines,
+        ).dataset()
+
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    found = next(iter(strategy.distribute_datasets_from_function(of_host)))
+    expected = Loader(photos, split="train", batch_size=4).batch(0)
+    np.testing.assert_array_equal(strategy.experimental_local_results(found["image"])[0], expected["image"])
+
+
+def test_torchs_workers_make_whole_batches_in_order(photos):
+    data = pytest.importorskip("torch.utils.data", reason="torch is in the extra `oracles`")
+    loader = Loader(photos, split="train", batch_size=4, num_epochs=3)
+    steps = range(1, loader.steps)
+    found = list(data.DataLoader(loader.by_step(), batch_size=None, sampler=steps, num_workers=2))
+    assert len(found) == len(steps)
+    for step, batch in zip(steps, found, strict=True):
+        np.testing.assert_array_equal(batch["image"].numpy(), loader.batch(step)["image"])
+
+
+def test_batches_are_found_by_step_without_torch(photos):
+    loader = Loader(photos, split="train", batch_size=4, num_epochs=1)
+    assert len(loader.by_step()) == len(loader)
+    np.testing.assert_array_equal(loader.by_step()[1]["id"], loader.batch(1)["id"])
+
+
+def test_a_notebook_shows_the_arrays_and_the_first_batch(photos):
+    loader = Loader(photos, split="train", batch_size=4)
+    page = loader._repr_html_()
+    assert "<td>image</td><td>(4, 16, 24, 3)</td><td>uint8</td>" in page
+    (picture,) = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
+    decoded = cv2.imdecode(np.frombuffer(base64.b64decode(picture), np.uint8), cv2.IMREAD_COLOR)
+    expected = cv2.imdecode(
+        np.frombuffer(encode_png(loader.picture(side=160), 0), np.uint8), cv2.IMREAD_COLOR
+    )
+    np.testing.assert_array_equal(decoded, expected)
