@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from halofeed import __version__, training
+from halofeed import __version__, planning, training
 from halofeed.least_memory import check_least_memory
 from halofeed.options import add_options, from_options
 from halofeed.schemas import stopping
@@ -245,6 +245,7 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
     )
 
     add_training_commands(command, only)
+    planning.add_plan_command(command)
 
     demo = command(
         "demo",
@@ -402,6 +403,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "predict": training.run_predict,
     "export": training.run_export,
     "configs": training.run_configs,
+    "plan": planning.run_plan,
     "demo": _demo,
     "package": _package,
 }

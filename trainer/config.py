@@ -96,6 +96,9 @@ class TrainConfig:
     norm_decay: float = 0.997
 
     compute_dtype: str = option("bfloat16", "precision of the activations", choices=COMPUTE_DTYPES)
+    remat: bool = option(
+        False, "keep the convolutions' outputs alone for the backward pass, and compute the rest again"
+    )
     cores_per_replica: int = option(1, "over how many cores each image is split: 1, 2, 4, ..., 128")
     partition: str = option(
         "",
@@ -269,10 +272,10 @@ def _as_kind(name: str, value: Any) -> Any:
     hint = _FIELDS[name]
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    kinds: dict[Any, tuple[type, ...]] = {int: (int,), float: (float,), str: (str,)}
+    kinds: dict[Any, tuple[type, ...]] = {int: (int,), float: (float,), str: (str,), bool: (bool,)}
     origin = typing.get_origin(hint)
     expected = kinds.get(hint, (Mapping,) if origin is Mapping else (list, tuple, type(None)))
-    if not isinstance(value, expected) or isinstance(value, bool):
+    if not isinstance(value, expected) or (isinstance(value, bool) and hint is not bool):
         names = " or ".join("table" if kind is Mapping else kind.__name__ for kind in expected[:1])
         raise UsageError(f"{name}: expected a value of type {names}, got {value!r}")
     return value

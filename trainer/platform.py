@@ -5,9 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from halofeed.schemas.errors import UsageError
 
+WITHOUT_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v3-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+"""What keeps libtpu, where it is installed and no TPU is there, from asking for one and from complaining at length."""
+_GOOGLE = "0x1ae0"
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
 
 
@@ -59,6 +67,15 @@ def configure_platform(virtual_devices: int | None, *, at_least: int = 1) -> Non
             "and JAX_PLATFORMS=cpu before Python starts, or call configure_platform first"
         )
     os.environ.update(platform_environment(os.environ, virtual_devices, at_least=at_least))
+    if not _has_google_chip():
+        for name, value in WITHOUT_TPU.items():
+            os.environ.setdefault(name, value)
+
+
+def _has_google_chip() -> bool:
+    """Whether a TPU may be here: something of Google's is on the bus, or there is no bus to look at."""
+    vendors = list(Path("/sys/bus/pci/devices").glob("*/vendor"))
+    return not vendors or any(vendor.read_text().strip() == _GOOGLE for vendor in vendors)
 
 
 def hide_accelerators_from_tensorflow() -> None:

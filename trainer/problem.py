@@ -59,6 +59,7 @@ def build_problem(config: TrainConfig, facts: DataFacts, mesh: Mesh | None = Non
         normalization=_normalization(config, facts),
         compute_dtype=config.compute_dtype,
         norm_decay=config.norm_decay,
+        remat=config.remat,
         mesh=mesh,
         dims=image_dims(partition),
     )

@@ -27,7 +27,7 @@ from halofeed.trainer.step import Problem, Variables, abstract_state
 
 _MAY_CHANGE = {
     *("cores_per_replica", "partition", "evaluate_every", "evaluate_split", "evaluate_batch_size"),
-    *("checkpoint_every", "keep_last"),
+    *("checkpoint_every", "keep_last", "remat"),
 }
 """What a resumed run may do otherwise: its losses stay the same but for rounding."""
 

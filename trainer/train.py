@@ -27,15 +27,13 @@ from halofeed.trainer.data import TrainData
 from halofeed.trainer.distributed import agree_any, is_chief
 from halofeed.trainer.evaluate import Examples, Predictor, summary_lines
 from halofeed.trainer.log import RunLog
-from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models.keras_weights import keras_normalization, load_backbone
-from halofeed.trainer.optimizers import build_optimizer
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
-from halofeed.trainer.problem import batch_partition, build_problem
+from halofeed.trainer.program import build_program
 from halofeed.trainer.progress import Progress
 from halofeed.trainer.run_folder import begin_run, bring_back, drop_replaced
 from halofeed.trainer.shared.task import Batch
-from halofeed.trainer.step import Problem, TrainState, compile_step, new_state
+from halofeed.trainer.step import Problem, TrainState
 from halofeed.trainer.stopping import StopRequest
 
 _AGREE_EVERY = 10
@@ -97,13 +95,10 @@ def train(
     """
     hide_accelerators_from_tensorflow()
     began = time.perf_counter()
-    mesh = make_mesh(config.cores_per_replica, devices)
-    problem = build_problem(config, data.facts, mesh)
-    partition = batch_partition(config.parsed_partition(), problem.task)
+    program = build_program(config, data.facts, devices)
+    mesh, problem, partition = program.mesh, program.problem, program.partition
     data.batches.on_mesh(mesh, partition)  # refuses what does not fit the batch, before anything is made
-    optimizer, schedule = build_optimizer(config)
-    average = config.average_decay > 0
-    state = new_state(problem, optimizer, config.seed, average=average, pretrain=_pretrain(config))
+    state = program.new_state(_pretrain(config))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
 
     with _Kept(config, data, folder, overwrite, problem, parameters) as kept:
@@ -124,7 +119,7 @@ def train(
             flight = in_flight.pop(0)
             values = {name: float(value.addressable_data(0)) for name, value in flight.values.items()}
             _check_finite(values["loss"], flight, config)
-            values["learning_rate"] = float(schedule((flight.step - 1) // config.accumulate_steps))
+            values["learning_rate"] = float(program.schedule((flight.step - 1) // config.accumulate_steps))
             now = time.perf_counter()
             waited = batches.waited_seconds - flight.waited_before
             progress.record(flight.step, values, now - flight.began, waited)
@@ -138,13 +133,7 @@ def train(
             if batch is not None:
                 _check_batch(batch, config, data, problem)
                 compiling = time.perf_counter()
-                step = compile_step(
-                    problem,
-                    optimizer,
-                    average_decay=config.average_decay,
-                    average_every=config.accumulate_steps,
-                )
-                take_step = step.lower(state, batch).compile()
+                take_step = program.step().lower(state, batch).compile()
                 compile_seconds = time.perf_counter() - compiling
                 progress.begin(mesh, parameters, compile_seconds)
 

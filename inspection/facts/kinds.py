@@ -60,7 +60,7 @@ class TaskWords:
     samples: str = ""
 
 
-_ENDING = ("partitions", "recipe", "use")
+_ENDING = ("partitions", "plan", "recipe", "use")
 _FLAT_SECTIONS = ("conversion", "samples", "labels", "boxes", "sizes", "pixels", *_ENDING)
 _VOLUME_SECTIONS = ("conversion", "scans", "labels", "findings", "grids", "values", *_ENDING)
 

@@ -29,6 +29,7 @@ from halofeed.inspection.facts.findings import MEANINGS, TREATMENTS, split_findi
 from halofeed.inspection.facts.words import percent, plural
 from halofeed.inspection.html import charts
 from halofeed.inspection.html.page import swatched, times
+from halofeed.inspection.html.plan_page import plan_values
 from halofeed.inspection.pictures.boxes import place_boxes
 from halofeed.inspection.pictures.planes import load_scan
 from halofeed.inspection.pictures.samples import Sample, load_sample, open_sources
@@ -41,6 +42,7 @@ from halofeed.prep.statistics.pictures import ROW_STEP, mean_and_deviation
 from halofeed.prep.statistics.volumes import ROW_STEP as VOLUME_ROW_STEP
 from halofeed.schemas.layout import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.partition import nearest, splits_that_divide
+from halofeed.schemas.plan import read_plan
 from halofeed.schemas.sizes import human_bytes
 
 _MOST_LABELS, _LAST_LABELS, _FEW_LABELS = 90, 20, 14
@@ -463,6 +465,12 @@ def partitions(report: Report) -> dict[str, Any]:
     return {"found": rows}
 
 
+def plan(report: Report) -> dict[str, Any] | None:
+    """What `halofeed plan` said of the data set."""
+    made = read_plan(report.folder)
+    return None if made is None else plan_values(made)
+
+
 def recipe(report: Report) -> dict[str, Any]:
     """The options that were given, then all others, and the fields of a record."""
     manifest, defaults = report.facts.manifest, Recipe().to_json()
@@ -522,7 +530,7 @@ def use(report: Report) -> dict[str, Any]:
 VALUES: Mapping[str, Callable[[Report], dict[str, Any] | None]] = {
     section.__name__: section
     for section in (
-        conversion, samples, scans, labels, boxes, sizes, pixels, findings, grids, values, partitions, recipe, use
+        conversion, samples, scans, labels, boxes, sizes, pixels, findings, grids, values, partitions, plan, recipe, use
     )
 }  # fmt: skip
 """The values of each section by its name, which its template has too; None where there is nothing to say."""

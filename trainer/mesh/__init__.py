@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from halofeed.schemas.partition import REPLICA_AXIS, Dims, Partition, axis_names, core_axes
@@ -32,9 +33,12 @@ def make_mesh(cores_per_replica: int = 1, devices: Sequence[jax.Device] | None =
     cores = core_axes(cores_per_replica)
     shape, names = (replicas, *[2] * len(cores)), (REPLICA_AXIS, *cores)
     types = (AxisType.Auto,) * len(names)
-    if devices is None and found[0].platform == "tpu":
-        return jax.make_mesh(shape, names, types)
-    return Mesh(np.array(found, dtype=object).reshape(shape), names, axis_types=types)
+    if found[0].platform == "tpu":
+        # jax.make_mesh refuses axes of size 2 on grids such as v4:2x4x4, whose axes are longer.
+        placed = mesh_utils.create_device_mesh(shape, found, allow_split_physical_axes=True)
+    else:
+        placed = np.array(found, dtype=object).reshape(shape)
+    return Mesh(placed, names, axis_types=types)
 
 
 def activation_spec(shape: Sequence[int], dims: Dims) -> PartitionSpec:
@@ -54,14 +58,24 @@ def activation_spec(shape: Sequence[int], dims: Dims) -> PartitionSpec:
     >>> tuple(activation_spec((8, 8, 2, 64), (1, 4, 2, 1)))
     ('replica', None, None, None)
     """
-    parts = dims if dims is not None else (1,) * len(shape)
-    batch, *others = axis_names(parts)
-    if not all(
-        count == 1 or (size % count == 0 and size >= LEAST_ROWS * count)
-        for size, count in zip(shape[1:], parts[1:], strict=True)
-    ):
+    batch, *others = axis_names(dims if dims is not None else (1,) * len(shape))
+    if dims is not None and why_whole(shape, dims) is not None:
         others = [()] * len(others)
     return PartitionSpec((REPLICA_AXIS, *batch), *(axes or None for axes in others))  # type: ignore[no-untyped-call]
+
+
+def why_whole(shape: Sequence[int], dims: Sequence[int]) -> str | None:
+    """Why an activation is not split as its image is; None where it is.
+
+    >>> why_whole((8, 20, 20, 64), (1, 8, 1, 1)), why_whole((8, 8, 8, 64), (1, 8, 1, 1))
+    ('20 does not divide by 8', '8 over 8 cores leaves fewer than 2 on each')
+    """
+    for size, parts in zip(shape[1:], dims[1:], strict=True):
+        if parts > 1 and size % parts:
+            return f"{size} does not divide by {parts}"
+        if parts > 1 and size < LEAST_ROWS * parts:
+            return f"{size} over {parts} cores leaves fewer than {LEAST_ROWS} on each"
+    return None
 
 
 def constrain(activation: jax.Array, mesh: Mesh | None, dims: Dims) -> jax.Array:
@@ -71,3 +85,8 @@ def constrain(activation: jax.Array, mesh: Mesh | None, dims: Dims) -> jax.Array
     sharding = NamedSharding(mesh, activation_spec(activation.shape, dims))
     held: jax.Array = jax.lax.with_sharding_constraint(activation, sharding)  # type: ignore[no-untyped-call]
     return held
+
+
+def platform_of(mesh: Mesh | None) -> str:
+    """The platform of a mesh's devices, "cpu", "tpu" or "gpu"; JAX's default without a mesh."""
+    return jax.default_backend() if mesh is None else str(mesh.devices.flat[0].platform)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from halofeed.trainer.detection.level import Level
 from halofeed.trainer.models.initial import normal
-from halofeed.trainer.models.layers import Activation, Layers, Pass
+from halofeed.trainer.models.layers import Activation, Layers, Pass, kept
 
 KERNEL_DEVIATION = 0.01
 CLASS_BIAS = -4.6
@@ -105,7 +105,7 @@ class SharedTower(nnx.Module):
     def __call__(self, x: jax.Array, level: int, run: Pass) -> jax.Array:
         """[batch, height, width, before] of the level of that index to [batch, height, width, features]."""
         for convolution, norm in zip(self.convolutions, self.norms[level], strict=True):
-            x = run.hold(convolution(x))
+            x = kept(run.hold(convolution(x)))
             x = self.activation(norm(x, valid=run.valid, training=run.training))
         return x
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
@@ -22,6 +23,8 @@ from halofeed.trainer.models.planes import VOLUME_CONVOLUTIONS, computed_by_plan
 
 Activation = Callable[[jax.Array], jax.Array]
 Padding = str | Sequence[tuple[int, int]]
+KEPT = "kept"
+"""The name of what is not computed again in the backward pass where `Problem.remat` asks for the rest to be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +148,14 @@ class ConvolutionNorm(nnx.Module):
             x = run.hold(convolve_depthwise(self.convolution, x, run.mesh, run.dims))
         else:
             x = run.hold(self.convolution(x))
-        x = self.norm(x, valid=run.valid, training=run.training)
+        x = self.norm(kept(x), valid=run.valid, training=run.training)
         return x if self.activation is None else self.activation(x)
+
+
+def kept(x: jax.Array) -> jax.Array:
+    """The same array, named `KEPT`."""
+    named: jax.Array = checkpoint_name(x, KEPT)  # type: ignore[no-untyped-call]
+    return named
 
 
 def mean_over_space(x: jax.Array, dtype: DTypeLike) -> jax.Array:

@@ -14,7 +14,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from halofeed.schemas.partition import Dims
-from halofeed.trainer.mesh import activation_spec
+from halofeed.trainer.mesh import activation_spec, platform_of
 
 VOLUME_CONVOLUTIONS = ("auto", "direct", "planes")
 """How convolutions over depth, height and width are computed; "auto" takes planes where the platform is a CPU."""
@@ -35,7 +35,7 @@ def computed_by_planes(convolution: nnx.Conv, choice: str, mesh: Mesh | None) ->
         return False
     if convolution.padding != "SAME" or convolution.feature_group_count != 1:
         return False
-    return choice == "planes" or (choice == "auto" and _platform(mesh) == "cpu")
+    return choice == "planes" or (choice == "auto" and platform_of(mesh) == "cpu")
 
 
 def convolve_planes(convolution: nnx.Conv, x: jax.Array, mesh: Mesh | None, dims: Dims) -> jax.Array:
@@ -101,7 +101,3 @@ def _split(x: jax.Array, mesh: Mesh | None, dims: Dims) -> list[tuple[str, ...]]
         return [()] * x.ndim
     entries = (entry or () for entry in activation_spec(x.shape, dims))
     return [(entry,) if isinstance(entry, str) else tuple(entry) for entry in entries]
-
-
-def _platform(mesh: Mesh | None) -> str:
-    return jax.default_backend() if mesh is None else str(mesh.devices.flat[0].platform)

@@ -1,0 +1,199 @@
+"""The command that says what fits on which machine: plan."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.extras import needing
+from halofeed.schemas.telling import tell
+
+if TYPE_CHECKING:
+    from halofeed.trainer.plan.request import Request
+
+_LIBRARIES = ("jax", "flax", "optax", "orbax", "tensorboardX", "libtpu")
+AddCommand = Callable[[str, str, str], argparse.ArgumentParser]
+
+PLAN_EXAMPLE = """\
+examples:
+  a published recipe on eight cores of TPU v3, without a TPU and without data:
+    halofeed plan --config retinanet_resnet50_fpn_2560_8way --topology v3-8 --images-per-replica 8
+
+  a data set of one's own, three splits, as a page:
+    halofeed plan data/spleen/1.0.0 --config unet3d_128 --topology v5e-16 --cores-per-replica 1,4,8 --html plan.html
+
+  the largest picture that fits at each split:
+    halofeed plan --config retinanet_resnet50_fpn_640 --topology v3-8 --images-per-replica 1 --search side
+
+Each split is the program that `halofeed train` would run, compiled by the machine's own compiler, which is all that is
+needed: pip install 'halofeed[plan]'. A compilation takes one to five minutes; what was compiled once is remembered.
+Exit status: 0 something fits, 1 nothing does, 2 wrong usage.
+"""
+
+
+def add_plan_command(command: AddCommand) -> None:
+    """Add `plan` to the command line's parser."""
+    plan = command(
+        "plan", "say which splits of a model fit on which machine, before one is paid for", PLAN_EXAMPLE
+    )
+    plan.add_argument(
+        "data",
+        metavar="FOLDER",
+        nargs="?",
+        help="a data set's version folder (default: the config's own size)",
+    )
+    plan.add_argument("--split", default="train", help="which split would be learned from (default: train)")
+    plan.add_argument(
+        "--config",
+        metavar="NAME",
+        help="a recipe of `halofeed configs`, or a .toml file (default: as of train)",
+    )
+    plan.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        dest="settings",
+        help="change any setting of the recipe, e.g. batch_size=16, image_shape=[512,512,3]; may be repeated",
+    )
+    plan.add_argument("--remat", action="store_true", help="as of train: compute again in place of keeping")
+    plan.add_argument(
+        "--topology",
+        default="v3-8",
+        metavar="NAME",
+        help="v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8 and larger; the grid of the chips, v3:4x8; cpu:8 for "
+        "virtual devices; gpu (default: v3-8)",
+    )
+    plan.add_argument(
+        "--cores-per-replica",
+        type=_numbers,
+        default=(),
+        metavar="N,N,...",
+        help="the splits to compile (default: 1,2,4,8,16, as far as the machine has cores)",
+    )
+    plan.add_argument(
+        "--images-per-replica", type=int, metavar="N", help="default: the recipe's batch over all replicas"
+    )
+    plan.add_argument(
+        "--classes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how many, where no data set says it (default: usual ones)",
+    )
+    plan.add_argument(
+        "--search",
+        choices=("side", "batch", "depth"),
+        help="find the largest that fits at each split, by bisection",
+    )
+    plan.add_argument(
+        "--savings", action="store_true", help="compile what --remat and smaller optimizers would save, too"
+    )
+    plan.add_argument("--json", metavar="FILE", help="write the plan here too; - prints it alone")
+    plan.add_argument("--html", metavar="FILE", help="write it as a page too")
+    plan.add_argument(
+        "--jobs", type=int, metavar="N", help="compilers at once (default: as cores and memory allow)"
+    )
+
+
+def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
+    """`halofeed plan`."""
+    from halofeed.schemas.beside import write_whole
+    from halofeed.trainer.plan.cache import Cache, cache_folder
+
+    if parsed.jobs is not None and parsed.jobs < 1:
+        raise UsageError(f"--jobs {parsed.jobs}: expected 1 or more")
+    if parsed.images_per_replica is not None and parsed.images_per_replica < 1:
+        raise UsageError(f"--images-per-replica {parsed.images_per_replica}: expected 1 or more")
+    plan = _planned(parsed, _asked(parsed), Cache(cache_folder()))
+    text = json.dumps(plan, indent=1) + "\n"
+    if parsed.data is not None:
+        from halofeed.schemas.plan import plan_file
+
+        write_whole(plan_file(parsed.data), text.encode())
+    if parsed.json and parsed.json != "-":
+        write_whole(Path(parsed.json), text.encode())
+    if parsed.html:
+        from halofeed.inspection.html.plan_page import write_plan_page
+
+        write_plan_page(plan, parsed.html)
+    if parsed.json == "-":
+        print(text, end="")
+    else:
+        from halofeed.inspection.text.plan import describe_plan
+
+        print(describe_plan(plan))
+    return 0 if plan["recommended"] is not None else 1
+
+
+def _planned(parsed: argparse.Namespace, asked: Request, cache: Any) -> dict[str, Any]:
+    from halofeed.trainer.plan.document import plan_config
+
+    def say(line: str) -> None:
+        tell(f"halofeed plan: {line}")
+
+    plan = plan_config(
+        asked,
+        cores=parsed.cores_per_replica,
+        images_per_replica=parsed.images_per_replica,
+        cache=cache,
+        tell=say,
+        jobs=parsed.jobs,
+    )
+    if parsed.savings:
+        from halofeed.trainer.plan.savings import savings
+
+        plan["savings"] = savings(asked, plan, cache=cache, tell=say, jobs=parsed.jobs)
+    if parsed.search:
+        from halofeed.trainer.plan.search import search
+
+        plan["search"] = search(asked, plan, parsed.search, cache=cache, tell=say, jobs=parsed.jobs)
+    return plan
+
+
+def _asked(parsed: argparse.Namespace) -> Request:
+    """What the command line asks for: a config, its machine, and the data set where one is named."""
+    from halofeed.trainer.config import default_config, load_config
+    from halofeed.trainer.plan.request import Request, check_compiler
+    from halofeed.trainer.plan.topologies import topology_named
+
+    check_compiler(topology_named(parsed.topology))
+    if parsed.data is None and parsed.config is None:
+        raise UsageError(
+            "--config: name a recipe of `halofeed configs`, or the folder of a data set to plan for"
+        )
+    name = parsed.config
+    if name is None:
+        from halofeed.schemas.manifest import read_manifest
+
+        name = default_config(read_manifest(parsed.data))
+    config = load_config(name).changed(parsed.settings, **({"remat": True} if parsed.remat else {}))
+    if parsed.data is None:
+        return Request(config=config, topology=parsed.topology, classes=parsed.classes)
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    with needing("plan", *_LIBRARIES):
+        from halofeed.trainer.data import open_data
+        from halofeed.trainer.tasks import build_task
+    from halofeed.loader import Loader
+
+    one = config.changed(batch_size=1)
+    data = open_data(one, parsed.data, parsed.split, lambda facts: build_task(facts, config.task_options))
+    assert isinstance(data.batches, Loader)
+    arrays = {
+        key: (array.shape, str(array.dtype))
+        for key, array in data.batches.spec.items()
+        if not array.dtype.hasobject
+    }
+    return Request(config=config, topology=parsed.topology, facts=data.facts.to_json(), arrays=arrays)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part.strip())
+
+
+_numbers.__name__ = "list of numbers"

@@ -1,0 +1,155 @@
+"""How are a plan's verdicts, sizes and reasons put in words?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from halofeed.inspection.facts.words import plural
+from halofeed.schemas.sizes import human_bytes
+
+Split = Mapping[str, Any]
+_MOST_GATHERS = 6
+_MOST_LEVELS = 6
+
+
+def name_of_split(split: Split) -> str:
+    """How a split is called: its cores and its parts.
+
+    >>> name_of_split({"cores": 8, "partition": "image=1,8,1,1"}), name_of_split({"cores": 1, "partition": ""})
+    ('8-way 1,8,1,1', 'unsplit')
+    """
+    if split["cores"] == 1:
+        return "unsplit"
+    return f"{split['cores']}-way {split['partition'].partition(';')[0].removeprefix('image=')}".strip()
+
+
+def verdict(split: Split) -> str:
+    """The verdict on one split."""
+    if "memory" not in split:
+        return "cannot be"
+    return "fits" if split["fits"] else "does not fit"
+
+
+def total_of(split: Split) -> int | None:
+    """The bytes of a core that a split needs; None where the compiler did not say."""
+    total: int | None = split["memory"]["total"]
+    return total
+
+
+def gibibytes(count: int | None) -> str:
+    """A size of memory.
+
+    >>> gibibytes(3 << 29), gibibytes(5 << 20), gibibytes(None)
+    ('1.50 GiB', '5.0 MiB', 'an unknown size')
+    """
+    if count is None:
+        return "an unknown size"
+    return f"{count / 2**30:.2f} GiB" if count >= 2**28 else f"{count / 2**20:.1f} MiB"
+
+
+def seconds(value: float) -> str:
+    """A time.
+
+    >>> seconds(1.5), seconds(0.0123)
+    ('1.5 s', '12.3 ms')
+    """
+    return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
+
+
+def sent(split: Split, kind: str) -> str:
+    """What a core sends of one kind in a step."""
+    count = split["sent_bytes"][kind]
+    return human_bytes(round(count)) if count else "-"
+
+
+def recommendation(plan: Mapping[str, Any]) -> str:
+    """Which split to take, and how."""
+    if plan["recommended"] is None:
+        return (
+            "Nothing fits: take more cores per replica, fewer images, --remat, or a machine with more memory."
+        )
+    split = next(split for split in plan["splits"] if split["cores"] == plan["recommended"])
+    options = f"--batch-size {split['batch_size']}"
+    if split["cores"] > 1:
+        options = f"--cores-per-replica {split['cores']} --partition '{split['partition']}' {options}"
+    fewest = "the fewest cores a replica that fit; more only add what is sent"
+    return f"Take {name_of_split(split)} ({fewest}): halofeed train {options}"
+
+
+def split_lines(split: Split) -> list[str]:
+    """Why a split does not fit or cannot be, and which whole activations it gathers."""
+    lines = []
+    if split["refused"]:
+        lines.append(f"cannot be: {split['refused']}")
+        lines += [
+            f"nearest that can: {' x '.join(map(str, near['image_shape']))}, {100 * near['more_pixels']:+.1f} % pixels"
+            for near in split["nearest"]
+        ]
+    elif not split["fits"]:
+        memory = split["memory"]
+        if memory["limit"]:
+            lines.append(
+                f"needs {gibibytes(memory['total'])} of {gibibytes(memory['limit'])}: {memory['compiler']}"
+            )
+        else:
+            lines.append(memory["compiler"])
+    gathers = split.get("whole_gathers", [])
+    for gather in gathers[:_MOST_GATHERS]:
+        where = gather["layer"] or gather["place"] or "an operation without a name"
+        lines.append(
+            f"gathers {gather['result']} whole, {human_bytes(gather['result_bytes'])}: {gather['operation']} of "
+            f"{where}; {rewrite_of(gather['operation'])}"
+        )
+    if len(gathers) > _MOST_GATHERS:
+        lines.append(f"and {len(gathers) - _MOST_GATHERS} more, all in --json")
+    return lines
+
+
+def level_lines(split: Split) -> list[str]:
+    """Which levels are not split, and why."""
+    levels = split.get("levels_not_split", [])
+    lines = [
+        f"whole on every core: {' x '.join(map(str, level['sizes']))} ({plural(level['activations'], 'activation')}): "
+        f"{level['reason']}"
+        for level in levels[:_MOST_LEVELS]
+    ]
+    return lines + ([f"and {len(levels) - _MOST_LEVELS} coarser"] if len(levels) > _MOST_LEVELS else [])
+
+
+REWRITES = {
+    "reduce_window_max": "the level below it is whole; a side that divides further keeps it split",
+    "select_and_scatter_add": "the level below it is whole; a side that divides further keeps it split",
+    "conv_general_dilated": "its input or output is a level that is whole; a side that divides further keeps it split",
+    "sort": "take the largest of each core's part first, then of these",
+    "top_k": "take the largest of each core's part first, then of these",
+    "concatenate": "keep the levels apart and sum their losses",
+    "reshape": "keep the split axis apart: reshape the axes behind it alone",
+    "gather": "index by one-hot products, or per core",
+    "scatter-add": "sum by one-hot products, or per core",
+    "resize": "repeat rows and columns, or multiply by a matrix for each axis",
+}
+"""What to write in place of an operation that gathers a whole tensor, by JAX's name of it."""
+
+
+def rewrite_of(operation: str) -> str:
+    """What to write in place of an operation that gathers.
+
+    >>> rewrite_of("top_k (backward)")
+    'take the largest of each core's part first, then of these'
+    """
+    name = operation.removesuffix(" (backward)")
+    return REWRITES.get(name, "hold its input and output to the split (`Pass.hold`)")
+
+
+def search_lines(search: Mapping[str, Any]) -> list[str]:
+    """The largest that fits at each split."""
+    lines = []
+    for entry in search["found"]:
+        name = name_of_split(entry)
+        if entry["largest"] is None:
+            lines.append(f"{name}: not even {entry['least_refused']}")
+            continue
+        more = f"; {entry['least_refused']} does not" if entry["least_refused"] else ""
+        lines.append(f"{name}: {entry['largest']} fits with {gibibytes(entry['total_bytes'])}{more}")
+    return lines

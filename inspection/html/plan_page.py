@@ -1,0 +1,106 @@
+"""How does a plan become a page, or a section of a data set's report: a bar for each split against a core's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from halofeed.inspection.facts.plan import (
+    gibibytes,
+    level_lines,
+    name_of_split,
+    recommendation,
+    seconds,
+    sent,
+    split_lines,
+    total_of,
+    verdict,
+)
+from halofeed.inspection.facts.words import plural
+from halofeed.inspection.html.page import check_output, rendered, times, write_page
+
+PARTS = (
+    ("s0", "parameters", ("parameters",)),
+    ("s1", "optimizer", ("optimizer",)),
+    ("s2", "activations", ("activations",)),
+    ("s3", "padding to tiles", ("padding",)),
+    ("s4", "batch and program", ("batch", "program")),
+)
+"""Of a bar: its color, its name, and what of a split's memory it shows."""
+
+
+def write_plan_page(plan: Mapping[str, Any], output: str | Path) -> Path:
+    """Write a plan as one self-contained HTML file; UsageError where it cannot be written."""
+    file = Path(output)
+    check_output(file, "plan.html")
+    section = rendered("sections/plan.html", **plan_values(plan))
+    topology = plan["topology"]["name"]
+    return write_page(
+        file,
+        "plan.html",
+        "report.css",
+        section=section,
+        plan=plan,
+        path="",
+        topology=topology,
+        size=shape_of(plan),
+    )
+
+
+def shape_of(plan: Mapping[str, Any]) -> str:
+    """The size of an image, without the channel."""
+    return times(plan["image_shape"][:-1])
+
+
+def plan_values(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What the section's template shows."""
+    topology = plan["topology"]
+    chip = topology["chip"]
+    totals = [total_of(split) or 0 for split in plan["splits"] if "memory" in split]
+    room = chip["memory_bytes"] if chip else max(totals, default=1)
+    longest = max(room, *totals) if totals else room
+    return {
+        "plan_lead": f"{plan['config']['model']}, {shape_of(plan)}, on {topology['name']} "
+        f"({plural(topology['cores'], 'core')}), as the compiler lays it out; nothing here was run or estimated.",
+        "advice": recommendation(plan),
+        "legend_entries": [(color, name) for color, name, _ in PARTS],
+        "bars_of_splits": [_bar(split, longest) for split in plan["splits"]],
+        "room_share": 100 * room / longest if chip else None,
+        "room": gibibytes(room) if chip else None,
+        "figures": [_row(split) for split in plan["splits"] if split["fits"]],
+        "reasons": [
+            (name_of_split(split), lines)
+            for split in plan["splits"]
+            if (lines := [*split_lines(split), *level_lines(split)])
+        ],
+        "source": chip["source"] if chip else None,
+    }
+
+
+def _bar(split: Mapping[str, Any], longest: int) -> dict[str, Any]:
+    memory = split.get("memory", {})
+    parts = [(color, name, sum(memory.get(key) or 0 for key in keys)) for color, name, keys in PARTS]
+    rest = (memory.get("total") or 0) - sum(size for *_, size in parts)
+    return {
+        "name": name_of_split(split),
+        "verdict": verdict(split),
+        "fits": split["fits"],
+        "total": gibibytes(memory["total"]) if memory.get("total") else "",
+        "parts": [
+            (color, f"{name}: {gibibytes(size)}", 100 * size / longest)
+            for color, name, size in [*parts, ("s5", "not told apart by the compiler", max(0, rest))]
+            if size
+        ],
+    }
+
+
+def _row(split: Mapping[str, Any]) -> tuple[str, ...]:
+    bound = split["bound"]
+    return (
+        name_of_split(split),
+        f"{split['batch_size'] / split['replicas']:g}",
+        *(sent(split, kind) for kind in ("halos", "all-reduces", "gathers")),
+        f"{split['flops'] / 1e12:.3g}",
+        f"{seconds(bound['step'])} ({bound['by']})" if bound else "",
+    )

@@ -1,0 +1,180 @@
+"""Does a plan agree with a run, refuse what cannot be, remember what was compiled, and say what fits?"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from halofeed.schemas.errors import UsageError
+from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.plan.cache import Cache
+from halofeed.trainer.plan.document import plan_config
+from halofeed.trainer.plan.lowered import build, trace, usual_arrays, usual_facts
+from halofeed.trainer.plan.request import Request
+from halofeed.trainer.plan.splits import cases
+from halofeed.trainer.plan.topologies import topology_named
+
+SMALL = TrainConfig(
+    model="classifier",
+    model_options={"features": [8, 8]},
+    image_shape=(32, 32, 3),
+    batch_size=8,
+    compute_dtype="float32",
+)
+needs_tpu_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None,
+    reason="needs the TPU's compiler: pip install 'halofeed[plan]'",
+)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    return Cache(tmp_path_factory.mktemp("plans"))
+
+
+@pytest.fixture(scope="module")
+def on_cpu(cache: Cache) -> dict[str, Any]:
+    return plan_config(Request(config=SMALL, topology="cpu:8", classes=4), cores=(4,), cache=cache)
+
+
+def test_arguments_outputs_and_donated_memory_are_those_of_a_run(
+    on_cpu: dict[str, Any], cache: Cache
+) -> None:
+    request = Request(
+        config=SMALL.changed(cores_per_replica=4, partition="image=1,4,1,1"), topology="cpu:8", classes=4
+    )
+    program, spec = build(request, jax.devices()[:8])
+    step = program.step()
+    state = program.new_state()
+    batch = {
+        name: jax.device_put(jax.numpy.zeros(one.shape, one.dtype), one.sharding)
+        for name, one in program.abstract_batch(spec).items()
+    }
+    lowered = step.lower(state, batch)
+    kept = {name: batch[name] for name in ("image", "label", "valid")}
+    device = jax.devices()[0]
+    arguments = _bytes_on(device, (state, kept))
+    donated = jax.tree.leaves(state)
+    outputs = step(state, batch)
+    memory = cache.recall(request.key())["memory"]  # type: ignore[index]
+    assert memory["argument"] == arguments
+    assert memory["alias"] == sum(leaf.nbytes for leaf in donated if leaf.is_deleted())
+    # A tuple's own table of pointers counts to the outputs on CPUs, 8 bytes an array.
+    assert memory["output"] == _bytes_on(device, outputs) + 8 * len(jax.tree.leaves(outputs))
+    assert trace(program, spec).lower().as_text() == lowered.as_text()
+
+
+def _bytes_on(device: Any, tree: Any) -> int:
+    return sum(
+        shard.data.nbytes
+        for leaf in jax.tree.leaves(tree)
+        for shard in leaf.addressable_shards
+        if shard.device == device
+    )
+
+
+def test_a_plan_names_levels_that_stay_whole_and_what_to_take(on_cpu: dict[str, Any]) -> None:
+    (split,) = on_cpu["splits"]
+    assert split["fits"] and on_cpu["recommended"] == 4
+    assert split["replicas"] == 2 and split["batch_size"] == 8
+    assert split["sent_bytes"]["halos"] > 0 and split["flops"] > 0
+
+
+def test_asking_again_compiles_nothing(on_cpu: dict[str, Any], cache: Cache) -> None:
+    began = time.monotonic()
+    told: list[str] = []
+    again = plan_config(
+        Request(config=SMALL, topology="cpu:8", classes=4), cores=(4,), cache=cache, tell=told.append
+    )
+    assert again["splits"] == on_cpu["splits"] and told == [] and time.monotonic() - began < 2
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize("name", ["v3-8", "v5e-8"])
+def test_a_tpu_compiler_says_what_a_small_program_takes(name: str, cache: Cache) -> None:
+    tiny = SMALL.changed(model_options={"features": [8]}, image_shape=[16, 16, 3])
+    plan = plan_config(Request(config=tiny, topology=name, classes=2), cores=(2,), cache=cache)
+    (split,) = plan["splits"]
+    assert split["fits"] and split["bound"]["step"] > 0
+    assert (
+        split["memory"]["padding"] > 0 and split["memory"]["total"] < plan["topology"]["chip"]["memory_bytes"]
+    )
+
+
+@needs_tpu_compiler
+def test_the_tpu_compiler_refuses_what_is_larger_than_a_core(cache: Cache) -> None:
+    huge = SMALL.changed(image_shape=[16384, 16384, 3], model_options={"features": [256]}, batch_size=64)
+    plan = plan_config(Request(config=huge, topology="v3-8"), cores=(1,), cache=cache)
+    (split,) = plan["splits"]
+    assert not split["fits"] and plan["recommended"] is None
+    assert split["memory"]["total"] > split["memory"]["limit"] > 14 * 2**30
+
+
+def test_a_shape_that_does_not_divide_is_refused_with_the_nearest_that_do() -> None:
+    config = SMALL.changed(image_shape=[301, 301, 3])
+    (case,) = cases(
+        Request(config=config, topology="cpu:8"), topology_named("cpu:8"), (301, 301, 3), (4,), None
+    )
+    assert case.request is None and "divides by 4" in case.refused
+    assert (300, 301, 3) in [shape for shape, _ in case.nearest]
+
+
+def test_cores_that_a_machine_lacks_are_refused_with_those_it_has() -> None:
+    with pytest.raises(UsageError, match="v3-8 has 8 cores; it can be 1, 2, 4, 8"):
+        cases(Request(config=SMALL, topology="v3-8"), topology_named("v3-8"), (32, 32, 3), (16,), None)
+
+
+def test_a_batch_that_does_not_spread_over_the_replicas_says_which_does() -> None:
+    (case,) = cases(
+        Request(config=SMALL.changed(batch_size=12), topology="cpu:8"),
+        topology_named("cpu:8"),
+        (32, 32, 3),
+        (1,),
+        None,
+    )
+    assert "--batch-size 8 or --batch-size 16" in case.refused
+
+
+def test_the_arrays_of_a_config_alone_are_those_that_its_task_reads() -> None:
+    facts = usual_facts(SMALL)
+    arrays = usual_arrays(SMALL, facts)
+    assert facts.classes == 1000 and arrays["image"] == ((8, 32, 32, 3), "uint8")
+    assert {"label", "valid"} <= set(arrays)
+
+
+def halofeed(*words: object, cache: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "HALOFEED_PLAN_CACHE": str(cache)}
+    command = [sys.executable, "-m", "halofeed", "plan", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
+
+
+def test_the_command_prints_writes_and_says_by_its_status_whether_anything_fits(
+    cache: Cache, tmp_path: Path
+) -> None:
+    assert cache.folder is not None
+    config = tmp_path / "mine.toml"
+    config.write_text(
+        'model = "classifier"\nimage_shape = [32, 32, 3]\nbatch_size = 8\ncompute_dtype = "float32"\n'
+        "[model_options]\nfeatures = [8, 8]\n"
+    )
+    words = ("--config", config, "--topology", "cpu:8", "--cores-per-replica", "4", "--classes", "4")
+    files = ("--json", tmp_path / "plan.json", "--html", tmp_path / "plan.html")
+    done = halofeed(*words, *files, cache=cache.folder)
+    assert done.returncode == 0, done.stderr
+    assert "4-way 1,4,1,1  fits" in done.stdout and "Take 4-way" in done.stdout
+    assert json.loads((tmp_path / "plan.json").read_text())["recommended"] == 4
+    assert "What fits on which cores" in (tmp_path / "plan.html").read_text()
+    wrong = halofeed(*words[:-4], "--cores-per-replica", "3", cache=cache.folder)
+    assert wrong.returncode == 2 and "cpu:8 has 8 cores" in wrong.stderr
+    none = halofeed("--config", config, "--topology", "cpu:8", "--images-per-replica", "3", "--set",
+                    "image_shape=[31,31,3]", "--cores-per-replica", "8", cache=cache.folder)  # fmt: skip
+    assert none.returncode == 1 and "nearest that can: 32 x 31 x 3" in none.stdout

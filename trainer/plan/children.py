@@ -1,0 +1,167 @@
+"""How are many requests answered at once, each in a process of its own, within the machine's memory?
+
+Compilers of two machines do not live in one process, an abort of one would end all, and a compiler's memory is free
+again only once its process has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.stopping import Undone
+from halofeed.trainer.plan.cache import Cache
+from halofeed.trainer.plan.child import REFUSED
+from halofeed.trainer.plan.platforms import compiler_environment
+from halofeed.trainer.plan.request import Request
+from halofeed.trainer.plan.topologies import topology_named
+
+COMPILER_BYTES = 4 << 30
+"""What one compiler may take; a RetinaNet of 1,280 x 1,280 pixels took 3 GB, and so did a U-Net of 256 a side."""
+_POLL_SECONDS = 0.05
+_TELL_EVERY_SECONDS = 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What came of a request: what the compiler said, or why it was not asked."""
+
+    said: dict[str, Any] | None
+    refused: str = ""
+
+
+class _Running:
+    """A request that is being answered."""
+
+    def __init__(self, request: Request, folder: Path) -> None:
+        topology = topology_named(request.topology)
+        self.began = time.monotonic()
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed where the process ends)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "halofeed.trainer.plan.child"],
+            stdin=subprocess.PIPE,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **compiler_environment(os.environ, topology)},
+        )
+        self._undone = Undone(self._process.kill)
+        self._undone.__enter__()
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"request": request.to_json(), "cache": str(folder)}).encode())
+        self._process.stdin.close()
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def stop(self) -> None:
+        """End it without an answer."""
+        self._undone.__exit__()
+        self._process.wait()
+        self._output.close()
+
+    def refusal(self) -> str:
+        """Why there is no answer; "" where there is one."""
+        self._undone.keep()
+        self._output.seek(0)
+        lines = self._output.read().decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+        self._output.close()
+        if self._process.returncode == 0:
+            return ""
+        if self._process.returncode == REFUSED:
+            return str(json.loads(lines[-1]))
+        status = self._process.returncode
+        ended = f"signal {-status}" if status < 0 else f"status {status}"
+        return f"the compiler's process ended with {ended}: {lines[-1][:300]}"
+
+
+def answers(
+    requests: Sequence[Request],
+    cache: Cache,
+    *,
+    tell: Callable[[str], None] = lambda line: None,
+    name_of: Callable[[Request], str] = lambda request: request.topology,
+    jobs: int | None = None,
+) -> list[Answer]:
+    """Answer requests, those that are known at once and the others side by side.
+
+    Args:
+        requests: in any order.
+        cache: where answers come from and go to.
+        tell: is given a line of progress now and then.
+        name_of: what a request is called in such a line.
+        jobs: how many compilers run at once; None is one for each core, within the memory that is free.
+
+    Returns:
+        An answer for each request.
+
+    Raises:
+        UsageError: the cache has no folder.
+    """
+    folder = cache.folder
+    if folder is None:
+        raise UsageError("plans are compiled by other processes, and their answers need a folder to lie in")
+    keys = [request.key() for request in requests]
+    found: dict[str, Answer] = {}
+    for key in keys:
+        if (said := cache.recall(key)) is not None:
+            found[key] = Answer(said=said)
+    unknown = dict.fromkeys(key for key in keys if key not in found)
+    waiting = [(key, requests[keys.index(key)]) for key in unknown]
+    asked, most, last = len(waiting), jobs or jobs_at_once(), 0.0
+    running: dict[str, tuple[_Running, Request]] = {}
+    began = time.monotonic()
+    try:
+        while waiting or running:
+            while waiting and len(running) < most:
+                key, request = waiting.pop(0)
+                running[key] = _Running(request, folder), request
+                tell(f"compiling {name_of(request)}")
+            time.sleep(_POLL_SECONDS)
+            for key in [key for key, (one, _) in running.items() if one.has_ended()]:
+                one, request = running.pop(key)
+                refused = one.refusal()
+                found[key] = Answer(said=None if refused else cache.recall(key), refused=refused)
+                done = asked - len(waiting) - len(running)
+                left = (time.monotonic() - began) / done * (asked - done)
+                more = f", about {_minutes(left)} left" if done < asked else ""
+                tell(f"{name_of(request)}: {_minutes(time.monotonic() - one.began)}; {done} of {asked}{more}")
+                last = time.monotonic()
+            if running and time.monotonic() - max(last, began) > _TELL_EVERY_SECONDS:
+                last = time.monotonic()
+                names = ", ".join(
+                    f"{name_of(request)} ({_minutes(last - one.began)})" for one, request in running.values()
+                )
+                tell(f"still compiling {names}")
+    finally:
+        for one, _ in running.values():
+            one.stop()
+    return [found[key] for key in keys]
+
+
+def jobs_at_once() -> int:
+    """How many compilers the machine has cores and free memory for, at least one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, _free_bytes() // COMPILER_BYTES))
+
+
+def _free_bytes() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return COMPILER_BYTES
+    return next(
+        (int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")), COMPILER_BYTES
+    )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,225 @@
+"""What stands in a compiled program's text: its instructions, their sizes in memory, and where they come from.
+
+The text is XLA's: `%name = shape opcode(operands), attributes, metadata={op_name="..." stack_frame_id=N}`, with tables
+of files, functions and stack frames before the computations.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_BYTES = {
+    "pred": 1,
+    "s4": 1,
+    "u4": 1,
+    "s8": 1,
+    "u8": 1,
+    "s16": 2,
+    "u16": 2,
+    "bf16": 2,
+    "f16": 2,
+    "f64": 8,
+    "s64": 8,
+}
+_BYTES |= {"s32": 4, "u32": 4, "f32": 4, "u64": 8, "c64": 8, "c128": 16, "token": 0, "opaque": 0}
+_ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\](?:\{([\d,]*)(?::([^}]*))?\})?")
+_LINE = re.compile(r"^\s*(ROOT )?%?([\w.-]+) = (.*?) ([a-z][a-z0-9-]*)\((.*)$")
+_TILE = re.compile(r"T\(([\d,]+)\)")
+_OWN = ("/trainer/models/", "/trainer/losses/", "/trainer/detection/", "/trainer/tasks/", "/trainer/")
+_NO_LAYERS = {"checkpoint", "rematted_computation", "while", "body", "cond", "remat", "shard_map"}
+_LIBRARIES = ("site-packages/", "dist-packages/", "<", "/trainer/models/names.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """One array of an instruction's result.
+
+    Args:
+        dtype: XLA's name.
+        shape: its sizes.
+        layout: XLA's, after the order of the axes: tiles and the memory space.
+        minor_to_major: the order of the axes, the fastest first.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    minor_to_major: tuple[int, ...]
+    layout: str
+
+    @property
+    def bytes(self) -> int:
+        """Without padding."""
+        return math.prod(self.shape) * _BYTES.get(self.dtype, 4)
+
+    @property
+    def padded_bytes(self) -> int:
+        """With the padding of its first tile, such as 8 x 128 for the two fastest axes.
+
+        >>> arrays_of("bf16[4,20,20,3]{3,2,1,0:T(8,128)(2,1)}")[0].padded_bytes == 4 * 20 * 24 * 128 * 2
+        True
+        """
+        found = _TILE.search(self.layout)
+        if not found or not self.shape:
+            return self.bytes
+        sides, tile = [self.shape[axis] for axis in self.minor_to_major], found[1].split(",")
+        for place, side in enumerate(map(int, reversed(tile))):
+            if place < len(sides):
+                sides[place] = -(-sides[place] // side) * side
+        return math.prod(sides) * _BYTES.get(self.dtype, 4)
+
+    @property
+    def is_in_main_memory(self) -> bool:
+        """Whether it lies in the core's large memory, and not in one of the small ones beside the units."""
+        return "S(" not in self.layout
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    opcode: str
+    arrays: tuple[Array, ...]
+    operands: tuple[str, ...]
+    text: str
+    computation: str
+    is_root: bool
+
+
+class Module:
+    """A compiled program.
+
+    Attributes:
+        instructions: of every computation, in the order in which they run.
+        entry: the name of the computation that is the program.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.entry = ""
+        self.instructions: list[Instruction] = []
+        self._tables: dict[str, dict[int, str]] = {}
+        self._read(text)
+        # Of a frame without a parent XLA writes 0, or counts every parent one too high.
+        first = self._tables.get("StackFrames", {}).get(1, "")
+        self._first_parent = _number(first, "parent_frame_id")
+
+    def _read(self, text: str) -> None:
+        table, computation = "", ""
+        for line in text.splitlines():
+            if line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
+                table = line
+                self._tables[table] = {}
+            elif table and line[:1].isdigit():
+                number, _, rest = line.partition(" ")
+                self._tables[table][int(number)] = rest
+            elif (
+                line.endswith("{")
+                and " = " not in line
+                and (found := re.match(r"(ENTRY )?%?([\w.-]+)", line))
+            ):
+                table, computation = "", found[2]
+                if found[1]:
+                    self.entry = computation
+            elif computation and (parsed := _LINE.match(line)):
+                table = ""
+                root, name, shape, opcode, rest = parsed.groups()
+                self.instructions.append(
+                    Instruction(
+                        name=name,
+                        opcode=opcode,
+                        arrays=arrays_of(shape),
+                        operands=tuple(re.findall(r"%([\w.-]+)", _until_closed(rest))),
+                        text=rest,
+                        computation=computation,
+                        is_root=bool(root),
+                    )
+                )
+
+    def entry_instructions(self) -> list[Instruction]:
+        """Those of the program itself, in the order in which they run."""
+        return [one for one in self.instructions if one.computation == self.entry]
+
+    def place_of(self, instruction: Instruction) -> str:
+        """The function and line that made an instruction, of the user's code rather than a library's; "" if unknown.
+
+        The way there is `metadata`, which names the innermost stack frame.
+        """
+        found = re.search(r"stack_frame_id=(\d+)", instruction.text)
+        best, rank = "", len(_OWN) + 2
+        for frame in self._frames(int(found[1])) if found else ():
+            file, function, line = frame
+            own = next((at for at, part in enumerate(_OWN) if part in file), len(_OWN))
+            if any(part in file for part in _LIBRARIES):
+                continue
+            if own < rank:
+                short = file.rpartition("/halofeed/")[2] if "/halofeed/" in file else file
+                best, rank = f"{function} ({short}:{line})", own
+        return best.replace(".__call__", "").replace(".<locals>", "")
+
+    def layer_of(self, instruction: Instruction) -> str:
+        """The innermost of the names that the model gave its layers, "pyramid.smoothing.0"; "" if there is none."""
+        found = re.search(r'op_name="([^"]*)"', instruction.text)
+        for part in reversed(found[1].split("/")[:-1] if found else ()):
+            name = re.sub(r"^(?:\w+\()*|\)*$", "", part)
+            if name and name not in _NO_LAYERS and not part.startswith(("jit(", "pjit(", "branch_")):
+                return name
+        return ""
+
+    def operation_of(self, instruction: Instruction) -> str:
+        """JAX's name of the operation, "conv_general_dilated", and whether it belongs to the backward pass."""
+        found = re.search(r'op_name="([^"]*)"', instruction.text)
+        if not found:
+            return ""
+        backward = "transpose(" in found[1]
+        return found[1].rpartition("/")[2] + (" (backward)" if backward else "")
+
+    def _frames(self, frame: int) -> Iterator[tuple[str, str, int]]:
+        frames, locations = self._tables.get("StackFrames", {}), self._tables.get("FileLocations", {})
+        files, functions = self._tables.get("FileNames", {}), self._tables.get("FunctionNames", {})
+        seen = set()
+        while frame in frames and frame not in seen:
+            seen.add(frame)
+            location = locations.get(_number(frames[frame], "file_location_id"), "")
+            file = files.get(_number(location, "file_name_id"), "").strip('"')
+            function = functions.get(_number(location, "function_name_id"), "").strip('"')
+            yield file, function, _number(location, "line")
+            frame = _number(frames[frame], "parent_frame_id") - self._first_parent
+
+
+def arrays_of(shape: str) -> tuple[Array, ...]:
+    """The arrays of a result's shape, one or those of a tuple.
+
+    >>> [str(array) for array in arrays_of("(f32[8,2]{1,0:T(8,128)}, u32[])")]
+    ['f32[8,2]', 'u32[]']
+    """
+    return tuple(
+        Array(
+            dtype=dtype,
+            shape=tuple(map(int, filter(None, sides.split(",")))),
+            minor_to_major=tuple(map(int, filter(None, (order or "").split(",")))),
+            layout=layout or "",
+        )
+        for dtype, sides, order, layout in _ARRAY.findall(shape)
+        if dtype in _BYTES
+    )
+
+
+def _number(text: str, name: str) -> int:
+    found = re.search(rf"\b{name}=(\d+)", text)
+    return int(found[1]) if found else 0
+
+
+def _until_closed(text: str) -> str:
+    """The operands, which end where the parenthesis does that was open before them."""
+    depth = 1
+    for at, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if not depth:
+            return text[:at]
+    return text

@@ -1,0 +1,101 @@
+"""Which program does a request make, traced and lowered for its machine?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.kinds import KINDS, Kind
+from halofeed.schemas.tasks import ImageFormat, task_named
+from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.models import model_named
+from halofeed.trainer.plan.request import Arrays, Request
+from halofeed.trainer.program import Program, Spec, build_program
+from halofeed.trainer.shared.facts import DataFacts
+
+USUAL_CLASSES = {"classification": 1000, "detection": 90, "segmentation": 3}
+"""Where no data set says it: ImageNet's, COCO's largest id, and an organ with its tumor beside the background."""
+USUAL_BOXES = 100
+"""Of a batch of detection, an image."""
+_DTYPES = {"picture": "uint8", "volume": "int16", "clip": "uint8"}
+
+
+def build(request: Request, devices: Sequence[jax.Device]) -> tuple[Program, Spec]:
+    """The program of a request, and what its step is given.
+
+    Raises:
+        UsageError: a config that stands alone and names no size; what `build_program` refuses.
+    """
+    config = request.config
+    facts = (
+        usual_facts(config, request.classes) if request.facts is None else DataFacts.from_json(request.facts)
+    )
+    program = build_program(config, facts, devices)
+    arrays = usual_arrays(config, facts) if request.arrays is None else request.arrays
+    return program, {name: (tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in arrays.items()}
+
+
+def trace(program: Program, spec: Spec) -> jax.stages.Traced:
+    """The training step on the machine's mesh, as `halofeed train` compiles it."""
+    return program.step().trace(program.abstract_state(), program.abstract_batch(spec))
+
+
+def usual_facts(config: TrainConfig, classes: int = 0) -> DataFacts:
+    """The facts of a data set that a config would be trained on.
+
+    Args:
+        config: of a named size.
+        classes: how many there are; 0 takes `USUAL_CLASSES`.
+    """
+    task = model_named(config.model).task
+    shape = _shape(config)
+    first = task_named(task).first_label_id
+    count = classes or USUAL_CLASSES[task]
+    return DataFacts(
+        task=task,
+        kind=_kind(shape).name,
+        labels={label: f"class {label}" for label in range(first, first + count)},
+        image_shape=shape,
+        mean=(0.0,) * shape[-1],
+        std=(1.0,) * shape[-1],
+        foreground=(0.0, 1.0, 0.5, 1.0),
+    )
+
+
+def usual_arrays(config: TrainConfig, facts: DataFacts) -> Arrays:
+    """What the loader gives a step of a data set with these facts."""
+    kind = KINDS[facts.kind]
+    image = ImageFormat(
+        kind=kind,
+        shape=facts.image_shape[:-1],
+        channels=facts.image_shape[-1],
+        dtype=_DTYPES[kind.name],
+        encoding="raw",
+    )
+    fields = task_named(facts.task).fields(image, max_boxes=USUAL_BOXES, masks=False)
+    arrays = {
+        field.name: ((config.batch_size, *field.shape), field.dtype)
+        for field in fields
+        if not field.optional and field.dtype != "str"
+    }
+    return {
+        **arrays,
+        **({"num_boxes": ((config.batch_size,), "int32")} if task_named(facts.task).has_boxes else {}),
+        "valid": ((config.batch_size,), "bool"),
+    }
+
+
+def _shape(config: TrainConfig) -> tuple[int, ...]:
+    if config.image_shape is None:
+        raise UsageError(
+            "image_shape: this config takes what a data set has; name the data set's folder, or a size: "
+            "--set image_shape=[128,128,3]"
+        )
+    return config.image_shape
+
+
+def _kind(shape: Sequence[int]) -> Kind:
+    return next(kind for kind in KINDS.values() if len(kind.axes) == len(shape) - 1)

@@ -1,0 +1,153 @@
+"""What is the largest side, batch or depth that fits at each split? By bisection over compilations."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from halofeed.schemas.errors import UsageError
+from halofeed.trainer.plan.cache import Cache
+from halofeed.trainer.plan.children import answers
+from halofeed.trainer.plan.document import image_shape_of
+from halofeed.trainer.plan.request import Request
+from halofeed.trainer.plan.splits import cases
+from halofeed.trainer.plan.topologies import Topology, topology_named
+from halofeed.trainer.plan.verdict import verdict_of
+
+Tell = Callable[[str], None]
+STEPS = {"side": 64, "depth": 16, "batch": 1}
+"""To a multiple of how much each is found; a side or depth that a model or split cannot have is passed over."""
+_MOST_STEPS = 1 << 12
+
+
+@dataclass
+class _Bracket:
+    """One split's search, in steps: what fits, what does not, and what is asked next."""
+
+    cores: int
+    step: int
+    ask: int
+    fits: int = 0
+    refuses: int = _MOST_STEPS
+    total_bytes: int | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.refuses - self.fits <= 1
+
+    def learn(self, fits: bool, total: int | None) -> None:
+        if fits:
+            self.fits, self.total_bytes = self.ask, total
+        else:
+            self.refuses = self.ask
+        unbounded = self.refuses == _MOST_STEPS
+        self.ask = min(2 * self.fits, _MOST_STEPS) if unbounded else (self.fits + self.refuses) // 2
+
+
+def search(
+    asked: Request,
+    plan: dict[str, Any],
+    of: str,
+    *,
+    cache: Cache,
+    tell: Tell = lambda line: None,
+    jobs: int | None = None,
+) -> dict[str, Any]:
+    """The largest that fits at each split of a plan.
+
+    Args:
+        asked: what the plan was made of.
+        plan: of `plan_config`.
+        of: "side" (height and width, of volumes depth too), "depth" (of volumes or clips alone) or "batch" (images a
+            replica).
+        cache, tell, jobs: as of `plan_config`.
+
+    Returns:
+        `of`, and `found`: for each split `largest`, `least_refused` and `total_bytes` of a core at the largest.
+    """
+    topology, shape = topology_named(asked.topology), image_shape_of(asked)
+    if topology.chip is None:
+        raise UsageError(f"--search: {topology.name} has no memory of its own that could be full; name a TPU")
+    if of == "depth" and len(shape) < 4:
+        raise UsageError("--search depth: pictures have none; take --search side")
+    splits = {split["cores"]: split for split in plan["splits"]}
+    brackets = [_bracket(of, shape, split) for split in splits.values()]
+    while open_ones := [one for one in brackets if not one.is_done]:
+        probes = [_probe(asked, topology, of, shape, splits[one.cores], one) for one in open_ones]
+        requests = [request for request in probes if request is not None]
+        left = max((one.refuses - one.fits).bit_length() for one in open_ones)
+        tell(f"search of {of}: {len(requests)} to compile, at most {left} rounds more")
+        names = {
+            request.key(): f"{one.cores}-way {of} {one.ask * one.step}"
+            for one, request in zip(open_ones, probes, strict=True)
+            if request
+        }
+        asking = functools.partial(_named, names)
+        found = iter(answers(requests, cache, tell=tell, name_of=asking, jobs=jobs))
+        for one, request in zip(open_ones, probes, strict=True):
+            said = next(found).said if request is not None else None
+            told = None if said is None else verdict_of(said, topology, shape)
+            one.learn(bool(told and told["fits"]), told["memory"]["total"] if told else None)
+    return {
+        "of": of,
+        "found": [
+            {
+                "cores": one.cores,
+                "partition": splits[one.cores]["partition"],
+                "largest": one.fits * one.step or None,
+                "least_refused": one.refuses * one.step if one.refuses < _MOST_STEPS else None,
+                "total_bytes": one.total_bytes,
+            }
+            for one in brackets
+        ],
+    }
+
+
+def _named(names: dict[str, str], request: Request) -> str:
+    return names[request.key()]
+
+
+def _bracket(of: str, shape: Sequence[int], split: dict[str, Any]) -> _Bracket:
+    step = max(STEPS[of], split["cores"] if of != "batch" else 1)
+    if of == "side" and len(shape) > 3:
+        step = max(STEPS["depth"], split["cores"])
+    now = (
+        split["batch_size"] // split["replicas"] if of == "batch" else shape[-2] if of == "side" else shape[0]
+    )
+    return _Bracket(cores=split["cores"], step=step, ask=max(1, now // step))
+
+
+def _probe(
+    asked: Request, topology: Topology, of: str, shape: tuple[int, ...], split: dict[str, Any], one: _Bracket
+) -> Request | None:
+    """What is compiled to know whether so much fits; None where the split cannot have it."""
+    value, images = one.ask * one.step, split["batch_size"] // split["replicas"]
+    sizes = shape[:-1]
+    if of == "batch":
+        images = value
+    elif of == "depth":
+        sizes = (value, *sizes[1:])
+    else:
+        sizes = (value,) * len(sizes)
+    changed = resized(asked, (*sizes, shape[-1]))
+    return cases(changed, topology, (*sizes, shape[-1]), (one.cores,), images)[0].request
+
+
+def resized(asked: Request, shape: tuple[int, ...]) -> Request:
+    """The same for images of another size: every array that lies on the image's grid changes with it."""
+    before = image_shape_of(asked)
+    if shape == before:
+        return asked
+    facts, arrays = asked.facts, asked.arrays
+    if facts is not None:
+        facts = {**facts, "image_shape": list(shape)}
+    if arrays is not None:
+        grids = {before: shape, before[:-1]: shape[:-1]}
+        arrays = {
+            name: ((sizes[0], *grids.get(tuple(sizes[1:]), tuple(sizes[1:]))), dtype)
+            for name, (sizes, dtype) in arrays.items()
+        }
+    config = asked.config if asked.config.image_shape is None else replace(asked.config, image_shape=shape)
+    return replace(asked, config=config, facts=facts, arrays=arrays)

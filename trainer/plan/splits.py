@@ -1,0 +1,139 @@
+"""Which splits of a config are compiled for a machine, and which cannot be, with what could in their place?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from halofeed.schemas.errors import PartitionError, UsageError
+from halofeed.schemas.partition import Partition, nearest, splits_that_divide
+from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.plan.request import Request
+from halofeed.trainer.plan.topologies import Topology
+
+_AXES = {3: ("height", "width"), 4: ("depth", "height", "width")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One split.
+
+    Args:
+        cores: of a replica.
+        partition: how the image is split over them, as `--partition` takes it.
+        replicas: on the machine.
+        batch_size: over all replicas.
+        request: what is compiled; None where `refused` says why it cannot be.
+        nearest: image shapes that could be split so, with their share of pixels more (or less).
+    """
+
+    cores: int
+    partition: str
+    replicas: int
+    batch_size: int
+    request: Request | None
+    refused: str = ""
+    nearest: tuple[tuple[tuple[int, ...], float], ...] = ()
+
+
+def cases(
+    asked: Request,
+    topology: Topology,
+    shape: Sequence[int],
+    cores: Sequence[int],
+    images_per_replica: int | None,
+) -> list[Case]:
+    """Every number of cores, with its split of the image.
+
+    Args:
+        asked: the config, with the data set where there is one.
+        topology: to compile for.
+        shape: of one image, the channel last.
+        cores: of a replica, each a divisor of the machine's cores; none takes 1, 2, 4, ... up to 16.
+        images_per_replica: None keeps the config's batch, spread over the replicas.
+
+    Raises:
+        UsageError: cores that the machine does not have.
+    """
+    wanted = tuple(cores) or tuple(count for count in topology.splits() if count <= 16)
+    for count in wanted:
+        try:
+            Partition(cores_per_replica=count).replicas(topology.devices)
+        except PartitionError:
+            raise UsageError(
+                f"--cores-per-replica {count}: {topology.name} has {topology.devices} cores; it can be "
+                f"{', '.join(map(str, topology.splits()))}"
+            ) from None
+    return [_case(asked, topology, tuple(shape), count, images_per_replica) for count in wanted]
+
+
+def split_image(config: TrainConfig, shape: Sequence[int], cores: int) -> str | None:
+    """How an image is split over so many cores: as the config says, else by rows, else along the axes that divide.
+
+    None where no axis does.
+
+    >>> split_image(TrainConfig(), (300, 512, 3), 8)
+    'image=1,1,8,1'
+    """
+    if cores == 1:
+        return ""
+    if cores == config.cores_per_replica and config.partition:
+        return config.partition
+    batched, axes = (1, *shape), range(1, len(shape))
+    rows = (1, cores, *(1,) * (len(shape) - 1))
+    found = splits_that_divide(batched, (cores,), tuple(axes))[cores]
+    best = rows if rows in found else found[0] if found else None
+    return None if best is None else "image=" + ",".join(map(str, best))
+
+
+def _case(
+    asked: Request, topology: Topology, shape: tuple[int, ...], cores: int, images_per_replica: int | None
+) -> Case:
+    replicas = topology.devices // cores
+    batch = asked.config.batch_size if images_per_replica is None else images_per_replica * replicas
+    partition = split_image(asked.config, shape, cores)
+    case = Case(cores=cores, partition=partition or "", replicas=replicas, batch_size=batch, request=None)
+    if partition is None:
+        return _refused(case, f"no axis of {list(shape)} divides by {cores}", shape)
+    if batch % replicas:
+        cure = " or ".join(f"--batch-size {size}" for size in nearest(batch, replicas))
+        return _refused(case, f"the batch of {batch} does not divide by the {replicas} replicas: {cure}")
+    try:
+        config = asked.config.changed(cores_per_replica=cores, partition=partition, batch_size=batch)
+        Partition.parse(partition, cores_per_replica=cores).resolve(
+            {"image": (batch, *shape), **_label_shapes(partition, batch, shape)}, replicas=replicas
+        )
+    except UsageError as error:
+        return _refused(case, str(error), shape)
+    arrays = asked.arrays
+    if arrays is not None:
+        arrays = {name: ((batch, *sizes[1:]), dtype) for name, (sizes, dtype) in arrays.items()}
+    request = Request(
+        config=config, topology=topology.name, facts=asked.facts, arrays=arrays, classes=asked.classes
+    )
+    return Case(cores=cores, partition=partition, replicas=replicas, batch_size=batch, request=request)
+
+
+def _label_shapes(partition: str, batch: int, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Of the label's image where a partition names it."""
+    return {"label": (batch, *shape[:-1])} if "label=" in partition else {}
+
+
+def _refused(case: Case, why: str, shape: tuple[int, ...] = ()) -> Case:
+    near = []
+    for axis in range(len(shape) - 1):
+        for size in nearest(shape[axis], case.cores):
+            if size != shape[axis]:
+                other = (*shape[:axis], size, *shape[axis + 1 :])
+                near.append((other, math.prod(other) / math.prod(shape) - 1))
+    near.sort(key=lambda entry: abs(entry[1]))
+    return Case(
+        cores=case.cores,
+        partition=case.partition,
+        replicas=case.replicas,
+        batch_size=case.batch_size,
+        request=None,
+        refused=why,
+        nearest=tuple(near[:2]),
+    )

@@ -1,0 +1,231 @@
+"""Which machines can be planned for, and what do they publish of their cores?
+
+A core is what JAX calls a device: one TensorCore of a v2 or v3, a chip (of one core, or two as one) of the later ones.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.partition import CORES_PER_REPLICA
+
+_GIB = 2**30
+_DOCS = "cloud.google.com/tpu/docs"
+_V4_PAPER = "arXiv 2304.01433, table 4"
+_V3_PAPER = "Jouppi et al., A Domain-Specific Supercomputer for Training Deep Neural Networks, CACM 2020"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chip:
+    """What is published of one generation, per core.
+
+    Args:
+        memory_bytes: of high-bandwidth memory; the compiler keeps some of it for itself.
+        flops_per_second: the peak of bfloat16 products.
+        memory_bytes_per_second: to and from that memory.
+        link_bytes_per_second: out of a core to all its neighbors together; cores that share a chip share its links.
+        source: where these figures are published.
+    """
+
+    memory_bytes: int
+    flops_per_second: float
+    memory_bytes_per_second: float
+    link_bytes_per_second: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Generation:
+    """One of `GENERATIONS`: the name that the compiler knows, and how cores are counted in names such as v3-8.
+
+    Args:
+        axes: of the torus in which the chips lie.
+        devices_per_chip: what JAX counts.
+        counted_per_chip: what the number after the dash counts.
+        host: the chips of the smallest slice that has whole hosts.
+        settings: more for the compiler.
+    """
+
+    chip: Chip
+    axes: int
+    devices_per_chip: int
+    counted_per_chip: int
+    host: tuple[int, ...]
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+GENERATIONS: dict[str, _Generation] = {
+    "v2": _Generation(
+        chip=Chip(
+            memory_bytes=8 * _GIB,
+            flops_per_second=46e12 / 2,
+            memory_bytes_per_second=700e9 / 2,
+            link_bytes_per_second=4 * 62e9 / 2,
+            source=f"{_DOCS}/v2; links: {_V3_PAPER}",
+        ),
+        axes=2,
+        devices_per_chip=2,
+        counted_per_chip=2,
+        host=(2, 2),
+    ),
+    "v3": _Generation(
+        chip=Chip(
+            memory_bytes=16 * _GIB,
+            flops_per_second=123e12 / 2,
+            memory_bytes_per_second=900e9 / 2,
+            link_bytes_per_second=4 * 82e9 / 2,
+            source=f"{_DOCS}/v3; links: {_V3_PAPER}",
+        ),
+        axes=2,
+        devices_per_chip=2,
+        counted_per_chip=2,
+        host=(2, 2),
+    ),
+    "v4": _Generation(
+        chip=Chip(
+            memory_bytes=32 * _GIB,
+            flops_per_second=275e12,
+            memory_bytes_per_second=1200e9,
+            link_bytes_per_second=6 * 50e9,
+            source=f"{_DOCS}/v4; links: {_V4_PAPER}",
+        ),
+        axes=3,
+        devices_per_chip=1,
+        counted_per_chip=2,
+        host=(2, 2, 1),
+        settings=(("chip_config_name", "megacore"),),
+    ),
+    "v5e": _Generation(
+        chip=Chip(
+            memory_bytes=16 * _GIB,
+            flops_per_second=197e12,
+            memory_bytes_per_second=819e9,
+            link_bytes_per_second=400e9 / 2,
+            source=f"{_DOCS}/v5e",
+        ),
+        axes=2,
+        devices_per_chip=1,
+        counted_per_chip=1,
+        host=(2, 2),
+    ),
+    "v5p": _Generation(
+        chip=Chip(
+            memory_bytes=95 * _GIB,
+            flops_per_second=459e12,
+            memory_bytes_per_second=2765e9,
+            link_bytes_per_second=4800e9 / 8,
+            source=f"{_DOCS}/v5p",
+        ),
+        axes=3,
+        devices_per_chip=1,
+        counted_per_chip=2,
+        host=(2, 2, 1),
+    ),
+    "v6e": _Generation(
+        chip=Chip(
+            memory_bytes=32 * _GIB,
+            flops_per_second=918e12,
+            memory_bytes_per_second=1638e9,
+            link_bytes_per_second=800e9 / 2,
+            source=f"{_DOCS}/v6e",
+        ),
+        axes=2,
+        devices_per_chip=1,
+        counted_per_chip=1,
+        host=(2, 2),
+    ),
+}
+"""By the name in v3-8. Bandwidths that are published for both directions together are halved."""
+
+_EXAMPLES = "v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8, or with the chips' grid v3:4x8, v4:2x2x4; cpu:8; gpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """A machine to compile for.
+
+    Args:
+        name: as it was asked for.
+        platform: "tpu", "cpu" or "gpu".
+        devices: how many cores; 0 takes what there is.
+        grid: of a TPU's chips, as its compiler names it, "v3:2x2".
+        settings: more for that compiler.
+        chip: what is published of a core; None where nothing is.
+    """
+
+    name: str
+    platform: str
+    devices: int
+    grid: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+    chip: Chip | None = None
+
+    def splits(self) -> tuple[int, ...]:
+        """Over how many cores a replica can be split on it.
+
+        >>> topology_named("v3-8").splits()
+        (1, 2, 4, 8)
+        """
+        return tuple(cores for cores in CORES_PER_REPLICA if self.devices % cores == 0)
+
+
+def topology_named(name: str) -> Topology:
+    """The machine of that name.
+
+    Args:
+        name: a generation and a number, as Google Cloud names slices (v2, v3, v4 and v5p count TensorCores, v5e and
+            v6e chips), or a generation and the grid of the chips; `cpu:N` for N virtual devices, `gpu` for the GPUs
+            that are there.
+
+    Raises:
+        UsageError: there is no such machine; it lists what there is.
+
+    >>> topology_named("v3-64").grid, topology_named("v3-64").devices, topology_named("v5p-16").grid
+    ('v3:4x8', 64, 'v5p:2x2x2')
+    """
+    cleaned = name.strip().lower().replace("v5litepod", "v5e")
+    if cleaned == "gpu":
+        return Topology(name=cleaned, platform="gpu", devices=0)
+    if found := re.fullmatch(r"cpu:(\d+)", cleaned):
+        if not 1 <= int(found[1]) <= max(CORES_PER_REPLICA):
+            raise UsageError(f"topology {name}: expected 1 to {max(CORES_PER_REPLICA)} virtual devices")
+        return Topology(name=cleaned, platform="cpu", devices=int(found[1]))
+    found = re.fullmatch(r"(v\d\w*)(?:-(\d+)|:(\d+(?:x\d+)*))", cleaned)
+    generation = GENERATIONS.get(found[1]) if found else None
+    if found is None or generation is None:
+        raise UsageError(f"topology {name!r}: not known; known: {', '.join(GENERATIONS)}, as {_EXAMPLES}")
+    if found[2]:
+        sides = _grid_of(name, int(found[2]), generation)
+    else:
+        sides = tuple(map(int, found[3].split("x")))
+        if len(sides) != generation.axes:
+            raise UsageError(
+                f"topology {name}: the chips of {found[1]} lie along {generation.axes} axes; name it as "
+                f"{found[1]}:{'x'.join(map(str, generation.host))}"
+            )
+    return Topology(
+        name=cleaned,
+        platform="tpu",
+        devices=math.prod(sides) * generation.devices_per_chip,
+        grid=f"{found[1]}:{'x'.join(map(str, sides))}",
+        settings=generation.settings,
+        chip=generation.chip,
+    )
+
+
+def _grid_of(name: str, count: int, generation: _Generation) -> tuple[int, ...]:
+    """The grid of a slice of so many cores: its host's sides doubled in turn, the shortest first."""
+    sides, per_chip = list(generation.host), generation.counted_per_chip
+    while math.prod(sides) * per_chip < count:
+        shortest = max(axis for axis, side in enumerate(sides) if side == min(sides))
+        sides[shortest] *= 2
+    if math.prod(sides) * per_chip != count:
+        least = math.prod(generation.host) * per_chip
+        raise UsageError(
+            f"topology {name}: expected {least}, {2 * least}, {4 * least}, ... after the dash, got {count}; other "
+            f"slices are named by the grid of their chips"
+        )
+    return tuple(sides)
