@@ -1,4 +1,4 @@
-"""The phantom of `halofeed.prep.voxels.phantom` with what only tests need: all orientations, and the Dice overlap."""
+"""What only tests need of `halofeed.prep.voxels.phantom`: all orientations, and the Dice overlap."""
 
 from __future__ import annotations
 
@@ -7,37 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from halofeed.prep.voxels.phantom import (
-    AIR_HU,
-    LABELLED,
-    ORGANS,
-    Organ,
-    Orientation,
-    centroid_mm,
-    draw,
-    grid_around,
-    interior,
-    margin_mm,
-    stored,
-    stored_grid,
-)
-
-__all__ = [
-    "AIR_HU",
-    "LABELLED",
-    "ORGANS",
-    "ORIENTATIONS",
-    "Organ",
-    "Orientation",
-    "centroid_mm",
-    "dice",
-    "draw",
-    "grid_around",
-    "interior",
-    "margin_mm",
-    "stored",
-    "stored_grid",
-]
+from halofeed.prep.voxels.phantom import Orientation
 
 ORIENTATIONS: tuple[Orientation, ...] = tuple(
     (order, direction)  # type: ignore[misc]

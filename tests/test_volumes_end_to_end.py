@@ -14,13 +14,10 @@ from numpy.typing import NDArray
 
 from halofeed.pipelines.convert import Conversion
 from halofeed.prep.geometry.scan import Grid, Shape
-from tests.dicom_writer import write_volume
-from tests.phantom import (
+from halofeed.prep.voxels.phantom import (
     AIR_HU,
     LABELLED,
     ORGANS,
-    ORIENTATIONS,
-    dice,
     draw,
     grid_around,
     interior,
@@ -28,6 +25,8 @@ from tests.phantom import (
     stored,
     stored_grid,
 )
+from tests.dicom_writer import write_volume
+from tests.phantom import ORIENTATIONS, dice
 from tests.pipelines.support import run_convert
 from tests.volume_support import (
     Stored,

@@ -18,11 +18,11 @@ from halofeed.prep.statistics.coverage import measure_coverage
 from halofeed.prep.statistics.pictures import Facts, Statistics, sum_pixels
 from halofeed.prep.statistics.volumes import VolumeFacts, VolumeStatistics
 from halofeed.prep.voxels.intensity import Window, store_as
+from halofeed.prep.voxels.phantom import ORGANS, draw, grid_around
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.tasks import ImageFormat
 from tests.dataset_writer import counted, encode_pixels
-from tests.phantom import ORGANS, draw, grid_around
 from tests.set_writer import Record, write_set
 
 CLASSES = {0: "background", **{organ.label: organ.name for organ in ORGANS if organ.label}, 9: "never seen"}

@@ -23,6 +23,7 @@ from halofeed.inspection.pictures.overlay import overlay
 from halofeed.inspection.pictures.planes import ScanSample, center_of, load_scan
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.voxels.intensity import Window
+from halofeed.prep.voxels.phantom import LABELLED
 from halofeed.schemas.manifest import Split, read_manifest
 from tests.inspection.test_report import (
     assert_a_browser_shows,
@@ -32,7 +33,6 @@ from tests.inspection.test_report import (
     report,
     rows,
 )
-from tests.phantom import LABELLED
 from tests.set_writer import refusal
 from tests.volume_report_writer import RECIPE, draw_picture, draw_scan, write_segmentation
 

@@ -20,11 +20,12 @@ from halofeed.inspection.text import describe, describe_record
 from halofeed.inspection.verify import verify
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.voxels.intensity import Window
+from halofeed.prep.voxels.phantom import grid_around, stored_grid
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest
 from tests.inspection.test_verify import rewrite_index
-from tests.phantom import ORIENTATIONS, grid_around, stored_grid
+from tests.phantom import ORIENTATIONS
 from tests.volume_report_writer import (
     CLASSES,
     Drawn,

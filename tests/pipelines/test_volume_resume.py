@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.phantom import draw, grid_around
+from halofeed.prep.voxels.phantom import draw, grid_around
 from tests.pipelines.support import all_bytes, halofeed, run_convert, shard_bytes
 from tests.volume_support import save_nifti, write_table
 

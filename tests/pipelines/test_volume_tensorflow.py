@@ -10,7 +10,7 @@ import pytest
 
 from halofeed.loader import Loader
 from halofeed.pipelines.convert import Conversion
-from tests.phantom import draw, grid_around
+from halofeed.prep.voxels.phantom import draw, grid_around
 from tests.pipelines.support import run_convert, shard_paths
 from tests.volume_support import image_values, save_nifti, stored_volumes, write_table
 

@@ -23,6 +23,7 @@ from halofeed.loader.mesh import join_id
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.voxels.phantom import draw, grid_around, stored, stored_grid
 from halofeed.schemas.errors import JobError, UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.schemas.run import CHECKPOINTS
@@ -39,7 +40,7 @@ from halofeed.trainer.run_folder import Run, begin_run, open_run
 from halofeed.trainer.scan_order import OrderedRecords, tiles_in_order
 from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.step import new_state
-from tests.phantom import ORIENTATIONS, dice, draw, grid_around, stored, stored_grid
+from tests.phantom import ORIENTATIONS, dice
 from tests.pipelines.support import draw_folders, run_convert
 from tests.volume_support import save_nifti, write_table
 

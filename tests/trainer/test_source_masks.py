@@ -16,10 +16,11 @@ from PIL import Image
 from halofeed.loader import Loader
 from halofeed.pipelines.convert import Conversion
 from halofeed.prep.geometry.scan import Grid
+from halofeed.prep.voxels.phantom import LABELLED, draw, grid_around, stored, stored_grid
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.source_masks import labels_in_source, picture_labels_in_source, write_nifti, write_png
 from tests.dicom_writer import write_volume
-from tests.phantom import LABELLED, ORIENTATIONS, dice, draw, grid_around, stored, stored_grid
+from tests.phantom import ORIENTATIONS, dice
 from tests.pipelines.support import run_convert
 from tests.volume_support import save_nifti, write_table
 

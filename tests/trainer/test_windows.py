@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from halofeed.loader import Loader
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.tiles import plan_tiles
+from halofeed.prep.voxels.phantom import grid_around
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.source_masks import labels_in_source
 from halofeed.trainer.windows import RAMPS, Blend, Tile, window_weight
-from tests.phantom import dice, grid_around
+from tests.phantom import dice
 from tests.pipelines.support import run_convert
 from tests.volume_support import write_table
 

@@ -28,11 +28,9 @@ from halofeed.prep.voxels.foreground import (
     mean_of,
     plan_foreground_crop,
 )
-from halofeed.schemas.errors import SourceError, UsageError
-from tests.phantom import (
+from halofeed.prep.voxels.phantom import (
     AIR_HU,
     LABELLED,
-    ORIENTATIONS,
     centroid_mm,
     draw,
     grid_around,
@@ -41,6 +39,8 @@ from tests.phantom import (
     stored,
     stored_grid,
 )
+from halofeed.schemas.errors import SourceError, UsageError
+from tests.phantom import ORIENTATIONS
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS[::5])

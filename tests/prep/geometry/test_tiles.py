@@ -13,8 +13,8 @@ from halofeed.prep.geometry.scan import Grid, Shape
 from halofeed.prep.geometry.tiles import plan_tiles, tile_starts
 from halofeed.prep.geometry.volume import map_back
 from halofeed.prep.voxels.apply import apply_image
+from halofeed.prep.voxels.phantom import grid_around
 from halofeed.schemas.errors import UsageError
-from tests.phantom import grid_around
 
 
 @given(size=st.integers(1, 300), tile=st.integers(1, 60), data=st.data())

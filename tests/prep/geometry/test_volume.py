@@ -25,8 +25,9 @@ from halofeed.prep.geometry.volume import (
     plan_window,
     stored_affine,
 )
+from halofeed.prep.voxels.phantom import grid_around, stored_grid
 from halofeed.schemas.errors import SourceError, UsageError
-from tests.phantom import ORIENTATIONS, grid_around, stored_grid
+from tests.phantom import ORIENTATIONS
 
 sides = st.integers(1, 40)
 shapes = st.tuples(sides, sides, sides)

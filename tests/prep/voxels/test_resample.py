@@ -31,13 +31,10 @@ from halofeed.prep.voxels import resample
 from halofeed.prep.voxels.apply import apply_image, apply_mask, view_of
 from halofeed.prep.voxels.copying import copy_voxels
 from halofeed.prep.voxels.foreground import label_box, plan_foreground_crop
-from halofeed.schemas.errors import UsageError
-from tests.phantom import (
+from halofeed.prep.voxels.phantom import (
     AIR_HU,
     LABELLED,
-    ORIENTATIONS,
     centroid_mm,
-    dice,
     draw,
     grid_around,
     interior,
@@ -45,6 +42,8 @@ from tests.phantom import (
     stored,
     stored_grid,
 )
+from halofeed.schemas.errors import UsageError
+from tests.phantom import ORIENTATIONS, dice
 
 # A slow oracle: voxel by voxel, step by step, straight from the definitions --------------------------------
 
