@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from halofeed.inspection.html.report import write_report
 from halofeed.inspection.text import describe_record
 from halofeed.inspection.verify import verify
 from halofeed.schemas.errors import CorruptFileError
+from tests.allocations import traced
 from tests.dataset_writer import draw_examples, write_dataset
 
 LOOK = {
@@ -118,11 +118,9 @@ def test_verify_holds_one_record_in_memory(tmp_path: Path) -> None:
     path = next(folder.glob("*-of-00001"))
     data = bytearray(path.read_bytes())
     data[6] ^= 1  # of the first length: 2**48 bytes are announced
-    tracemalloc.start()
-    assert verify(folder).ok
-    path.write_bytes(data)
-    del data
-    assert not verify(folder).ok
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 8 * 512 * 512 * 3
+    with traced() as memory:
+        assert verify(folder).ok
+        path.write_bytes(data)
+        del data
+        assert not verify(folder).ok
+    assert memory.peak < 8 * 512 * 512 * 3

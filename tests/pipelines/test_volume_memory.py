@@ -14,7 +14,6 @@ from __future__ import annotations
 import gzip
 import subprocess
 import sys
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +29,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.tasks.labels import LabelMap
+from tests.allocations import traced
 from tests.dicom_writer import image_dataset, save
 
 Shape = tuple[int, int, int]
@@ -131,15 +131,11 @@ def test_a_scan_becomes_its_records_within_a_few_volumes(small_scan: tuple[Path,
     convert = converted(folder, case)
     # Modules are loaded and plug-ins found by the first conversion.
     convert()
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         records = convert()
-        kept, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
     written = sum(record.example.length for record in records)
-    assert kept < written + HELD_BESIDES, "only the records are left"
-    assert peak < case.bound * volume + HELD_BESIDES, f"{peak / volume:.2f} volumes"
+    assert memory.kept < written + HELD_BESIDES, "only the records are left"
+    assert memory.peak < case.bound * volume + HELD_BESIDES, f"{memory.peak / volume:.2f} volumes"
 
 
 @pytest.mark.parametrize(

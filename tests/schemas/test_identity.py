@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tracemalloc
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from halofeed.schemas.errors import AnnotationsError, UsageError
 from halofeed.schemas.identity import check_unique_ids, example_id, mix, shard_of, shards_of
+from tests.allocations import traced
 
 
 @given(st.integers(0, 2**63 - 1))
@@ -88,8 +88,6 @@ def test_many_ids_are_checked_in_a_few_bytes_each() -> None:
         return ((number * 977, "a.jpg") for number in range(count))
 
     count = 200_000
-    tracemalloc.start()
-    assert check_unique_ids(pairs) == count
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak / count < 20
+    with traced() as memory:
+        assert check_unique_ids(pairs) == count
+    assert memory.peak / count < 20

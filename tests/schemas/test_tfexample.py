@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.limits import RECORD_VALUES
 from halofeed.schemas.tfexample import decode_example, encode_example
+from tests.allocations import traced
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 
@@ -182,13 +182,9 @@ def test_any_bytes_are_an_example_or_refused(data: bytes) -> None:
     ],
 )
 def test_claimed_lengths_are_checked_before_anything_is_allocated(data: bytes) -> None:
-    tracemalloc.start()
-    try:
-        with pytest.raises(CorruptFileError, match=r"not a tf\.train\.Example"):
-            decode_example(data)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
+    with traced() as memory, pytest.raises(CorruptFileError, match=r"not a tf\.train\.Example"):
+        decode_example(data)
+    assert memory.peak < 1 << 20
 
 
 def test_a_number_of_more_than_64_bits_is_cut_as_protobuf_does() -> None:

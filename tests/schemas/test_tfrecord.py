@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import struct
 import tempfile
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from halofeed.schemas.checksum import crc32c, mask_crc
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.tfrecord import RecordWriter, check_record, read_records
+from tests.allocations import traced
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 
@@ -81,15 +81,10 @@ def test_every_truncation_inside_a_record_is_found() -> None:
 def test_a_claimed_length_with_a_right_checksum_allocates_nothing(length: int) -> None:
     head = struct.pack("<Q", length)
     data = head + struct.pack("<I", mask_crc(crc32c(head)))
-    tracemalloc.start()
-    try:
-        with pytest.raises(
-            CorruptFileError, match=f"ends inside the record \\({length:,} bytes announced\\)"
-        ):
-            list(read_records(data, "a"))
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
+    said = f"ends inside the record \\({length:,} bytes announced\\)"
+    with traced() as memory, pytest.raises(CorruptFileError, match=said):
+        list(read_records(data, "a"))
+    assert memory.peak < 1 << 20
 
 
 def test_an_offset_past_the_end_is_a_corrupt_file() -> None:

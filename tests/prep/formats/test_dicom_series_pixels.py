@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from halofeed.prep.formats.dicom.series import group_series, open_series
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
+from tests.allocations import traced
 from tests.dicom_writer import image_dataset, multi_frame_dataset, save, write_series
 
 UNCOMPRESSED = [
@@ -131,11 +131,9 @@ def test_a_header_that_claims_65535_rows_and_columns_allocates_nothing(tmp_path:
         at = data.index(element) + len(element)
         data = data[:at] + b"\xff\xff" + data[at + 2 :]
     path.write_bytes(data)
-    tracemalloc.start()
-    with pytest.raises(SourceError) as caught:
+    with traced() as memory, pytest.raises(SourceError) as caught:
         read_one(tmp_path)
-    assert tracemalloc.get_traced_memory()[1] < 4_000_000
-    tracemalloc.stop()
+    assert memory.peak < 4_000_000
     assert caught.value.reason == "pixel data is truncated"
 
 
@@ -195,11 +193,9 @@ def test_reading_holds_one_volume_and_a_few_slices(tmp_path: Path) -> None:
     write_series(tmp_path, volume, [(0, 0, index) for index in range(count)], rescale=(1, 0))
     files = LocalFiles(tmp_path)
     scan = open_series(files, files.sizes(), SeriesPolicy(min_slices=1))
-    tracemalloc.start()
-    voxels = scan.read()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert voxels.nbytes == volume.nbytes and peak < volume.nbytes + 6 * volume[0].nbytes
+    with traced() as memory:
+        voxels = scan.read()
+    assert voxels.nbytes == volume.nbytes and memory.peak < volume.nbytes + 6 * volume[0].nbytes
 
 
 def test_the_head_of_a_file_is_its_first_bytes_and_a_missing_file_is_a_source_error(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import tracemalloc
 import zlib
 
 import numpy as np
@@ -20,6 +19,7 @@ from halofeed.prep.formats.volume.gzip_stream import (
     skip,
 )
 from halofeed.schemas.errors import SourceError
+from tests.allocations import traced
 
 RANDOM = np.random.default_rng(31)
 NOISE = RANDOM.integers(0, 256, 700_000, np.uint8).tobytes()  # so large that its input comes in many pieces
@@ -131,8 +131,6 @@ def test_nothing_expands_more_than_the_bound() -> None:
 
 def test_skipping_keeps_nothing() -> None:
     data = gzip.compress(bytes(40_000_000))
-    tracemalloc.start()
-    passed = skip(open_stream(data), 10**12)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert passed == 40_000_000 and peak < 2_000_000
+    with traced() as memory:
+        passed = skip(open_stream(data), 10**12)
+    assert passed == 40_000_000 and memory.peak < 2_000_000

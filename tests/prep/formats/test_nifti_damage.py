@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import tracemalloc
 import warnings
 
 import numpy as np
@@ -15,6 +14,7 @@ from halofeed.prep.formats.volume.gzip_stream import MOST_PER_BYTE
 from halofeed.prep.formats.volume.nifti import open_nifti, open_nifti_mask
 from halofeed.prep.formats.volume.options import ScanOptions
 from halofeed.schemas.errors import SourceError
+from tests.allocations import traced
 from tests.prep.formats.nifti_writer import MemoryFiles, write_header, write_nifti
 
 RANDOM = np.random.default_rng(5)
@@ -33,14 +33,11 @@ PAIR = {"a.hdr": write_header(NOISE.shape, np.int16, kind="analyze"), "a.img": N
 def try_to_read(data: bytes, options: ScanOptions) -> int:
     """The most bytes allocated on the way; anything but SourceError, warnings too, is raised."""
     files = MemoryFiles(a__nii=data)
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         for opener in (open_nifti, open_nifti_mask):
             with contextlib.suppress(SourceError):
                 opener(files, "a.nii", options).read()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    return memory.peak
 
 
 HUGE = ScanOptions(max_voxels=2**200, non_finite_value=0)

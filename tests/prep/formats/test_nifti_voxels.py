@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import tracemalloc
 from typing import Any
 
 import nibabel
@@ -19,6 +18,7 @@ from halofeed.prep.formats.volume.nifti_header import parse_header
 from halofeed.prep.formats.volume.options import ScanOptions
 from halofeed.prep.formats.volume.stored_voxels import plan_conversion
 from halofeed.schemas.errors import SourceError
+from tests.allocations import traced
 from tests.prep.formats.nifti_writer import MemoryFiles, write_nifti
 
 DTYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8")
@@ -252,21 +252,18 @@ def test_reading_takes_one_volume_beside_the_file(dtype: str, fields: dict[str, 
     """Counted in volumes as stored; 4 MiB are for blocks."""
     stored = np.zeros((128, 128, 512), np.dtype(dtype))
     data = gzip.compress(write_nifti(stored, dtype[0], **fields), 1)
-    tracemalloc.start()
-    scan = open_nifti(MemoryFiles(a__nii=data), "a.nii")
-    opening = tracemalloc.get_traced_memory()[1]
-    voxels = scan.read()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert opening < 1 << 20
+    with traced() as opening:
+        scan = open_nifti(MemoryFiles(a__nii=data), "a.nii")
+    assert opening.peak < 1 << 20
+    with traced() as reading:
+        voxels = scan.read()
+    peak = opening.kept + reading.peak
     assert voxels.nbytes == volumes * stored.nbytes and peak < voxels.nbytes + (4 << 20) + (2 << 20)
 
 
 def test_an_uncompressed_file_is_not_copied() -> None:
     stored = np.zeros((128, 128, 512), np.int16)
     scan = open_nifti(MemoryFiles(a__nii=write_nifti(stored)), "a.nii")
-    tracemalloc.start()
-    voxels = scan.read()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert voxels.shape == (512, 128, 128, 1) and peak < 1 << 20
+    with traced() as memory:
+        voxels = scan.read()
+    assert voxels.shape == (512, 128, 128, 1) and memory.peak < 1 << 20

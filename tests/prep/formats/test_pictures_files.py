@@ -9,7 +9,6 @@ import re
 import struct
 import subprocess
 import sys
-import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +24,7 @@ from halofeed.prep.formats.picture import FORMATS, DecodedImage, ReadOptions, re
 from halofeed.prep.formats.picture.jpeg import reduction
 from halofeed.prep.formats.picture.tiff_directory import read_directory
 from halofeed.schemas.errors import SourceError
+from tests.allocations import traced
 
 from .test_pictures_samples import PIXELS, chunk, png_of_samples, saved, tiff_of_samples
 
@@ -381,13 +381,9 @@ def bomb(kind: str) -> bytes:
 def test_a_decompression_bomb_is_refused_before_memory_is_taken(kind: str) -> None:
     data = bomb(kind)
     assert sniff(data) == kind
-    tracemalloc.start()
-    try:
-        with pytest.raises(SourceError, match="more pixels than allowed"):
-            read_image(data, OPTIONS)
-        assert tracemalloc.get_traced_memory()[1] < 2**20
-    finally:
-        tracemalloc.stop()
+    with traced() as memory, pytest.raises(SourceError, match="more pixels than allowed"):
+        read_image(data, OPTIONS)
+    assert memory.peak < 2**20
 
 
 def test_a_jpeg_of_thousands_of_scans_is_refused() -> None:

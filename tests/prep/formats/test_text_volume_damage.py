@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import random
 import re
-import tracemalloc
 import zlib
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from halofeed.prep.formats.volume.options import ScanOptions
 from halofeed.prep.formats.volumes import open_mask, open_scan
 from halofeed.schemas.errors import SourceError
+from tests.allocations import traced
 from tests.prep.formats.nifti_writer import MemoryFiles
 from tests.prep.formats.text_volume_writer import meta_parts, nrrd_parts, write_meta, write_nrrd
 
@@ -208,25 +209,19 @@ BOMB = bytes(100 << 20)
     ids=["gzip", "bzip2", "zlib"],
 )
 def test_compressed_data_that_expands_without_end_takes_no_memory(name: str, data: bytes) -> None:
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         assert "more voxels than the header says" in refusal(data, name)
-        assert tracemalloc.get_traced_memory()[1] < 2 << 20
-    finally:
-        tracemalloc.stop()
+    assert memory.peak < 2 << 20
 
 
 @pytest.mark.parametrize("encoding", ["raw", "gzip", "hex", "ascii"])
 def test_a_header_that_claims_what_its_file_cannot_hold_takes_no_memory(encoding: str) -> None:
     claims = write_nrrd(STORED, encoding, sizes="1000 1000 1000")
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         assert "voxels are missing" in refusal(claims, "a.nrrd", read=False)
         zlib_claims = write_meta(STORED, "zlib", DimSize="1000 1000 1000")
         assert "voxels are missing" in refusal(zlib_claims, "a.mha", read=False)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
+    assert memory.peak < 1 << 20
 
 
 def test_reading_takes_one_volume_beside_the_file_and_raw_voxels_none() -> None:
@@ -239,14 +234,12 @@ def test_reading_takes_one_volume_beside_the_file_and_raw_voxels_none() -> None:
     }
     for name, (data, volumes) in cases.items():
         files = MemoryFiles.of({name: data})
-        tracemalloc.start()
-        scan = open_scan(files, name)
-        voxels = scan.read()
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+        with traced() as memory:
+            scan = open_scan(files, name)
+            voxels = scan.read()
         assert voxels.nbytes == stored.nbytes
         assert scan.held_bytes == len(data) and scan.read_bytes == volumes * stored.nbytes
-        assert peak < volumes * stored.nbytes + (4 << 20), name
+        assert memory.peak < volumes * stored.nbytes + (4 << 20), name
 
 
 SOUND = {
@@ -280,14 +273,8 @@ def test_whatever_is_changed_in_a_file_it_is_read_or_refused_in_little_memory(na
             if not data:
                 break
         files = MemoryFiles.of({name: bytes(data)})
-        tracemalloc.start()
-        try:
+        with traced() as memory, contextlib.suppress(SourceError):
             scan = open_scan(files, name, (), options)
             scan.read()
             open_mask(files, name, scan.grid, options).read()
-        except SourceError:
-            pass
-        finally:
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-        assert peak < 16 << 20
+        assert memory.peak < 16 << 20

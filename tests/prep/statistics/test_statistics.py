@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from halofeed.prep.statistics import pictures as statistics
 from halofeed.prep.statistics.pictures import count_labels
+from tests.allocations import traced
 
 
 def counted(labels: Any) -> dict[int, int]:
@@ -44,11 +44,7 @@ def test_labels_are_counted_in_pieces_of_any_size_and_order(
 def test_counting_labels_that_are_seen_reversed_copies_none() -> None:
     labels = np.zeros((40, 512, 512), np.uint16)
     labels[10:20, 100:300, 200:400] = 7
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         found = count_labels(labels[:, ::-1, ::-1])
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
     assert found == {0: labels.size - 400_000, 7: 400_000}
-    assert peak < labels.nbytes / 4
+    assert memory.peak < labels.nbytes / 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from fractions import Fraction
 from typing import Any
 
@@ -32,6 +31,7 @@ from halofeed.prep.voxels.intensity import (
     value_scale,
 )
 from halofeed.schemas.errors import SourceError, UsageError
+from tests.allocations import traced
 
 ABDOMEN = WINDOWS["abdomen"]
 SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 6))
@@ -218,10 +218,6 @@ def test_storing_and_counting_hold_a_slab_at_a_time() -> None:
             (lambda values=values: store_as(values, ABDOMEN, "uint8").nbytes, 6e6),
             (lambda values=values, mask=mask: count_intensities(values, mask) and 0, 50e6),
         ):
-            tracemalloc.start()
-            try:
+            with traced() as memory:
                 result = job()
-                _, peak = tracemalloc.get_traced_memory()
-            finally:
-                tracemalloc.stop()
-            assert peak - result < bound
+            assert memory.peak - result < bound

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ from halofeed.prep.voxels.phantom import (
     stored_grid,
 )
 from halofeed.schemas.errors import UsageError
+from tests.allocations import traced
 from tests.phantom import ORIENTATIONS, dice
 
 # A slow oracle: voxel by voxel, step by step, straight from the definitions --------------------------------
@@ -522,15 +522,11 @@ def test_applying_holds_few_slices(mode: str, orientation: Any, monkeypatch: pyt
     plan = compose([canonical, make(canonical.target)])
     image = np.zeros(grid.shape, np.int16)
     image[::2] = 3
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         result = apply_mask(plan, image) if mode == "one-hot" else apply_image(plan, image, -1024)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
     slabs = {"one-hot": 1.0, "tilt": 1.6}.get(mode, 0.0) * image.nbytes
     # Blocks of 16 slices and planes of float32; at this size they are a third of the volume.
-    assert peak - result.nbytes * (result is not image) <= image.nbytes * 0.5 + slabs
+    assert memory.peak - result.nbytes * (result is not image) <= image.nbytes * 0.5 + slabs
 
 
 # An independent tool ------------------------------------------------------------------------------------
