@@ -5,6 +5,7 @@ Even pictures: what a decoder holds depends on their size alone, and their files
 
 from __future__ import annotations
 
+import functools
 import io
 import struct
 import zlib
@@ -186,12 +187,18 @@ def planned_bytes(data: bytes, options: dict[str, Any], reference: Reference | N
     raise AssertionError("nobody asked")
 
 
+@functools.lru_cache(maxsize=1)
+def drawn(name: str, side: int) -> bytes:
+    """A file of this format, drawn once for all that is measured of it in a row."""
+    return PICTURES[name](side)
+
+
 def measured_picture(
     name: str, side: int, options: dict[str, Any], folder: Path, polygons: int = 0
 ) -> tuple[int, Measured]:
     """What converting a picture of a format is planned to take, and what it takes."""
     large, small = folder / "large", folder / "small"
-    data = PICTURES[name](side)
+    data = drawn(name, side)
     large.write_bytes(data)
     small.write_bytes(PICTURES[name](64))
     measured = measure(

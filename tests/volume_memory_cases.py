@@ -119,15 +119,20 @@ def convert_scan(folder: str, conversion: str, need: Need | None = None) -> int:
     return len(VolumeConverter(recipe=recipe, labels=LABELS).records(reference, files, need))
 
 
-def measured_scan(conversion: str, folder: Path) -> tuple[int, Measured]:
-    """What converting a scan is planned to take, and what it takes."""
+def asked_for(call: str, *arguments: str) -> int:
+    """Convert a scan or read a mask, in the measuring process; the most bytes that it says it will take."""
+    asked: list[int] = []
+    {"scan": convert_scan, "mask": read_mask}[call](*arguments, need=asked.append)
+    return max(asked)
+
+
+def measured_scan(conversion: str, folder: Path) -> Measured:
+    """What converting a scan takes; the result is what it is planned to take."""
     image, mask, _ = CONVERSIONS[conversion]
     for shape, name in ((LARGE, "large"), (SMALL, "small")):
         draw(folder / name, shape, image, *filter(None, [mask]))
-    planned: list[int] = []
-    convert_scan(os.fspath(folder / "large"), conversion, planned.append)
     large, small = (os.fspath(folder / name) for name in ("large", "small"))
-    return max(planned), measure(convert_scan, large, conversion, warm=(small, conversion))
+    return measure(asked_for, "scan", large, conversion, warm=("scan", small, conversion))
 
 
 # Masks of DICOM -------------------------------------------------------------------------------------------
@@ -187,13 +192,11 @@ def read_mask(path: str, need: Need | None = None) -> int:
     return int(np.count_nonzero(mask.read_classes({number: number for number in mask.names}, "last")[0]))
 
 
-def measured_mask(name: str, folder: Path) -> tuple[int, Measured]:
-    """What reading a mask is planned to take, and what it takes."""
+def measured_mask(name: str, folder: Path) -> Measured:
+    """What reading a mask takes; the result is what it is planned to take."""
     path, small = folder / "mask.dcm", folder / "small.dcm"
     path.write_bytes(saved(MASKS[name]()))
     small.write_bytes(
         saved(structure_set({1: ("a", [_circle(20, 1, 9)])}) if "contour" in name else _segments(1, 2))
     )
-    planned: list[int] = []
-    read_mask(os.fspath(path), planned.append)
-    return max(planned), measure(read_mask, os.fspath(path), warm=(os.fspath(small),))
+    return measure(asked_for, "mask", os.fspath(path), warm=("mask", os.fspath(small)))
