@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from tests.annotation_writer import boxed, write_annotations
 from tests.dicom_writer import write_volume
 from tests.small_scans import msd_document, nnunet_document, write_json
 from tests.volume_support import save_nifti, write_table
@@ -20,10 +20,6 @@ COUNT = 4
 _SHAPE = (3, 8, 9)
 _SIZE = {"depth": 3, "height": 8, "width": 9}
 _AFFINE = np.diag([3.0, 2.0, 1.5, 1.0])[:, [2, 1, 0, 3]]
-_VOC = (
-    "<annotation><filename>{0}.png</filename><object><name>hat</name><bndbox><xmin>2</xmin><ymin>2</ymin>"
-    "<xmax>9</xmax><ymax>9</ymax></bndbox></object></annotation>"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,59 +67,23 @@ def _folders(root: Path) -> Source:
     return Source(options={"layout": "folders"}, images=[[name] for name in names])
 
 
-def _table(layout: str) -> Callable[[Path], Source]:
+def _boxes(layout: str, folder: str, tables: Sequence[str]) -> Callable[[Path], Source]:
+    """One hat on each of the pictures of a folder; of VOC the annotations lie in a folder of their own."""
+
     def draw(root: Path) -> Source:
-        names = [f"pictures/{number}.png" for number in range(COUNT)]
+        names = [f"{folder}/{number}.png" for number in range(COUNT)]
         draw_pictures(root, *names)
-        rows = [
-            {"filename": name, "class": "hat", "xmin": 2, "ymin": 2, "xmax": 9, "ymax": 9} for name in names
-        ]
-        if layout == "csv":
-            lines = [
-                "filename,class,xmin,ymin,xmax,ymax",
-                *(",".join(map(str, row.values())) for row in rows),
-            ]
-        else:
-            lines = [json.dumps(row) for row in rows]
-        (root / f"table.{layout}").write_text("\n".join(lines) + "\n")
+        rows = [boxed(name, (2, 2, 9, 9)) for name in names]
+        write_annotations(root, layout, rows)
+        labels = [f"Annotations/{number}.xml" for number in range(COUNT if layout == "voc" else 0)]
+        for label, name in zip(labels, names, strict=bool(labels)):
+            (root / label).parent.mkdir(exist_ok=True)
+            (root / name).with_suffix(".xml").rename(root / label)
         return Source(
-            options={"layout": layout}, images=[[name] for name in names], tables=[f"table.{layout}"]
+            options={"layout": layout}, images=[[name] for name in names], labels=labels, tables=tables
         )
 
     return draw
-
-
-def coco_document(count: int = COUNT) -> dict[str, Any]:
-    """COCO instances of one hat a picture."""
-    return {
-        "images": [
-            {"id": number, "file_name": f"{number}.png", "height": 16, "width": 24} for number in range(count)
-        ],
-        "annotations": [
-            {"id": number, "image_id": number, "category_id": 1, "bbox": [2, 2, 7, 7], "iscrowd": 0}
-            for number in range(count)
-        ],
-        "categories": [{"id": 1, "name": "hat"}],
-    }
-
-
-def _coco(root: Path) -> Source:
-    names = [f"images/{number}.png" for number in range(COUNT)]
-    draw_pictures(root, *names)
-    (root / "instances.json").write_text(json.dumps(coco_document()))
-    return Source(options={"layout": "coco"}, images=[[name] for name in names], tables=["instances.json"])
-
-
-def _voc(root: Path) -> Source:
-    draw_pictures(root, *(f"JPEGImages/{number}.png" for number in range(COUNT)))
-    (root / "Annotations").mkdir()
-    for number in range(COUNT):
-        (root / f"Annotations/{number}.xml").write_text(_VOC.format(number))
-    return Source(
-        options={"layout": "voc"},
-        images=[[f"JPEGImages/{number}.png"] for number in range(COUNT)],
-        labels=[f"Annotations/{number}.xml" for number in range(COUNT)],
-    )
 
 
 def _scans(layout: str, image: str, label: str, **options: Any) -> Callable[[Path], Source]:
@@ -161,10 +121,10 @@ def _dicom(root: Path) -> Source:
 
 LAYOUT_SOURCES: dict[str, Callable[[Path], Source]] = {
     "folders": _folders,
-    "csv": _table("csv"),
-    "jsonl": _table("jsonl"),
-    "coco": _coco,
-    "voc": _voc,
+    "csv": _boxes("csv", "pictures", ["boxes.csv"]),
+    "jsonl": _boxes("jsonl", "pictures", ["boxes.jsonl"]),
+    "coco": _boxes("coco", "images", ["instances.json"]),
+    "voc": _boxes("voc", "JPEGImages", []),
     "scan table": _scans("csv", "ct/{}.nii", "seg/{}.nii", task="segmentation"),
     "msd": _scans("msd", "imagesTr/{}.nii", "labelsTr/{}.nii"),
     "nnunet": _scans("nnunet", "imagesTr/a_{}_0000.nii", "labelsTr/a_{}.nii"),

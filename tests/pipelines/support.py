@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import signal
 import subprocess
 import sys
@@ -99,6 +100,11 @@ def read_all(folder: Path, splits: Sequence[str]) -> dict[str, dict[str, Any]]:
             assert name not in found
             found[name] = {**features, "split": split}
     return found
+
+
+def rejected_entries(folder: str | Path) -> list[dict[str, str]]:
+    """Every line of the list of rejected inputs."""
+    return [json.loads(line) for line in Path(folder, "rejected.jsonl").read_text("utf-8").splitlines()]
 
 
 def boxes_in_source(features: Mapping[str, Any]) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from halofeed.pipelines.summary import summary
+from tests.annotation_writer import boxed, write_annotations
 from tests.pipelines.support import read_all, run_convert
 
 ORIENTATION = 0x0112
@@ -55,23 +56,16 @@ def save(path: Path, displayed: np.ndarray, orientation: int, kind: str = "JPEG"
 
 def coco(root: Path, pictures: list[tuple[int, str]], grid: str, side: tuple[int, int] = (32, 48)) -> Path:
     """Pictures of (orientation, which size is declared: "own", "none"), annotated on one grid."""
-    images: list[dict[str, Any]] = []
-    annotations = []
+    boxes = []
     for number, (orientation, declares) in enumerate(pictures, start=1):
-        name = f"{number}.jpg"
-        save(root / name, displayed_picture(side), orientation)
-        drawn = (
-            displayed_picture(side) if grid == "displayed" else store(displayed_picture(side), orientation)
-        )
-        rows, columns = np.nonzero(drawn[..., 0])
-        box = [columns.min(), rows.min(), np.ptp(columns) + 1, np.ptp(rows) + 1]
+        save(root / f"{number}.jpg", displayed_picture(side), orientation)
+        drawn = displayed_picture(side)
+        drawn = drawn if grid == "displayed" else store(drawn, orientation)
+        rows, columns = (found.tolist() for found in np.nonzero(drawn[..., 0]))
         size = {"height": drawn.shape[0], "width": drawn.shape[1]} if declares == "own" else {}
-        images.append({"id": number, "file_name": name, **size})
-        annotations.append(
-            {"id": number, "image_id": number, "category_id": 1, "bbox": [int(value) for value in box]}
-        )
-    document = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "hat"}]}
-    (root / "instances.json").write_text(json.dumps(document))
+        box = (min(columns), min(rows), max(columns) + 1, max(rows) + 1)
+        boxes.append(boxed(f"{number}.jpg", box, **size))
+    write_annotations(root, "coco", boxes)
     return root
 
 
@@ -154,22 +148,9 @@ def test_tables_and_voc_are_settled_like_coco(tmp_path: Path, layout: str) -> No
     rows = []
     for image, annotation in zip(document["images"], document["annotations"], strict=True):
         x, y, width, height = annotation["bbox"]
-        row = {"filename": image["file_name"], "class": "hat", "xmin": x, "ymin": y, "xmax": x + width}
-        rows.append({**row, "ymax": y + height, "width": image.get("width"), "height": image.get("height")})
-    if layout == "jsonl":
-        (root / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif layout == "csv":
-        lines = [",".join("" if value is None else str(value) for value in row.values()) for row in rows]
-        (root / "boxes.csv").write_text("\n".join([",".join(rows[0]), *lines]) + "\n")
-    else:
-        for row in rows:
-            sides = "".join(f"<{side}>{row[side] or 0}</{side}>" for side in ("width", "height"))
-            box = "".join(f"<{side}>{row[side]}</{side}>" for side in ("xmin", "ymin", "xmax", "ymax"))
-            text = f"<size>{sides}</size><object><name>hat</name><bndbox>{box}</bndbox></object>"
-            path = root / row["filename"]
-            path.with_suffix(".xml").write_text(
-                f"<annotation><filename>{path.name}</filename>{text}</annotation>"
-            )
+        size = {side: image.get(side) for side in ("width", "height")}
+        rows.append(boxed(image["file_name"], (x, y, x + width, y + height), **size))
+    write_annotations(root, layout, rows)
     done = convert(root, tmp_path / "out", layout=layout, **({"box_origin": 0} if layout == "voc" else {}))
     assert misplaced(done.folder) == [] and "warning" not in summary(done)
 

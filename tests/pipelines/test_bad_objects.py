@@ -8,21 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
 from halofeed.pipelines.summary import summary
 from halofeed.schemas.errors import AnnotationsError, JobError
-from tests.pipelines.support import boxes_in_source, read_all, run_convert
+from tests.annotation_writer import boxed, draw, voc_object, voc_text
+from tests.pipelines.support import boxes_in_source, read_all, rejected_entries, run_convert
 
 SOUND = [[2, 3, 10, 3, 10, 9, 2, 9]]
-
-
-def draw(root: Path, *names: str) -> None:
-    root.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        Image.fromarray(np.full((16, 24, 3), 90, np.uint8)).save(root / name)
 
 
 def coco(root: Path, *objects: dict[str, Any], images: int = 1, **changes: Any) -> Path:
@@ -36,10 +30,6 @@ def coco(root: Path, *objects: dict[str, Any], images: int = 1, **changes: Any) 
     }
     (root / "instances.json").write_text(json.dumps(document | changes))
     return root
-
-
-def rejected(folder: str) -> list[dict[str, str]]:
-    return [json.loads(line) for line in Path(folder, "rejected.jsonl").read_text().splitlines()]
 
 
 BAD_COCO = [
@@ -61,7 +51,7 @@ def test_one_bad_object_of_coco_is_dropped_counted_and_named(
     (record,) = read_all(Path(done.folder), ["train"]).values()
     assert np.allclose(boxes_in_source(record), [[3, 2, 9, 10], [1, 1, 5, 5]], atol=1e-4)
     assert len(record.get("image/object/mask", ())) == (2 if masks else 0)
-    (entry,) = rejected(done.folder)
+    (entry,) = rejected_entries(done.folder)
     assert (entry["source"], entry["split"], entry["stage"]) == ("1.png", "train", "object")
     assert reason in entry["reason"] and entry["detail"]
     (said,) = done.manifest.rejected.items()
@@ -80,17 +70,12 @@ def test_one_bad_object_of_coco_is_dropped_counted_and_named(
 
 def test_one_bad_object_of_voc_is_dropped(tmp_path: Path) -> None:
     draw(tmp_path / "src", "a.png")
-    objects = "".join(
-        f"<object><name>hat</name><bndbox><xmin>{x}</xmin><ymin>2</ymin><xmax>9</xmax><ymax>8</ymax></bndbox></object>"
-        for x in (3, 12, "nan")
-    )
-    (tmp_path / "src/a.xml").write_text(
-        f"<annotation>{objects}<object><name>hat</name></object></annotation>"
-    )
+    objects = "".join(voc_object(boxed("a.png", (x, 2, 9, 8))) for x in (3, 12, "nan"))
+    (tmp_path / "src/a.xml").write_text(voc_text("a.png", f"{objects}<object><name>hat</name></object>"))
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="voc")
     (record,) = read_all(Path(done.folder), ["train"]).values()
     assert len(boxes_in_source(record)) == 1
-    assert {(entry["reason"], entry["detail"][:15]) for entry in rejected(done.folder)} == {
+    assert {(entry["reason"], entry["detail"][:15]) for entry in rejected_entries(done.folder)} == {
         ("box is inverted", "a.xml: object 2"),
         ("number is not finite", "a.xml: object 3"),
         ("object has no box", "a.xml: object 4"),
@@ -104,7 +89,7 @@ def test_one_bad_row_of_a_table_is_dropped(tmp_path: Path) -> None:
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="csv")
     (record,) = read_all(Path(done.folder), ["train"]).values()
     assert len(boxes_in_source(record)) == 1
-    assert sorted(entry["detail"].split()[0].rstrip(":") for entry in rejected(done.folder)) == [
+    assert sorted(entry["detail"].split()[0].rstrip(":") for entry in rejected_entries(done.folder)) == [
         "boxes.csv:3",
         "boxes.csv:4",
         "boxes.csv:5",

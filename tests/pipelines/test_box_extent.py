@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from halofeed.pipelines.summary import summary
 from halofeed.schemas.errors import AnnotationsError, UsageError
+from tests.annotation_writer import boxed, draw, write_annotations
 from tests.pipelines.support import boxes_in_source, read_all, run_convert
 
 HEIGHT, WIDTH = 40, 60
@@ -23,44 +21,11 @@ def write(
     root: Path, boxes: list[tuple[Any, ...]], *, layout: str = "csv", declare: bool = False, **more: Any
 ) -> Path:
     """A picture for each box."""
-    root.mkdir(parents=True)
-    for number in range(len(boxes)):
-        Image.fromarray(np.full((HEIGHT, WIDTH, 3), 90, np.uint8)).save(root / f"{number}.png")
-    side = {"width": WIDTH, "height": HEIGHT} if declare else {}
-    if layout == "csv":
-        lines = [f"{number}.png,hat,{','.join(map(str, box))}" for number, box in enumerate(boxes)]
-        (root / "boxes.csv").write_text("\n".join(["filename,class,xmin,ymin,xmax,ymax", *lines]) + "\n")
-    elif layout == "coco":
-        document = {
-            "images": [{"id": number, "file_name": f"{number}.png", **side} for number in range(len(boxes))],
-            "annotations": [
-                {
-                    "id": number,
-                    "image_id": number,
-                    "category_id": 1,
-                    "bbox": [x, y, right - x, bottom - y],
-                    **more,
-                }
-                for number, (x, y, right, bottom) in enumerate(boxes)
-            ],
-            "categories": [{"id": 1, "name": "hat"}],
-        }
-        (root / "instances.json").write_text(json.dumps(document))
-    else:
-        for number, box in enumerate(boxes):
-            corners = "".join(f"<{one}>{value}</{one}>" for one, value in zip(SIDES, box, strict=True))
-            turned = "".join(
-                f"<attribute><name>{name}</name><value>{value}</value></attribute>"
-                for name, value in more.items()
-            )
-            (root / f"{number}.xml").write_text(
-                f"<annotation><filename>{number}.png</filename><object><name>hat</name>"
-                f"<attributes>{turned}</attributes><bndbox>{corners}</bndbox></object></annotation>"
-            )
+    size = {"width": WIDTH, "height": HEIGHT} if declare and layout == "coco" else {}
+    rows = [boxed(f"{number}.png", box, **size) for number, box in enumerate(boxes)]
+    draw(root, *(row["filename"] for row in rows), size=(HEIGHT, WIDTH))
+    write_annotations(root, layout, rows, **more)
     return root
-
-
-SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
 @pytest.mark.parametrize("declare", [True, False])

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from halofeed.pipelines.summary import summary
 from halofeed.schemas.errors import AnnotationsError, JobError
+from tests.annotation_writer import boxed, draw, write_annotations
 from tests.pipelines.support import boxes_in_source, read_all, run_convert
 
 LAYOUTS = ["csv", "jsonl", "coco", "voc"]
@@ -24,49 +23,11 @@ SHARES: Boxes = [(x1 / WIDTH, y1 / HEIGHT, x2 / WIDTH, y2 / HEIGHT) for x1, y1, 
 
 def write(root: Path, layout: str, boxes: Boxes, *, declare: bool = True, orientation: int = 1) -> Path:
     """A picture of 60 x 40 for each box."""
-    root.mkdir(parents=True, exist_ok=True)
-    rows: list[dict[str, Any]] = []
-    for number, (xmin, ymin, xmax, ymax) in enumerate(boxes, start=1):
-        exif = Image.Exif()
-        exif[0x0112] = orientation
-        side = (HEIGHT, WIDTH) if orientation < 5 else (WIDTH, HEIGHT)
-        Image.fromarray(np.full((*side, 3), 90, np.uint8)).save(root / f"{number}.png", exif=exif)
-        rows.append(
-            {
-                "filename": f"{number}.png",
-                "class": "hat",
-                "xmin": xmin,
-                "ymin": ymin,
-                "xmax": xmax,
-                "ymax": ymax,
-            }
-        )
-        rows[-1] |= {"width": WIDTH, "height": HEIGHT} if declare else {}
-    if layout == "csv":
-        lines = [",".join(map(str, row.values())) for row in rows]
-        (root / "boxes.csv").write_text("\n".join([",".join(rows[0]), *lines]) + "\n")
-    elif layout == "jsonl":
-        (root / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif layout == "coco":
-        images, annotations = [], []
-        for number, row in enumerate(rows, start=1):
-            size = {side: row[side] for side in ("width", "height") if side in row}
-            images.append({"id": number, "file_name": row["filename"], **size})
-            x, y, right, bottom = (row[side] for side in ("xmin", "ymin", "xmax", "ymax"))
-            outline = [x, y, right, y, right, bottom, x, bottom]
-            annotations.append(
-                {"id": number, "image_id": number, "category_id": 1, "bbox": [x, y, right - x, bottom - y]}
-                | {"segmentation": [outline], "area": (right - x) * (bottom - y)}
-            )
-        document = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "hat"}]}
-        (root / "instances.json").write_text(json.dumps(document))
-    else:
-        for row in rows:
-            corners = "".join(f"<{side}>{row[side]}</{side}>" for side in ("xmin", "ymin", "xmax", "ymax"))
-            size = f"<size><width>{WIDTH}</width><height>{HEIGHT}</height></size>" if declare else ""
-            text = f"<annotation><filename>{row['filename']}</filename>{size}"
-            text += f"<object><name>hat</name><bndbox>{corners}</bndbox></object></annotation>"
-            (root / row["filename"]).with_suffix(".xml").write_text(text)
+    size = {"width": WIDTH, "height": HEIGHT} if declare else {}
+    rows = [boxed(f"{number}.png", box, **size) for number, box in enumerate(boxes, start=1)]
+    side = (HEIGHT, WIDTH) if orientation < 5 else (WIDTH, HEIGHT)
+    draw(root, *(row["filename"] for row in rows), size=side, orientation=orientation)
+    write_annotations(root, layout, rows)
     return root
 
 

@@ -5,52 +5,44 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from halofeed.prep.layouts import LayoutOptions, class_masks
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
+from tests.annotation_writer import boxed, draw, voc_object, voc_text, write_annotations
 from tests.pipelines.support import read_all, run_convert
 
 NUMBERS = [str(number) for number in range(12)]
-BOX = "<bndbox><xmin>2</xmin><ymin>2</ymin><xmax>8</xmax><ymax>8</ymax></bndbox>"
-
-
-def draw(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.full((16, 24, 3), 90, np.uint8)).save(path)
 
 
 def folders(root: Path) -> None:
     for name in NUMBERS:
-        draw(root / name / "a.png")
+        draw(root, f"{name}/a.png")
 
 
 def csv(root: Path) -> None:
     for name in NUMBERS:
-        draw(root / f"{name}.png")
+        draw(root, f"{name}.png")
     (root / "t.csv").write_text("filename,class\n" + "".join(f"{name}.png,{name}\n" for name in NUMBERS))
 
 
 def jsonl(root: Path) -> None:
     for name in NUMBERS:
-        draw(root / f"{name}.png")
+        draw(root, f"{name}.png")
     rows = ({"filename": f"{name}.png", "class": int(name)} for name in NUMBERS)
     (root / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
 
 def voc(root: Path) -> None:
-    draw(root / "a.png")
-    objects = "".join(f"<object><name>{name}</name>{BOX}</object>" for name in NUMBERS)
-    (root / "a.xml").write_text(f"<annotation>{objects}</annotation>")
+    draw(root, "a.png")
+    objects = "".join(voc_object(boxed("a.png", (2, 2, 8, 8), name)) for name in NUMBERS)
+    (root / "a.xml").write_text(voc_text("a.png", objects))
 
 
 def boxes(root: Path) -> None:
-    draw(root / "a.png")
-    rows = "".join(f"a.png,{name},2,2,8,8\n" for name in NUMBERS)
-    (root / "t.csv").write_text(f"filename,class,xmin,ymin,xmax,ymax\n{rows}")
+    draw(root, "a.png")
+    write_annotations(root, "csv", [boxed("a.png", (2, 2, 8, 8), name) for name in NUMBERS])
 
 
 @pytest.mark.parametrize(
@@ -69,8 +61,8 @@ def test_classes_that_are_numbers_stand_in_the_order_of_their_numbers(tmp_path, 
 
 def test_masks_whose_names_are_numbers_have_their_order(tmp_path):
     for name in ("1", "2", "10"):
-        draw(tmp_path / f"s1/segmentations/{name}.png")
-    draw(tmp_path / "s1/ct.png")
+        draw(tmp_path, f"s1/segmentations/{name}.png")
+    draw(tmp_path, "s1/ct.png")
     files = LocalFiles(tmp_path)
     values = class_masks.label_values(files, files, None, LayoutOptions())
     assert dict(values) == {0: "background", 1: "1", 2: "2", 3: "10"}
@@ -78,7 +70,7 @@ def test_masks_whose_names_are_numbers_have_their_order(tmp_path):
 
 def test_numbers_and_texts_together_put_the_numbers_first(tmp_path):
     for name in ("10", "9", "2.5", "-1", "other", "10 cards"):
-        draw(tmp_path / "src" / name / "a.png")
+        draw(tmp_path / "src", f"{name}/a.png")
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders")
     assert list(done.manifest.labels.values()) == ["-1", "2.5", "9", "10", "10 cards", "other"]
 
@@ -86,7 +78,7 @@ def test_numbers_and_texts_together_put_the_numbers_first(tmp_path):
 @pytest.mark.parametrize("other", ["1.0", "01", "+1"])
 def test_one_number_written_in_two_ways_is_refused(tmp_path, other):
     for name in ("0", "1", other):
-        draw(tmp_path / "src" / name / "a.png")
+        draw(tmp_path / "src", f"{name}/a.png")
     with pytest.raises(AnnotationsError, match=r"are one number, written in two ways.*--label-map"):
         run_convert(tmp_path / "src", tmp_path / "out", layout="folders")
     (tmp_path / "map.json").write_text(json.dumps({"0": 0, "1": 1, other: 2}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ import pytest
 from halofeed.cli import main
 from halofeed.schemas.errors import AnnotationsError, HalofeedError, JobError, UsageError
 from tests.pipelines.layouts import COUNT, LAYOUT_SOURCES, draw_pictures
-from tests.pipelines.support import halofeed, read_all, run_convert
+from tests.pipelines.support import halofeed, read_all, rejected_entries, run_convert
 
 LABELLED = ("voc", "scan table", "msd", "nnunet", "lits", "pairs", "class-masks")
 WITH_TABLE = ("csv", "jsonl", "coco", "scan table", "msd", "nnunet")
@@ -68,15 +67,11 @@ IRREGULAR: tuple[tuple[Callable[[Path], None], str], ...] = (
 )
 
 
-def entries(folder: str) -> list[dict[str, str]]:
-    return [json.loads(line) for line in Path(folder, "rejected.jsonl").read_text().splitlines()]
-
-
 def test_a_pipe_named_like_a_picture_is_not_passed_over(tmp_path):
     draw_pictures(tmp_path / "s", "hat/0.png", "coat/1.png")
     os.mkfifo(tmp_path / "s/hat/2.png")
     done = run_convert(tmp_path / "s", tmp_path / "o", layout="folders")
-    (entry,) = entries(done.folder)
+    (entry,) = rejected_entries(done.folder)
     assert (entry["source"], entry["stage"]) == ("hat/2.png", "read") and "named pipe" in entry["detail"]
 
 
@@ -88,7 +83,7 @@ def test_images_that_are_no_regular_files_are_rejects(tmp_path, layout):
     done = run_convert(tmp_path / "s", tmp_path / "o", **source.options)
     assert done.manifest.inputs["count"] == COUNT
     assert sum(split.records for split in done.manifest.splits.values()) == 1
-    rejects = entries(done.folder)
+    rejects = rejected_entries(done.folder)
     for files, (_, says) in zip(source.images[1:], IRREGULAR, strict=False):
         (entry,) = (one for one in rejects if one["source"] in (files[0], files[0].partition("/")[0]))
         assert entry["stage"] == "read" and says in entry["detail"]
@@ -105,7 +100,7 @@ def test_labels_that_are_no_regular_files_are_rejects(tmp_path, layout):
         change(tmp_path / "s" / name)
     done = run_convert(tmp_path / "s", tmp_path / "o", **source.options)
     assert sum(split.records for split in done.manifest.splits.values()) == 1
-    details = {entry["source"]: entry["detail"] for entry in entries(done.folder)}
+    details = {entry["source"]: entry["detail"] for entry in rejected_entries(done.folder)}
     for files, (_, says) in zip(source.images[1:], changes, strict=False):
         assert says in details[files[0]]
 
@@ -155,7 +150,9 @@ def test_links_to_folders_in_a_circle_end_with_each_picture_once(tmp_path):
     assert done.returncode == 0 and "144 other files were not asked for and left out" in done.stdout, done
     folder = tmp_path / "o/set/1.0.0"
     assert set(read_all(folder, ["train"])) == {f"{name}/{name}.png" for name in names}
-    assert {entry["source"] for entry in entries(str(folder))} == {f"{a}/to{b}" for a in names for b in names}
+    assert {entry["source"] for entry in rejected_entries(str(folder))} == {
+        f"{a}/to{b}" for a in names for b in names
+    }
 
 
 def is_accounted_for(path: str, records: set[str], rejects: list[dict[str, str]]) -> bool:
@@ -181,7 +178,7 @@ def test_what_an_ordinary_user_may_not_read_is_named(ordinary_folder, ordinary_u
             run_convert(ordinary_folder / "s", ordinary_folder / "o", max_rejected=0, **source.options)
     splits = list(done.manifest.splits)
     records = set(read_all(Path(done.folder), splits))
-    rejects = entries(done.folder)
+    rejects = rejected_entries(done.folder)
     assert records and rejects and all(entry["stage"] in ("read", "selection") for entry in rejects)
     for files in source.images:
         for path in files if layout != "dicom" else files[:1]:

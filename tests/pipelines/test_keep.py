@@ -7,21 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from halofeed.inspection.verify import verify
 from halofeed.loader import FlipLeftRight, Loader
 from halofeed.schemas.errors import AnnotationsError, UsageError
+from tests.annotation_writer import boxed, draw, voc_object, voc_text
 from tests.pipelines.support import read_all, run_convert
-
-BOX = "<bndbox><xmin>2</xmin><ymin>2</ymin><xmax>8</xmax><ymax>8</ymax></bndbox>"
-OUTSIDE = "<bndbox><xmin>30</xmin><ymin>2</ymin><xmax>38</xmax><ymax>8</ymax></bndbox>"
-
-
-def draw(root: Path) -> Path:
-    root.mkdir()
-    Image.fromarray(np.full((16, 24, 3), 90, np.uint8)).save(root / "a.png")
-    return root
 
 
 def load(folder: str, *names: str) -> dict[str, np.ndarray]:
@@ -32,13 +23,13 @@ def load(folder: str, *names: str) -> dict[str, np.ndarray]:
 
 
 def test_voc_keeps_what_is_occluded_and_the_pose(tmp_path):
-    source = draw(tmp_path / "src")
+    source = draw(tmp_path / "src", "a.png")
     objects = [
-        f"<object><name>hat</name><pose>Left</pose><occluded>1</occluded>{OUTSIDE}</object>",
-        f"<object><name>hat</name><pose>Rear</pose><occluded>1</occluded>{BOX}</object>",
-        f"<object><name>hat</name>{BOX}</object>",
+        voc_object(boxed("a.png", (30, 2, 38, 8)), "<pose>Left</pose><occluded>1</occluded>"),
+        voc_object(boxed("a.png", (2, 2, 8, 8)), "<pose>Rear</pose><occluded>1</occluded>"),
+        voc_object(boxed("a.png", (2, 2, 8, 8))),
     ]
-    (source / "a.xml").write_text(f"<annotation>{''.join(objects)}</annotation>")
+    (source / "a.xml").write_text(voc_text("a.png", "".join(objects)))
     done = run_convert(source, tmp_path / "out", layout="voc", keep=("occluded", "view"))
     (record,) = read_all(Path(done.folder), ["train"]).values()
     assert [bytes(view) for view in record["image/object/view"]] == [b"Rear", b""]
@@ -50,7 +41,7 @@ def test_voc_keeps_what_is_occluded_and_the_pose(tmp_path):
 
 
 def test_coco_keeps_its_own_category_ids_and_what_cvat_calls_occluded(tmp_path):
-    source = draw(tmp_path / "src")
+    source = draw(tmp_path / "src", "a.png")
     plain = {"image_id": 1, "bbox": [2, 3, 8, 6]}
     document = {
         "images": [{"id": 1, "file_name": "a.png"}],
@@ -68,7 +59,7 @@ def test_coco_keeps_its_own_category_ids_and_what_cvat_calls_occluded(tmp_path):
 
 
 def test_tables_keep_open_images_groups(tmp_path):
-    source = draw(tmp_path / "src")
+    source = draw(tmp_path / "src", "a.png")
     rows = "a.png,hat,2,2,8,8,1,0\na.png,hat,3,2,8,8,0,1\n"
     (source / "t.csv").write_text(f"filename,class,xmin,ymin,xmax,ymax,IsGroupOf,IsOccluded\n{rows}")
     done = run_convert(source, tmp_path / "out", layout="csv", keep=("group_of", "occluded"))
@@ -82,7 +73,7 @@ def test_tables_keep_open_images_groups(tmp_path):
 
 
 def test_what_a_source_cannot_say_is_not_kept_as_zeros(tmp_path):
-    source = draw(tmp_path / "src")
+    source = draw(tmp_path / "src", "a.png")
     (source / "t.csv").write_text("filename,class,xmin,ymin,xmax,ymax\na.png,hat,2,2,8,8\n")
     with pytest.raises(
         AnnotationsError, match=r"t\.csv: --keep group_of: no table has such a column; found filename"

@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-import numpy as np
-from PIL import Image
-
-from tests.pipelines.support import run_convert
+from tests.annotation_writer import draw
+from tests.pipelines.support import rejected_entries, run_convert
 
 HEADER = "filename,class,xmin,ymin,xmax,ymax"
-
-
-def draw(root: Path, *names: str) -> None:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((16, 24, 3), 90, np.uint8)).save(root / name)
-
-
-def rejected(folder: str) -> list[dict[str, str]]:
-    return [json.loads(line) for line in Path(folder, "rejected.jsonl").read_text().splitlines()]
 
 
 def test_rows_of_a_lost_image_are_one_reject_in_the_split_of_the_table(tmp_path):
@@ -30,7 +17,7 @@ def test_rows_of_a_lost_image_are_one_reject_in_the_split_of_the_table(tmp_path)
     (tmp_path / "src/val_boxes.csv").write_text(f"{HEADER}\n{rows}b.png,hat,2,2,8,8\nother.png,hat,2,2,8,8\n")
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="csv", max_rejected=2)
     assert done.manifest.rejected == {"annotation: image file not found": 2}
-    gone, other = rejected(done.folder)
+    gone, other = rejected_entries(done.folder)
     assert (gone["source"], gone["split"], other["split"]) == ("gone.png", "val", "val")
     assert gone["detail"].startswith("val_boxes.csv:2 and 4 more rows: 'gone.png'")
     assert other["detail"].startswith("val_boxes.csv:8: 'other.png'")
@@ -48,9 +35,9 @@ def test_a_lost_image_goes_to_the_split_that_its_hash_gives(tmp_path):
         name: split.records - done.manifest.splits[name].records
         for name, split in whole.manifest.splits.items()
     }
-    assert len(rejected(done.folder)) == 20
+    assert len(rejected_entries(done.folder)) == 20
     for name, count in by_split.items():
-        assert sum(entry["split"] == name for entry in rejected(done.folder)) == count
+        assert sum(entry["split"] == name for entry in rejected_entries(done.folder)) == count
 
 
 def test_images_that_no_annotation_names_are_in_the_split_of_their_folder(tmp_path):
@@ -63,7 +50,7 @@ def test_images_that_no_annotation_names_are_in_the_split_of_their_folder(tmp_pa
         }
         (tmp_path / "src" / split / "_annotations.coco.json").write_text(json.dumps(document))
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="coco")
-    assert {(entry["source"], entry["split"]) for entry in rejected(done.folder)} == {
+    assert {(entry["source"], entry["split"]) for entry in rejected_entries(done.folder)} == {
         ("train/extra.png", "train"),
         ("valid/extra.png", "valid"),
     }

@@ -18,7 +18,7 @@ from halofeed.pipelines import options
 from halofeed.prep.convert import picture
 from halofeed.prep.sources.memory import MEBIBYTE, TOO_MUCH
 from tests.memory_cases import PICTURES, even_png
-from tests.pipelines.support import draw_folders, read_all, run_convert, shard_bytes
+from tests.pipelines.support import draw_folders, read_all, rejected_entries, run_convert, shard_bytes
 
 # Bounded once everything is imported: interpreter and libraries differ between machines.
 PROGRAM = r"""
@@ -55,12 +55,6 @@ def convert_in_child(
     return out / "set/1.0.0", int(found[1]) if found else -1, done
 
 
-def rejected(folder: Path | str) -> list[dict[str, str]]:
-    """The entries of a version's list of rejected inputs."""
-    lines = (Path(folder) / "rejected.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
 BOMBS = {
     "rgba16.png": lambda: even_png(4500, 4500, 16, 6),
     "interlaced.png": lambda: even_png(6000, 6000, 8, 6, interlaced=True),
@@ -91,7 +85,7 @@ def test_bombs_are_rejected_below_the_bound_and_the_rest_is_converted(tmp_path: 
     given = ["--layout", "folders", "--threads", 3, "--max-memory", 96, "--height", 16, "--width", 24]
     folder, peak, done = convert_in_child(tmp_path / "src", tmp_path / "out", *given)
     assert done.returncode == 0, done.stderr
-    found = {entry["source"].rpartition("/")[2]: entry for entry in rejected(folder)}
+    found = {entry["source"].rpartition("/")[2]: entry for entry in rejected_entries(folder)}
     too_large = {name for name, entry in found.items() if entry["reason"] == TOO_MUCH}
     assert too_large == BOMBS.keys()
     for name in too_large:
@@ -137,7 +131,9 @@ def test_a_polygon_without_end_costs_at_most_its_object(tmp_path: Path, points: 
     folder, _, done = convert_in_child(tmp_path / "src", tmp_path / "out", *given, most_bytes=4 << 30)
     assert done.returncode == 0, done.stderr
     assert len(read_all(folder, ["train"])) == 2
-    assert [entry["reason"] for entry in rejected(folder)] == ["mask has a polygon that goes to and fro"]
+    assert [entry["reason"] for entry in rejected_entries(folder)] == [
+        "mask has a polygon that goes to and fro"
+    ]
 
 
 def test_a_machine_with_less_memory_rejects_the_input_and_goes_on(tmp_path: Path) -> None:
@@ -146,7 +142,7 @@ def test_a_machine_with_less_memory_rejects_the_input_and_goes_on(tmp_path: Path
     given = ["--layout", "folders", "--threads", 2, "--height", 16, "--width", 24]
     folder, _, done = convert_in_child(tmp_path / "src", tmp_path / "out", *given, most_bytes=500 << 20)
     assert done.returncode == 0, done.stderr
-    (entry,) = rejected(folder)
+    (entry,) = rejected_entries(folder)
     assert (entry["source"], entry["stage"], entry["reason"]) == ("hat/large.png", "decode", TOO_MUCH)
     assert len(read_all(folder, ["train"])) == 6
 
@@ -180,7 +176,7 @@ def test_whatever_a_reader_raises_costs_one_input(
 
     monkeypatch.setattr(picture, "resize_image", failing)
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", threads=threads)
-    assert [(entry["source"], entry["reason"]) for entry in rejected(done.folder)] == [
+    assert [(entry["source"], entry["reason"]) for entry in rejected_entries(done.folder)] == [
         ("hat/odd.png", reason)
     ]
     assert len(read_all(Path(done.folder), ["train"])) == 6
@@ -199,7 +195,7 @@ def test_the_records_are_the_same_however_many_threads_share_the_bound(tmp_path:
     ]
     first, *others = [shard_bytes(Path(folder)) for folder in folders]
     assert first and all(other == first for other in others)
-    assert rejected(folders[0]), "some take more than the bound"
+    assert rejected_entries(folders[0]), "some take more than the bound"
 
 
 def test_a_file_that_is_larger_than_the_bound_is_not_read(tmp_path: Path) -> None:
@@ -209,7 +205,7 @@ def test_a_file_that_is_larger_than_the_bound_is_not_read(tmp_path: Path) -> Non
     given = ["--layout", "folders", "--max-memory", 300, "--height", 16, "--width", 24]
     folder, peak, done = convert_in_child(tmp_path / "src", tmp_path / "out", *given)
     assert done.returncode == 0, done.stderr
-    (entry,) = rejected(folder)
+    (entry,) = rejected_entries(folder)
     assert (entry["source"], entry["reason"]) == ("hat/large.bmp", TOO_MUCH)
     assert peak < 300 * MEBIBYTE
     again, peak, done = convert_in_child(tmp_path / "src", tmp_path / "out", *given)
@@ -225,13 +221,13 @@ def test_what_a_machine_has_too_little_memory_for_another_run_converts(
     with monkeypatch.context() as small:
         small.setattr(options, "machine_memory", lambda: 200 * MEBIBYTE)
         first = run_convert(tmp_path / "src", tmp_path / "out", **given)
-    (entry,) = rejected(first.folder)
+    (entry,) = rejected_entries(first.folder)
     assert (entry["source"], entry["reason"]) == ("hat/large.png", TOO_MUCH)
     assert re.fullmatch(
         r"about [\d,]+ MiB; this machine has 160 for each worker; take fewer --workers", entry["detail"]
     )
     again = run_convert(tmp_path / "src", tmp_path / "out", overwrite=True, **given)
-    assert not rejected(again.folder)
+    assert not rejected_entries(again.folder)
     assert len(read_all(Path(again.folder), ["train"])) == 5
 
 
@@ -240,6 +236,6 @@ def test_a_picture_too_long_to_encode_costs_its_own_record(tmp_path: Path, encod
     draw_folders(tmp_path / "src", 2)
     (tmp_path / "src/hat/long.png").write_bytes(even_png(1, width, 8, 0))
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", resize="none", encoding=encoding)
-    (entry,) = rejected(done.folder)
+    (entry,) = rejected_entries(done.folder)
     assert (entry["source"], entry["stage"]) == ("hat/long.png", "encode")
     assert f"1 x {width} pixels" in entry["detail"] and "--encoding raw" in entry["detail"]

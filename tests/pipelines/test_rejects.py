@@ -14,13 +14,9 @@ from PIL import Image, ImageOps
 
 from halofeed.demo import draw_data_set
 from halofeed.schemas.errors import JobError
-from tests.pipelines.support import boxes_in_source, draw_folders, read_all, run_convert
+from tests.pipelines.support import boxes_in_source, draw_folders, read_all, rejected_entries, run_convert
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp"}
-
-
-def rejected(folder: str | Path) -> list[dict[str, str]]:
-    return [json.loads(line) for line in Path(folder, "rejected.jsonl").read_text().splitlines()]
 
 
 def test_every_odd_file_is_converted_or_rejected_with_a_true_reason(test_data, tmp_path):
@@ -30,7 +26,7 @@ def test_every_odd_file_is_converted_or_rejected_with_a_true_reason(test_data, t
     by_path = {row[0]: dict(zip(table[0], row, strict=False)) for row in table[1:]}
     done = run_convert(root, tmp_path, layout="folders", shards=3)
     converted = set(read_all(Path(done.folder), list(done.manifest.splits)))
-    listed = rejected(done.folder)
+    listed = rejected_entries(done.folder)
     refused = {entry["source"] for entry in listed if entry["source"] in files}
     assert len(listed) == len({entry["source"] for entry in listed})
     assert converted | refused == files and not converted & refused
@@ -129,7 +125,7 @@ def test_the_real_orientations_agree(test_data, tmp_path):
 def test_a_truncated_picture_is_the_only_reject_of_the_drawn_set(tmp_path):
     draw_data_set(tmp_path / "src", 20)
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="coco", max_rejected=1)
-    assert [(e["stage"], e["reason"], e["split"]) for e in rejected(done.folder)] == [
+    assert [(e["stage"], e["reason"], e["split"]) for e in rejected_entries(done.folder)] == [
         ("decode", "file is truncated", "train")
     ]
 
@@ -147,7 +143,7 @@ def test_the_budget_allows_its_number_and_no_more(tmp_path, workers):
     listing = folder / "rejected.jsonl"
     assert listing.exists() or ("the last was" in str(caught.value) and ".jpg: " in str(caught.value))
     again = run_convert(tmp_path / "src", tmp_path / "low", max_rejected=3, **options)
-    assert not again.was_there and len(rejected(again.folder)) == 3
+    assert not again.was_there and len(rejected_entries(again.folder)) == 3
 
 
 def test_a_budget_of_zero_names_the_culprit(tmp_path):
@@ -186,7 +182,7 @@ def test_inputs_left_out_on_purpose_are_listed_and_cost_nothing(tmp_path):
     draw_folders(tmp_path / "src", 4)
     (tmp_path / "src/hat/thumbnails.db").write_bytes(b"0")
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_rejected=0)
-    assert [entry["stage"] for entry in rejected(done.folder)] == ["selection"]
+    assert [entry["stage"] for entry in rejected_entries(done.folder)] == ["selection"]
 
 
 def test_a_picture_of_a_format_that_is_not_read_counts_as_a_failure(tmp_path):
@@ -200,4 +196,4 @@ def test_nothing_converted_is_an_error_that_leaves_the_list(tmp_path):
     draw_folders(tmp_path / "src", 3, broken=3)
     with pytest.raises(JobError, match="nothing was converted: all 3 inputs were rejected"):
         run_convert(tmp_path / "src", tmp_path / "out", layout="folders")
-    assert len(rejected(tmp_path / "out/set/1.0.0")) == 3
+    assert len(rejected_entries(tmp_path / "out/set/1.0.0")) == 3

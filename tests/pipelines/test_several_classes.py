@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.text import describe, describe_record
@@ -21,87 +20,63 @@ from halofeed.prep.sources.reference import Reference
 from halofeed.schemas.errors import AnnotationsError, UsageError
 from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.shared.facts import data_facts
+from tests.annotation_writer import draw
 from tests.pipelines.support import read_all, run_convert
 
 PICTURES = {"a.png": ["coat", "hat"], "b.png": ["hat"], "c.png": ["shoe", "hat", "coat"], "d.png": ["shoe"]}
 
 
-def draw(root: Path) -> Path:
-    root.mkdir()
-    for number, name in enumerate(PICTURES):
-        Image.fromarray(np.full((16, 24, 3), 40 * number, np.uint8)).save(root / name)
-    return root
-
-
-def csv_rows(root: Path) -> str:
-    rows = [f"{name},{label}\n" for name, labels in PICTURES.items() for label in labels]
-    (root / "t.csv").write_text("filename,class\n" + "".join(rows))
-    return "csv"
-
-
-def csv_cells(root: Path) -> str:
-    rows = [f"{name},{' | '.join(labels)}\n" for name, labels in PICTURES.items()]
-    (root / "t.csv").write_text("filename,class\n" + "".join(rows))
-    return "csv"
-
-
-def csv_lists(root: Path) -> str:
-    rows = [f'{name},"{labels}"\n' for name, labels in PICTURES.items()]
-    (root / "t.csv").write_text("filename,class\n" + "".join(rows))
-    return "csv"
-
-
-def jsonl_rows(root: Path) -> str:
-    rows = [
-        json.dumps({"filename": name, "class": label})
-        for name, labels in PICTURES.items()
-        for label in labels
-    ]
-    (root / "t.jsonl").write_text("\n".join(rows))
-    return "jsonl"
-
-
-def jsonl_lists(root: Path) -> str:
-    rows = [json.dumps({"filename": name, "class": labels}) for name, labels in PICTURES.items()]
-    (root / "t.jsonl").write_text("\n".join(rows))
-    return "jsonl"
-
-
-def csv_boxes(root: Path) -> str:
-    rows = [
-        f"{name},{label},1,2,9,8\n" for name, labels in PICTURES.items() for label in [*labels, labels[0]]
-    ]
-    (root / "t.csv").write_text("filename,class,xmin,ymin,xmax,ymax\n" + "".join(rows))
-    return "csv"
-
-
-FORMS: dict[str, tuple[Any, dict[str, str]]] = {
-    "several rows of CSV": (csv_rows, {}),
-    "one cell of CSV": (csv_cells, {"class_separator": "|"}),
-    "a list in a cell of CSV": (csv_lists, {}),
-    "several rows of JSONL": (jsonl_rows, {}),
-    "a list in JSONL": (jsonl_lists, {}),
-    "boxes of several classes": (csv_boxes, {"task": "classification"}),
+ROWS = [(name, label) for name, labels in PICTURES.items() for label in labels]
+FORMS: dict[str, tuple[str, str, list[Any], dict[str, str]]] = {
+    "several rows of CSV": ("csv", "", [f"{name},{label}" for name, label in ROWS], {}),
+    "one cell of CSV": (
+        "csv",
+        "",
+        [f"{name},{' | '.join(labels)}" for name, labels in PICTURES.items()],
+        {"class_separator": "|"},
+    ),
+    "a list in a cell of CSV": ("csv", "", [f'{name},"{labels}"' for name, labels in PICTURES.items()], {}),
+    "several rows of JSONL": ("jsonl", "", [{"filename": name, "class": label} for name, label in ROWS], {}),
+    "a list in JSONL": (
+        "jsonl",
+        "",
+        [{"filename": name, "class": labels} for name, labels in PICTURES.items()],
+        {},
+    ),
+    "boxes of several classes": (
+        "csv",
+        ",xmin,ymin,xmax,ymax",
+        [f"{n},{one},1,2,9,8" for n, labels in PICTURES.items() for one in [*labels, labels[0]]],
+        {"task": "classification"},
+    ),
 }
+"""By name: the layout, further columns, the rows and the options."""
+
+
+def write(root: Path, form: str = "several rows of CSV") -> dict[str, Any]:
+    """The pictures and their classes in this form; the options of their conversion."""
+    draw(root, *PICTURES)
+    layout, columns, rows, options = FORMS[form]
+    lines = rows if layout == "csv" else map(json.dumps, rows)
+    head = [f"filename,class{columns}"] if layout == "csv" else []
+    (root / f"t.{layout}").write_text("\n".join([*head, *lines]) + "\n")
+    return {"layout": layout, **options}
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_picture_of_several_classes_is_refused_by_name_of_the_option(tmp_path, form):
-    source = draw(tmp_path / "src")
-    write, options = FORMS[form]
-    layout = write(source)
+    options = write(tmp_path / "src", form)
     said = (
         r"a\.png: two values of class: 'coat' .* and 'hat' .*; an image has one class; --several-classes keep"
     )
     with pytest.raises(AnnotationsError, match=said):
-        run_convert(source, tmp_path / "out", layout=layout, **options)
+        run_convert(tmp_path / "src", tmp_path / "out", **options)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_class_of_a_picture_is_in_its_record_its_batch_and_the_counts(tmp_path, form):
-    source = draw(tmp_path / "src")
-    write, options = FORMS[form]
-    done = run_convert(source, tmp_path / "out", layout=write(source), several_classes="keep", **options)
+    options = write(tmp_path / "src", form)
+    done = run_convert(tmp_path / "src", tmp_path / "out", several_classes="keep", **options)
     assert done.manifest.task == "classification"
     assert done.manifest.labels == {0: "coat", 1: "hat", 2: "shoe"}
     for name, record in read_all(Path(done.folder), ["train"]).items():
@@ -121,7 +96,7 @@ def test_every_class_of_a_picture_is_in_its_record_its_batch_and_the_counts(tmp_
 
 
 def test_a_picture_said_to_have_no_class_has_none_and_a_row_without_one_is_rejected(tmp_path):
-    source = draw(tmp_path / "src")
+    source = draw(tmp_path / "src", *PICTURES)
     rows = [("a.png", ["hat", "coat"]), ("b.png", []), ("c.png", ""), ("d.png", "hat")]
     (source / "t.jsonl").write_text("\n".join(json.dumps({"filename": n, "class": c}) for n, c in rows))
     done = run_convert(source, tmp_path / "out", layout="jsonl", several_classes="keep")
@@ -145,7 +120,7 @@ def test_a_picture_said_to_have_no_class_has_none_and_a_row_without_one_is_rejec
 
 
 def test_a_cell_whose_parts_are_classes_of_other_rows_has_to_be_told(tmp_path):
-    source = draw(tmp_path / "src")
+    source = draw(tmp_path / "src", *PICTURES)
     (source / "t.csv").write_text("filename,class\na.png,hat\nb.png,coat\nc.png,hat|coat\nd.png,hat\n")
     with pytest.raises(
         AnnotationsError, match=r"t\.csv:4: class 'hat\|coat' looks like 2 classes.*--class-separator '\|'"
@@ -165,7 +140,7 @@ def test_a_cell_whose_parts_are_classes_of_other_rows_has_to_be_told(tmp_path):
 
 
 def test_one_class_said_twice_is_one_and_records_of_one_class_are_as_before(tmp_path):
-    source = draw(tmp_path / "src")
+    source = draw(tmp_path / "src", *PICTURES)
     (source / "t.csv").write_text("filename,class\n" + "".join(f"{name},hat\n" * 2 for name in PICTURES))
     done = run_convert(source, tmp_path / "out", layout="csv")
     assert [field.name for field in done.manifest.fields][:2] == ["image", "label"]
@@ -175,8 +150,8 @@ def test_one_class_said_twice_is_one_and_records_of_one_class_are_as_before(tmp_
 
 
 def test_boxes_have_one_class_each_and_several_are_not_asked_for(tmp_path):
-    source = draw(tmp_path / "src")
-    csv_boxes(source)
+    source = tmp_path / "src"
+    write(source, "boxes of several classes")
     with pytest.raises(
         UsageError, match=r"--several-classes keep: has no effect on boxes.*--task classification"
     ):
@@ -190,8 +165,8 @@ def test_boxes_have_one_class_each_and_several_are_not_asked_for(tmp_path):
 
 
 def test_what_people_look_at_counts_every_class(tmp_path):
-    source = draw(tmp_path / "src")
-    done = run_convert(source, tmp_path / "out", layout=csv_rows(source), several_classes="keep")
+    options = write(tmp_path / "src")
+    done = run_convert(tmp_path / "src", tmp_path / "out", several_classes="keep", **options)
     lines = describe(done.folder).splitlines()
     assert any("hat" in line and " 3 " in line for line in lines)
     assert "labels" in describe(done.folder)
@@ -202,15 +177,15 @@ def test_what_people_look_at_counts_every_class(tmp_path):
 
 
 def test_the_trainer_refuses_pictures_of_several_classes(tmp_path):
-    source = draw(tmp_path / "src")
-    done = run_convert(source, tmp_path / "out", layout=csv_rows(source), several_classes="keep")
+    options = write(tmp_path / "src")
+    done = run_convert(tmp_path / "src", tmp_path / "out", several_classes="keep", **options)
     with pytest.raises(UsageError, match=r"may have several classes .*trainer learns one a picture"):
         data_facts(read_manifest(done.folder), "train")
 
 
 def test_verify_names_what_is_wrong_with_several_classes(tmp_path):
-    source = draw(tmp_path / "src")
-    done = run_convert(source, tmp_path / "out", layout=csv_rows(source), several_classes="keep")
+    options = write(tmp_path / "src")
+    done = run_convert(tmp_path / "src", tmp_path / "out", several_classes="keep", **options)
     record = read_all(Path(done.folder), ["train"])["a.png"]
     key = "image/class/label"
     assert not list(record_problems(record, done.manifest))

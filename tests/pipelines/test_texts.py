@@ -13,24 +13,13 @@ from typing import Any
 import pytest
 
 from halofeed.schemas.errors import AnnotationsError, JobError
-from tests.pipelines.layouts import (
-    COUNT,
-    LAYOUT_SOURCES,
-    coco_document,
-    draw_masks,
-    draw_pictures,
-    draw_scans,
-)
-from tests.pipelines.support import all_bytes, halofeed, read_all, run_convert
+from tests.pipelines.layouts import COUNT, LAYOUT_SOURCES, draw_masks, draw_pictures, draw_scans
+from tests.pipelines.support import all_bytes, halofeed, read_all, rejected_entries, run_convert
 
 REASON = "text holds a lone surrogate"
 BAD = "\ud800"
 """Half of a pair of code units; it is no byte of a file's name either."""
 C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-
-
-def entries(folder: str) -> list[dict[str, str]]:
-    return [json.loads(line) for line in Path(folder, "rejected.jsonl").read_text("utf-8").splitlines()]
 
 
 def write_lines(file: Path, rows: list[dict[str, Any]]) -> None:
@@ -54,7 +43,7 @@ def test_a_row_whose_text_cannot_be_written_is_one_reject(tmp_path, column, shar
     write_lines(tmp_path / "s/t.jsonl", rows)
     done = run_convert(tmp_path / "s", tmp_path / "o", layout="jsonl", split_shares=shares, split_seed=1)
     assert set(read_all(Path(done.folder), list(done.manifest.splits))) == {"0.png", "2.png", "3.png"}
-    found = {entry["source"]: entry for entry in entries(done.folder)}
+    found = {entry["source"]: entry for entry in rejected_entries(done.folder)}
     entry = found["1.png\\ud800" if column == "filename" else "1.png"]
     assert (entry["stage"], entry["reason"]) == ("annotation", REASON) and r"\ud800' is no" in entry["detail"]
 
@@ -72,7 +61,7 @@ def test_a_row_of_scans_whose_text_cannot_be_written_is_one_reject(tmp_path, col
     options = {"layout": "jsonl", "task": "segmentation", "depth": 3, "height": 8, "width": 9}
     done = run_convert(tmp_path / "s", tmp_path / "o", **options)
     assert set(read_all(Path(done.folder), ["train"])) == {"0.nii", "2.nii", "3.nii"}
-    rejects = [entry for entry in entries(done.folder) if entry["stage"] == "annotation"]
+    rejects = [entry for entry in rejected_entries(done.folder) if entry["stage"] == "annotation"]
     assert len(rejects) == 1 and r"\ud800" in rejects[0]["detail"]
 
 
@@ -91,14 +80,14 @@ def coco_changes() -> dict[str, Callable[[dict[str, Any]], None]]:
 @pytest.mark.parametrize("what", coco_changes())
 def test_a_coco_image_whose_text_cannot_be_written_is_one_reject(tmp_path, what):
     LAYOUT_SOURCES["coco"](tmp_path / "s")
-    document = coco_document()
+    document = json.loads((tmp_path / "s/instances.json").read_text())
     coco_changes()[what](document)
     if what == "id":
         document["annotations"][1]["image_id"] = f"x{BAD}"
     (tmp_path / "s/instances.json").write_text(json.dumps(document))
     done = run_convert(tmp_path / "s", tmp_path / "o", layout="coco")
     assert set(read_all(Path(done.folder), ["train"])) == {f"images/{number}.png" for number in (0, 2, 3)}
-    (entry,) = (one for one in entries(done.folder) if one["stage"] == "annotation")
+    (entry,) = (one for one in rejected_entries(done.folder) if one["stage"] == "annotation")
     assert entry["reason"] == REASON
     assert set(done.manifest.labels.values()) == {"hat"}
 
@@ -112,7 +101,7 @@ def test_a_coco_image_whose_text_cannot_be_written_is_one_reject(tmp_path, what)
 )
 def test_where_no_text_can_be_written_the_message_names_the_first(tmp_path, change, says):
     LAYOUT_SOURCES["coco"](tmp_path / "s")
-    document = coco_document()
+    document = json.loads((tmp_path / "s/instances.json").read_text())
     document["categories"][0].update({"keypoints": ["nose"], **change})
     for annotation in document["annotations"]:
         annotation.update(keypoints=[3, 3, 2], num_keypoints=1)
@@ -133,11 +122,11 @@ def test_a_class_of_dataset_json_that_cannot_be_written_is_an_error_of_the_whole
 
 def test_remarks_that_repeat_such_text_are_written_with_escapes(tmp_path):
     LAYOUT_SOURCES["coco"](tmp_path / "s")
-    document = coco_document()
+    document = json.loads((tmp_path / "s/instances.json").read_text())
     document["annotations"].append({**document["annotations"][0], "id": BAD, "bbox": [1, 1, BAD, 1]})
     (tmp_path / "s/instances.json").write_text(json.dumps(document))
     done = run_convert(tmp_path / "s", tmp_path / "o", layout="coco")
-    (entry,) = entries(done.folder)
+    (entry,) = rejected_entries(done.folder)
     assert entry["stage"] == "object" and entry["detail"].startswith(r"annotation \ud800 bbox")
 
 

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from halofeed.schemas.errors import AnnotationsError
-from tests.pipelines.support import boxes_in_source, read_all, run_convert
+from tests.annotation_writer import boxed, voc_object, voc_text
+from tests.annotation_writer import draw as draw_pictures
+from tests.pipelines.support import boxes_in_source, read_all, rejected_entries, run_convert
 
 
 def draw(root: Path, name: str, xmin: int = 3) -> None:
     """Annotations/NAME.xml and JPEGImages/NAME.png; the XML says the file's name without its folders, as VOC does."""
-    image, xml = root / "JPEGImages" / f"{name}.png", root / "Annotations" / f"{name}.xml"
-    for path in (image, xml):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.full((16, 24, 3), xmin, np.uint8)).save(image)
-    xml.write_text(
-        f"<annotation><filename>{image.name}</filename><object><name>hat</name><bndbox><xmin>{xmin}</xmin>"
-        "<ymin>2</ymin><xmax>20</xmax><ymax>8</ymax></bndbox></object></annotation>"
-    )
+    draw_pictures(root / "JPEGImages", f"{name}.png")
+    xml = root / "Annotations" / f"{name}.xml"
+    xml.parent.mkdir(parents=True, exist_ok=True)
+    xml.write_text(voc_text(f"{Path(name).name}.png", voc_object(boxed(name, (xmin, 2, 20, 8)))))
 
 
 def write_lists(root: Path, **lists: str) -> None:
@@ -118,5 +113,4 @@ def test_shares_make_the_lists_irrelevant_unless_they_choose_the_images(tmp_path
     (tmp_path / "two.txt").write_text("c\n")
     own = run_convert(tmp_path / "src", tmp_path / "own", layout="voc", split_lists=tuple(lists))
     assert splits(own.folder, ["one", "two"]) == {"a": "one", "b": "one", "c": "two"}
-    rejects = [json.loads(line) for line in Path(own.folder, "rejected.jsonl").read_text().splitlines()]
-    assert {entry["reason"] for entry in rejects} == {"in no split list"}
+    assert {entry["reason"] for entry in rejected_entries(own.folder)} == {"in no split list"}

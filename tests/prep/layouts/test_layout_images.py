@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from halofeed.prep.layouts import Reference
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import UsageError
+from tests.annotation_writer import boxed, voc_object, voc_text, write_annotations
 from tests.prep.layouts.support import list_references, make
 
 LAYOUTS_WITH_PATHS = ("csv", "jsonl", "coco", "voc")
@@ -20,35 +20,13 @@ LAYOUTS_WITH_PATHS = ("csv", "jsonl", "coco", "voc")
 def annotate(root: Path, layout: str, names: Sequence[str]) -> str:
     """One box on each of the images, of width 10, 20, ... in their order; the annotation file's name."""
     root.mkdir(parents=True, exist_ok=True)
-    boxes = [(name, 10 * number) for number, name in enumerate(names, start=1)]
-    if layout == "csv":
-        rows = "".join(f"{name},hat,0,0,{width},5\n" for name, width in boxes)
-        (root / "boxes.csv").write_text("filename,class,xmin,ymin,xmax,ymax\n" + rows)
-        return "boxes.csv"
-    if layout == "jsonl":
-        rows = [
-            dict(filename=name, **{"class": "hat"}, xmin=0, ymin=0, xmax=width, ymax=5)
-            for name, width in boxes
-        ]
-        (root / "boxes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return "boxes.jsonl"
-    if layout == "coco":
-        document = {
-            "images": [{"id": number, "file_name": name} for number, (name, _) in enumerate(boxes)],
-            "annotations": [
-                {"id": number, "image_id": number, "category_id": 1, "bbox": [0, 0, width, 5]}
-                for number, (_, width) in enumerate(boxes)
-            ],
-            "categories": [{"id": 1, "name": "hat"}],
-        }
-        (root / "instances.json").write_text(json.dumps(document))
-        return "instances.json"
-    for number, (name, width) in enumerate(boxes):
-        (root / "Annotations").mkdir(exist_ok=True)
-        (root / "Annotations" / f"x{number}.xml").write_text(
-            f"<annotation><filename>{name}</filename><object><name>hat</name><bndbox><xmin>1</xmin><ymin>1</ymin>"
-            f"<xmax>{width}</xmax><ymax>5</ymax></bndbox></object></annotation>"
-        )
+    rows = [boxed(name, (0, 0, 10 * number, 5)) for number, name in enumerate(names, start=1)]
+    if layout != "voc":
+        return write_annotations(root, layout, rows)
+    (root / "Annotations").mkdir(exist_ok=True)
+    for number, row in enumerate(rows):
+        text = voc_text(row["filename"], voc_object({**row, "xmin": 1, "ymin": 1}))
+        (root / "Annotations" / f"x{number}.xml").write_text(text)
     return ""
 
 
