@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
@@ -27,17 +27,23 @@ from halofeed.pipelines.scratch import scratch_folder
 from halofeed.pipelines.sinks import check_committed_budget
 from halofeed.pipelines.storage import OutputFolder, check_reachable, is_remote
 from halofeed.pipelines.worker import KEPT
-from halofeed.pipelines.workers import Workers, workers_writing
+from halofeed.pipelines.workers import Workers, workers_in
+from halofeed.prep.annotations.contract import ListSeries
 from halofeed.prep.convert.normalize_like import normalized_like
+from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import MEBIBYTE
 from halofeed.schemas import stopping
 from halofeed.schemas.errors import HalofeedError, JobError, UsageError
-from halofeed.schemas.layout import MANIFEST, index_file
+from halofeed.schemas.layout import MANIFEST, TEMPORARY_FOLDER, index_file
 from halofeed.schemas.manifest import Manifest, is_intact, read_manifest
 from halofeed.schemas.origin import Origin, remember
 from halofeed.schemas.shortage import shortage
 from halofeed.schemas.telling import tell
+
+if TYPE_CHECKING:
+    from halofeed.prep.formats.dicom.listing import SeriesListing
 
 T = TypeVar("T")
 _OWN_ERROR = re.compile(r"halofeed\.schemas\.errors\.\w+: (.*)")
@@ -84,17 +90,17 @@ def convert(
                 f"{version.path(MANIFEST)}: expected a regular file; move it away, or take another --version"
             )
         _or_withdraw(version, version.make)
-    with held(version.root):
+    with _Means(choice) as means, held(version.root):
         committed = _committed(version)
         if committed is not None and not options.overwrite:
-            _check_same(options, recipe, sources, committed)
+            _check_same(options, recipe, sources, committed, means)
             check_committed_budget(committed, options.max_rejected, options.folder)
             if _is_whole(version, committed):
                 version.sweep()
                 discard(replacement, version, options.name)
                 _remember(options, sources, committed)
                 return Conversion(manifest=committed, folder=options.folder, was_there=True)
-        make = functools.partial(_make, options, recipe, sources, choice, pipeline, show_progress)
+        make = functools.partial(_make, options, recipe, sources, means, pipeline, show_progress)
         if version.exists(MANIFEST):
             with _unharmed(options.folder, replacement.root):
                 _or_withdraw(replacement, replacement.make)
@@ -107,6 +113,60 @@ def convert(
         manifest = Manifest.from_json(version.read(MANIFEST), version.path(MANIFEST))
         _remember(options, sources, manifest)
         return Conversion(manifest=manifest, folder=options.folder, was_there=False)
+
+
+class _Means:
+    """What a run works with: on this machine a scratch folder, and worker processes once they are asked for."""
+
+    def __init__(self, choice: RunnerChoice) -> None:
+        self.choice = choice
+        self.scratch: str | None = None
+        self._stack = contextlib.ExitStack()
+        self._workers: Workers | None = None
+
+    def __enter__(self) -> Self:
+        self.scratch = self._stack.enter_context(scratch_folder()) if self.choice.local else None
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        self._stack.__exit__(*details)
+
+    def workers(self) -> Workers | None:
+        """The worker processes; None where this process does their work, or another runner."""
+        if self._workers is None and self.scratch is not None and self.choice.workers > 1:
+            self._workers = self._stack.enter_context(
+                workers_in(self.scratch, self.choice.workers, self.choice.beam_arguments)
+            )
+        return self._workers
+
+    def series_folder(self, output: OutputFolder) -> str:
+        """Where the slices of DICOM series are listed while a version is made."""
+        return (
+            os.path.join(self.scratch, "series")
+            if self.scratch
+            else _for_workers(output.path(TEMPORARY_FOLDER))
+        )
+
+    def find_series(self, sources: Sources, folder: str) -> ListSeries:
+        """A function that finds the DICOM series of the sources by whatever writes the shards later."""
+
+        def find(_: SourceFiles, policy: SeriesPolicy) -> SeriesListing:
+            from halofeed.pipelines.series import SeriesSearch, find_series, find_series_by_beam
+
+            search = SeriesSearch(source=_for_workers(sources.images.root), policy=policy, folder=folder)
+            if self.scratch is None:
+                pipeline = new_pipeline(self.choice)
+
+                def run() -> None:
+                    with _quiet_logging():
+                        pipeline.run().wait_until_finish()
+
+                return find_series_by_beam(sources.images, search, pipeline, lambda: _run_remote(run))
+            workers = self.workers()
+            spread = map if workers is None else functools.partial(workers.map, what="listed DICOM series")
+            return find_series(sources.images, search, spread)
+
+        return find
 
 
 def _remember(options: JobOptions, sources: Sources, manifest: Manifest) -> None:
@@ -144,7 +204,7 @@ def _make(
     options: JobOptions,
     recipe: Recipe,
     sources: Sources,
-    choice: RunnerChoice,
+    means: _Means,
     pipeline: beam.Pipeline,
     show_progress: bool,
     output: OutputFolder,
@@ -159,10 +219,13 @@ def _make(
         committed: its manifest, if that is whole.
     """
 
+    choice = means.choice
+    series_folder = means.series_folder(output)
+
     def prepare() -> Plan:
         output.make()
         output.sweep()
-        plan = make_plan(options, recipe, sources, output)
+        plan = make_plan(options, recipe, sources, output, means.find_series(sources, series_folder))
         label_dtype = plan.labels.stored_dtype(sets=recipe.holds_class_sets())
         each = record_bytes(recipe, plan.task, label_dtype)
         present = output.sizes()
@@ -173,24 +236,24 @@ def _make(
 
     plan = _or_withdraw(output, prepare)
     output.delete([MANIFEST])
-    with scratch_folder() if choice.local else contextlib.nullcontext() as scratch:
-        job = ShardJob(
-            recipe=recipe,
-            task=plan.task,
-            labels=plan.labels,
-            name=options.name,
-            version=options.version,
-            images=_for_workers(sources.images.root),
-            folder=_for_workers(output.root),
-            replaces=None if replaces is None else _for_workers(replaces.root),
-            splits=plan.splits,
-            inputs={"count": plan.count, "fingerprint": plan.fingerprint},
-            max_rejected=options.max_rejected,
-            threads=choice.threads,
-            room_bytes=choice.room_bytes,
-            progress_folder=scratch,
-        )
-        _run(job, plan, choice, pipeline, show_progress)
+    job = ShardJob(
+        recipe=recipe,
+        task=plan.task,
+        labels=plan.labels,
+        name=options.name,
+        version=options.version,
+        images=_for_workers(sources.images.root),
+        folder=_for_workers(output.root),
+        replaces=None if replaces is None else _for_workers(replaces.root),
+        splits=plan.splits,
+        inputs={"count": plan.count, "fingerprint": plan.fingerprint},
+        max_rejected=options.max_rejected,
+        threads=choice.threads,
+        room_bytes=choice.room_bytes,
+        progress_folder=means.scratch,
+        series_folder=series_folder,
+    )
+    _run(job, plan, means, pipeline, show_progress)
 
 
 def _or_withdraw(output: OutputFolder, prepare: Callable[[], T]) -> T:
@@ -232,12 +295,21 @@ def _is_same(plan: Plan, recipe: Recipe, manifest: Manifest) -> bool:
     return not recipe.difference(manifest.recipe) and plan.fingerprint == manifest.inputs.get("fingerprint")
 
 
-def _check_same(options: JobOptions, recipe: Recipe, sources: Sources, manifest: Manifest) -> None:
+def _check_same(
+    options: JobOptions, recipe: Recipe, sources: Sources, manifest: Manifest, means: _Means
+) -> None:
     cure = "take another --version, or add --overwrite"
     if differences := recipe.difference(manifest.recipe):
         listed = "\n".join(f"  {line}" for line in differences)
         raise UsageError(f"{options.folder} was converted with another recipe; {cure}:\n{listed}")
-    plan = make_plan(options, recipe, sources, None)
+    version = OutputFolder(real_folder(options.folder))
+    try:
+        plan = make_plan(
+            options, recipe, sources, None, means.find_series(sources, means.series_folder(version))
+        )
+    finally:
+        if not means.choice.local:
+            version.sweep()
     if not _is_same(plan, recipe, manifest):
         before, now = manifest.inputs.get("count"), plan.count
         raise UsageError(
@@ -250,9 +322,7 @@ def _for_workers(path: str) -> str:
     return path if is_remote(path) else os.path.abspath(path)
 
 
-def _run(
-    job: ShardJob, plan: Plan, choice: RunnerChoice, pipeline: beam.Pipeline, show_progress: bool
-) -> None:
+def _run(job: ShardJob, plan: Plan, means: _Means, pipeline: beam.Pipeline, show_progress: bool) -> None:
     def run() -> None:
         with _quiet_logging():
             build(pipeline, job, plan.reference_files)
@@ -262,11 +332,8 @@ def _run(
     try:
         if job.progress_folder is None:
             _run_remote(run)
-        elif choice.workers == 1:
-            _run_local(run, JobProgress(job.progress_folder), bar, None)
         else:
-            with workers_writing(job, choice.workers, choice.beam_arguments) as workers:
-                _run_local(run, JobProgress(job.progress_folder), bar, workers)
+            _run_local(run, JobProgress(job.progress_folder), bar, means.workers())
     finally:
         bar.close()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from halofeed.pipelines.ordered import OrderedThreads
-from halofeed.pipelines.storage import is_remote
+from halofeed.pipelines.storage import OutputFolder, is_remote
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.table import Converter
 from halofeed.prep.sources.files import SourceFiles
@@ -79,14 +79,33 @@ class _HashedFiles:
 
 
 def convert_input(
-    reference: Reference, sources: SourceFiles, converter: Converter, budget: MemoryBudget
+    reference: Reference,
+    sources: SourceFiles,
+    converter: Converter,
+    budget: MemoryBudget,
+    series_folder: str | None,
 ) -> Outcome:
     """Convert one input as soon as there is room for it.
+
+    Args:
+        series_folder: as of a `ShardJob`.
 
     Raises:
         JobError: the system failed, or an option fits no input; what is wrong with the input is the outcome's.
     """
-    return with_room(budget, lambda share: _convert_now(reference, sources, converter, share))
+    whole = _with_members(reference, series_folder)
+    outcome = with_room(budget, lambda share: _convert_now(whole, sources, converter, share))
+    return replace(outcome, reference=reference)
+
+
+def _with_members(reference: Reference, series_folder: str | None) -> Reference:
+    """The reference with the files of its series, where those are listed elsewhere, and what is known of them."""
+    if reference.stored is None or series_folder is None:
+        return reference
+    from halofeed.prep.formats.dicom.found import FoundFiles, from_bytes
+
+    slices = FoundFiles(images=from_bytes(OutputFolder(series_folder).read(reference.stored[0])))
+    return replace(reference, members=slices.members, slices=slices)
 
 
 def _convert_now(reference: Reference, sources: SourceFiles, converter: Converter, share: Share) -> Outcome:
@@ -119,12 +138,17 @@ def _convert_now(reference: Reference, sources: SourceFiles, converter: Converte
 
 
 def contents_of(
-    references: Sequence[Reference], sources: SourceFiles, budget: MemoryBudget, threads: OrderedThreads
+    references: Sequence[Reference],
+    sources: SourceFiles,
+    budget: MemoryBudget,
+    threads: OrderedThreads,
+    series_folder: str | None,
 ) -> dict[str, str]:
     """The SHA-256 of each reference's content, by its source."""
 
     def content_of(reference: Reference) -> str:
-        return with_room(budget, lambda share: _HashedFiles(sources, share).content_of(reference))
+        whole = _with_members(reference, series_folder)
+        return with_room(budget, lambda share: _HashedFiles(sources, share).content_of(whole))
 
     digests = threads.map(content_of, references)
     return {one.source: digest for one, digest in zip(references, digests, strict=True)}

@@ -95,8 +95,8 @@ class ShardJob:
     """What a worker needs to know to write any shard of a job; travels as JSON.
 
     `folder` is where the shards are written, `replaces` the committed version whose place they will take, `room_bytes`
-    the memory that the machine has for the inputs of one worker (None: nobody knows), and `progress_folder` is where
-    the workers of a local run count.
+    the memory that the machine has for the inputs of one worker (None: nobody knows), `progress_folder` is where
+    the workers of a local run count, and `series_folder` where the slices of DICOM series are listed.
     """
 
     recipe: Recipe
@@ -113,6 +113,7 @@ class ShardJob:
     threads: int
     room_bytes: int | None
     progress_folder: str | None
+    series_folder: str | None = None
 
     def to_json(self) -> str:
         """As text."""
@@ -234,7 +235,7 @@ def _box_from_json(document: dict[str, Any]) -> Box:
 def reference_from_json(text: str) -> Reference:
     """The reference of a text."""
     document = json.loads(text)
-    for name in ("problem", "declared_size", "labels", "channels", "more_masks", "volume", "notes"):
+    for name in ("problem", "declared_size", "labels", "channels", "more_masks", "volume", "stored", "notes"):
         if name in document:
             document[name] = tuple(document[name])
     if "boxes" in document:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from halofeed.pipelines.classes import check_channels, check_choice, region_classes, segmentation_classes
 from halofeed.pipelines.job import JobOptions, reference_from_json, reference_to_json
-from halofeed.pipelines.storage import OutputFolder, is_remote, source_files
-from halofeed.prep.annotations.contract import INVERTED, LEAST_BAD_OBJECTS, is_mostly_bad
+from halofeed.pipelines.storage import OutputFolder, RemoteFiles, is_remote, source_files
+from halofeed.prep.annotations.contract import INVERTED, LEAST_BAD_OBJECTS, ListSeries, is_mostly_bad
 from halofeed.prep.annotations.texts import can_be_encoded, with_written_texts
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.files import SourceFiles, check_source
+from halofeed.prep.sources.files import LocalFiles, check_source
 from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.volume_files import is_volume_name
@@ -83,8 +83,8 @@ class _Totals:
 class Sources:
     """The annotations' folder, the images' folder, and the annotation file if one was named."""
 
-    annotations: SourceFiles
-    images: SourceFiles
+    annotations: LocalFiles | RemoteFiles
+    images: LocalFiles | RemoteFiles
     annotation_file: str | None
 
 
@@ -102,11 +102,18 @@ def open_sources(options: JobOptions) -> Sources:
     return Sources(annotations=annotations, images=images, annotation_file=annotation_file)
 
 
-def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: OutputFolder | None) -> Plan:
+def make_plan(
+    options: JobOptions,
+    recipe: Recipe,
+    sources: Sources,
+    output: OutputFolder | None,
+    list_series: ListSeries | None = None,
+) -> Plan:
     """Read the annotations and write the references into files for the workers.
 
     Args:
         output: where the reference files go; None only counts and checks, and writes none.
+        list_series: see `LayoutOptions`.
 
     Raises:
         AnnotationsError: unknown labels, two sources with one id, a group divided over splits, names of splits
@@ -124,7 +131,7 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
     lines: list[str] = []
     digest = hashlib.sha256()
     keys: list[tuple[str | int, str]] = []
-    for reference in _references(options, recipe, layout, sources):
+    for reference in _references(options, recipe, layout, sources, list_series):
         _count(reference, totals)
         if reference.channels and not recipe.rules.joins_files:
             raise UsageError(
@@ -179,7 +186,13 @@ def make_plan(options: JobOptions, recipe: Recipe, sources: Sources, output: Out
     )
 
 
-def _references(options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources) -> Iterator[Reference]:
+def _references(
+    options: JobOptions,
+    recipe: Recipe,
+    layout: Layout,
+    sources: Sources,
+    list_series: ListSeries | None,
+) -> Iterator[Reference]:
     split_options = SplitOptions(
         shares=recipe.shares(),
         lists=_split_lists(options),
@@ -192,6 +205,7 @@ def _references(options: JobOptions, recipe: Recipe, layout: Layout, sources: So
         recipe.layout_options(options.salt),
         source_splits=not (split_options.shares or split_options.lists),
         takes=listing.takes,
+        list_series=list_series,
     )
     references = layout.list_references(
         sources.annotations, listing.files, sources.annotation_file, layout_options
@@ -375,7 +389,8 @@ def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
 
 
 def _volume_of(reference: Reference) -> str:
-    return reference.source if reference.members or is_volume_name(reference.source) else ""
+    has_slices = reference.members or reference.stored
+    return reference.source if has_slices or is_volume_name(reference.source) else ""
 
 
 def _label_map(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import cv2
 
@@ -75,6 +76,17 @@ class ShardWriter:
                     ]
                 )
             )
+
+
+@lru_cache(maxsize=1)
+def _writer_of(job: str) -> ShardWriter:
+    return ShardWriter(ShardJob.from_json(job))
+
+
+def write_shard_of_job(shard: tuple[str, str, list[bytes]]) -> bool:
+    """From a job's text, a key and references to the shard, in a process of its own; whether it was made, not kept."""
+    job, key, references = shard
+    return _writer_of(job).write(key, references)
 
 
 def _describe(entry: Mapping[str, str]) -> str:

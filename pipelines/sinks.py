@@ -127,7 +127,9 @@ def write_shard(
     ahead = job.threads - 1 if heavy else None  # of heavy ones none waits for its turn
     budget = job.recipe.memory_budget(job.room_bytes)
     outcomes = threads.map(
-        lambda reference: convert_input(reference, sources, converter, budget), parsed, ahead
+        lambda reference: convert_input(reference, sources, converter, budget, job.series_folder),
+        parsed,
+        ahead,
     )
     rows, contents = _Rows(), {}
     statistics = converter.new_statistics()
@@ -243,7 +245,7 @@ def _finished_index(
             continue
         if not contents:
             budget = job.recipe.memory_budget(job.room_bytes)
-            contents = contents_of(references, sources, budget, threads)
+            contents = contents_of(references, sources, budget, threads, job.series_folder)
         if job.fingerprint(key, ordered, contents) == index.fingerprint:
             if folder != job.folder:
                 for file in (name, index_file(name)):

@@ -16,10 +16,17 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from halofeed.pipelines.direct_file import DirectFile
-from halofeed.prep.sources.files import LocalFiles, SourceFiles
+from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.walk import is_hidden
 from halofeed.schemas.durable import sync
-from halofeed.schemas.errors import JobError, MissingExtraError, Problem, SourceError, UsageError
+from halofeed.schemas.errors import (
+    HalofeedError,
+    JobError,
+    MissingExtraError,
+    Problem,
+    SourceError,
+    UsageError,
+)
 from halofeed.schemas.layout import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST
 
 
@@ -68,6 +75,7 @@ class RemoteFiles:
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
         self._sizes: dict[str, int] | None = None
+        self._known: dict[str, int] = {}
         self._folders: dict[str, list[str]] | None = None
 
     def sizes(self) -> Mapping[str, int]:
@@ -87,7 +95,7 @@ class RemoteFiles:
         return {}
 
     def size(self, path: str) -> int | None:
-        return self.sizes().get(path)
+        return self._known[path] if path in self._known else self.sizes().get(path)
 
     def refusal(self, path: str) -> str:
         return ""
@@ -115,11 +123,21 @@ class RemoteFiles:
                 size -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _open(self, path: str) -> Any:
+    def adopt(self, sizes: Mapping[str, int], faults: Mapping[str, Problem]) -> None:
+        """As of `LocalFiles`."""
+        self._known.update(sizes)
+
+    @contextmanager
+    def _open(self, path: str) -> Iterator[Any]:
+        """A file that is there, in one request; where that fails, a second one asks whether it is."""
         full = f"{self.root}/{path}"
-        if not FileSystems.exists(full):
-            raise SourceError("read", "file cannot be read", "no such file")
-        return FileSystems.open(full, compression_type=CompressionTypes.UNCOMPRESSED)
+        try:
+            with FileSystems.open(full, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
+                yield stream
+        except Exception as error:
+            if isinstance(error, HalofeedError) or FileSystems.exists(full):
+                raise
+            raise SourceError("read", "file cannot be read", "no such file") from error
 
 
 _COPIED_AT_ONCE = 4 << 20
@@ -145,7 +163,7 @@ def _naming_what_the_disk_lacks(folder: str) -> Iterator[None]:
         raise JobError(f"{folder}: {os.strerror(error.errno)}; what is finished is kept: {cure}") from error
 
 
-def source_files(root: str) -> SourceFiles:
+def source_files(root: str) -> LocalFiles | RemoteFiles:
     """The files below a folder, wherever it is."""
     return RemoteFiles(root) if is_remote(root) else LocalFiles(root)
 

@@ -12,7 +12,7 @@ from apache_beam.transforms.window import GlobalWindows
 from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.plan import read_references
 from halofeed.pipelines.progress import WorkerProgress
-from halofeed.pipelines.shard_writer import ShardWriter
+from halofeed.pipelines.shard_writer import ShardWriter, write_shard_of_job
 from halofeed.pipelines.sinks import commit
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.pipelines.workers import workers_for
@@ -54,7 +54,7 @@ class WriteShards(beam.DoFn):  # type: ignore[misc]
         key, grouped = element
         references = [line for line in grouped if line]
         if self._workers is not None:
-            self._workers.ask(key, references)
+            self._workers.ask(write_shard_of_job, (self._text, key, references), f"wrote shard {key}", key)
         elif self._writer is not None:
             _count_shard(self._writer.write(key, references))
             yield key

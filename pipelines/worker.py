@@ -1,10 +1,10 @@
-"""The fork server of a local run, and what each of its workers does: write shards for the driver, one after another.
+"""The fork server of a local run, and what each of its workers does: calls for the driver, one after another.
 
     driver ── fork or exec ──> fork server ── fork ──> worker
       └──────────── a pair of sockets each ───────────┘
 
-The driver sends the job and Beam's options, then for each shard its key and references; the worker says that it is
-ready, then of each shard whether it was made. Where the driver has ended, its workers end at once, whatever they do.
+The driver sends Beam's options, then functions with their argument; the worker says that it is ready, then what each
+gives. Where the driver has ended, its workers end at once, whatever they do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from halofeed.schemas.shortage import shortage
 
 KEPT = "What is finished is kept: run the same command again"
 DONE, FAILED = "done", "failed"
-"""What a worker says: with its process id at first, then with whether the shard was made; or with a message."""
+"""What a worker says: with its process id at first, then with what a function gave; or with a message."""
 
 
 def run_fork_server(driver: int, descriptors: Sequence[int]) -> NoReturn:
@@ -42,6 +42,7 @@ def run_fork_server(driver: int, descriptors: Sequence[int]) -> NoReturn:
     channels = [socket.socket(fileno=number) for number in descriptors]
     try:
         with importing():
+            import halofeed.pipelines.series
             import halofeed.pipelines.shard_writer  # noqa: F401 - once for all workers
     except BaseException as error:
         for channel in channels:
@@ -85,29 +86,23 @@ def _serve(reading: BinaryIO, writing: BinaryIO) -> NoReturn:
 
     try:
         threading.Thread(target=read, name="read-requests", daemon=True).start()
-        _write_shards(requests, writing)
+        _call(requests, writing)
     except BaseException as error:
         _say_failed(writing, error)
     os._exit(1)
 
 
-def _write_shards(requests: queue.SimpleQueue[Any], writing: BinaryIO) -> None:
+def _call(requests: queue.SimpleQueue[Any], writing: BinaryIO) -> None:
     from apache_beam.io.filesystems import FileSystems
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from halofeed.pipelines.job import ShardJob
-    from halofeed.pipelines.shard_writer import ShardWriter
-
-    text, beam_arguments = requests.get()
-    job = ShardJob.from_json(text)
-    tempfile.tempdir = job.progress_folder  # which the driver deletes
+    tempfile.tempdir, beam_arguments = requests.get()
     FileSystems.set_options(PipelineOptions(beam_arguments))
-    writer = ShardWriter(job)
     _say(writing, DONE, os.getpid())
     while True:
-        key, references = requests.get()
-        _say(writing, DONE, writer.write(key, references))
-        del references
+        function, argument = requests.get()
+        _say(writing, DONE, function(argument))
+        del argument
 
 
 def _say_failed(writing: BinaryIO, error: BaseException) -> None:

@@ -1,8 +1,8 @@
-"""The worker processes of a local run, as the driver sees them: whichever is idle gets the next shard.
+"""The worker processes of a local run, as the driver sees them: whichever is idle makes the next call.
 
 Beam's own runner would reach worker processes by way of ports that are open to the network, and give each its share
 of the shards beforehand. So Beam runs in the driver alone, and its transform that writes shards asks these workers, by
-pairs of sockets that nobody else can open.
+pairs of sockets that nobody else can open. They find DICOM series before that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
@@ -76,16 +76,15 @@ def copies_as_workers(job: JobOptions, recipe: Recipe, beam_arguments: Sequence[
 
 
 @contextlib.contextmanager
-def workers_writing(job: ShardJob, count: int, beam_arguments: Sequence[str]) -> Iterator[Workers]:
-    """So many workers that write shards of a job, which has a progress folder of its own.
+def workers_in(folder: str, count: int, beam_arguments: Sequence[str]) -> Iterator[Workers]:
+    """So many workers for a job with this progress folder.
 
     Args:
         beam_arguments: Beam's options, of which those of file systems matter.
     """
-    folder = job.progress_folder or ""
     with contextlib.ExitStack() as stack:
         workers = _ready.pop() if _ready else stack.enter_context(Workers(count))
-        workers.begin(job.to_json(), beam_arguments)
+        workers.begin((folder, list(beam_arguments)))
         # Here too, as they write below the progress folder, which is deleted next.
         stack.enter_context(Undone(workers.kill))
         _of_folder[folder] = workers
@@ -124,7 +123,7 @@ class Workers:
         self._workers: list[_Worker] = []
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(count, "worker")
-        self._asked: list[tuple[str, Future[bool]]] = []
+        self._asked: list[tuple[str, Future[Any]]] = []
         self._killed = Undone(self.kill)
 
     def __enter__(self) -> Self:
@@ -195,13 +194,18 @@ class Workers:
         for worker in self._workers:
             worker.close()
 
-    def begin(self, job: str, beam_arguments: Sequence[str]) -> None:
-        """Have them write shards of this job from now on."""
+    def begin(self, first: object) -> None:
+        """Say what each of them is told before all else: the folder for its temporary files, and Beam's options."""
         for worker in self._workers:
-            worker.start = (job, list(beam_arguments))
+            worker.start = first
 
-    def ask(self, key: str, references: list[bytes]) -> None:
-        """Have a shard written by the next worker that is idle; wait for that one.
+    def ask(self, function: Callable[[Any], object], argument: object, what: str, key: str = "") -> None:
+        """Have a call made by the next worker that is idle; wait for that one.
+
+        Args:
+            function: of a module, so that it is found by its name.
+            what: the worker does then, in the past tense, for messages.
+            key: what `answers` calls the result.
 
         Raises:
             JobError: a worker has ended or failed.
@@ -210,17 +214,25 @@ class Workers:
         if self.failure is not None:
             self._idle.put(worker)
             raise JobError(self.failure)
-        self._asked.append((key, self._threads.submit(self._have_written, worker, key, references)))
+        asked = self._threads.submit(self._have_called, worker, (function, argument), what)
+        self._asked.append((key, asked))
 
-    def answers(self) -> Iterator[tuple[str, bool]]:
-        """The key of every shard that was asked for, once it is written, and whether it was made or kept.
+    def answers(self) -> Iterator[tuple[str, Any]]:
+        """The key of everything that was asked for, once it is done, and what it gave.
 
         Raises:
             JobError: a worker has ended or failed.
         """
         asked, self._asked = self._asked, []
-        for key, written in asked:
-            yield key, written.result()
+        for key, given in asked:
+            yield key, given.result()
+
+    def map(self, function: Callable[[Any], Any], arguments: Iterable[object], what: str) -> Iterator[Any]:
+        """What a function gives of each argument, in their order; as `ask` and `answers`."""
+        for argument in arguments:
+            self.ask(function, argument, what)
+        for _, given in self.answers():
+            yield given
 
     def kill(self) -> None:
         """End the workers now, whatever they do, and wait until they have ended."""
@@ -233,9 +245,9 @@ class Workers:
             with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored, nobody is told
                 self._servers.popitem()[1]()
 
-    def _have_written(self, worker: _Worker, key: str, references: list[bytes]) -> bool:
+    def _have_called(self, worker: _Worker, call: tuple[Callable[[Any], object], object], what: str) -> Any:
         try:
-            return worker.write(key, references)
+            return worker.call(call, what)
         except JobError as error:
             self.failure = self.failure or str(error)
             raise
@@ -250,7 +262,7 @@ class _Worker:
         self._channel = channel
         self._reading, self._writing = channel.makefile("rb"), channel.makefile("wb")
         self._process: int | None = None
-        self.start: tuple[str, list[str]] | None = None
+        self.start: object = None
 
     def wait_for_its_end(self) -> None:
         """Return once its end is closed, or after a while; who waits for its answer is told that there is none."""
@@ -266,8 +278,8 @@ class _Worker:
             with contextlib.suppress(OSError):  # what was not sent yet
                 stream.close()
 
-    def write(self, key: str, references: list[bytes]) -> bool:
-        """Have it write a shard; whether it was made.
+    def call(self, call: tuple[Callable[[Any], object], object], what: str) -> Any:
+        """Have it make a call; what that gave.
 
         Raises:
             JobError: the process has ended, or could not do it.
@@ -275,7 +287,7 @@ class _Worker:
         try:
             if self._process is None:
                 self._process = int(self._ask(self.start))
-            return bool(self._ask((key, references)))
+            return self._ask(call)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             if self._process is None:
                 raise JobError(
@@ -283,7 +295,7 @@ class _Worker:
                     f"{likely_limits()}; --workers 1 works in this process. {KEPT}"
                 ) from error
             raise JobError(
-                f"a worker was killed, process {self._process} while it wrote shard {key}; the usual cause is too "
+                f"a worker was killed, process {self._process} while it {what}; the usual cause is too "
                 f"little memory: take fewer --threads or --workers. {KEPT}"
             ) from error
 

@@ -80,7 +80,7 @@ ONLY_IN_FILES = {
     ("prep", "rle"): {"prep/formats/dicom/run_lengths.py"},
     ("pipelines", "apache_beam"): {
         f"pipelines/{name}.py"
-        for name in ("build", "convert", "options", "storage", "transforms", "worker", "progress")
+        for name in ("build", "convert", "options", "series", "storage", "transforms", "worker", "progress")
     },
 }
 """Where a heavy package may appear at all."""

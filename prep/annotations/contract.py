@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.sources.files import SourceFiles
@@ -16,6 +16,10 @@ from halofeed.prep.tasks.class_choice import ClassChoice
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
 from halofeed.schemas.tasks import task_named
 
+if TYPE_CHECKING:
+    from halofeed.prep.formats.dicom.listing import SeriesListing
+
+ListSeries: TypeAlias = "Callable[[SourceFiles, SeriesPolicy], SeriesListing]"
 T = TypeVar("T")
 LEAST_BAD_OBJECTS = 10
 """Fewer objects that cannot be used are slips, whatever their share, unless they are all that there are."""
@@ -69,6 +73,7 @@ class LayoutOptions:
         missing_classes: class-masks: what becomes of a scan that lacks the mask of a class: "refuse", or
             "empty" to take the class for absent in it.
         series: DICOM: which series are taken; its salt is `salt`.
+        list_series: DICOM: finds the series below a folder; None: in this process.
         salt: DICOM: mixed into the hashes that stand for patients and series.
     """
 
@@ -98,6 +103,7 @@ class LayoutOptions:
     missing_masks: str = "refuse"
     missing_classes: str = "refuse"
     series: SeriesPolicy = field(default_factory=SeriesPolicy)
+    list_series: ListSeries | None = None
     salt: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:

@@ -103,7 +103,9 @@ class VolumeConverter:
         """
         need = need or self.recipe.lone_need()
         options = self.recipe.scan_options(need)
-        scan = open_scan(files, reference.source, reference.members, options, reference.volume)
+        scan = open_scan(
+            files, reference.source, reference.slices or reference.members, options, reference.volume
+        )
         scans = [scan, *(open_scan(files, path, (), options) for path in reference.channels)]
         canonical = plan_canonical(scan.grid)
         _check_channels(canonical.target, scans[1:], self.recipe.mask_grid_tolerance)

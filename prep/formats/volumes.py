@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from halofeed.prep.formats.volume.options import ScanOptions
 from halofeed.prep.geometry.scan import Grid, Mask, Scan
@@ -17,10 +17,13 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS, NAMES
 from halofeed.schemas.errors import SourceError
 
+if TYPE_CHECKING:
+    from halofeed.prep.formats.dicom.found import FoundFiles
+
 __all__ = ["FORMATS", "VOLUME_EXTENSIONS", "ScanOptions", "VolumeFormat", "open_mask", "open_scan"]
 
 T = TypeVar("T")
-Members = tuple[str, ...]
+Members: TypeAlias = "tuple[str, ...] | FoundFiles"
 Volume = tuple[int, int, str] | None
 Openers = tuple[
     Callable[[SourceFiles, str, ScanOptions], Scan], Callable[[SourceFiles, str, ScanOptions], Mask]
@@ -133,7 +136,8 @@ def open_scan(
     Args:
         files: where the files are.
         path: a volume's file, or the folder of a DICOM series.
-        members: the files of a DICOM series; left out, those anywhere below the folder `path`.
+        members: the files of a DICOM series, or what listing has read of them; left out, those anywhere below the
+            folder `path`.
         options: what is allowed, and what is done about flaws.
         volume: which scan of a DICOM series that holds several; see `Reference.volume`.
 
@@ -187,7 +191,7 @@ def _by_content(start: bytes) -> str | None:
     return next((name for name, entry in FORMATS.items() if entry.begins(start)), None)
 
 
-def _files_below(files: SourceFiles, path: str) -> Members:
+def _files_below(files: SourceFiles, path: str) -> tuple[str, ...]:
     folder = path.strip("/") + "/" if path.strip("./") else ""
     return tuple(name for name in files.sizes() if name.startswith(folder))
 

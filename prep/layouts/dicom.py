@@ -20,12 +20,10 @@ from halofeed.prep.annotations.pairing import (
 )
 from halofeed.prep.annotations.patterns import compile_pattern
 from halofeed.prep.layouts.dicom_reasons import kind_and_cure, nothing_found
-from halofeed.prep.sources.data_files import data_files
 from halofeed.prep.sources.files import UNREAD, SourceFiles, unlisted_folders
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.volume_files import (
     FolderIndex,
-    common_folder,
     folder_of,
     is_scan_name,
     is_volume_name,
@@ -36,7 +34,7 @@ from halofeed.prep.sources.volume_files import (
 from halofeed.schemas.errors import AnnotationsError, Problem, SourceError
 
 if TYPE_CHECKING:
-    from halofeed.prep.formats.dicom.series import Apart, Series
+    from halofeed.prep.formats.dicom.grouping import Apart, Series
     from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 
 _DAMAGED = ("read", "damaged file among the slices")
@@ -54,11 +52,13 @@ class FoundSeries:
     Args:
         source: the folder that holds its files ("." is the root), with `#` and a hash where that holds several.
         folder: that folder.
-        members: the files, sorted as paths.
+        members: the files, sorted as paths; () where they are stored.
         group: the hash of the patient.
+        stored: see `Series.stored`.
+        first: the first of the files by name.
         key: the hash of its UID, and the hash of its frame of reference.
         volume: which scan of its series it is; see `Reference.volume`.
-        images: where it is one of several: the hashes of its images.
+        masks: where it is one of several: the masks that name some of its images.
         what: a few words for messages.
         problem: why it is not taken: a damaged file in its folder may be one of its slices, or it has too few.
         damaged: the damaged file in its folder.
@@ -67,11 +67,13 @@ class FoundSeries:
     source: str
     folder: str
     members: tuple[str, ...]
+    stored: tuple[str, str] | None
+    first: str
     group: str | None
     key: str | None
     frame_of_reference: str | None
     volume: tuple[int, int, str] | None
-    images: frozenset[str]
+    masks: frozenset[str]
     what: str
     problem: Problem | None = None
     damaged: tuple[str, ...] = ()
@@ -113,11 +115,12 @@ def list_references(
             f"{annotation_file}: series are found in a folder, not in a file; say --source FOLDER, or for a table "
             "--layout csv"
         )
-    paths = FolderIndex(images).below(".")
-    scans = list(whole_scans(paths))
-    voxels = data_files(images, scans)
-    others = [path for path in paths if not is_scan_name(path) and path not in voxels]
-    found, apart = _group(images, others, options)
+    from halofeed.prep.formats.dicom.listing import list_series
+
+    policy = replace(options.series, salt=options.salt)
+    listing = (options.list_series or list_series)(images, policy)
+    scans = list(whole_scans(listing.named))
+    found, apart = _found(images, listing.series, listing.apart, policy), listing.apart
     if not found:
         raise AnnotationsError(nothing_found(images.root, apart, scans))
     taken = [series for series in found if not series.is_left_out] or found
@@ -127,7 +130,7 @@ def list_references(
     labels = [
         (_series_of(one, taken) or _series_of(one, found), label_of(one.path)) for one in apart if one.is_mask
     ]
-    labels += _nifti_labels(masks, taken, images, options)
+    labels += _nifti_labels(masks, listing.named, taken, options)
     labels += [([], label_of(one.path, _UNREAD)) for one in apart if _is_unread_volume(one)]
     fitting, unfit = _sort_labels(labels)
     expected = bool(labels) or options.label_pattern is not None or bool(unlisted_folders(images))
@@ -155,7 +158,12 @@ def find_series(index: FolderIndex, source: str, options: LayoutOptions) -> Foun
     marked = not below
     if marked:
         below = index.below(source.rpartition("#")[0])
-    found, apart = _group(index.files, [path for path in below if not is_scan_name(path)], options)
+    from halofeed.prep.formats.dicom.grouping import group_series
+
+    policy = replace(options.series, salt=options.salt)
+    paths = [path for path in below if not is_scan_name(path)]
+    series, apart = group_series(index.files, paths, policy)
+    found = _found(index.files, series, apart, policy)
     if marked:
         chosen = [series for series in found if series.source == source]
     else:
@@ -179,13 +187,11 @@ def find_series(index: FolderIndex, source: str, options: LayoutOptions) -> Foun
     return chosen[0]
 
 
-def _group(
-    images: SourceFiles, paths: Sequence[str], options: LayoutOptions
-) -> tuple[list[FoundSeries], list[Apart]]:
-    from halofeed.prep.formats.dicom.series import group_series, too_few_slices
+def _found(
+    images: SourceFiles, series: Sequence[Series], apart: Sequence[Apart], policy: SeriesPolicy
+) -> list[FoundSeries]:
+    from halofeed.prep.formats.dicom.grouping import too_few_slices
 
-    policy = replace(options.series, salt=options.salt)
-    series, apart = group_series(images, paths, policy)
     damaged: dict[str, list[str]] = defaultdict(list)
     unread = {}
     for one in apart:
@@ -197,11 +203,10 @@ def _group(
         damaged[folder_of(folder)].append(folder)
         unread[folder] = f"{folder}: {images.faults()[folder][1]}"
     beside_all = _damaged_beside(series, damaged)
-    folders = [common_folder(stack.members) for stack in series]
-    counts = Counter(folders)
+    counts = Counter(stack.folder for stack in series)
     found = []
-    for stack, folder, beside in zip(series, folders, beside_all, strict=True):
-        rows, columns = stack.size
+    for stack, beside in zip(series, beside_all, strict=True):
+        folder, (rows, columns) = stack.folder, stack.size
         problem: Problem | None = (
             None if beside is None else (*_DAMAGED, f"{unread.get(beside, beside)}; {_DAMAGED_CURE}")
         )
@@ -210,12 +215,14 @@ def _group(
                 source=folder if counts[folder] == 1 else f"{folder}#{stack.key}",
                 folder=folder,
                 members=tuple(sorted(stack.members)),
+                stored=stack.stored,
+                first=stack.first,
                 group=stack.group,
                 key=stack.series,
                 frame_of_reference=stack.frame_of_reference,
                 what=f"{stack.modality or 'DICOM'}, {stack.slices} of {rows} x {columns}",
                 volume=stack.volume,
-                images=stack.images,
+                masks=stack.masks,
                 damaged=() if beside is None else (beside,),
                 problem=problem
                 or _not_chosen(stack, policy)
@@ -224,7 +231,7 @@ def _group(
             )
         )
     found = _largest_of_studies(found, series) if policy.series == "largest" else found
-    return sorted(found, key=lambda one: one.source), list(apart)
+    return sorted(found, key=lambda one: one.source)
 
 
 def _damaged_beside(series: Sequence[Series], damaged: Mapping[str, Sequence[str]]) -> list[str | None]:
@@ -235,7 +242,7 @@ def _damaged_beside(series: Sequence[Series], damaged: Mapping[str, Sequence[str
     """
     stacks_in: dict[str, list[int]] = defaultdict(list)
     for index, stack in enumerate(series):
-        for name in set(map(folder_of, stack.members)):
+        for name in stack.folders:
             stacks_in[name].append(index)
     found: list[str | None] = [None] * len(series)
     for name in sorted(damaged.keys() & stacks_in.keys()):
@@ -292,6 +299,7 @@ def _reference(series: FoundSeries, split: str) -> Reference:
         split=split,
         group=series.group,
         members=series.members,
+        stored=series.stored,
         volume=series.volume,
         problem=series.problem,
     )
@@ -306,7 +314,7 @@ def _series_of(one: Apart, found: Sequence[FoundSeries]) -> list[str]:
     if one.refers_to:
         fits = [series for series in found if series.key in one.refers_to]
         # Of several volumes in a series it is the one whose images are named.
-        named = [series for series in fits if series.images & one.images]
+        named = [series for series in fits if one.path in series.masks]
         return [series.source for series in (named if len(fits) > 1 and named else fits)]
     if one.frame_of_reference is None:
         return []
@@ -314,10 +322,10 @@ def _series_of(one: Apart, found: Sequence[FoundSeries]) -> list[str]:
 
 
 def _nifti_labels(
-    masks: Sequence[str], found: Sequence[FoundSeries], images: SourceFiles, options: LayoutOptions
+    masks: Sequence[str], named: Sequence[str], found: Sequence[FoundSeries], options: LayoutOptions
 ) -> list[tuple[list[str], Label]]:
     """Each NIfTI file as a label, with the series that it may belong to."""
-    paths = images.sizes()
+    paths = set(named)
     pattern = None
     identities: Mapping[str, str] = {}
     if options.image_pattern is not None and options.label_pattern is None:
@@ -362,7 +370,7 @@ def _identities(found: Sequence[FoundSeries], image_pattern: str | None) -> Mapp
     pattern = compile_pattern(image_pattern, "image_pattern", ("id",))
     identities = {}
     for series in found:
-        values = pattern.match(series.folder) or pattern.match(series.members[0])
+        values = pattern.match(series.folder) or pattern.match(series.first)
         if values is not None:
             identities[series.source] = values.get("id", ".")
     if not identities:

@@ -170,6 +170,7 @@ class LocalFiles:
         if not os.path.isdir(self.root):
             raise UsageError(f"{self.root}: {_why_no_folder(self.root)}")
         self._sizes: dict[str, int] | None = None
+        self._known: dict[str, int] = {}
         self._faults: dict[str, Problem] = {}
 
     def sizes(self) -> Mapping[str, int]:
@@ -194,8 +195,8 @@ class LocalFiles:
         return self._faults
 
     def size(self, path: str) -> int | None:
-        if self._sizes is not None and path in self._sizes:
-            return self._sizes[path]
+        if path in (known := self._known if self._sizes is None else self._sizes):
+            return known[path]
         try:
             return _size_of(self._full(path))
         except ValueError:  # a NUL character, or half a character: no file is called so
@@ -241,6 +242,11 @@ class LocalFiles:
                 return stream.read(size) or b""
         except (OSError, ValueError, MemoryError) as error:
             raise _unread(error) from error
+
+    def adopt(self, sizes: Mapping[str, int], faults: Mapping[str, Problem]) -> None:
+        """Take over what another process found of the folder; `size` of these files asks nobody again."""
+        self._known.update(sizes)
+        self._faults.update(faults)
 
     def _full(self, path: str) -> str:
         return os.path.join(self.root, system_name(path))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from halofeed.prep.sources.volume_files import files_of
@@ -76,6 +76,8 @@ class Reference:
         members: the files of a DICOM series, sorted; () for an image that `source` itself names.
         volume: of a DICOM series that holds several scans: the number of this one from 1, of how many, and what
             tells them apart; `members` are its own files, or those of all where one file holds slices of several.
+        stored: of a DICOM series whose members the job keeps elsewhere: under which name, and a digest of them.
+        slices: what is known of the members already; it travels with them, and is no part of what a reference says.
         bad_objects: (reason, detail) of each annotated object that cannot be used and is dropped.
         parts: the files with the voxels of those of its files that are headers and name them (.mhd, .nhdr).
         notes: what a person should know of how the annotations were read; counted, and shown as warnings.
@@ -98,6 +100,8 @@ class Reference:
     class_masks: tuple[tuple[str, str], ...] = ()
     members: tuple[str, ...] = ()
     volume: tuple[int, int, str] | None = None
+    stored: tuple[str, str] | None = None
+    slices: Any = field(default=None, compare=False, repr=False)
     bad_objects: tuple[tuple[str, str], ...] = ()
     parts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -110,7 +114,7 @@ class Reference:
         ('ct.hdr', 'ct.img', 'seg.nii.gz')
         """
         masks = [*(path for _, path in self.class_masks), *self.masks]
-        image = self.members or files_of(self.source)
+        image = self.members or (() if self.stored else files_of(self.source))
         more = [file for path in (*self.channels, *masks) for file in files_of(path)]
         return tuple(dict.fromkeys([*image, *more, *self.parts]))
 

@@ -120,6 +120,8 @@ class FileFacts:
         frames: one or more.
         packed: whether the whole file is compressed by gzip.
         tiles: of a mosaic: how many of its frames lie side by side in the one image that is stored.
+        file_bytes: of the file as it lies there; None where nobody knows.
+        header_checksum: of the bytes before the pixels, see `halofeed.prep.formats.dicom.headers.body_of`.
     """
 
     kind: str
@@ -143,6 +145,8 @@ class FileFacts:
     frames: tuple[Frame, ...]
     packed: bool = False
     tiles: int | None = None
+    file_bytes: int | None = None
+    header_checksum: int = 0
 
 
 def _rescale(elements: Elements) -> Rescale | None:

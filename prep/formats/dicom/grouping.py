@@ -10,7 +10,12 @@ import numpy as np
 
 from halofeed.prep.formats.dicom.bytes import read_file, read_start
 from halofeed.prep.formats.dicom.facts import LOCALIZER_WORDS, MOSAIC, FileFacts, Frame, facts_of
-from halofeed.prep.formats.dicom.headers import HeaderContinuesError, media_class, read_header
+from halofeed.prep.formats.dicom.headers import (
+    HeaderContinuesError,
+    checksum_before,
+    media_class,
+    read_header,
+)
 from halofeed.prep.formats.dicom.kinds import (
     IMAGE,
     LOCALIZER,
@@ -23,11 +28,14 @@ from halofeed.prep.formats.dicom.slices import ORIENTATION_TOLERANCE, axes_of, l
 from halofeed.prep.formats.dicom.volumes import Slice, Volumes, split_volumes
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.volume_files import common_folder, folder_of
 from halofeed.schemas.errors import SourceError
 
 DICOM_NAMES = (".dcm", ".dicom", ".ima", ".dcm.gz", ".dicom.gz", ".ima.gz")
 HEAD_BYTES = 1 << 16
 """How much of a file is read for its header; all of it where the header is longer."""
+Images = list[tuple[str, FileFacts]]
+"""Files, each with what it says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +49,15 @@ class Series:
         group: that of the patient's id; None where there is none.
         frame_of_reference: that of the frame of reference.
         members: the files, sorted along the normal of the slices, then by path; all of the series where one of them
-            holds slices of several scans.
+            holds slices of several scans; () where they are `stored`.
+        stored: the name under which its slices are kept, and a digest of the files' names and sizes; see
+            `halofeed.prep.formats.dicom.found`.
+        first: the first of the files by name.
+        folder: that holds all of them.
+        folders: in which they lie.
         volume: which scan of the series it is, where there are several: its number from 1, of how many, and what
             tells them apart; None where it is the only one.
-        images: where it is one of several: the hashes of its images' UIDs, to which `Apart.images` refers.
+        masks: where it is one of several: the masks that name some of its images.
         modality: "CT", "MR" ..., or "".
         size: (rows, columns).
         slices: frames in all.
@@ -60,8 +73,11 @@ class Series:
     group: str | None
     frame_of_reference: str | None
     members: tuple[str, ...]
+    first: str
+    folder: str
+    folders: tuple[str, ...]
     volume: tuple[int, int, str] | None
-    images: frozenset[str]
+    masks: frozenset[str]
     modality: str
     size: tuple[int, int]
     slices: int
@@ -69,6 +85,7 @@ class Series:
     lacking: int
     chosen: bool
     problem: tuple[str, str, str] | None
+    stored: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -102,19 +119,19 @@ class Apart:
         kind: what it is: "not DICOM", "DICOMDIR", "localizer", "image without position", "color image", "mosaic",
             "segmentation", "structure set", "report", "presentation state", "damaged" ...
         refers_to: the `Series.series` that a segmentation or a structure set was drawn on.
-        images: hashes of the images that it names.
         series, group, frame_of_reference: as of a `Series`.
         error: why a damaged file cannot be read.
+        file_bytes: of the file.
     """
 
     path: str
     kind: str
     refers_to: tuple[str, ...] = ()
-    images: frozenset[str] = frozenset()
     series: str | None = None
     group: str | None = None
     frame_of_reference: str | None = None
     error: SourceError | None = None
+    file_bytes: int | None = None
 
     @property
     def is_mask(self) -> bool:
@@ -128,18 +145,25 @@ class Apart:
         return self.kind == "damaged" or (self.kind == "not DICOM" and named)
 
 
-def read_facts(files: SourceFiles, path: str, policy: SeriesPolicy) -> FileFacts:
+def _facts_in(
+    files: SourceFiles, path: str, start: tuple[bytes, bool, bool], policy: SeriesPolicy
+) -> FileFacts:
     """What one file says, from its first bytes where they suffice.
 
     Raises:
         SourceError: it is not DICOM, damaged, or cut off within the header.
     """
-    head, complete, packed = read_start(files, path, HEAD_BYTES)
+    head, complete, packed = start
     try:
-        header, _ = read_header(head, complete)
+        header, body = read_header(head, complete)
     except HeaderContinuesError:
-        header, _ = read_header(read_file(files, path))
-    facts = replace(facts_of(header, policy), packed=packed)
+        header, body = read_header(read_file(files, path))
+    facts = replace(
+        facts_of(header, policy),
+        packed=packed,
+        file_bytes=files.size(path),
+        header_checksum=checksum_before(header.pixels, body),
+    )
     if MOSAIC in facts.image_words:
         return split_mosaic(header.elements, facts) or facts
     return facts
@@ -165,47 +189,61 @@ def _kind_of(facts: FileFacts) -> str:
     return IMAGE
 
 
-def _kind_of_damaged(files: SourceFiles, path: str, policy: SeriesPolicy) -> str:
+def _kind_of_damaged(head: bytes, policy: SeriesPolicy) -> str:
     """What a file is that cannot be read: "damaged", unless its first bytes say that it is no slice anyway."""
-    try:
-        kind = kind_of_class(media_class(read_start(files, path, HEAD_BYTES)[0]))
-    except SourceError:
-        return "damaged"
+    kind = kind_of_class(media_class(head))
     if kind is None or kind in (IMAGE, *MASK_KINDS):
         return "damaged"
     return "damaged" if kind == SECONDARY_CAPTURE and policy.secondary_captures == "take" else kind
 
 
-def classify_files(
+def read_headers(
     files: SourceFiles, paths: Iterable[str], policy: SeriesPolicy
-) -> tuple[list[tuple[str, FileFacts]], list[Apart]]:
-    """The files that may be slices, with what they say, and the others; both in order of their path."""
-    images, apart = [], []
+) -> tuple[dict[str, Images], list[Apart]]:
+    """Look at each file once.
+
+    Returns:
+        Of each series, by its key: the files that may be its slices and the masks that were drawn on it, with what they
+        say; and the files that are no slices, masks among them; all in order of their path.
+    """
+    by_series: dict[str, Images] = {}
+    apart = []
     for path in sorted(set(paths)):
+        head = b""
         try:
-            facts = read_facts(files, path, policy)
+            start = read_start(files, path, HEAD_BYTES)
+            head = start[0]
+            facts = _facts_in(files, path, start, policy)
         except SourceError as error:
-            kind = (
-                "not DICOM" if error.reason == "file is not DICOM" else _kind_of_damaged(files, path, policy)
-            )
-            apart.append(Apart(path=path, kind=kind, error=error))
+            not_dicom = error.reason == "file is not DICOM"
+            kind = "not DICOM" if not_dicom else _kind_of_damaged(head, policy)
+            apart.append(Apart(path=path, kind=kind, error=error, file_bytes=files.size(path)))
             continue
         kind = _kind_of(facts)
+        keys: Iterable[str] = facts.refers_to if kind in MASK_KINDS else ()
         if kind == IMAGE:
-            images.append((path, facts))
+            folder = path.rpartition("/")[0].encode("utf-8", "surrogateescape")
+            keys = (facts.series or policy.key(b"folder " + folder) or "",)
         else:
             apart.append(
                 Apart(
                     path=path,
                     kind=kind,
                     refers_to=facts.refers_to,
-                    images=facts.images,
                     series=facts.series,
                     group=facts.group,
                     frame_of_reference=facts.frame_of_reference,
+                    file_bytes=facts.file_bytes,
                 )
             )
-    return images, apart
+        for key in keys:
+            by_series.setdefault(key, []).append((path, facts))
+    return by_series, apart
+
+
+def images_of(found: Iterable[tuple[str, FileFacts]]) -> Images:
+    """Those of a series' files that may be its slices."""
+    return [(path, facts) for path, facts in found if facts.kind == IMAGE]
 
 
 def _alike(first: Slice, second: Slice) -> bool:
@@ -290,40 +328,58 @@ def group_series(
         The scans in order of their first path, and the files that belong to none, in order of their path.
     """
     policy = policy or SeriesPolicy()
-    images, apart = classify_files(files, paths, policy)
-    found = []
-    for key, members in group_images(images, policy).items():
-        scans = find_scans(members, policy)
-        uses = Counter(path for scan in scans for path in scan.paths)
-        everything = tuple(path for path, _ in members)
-        for scan in scans:
-            slices = [part for volume in scan.parts for part in volume]
-            own = _in_order(slices)
-            shared = any(uses[path] > 1 for path in own)
-            first = slices[0].facts
-            assert first.format is not None
-            found.append(
-                Series(
-                    key=key if len(scans) == 1 else f"{key}-{scan.number}",
-                    series=first.series,
-                    study=first.study,
-                    group=first.group,
-                    frame_of_reference=first.frame_of_reference,
-                    members=everything if shared else own,
-                    volume=(scan.number, scan.of, scan.by) if scan.of > 1 and scan.by else None,
-                    images=frozenset(
-                        part.facts.instance for part in slices if part.facts.instance and scan.of > 1
-                    ),
-                    modality=first.modality,
-                    size=first.format.size,
-                    slices=len(slices),
-                    places=min(len({_place(part.frame) for part in volume}) for volume in scan.parts),
-                    lacking=sum(map(_lacking, scan.parts)),
-                    chosen=first.chosen,
-                    problem=several_volumes(scan, policy),
-                )
-            )
-    return tuple(sorted(found, key=lambda series: (min(series.members), series.key))), tuple(apart)
+    by_series, apart = read_headers(files, paths, policy)
+    found = [series for key, some in by_series.items() for series, _ in scans_of_series(key, some, policy)]
+    return in_order_of_files(found), tuple(apart)
+
+
+def in_order_of_files(series: Iterable[Series]) -> tuple[Series, ...]:
+    """Scans in order of their first path."""
+    return tuple(sorted(series, key=lambda one: (one.first, one.key)))
+
+
+def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple[Series, Images]]:
+    """The scans of one series, each with the files of which `Series.members` consists, in order of their path.
+
+    Args:
+        key: of the series.
+        found: its files and masks, in order of their path, as `read_headers` gives them.
+        policy: what makes a scan.
+    """
+    images = images_of(found)
+    scans = find_scans(images, policy)
+    uses = Counter(path for scan in scans for path in scan.paths)
+    described = []
+    for scan in scans:
+        slices = [part for volume in scan.parts for part in volume]
+        own = _in_order(slices)
+        is_shared = any(uses[path] > 1 for path in own)
+        members = tuple(path for path, _ in images) if is_shared else own
+        first = slices[0].facts
+        assert first.format is not None
+        instances = {part.facts.instance for part in slices if scan.of > 1}
+        series = Series(
+            key=key if len(scans) == 1 else f"{key}-{scan.number}",
+            series=first.series,
+            study=first.study,
+            group=first.group,
+            frame_of_reference=first.frame_of_reference,
+            members=members,
+            first=min(members),
+            folder=common_folder(members),
+            folders=tuple(sorted(set(map(folder_of, members)))),
+            volume=(scan.number, scan.of, scan.by) if scan.of > 1 and scan.by else None,
+            masks=frozenset(path for path, facts in found if not instances.isdisjoint(facts.images)),
+            modality=first.modality,
+            size=first.format.size,
+            slices=len(slices),
+            places=min(len({_place(part.frame) for part in volume}) for volume in scan.parts),
+            lacking=sum(map(_lacking, scan.parts)),
+            chosen=first.chosen,
+            problem=several_volumes(scan, policy),
+        )
+        described.append((series, [one for one in images if is_shared or one[0] in scan.paths]))
+    return described
 
 
 def _lacking(slices: Sequence[Slice]) -> int:
@@ -349,15 +405,3 @@ def _in_order(slices: Sequence[Slice]) -> tuple[str, ...]:
         normal = np.zeros(3)  # Opening the series says why it is refused.
     places = {part.path: float(np.dot(part.frame.position_mm or (0, 0, 0), normal)) for part in slices}
     return tuple(sorted(places, key=lambda path: (places[path], path)))
-
-
-def group_images(
-    images: Iterable[tuple[str, FileFacts]], policy: SeriesPolicy
-) -> dict[str, list[tuple[str, FileFacts]]]:
-    """The images of each series, by its key; those without a series UID by their folder."""
-    by_series: dict[str, list[tuple[str, FileFacts]]] = {}
-    for path, facts in images:
-        folder = path.rpartition("/")[0]
-        key = facts.series or policy.key(b"folder " + folder.encode("utf-8", "surrogateescape")) or ""
-        by_series.setdefault(key, []).append((path, facts))
-    return by_series

@@ -344,6 +344,20 @@ def inflate(data: bytes) -> bytes:
     return inflated.getvalue()
 
 
+def body_of(data: bytes, syntax: str) -> bytes:
+    """The bytes in which the pixels of a whole file lie: the file's own, or its inflated data set.
+
+    Raises:
+        SourceError: as `inflate`.
+    """
+    return inflate(data[_meta(data, True)[1] :]) if syntax == DEFLATED else data
+
+
+def checksum_before(pixels: PixelPlace | None, body: bytes) -> int:
+    """A checksum of what stands before the pixels; 0 where there are none."""
+    return 0 if pixels is None else zlib.crc32(memoryview(body)[: pixels.offset])
+
+
 def read_header(data: bytes, complete: bool = True) -> tuple[Header, bytes]:
     """Read the header of a DICOM file.
 

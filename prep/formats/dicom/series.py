@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,18 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.formats.dicom.bytes import most_unpacked, read_file
+from halofeed.prep.formats.dicom.found import FoundFiles
 from halofeed.prep.formats.dicom.grouping import (
     Apart,
     FoundScan,
     Series,
-    classify_files,
     find_scans,
-    group_images,
     group_series,
+    images_of,
+    read_headers,
     several_volumes,
     too_few_slices,
 )
-from halofeed.prep.formats.dicom.headers import DEFLATED, MAX_INFLATED_BYTES, read_header
+from halofeed.prep.formats.dicom.headers import DEFLATED, MAX_INFLATED_BYTES, body_of, checksum_before
 from halofeed.prep.formats.dicom.mosaic import tile_at, whole_image
 from halofeed.prep.formats.dicom.pixels import FrameReader, check_pixels, values_of
 from halofeed.prep.formats.dicom.slices import (
@@ -70,8 +71,11 @@ class _Frames:
         if self._path != part.path or self._reader is None:
             self._reader = self._mosaic = None
             try:
-                # The header is read again: where pixels lie in a deflated file, its inflated bytes alone tell.
-                _, body = read_header(read_file(self._files, part.path))
+                body = body_of(read_file(self._files, part.path), part.facts.syntax)
+                if checksum_before(part.facts.pixels, body) != part.facts.header_checksum:
+                    raise SourceError(
+                        "read", "file has changed since it was listed", "run the same command again"
+                    )
                 self._reader = FrameReader(body, whole_image(part.facts))
             except SourceError as error:
                 raise _at(error, part.path) from None
@@ -97,7 +101,7 @@ def _at(error: SourceError, path: str) -> SourceError:
 
 def open_series(
     files: SourceFiles,
-    members: Iterable[str],
+    members: Iterable[str] | FoundFiles,
     policy: SeriesPolicy | None = None,
     volume: tuple[int, int, str] | None = None,
 ) -> Scan:
@@ -106,7 +110,7 @@ def open_series(
     Args:
         files: where the files are.
         members: the files of one series; others that are no slices (localizers, reports, a license) are left out
-            and noted.
+            and noted. Or those whose headers are read already.
         policy: what is corrected and what refused.
         volume: which scan of the series, see `Series.volume`; `members` are its files, or those of the whole series.
 
@@ -118,9 +122,13 @@ def open_series(
         SourceError: no series, several of them, or one that is no volume, is damaged, or is refused by policy.
     """
     policy = policy or SeriesPolicy()
-    images, apart = classify_files(files, members, policy)
+    if isinstance(members, FoundFiles):
+        parts, apart = [members.images], list[Apart]()
+    else:
+        by_series, apart = read_headers(files, members, policy)
+        parts = sorted(filter(None, map(images_of, by_series.values())), key=lambda images: images[0][0])
     findings = list(_judge_apart(apart))
-    scans = [scan for part in group_images(images, policy).values() for scan in find_scans(part, policy)]
+    scans = [scan for images in parts for scan in find_scans(images, policy)]
     chosen = _choose(scans, apart, volume)
     if volume is not None:
         detail = f"{volume[0]} of {volume[1]}, distinguished by {volume[2]}"
@@ -185,13 +193,12 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
     """Open one volume by its slices."""
     slices = list(part)
     orientation, spacing_mm = _check_alike(slices)
-    sizes_in_bytes = files.sizes()
     for path, facts in {one.path: one.facts for one in slices}.items():
         if facts.lookup_table:
             raise refused("modality look-up tables are not supported", path)
         try:
             unpacked_later = facts.packed or facts.syntax == DEFLATED
-            check_pixels(whole_image(facts), None if unpacked_later else sizes_in_bytes.get(path))
+            check_pixels(whole_image(facts), None if unpacked_later else facts.file_bytes)
         except SourceError as error:
             raise _at(error, path) from None
     slices, duplicates = _without_duplicates(files, slices, orientation, policy)
@@ -233,7 +240,7 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
         findings=(*duplicates, *plan.findings, *values.findings),
         files=tuple(sorted({part.path for part in slices})),
         read=read,
-        read_bytes=_read_bytes(slices, len(plan.lower), values.dtype, sizes_in_bytes),
+        read_bytes=_read_bytes(slices, len(plan.lower), values.dtype),
     )
 
 
@@ -241,13 +248,13 @@ FRAME_BYTES = 64
 """For each pixel of a frame: what its decoder holds, and the steps from stored words to values."""
 
 
-def _read_bytes(slices: Sequence[Slice], depth: int, dtype: str, sizes_in_bytes: Mapping[str, int]) -> int:
+def _read_bytes(slices: Sequence[Slice], depth: int, dtype: str) -> int:
     """The most that `read_volume` takes: the volume, one file, and what becomes of one frame."""
     most = 0
-    for path, facts in {one.path: one.facts for one in slices}.items():
+    for facts in {one.path: one.facts for one in slices}.values():
         stored = whole_image(facts).format
         assert stored is not None
-        size = sizes_in_bytes.get(path, 0)
+        size = facts.file_bytes or 0
         if facts.packed:
             size += most_unpacked(size)
         if facts.syntax == DEFLATED:

@@ -1,0 +1,232 @@
+"""How the DICOM series of a source are found by the job's workers, so that this process sees scans and no slices.
+
+    one worker            each bundle of 256 files      each series
+    lists the names  ──>  reads the headers, once  ──>  sorts its slices into scans, and writes them
+    and sizes             each file                     below a folder, for whoever converts them
+
+On this machine, workers hand on what they found in files of that folder, and this process hands on names and offsets.
+On another runner it is a Beam job of its own, whose shuffle hands it on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import apache_beam as beam
+
+from halofeed.pipelines.storage import OutputFolder, RemoteFiles, source_files
+from halofeed.prep.formats.dicom.found import Listed, from_bytes, to_bytes
+from halofeed.prep.formats.dicom.grouping import Apart, Series, in_order_of_files, read_headers
+from halofeed.prep.formats.dicom.listing import Bundle, SeriesListing, join_series, list_bundles
+from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.errors import UsageError
+
+Spread = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+"""From a function and its arguments to its results, in any order."""
+Place = tuple[str, int, int]
+"""A file of the folder, and the bytes of it that begin and end something."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesSearch:
+    """What the workers need to know: below which source folder, by which rules, and where they write.
+
+    Args:
+        source: the folder.
+        policy: what makes a scan; its salt goes into every hash.
+        folder: where slices and what is on its way to them are written.
+    """
+
+    source: str
+    policy: SeriesPolicy
+    folder: str
+
+
+def adopted(
+    files: LocalFiles | RemoteFiles, listed: Listed, series: Iterable[Series], apart: Iterable[Apart]
+) -> SeriesListing:
+    """What was found by others, of a folder that this process has not listed and need not list.
+
+    Raises:
+        UsageError: it cannot be listed.
+    """
+    if listed.refusal:
+        raise UsageError(listed.refusal)
+    apart = tuple(sorted(apart, key=lambda one: one.path))
+    sizes = {one.path: one.file_bytes for one in apart if one.file_bytes is not None}
+    files.adopt(sizes | listed.named, listed.faults)
+    return SeriesListing(series=in_order_of_files(series), apart=apart, named=tuple(listed.named))
+
+
+def _list(search: SeriesSearch) -> tuple[Listed, Iterator[Bundle]]:
+    files = source_files(search.source)
+    try:
+        named, bundles = list_bundles(files)
+    except UsageError as error:
+        return Listed(named={}, faults={}, refusal=str(error)), iter(())
+    sizes = files.sizes()
+    return Listed(named={path: sizes[path] for path in named}, faults=dict(files.faults())), bundles
+
+
+def _read(search: SeriesSearch, bundle: Bundle) -> tuple[dict[str, bytes], list[Apart]]:
+    """What the files say, by series, and those that are no slices."""
+    files = source_files(search.source)
+    files.adopt(bundle, {})
+    by_series, apart = read_headers(files, bundle, search.policy)
+    return {key: to_bytes(found) for key, found in by_series.items()}, apart
+
+
+def _join(search: SeriesSearch, key: str, parts: Iterable[bytes]) -> list[Series]:
+    """The scans of a series, of which each has its slices written."""
+    found = [one for part in parts for one in from_bytes(part)]
+    scans = []
+    written = set()
+    for series, images in join_series(key, found, search.policy):
+        assert series.stored is not None
+        if series.stored[0] not in written:
+            OutputFolder(search.folder).write(series.stored[0], to_bytes(images))
+            written.add(series.stored[0])
+        scans.append(series)
+    return scans
+
+
+# By the workers of this machine ---------------------------------------------------------------------------
+
+
+def find_series(files: LocalFiles | RemoteFiles, search: SeriesSearch, spread: Spread) -> SeriesListing:
+    """Find the series by calls that `spread` makes, wherever it does; `SeriesSearch.folder` is a local one.
+
+    Raises:
+        UsageError: the source cannot be listed.
+    """
+    ((listed, bundles),) = spread(_list_to_file, [search])
+    places: list[tuple[str, Place]] = []
+    apart: list[Apart] = []
+    for keys, others in spread(_read_to_file, [(search, place) for place in bundles]):
+        places += keys
+        apart += others
+    grouped = groupby(sorted(places), key=lambda one: one[0])
+    parts = [(search, key, [place for _, place in some]) for key, some in grouped]
+    series = [one for scans in spread(_join_from_files, parts) for one in scans]
+    return adopted(files, listed, series, apart)
+
+
+def _write_pieces(search: SeriesSearch, name: str, pieces: Iterable[bytes]) -> list[Place]:
+    places, offset = [], 0
+    with OutputFolder(search.folder).temporary() as file:
+        for piece in pieces:
+            file.stream.write(piece)
+            places.append((name, offset, offset + len(piece)))
+            offset += len(piece)
+        file.keep_as(name)
+    return places
+
+
+def _read_piece(search: SeriesSearch, place: Place) -> bytes:
+    name, start, end = place
+    with OutputFolder(search.folder).open(name) as stream:
+        stream.seek(start)
+        return bytes(stream.read(end - start))
+
+
+def _list_to_file(search: SeriesSearch) -> tuple[Listed, list[Place]]:
+    listed, bundles = _list(search)
+    return listed, _write_pieces(search, "bundles", map(to_bytes, bundles))
+
+
+def _read_to_file(task: tuple[SeriesSearch, Place]) -> tuple[list[tuple[str, Place]], list[Apart]]:
+    search, place = task
+    found, apart = _read(search, from_bytes(_read_piece(search, place)))
+    places = _write_pieces(search, f"headers-{place[1]}", found.values())
+    return list(zip(found, places, strict=True)), apart
+
+
+def _join_from_files(task: tuple[SeriesSearch, str, Sequence[Place]]) -> list[Series]:
+    search, key, places = task
+    return _join(search, key, (_read_piece(search, place) for place in places))
+
+
+# On another runner ----------------------------------------------------------------------------------------
+
+_FOUND = "found"
+
+
+class _List(beam.DoFn):  # type: ignore[misc]
+    """From a search to the bundles of its files; what else was listed goes to the side."""
+
+    def process(self, search: SeriesSearch) -> Iterator[Any]:
+        listed, bundles = _list(search)
+        yield beam.pvalue.TaggedOutput(_FOUND, listed)
+        yield from bundles
+
+
+class _Read(beam.DoFn):  # type: ignore[misc]
+    """From a bundle to (series, what its files say of it); files that are no slices go to the side."""
+
+    def __init__(self, search: SeriesSearch) -> None:
+        self._search = search
+
+    def process(self, bundle: Bundle) -> Iterator[Any]:
+        found, apart = _read(self._search, bundle)
+        for one in apart:
+            yield beam.pvalue.TaggedOutput(_FOUND, one)
+        yield from found.items()
+
+
+class _Write(beam.DoFn):  # type: ignore[misc]
+    """From everything that was found to one file."""
+
+    def __init__(self, search: SeriesSearch) -> None:
+        self._search = search
+
+    def process(self, element: tuple[int, Iterable[Any]]) -> None:
+        OutputFolder(self._search.folder).write(_FOUND, to_bytes(list(element[1])))
+
+
+def find_series_by_beam(
+    files: LocalFiles | RemoteFiles, search: SeriesSearch, pipeline: Any, run: Callable[[], object]
+) -> SeriesListing:
+    """Find the series by a job of Beam's; `SeriesSearch.folder` lies where all workers can write.
+
+    Args:
+        pipeline: an empty one.
+        run: runs it to its end.
+
+    Raises:
+        JobError: the job failed.
+        UsageError: the source cannot be listed.
+    """
+    listed = (
+        pipeline
+        | "name the source" >> beam.Create([search], reshuffle=False)
+        | "list files" >> beam.ParDo(_List()).with_outputs(_FOUND, main="bundles")
+    )
+    read = (
+        listed.bundles
+        | "spread" >> beam.Reshuffle()
+        | "read headers" >> beam.ParDo(_Read(search)).with_outputs(_FOUND, main="parts")
+    )
+    series = (
+        read.parts
+        | "group by series" >> beam.GroupByKey()
+        | "sort slices" >> beam.FlatMap(lambda element: _join(search, *element))
+    )
+    (
+        (listed[_FOUND], read[_FOUND], series)
+        | "gather" >> beam.Flatten()
+        | "to one" >> beam.Map(lambda found: (0, found))
+        | "all that was found" >> beam.GroupByKey()
+        | "write" >> beam.ParDo(_Write(search))
+    )
+    run()
+    found = from_bytes(OutputFolder(search.folder).read(_FOUND))
+    return adopted(
+        files,
+        next(one for one in found if isinstance(one, Listed)),
+        [one for one in found if isinstance(one, Series)],
+        [one for one in found if isinstance(one, Apart)],
+    )

@@ -1,0 +1,179 @@
+"""Is every DICOM file looked at once, by whoever works, and does this process see series and not slices?"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydicom
+import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from halofeed.pipelines import convert as convert_module
+from halofeed.pipelines.job import JobOptions
+from halofeed.pipelines.options import RunnerChoice, choose_runner
+from halofeed.pipelines.plan import make_plan, open_sources
+from halofeed.pipelines.series import SeriesSearch, find_series
+from halofeed.pipelines.storage import OutputFolder
+from halofeed.prep.formats.dicom import headers
+from halofeed.prep.formats.dicom.found import from_bytes, to_bytes
+from halofeed.prep.formats.dicom.listing import SeriesListing, list_series
+from halofeed.prep.formats.dicom.series import open_series
+from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
+from tests.dicom_writer import write_volume
+from tests.pipelines.support import all_bytes, run_convert
+
+OPTIONS: dict[str, Any] = {"layout": "dicom", "depth": 4, "height": 6, "width": 7, "shards": 2}
+AFFINE = np.array([[0, 0, 1.0, -5], [0, 2.0, 0, 7], [3.0, 0, 0, 11], [0, 0, 0, 1]])
+PYDICOM = Path(pydicom.data.__file__).parent / "test_files"
+
+
+def draw_series(root: Path, series: int, slices: int) -> Path:
+    for number in range(series):
+        volume = np.random.default_rng(number).integers(-1000, 1000, (slices, 6, 7))
+        write_volume(root / f"patient {number}", volume, AFFINE, series=f"1.2.{number + 1}")
+    return root
+
+
+def found_in(source: Path, scratch: Path, spread: Callable[..., Iterator[Any]] = map) -> SeriesListing:
+    search = SeriesSearch(source=str(source), policy=SeriesPolicy(salt="s"), folder=str(scratch))
+    return find_series(LocalFiles(source), search, spread)
+
+
+def test_each_header_is_parsed_once_and_each_file_opened_once_before_its_pixels(tmp_path, monkeypatch):
+    source = draw_series(tmp_path / "source", 3, 5)
+    opened: Counter[tuple[str, str]] = Counter()
+    parsed = []
+
+    def counted(name: str) -> None:
+        method = getattr(LocalFiles, name)
+
+        def call(self: LocalFiles, path: str, *more: Any) -> bytes:
+            opened[name, path] += 1
+            return method(self, path, *more)
+
+        monkeypatch.setattr(LocalFiles, name, call)
+
+    class Walk(headers._Walk):
+        def data_set(self, offset: int, end: int | None, depth: int) -> Any:
+            parsed.extend([offset] if depth == 0 else [])
+            return super().data_set(offset, end, depth)
+
+    counted("head")
+    counted("read")
+    monkeypatch.setattr(headers, "_Walk", Walk)
+    done = run_convert(source, tmp_path / "out", workers=1, **OPTIONS)
+    assert done.manifest.splits["train"].records == 3
+    files = list(LocalFiles(source).sizes())
+    assert len(files) == len(parsed) == 15
+    assert [opened["head", path] for path in files] == [1] * 15
+    assert max(opened["read", path] for path in files) <= 2, "the middle slice shows what padding holds"
+
+
+def test_what_comes_to_this_process_does_not_grow_with_the_slices(tmp_path):
+    received = {}
+    for slices in (5, 50):
+        source, out = (
+            draw_series(tmp_path / f"source {slices}", 6, slices),
+            OutputFolder(str(tmp_path / "out")),
+        )
+        seen: Counter[str] = Counter()
+
+        def spread(function: Callable[[Any], Any], items: Iterable[Any], seen=seen) -> Iterator[Any]:
+            for item in items:
+                given = function(item)
+                seen["bytes"] += len(pickle.dumps(item)) + len(pickle.dumps(given))
+                yield given
+
+        out.make()
+        options = JobOptions(source=str(source), out=str(tmp_path / "out"), name="set")
+        search = SeriesSearch(source=str(source), policy=SeriesPolicy(), folder=str(tmp_path / f"s {slices}"))
+        sources = open_sources(options)
+        plan = make_plan(
+            options,
+            Recipe(**OPTIONS),
+            sources,
+            out,
+            lambda files, policy, search=search, sources=sources, spread=spread: find_series(
+                sources.images, search, spread
+            ),
+        )
+        assert plan.convertible == 6
+        references = sum(len(out.read(name)) for name in plan.reference_files)
+        received[slices] = seen["bytes"], references
+    for few, many in zip(received[5], received[50], strict=True):
+        assert few < 20_000 and many < 1.15 * few
+
+
+@pytest.mark.parametrize("source", ["drawn", "pydicom"])
+def test_in_steps_the_same_is_found_as_at_once(tmp_path, source):
+    folder = draw_series(tmp_path / "in", 3, 4) if source == "drawn" else PYDICOM
+    (tmp_path / "s").mkdir()
+    at_once, in_steps = (
+        list_series(LocalFiles(folder), SeriesPolicy(salt="s")),
+        found_in(folder, tmp_path / "s"),
+    )
+    assert len(in_steps.series) >= 3 and in_steps.named == at_once.named
+    assert [replace(one, error=None) for one in in_steps.apart] == [
+        replace(one, error=None) for one in at_once.apart
+    ]
+    assert [str(one.error) for one in in_steps.apart] == [str(one.error) for one in at_once.apart]
+    assert [replace(one, stored=None) for one in in_steps.series] == [
+        replace(one, members=()) for one in at_once.series
+    ]
+    for one, whole in zip(in_steps.series, at_once.series, strict=True):
+        assert one.stored is not None
+        images = from_bytes((tmp_path / "s" / one.stored[0]).read_bytes())
+        assert [path for path, _ in images] == sorted(whole.members)
+
+
+def test_another_runner_gives_the_same_bytes(tmp_path, monkeypatch):
+    source = draw_series(tmp_path / "source", 3, 5)
+    (source / "patient 1" / "report.dcm").write_bytes(b"no DICOM")
+    expected = [run_convert(source, tmp_path / f"{n} workers", workers=n, **OPTIONS) for n in (1, 2)]
+
+    def elsewhere(*given: Any) -> RunnerChoice:
+        return replace(choose_runner(*given), local=False, runner=FnApiRunner(), workers=0, room_bytes=None)
+
+    monkeypatch.setattr(convert_module, "choose_runner", elsewhere)
+    done = run_convert(source, tmp_path / "elsewhere", **OPTIONS)
+    assert done.manifest.rejected == {"read: damaged file among the slices": 1}
+    for other in expected:
+        assert all_bytes(Path(other.folder)) == all_bytes(Path(done.folder))
+    assert run_convert(source, tmp_path / "elsewhere", **OPTIONS).was_there
+    assert all_bytes(Path(done.folder)) == all_bytes(Path(expected[0].folder))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_folder_without_series_is_refused_as_before(tmp_path, workers):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "a.dcm").write_bytes(b"no DICOM")
+    with pytest.raises(AnnotationsError, match="no DICOM series lies below it; found 1 x not DICOM"):
+        run_convert(tmp_path / "source", tmp_path / "out", workers=workers, **OPTIONS)
+    with pytest.raises(UsageError, match="every file of this machine would be listed"):
+        run_convert("/", tmp_path / "out", workers=workers, **OPTIONS)
+
+
+def test_a_file_that_has_changed_since_it_was_listed_is_not_read(tmp_path):
+    source = draw_series(tmp_path / "in", 1, 3)
+    files = LocalFiles(source)
+    scan = open_series(files, files.sizes())
+    path = next(source.rglob("*.dcm"))
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"1.2.1", b"1.2.9"))
+    with pytest.raises(SourceError, match=r"file has changed since it was listed \(.*dcm"):
+        scan.read()
+
+
+def test_a_file_of_slices_makes_nothing_else(tmp_path):
+    assert from_bytes(to_bytes([("a", 1.5)])) == [("a", 1.5)]
+    with pytest.raises(pickle.UnpicklingError, match="system is no part of what"):
+        from_bytes(b"cposix\nsystem\n(S'true'\ntR.")
