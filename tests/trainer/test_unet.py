@@ -20,7 +20,9 @@ from halofeed.trainer.mesh import constrain, make_mesh
 from halofeed.trainer.models.layers import Layers, Pass
 from halofeed.trainer.models.norm import GroupNorm
 from halofeed.trainer.models.planes import computed_by_planes, convolve_planes
-from halofeed.trainer.models.unet import UNet, _Upsampling, halvings
+from halofeed.trainer.models.unet import UNet, _Upsampling, halvings, pooled
+from halofeed.trainer.plan.hlo import Module
+from halofeed.trainer.plan.traffic import collectives
 from halofeed.trainer.step import Normalization, Problem, loss_and_gradients
 from halofeed.trainer.tasks.segmentation import Segmentation
 
@@ -260,3 +262,32 @@ def test_before_training_the_foreground_has_its_prior():
     np.testing.assert_allclose(jax.nn.softmax(model.head.bias[...]), [0.8, 0.05, 0.05, 0.05, 0.05], rtol=1e-6)
     with pytest.raises(UsageError, match="foreground_prior: expected a share between 0 and 1, got 1"):
         UNet(layers, classes=5, image_shape=(8, 8, 1), depth=2, width=4, norm="batch", foreground_prior=1.0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "gathered"),
+    [
+        ((2, 8, 8, 8, 2), (1, 4, 1, 1, 1), {(2, 4, 4, 4, 2)}),  # 4 rows over 4 cores: pooled, then gathered
+        ((2, 12, 8, 8, 2), (1, 4, 1, 1, 1), {(2, 12, 4, 4, 2)}),  # 6 rows do not divide: the other axes first
+        ((2, 16, 8, 8, 2), (1, 4, 1, 1, 1), set()),
+    ],
+)
+def test_a_pool_before_a_whole_level_is_that_of_one_device_and_gathers_little(shape, dims, gathered):
+    run = Pass(mesh=make_mesh(4, jax.devices()[:4]), dims=dims)
+    # Many equal values, to whose first the gradient goes.
+    x = jnp.asarray(np.random.default_rng(3).integers(0, 3, shape), jnp.float32)
+    weights = jnp.asarray(
+        np.random.default_rng(4).normal(size=(2, *(n // 2 for n in shape[1:-1]), 2)), jnp.float32
+    )
+
+    def loss(x, run):
+        return (pooled(run.hold(x), (2, 2, 2), run) * weights).sum()
+
+    split = jax.jit(jax.value_and_grad(lambda x: loss(x, run)))
+    expected, gradient = jax.value_and_grad(lambda x: loss(x, Pass()))(x)
+    value, found = split(x)
+    np.testing.assert_allclose(value, expected, atol=1e-4)
+    np.testing.assert_array_equal(found, gradient)
+    text = split.lower(x).compile().as_text()
+    shapes = {one.result_shape for one in collectives(Module(text), 4) if one.kind == "gathers"}
+    assert {shape for shape in shapes if len(shape) == 5} - {tuple(weights.shape), shape} <= gathered

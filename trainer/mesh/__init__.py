@@ -41,7 +41,7 @@ def make_mesh(cores_per_replica: int = 1, devices: Sequence[jax.Device] | None =
     return Mesh(placed, names, axis_types=types)
 
 
-def activation_spec(shape: Sequence[int], dims: Dims) -> PartitionSpec:
+def activation_spec(shape: Sequence[int], dims: Dims, least_rows: int = LEAST_ROWS) -> PartitionSpec:
     """How an activation is split when its image is split by `dims`: along every axis, or along none.
 
     It is split only if each split axis divides and leaves every core at least two rows. Otherwise it is
@@ -52,6 +52,7 @@ def activation_spec(shape: Sequence[int], dims: Dims) -> PartitionSpec:
     Args:
         shape: [batch, height, width, channel] of the activation.
         dims: the image's; None is whole.
+        least_rows: on a core; 1 is only for what is not convolved.
 
     >>> tuple(activation_spec((8, 16, 8, 32), (1, 4, 2, 1)))
     ('replica', ('core0', 'core1'), 'core2', None)
@@ -59,12 +60,12 @@ def activation_spec(shape: Sequence[int], dims: Dims) -> PartitionSpec:
     ('replica', None, None, None)
     """
     batch, *others = axis_names(dims if dims is not None else (1,) * len(shape))
-    if dims is not None and why_whole(shape, dims) is not None:
+    if dims is not None and why_whole(shape, dims, least_rows) is not None:
         others = [()] * len(others)
     return PartitionSpec((REPLICA_AXIS, *batch), *(axes or None for axes in others))  # type: ignore[no-untyped-call]
 
 
-def why_whole(shape: Sequence[int], dims: Sequence[int]) -> str | None:
+def why_whole(shape: Sequence[int], dims: Sequence[int], least_rows: int = LEAST_ROWS) -> str | None:
     """Why an activation is not split as its image is; None where it is.
 
     >>> why_whole((8, 20, 20, 64), (1, 8, 1, 1)), why_whole((8, 8, 8, 64), (1, 8, 1, 1))
@@ -73,16 +74,18 @@ def why_whole(shape: Sequence[int], dims: Sequence[int]) -> str | None:
     for size, parts in zip(shape[1:], dims[1:], strict=True):
         if parts > 1 and size % parts:
             return f"{size} does not divide by {parts}"
-        if parts > 1 and size < LEAST_ROWS * parts:
-            return f"{size} over {parts} cores leaves fewer than {LEAST_ROWS} on each"
+        if parts > 1 and size < least_rows * parts:
+            return f"{size} over {parts} cores leaves fewer than {least_rows} on each"
     return None
 
 
-def constrain(activation: jax.Array, mesh: Mesh | None, dims: Dims) -> jax.Array:
+def constrain(
+    activation: jax.Array, mesh: Mesh | None, dims: Dims, least_rows: int = LEAST_ROWS
+) -> jax.Array:
     """Hold an activation to `activation_spec` on the mesh; without a mesh nothing is done."""
     if mesh is None:
         return activation
-    sharding = NamedSharding(mesh, activation_spec(activation.shape, dims))
+    sharding = NamedSharding(mesh, activation_spec(activation.shape, dims, least_rows))
     held: jax.Array = jax.lax.with_sharding_constraint(activation, sharding)  # type: ignore[no-untyped-call]
     return held
 

@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Dims
-from halofeed.trainer.mesh import constrain
+from halofeed.trainer.mesh import constrain, why_whole
 from halofeed.trainer.models.depthwise import convolve_depthwise, is_depthwise
 from halofeed.trainer.models.initial import he_normal, lecun_normal
 from halofeed.trainer.models.norm import NORMS, Norm
@@ -43,9 +43,25 @@ class Pass:
     mesh: Mesh | None = None
     dims: Dims = None
 
-    def hold(self, activation: jax.Array) -> jax.Array:
-        """The activation, held to its split; call it after every layer that mixes neighbors or changes the size."""
-        return constrain(activation, self.mesh, self.dims)
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Into how many parts each axis between batch and channel is split."""
+        return () if self.dims is None else tuple(self.dims[1:-1])
+
+    def is_split(self, shape: Sequence[int]) -> bool:
+        """Whether an activation of that shape is split."""
+        return self.mesh is not None and self.dims is not None and why_whole(shape, self.dims) is None
+
+    def hold(self, activation: jax.Array, *, whole: bool = False) -> jax.Array:
+        """The activation, held to its split; call it after every layer that mixes neighbors or changes the size.
+
+        `whole` holds it whole on every core of its replica, whatever its size.
+        """
+        return constrain(activation, self.mesh, None if whole else self.dims)
+
+    def hold_split(self, activation: jax.Array) -> jax.Array:
+        """The activation, split even where a core has a single row; nothing may be convolved with it there."""
+        return constrain(activation, self.mesh, self.dims, least_rows=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,8 +126,7 @@ class UNet(nnx.Module):
         skips = []
         for index, block in enumerate(self.down):
             if index:
-                stride = self.strides[index - 1]
-                x = run.hold(nnx.max_pool(x, stride, strides=stride))  # type: ignore[no-untyped-call]
+                x = pooled(x, self.strides[index - 1], run)
             x = _through(block, x, run)
             skips.append(x)
         skips.pop()
@@ -138,6 +137,33 @@ class UNet(nnx.Module):
             if 0 < level <= len(self.coarse_heads):
                 coarse.insert(0, self.coarse_heads[level - 1](x))
         return {"logits": self.head(x), "coarse": coarse}
+
+
+def pooled(x: jax.Array, stride: tuple[int, ...], run: Pass) -> jax.Array:
+    """The greatest of each window of `stride`, held to the split.
+
+    Where the result is whole on every core and x is not, XLA would gather x before it is pooled. So what a core can
+    pool of its own part is pooled first: everything, or what lies along the axes that are not split. The gradients
+    are those of one pool, which gives them to the first of equal values, the axes in their order.
+    """
+    larger = tuple(size // step for size, step in zip(x.shape[1:-1], stride, strict=True))
+    after = (x.shape[0], *larger, x.shape[-1])
+    if run.is_split(x.shape) and not run.is_split(after):
+        parts = run.parts
+        if all(size % count == 0 for size, count in zip(larger, parts, strict=True)):
+            return run.hold(run.hold_split(_max_pool(x, stride)))
+        last = max(axis for axis, count in enumerate(parts) if count > 1)
+        # Equal values: the axes that are pooled last must be the first in order.
+        if all(count > 1 for count in parts[: last + 1]):
+            x = run.hold_split(_max_pool(x, (*(1,) * (last + 1), *stride[last + 1 :])))
+            stride = (*stride[: last + 1], *(1,) * (len(stride) - last - 1))
+            x = run.hold(x, whole=True)
+    return run.hold(_max_pool(x, stride))
+
+
+def _max_pool(x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
+    greatest: jax.Array = nnx.max_pool(x, stride, strides=stride)  # type: ignore[no-untyped-call]
+    return greatest
 
 
 class _Upsampling(nnx.Module):

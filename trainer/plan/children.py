@@ -25,8 +25,9 @@ from halofeed.trainer.plan.platforms import compiler_environment
 from halofeed.trainer.plan.request import Request
 from halofeed.trainer.plan.topologies import topology_named
 
-COMPILER_BYTES = 4 << 30
-"""What one compiler may take; a RetinaNet of 1,280 x 1,280 pixels took 3 GB, and so did a U-Net of 256 a side."""
+COMPILER_BYTES = 10 << 30
+"""What one compiler may take: 9.7 GB for a RetinaNet of 2,560 x 2,560 pixels over 8 cores."""
+UNKNOWN = "not compiled yet"
 _POLL_SECONDS = 0.05
 _TELL_EVERY_SECONDS = 15.0
 
@@ -90,6 +91,7 @@ def answers(
     tell: Callable[[str], None] = lambda line: None,
     name_of: Callable[[Request], str] = lambda request: request.topology,
     jobs: int | None = None,
+    known_only: bool = False,
 ) -> list[Answer]:
     """Answer requests, those that are known at once and the others side by side.
 
@@ -99,6 +101,7 @@ def answers(
         tell: is given a line of progress now and then.
         name_of: what a request is called in such a line.
         jobs: how many compilers run at once; None is one for each core, within the memory that is free.
+        known_only: compile nothing; what is not known is refused.
 
     Returns:
         An answer for each request.
@@ -115,6 +118,9 @@ def answers(
         if (said := cache.recall(key)) is not None:
             found[key] = Answer(said=said)
     unknown = dict.fromkeys(key for key in keys if key not in found)
+    if known_only:
+        found |= dict.fromkeys(unknown, Answer(said=None, refused=UNKNOWN))
+        unknown = {}
     waiting = [(key, requests[keys.index(key)]) for key in unknown]
     asked, most, last = len(waiting), jobs or jobs_at_once(), 0.0
     running: dict[str, tuple[_Running, Request]] = {}

@@ -28,6 +28,7 @@ def plan_config(
     cache: Cache,
     tell: Tell = lambda line: None,
     jobs: int | None = None,
+    known_only: bool = False,
 ) -> dict[str, Any]:
     """The plan of a config on a machine, as plain JSON values.
 
@@ -38,6 +39,7 @@ def plan_config(
         cache: of what compilers said.
         tell: is given lines of progress.
         jobs: how many compilers run at once; None is as many as cores and free memory allow.
+        known_only: compile nothing; a split that is not known is refused as `UNKNOWN`.
 
     Returns:
         `topology`, `config`, `image_shape`, `versions`, `splits` (one for each number of cores) and `recommended`, the
@@ -50,11 +52,11 @@ def plan_config(
     shape = image_shape_of(asked)
     wanted = cases(asked, topology, shape, cores, images_per_replica)
     requests = [case.request for case in wanted if case.request is not None]
-    found = iter(answers(requests, cache, tell=tell, name_of=_name_of, jobs=jobs))
+    found = iter(answers(requests, cache, tell=tell, name_of=_name_of, jobs=jobs, known_only=known_only))
     splits = [
         _split(case, next(found) if case.request is not None else None, asked, shape) for case in wanted
     ]
-    if not any("memory" in split for split in splits) and not any(split["nearest"] for split in splits):
+    if not known_only and not any("memory" in split or split["nearest"] for split in splits):
         raise UsageError("; ".join(dict.fromkeys(str(split["refused"]) for split in splits)))
     chip = topology.chip
     return {

@@ -167,7 +167,7 @@ class Module:
         found = re.search(r'op_name="([^"]*)"', instruction.text)
         for part in reversed(found[1].split("/")[:-1] if found else ()):
             name = re.sub(r"^(?:\w+\()*|\)*$", "", part)
-            if name and name not in _NO_LAYERS and not part.startswith(("jit(", "pjit(", "branch_")):
+            if name and name not in _NO_LAYERS and "jit(" not in part and not part.startswith("branch_"):
                 return name
         return ""
 

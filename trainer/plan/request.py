@@ -16,6 +16,17 @@ from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.plan.topologies import Topology
 
 _LIBRARIES = ("jax", "jaxlib", "libtpu", "flax", "optax", "numpy")
+_SOURCES = (
+    *(f"trainer/{name}.py" for name in ("config", "problem", "program", "step", "optimizers", "schedules")),
+    *(f"trainer/{name}/*.py" for name in ("mesh", "models", "tasks", "losses", "detection", "shared")),
+    *(
+        "trainer/plan/lowered.py",
+        "loader/mesh.py",
+        "schemas/partition.py",
+        "schemas/tasks.py",
+        "schemas/kinds.py",
+    ),
+)
 Arrays = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape (the batch first) and dtype by name."""
 
@@ -96,10 +107,9 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def _sources() -> str:
-    """A hash of all files that say which program a config makes."""
-    trainer, whole = Path(__file__).parents[1], hashlib.sha256()
-    for folder in (trainer, trainer.parent / "schemas"):
-        for file in sorted(folder.rglob("*.py")):
-            if file.parent != Path(__file__).parent or file.name == "lowered.py":
-                whole.update(file.read_bytes())
+    """A hash of the files that say which program a config makes."""
+    house, whole = Path(__file__).parents[2], hashlib.sha256()
+    for pattern in _SOURCES:
+        for file in sorted(house.glob(pattern)):
+            whole.update(file.read_bytes())
     return whole.hexdigest()

@@ -61,8 +61,11 @@ def verdict_of(said: dict[str, Any], topology: Topology, image_shape: Sequence[i
 def whole_gathers(exchanged: Sequence[Collective], image_shape: Sequence[int]) -> list[Collective]:
     """The gathers whose result is a whole activation: as long as the image, or one of its halvings, along every axis.
 
-    Sums of weights and lists of boxes are none.
+    Sums of weights and lists of boxes are none. Where the image is not known, () stands for its shape and every gather
+    is given.
     """
+    if not image_shape:
+        return [one for one in exchanged if one.kind == "gathers"]
     sides = [_halvings(size) for size in image_shape[:-1]]
     return [
         one
@@ -110,13 +113,15 @@ def _memory(said: dict[str, Any], live: int, live_unpadded: int) -> dict[str, in
 
 def _refused_memory(said: dict[str, Any]) -> dict[str, Any]:
     """What the compiler says it would need, and has."""
-    words = said["out_of_memory"]
-    used = re.search(rf"Used {_SIZE} of {_SIZE} hbm", words) or re.search(
-        rf"\({_SIZE}\) exceeds available HBM \({_SIZE}\)", words
-    )
-    state = said["state"]
+    words, state = said["out_of_memory"], said["state"]
+    used = re.search(rf"Used {_SIZE} of {_SIZE} hbm", words)
+    early = re.search(rf"temporaries \({_SIZE}\) exceeds available HBM \({_SIZE}\)", words)
+    total = _bytes(used[1], used[2]) if used else None
+    if early:  # said before the arguments are counted
+        total = _bytes(early[1], early[2]) + sum(state.values()) + said["batch_bytes"]
+    used = used or early
     return {
-        "total": _bytes(used[1], used[2]) if used else None,
+        "total": total,
         "parameters": state["parameters"] + state["average"],
         "optimizer": state["optimizer"],
         "batch": said["batch_bytes"],

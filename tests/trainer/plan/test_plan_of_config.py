@@ -13,10 +13,14 @@ from typing import Any
 
 import jax
 import pytest
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.mesh import make_mesh
+from halofeed.trainer.plan import plan
 from halofeed.trainer.plan.cache import Cache
+from halofeed.trainer.plan.devices import devices_of
 from halofeed.trainer.plan.document import plan_config
 from halofeed.trainer.plan.lowered import build, trace, usual_arrays, usual_facts
 from halofeed.trainer.plan.request import Request
@@ -111,6 +115,17 @@ def test_a_tpu_compiler_says_what_a_small_program_takes(name: str, cache: Cache)
 
 
 @needs_tpu_compiler
+@pytest.mark.parametrize("name", ["v3-64", "v4-64", "v5e-16", "v5p-128", "v6e-16"])
+def test_a_mesh_lies_on_every_grid_of_chips(name: str) -> None:
+    topology = topology_named(name)
+    devices = devices_of(topology)
+    assert len(devices) == topology.devices
+    for cores in topology.splits():
+        mesh = make_mesh(cores, devices)
+        assert mesh.shape["replica"] == len(devices) // cores
+
+
+@needs_tpu_compiler
 def test_the_tpu_compiler_refuses_what_is_larger_than_a_core(cache: Cache) -> None:
     huge = SMALL.changed(image_shape=[16384, 16384, 3], model_options={"features": [256]}, batch_size=64)
     plan = plan_config(Request(config=huge, topology="v3-8"), cores=(1,), cache=cache)
@@ -149,6 +164,26 @@ def test_the_arrays_of_a_config_alone_are_those_that_its_task_reads() -> None:
     arrays = usual_arrays(SMALL, facts)
     assert facts.classes == 1000 and arrays["image"] == ((8, 32, 32, 3), "uint8")
     assert {"label", "valid"} <= set(arrays)
+
+
+def test_a_step_of_ones_own_is_planned_on_a_mesh_of_its_own_axes() -> None:
+    mesh = AbstractMesh((2, 2), ("data", "rows"))
+    image = jax.ShapeDtypeStruct(
+        (4, 16, 16, 3), "float32", sharding=NamedSharding(mesh, PartitionSpec("data", "rows"))
+    )
+    kernel = jax.ShapeDtypeStruct((3, 3, 3, 8), "float32")
+
+    def step(kernel: jax.Array, image: jax.Array) -> jax.Array:
+        made = jax.lax.conv_general_dilated(
+            image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        return kernel - jax.grad(lambda k: (made * k.sum()).mean())(kernel)
+
+    (found,) = plan(step, [kernel, image], ["cpu:8"], remember=False)
+    assert found["fits"] and found["memory"]["batch"] == 3 * 3 * 3 * 8 * 4 + 2 * 8 * 16 * 3 * 4
+    assert found["sent_bytes"]["halos"] == 2 * 2 * 1 * 16 * 3 * 4
+    with pytest.raises(UsageError, match="has 2 cores, the mesh of the shapes 4"):
+        plan(step, [kernel, image], ["cpu:2"])
 
 
 def halofeed(*words: object, cache: Path) -> subprocess.CompletedProcess[str]:
