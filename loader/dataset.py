@@ -6,9 +6,7 @@ import functools
 import itertools
 import operator
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +14,8 @@ import numpy as np
 from halofeed.loader import tf_data
 from halofeed.loader.assemble import ArraySpec, Assembler, Batch, allocate
 from halofeed.loader.augment import Augmentation, check_augmentations
-from halofeed.loader.buffers import BufferPool, check_memory
+from halofeed.loader.buffers import check_memory
+from halofeed.loader.filling import ON_CORRUPT, Filler
 from halofeed.loader.gather import Shards
 from halofeed.loader.sampler import Sampler
 from halofeed.loader.state import STATE_VERSION, describe_augmentations, fingerprint, restore_step
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh, PartitionSpec
 
     from halofeed.loader.picture import Canvas
-
-_MAX_THREADS = 16
 
 
 class Loader:
@@ -85,7 +82,9 @@ class Loader:
         cache: None; nothing else in this version.
         verify: whether the checksums of what is read are computed: "first" when it is first read, "always" or "never".
             Of raw fields these are the index's of each MiB, so that of a crop no more is read than the MiBs it lies in.
-        on_corrupt: "fail"; nothing else in this version.
+        on_corrupt: what becomes of a record that cannot be read: "fail" with an error that names file, offset and id;
+            or "skip": another record takes its place, the same one whenever this batch is made; in evaluation its row
+            is not valid. `skipped` tells them. More than one in a hundred (and more than one) are an error in any case.
         include: names of optional fields of the manifest. `transform`, `masks`, `affine`, `spacing_mm` and `extent`
             follow flips, turns and crops; all others come as they are stored, the unpadded and source sizes and
             `tile_origin` too. Of pictures also `size`, int32 [batch, 2]: the height and width of the picture, which
@@ -123,11 +122,12 @@ class Loader:
         include: Sequence[str] = (),
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
-        for name, value, only in (("cache", cache, None), ("on_corrupt", on_corrupt, "fail")):
-            if value != only:
-                raise UsageError(
-                    f"{name}: expected {only!r}, got {value!r}; this version has no other, so leave it out"
-                )
+        if cache is not None:
+            raise UsageError(
+                f"cache: expected None, got {cache!r}; this version has no other, so leave it out"
+            )
+        if on_corrupt not in ON_CORRUPT:
+            raise UsageError(f"on_corrupt: expected one of {', '.join(ON_CORRUPT)}, got {on_corrupt!r}")
         folder = local_folder(path)
         self.manifest: Manifest = read_manifest(folder)
         stored = self.manifest.split(split)
@@ -168,8 +168,9 @@ class Loader:
         self._include = tuple(include)
         check_memory(self.spec, self.batch_size)
         self._shards = Shards(folder, self.manifest, split, verify)
-        self._pool = BufferPool()
-        self._threads: tuple[int, ThreadPoolExecutor, int] | None = None
+        self._filler = Filler(
+            self._assembler, self._shards, self.seed, skips=on_corrupt == "skip", replaces=training
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(Loader, **self._arguments), ()
@@ -211,7 +212,7 @@ class Loader:
         if not -self.num_records <= number < self.num_records:
             raise IndexError(f"record {number}: split {self.split!r} has {self.num_records}")
         plain = self._plain
-        batch = allocate(plain.spec, 1, self._pool)
+        batch = allocate(plain.spec, 1, self._filler.pool)
         plain.write(batch, 0, self._shards.record(number % self.num_records), seed=0, epoch=0)
         return {name: array[0] for name, array in batch.items()}
 
@@ -244,6 +245,11 @@ class Loader:
     def num_classes(self) -> int:
         """How many numbers labels have, the background's among them."""
         return len(self.class_names)
+
+    @property
+    def skipped(self) -> dict[int, str]:
+        """Why each record could not be read that this loader has skipped so far, by its number."""
+        return {number: str(error) for number, error in sorted(self._filler.skipped.items())}
 
     @property
     def may_pad(self) -> bool:
@@ -402,46 +408,11 @@ class Loader:
         return step
 
     def _rows(self, step: int, start: int, stop: int) -> Batch:
-        rows = self._sampler.rows(step, start, stop)
-        batch = allocate(self._assembler.spec, stop - start, self._pool)
-        valid = np.flatnonzero(rows.valid)
-        records = self._shards.records(rows.records[valid])
-        todo = deque(zip(valid.tolist(), records, rows.epochs[valid].tolist(), strict=True))
-        # Each record holds its file open from its first read on: nothing but the deque may hold on to it.
-        del records
-        failed: list[tuple[int, Exception]] = []
-
-        def work() -> None:
-            while todo and not failed:
-                try:
-                    row, record, epoch = todo.popleft()
-                except IndexError:
-                    return  # another thread was faster
-                try:
-                    self._assembler.write(batch, row, record, seed=self.seed, epoch=epoch)
-                except Exception as error:
-                    failed.append((row, error))
-
-        executor, threads = self._executor()
-        for future in [executor.submit(work) for _ in range(min(threads, len(todo)))]:
-            future.result()
-        if failed:
-            # Rows are begun in order, so that this is the first that fails, however many threads there are.
-            raise min(failed, key=operator.itemgetter(0))[1]
-        for row in np.flatnonzero(~rows.valid).tolist():
-            self._assembler.fill(batch, row)
-        return batch
+        return self._filler.batch(self._sampler.rows(step, start, stop))
 
     @functools.cached_property
     def _plain(self) -> Assembler:
         return Assembler(self.manifest, self._include, ())
-
-    def _executor(self) -> tuple[ThreadPoolExecutor, int]:
-        # Threads do not survive a fork: a child makes its own.
-        if self._threads is None or self._threads[0] != os.getpid():
-            count = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, _MAX_THREADS)
-            self._threads = (os.getpid(), ThreadPoolExecutor(count, "halofeed-loader"), count)
-        return self._threads[1:]
 
 
 def _integer(name: str, value: int) -> int:

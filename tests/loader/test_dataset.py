@@ -321,7 +321,7 @@ USAGE = [
         r"drop_remainder: evaluation \(training=False\) gives every",
     ),
     ({"cache": "ram"}, r"cache: expected None, got 'ram'; this version"),
-    ({"on_corrupt": "skip"}, r"on_corrupt: expected 'fail', got 'skip'; this version"),
+    ({"on_corrupt": "ignore"}, r"on_corrupt: expected one of fail, skip, got 'ignore'"),
     ({"path": "gs://bucket/cards/1.0.0"}, r"gs://bucket/cards/1.0.0: this version reads .* local disk; copy"),
 ]
 
@@ -333,8 +333,8 @@ def test_what_cannot_be_is_refused_with_what_can(draw, write, arguments, message
         Loader(**{"path": folder, "batch_size": 4, **arguments})
 
 
-def test_the_promised_defaults_of_cache_and_on_corrupt_are_accepted(detection):
-    loader = Loader(detection, batch_size=4, cache=None, on_corrupt="fail")
+def test_the_default_of_cache_is_accepted(detection):
+    loader = Loader(detection, batch_size=4, cache=None)
     same(loader.batch(3), Loader(detection, batch_size=4).batch(3))
 
 

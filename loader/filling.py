@@ -1,0 +1,130 @@
+"""How the rows of a batch are filled, several at a time, and what becomes of a row whose record cannot be read."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from halofeed.loader.assemble import Assembler, Batch, allocate
+from halofeed.loader.buffers import BufferPool
+from halofeed.loader.gather import Shards, StoredRecord
+from halofeed.loader.sampler import Rows
+from halofeed.schemas.errors import CorruptFileError
+from halofeed.schemas.identity import mix
+
+ON_CORRUPT = {
+    "fail": "an error that names file, offset and id",
+    "skip": "another record takes its place, the same one each time; in evaluation the row is not valid",
+}
+MOST_SKIPPED = 0.01
+"""Of a split's records; where more cannot be read, or more than one of a small split, the loader stops."""
+_MAX_THREADS = 16
+_WORD = (1 << 64) - 1
+
+
+class Filler:
+    """Fills rows for one loader; safe to use from several threads and after a fork.
+
+    Attributes:
+        skipped: why each record that was skipped so far could not be read, by its number.
+    """
+
+    def __init__(
+        self, assembler: Assembler, shards: Shards, seed: int, *, skips: bool, replaces: bool
+    ) -> None:
+        self.pool = BufferPool()
+        self.skipped: dict[int, CorruptFileError] = {}
+        self._assembler, self._shards, self._seed = assembler, shards, seed
+        self._skips, self._replaces = skips, replaces
+        self._threads: tuple[int, ThreadPoolExecutor, int, threading.Lock] | None = None
+
+    def batch(self, rows: Rows) -> Batch:
+        """The batch of those rows.
+
+        Raises:
+            CorruptFileError: a record cannot be read, or, of skipped ones, too many.
+        """
+        batch = allocate(self._assembler.spec, len(rows.valid), self.pool)
+        valid = np.flatnonzero(rows.valid)
+        records = self._shards.records(rows.records[valid])
+        columns = (valid.tolist(), rows.records[valid].tolist(), records, rows.epochs[valid].tolist())
+        todo = deque(zip(*columns, strict=True))
+        # Each record holds its file open from its first read on: nothing but the deque may hold on to it.
+        del records, columns
+        failed: list[tuple[int, Exception]] = []
+
+        def work() -> None:
+            while todo and not failed:
+                try:
+                    row, number, record, epoch = todo.popleft()
+                except IndexError:
+                    return  # another thread was faster
+                try:
+                    self._fill(batch, row, number, record, epoch)
+                except Exception as error:
+                    failed.append((row, error))
+
+        executor, threads, _ = self._executor()
+        for future in [executor.submit(work) for _ in range(min(threads, len(todo)))]:
+            future.result()
+        if failed:
+            # Rows are begun in order, so that this is the first that fails, however many threads there are.
+            raise min(failed, key=operator.itemgetter(0))[1]
+        for row in np.flatnonzero(~rows.valid).tolist():
+            self._assembler.fill(batch, row)
+        return batch
+
+    def _fill(self, batch: Batch, row: int, number: int, record: StoredRecord, epoch: int) -> None:
+        def write(record: StoredRecord) -> None:
+            self._assembler.write(batch, row, record, seed=self._seed, epoch=epoch)
+
+        if not self._skips:
+            write(record)
+        elif self._is_written(write, number, record):
+            pass
+        elif self._replaces:
+            others = self._others(number, epoch)
+            next(other for other in others if self._is_written(write, other, self._shards.record(other)))
+        else:
+            self._assembler.fill(batch, row)
+
+    def _is_written(self, write: Callable[[StoredRecord], None], number: int, record: StoredRecord) -> bool:
+        """Whether a record could be read; the reason is kept where not."""
+        if number in self.skipped:
+            return False
+        try:
+            write(record)
+        except CorruptFileError as error:
+            with self._executor()[2]:
+                self.skipped[number] = error
+                count = len(self.skipped)
+            most = max(1, int(MOST_SKIPPED * len(self._shards)))
+            if count > most or count == len(self._shards):
+                raise CorruptFileError(
+                    f"{count} records of {len(self._shards):,} cannot be read, and on_corrupt='skip' passes over at "
+                    f"most {most}; the last one: {error}"
+                ) from error
+            return False
+        return True
+
+    def _others(self, number: int, epoch: int) -> Iterator[int]:
+        """Which records may take the place of one, in order: drawn from the seed, the epoch and that record."""
+        count = len(self._shards)
+        drawn = mix((self._seed ^ mix(epoch ^ mix(number))) & _WORD)
+        for attempt in itertools.count(1):
+            yield mix((drawn + attempt) & _WORD) % count
+
+    def _executor(self) -> tuple[ThreadPoolExecutor, int, threading.Lock]:
+        # Threads do not survive a fork: a child makes its own, and a lock that nobody holds.
+        if self._threads is None or self._threads[0] != os.getpid():
+            count = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, _MAX_THREADS)
+            executor = ThreadPoolExecutor(count, "halofeed-loader")
+            self._threads = (os.getpid(), executor, count, threading.Lock())
+        return self._threads[1:]
