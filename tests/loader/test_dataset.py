@@ -231,7 +231,7 @@ def test_memory_is_recycled_and_bounded(detection):
     assert all(array.ctypes.data % 64 == 0 for batch in batches for array in batch.values())
     one = sum(array.nbytes + 64 for array in batches[0].values())
     del batches
-    assert loader._pool.idle_bytes <= 5 * one
+    assert loader._filler.pool.idle_bytes <= 5 * one
 
 
 def test_threads_get_the_same_batches(detection):
