@@ -90,7 +90,7 @@ def convert(
                 f"{version.path(MANIFEST)}: expected a regular file; move it away, or take another --version"
             )
         _or_withdraw(version, version.make)
-    with _Means(choice) as means, held(version.root):
+    with held(version.root), _Means(choice) as means:
         committed = _committed(version)
         if committed is not None and not options.overwrite:
             _check_same(options, recipe, sources, committed, means)

@@ -175,6 +175,16 @@ def write_volume(
     )
 
 
+def draw_series(root: Path, series: int, slices: int) -> Path:
+    """So many series of so many small slices, each of a patient and a folder of its own."""
+    affine = np.array([[0, 0, 1.0, -5], [0, 2.0, 0, 7], [3.0, 0, 0, 11], [0, 0, 0, 1]])
+    for number in range(series):
+        volume = np.random.default_rng(number).integers(-1000, 1000, (slices, 6, 7))
+        options = {"series": f"1.2.{number + 1}", "patient": f"P{number}"}
+        write_volume(root / f"patient {number}", volume, affine, **options)
+    return root
+
+
 def multi_frame_dataset(
     volume: NDArray[Any],
     positions: Sequence[Sequence[float]],

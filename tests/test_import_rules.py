@@ -74,8 +74,7 @@ ONLY_IN_FILES = {
     ("prep", "isal"): {"prep/formats/volume/gzip_stream.py"},
     ("prep", "nibabel"): {f"prep/formats/volume/nifti_{name}.py" for name in ("header", "affine")},
     ("prep", "pydicom"): {
-        f"prep/formats/dicom/{name}.py"
-        for name in ("elements", "kinds", "masks", "seg", "rtstruct", "pixels")
+        f"prep/formats/dicom/{name}.py" for name in ("elements", "kinds", "seg", "rtstruct", "pixels")
     },
     ("prep", "rle"): {"prep/formats/dicom/run_lengths.py"},
     ("pipelines", "apache_beam"): {

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pydicom
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -28,19 +27,11 @@ from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
-from tests.dicom_writer import write_volume
+from tests.dicom_writer import draw_series
 from tests.pipelines.support import all_bytes, run_convert
 
 OPTIONS: dict[str, Any] = {"layout": "dicom", "depth": 4, "height": 6, "width": 7, "shards": 2}
-AFFINE = np.array([[0, 0, 1.0, -5], [0, 2.0, 0, 7], [3.0, 0, 0, 11], [0, 0, 0, 1]])
 PYDICOM = Path(pydicom.data.__file__).parent / "test_files"
-
-
-def draw_series(root: Path, series: int, slices: int) -> Path:
-    for number in range(series):
-        volume = np.random.default_rng(number).integers(-1000, 1000, (slices, 6, 7))
-        write_volume(root / f"patient {number}", volume, AFFINE, series=f"1.2.{number + 1}")
-    return root
 
 
 def found_in(source: Path, scratch: Path, spread: Callable[..., Iterator[Any]] = map) -> SeriesListing:

@@ -7,12 +7,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from halofeed.demo import draw_data_set
 from halofeed.inspection.verify import verify
+from halofeed.prep.sources.files import LocalFiles
+from tests.dicom_writer import draw_series
 
 pytestmark = pytest.mark.long
 
@@ -81,6 +84,39 @@ def test_an_object_store_gives_and_takes_the_same_files_as_a_local_folder(store,
     again = convert("--source", "s3://bucket/source", "--out", "s3://bucket/out")
     assert again.returncode == 0
     assert "already converted" in again.stdout
+
+
+def test_dicom_series_are_listed_on_an_object_store_with_one_look_at_each_slice(
+    store, tmp_path: Path
+) -> None:
+    source = draw_series(tmp_path / "source", 3, 5)
+    for path in LocalFiles(source).sizes():
+        store.upload_file(str(source / path), "bucket", f"source/{path}")
+    options = ("--layout", "dicom", "--depth", "4", "--shards", "1")
+    local = convert("--source", str(source), "--out", str(tmp_path / "local"), *options)
+    assert local.returncode == 0, local.stderr
+    before = requests(tmp_path)
+    remote = convert("--source", "s3://bucket/source", "--out", str(tmp_path / "remote"), *options)
+    assert remote.returncode == 0, remote.stderr
+    (first, *_), (second, *_) = (sorted((tmp_path / name).rglob("*-of-*")) for name in ("local", "remote"))
+    assert first.read_bytes() == second.read_bytes()
+    asked = requests(tmp_path) - before
+    slices = Counter(
+        {
+            method: sum(n for what, n in asked.items() if f"{method} /bucket/source/" in what)
+            for method in ("HEAD", "GET")
+        }
+    )
+    assert slices == {"HEAD": 33, "GET": 33}, (
+        "each slice is opened twice, and the middle one of a series once more"
+    )
+    assert sum(asked.values()) == 67, "the folder is listed once"
+
+
+def requests(folder: Path) -> Counter[str]:
+    """What the server was asked for, by method and path."""
+    lines = (folder / "server.log").read_text().splitlines()
+    return Counter(line.split('"')[1].rpartition(" ")[0] for line in lines if line.count('"') >= 2)
 
 
 def test_an_empty_shard_is_refused_with_the_cure(store, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pydicom._uid_dict import UID_dictionary
+from pydicom.uid import UID
 
 IMAGE = "image"
 SECONDARY_CAPTURE = "secondary capture"
@@ -104,10 +104,20 @@ def kind_of_class(uid: str) -> str | None:
     for family, kind in KIND_FAMILIES.items():
         if uid.startswith(family):
             return kind
-    name, group, *_ = UID_dictionary.get(uid, ("", ""))
-    if group != "SOP Class" or not name:
+    known = UID(uid, validation_mode=0)
+    if known.type != "SOP Class" or not known.name:
         return None
-    return str(name).removesuffix(" (Retired)").removesuffix(" Storage").lower()
+    return str(known.name).removesuffix(" (Retired)").removesuffix(" Storage").lower()
+
+
+def name_of(uid: str, otherwise: str) -> str:
+    """What the standard calls a UID; `otherwise` where it does not know it, so that no UID is told.
+
+    >>> name_of("1.2.840.10008.1.2.5", "another"), name_of("1.2.3", "another")
+    ('RLE Lossless', 'another')
+    """
+    known = UID(uid, validation_mode=0)
+    return str(known.name) if known.type else otherwise
 
 
 def kind_of(classes: tuple[str, ...], modality: str, has_pixels: bool) -> str:

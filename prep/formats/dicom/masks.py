@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from pydicom._uid_dict import UID_dictionary
-from pydicom.uid import UID
-
 from halofeed.prep.formats.dicom.elements import SOP_CLASS, Parsed, read_dataset, text, transfer_syntax
 from halofeed.prep.formats.dicom.frames import TOLERANCE
+from halofeed.prep.formats.dicom.kinds import name_of
 from halofeed.prep.formats.dicom.rtstruct import read_structures, structure_bytes, structure_names
 from halofeed.prep.formats.dicom.seg import read_segmentation, segment_names
 from halofeed.prep.geometry.scan import Grid, Mask
@@ -80,7 +78,7 @@ def _opened(files: SourceFiles, path: str, need: Need = unlimited) -> tuple[Pars
     parsed = read_dataset(files, path, need)
     sop_class = text(parsed.dataset, SOP_CLASS)
     if sop_class not in READERS:
-        known = UID(sop_class).name if sop_class in UID_dictionary else "an unknown kind of object"
+        known = name_of(sop_class, "an unknown kind of object")
         raise SourceError(
             "read", "DICOM file is neither a segmentation nor a structure set", f"it is {known}"
         )

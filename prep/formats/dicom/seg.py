@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydicom._uid_dict import UID_dictionary
 from pydicom.dataset import Dataset
 from pydicom.encaps import generate_frames
 from pydicom.pixels.decoders.base import get_decoder
@@ -32,6 +31,7 @@ from halofeed.prep.formats.dicom.elements import (
     unsigned_short,
 )
 from halofeed.prep.formats.dicom.frames import LPS_TO_RAS, Frames, Placement, own_grid, place_frames
+from halofeed.prep.formats.dicom.kinds import name_of
 from halofeed.prep.formats.dicom.run_lengths import decode_run_lengths
 from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
 from halofeed.prep.sources.files import SourceFiles
@@ -386,7 +386,7 @@ def _decoded_frames(
 ) -> Iterator[NDArray[Any]]:
     syntax = transfer_syntax(dataset)
     if syntax not in DECODERS:
-        known = UID_dictionary[syntax][0] if syntax in UID_dictionary else "an unknown one"
+        known = name_of(syntax, "an unknown one")
         raise SourceError("decode", "DICOM compression is not supported for masks", known)
     found = 0
     try:
