@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 import wave
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -167,8 +166,3 @@ def write_animation(
         how = {"lossless": True, **how}
     images[0].save(path, save_all=True, append_images=images[1:], duration=durations_ms, **how)
     return path.read_bytes()
-
-
-def png_chunk(kind: bytes, payload: bytes) -> bytes:
-    """A chunk of a PNG file with its checksum."""
-    return struct.pack(">I", len(payload)) + kind + payload + struct.pack(">I", zlib.crc32(kind + payload))

@@ -14,7 +14,8 @@ from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
-from tests.prep.formats.clip_writer import HEIGHT, WIDTH, draw, number_in, png_chunk, write_animation
+from tests.memory_cases import png_chunk
+from tests.prep.formats.clip_writer import HEIGHT, WIDTH, draw, number_in, write_animation
 
 KINDS = ("gif", "webp", "png")
 

@@ -12,13 +12,14 @@ import pytest
 from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
-from halofeed.prep.layouts import LayoutOptions, Reference
-from halofeed.prep.layouts.dicom import find_series, list_references
+from halofeed.prep.layouts import LayoutOptions
+from halofeed.prep.layouts.dicom import find_series
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.volume_files import FolderIndex
 from halofeed.schemas.errors import SourceError, UsageError
 from tests.dicom_writer import write_series
+from tests.prep.formats.dicom_support import listed_by_source
 
 SECRET = "Portal phase of Jane Doe"
 
@@ -37,14 +38,8 @@ def study(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def listed(root: Path, **policy: Any) -> dict[str, Reference]:
-    files = LocalFiles(root)
-    options = LayoutOptions(series=SeriesPolicy(**policy))
-    return {one.source: one for one in list_references(files, files, None, options)}
-
-
 def taken(root: Path, **policy: Any) -> set[str]:
-    return {source for source, one in listed(root, **policy).items() if one.problem is None}
+    return {source for source, one in listed_by_source(root, **policy).items() if one.problem is None}
 
 
 CHOICES: list[tuple[dict[str, Any], set[str]]] = [
@@ -65,17 +60,17 @@ def test_series_are_chosen_and_the_others_listed_with_the_reason(
     study: Path, policy: dict[str, Any], expected: set[str]
 ) -> None:
     assert taken(study, **policy) == expected
-    found = listed(study, **policy)
+    found = listed_by_source(study, **policy)
     assert set(found) == {"portal", "native", "mr", "other"}
     assert all(one.problem is None or one.problem[0] == "selection" for one in found.values())
     assert "Jane" not in str(found)
 
 
 def test_why_a_series_was_not_chosen_names_the_option(study: Path) -> None:
-    found = listed(study, modalities=("CT",), description="portal")
+    found = listed_by_source(study, modalities=("CT",), description="portal")
     detail = "MR; --series-modality CT and --series-description 'portal'"
     assert found["mr"].problem == ("selection", "series is not chosen", detail)
-    problem = listed(study, series="largest")["native"].problem
+    problem = listed_by_source(study, series="largest")["native"].problem
     assert problem == (
         "selection",
         "series is not the largest of its study",
@@ -85,7 +80,7 @@ def test_why_a_series_was_not_chosen_names_the_option(study: Path) -> None:
 
 def test_two_series_that_are_both_the_largest_are_refused(study: Path) -> None:
     write_scan(study / "late", 6, "1.5", {})
-    found = listed(study, series="largest")
+    found = listed_by_source(study, series="largest")
     reason = "several series of a study are the largest"
     assert {source for source, one in found.items() if one.problem and one.problem[1] == reason} == {
         "portal",
@@ -98,7 +93,7 @@ def test_the_phases_of_the_largest_series_are_all_taken(tmp_path: Path) -> None:
     for phase in range(2):
         write_scan(tmp_path / str(phase), 6, "1.1", {"AcquisitionNumber": phase})
     write_scan(tmp_path / "other", 4, "1.2", {})
-    found = listed(tmp_path, series="largest")
+    found = listed_by_source(tmp_path, series="largest")
     assert [one.problem is None for one in found.values()] == [True, True, False]
 
 
@@ -123,7 +118,7 @@ def test_a_mask_beside_a_scan_and_a_survey_is_the_scan_s(tmp_path: Path) -> None
     write_scan(tmp_path / "p", 6, "1.1", {}, names=[f"a{at}" for at in range(6)])
     write_scan(tmp_path / "p", 2, "1.2", {}, names=["b1", "b2"])
     (tmp_path / "p" / "mask.nii").write_bytes(b"")
-    (mask,) = [one.mask for one in listed(tmp_path).values() if one.mask]
+    (mask,) = [one.mask for one in listed_by_source(tmp_path).values() if one.mask]
     assert mask == "p/mask.nii"
 
 
@@ -175,7 +170,7 @@ def test_damaged_gzip_refuses_the_scan_beside_it_and_other_gzip_does_not(tmp_pat
     assert taken(tmp_path) == {"a"}
     pack_of = gzip.compress(next((tmp_path / "a").glob("*.dcm")).read_bytes())
     (tmp_path / "a" / "cut.dcm.gz").write_bytes(pack_of[: len(pack_of) // 2])
-    found = listed(tmp_path)
+    found = listed_by_source(tmp_path)
     assert (found["a"].problem or ("", ""))[1] == "damaged file among the slices"
 
 

@@ -20,12 +20,12 @@ from pydicom.uid import (
 
 from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
-from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
-from halofeed.prep.layouts.dicom import list_references
+from halofeed.prep.layouts import LayoutOptions, find_layout
 from halofeed.prep.layouts.dicom_reasons import kind_and_cure
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError, UsageError
 from tests.dicom_writer import image_dataset, multi_frame_dataset, save, write_series
+from tests.prep.formats.dicom_support import listed_by_source
 
 NO_SLICE = "file is no slice of a volume"
 TOO_FEW = "series has too few slices"
@@ -46,21 +46,17 @@ def write_scan(
     write_series(folder, slices(count), positions, series=series, **options)  # type: ignore[arg-type]
 
 
-def listed(root: Path, **policy: object) -> dict[str, Reference]:
-    files = LocalFiles(root)
-    options = LayoutOptions(series=SeriesPolicy(**policy))  # type: ignore[arg-type]
-    return {one.source: one for one in list_references(files, files, None, options)}
-
-
 def problems(root: Path, **policy: object) -> dict[str, str | None]:
-    return {source: one.problem and one.problem[1] for source, one in listed(root, **policy).items()}
+    return {
+        source: one.problem and one.problem[1] for source, one in listed_by_source(root, **policy).items()
+    }
 
 
 def test_secondary_captures_with_positions_are_listed_and_not_taken(tmp_path: Path) -> None:
     write_scan(tmp_path / "ct")
     capture = {"SOPClassUID": SecondaryCaptureImageStorage}
     write_scan(tmp_path / "captures", series="1.2.4", more=capture)
-    found = listed(tmp_path)
+    found = listed_by_source(tmp_path)
     assert found.pop("ct").problem is None
     assert {one.problem for one in found.values()} == {
         ("selection", NO_SLICE, kind_and_cure("secondary capture"))
@@ -116,7 +112,7 @@ def test_a_stack_of_fewer_slices_than_three_is_refused_by_the_name_of_the_option
 ) -> None:
     write_scan(tmp_path / "ct")
     write_scan(tmp_path / "survey", count, "1.2.4", (2, 0, 0), orientation=(0, 1, 0, 0, 0, -1))
-    found = listed(tmp_path)
+    found = listed_by_source(tmp_path)
     assert found["ct"].problem is None
     detail = f"{count} of at least 3; --min-slices {count} takes it"
     assert found["survey"].problem == ("selection", TOO_FEW, detail)
@@ -216,7 +212,7 @@ def test_a_foreign_object_beside_a_scan_is_listed_by_its_kind_and_the_scan_is_ta
 ) -> None:
     write_scan(tmp_path)
     write(tmp_path / "foreign.dcm")
-    found = listed(tmp_path)
+    found = listed_by_source(tmp_path)
     assert found["."].problem is None and len(found["."].members) == 4
     stage, reason, detail = found["foreign.dcm"].problem or ("", "", "")
     assert (stage, reason) == ("selection", NO_SLICE) and detail == kind
@@ -244,7 +240,7 @@ def test_of_several_scans_in_a_folder_a_damaged_slice_refuses_the_one_that_lacks
                 path.write_bytes(b"" if empty else path.read_bytes()[:400])
     found = problems(tmp_path)
     assert sorted(map(str, found.values())) == ["None", "None", "damaged file among the slices"]
-    (refused,) = (one for one in listed(tmp_path).values() if one.problem)
+    (refused,) = (one for one in listed_by_source(tmp_path).values() if one.problem)
     assert (
         refused.problem is not None
         and refused.problem[2].startswith("12.dcm; ")

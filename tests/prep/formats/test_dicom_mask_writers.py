@@ -17,6 +17,7 @@ from halofeed.prep.geometry.scan import Mask
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
 from tests.dicom_writer import write_series
+from tests.phantom import dice
 
 SHAPE = (6, 40, 48)
 STUDY = {
@@ -65,10 +66,6 @@ def opened(folder: Path, name: str, **options: Any) -> Mask:
     members = tuple(path for path in files.sizes() if path != name)
     grid = open_series(files, members).grid
     return open_dicom_mask(files, name, grid, **options)
-
-
-def dice(one: NDArray[Any], other: NDArray[Any]) -> float:
-    return float(2 * (one & other).sum() / (one.sum() + other.sum()))
 
 
 def write_structures(folder: Path, masks: dict[str, NDArray[np.bool_]], **options: Any) -> None:

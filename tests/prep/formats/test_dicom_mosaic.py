@@ -14,12 +14,10 @@ import pytest
 from numpy.typing import NDArray
 from pydicom.uid import ExplicitVRLittleEndian, MRImageStorage, RLELossless
 
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.formats.volumes import open_scan
-from halofeed.prep.layouts import LayoutOptions, Reference
-from halofeed.prep.layouts.dicom import list_references
 from halofeed.prep.sources.files import LocalFiles
 from tests.dicom_writer import image_dataset, save
+from tests.prep.formats.dicom_support import listed
 
 ROWS, COLUMNS, SPACING, GAP = 24, 24, (2.0, 2.5), 3.6
 
@@ -89,11 +87,6 @@ def write_mosaic(
     block.add_new(0x08, "CS", "IMAGE NUM 4")
     block.add_new(0x10, "OB", csa(count, normal, first))
     save(dataset, path, syntax)
-
-
-def listed(root: Path, **policy: Any) -> list[Reference]:
-    files = LocalFiles(root)
-    return list(list_references(files, files, None, LayoutOptions(series=SeriesPolicy(**policy))))
 
 
 ORIENTATIONS = {

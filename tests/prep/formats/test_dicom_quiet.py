@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,12 @@ from pydicom.uid import JPEG2000Lossless, JPEGLSLossless, RLELossless
 
 from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.formats.dicom.run_lengths import decode_run_lengths
-from halofeed.prep.formats.dicom.series import open_series
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
 from tests.dicom_mask_writer import saved, segmentation
 from tests.dicom_writer import image_dataset, save
+from tests.prep.formats.dicom_support import open_folder
 
 PIXELS = (np.arange(64 * 64).reshape(64, 64) * 37 % 4096).astype(np.uint16)
 AFFINE = np.array([[0, 0, 1.0, 0], [0, 1.0, 0, 0], [3.0, 0, 0, 0], [0, 0, 0, 1]])
@@ -59,8 +59,23 @@ def test_padding_behind_the_runs_is_left_out(padding: bytes) -> None:
 
 
 def assert_said_in_rejects_alone(
-    refused: list[str], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    path: Path,
+    places: Iterable[int],
+    read: Callable[[], object],
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """Of a file damaged at one place after the other, counted from its end, some are refused, and nothing is said."""
+    whole, refused = path.read_bytes(), []
+    capfd.readouterr()
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[-place] ^= 0x50
+        path.write_bytes(damaged)
+        try:
+            read()
+        except SourceError as error:
+            refused.append(str(error))
     assert refused
     assert not [text for text in refused if "Error" in text or "Exception" in text]
     assert not caplog.records
@@ -74,19 +89,7 @@ def test_damaged_slices_print_and_log_nothing(
     syntax: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     path = save(image_dataset(PIXELS, rescale=(1, 0)), tmp_path / "a.dcm", syntax)
-    whole = path.read_bytes()
-    capfd.readouterr()
-    refused: list[str] = []
-    for place in range(1, 400, 7):
-        damaged = bytearray(whole)
-        damaged[-place] ^= 0x50
-        path.write_bytes(damaged)
-        files = LocalFiles(tmp_path)
-        try:
-            open_series(files, files.sizes(), SeriesPolicy(min_slices=1)).read()
-        except SourceError as error:
-            refused.append(str(error))
-    assert_said_in_rejects_alone(refused, capfd, caplog)
+    assert_said_in_rejects_alone(path, range(1, 400, 7), lambda: open_folder(tmp_path).read(), capfd, caplog)
 
 
 @pytest.mark.parametrize("kind", ["FRACTIONAL", "LABELMAP"])
@@ -99,17 +102,12 @@ def test_damaged_masks_print_and_log_nothing(
     dataset = segmentation(
         [(1, depth, stored) for depth in range(3)], AFFINE, numbers, kind=kind, bits=bits, syntax=RLELossless
     )
-    whole = saved(dataset)
-    capfd.readouterr()
-    refused: list[str] = []
-    for place in range(9, 200, 3):
-        damaged = bytearray(whole)
-        damaged[-place] ^= 0x50
-        (tmp_path / "mask.dcm").write_bytes(damaged)
-        try:
-            mask = open_dicom_mask(LocalFiles(tmp_path), "mask.dcm", Grid(shape=(3, 16, 16), affine=AFFINE))
-            assert mask.read_classes is not None
-            mask.read_classes({number: number for number in mask.names}, "last")
-        except SourceError as error:
-            refused.append(str(error))
-    assert_said_in_rejects_alone(refused, capfd, caplog)
+    path = tmp_path / "mask.dcm"
+    path.write_bytes(saved(dataset))
+
+    def read() -> None:
+        mask = open_dicom_mask(LocalFiles(tmp_path), path.name, Grid(shape=(3, 16, 16), affine=AFFINE))
+        assert mask.read_classes is not None
+        mask.read_classes({number: number for number in mask.names}, "last")
+
+    assert_said_in_rejects_alone(path, range(9, 200, 3), read, capfd, caplog)

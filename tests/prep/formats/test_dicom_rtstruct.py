@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.geometry.scan import Grid, Mask
 from halofeed.schemas.errors import SourceError, UsageError
-from tests.dicom_mask_writer import SECRETS, HeldFile, saved, structure_set
+from tests.dicom_mask_writer import saved, structure_set
+from tests.phantom import dice
+from tests.prep.formats.dicom_support import damage, mask_outcome, mask_refusal, open_mask
 
 CLOSED = "CLOSED_PLANAR"
 CURE = "--class-overlap last or first decides, channels keeps both"
@@ -51,20 +51,16 @@ def rectangle(grid: Grid, depth: float, top: float, left: float, bottom: float, 
     return CLOSED, grid.to_mm(np.array(corners))
 
 
+def written(contours: Contours | dict[int, Any]) -> bytes:
+    return saved(structure_set(contours if isinstance(contours, dict) else {3: ("organ", contours)}))
+
+
 def opened(contours: Contours | dict[int, Any], grid: Grid | None, **options: Any) -> Mask:
-    structures = contours if isinstance(contours, dict) else {3: ("organ", contours)}
-    return open_dicom_mask(HeldFile(saved(structure_set(structures))), "mask.dcm", grid, **options)
+    return open_mask(written(contours), grid, **options)
 
 
 def refused(contours: Contours | dict[int, Any], grid: Grid, **options: Any) -> SourceError:
-    with pytest.raises(SourceError) as caught:
-        opened(contours, grid, **options).read()
-    assert not any(secret in str(caught.value) for secret in SECRETS.values())
-    return caught.value
-
-
-def dice(one: NDArray[Any], other: NDArray[Any]) -> float:
-    return float(2 * (one & other).sum() / (one.sum() + other.sum()))
+    return mask_refusal(written(contours), grid, **options)
 
 
 GRIDS = [grid_of(), grid_of(1), grid_of(2), grid_of(shear=0.9), grid_of(3, shear=-1.3)]
@@ -368,20 +364,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_damaged_structure_sets_are_refused(fault: str) -> None:
     with pytest.raises(SourceError, match=r"DICOM file is damaged|structure set has no structures"):
-        open_dicom_mask(HeldFile(changed(FAULTS[fault])), "mask.dcm", grid_of())
-
-
-def outcome(data: bytes, grid: Grid) -> Any:
-    """The voxels, or the one error that may come instead; neither it nor a warning may hold a secret."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            result: Any = open_dicom_mask(HeldFile(data), "mask.dcm", grid).read()
-        except SourceError as error:
-            result = error
-    told = [str(warning.message) for warning in caught] + [str(result)]
-    assert not any(secret in words for words in told for secret in SECRETS.values())
-    return result
+        open_mask(changed(FAULTS[fault]), grid_of())
 
 
 @pytest.mark.parametrize("syntax", ["1.2.840.10008.1.2", "1.2.840.10008.1.2.1"])
@@ -389,21 +372,15 @@ def test_a_truncated_file_loses_no_contour_silently(syntax: str) -> None:
     grid = grid_of()
     contours = [circle(grid, depth, 9, count=4) for depth in range(3)]
     whole = saved(structure_set({1: ("organ", contours[:2]), 2: ("other", contours[2:])}, syntax=syntax))
-    expected = outcome(whole, grid)
+    expected = mask_outcome(whole, grid)
     for end in range(len(whole)):
-        result = outcome(whole[:end], grid)
+        result = mask_outcome(whole[:end], grid)
         # What ends between two elements is a whole file; its structures are then named, but not drawn.
         assert isinstance(result, SourceError) or np.array_equal(result, expected) or not result.any(), end
 
 
 def test_damaged_bytes_end_in_no_other_error() -> None:
-    whole = np.frombuffer(changed(lambda dataset: None), np.uint8)
-    rng = np.random.default_rng(3)
-    for _ in range(300):
-        data = whole.copy()
-        at = rng.integers(132, len(data), rng.integers(1, 4))
-        data[at] = rng.integers(0, 256, len(at))
-        outcome(data.tobytes(), grid_of())
+    damage(changed(lambda dataset: None), grid_of(), 3, 300)
 
 
 def traced(labels: NDArray[Any], value: int, grid: Grid) -> Contours:

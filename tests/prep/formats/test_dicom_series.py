@@ -17,8 +17,9 @@ from halofeed.prep.formats.dicom.series import group_series, open_series
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.geometry.scan import Scan
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import SourceError, UsageError
+from halofeed.schemas.errors import UsageError
 from tests.dicom_writer import image_dataset, multi_frame_dataset, save, write_series, write_volume
+from tests.prep.formats.dicom_support import open_folder, refusal
 
 RANDOM = np.random.default_rng(3)
 HU = RANDOM.integers(-900, 1500, (5, 36, 33)).astype(np.int16)
@@ -26,19 +27,8 @@ STORED = (HU + 1024).astype(np.uint16)
 EVEN = [(0.0, 0.0, 2.0 * index) for index in range(5)]
 
 
-def open_folder(folder: Path, **policy: Any) -> Scan:
-    files = LocalFiles(folder)
-    return open_series(files, files.sizes(), SeriesPolicy(**{"min_slices": 1, **policy}))
-
-
 def findings(scan: Scan) -> dict[str, str]:
     return {finding.name: finding.treatment for finding in scan.findings}
-
-
-def refusal(folder: Path, **policy: Any) -> SourceError:
-    with pytest.raises(SourceError) as caught:
-        open_folder(folder, **policy).read()
-    return caught.value
 
 
 def simple_itk(paths: list[str]) -> Any:

@@ -30,6 +30,7 @@ from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
 from tests.allocations import traced
 from tests.dicom_writer import image_dataset, multi_frame_dataset, save, write_series
+from tests.prep.formats.dicom_support import open_folder
 
 UNCOMPRESSED = [
     ImplicitVRLittleEndian,
@@ -56,8 +57,7 @@ def stored_pixels(dtype: Any, bits: int, shape: tuple[int, ...] = (40, 35)) -> n
 
 
 def read_one(folder: Path) -> np.ndarray[Any, Any]:
-    files = LocalFiles(folder)
-    voxels = open_series(files, files.sizes(), SeriesPolicy(min_slices=1)).read()
+    voxels = open_folder(folder).read()
     return voxels[0, ..., 0] if len(voxels) == 1 else voxels[..., 0]
 
 

@@ -13,26 +13,14 @@ from pydicom.dataset import Dataset
 
 from halofeed.prep.formats.dicom.facts import PixelFormat
 from halofeed.prep.formats.dicom.pixels import values_of
-from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.formats.dicom.slices import MAX_GROWTH, holes, plan_slices
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.geometry.scan import Scan
-from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
 from tests.dicom_writer import AXIAL, image_dataset, save, write_series
+from tests.prep.formats.dicom_support import open_folder, refusal
 
 ROWS, COLUMNS = 6, 7
-
-
-def open_folder(folder: Path, **policy: Any) -> Scan:
-    files = LocalFiles(folder)
-    return open_series(files, files.sizes(), SeriesPolicy(**{"min_slices": 1, **policy}))
-
-
-def refusal(folder: Path, **policy: Any) -> SourceError:
-    with pytest.raises(SourceError) as caught:
-        open_folder(folder, **policy).read()
-    return caught.value
 
 
 def details(scan: Scan) -> dict[str, tuple[str, str]]:

@@ -19,11 +19,10 @@ from halofeed.prep.formats.volume.options import ScanOptions
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.formats.volumes import open_scan
 from halofeed.prep.geometry.scan import Scan
-from halofeed.prep.layouts import LayoutOptions, Reference
-from halofeed.prep.layouts.dicom import list_references
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
 from tests.dicom_writer import image_dataset, multi_frame_dataset, save
+from tests.prep.formats.dicom_support import listed
 
 Drawn = tuple[float, int, Mapping[str, Any]]
 """A slice: its height in mm, the value of all its pixels in HU, and further elements."""
@@ -37,11 +36,6 @@ def write(folder: Path, drawn: Sequence[Drawn], thickness: float | None = 2.0, *
             pixels, position=(0, 0, height), thickness=thickness, more=dict(more), **options
         )
         save(dataset, folder / name)
-
-
-def listed(root: Path, **policy: Any) -> list[Reference]:
-    files = LocalFiles(root)
-    return list(list_references(files, files, None, LayoutOptions(series=SeriesPolicy(**policy))))
 
 
 def opened(root: Path, **policy: Any) -> list[Scan]:

@@ -25,8 +25,9 @@ from halofeed.prep.formats.picture.jpeg import reduction
 from halofeed.prep.formats.picture.tiff_directory import read_directory
 from halofeed.schemas.errors import SourceError
 from tests.allocations import traced
+from tests.memory_cases import png_chunk, saved
 
-from .test_pictures_samples import PIXELS, chunk, png_of_samples, saved, tiff_of_samples
+from .test_pictures_samples import PIXELS, png_of_samples, tiff_of_samples
 
 OPTIONS = ReadOptions()
 
@@ -354,8 +355,8 @@ def bomb(kind: str) -> bytes:
     side = 60000
     if kind == "png":
         header = side.to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0])
-        body = chunk(b"IDAT", zlib.compress(b"\0" * 100_000))
-        return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + body + chunk(b"IEND", b"")
+        body = png_chunk(b"IDAT", zlib.compress(b"\0" * 100_000))
+        return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + body + png_chunk(b"IEND", b"")
     if kind == "jpeg":
         data = bytearray(SMALL["jpeg"])
         at = data.index(b"\xff\xc0")

@@ -16,22 +16,13 @@ from PIL import Image
 from halofeed.prep.formats.picture import DecodedImage, ReadOptions, read_image, read_size
 from halofeed.prep.formats.picture.pixels import LUMA, blend, luma, scale_depth
 from halofeed.schemas.errors import UsageError
+from tests.memory_cases import png_chunk, saved
 
 RANDOM = np.random.default_rng(20260101)
 
 
 def read(data: bytes, **options: object) -> DecodedImage:
     return read_image(data, ReadOptions(**options))  # type: ignore[arg-type]
-
-
-def saved(image: Image.Image, kind: str, **options: object) -> bytes:
-    out = io.BytesIO()
-    image.save(out, kind, **options)
-    return out.getvalue()
-
-
-def chunk(kind: bytes, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload)) + kind + payload + struct.pack(">I", zlib.crc32(kind + payload))
 
 
 def filtered_rows(rows: NDArray[np.uint8], bytes_per_pixel: int) -> bytes:
@@ -57,15 +48,15 @@ def png_of_samples(samples: NDArray[np.uint16], *extra: tuple[bytes, bytes]) -> 
     rows = samples.astype(">u2").view(np.uint8).reshape(height, -1)
     header = struct.pack(">IIBBBBB", width, height, 16, color_type, 0, 0, 0)
     body = zlib.compress(filtered_rows(rows, 2 * channels))
-    parts = [chunk(b"IHDR", header), *(chunk(*pair) for pair in extra)]
+    parts = [png_chunk(b"IHDR", header), *(png_chunk(*pair) for pair in extra)]
     half = len(body) // 2
     return b"".join(
         [
             b"\x89PNG\r\n\x1a\n",
             *parts,
-            chunk(b"IDAT", body[:half]),
-            chunk(b"IDAT", body[half:]),
-            chunk(b"IEND", b""),
+            png_chunk(b"IDAT", body[:half]),
+            png_chunk(b"IDAT", body[half:]),
+            png_chunk(b"IEND", b""),
         ]
     )
 
@@ -211,7 +202,7 @@ def test_gray_of_few_bits_is_spread_over_the_full_range_and_so_is_its_transparen
         (b"IDAT", zlib.compress(row)),
         (b"IEND", b""),
     ]
-    result = read(b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts), channels=4)
+    result = read(b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*part) for part in parts), channels=4)
     assert result.pixels[0, :, 0].tolist() == [value * 255 // peak for value in range(peak + 1)]
     assert [index for index, alpha in enumerate(result.pixels[0, :, 3]) if not alpha] == [1]
 
