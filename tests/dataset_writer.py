@@ -20,7 +20,7 @@ from halofeed.prep.statistics.pictures import Facts, Statistics, sum_pixels
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.tasks import ImageFormat
-from tests.set_writer import Record, write_set
+from tests.set_writer import Record, picture_features, stored_features, write_set
 
 SOURCE_SCALE = 8
 """The sources of the examples are said to have been larger by this factor."""
@@ -114,20 +114,9 @@ def record_features(example: Drawn, task: str, encoding: str, masks: bool = Fals
     """The tf.train.Example features of one example."""
     encoded = encode_pixels(example.pixels, encoding)
     height, width, _ = example.pixels.shape
-    features: dict[str, Any] = {
-        "image/encoded": encoded,
-        "image/format": encoding.encode(),
-        "image/height": np.array([height]),
-        "image/width": np.array([width]),
-        "image/unpadded/height": np.array([example.unpadded[0]]),
-        "image/unpadded/width": np.array([example.unpadded[1]]),
-        "image/source/height": np.array([SOURCE_SCALE * example.unpadded[0]]),
-        "image/source/width": np.array([SOURCE_SCALE * example.unpadded[1]]),
-        "image/filename": example.key.encode(),
-        "image/key/source": example.key.encode(),
-        "image/source_id": str(example_id(example.key)).encode(),
-        "image/transform": np.array([SOURCE_SCALE, 0, 0, 0, SOURCE_SCALE, 0], np.float32),
-    }
+    features = stored_features(example.key, example_id(example.key), encoded, encoding, (height, width))
+    source = [SOURCE_SCALE * side for side in example.unpadded]
+    features |= picture_features(example.unpadded, source, (SOURCE_SCALE, 0, 0, 0, SOURCE_SCALE, 0))
     if encoding != "raw":
         features["image/key/sha256"] = hashlib.sha256(encoded).hexdigest().encode()
     if task == "classification":

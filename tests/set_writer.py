@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.prep.statistics.pictures import merge_statistics
 from halofeed.schemas.checksum import block_checksums, crc32c
@@ -46,6 +47,52 @@ def refusal(
 ) -> dict[str, str]:
     """One entry of rejected.jsonl."""
     return {"source": source, "split": split, "stage": stage, "reason": reason, "detail": detail}
+
+
+def stored_features(
+    key: str, identity: int, encoded: bytes, encoding: str, shape: Sequence[int], *, file: str = ""
+) -> dict[str, Any]:
+    """What every record says of its image [(depth,) height, width]; its file is called as its key unless said."""
+    sides = ("depth", "height", "width")[-len(shape) :]
+    return {
+        "image/encoded": encoded,
+        "image/format": encoding.encode(),
+        "image/filename": (file or key).encode(),
+        "image/key/source": key.encode(),
+        "image/source_id": str(identity).encode(),
+        **{f"image/{side}": np.array([size]) for side, size in zip(sides, shape, strict=True)},
+    }
+
+
+def picture_features(
+    unpadded: Sequence[int], source: Sequence[int], transform: Sequence[float] | NDArray[Any]
+) -> dict[str, Any]:
+    """What a picture's record says beside: (height, width) without padding and of the source, [2, 3] to the source."""
+    found = {}
+    for of, (height, width) in {"unpadded": unpadded, "source": source}.items():
+        found |= {f"image/{of}/height": np.array([height]), f"image/{of}/width": np.array([width])}
+    return {**found, "image/transform": np.asarray(transform, np.float32).ravel()}
+
+
+def volume_features(
+    spacing_mm: Any,
+    affine: Any,
+    extent: Any,
+    source_affine: Any,
+    source_shape: Any,
+    tile: int,
+    tile_origin: Any,
+) -> dict[str, Any]:
+    """What a volume's record says beside: where it lies, where its source lay, and which part of it this is."""
+    return {
+        "image/spacing_mm": np.asarray(spacing_mm, np.float32),
+        "image/affine": np.asarray(affine, np.float32).ravel(),
+        "image/extent": np.asarray(extent).ravel(),
+        "image/source/affine": np.asarray(source_affine, np.float32).ravel(),
+        "image/source/shape": np.asarray(source_shape),
+        "image/tile": np.array([tile]),
+        "image/tile/origin": np.asarray(tile_origin),
+    }
 
 
 def write_set(

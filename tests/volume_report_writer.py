@@ -23,7 +23,7 @@ from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.tasks import ImageFormat
 from tests.dataset_writer import counted, encode_pixels
-from tests.set_writer import Record, write_set
+from tests.set_writer import Record, picture_features, stored_features, volume_features, write_set
 
 CLASSES = {0: "background", **{organ.label: organ.name for organ in ORGANS if organ.label}, 9: "never seen"}
 RAW_KEYS = ("image/encoded", "image/label")
@@ -109,37 +109,17 @@ def features_of(drawn: Drawn, encoding: str = "raw", label_dtype: str = "uint8")
     """The tf.train.Example features of one record."""
     size = drawn.image.shape[:-1]
     label = np.zeros(size, label_dtype) if drawn.label is None else drawn.label.astype(label_dtype)
-    features: dict[str, Any] = {
-        "image/encoded": encode_pixels(drawn.image, encoding),
-        "image/format": encoding.encode(),
-        "image/label": encode_pixels(label[..., None], "raw" if encoding == "raw" else "png"),
-        "image/labelled": np.array([int(drawn.label is not None)]),
-        "image/height": np.array([size[-2]]),
-        "image/width": np.array([size[-1]]),
-        "image/filename": drawn.key.encode(),
-        "image/key/source": drawn.key.encode(),
-        "image/source_id": str(drawn.id).encode(),
-    }
-    if drawn.grid is not None and drawn.extent is not None:
-        return features | {
-            "image/depth": np.array([size[0]]),
-            "image/spacing_mm": np.array(drawn.grid.spacing_mm, np.float32),
-            "image/affine": drawn.grid.affine.astype(np.float32).reshape(-1),
-            "image/source/affine": drawn.grid.affine.astype(np.float32).reshape(-1),
-            "image/source/shape": np.array(_source_shape(drawn)),
-            "image/extent": drawn.extent.reshape(-1),
-            "image/tile": np.array([drawn.tile]),
-            "image/tile/origin": np.array([0, 0, 0]),
-        }
+    encoded = encode_pixels(drawn.image, encoding)
+    features = stored_features(drawn.key, drawn.id, encoded, encoding, size)
+    features["image/label"] = encode_pixels(label[..., None], "raw" if encoding == "raw" else "png")
+    features["image/labelled"] = np.array([int(drawn.label is not None)])
+    if (grid := drawn.grid) is not None:
+        origin = (grid.affine, _source_shape(drawn), drawn.tile, (0, 0, 0))
+        return features | volume_features(grid.spacing_mm, grid.affine, drawn.extent, *origin)
     if encoding != "raw":
-        features["image/key/sha256"] = hashlib.sha256(features["image/encoded"]).hexdigest().encode()
-    return features | {
-        "image/unpadded/height": np.array([size[0] - 1]),
-        "image/unpadded/width": np.array([size[1]]),
-        "image/source/height": np.array([size[0] - 1]),
-        "image/source/width": np.array([size[1]]),
-        "image/transform": np.array([1, 0, 0, 0, 1, 0], np.float32),
-    }
+        features["image/key/sha256"] = hashlib.sha256(encoded).hexdigest().encode()
+    picture = (size[0] - 1, size[1])
+    return features | picture_features(picture, picture, (1, 0, 0, 0, 1, 0))
 
 
 def write_segmentation(

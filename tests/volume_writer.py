@@ -17,10 +17,9 @@ from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.tasks import ImageFormat
-from tests.set_writer import Record, write_set
+from tests.set_writer import Record, picture_features, stored_features, volume_features, write_set
 
 CLASSES = {0: "background", 1: "liver", 2: "spleen", 300: "tumour"}
-_SIDES = ("depth", "height", "width")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -111,43 +110,19 @@ def draw_scans(
 def scan_features(scan: DrawnScan, encoding: str = "raw", pad: bool = True) -> dict[str, Any]:
     """The tf.train.Example features of one example; pictures without padding where not `pad`."""
     image, label = scan.image, scan.label
-    features: dict[str, Any] = {
-        "image/format": encoding.encode(),
-        "image/labelled": np.array([int(scan.labelled)]),
-        "image/source_id": str(scan.id).encode(),
-        "image/filename": f"{scan.key}.nii.gz".encode(),
-        "image/key/source": scan.key.encode(),
-    }
     if image.ndim == 4:
-        features |= {
-            "image/spacing_mm": scan.spacing_mm,
-            "image/affine": scan.affine.ravel(),
-            "image/source/affine": 2 * scan.affine.ravel(),
-            "image/extent": scan.extent.ravel(),
-            "image/tile": np.array([scan.tile]),
-            "image/tile/origin": np.array([scan.tile, 0, 2 * scan.tile]),
-        }
-        features |= {
-            f"image/{side}": np.array([size]) for side, size in zip(_SIDES, label.shape, strict=True)
-        }
-        features["image/source/shape"] = np.array([7, 8, 9])
+        origin = (2 * scan.affine, (7, 8, 9), scan.tile, (scan.tile, 0, 2 * scan.tile))
+        more = volume_features(scan.spacing_mm, scan.affine, scan.extent, *origin)
     else:
         height, width = scan.extent[1].tolist()
         if not pad:
             image, label = image[:height, :width], label[:height, :width]
-        features |= {
-            "image/height": np.array([label.shape[0]]),
-            "image/width": np.array([label.shape[1]]),
-            "image/unpadded/height": np.array([height]),
-            "image/unpadded/width": np.array([width]),
-            "image/source/height": np.array([2 * height]),
-            "image/source/width": np.array([2 * width]),
-            "image/transform": scan.affine.ravel(),
-        }
-    mask = "raw" if encoding == "raw" else "png"
-    features["image/encoded"] = bytes(ENCODERS[encoding](image, 95))
+        more = picture_features((height, width), (2 * height, 2 * width), scan.affine)
+    encoded, mask = bytes(ENCODERS[encoding](image, 95)), "raw" if encoding == "raw" else "png"
+    features = stored_features(scan.key, scan.id, encoded, encoding, label.shape, file=f"{scan.key}.nii.gz")
+    features["image/labelled"] = np.array([int(scan.labelled)])
     features["image/label"] = bytes(ENCODERS[mask](label[..., None], 95))
-    return features
+    return features | more
 
 
 def write_scans(

@@ -11,7 +11,7 @@ import pytest
 from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.tasks import ImageFormat
-from tests.set_writer import Record, write_set
+from tests.set_writer import Record, picture_features, stored_features, write_set
 
 FILL = (9, 8, 7, 6)
 
@@ -54,20 +54,10 @@ def features_of(example, *, frame, encoding, pad, masks):
     else:
         stored = pixels
     boxes = example["boxes"]
-    features = {
-        "image/encoded": bytes(ENCODERS[encoding](stored, 95)),
-        "image/format": encoding.encode(),
-        "image/height": np.array([stored.shape[0]]),
-        "image/width": np.array([stored.shape[1]]),
-        "image/unpadded/height": np.array([height]),
-        "image/unpadded/width": np.array([width]),
-        "image/source/height": np.array([height * 2]),
-        "image/source/width": np.array([width * 2]),
-        "image/filename": f"folder/ünïcode {example['id']}.jpg".encode(),
-        "image/key/source": str(example["id"]).encode(),
-        "image/source_id": str(example["id"]).encode(),
-        "image/transform": np.array([2.0, 0, 1, 0, 2, -3]),
-    }
+    encoded, key = bytes(ENCODERS[encoding](stored, 95)), str(example["id"])
+    file = f"folder/ünïcode {key}.jpg"
+    features = stored_features(key, example["id"], encoded, encoding, stored.shape[:2], file=file)
+    features |= picture_features((height, width), (height * 2, width * 2), (2, 0, 1, 0, 2, -3))
     if example["task"] == "classification":
         return {**features, "image/class/label": np.array([example["label"]])}
     for column, corner in enumerate(("ymin", "xmin", "ymax", "xmax")):
