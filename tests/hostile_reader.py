@@ -128,17 +128,8 @@ def main(sound: str, scratch: str, kinds: str, first: str, count: str) -> None:
                 with contextlib.redirect_stderr(io.StringIO()):
                     wrong = failures(copy, Path(sound) / "sources" / "coco" / "images")
                 if wrong:
-                    print(
-                        json.dumps(
-                            {
-                                "set": folder.parts[-3],
-                                "kind": kind,
-                                "seed": seed,
-                                "said": said,
-                                "wrong": wrong,
-                            }
-                        )
-                    )
+                    told = {"kind": kind, "seed": seed, "said": said, "wrong": wrong}
+                    print(json.dumps({"set": folder.parts[-3], **told}))
                 shutil.rmtree(copy.parent.parent)
     print(json.dumps({"read": len(folders) * int(count)}))
 

@@ -24,62 +24,52 @@ from halofeed.schemas.layout import index_file
 from halofeed.schemas.manifest import read_manifest
 from halofeed.schemas.tfexample import decode_example, encode_example
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter, read_records
+from tests.memory_cases import png_chunk
 
 MANIFEST = "manifest.json"
 
 NUMBERS = ["-1", "0", "1", "2", "7", "255", "65536", "2147483648", "1099511627776", "4611686018427387904"]
-NUMBERS += [
-    "9223372036854775807",
-    "9223372036854775808",
-    "-9223372036854775808",
+NUMBERS += ["9223372036854775807", "9223372036854775808", "-9223372036854775808", "1e400", "-1e400", "0.5"]
+NUMBERS += ["1e39", "NaN", "Infinity", "1e-320", "1" * 30, "1" * 400, "1" * 5000]
+WORDS = [
+    "",
+    "../../x",
+    "/etc/passwd",
+    "\\u0000",
+    "\\ud800",
+    "<script>alert(1)</script>",
+    "\\u001b[31m",
+    "x",
+    "1",
+]
+WORDS += [
+    "-1",
     "1e400",
-    "-1e400",
-    "0.5",
-    "1e39",
+    "nan",
+    "0x0",
+    "1x2x3",
+    "9" * 5000,
+    "y" * 100_000,
+    "float64",
+    "int64",
+    "bfloat16",
+    "str",
 ]
-NUMBERS += ["NaN", "Infinity", "1e-320", "1" * 30, "1" * 400, "1" * 5000]
-TEXTS = [
-    '""',
-    '"../../x"',
-    '"/etc/passwd"',
-    '"\\u0000"',
-    '"\\ud800"',
-    '"<script>alert(1)</script>"',
-    '"\\u001b[31m"',
+WORDS += [
+    "bool",
+    "sets",
+    "raw",
+    "png",
+    "jpeg",
+    "list",
+    "value",
+    "text",
+    "classes",
+    "png_list",
+    "depth",
+    "class",
 ]
-TEXTS += [
-    '"x"',
-    '"1"',
-    '"-1"',
-    '"1e400"',
-    '"nan"',
-    '"0x0"',
-    '"1x2x3"',
-    f'"{"9" * 5000}"',
-    f'"{"y" * 100_000}"',
-]
-TEXTS += [
-    '"float64"',
-    '"int64"',
-    '"bfloat16"',
-    '"str"',
-    '"bool"',
-    '"sets"',
-    '"raw"',
-    '"png"',
-    '"jpeg"',
-    '"list"',
-]
-TEXTS += [
-    '"value"',
-    '"text"',
-    '"classes"',
-    '"png_list"',
-    '"depth"',
-    '"class"',
-    '"detection"',
-    '"segmentation"',
-]
+TEXTS = [f'"{word}"' for word in [*WORDS, "detection", "segmentation"]]
 OTHERS = [
     "null",
     "true",
@@ -127,10 +117,8 @@ def mutate(document: Any, draw: random.Random) -> tuple[Any, list[str]]:
         parent = changed
         for key in above:
             parent = parent[key]
-        value, what = (
-            parent[last],
-            draw.choice(("replace",) * 6 + ("remove", "repeat", "add", "rename", "nudge")),
-        )
+        value = parent[last]
+        what = draw.choice(("replace",) * 6 + ("remove", "repeat", "add", "rename", "nudge"))
         number = draw.randrange(len(HOSTILE))
         if what == "remove":
             del parent[last]
@@ -235,10 +223,8 @@ def hostile_record(folder: Path, draw: random.Random) -> list[str]:
             record[at:at] = draw.randbytes(draw.choice((1, 2, 50)))
         else:
             begin = draw.randrange(len(record))
-            record[at : at + 40], record[begin : begin + 40] = (
-                record[begin : begin + 40],
-                record[at : at + 40],
-            )
+            here, there = slice(at, at + 40), slice(begin, begin + 40)
+            record[here], record[there] = record[there], record[here]
         said.append(f"{file.name}: {what} at {at}")
     rewrite(folder, file.name, [bytes(record) for record in records])
     return said
@@ -313,18 +299,12 @@ def picture(draw: random.Random) -> bytes:
         depth, colors = draw.choice(((8, 2), (16, 6), (8, 0), (1, 3), (8, 4)))
         parts = [(b"IHDR", struct.pack(">IIBBBBB", *sides, depth, colors, 0, 0, draw.choice((0, 1))))]
         parts += [(b"IDAT", zlib.compress(bytes(draw.choice((0, 100, 1_000_000))))), (b"IEND", b"")]
-        chunks = [struct.pack(">I", len(b)) + a + b + struct.pack(">I", zlib.crc32(a + b)) for a, b in parts]
-        return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+        return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*part) for part in parts)
     if kind == "jpeg":
         frame = struct.pack(">HBHHB", 17, 8, *sides, 3) + b"\1\x11\0\2\x11\0\3\x11\0"
         scan = struct.pack(">HB", 12, 3) + b"\1\0\2\0\3\0\0\x3f\0"
-        return (
-            b"\xff\xd8\xff\xc0"
-            + frame
-            + (b"\xff\xda" + scan) * draw.choice((1, 600))
-            + b"\0" * 50
-            + b"\xff\xd9"
-        )
+        scans = (b"\xff\xda" + scan) * draw.choice((1, 600))
+        return b"\xff\xd8\xff\xc0" + frame + scans + b"\0" * 50 + b"\xff\xd9"
     if kind == "pnm":
         return f"P6 {sides[0]} {sides[1]} 255\n".encode()
     if kind == "gif":

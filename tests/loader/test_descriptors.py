@@ -6,7 +6,7 @@ import multiprocessing
 import resource
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -131,11 +131,8 @@ def test_a_file_is_never_closed_while_it_is_read(many, monkeypatch):
             if not all(np.array_equal(found[key], right[key]) for key in right):
                 wrong.append(step)
 
-    threads = [threading.Thread(target=work, args=(loader,)) for loader in loaders * 3]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, loaders * 3))
     assert not wrong
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import struct
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -244,9 +244,6 @@ def test_threads_never_share_a_buffer():
             if (array != number).any():
                 wrong.append(number)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as workers:
+        list(workers.map(work, range(4)))
     assert not wrong

@@ -7,17 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
+from tests.annotation_writer import draw
 from tests.mistakes.support import check, preparing, refused, usage
-
-
-def draw(root: Path, *names: str) -> None:
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((16, 24, 3), 90, np.uint8)).save(root / name)
 
 
 def write(root: Path, name: str, content: object) -> Path:

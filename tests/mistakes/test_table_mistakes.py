@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
+from tests import annotation_writer
 from tests.mistakes.support import Prepare, check, preparing, refused, usage
 
+draw = partial(annotation_writer.draw, size=(40, 60))
 HEADER = "filename,class,xmin,ymin,xmax,ymax"
-
-
-def draw(root: Path, *names: str) -> None:
-    """Pictures 60 wide and 40 high."""
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((40, 60, 3), 90, np.uint8)).save(root / name)
 
 
 @preparing

@@ -14,6 +14,7 @@ from tests.pipelines.support import run_convert
 from tests.volume_support import findings, save_nifti, stored_volumes, write_table
 
 SHAPE = (12, 20, 24)
+TABLE = {"layout": "csv", "task": "segmentation", "depth": 12, "height": 20, "width": 24}
 ORGAN = (slice(2, 12), slice(4, 16), slice(0, 10))
 FAR = (slice(0, 2), slice(0, 3), slice(20, 24))
 STRAIGHT = np.array([[0, 0, 1.5, -5], [0, 2.0, 0, 7], [3.0, 0, 0, 11], [0, 0, 0, 1]])
@@ -30,9 +31,8 @@ def convert(folder: Path, affine: np.ndarray = STRAIGHT, **options: Any) -> Conv
     save_nifti(folder / "s/mask.nii", mask, affine)
     write_table(folder / "s", [("a", "image.nii", "mask.nii")])
     (folder / "labels.txt").write_text("background\nspleen\nnode\n")
-    sizes = {"depth": 12, "height": 20, "width": 24}
-    given = {"layout": "csv", "task": "segmentation", "label_map": str(folder / "labels.txt")}
-    return run_convert(folder / "s", folder / "out", **given, **(sizes | options))
+    named = {"label_map": str(folder / "labels.txt")}
+    return run_convert(folder / "s", folder / "out", **named, **(TABLE | options))
 
 
 def cut_shares(done: Conversion) -> dict[int, float]:
@@ -82,18 +82,8 @@ def test_a_foreground_crop_that_leaves_a_class_out_is_counted(tmp_path):
     image[2:, 4:, :12] = 40
     convert(tmp_path)
     save_nifti(tmp_path / "s/image.nii", image, STRAIGHT)
-    done = run_convert(
-        tmp_path / "s",
-        tmp_path / "out",
-        layout="csv",
-        task="segmentation",
-        label_map=str(tmp_path / "labels.txt"),
-        version="2.0.0",
-        crop_foreground=True,
-        depth=12,
-        height=20,
-        width=24,
-    )
+    named = {"label_map": str(tmp_path / "labels.txt"), "version": "2.0.0"}
+    done = run_convert(tmp_path / "s", tmp_path / "out", crop_foreground=True, **named, **TABLE)
     assert cut_shares(done) == pytest.approx({1: 0, 2: 1})
 
 
@@ -135,17 +125,8 @@ def test_a_mask_that_reaches_beyond_its_scan_is_noted(tmp_path, start):
     affine = STRAIGHT.copy()
     affine[:3, 3] += affine[:3, 0] * start
     save_nifti(tmp_path / "s/mask.nii", mask, affine)
-    done = run_convert(
-        tmp_path / "s",
-        tmp_path / "out",
-        layout="csv",
-        task="segmentation",
-        version="2.0.0",
-        mask_grid="resample",
-        depth=12,
-        height=20,
-        width=24,
-    )
+    again = {"version": "2.0.0", "mask_grid": "resample"}
+    done = run_convert(tmp_path / "s", tmp_path / "out", **again, **TABLE)
     assert findings(done)["mask reaches beyond its image (noted)"] == 1
     (record,) = stored_volumes(done)
     assert 0 < record.label.sum() < 0.8 * mask.sum()

@@ -14,6 +14,7 @@ from PIL import Image
 
 from halofeed.prep.convert.tasks.label_image import read_label_image
 from halofeed.schemas.errors import SourceError, UsageError
+from tests.memory_cases import png_chunk
 from tests.pipelines.support import read_all, run_convert
 from tests.volume_support import rejected, write_table
 
@@ -23,9 +24,6 @@ LIMIT = 10**6
 def png(pixels: np.ndarray, bits: int, color_type: int = 0) -> bytes:
     """A PNG with as many bits per sample as one likes; a palette of grays for color type 3."""
 
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
     rows = []
     for row in pixels.tolist():
         text = "".join(format(value, f"0{bits}b") for value in row)
@@ -33,12 +31,12 @@ def png(pixels: np.ndarray, bits: int, color_type: int = 0) -> bytes:
         rows.append(b"\0" + bytes(int(text[at : at + 8], 2) for at in range(0, len(text), 8)))
     height, width = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, bits, color_type, 0, 0, 0)
-    palette = chunk(b"PLTE", bytes(3 * 2 ** min(bits, 8))) if color_type == 3 else b""
+    palette = png_chunk(b"PLTE", bytes(3 * 2 ** min(bits, 8))) if color_type == 3 else b""
     parts = [
-        chunk(b"IHDR", header),
+        png_chunk(b"IHDR", header),
         palette,
-        chunk(b"IDAT", zlib.compress(b"".join(rows))),
-        chunk(b"IEND", b""),
+        png_chunk(b"IDAT", zlib.compress(b"".join(rows))),
+        png_chunk(b"IEND", b""),
     ]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
