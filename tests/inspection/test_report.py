@@ -118,9 +118,8 @@ def assert_self_contained(source: str, page: Page) -> None:
     loaded = [given[key] for _, given in page.elements for key in ("src", "href", "srcset") if key in given]
     assert loaded and all(str(where).startswith("data:image/") for where in loaded)
     assert not re.search(r"https?:|@import|url\(", source) and len(source) < 5_000_000
-    assert not re.search(r"\bnan\b|\binf\b|None\b(?!:)", page.words()), (
-        "None: only where it begins a sentence"
-    )
+    # None: only where it begins a sentence.
+    assert not re.search(r"\bnan\b|\binf\b|None\b(?!:)", page.words())
 
 
 def picture(uri: object) -> np.ndarray:
@@ -150,22 +149,16 @@ def test_the_default_file_lies_beside_the_version_and_leaves_the_data_set_sound(
 
 
 def test_the_counts_are_the_manifests(tmp_path: Path) -> None:
-    refused = [
-        refusal(f"{n}.jpg", stage, reason, f"detail {n}")
-        for n, (stage, reason) in enumerate(
-            [("decode", "file is truncated")] * 7 + [("selection", "no label")] * 2
-        )
-    ]
+    reasons = [("decode", "file is truncated")] * 7 + [("selection", "no label")] * 2
+    refused = [refusal(f"{n}.jpg", *reason, f"detail {n}") for n, reason in enumerate(reasons)]
     folder = make(tmp_path, rejected=refused)
     source, page = report(folder)
     manifest = read_manifest(folder)
-    assert (
-        "27 inputs gave 18 records; 7 could not be converted, and 2 were left out on purpose." in page.words()
-    )
-    assert "rejected7" in page.words()
-    parts = [
-        round(float(width)) for width in re.findall(r'<i class="\w+" style="width:([\d.]+)%', source)[:4]
-    ]
+    words = page.words()
+    assert "27 inputs gave 18 records; 7 could not be converted, and 2 were left out on purpose." in words
+    assert "rejected7" in words
+    widths = re.findall(r'<i class="\w+" style="width:([\d.]+)%', source)[:4]
+    parts = [round(float(width)) for width in widths]
     assert parts == [round(100 * count / 27) for count in (14, 4, 7, 2)]
     splits = {row[0]: row[1:3] for row in rows(source, "conversion")}
     assert splits == {"train": ["14", "2"], "test": ["4", "2"]}
@@ -173,9 +166,8 @@ def test_the_counts_are_the_manifests(tmp_path: Path) -> None:
     assert "7file is truncated decode0.jpg detail 0" in conversion and "and 3 more" in conversion
     assert "Left out on purpose2no label selection7.jpg detail 7" in conversion
     for label, name in manifest.labels.items():
-        counts = [
-            manifest.splits[split].statistics["labels"].get(str(label), 0) for split in ("train", "test")
-        ]
+        both = [manifest.splits[split].statistics["labels"] for split in ("train", "test")]
+        counts = [labels.get(str(label), 0) for labels in both]
         assert f"{name}{sum(counts)}{counts[0]}{counts[1]}" in page.words("labels")
     boxes = {row[0]: row[1:] for row in rows(source, "boxes")}
     for split, content in manifest.splits.items():
@@ -281,9 +273,8 @@ def test_an_empty_split_no_records_and_no_rejects_are_no_trouble(tmp_path: Path)
     assert "Rejected" not in [words for _, words in page.texts]
     change(folder, splits={"train": empty}, rejected={"decode: broken": 3})
     _, page = report(folder)
-    assert "No record is shown." in page.words("samples") and "No pixels were counted." in page.words(
-        "pixels"
-    )
+    assert "No record is shown." in page.words("samples")
+    assert "No pixels were counted." in page.words("pixels")
     assert "3 could not be converted" in page.words("conversion")
 
 
@@ -298,9 +289,8 @@ def test_thousands_of_classes_stay_readable(tmp_path: Path) -> None:
     source, page = report(folder, samples=0)
     words = page.words("labels")
     assert len(source) < 150_000 and "3,880 classes between them not shown" in words
-    assert (
-        "class number 04,000" in words and "class number 398911" in words and "class number 2000" not in words
-    )
+    assert "class number 04,000" in words and "class number 398911" in words
+    assert "class number 2000" not in words
     assert "Never seen: class number 3990, class number 3991" in words
 
 
@@ -381,14 +371,9 @@ def test_boxes_lie_on_their_objects_before_and_after_for_every_orientation(
     reference = Reference(key="one.jpg", source="one.jpg", split="train", boxes=(box,))
     converter = PictureConverter(recipe=recipe, task="detection", labels=labels)
     features = converted(converter, reference, photos)
-    drawn = Drawn(
-        key="one.jpg",
-        split="train",
-        pixels=np.zeros((*stored_size, 3), np.uint8),
-        unpadded=stored_size,
-        boxes=np.zeros((1, 4), np.float32),
-        classes=(1,),
-    )
+    pixels, boxes = np.zeros((*stored_size, 3), np.uint8), np.zeros((1, 4), np.float32)
+    shown = {"pixels": pixels, "unpadded": stored_size, "boxes": boxes, "classes": (1,)}
+    drawn = Drawn(key="one.jpg", split="train", **shown)
     folder = write_dataset(
         tmp_path / "d" / "1.0.0", [drawn], task="detection", encoding="png", alter=lambda *_: features
     )
@@ -410,9 +395,7 @@ def assert_red_is_in_the_box(shown_picture: Picture) -> None:
     red = shown[..., 0] - shown[..., 1] > 90
     height, width = red.shape
     found = [np.flatnonzero(red.any(axis=axis))[[0, -1]] + [0, 1] for axis in (1, 0)]
-    measured = np.array(
-        [found[0][0] / height, found[1][0] / width, found[0][1] / height, found[1][1] / width]
-    )
+    measured = np.array(found).T.ravel() / [height, width, height, width]
     np.testing.assert_allclose(shown_picture.boxes[0], measured, atol=1.6 / min(height, width))
 
 

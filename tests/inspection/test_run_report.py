@@ -81,19 +81,12 @@ def write_run(folder: Path, task: str, *, steps: int = 200, volume: bool | None 
     with (folder / "log.jsonl").open("w") as log:
         for step in range(1, steps + 1):
             loss = 3.2 * math.exp(-step / 45) + 0.06 + 0.05 * random.random()
-            entry = {
-                "step": step,
-                "loss": loss,
-                "class_loss": 0.7 * loss,
-                "box_loss": 0.3 * loss * random.random(),
-                "learning_rate": 0.02
-                * min(1.0, step / 20)
-                * 0.5
-                * (1 + math.cos(math.pi * step / max(1, steps))),
-                "gradient_norm": 4 * loss * (5 if step == 120 else 1),
-                "images_per_second": None if step == 1 else 40 + 4 * random.random(),
-                "waiting_share": 0.4 if step < 3 else 0.02 * random.random(),
-            }
+            rate = 0.01 * min(1.0, step / 20) * (1 + math.cos(math.pi * step / max(1, steps)))
+            entry = {"step": step, "loss": loss, "class_loss": 0.7 * loss, "learning_rate": rate}
+            entry |= {"box_loss": 0.3 * loss * random.random()}
+            entry |= {"gradient_norm": 4 * loss * (5 if step == 120 else 1)}
+            entry |= {"images_per_second": None if step == 1 else 40 + 4 * random.random()}
+            entry |= {"waiting_share": 0.4 if step < 3 else 0.02 * random.random()}
             log.write(json.dumps(entry) + "\n")
     with (folder / "evaluations.jsonl").open("w") as lines:
         for step in range(50, steps + 1, 50):
@@ -138,15 +131,9 @@ def write_examples(folder: Path, task: str, volume: bool, step: int) -> None:
     for number in range(4):
         arrays = draw(np.random.default_rng(number))
         np.savez_compressed(folder / "examples" / f"{number:02d}.npz", **arrays)
-        reason = "worst" if number < 2 else "typical"
-        listed.append(
-            {
-                "file": f"{number:02d}.npz",
-                "id": 4_000_000_007 + number,
-                "score": None if number == 3 else 0.2 + 0.1 * number,
-                "reason": reason,
-            }
-        )
+        told = {"file": f"{number:02d}.npz", "id": 4_000_000_007 + number}
+        told |= {"score": None if number == 3 else 0.2 + 0.1 * number}
+        listed.append({**told, "reason": "worst" if number < 2 else "typical"})
     document = {"step": step, "split": "validation", "examples": listed}
     (folder / "examples" / "examples.json").write_text(json.dumps(document))
 
@@ -310,10 +297,9 @@ def test_the_confusion_matrix_is_a_table_of_counts_or_a_picture_of_many_classes(
     assert "crossring17" in page.words("confusion"), "the most frequent mistake"
     many = np.eye(60, dtype=int) * 9
     many[3, 5] = 4
-    (folder / "evaluations.jsonl").write_text(
-        json.dumps({"step": 9, "split": "test", "metrics": {"accuracy": 0.9, "confusion": many.tolist()}})
-        + "\n"
-    )
+    metrics = {"accuracy": 0.9, "confusion": many.tolist()}
+    evaluation = {"step": 9, "split": "test", "metrics": metrics}
+    (folder / "evaluations.jsonl").write_text(json.dumps(evaluation) + "\n")
     _, page = report(folder)
     (heat,) = [given for given in page.all("img") if given.get("class") == "heat"]
     pixels = picture(heat["src"])
@@ -337,13 +323,8 @@ def test_an_unfinished_run_has_a_page_that_says_so(tmp_path: Path) -> None:
     (folder / "evaluations.jsonl").unlink()
     _, page = report(folder)
     assert "No step has been logged yet." in page.words("curves")
-    assert [given["id"] for given in page.all("section")] == [
-        "curves",
-        "metrics",
-        "examples",
-        "config",
-        "use",
-    ]
+    left = ["curves", "metrics", "examples", "config", "use"]
+    assert [given["id"] for given in page.all("section")] == left
 
 
 def test_a_run_that_was_killed_and_went_on_counts_each_step_once(tmp_path: Path) -> None:
@@ -536,15 +517,10 @@ def test_the_planes_shown_are_those_with_the_most_wrong_voxels(seed: int) -> Non
     places = telling_planes(shape, truth, predicted)
     if (truth != predicted).any():
         for axis, place in enumerate(places):
-            per_plane = [
-                sum(
-                    a != b
-                    for a, b in zip(
-                        *(np.take(one, at, axis).ravel() for one in (truth, predicted)), strict=True
-                    )
-                )
-                for at in range(shape[axis])
-            ]
+            per_plane = []
+            for at in range(shape[axis]):
+                here, there = (np.take(one, at, axis).ravel().tolist() for one in (truth, predicted))
+                per_plane.append(sum(a != b for a, b in zip(here, there, strict=True)))
             assert per_plane[place] == max(per_plane)
     else:
         assert all(0 <= place < side for place, side in zip(places, shape, strict=True))
@@ -577,12 +553,9 @@ def test_pages_of_noise_stay_below_five_megabytes(
     file = folder / "examples" / "00.npz"
     arrays = dict(np.load(file))
     grown_by = 2 if volume else 4
-    grown = {
-        name: np.kron(value, np.ones((grown_by,) * value.ndim, np.uint8))
-        if name.endswith("_label") and value.ndim
-        else value
-        for name, value in arrays.items()
-    }
+    labels = {name: value for name, value in arrays.items() if name.endswith("_label") and value.ndim}
+    ones = {name: np.ones((grown_by,) * value.ndim, np.uint8) for name, value in labels.items()}
+    grown = arrays | {name: np.kron(value, ones[name]) for name, value in labels.items()}
     shape = tuple(grown_by * side for side in arrays["image"].shape[:-1]) + arrays["image"].shape[-1:]
     noise = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     np.savez(file, **{**grown, "image": noise})
@@ -613,12 +586,10 @@ def test_a_line_chart_draws_any_number_of_points_in_few_bytes(points: int, kind:
     if points == 0 or kind == "nothing":
         assert "No values are logged." in drawn
         return
-    assert ("logarithmic" in drawn) == (
-        (kind, points) in {("falling", 2), ("falling", 19), ("falling", 100_000), ("gaps", 100_000)}
-    )
-    places = [
-        float(y) for y in re.findall(r"[ML][\d.]+ ([-\d.]+)", drawn) + re.findall(r'cy="([-\d.]+)"', drawn)
-    ]
+    logarithmic = {("falling", 2), ("falling", 19), ("falling", 100_000), ("gaps", 100_000)}
+    assert ("logarithmic" in drawn) == ((kind, points) in logarithmic)
+    heights = re.findall(r"[ML][\d.]+ ([-\d.]+)", drawn) + re.findall(r'cy="([-\d.]+)"', drawn)
+    places = [float(height) for height in heights]
     assert places and all(13 < place < 171 for place in places), "inside the frame"
 
 

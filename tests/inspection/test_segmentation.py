@@ -24,7 +24,8 @@ from halofeed.prep.voxels.phantom import grid_around, stored_grid
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest
-from tests.inspection.test_verify import rewrite_index
+from tests.dataset_writer import encode_pixels
+from tests.inspection.test_verify import Alter, put, put_at, rewrite_index
 from tests.phantom import ORIENTATIONS
 from tests.volume_report_writer import (
     CLASSES,
@@ -36,7 +37,6 @@ from tests.volume_report_writer import (
 )
 
 WINDOW = Window(low=-160, high=240)
-Alter = Callable[[Drawn, dict[str, Any]], dict[str, Any]]
 
 
 def scans(**more: Any) -> list[Drawn]:
@@ -129,19 +129,6 @@ def test_blocks_that_differ_from_the_index_are_found(tmp_path: Path, key: str) -
     assert f"{key} begins at byte" in str(verify(folder))
     rewrite_index(folder, name, raw_starts={}, raw_checksums={})
     assert "raw keys: expected ['image/encoded', 'image/label'], got []" in str(verify(folder))
-
-
-def put(key: str, value: Any) -> Alter:
-    return lambda drawn, features: {**features, key: value}
-
-
-def put_at(key: str, at: Any, value: float) -> Alter:
-    def alter(drawn: Drawn, features: dict[str, Any]) -> dict[str, Any]:
-        changed = np.array(features[key])
-        changed[at] = value
-        return {**features, key: changed}
-
-    return alter
 
 
 def put_label(value: int) -> Alter:
@@ -293,8 +280,6 @@ def test_statistics_that_do_not_add_up_are_found(
     ],
 )
 def test_label_pictures_that_do_not_fit_are_found(tmp_path: Path, label: Any, expected: str) -> None:
-    from tests.dataset_writer import encode_pixels
-
     data = b"no picture" if label is None else encode_pixels(label, "png")
     folder = write_segmentation(tmp_path, pictures(), encoding="png", alter=put("image/label", data))
     assert f"image/label: {expected}" in str(verify(folder))

@@ -21,7 +21,7 @@ from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfds import dataset_info_json
 from halofeed.schemas.tfrecord import RecordWriter, read_records
-from tests.dataset_writer import Drawn, draw_examples, encode_pixels, write_dataset
+from tests.dataset_writer import draw_examples, encode_pixels, write_dataset
 from tests.pipelines.support import draw_folders, run_convert
 from tests.set_writer import refusal
 
@@ -172,24 +172,32 @@ def test_a_folder_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
     assert "did not finish" in str(verify(tmp_path))
 
 
-def one_value(key: str, value: Any) -> Callable[[Drawn, dict[str, Any]], dict[str, Any]]:
+Alter = Callable[[Any, dict[str, Any]], dict[str, Any]]
+"""What changes the features of a drawn record."""
+
+
+def put(key: str, value: Any) -> Alter:
     return lambda example, features: {**features, key: value}
 
 
-def first_box(key: str, value: float) -> Callable[[Drawn, dict[str, Any]], dict[str, Any]]:
-    def alter(example: Drawn, features: dict[str, Any]) -> dict[str, Any]:
+def put_at(key: str, at: Any, value: float) -> Alter:
+    def alter(example: Any, features: dict[str, Any]) -> dict[str, Any]:
         changed = np.array(features[key])
-        changed[:1] = value
+        changed[at] = value
         return {**features, key: changed}
 
     return alter
 
 
-def without(key: str) -> Callable[[Drawn, dict[str, Any]], dict[str, Any]]:
+def first_box(key: str, value: float) -> Alter:
+    return put_at(key, slice(1), value)
+
+
+def without(key: str) -> Alter:
     return lambda example, features: {name: value for name, value in features.items() if name != key}
 
 
-def replaced_image(data: bytes) -> Callable[[Drawn, dict[str, Any]], dict[str, Any]]:
+def replaced_image(data: bytes) -> Alter:
     digest = hashlib.sha256(data).hexdigest().encode()
     return lambda example, features: {**features, "image/encoded": data, "image/key/sha256": digest}
 
@@ -200,17 +208,17 @@ FAULTS = {
         (without("image/transform"), "image/transform is missing"),
         (without("image/encoded"), "image/encoded is missing"),
         (without("image/object/class/text"), "image/object/class/text is missing"),
-        (one_value("image/transform", np.zeros(5, np.float32)), "expected 6 values"),
-        (one_value("image/transform", np.full(6, np.nan, np.float32)), "is nan, which is no float32"),
-        (one_value("image/transform", np.zeros(6, np.int64)), "expected float32 values, got 6 int64"),
-        (one_value("image/format", b"jpeg"), "expected 'raw' as the manifest says, got 'jpeg'"),
-        (one_value("image/height", np.array([9])), "of a raw image, got [9, 12]"),
-        (one_value("image/unpadded/height", np.array([9])), "expected 1 to 8, got 9"),
-        (one_value("image/source/width", np.array([2**40])), "which is no int32"),
-        (one_value("image/key/sha256", b"0" * 64), "image/key/sha256: image/encoded has"),
-        (one_value("image/source_id", b"7"), "image/source_id: 7, but image/key/source"),
-        (one_value("image/source_id", b"7 "), "expected a decimal number, got '7 '"),
-        (one_value("image/source_id", b"7"), "the index says"),
+        (put("image/transform", np.zeros(5, np.float32)), "expected 6 values"),
+        (put("image/transform", np.full(6, np.nan, np.float32)), "is nan, which is no float32"),
+        (put("image/transform", np.zeros(6, np.int64)), "expected float32 values, got 6 int64"),
+        (put("image/format", b"jpeg"), "expected 'raw' as the manifest says, got 'jpeg'"),
+        (put("image/height", np.array([9])), "of a raw image, got [9, 12]"),
+        (put("image/unpadded/height", np.array([9])), "expected 1 to 8, got 9"),
+        (put("image/source/width", np.array([2**40])), "which is no int32"),
+        (put("image/key/sha256", b"0" * 64), "image/key/sha256: image/encoded has"),
+        (put("image/source_id", b"7"), "image/source_id: 7, but image/key/source"),
+        (put("image/source_id", b"7 "), "expected a decimal number, got '7 '"),
+        (put("image/source_id", b"7"), "the index says"),
         (replaced_image(b"\x00" * 7), "expected 288 bytes (uint8 [8, 12, 3]), got 7"),
         (first_box("image/object/bbox/ymin", -0.1), "ymin: box 0: expected 0 to 1, got -0.1"),
         (first_box("image/object/bbox/xmax", np.nan), "xmax: box 0: expected 0 to 1, got nan"),
@@ -218,18 +226,18 @@ FAULTS = {
         (first_box("image/object/is_crowd", 2), "value 0 is 2, which is no bool (0 or 1)"),
         (first_box("image/object/area", -1), "area: box 0: expected 0 or more, got -1.0"),
         (first_box("image/object/class/label", 3), "box 0: 3 is not in the manifest's labels"),
-        (one_value("image/object/area", np.ones(9, np.float32)), "expected lists of one length"),
-        (one_value("image/object/class/text", [b"dog"] * 4), "'dog', but label"),
+        (put("image/object/area", np.ones(9, np.float32)), "expected lists of one length"),
+        (put("image/object/class/text", [b"dog"] * 4), "'dog', but label"),
     ],
     ("classification", "raw"): [
         (without("image/class/text"), "image/class/text is missing"),
-        (one_value("image/class/label", np.array([1, 2])), "expected 1 values (shape []), got 2"),
-        (one_value("image/class/label", [b"1"]), "expected int64 values, got 1 bytes values"),
-        (one_value("image/class/text", b"dog"), "'dog', but label"),
-        (one_value("image/class/label", np.array([1])), "statistics.labels: the records give"),
+        (put("image/class/label", np.array([1, 2])), "expected 1 values (shape []), got 2"),
+        (put("image/class/label", [b"1"]), "expected int64 values, got 1 bytes values"),
+        (put("image/class/text", b"dog"), "'dog', but label"),
+        (put("image/class/label", np.array([1])), "statistics.labels: the records give"),
     ],
     ("detection", "jpeg"): [
-        (one_value("image/key/sha256", b"0" * 64), "image/key/sha256: image/encoded has"),
+        (put("image/key/sha256", b"0" * 64), "image/key/sha256: image/encoded has"),
         (replaced_image(SMALL_PNG), "not a jpeg image that can be decoded"),
     ],
     ("detection", "png"): [
@@ -254,7 +262,7 @@ def test_content_that_is_wrong_under_right_checksums_is_found(
 
 def test_masks_that_do_not_fit_are_found(tmp_path: Path) -> None:
     masks = [SMALL_PNG, encode_pixels(np.full((8, 12, 1), 2, np.uint8), "png"), b"no"]
-    folder = write(tmp_path, masks=True, alter=one_value("image/object/mask", masks))
+    folder = write(tmp_path, masks=True, alter=put("image/object/mask", masks))
     text = str(verify(folder))
     assert "mask 0 is uint8 [2, 3, 3], expected uint8 [8, 12, 1]" in text
     assert "mask 1 holds 2, expected 0 and 1" in text
