@@ -5,5 +5,6 @@ Neither Beam nor TensorFlow nor JAX is imported here; `Loader.dataset` and `Load
 
 from halofeed.loader.augment import FlipDepth, FlipLeftRight, FlipUpDown, RandomCrop, Rotate90
 from halofeed.loader.dataset import Loader
+from halofeed.loader.mixture import Mixture
 
-__all__ = ["FlipDepth", "FlipLeftRight", "FlipUpDown", "Loader", "RandomCrop", "Rotate90"]
+__all__ = ["FlipDepth", "FlipLeftRight", "FlipUpDown", "Loader", "Mixture", "RandomCrop", "Rotate90"]

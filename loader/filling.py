@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+from numpy.typing import NDArray
 
 from halofeed.loader.assemble import Assembler, Batch, allocate
 from halofeed.loader.buffers import BufferPool
@@ -52,9 +53,14 @@ class Filler:
             CorruptFileError: a record cannot be read, or, of skipped ones, too many.
         """
         batch = allocate(self._assembler.spec, len(rows.valid), self.pool)
+        self.fill(batch, np.arange(len(rows.valid)), rows)
+        return batch
+
+    def fill(self, batch: Batch, places: NDArray[np.int64], rows: Rows) -> None:
+        """Fill the rows of a batch that stand at `places`; errors as of `batch`."""
         valid = np.flatnonzero(rows.valid)
         records = self._shards.records(rows.records[valid])
-        columns = (valid.tolist(), rows.records[valid].tolist(), records, rows.epochs[valid].tolist())
+        columns = (places[valid].tolist(), rows.records[valid].tolist(), records, rows.epochs[valid].tolist())
         todo = deque(zip(*columns, strict=True))
         # Each record holds its file open from its first read on: nothing but the deque may hold on to it.
         del records, columns
@@ -77,9 +83,8 @@ class Filler:
         if failed:
             # Rows are begun in order, so that this is the first that fails, however many threads there are.
             raise min(failed, key=operator.itemgetter(0))[1]
-        for row in np.flatnonzero(~rows.valid).tolist():
+        for row in places[~rows.valid].tolist():
             self._assembler.fill(batch, row)
-        return batch
 
     def _fill(self, batch: Batch, row: int, number: int, record: StoredRecord, epoch: int) -> None:
         def write(record: StoredRecord) -> None:

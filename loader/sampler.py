@@ -171,7 +171,10 @@ class Sampler:
             whole = f" to {(steps or 0) - 1} (epochs: {self.num_epochs}, of {self.records} records)"
             raise UsageError(f"step {step}: expected 0{' and more' if steps is None else whole}")
         first = step * self.batch_size
-        places = np.arange(first + start, first + stop, dtype=np.int64)
+        return self.at(np.arange(first + start, first + stop, dtype=np.int64))
+
+    def at(self, places: Integers) -> Rows:
+        """What stands at places of the stream, int64 [row], each 0 or more."""
         epochs, positions = np.divmod(places, self.epoch_places)
         valid = epochs < self.num_epochs if self.num_epochs is not None else np.ones(len(places), bool)
         epochs, positions = np.where(valid, epochs, 0), np.where(valid, positions, 0)

@@ -13,7 +13,7 @@ from halofeed.schemas.extras import needing
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from halofeed.loader.dataset import Loader
+    from halofeed.loader.stream import Stream
 
 PREFETCH = 2
 """Batches that are made ahead."""
@@ -30,8 +30,8 @@ def element_spec(spec: Mapping[str, ArraySpec]) -> dict[str, tf.TensorSpec]:
     }
 
 
-def dataset(loader: Loader, start_step: int, as_supervised: bool) -> tf.data.Dataset:
-    """The stream from a step on; see `Loader.dataset`."""
+def dataset(loader: Stream, start_step: int, as_supervised: bool) -> tf.data.Dataset:
+    """The stream from a step on; see `Stream.dataset`."""
     with needing("tf", "tensorflow"):
         import tensorflow as tf
 

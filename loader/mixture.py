@@ -1,0 +1,185 @@
+"""How several data sets become one stream, each with its share: `Mixture`."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.loader.assemble import ArraySpec, Batch, allocate
+from halofeed.loader.buffers import BufferPool, check_memory
+from halofeed.loader.dataset import Loader
+from halofeed.loader.sampler import permute
+from halofeed.loader.stream import Stream, check_hosts
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.kinds import Kind
+
+LONGEST_CYCLE = 10_000
+"""Rows after which every data set had exactly its share."""
+
+
+class Mixture(Stream):
+    """Batches of several data sets, each with its share, and each batch a pure function of (data sets, seed, step).
+
+    Shares are exact: with the weights brought to whole numbers, of every so many rows as they sum to each data set
+    has as many as its weight, in another order each time. Each data set is a `Loader`'s stream of its own: every
+    record once an epoch.
+    It saves, restores, places on meshes and feeds TensorFlow as a `Loader` does.
+
+    Memory: as of one `Loader` for each data set, and one batch in place of theirs.
+
+    Args:
+        weights: of each data set by its folder, whole numbers or fractions: {"data/a/1.0.0": 3, "data/b/1.0.0": 1}.
+        batch_size: rows of the global batch, over all hosts.
+        seed: 0 to 2**64 - 1; decides the order of the data sets, and each one's.
+        shard_index, shard_count: as of a `Loader`.
+        options: of every `Loader`: split, augment, include, verify, on_corrupt, shuffle.
+
+    Raises:
+        UsageError: weights that cannot be, data sets whose batches or classes differ, and as `Loader`.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str | os.PathLike[str], float],
+        *,
+        batch_size: int,
+        seed: int = 0,
+        shard_index: int = 0,
+        shard_count: int = 1,
+        **options: Any,
+    ) -> None:
+        if refused := {"training", "num_epochs", "drop_remainder"} & set(options):
+            raise UsageError(f"{', '.join(sorted(refused))}: a mixture has no end; leave it out")
+        check_hosts(batch_size, shard_index, shard_count)
+        self.batch_size, self.seed = batch_size, seed
+        self.shard_index, self.shard_count = shard_index, shard_count
+        self.parts = _whole_numbers(weights)
+        self.loaders = {
+            folder: Loader(folder, batch_size=batch_size, seed=seed, **options) for folder in self.parts
+        }
+        first, *others = self.loaders.items()
+        for other in others:
+            _check_alike(first, other)
+        check_memory(self.spec, batch_size)
+        self._ends = np.cumsum(list(self.parts.values()))
+        self._pool = BufferPool()
+
+    @property
+    def steps(self) -> None:
+        """None: it has no end."""
+        return None
+
+    @property
+    def kind(self) -> Kind:
+        """Of the images."""
+        return self._first.kind
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The name of each label, as of every one of its data sets."""
+        return self._first.class_names
+
+    @property
+    def may_pad(self) -> bool:
+        """False."""
+        return False
+
+    @property
+    def row_spec(self) -> Mapping[str, ArraySpec]:
+        """Shape and dtype of each array of one row."""
+        return self._first.row_spec
+
+    @property
+    def _first(self) -> Loader:
+        return next(iter(self.loaders.values()))
+
+    def sources(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Which data set each of the rows start .. stop-1 of the stream is of, and which of its rows, int64 [row]."""
+        cycle = int(self._ends[-1])
+        first, last = start // cycle, -(-stop // cycle)
+        cycles = np.repeat(np.arange(first, last), cycle)
+        slots = permute(np.tile(np.arange(cycle), last - first), count=cycle, seed=self.seed, epoch=cycles)
+        which = np.searchsorted(self._ends, slots, side="right")
+        places = np.empty(len(which), np.int64)
+        for number, share in enumerate(self.parts.values()):
+            places[which == number] = first * share + np.arange((last - first) * share)
+        wanted = slice(start - first * cycle, stop - first * cycle)
+        return which[wanted], places[wanted]
+
+    def _rows(self, step: int, start: int, stop: int) -> Batch:
+        if step < 0:
+            raise UsageError(f"step {step}: expected 0 and more")
+        first = step * self.batch_size
+        which, places = self.sources(first + start, first + stop)
+        batch = allocate(self.row_spec, stop - start, self._pool)
+        for number, loader in enumerate(self.loaders.values()):
+            rows = np.flatnonzero(which == number)
+            loader.fill(batch, rows, places[rows])
+        return batch
+
+    def _stream(self) -> dict[str, Any]:
+        own = ("name", "version", "split", "fingerprint", "shuffle", "augment")
+        streams = [loader.state(0) for loader in self.loaders.values()]
+        return {
+            "mixture": [{key: stream[key] for key in own} for stream in streams],
+            "weights": list(self.parts.values()),
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+        }
+
+
+def _whole_numbers(weights: Mapping[str | os.PathLike[str], float]) -> dict[str, int]:
+    """Weights as the smallest whole numbers of the same proportions, by folder.
+
+    >>> _whole_numbers({"a": 0.5, "b": 0.3, "c": 0.2})
+    {'a': 5, 'b': 3, 'c': 2}
+    """
+    exact = {}
+    for folder, weight in weights.items():
+        try:
+            exact[os.fspath(folder)] = Fraction(str(weight))
+        except ValueError:
+            raise UsageError(f"weight of {folder}: expected a number above 0, got {weight!r}") from None
+        if exact[os.fspath(folder)] <= 0:
+            raise UsageError(f"weight of {folder}: expected a number above 0, got {weight!r}")
+    if not exact:
+        raise UsageError("weights: expected one data set or more")
+    scale = math.lcm(*(weight.denominator for weight in exact.values()))
+    whole = [int(weight * scale) for weight in exact.values()]
+    parts = [weight // math.gcd(*whole) for weight in whole]
+    if sum(parts) > LONGEST_CYCLE:
+        raise UsageError(
+            f"weights: shares would be exact only after {sum(parts):,} rows; round them, such as to 0.01, so that "
+            f"it is {LONGEST_CYCLE:,} or less"
+        )
+    return dict(zip(exact, parts, strict=True))
+
+
+def _check_alike(first: tuple[str, Loader], other: tuple[str, Loader]) -> None:
+    """Refuse two data sets whose rows cannot stand in one batch, or whose labels mean different classes."""
+    (name, loader), (other_name, other_loader) = first, other
+    ours, theirs = (
+        {key: (array.shape, str(array.dtype)) for key, array in each.row_spec.items()}
+        for each in (loader, other_loader)
+    )
+    different = [
+        f"{key}: {name} has {ours.get(key, 'none')}, {other_name} has {theirs.get(key, 'none')}"
+        for key in dict.fromkeys([*ours, *theirs])
+        if ours.get(key) != theirs.get(key)
+    ]
+    if loader.kind != other_loader.kind:
+        different.append(f"images: {loader.kind.name}s and {other_loader.kind.name}s")
+    if loader.class_names != other_loader.class_names:
+        different.append(
+            f"classes: {', '.join(loader.class_names)} and {', '.join(other_loader.class_names)}; convert with one "
+            "--label-map"
+        )
+    if different:
+        lines = "\n  ".join(different)
+        raise UsageError(f"data sets of a mixture must give the same arrays and classes:\n  {lines}")

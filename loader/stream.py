@@ -1,0 +1,263 @@
+"""What every stream of batches can do, whichever data sets it is of: NumPy, tf.data, jax.Arrays on a mesh, resume."""
+
+from __future__ import annotations
+
+import abc
+import functools
+import itertools
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from halofeed.loader import tf_data
+from halofeed.loader.assemble import ArraySpec, Batch
+from halofeed.loader.state import STATE_VERSION, restore_step
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.kinds import Kind
+from halofeed.schemas.partition import Partition
+
+if TYPE_CHECKING:
+    import jax
+    import tensorflow as tf
+    from jax.sharding import Mesh, PartitionSpec
+
+    from halofeed.loader.picture import Canvas
+
+
+class Stream(abc.ABC):
+    """Batches, each a pure function of its step.
+
+    Attributes:
+        batch_size: rows of the global batch, over all hosts.
+        shard_index, shard_count: which of how many hosts this is.
+    """
+
+    batch_size: int
+    shard_index: int
+    shard_count: int
+
+    @property
+    @abc.abstractmethod
+    def steps(self) -> int | None:
+        """Batches of the whole stream; None if it has no end."""
+
+    @property
+    @abc.abstractmethod
+    def kind(self) -> Kind:
+        """Of the images."""
+
+    @property
+    @abc.abstractmethod
+    def class_names(self) -> tuple[str, ...]:
+        """The name of each label, `class_names[label]`: 0 is the background where labels begin at 1."""
+
+    @property
+    @abc.abstractmethod
+    def may_pad(self) -> bool:
+        """Whether the last batch may have rows that are not valid."""
+
+    @property
+    @abc.abstractmethod
+    def row_spec(self) -> Mapping[str, ArraySpec]:
+        """Shape and dtype of each array of one row."""
+
+    @abc.abstractmethod
+    def _rows(self, step: int, start: int, stop: int) -> Batch:
+        """Rows start .. stop-1 of the global batch `step`."""
+
+    @abc.abstractmethod
+    def _stream(self) -> dict[str, Any]:
+        """What decides the stream, as JSON values."""
+
+    def __len__(self) -> int:
+        if self.steps is None:
+            raise TypeError("the stream has no end and so no length; pass num_epochs, or use steps_per_epoch")
+        return self.steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.batches()
+
+    @property
+    def num_classes(self) -> int:
+        """How many numbers labels have, the background's among them."""
+        return len(self.class_names)
+
+    def picture(self, step: int = 0, *, split: Sequence[int] | None = None, side: int = 320) -> Canvas:
+        """A batch as people look at it, uint8 [height, width, channel]; see `halofeed.loader.picture.draw_batch`."""
+        from halofeed.loader.picture import draw_batch
+
+        return draw_batch(self.batch(step), self.kind, self.class_names, split=split, side=side)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the arrays of a batch, and the first one."""
+        from halofeed.loader.picture import notebook_html
+        from halofeed.prep.voxels.encode import encode_png
+
+        rows = {name: (array.shape, array.dtype) for name, array in self.spec.items()}
+        return notebook_html(rows, bytes(encode_png(self.picture(side=160), 0)), repr(self))
+
+    @property
+    def spec(self) -> dict[str, ArraySpec]:
+        """Shape and dtype of each array of this host's batches."""
+        rows = self.batch_size // self.shard_count
+        return with_batch(self.row_spec, rows)
+
+    def batch(self, step: int) -> Batch:
+        """This host's rows of one global batch; may be called from several threads.
+
+        Raises:
+            UsageError: the step is negative or past the stream's end.
+            CorruptFileError: names the file, the record's offset and id, and the cure.
+        """
+        rows = self.batch_size // self.shard_count
+        return self._rows(operator.index(step), self.shard_index * rows, (self.shard_index + 1) * rows)
+
+    def batches(self, start_step: int = 0) -> Iterator[Batch]:
+        """`batch(start_step)`, `batch(start_step + 1)`, ... to the end of the stream, each made when asked for."""
+        return map(self.batch, self.steps_from(start_step))
+
+    def dataset(self, start_step: int = 0, *, as_supervised: bool = False) -> tf.data.Dataset:
+        """The same stream as a tf.data.Dataset, whose first element is `batch(start_step)`.
+
+        TensorFlow adopts the batches' memory without a copy. `PREFETCH` batches are made ahead; with the one
+        being made and the one in use that is what lies in memory. Text comes as tf.string.
+
+        With `as_supervised` the elements are what Keras' `fit` and `evaluate` take: (image, target), and float32
+        [batch] weights as a third where rows may be padding or have no label, which weigh 0. The target is `label` or
+        `labels`, and of detection the dict of all else but `id`.
+
+        An error of `batch`, such as CorruptFileError, comes out of the stream as TensorFlow's own
+        (tf.errors.UnknownError), whose message holds ours.
+        """
+        return tf_data.dataset(self, start_step, as_supervised)
+
+    @property
+    def element_spec(self) -> dict[str, tf.TensorSpec]:
+        """What `dataset` gives, as TensorFlow describes it."""
+        return tf_data.element_spec(self.spec)
+
+    def by_step(self) -> BatchesByStep:
+        """The stream as a map from step to batch, as torch.utils.data.DataLoader takes it."""
+        return BatchesByStep(self)
+
+    def on_mesh(
+        self, mesh: Mesh, partition: Partition | Mapping[str, PartitionSpec], start_step: int = 0
+    ) -> Iterator[dict[str, jax.Array]]:
+        """The same stream as global jax.Arrays, each core's slab already on its device.
+
+        `shard_index` and `shard_count` have no say: each process reads the rows that its devices need. `id`
+        comes as uint32 [batch, 2], high and low.
+
+        In a training step of your own, hold every activation to its split, after each convolution, pool and change of
+        size: `activation = halofeed.trainer.mesh.constrain(activation, mesh, dims)`. Without it XLA chooses the
+        splits of the late, small levels itself, and some of its choices give wrong weight gradients without a word,
+        while the loss is exact (a 3x3 convolution of stride 2 from 8 rows to 4 on 8 cores: off by 46 %).
+        docs/partition.md shows it.
+
+        Args:
+            mesh: where to.
+            partition: ours, or a PartitionSpec per key.
+            start_step: the first batch.
+
+        Raises:
+            PartitionError: the partition does not fit the mesh or the batch.
+            UsageError: the batches hold text, which no device takes.
+        """
+        from halofeed.loader.mesh import mesh_specs, place_batch
+
+        if not isinstance(partition, Partition | Mapping):
+            raise UsageError(
+                f"partition: expected a Partition or a PartitionSpec per key, got {partition!r}; "
+                "Partition.parse reads 'image=1,4,1,1'"
+            )
+        spec = with_batch(self.row_spec, self.batch_size)
+        if text := [name for name, array in spec.items() if array.dtype.hasobject]:
+            raise UsageError(
+                f"on_mesh: {', '.join(text)} is text, which no device takes; leave it out of include"
+            )
+        shapes = {name: array.shape for name, array in spec.items()}
+        specs = mesh_specs(mesh, partition, shapes) if isinstance(partition, Partition) else dict(partition)
+
+        def place(step: int) -> dict[str, jax.Array]:
+            return place_batch(mesh, specs, shapes, functools.partial(self._rows, step))
+
+        return map(place, self.steps_from(start_step))
+
+    def state(self, step: int) -> dict[str, Any]:
+        """What to save so that another loader, on any number of hosts, goes on with batch `step`; JSON values.
+
+        Raises:
+            UsageError: the step is negative or past the stream's end.
+        """
+        return {"state_version": STATE_VERSION, "step": self._checked("step", step), **self._stream()}
+
+    def restore(self, state: Mapping[str, Any]) -> int:
+        """The step at which to go on.
+
+        `num_epochs`, `include`, `verify` and the hosts may differ from those of the loader that gave the state.
+
+        Raises:
+            UsageError: the state is of another data set or stream; lists what differs.
+        """
+        step = restore_step(state, self._stream())
+        self.steps_from(step)
+        return step
+
+    def steps_from(self, start_step: int) -> Iterable[int]:
+        """The numbers of all batches from one on.
+
+        Raises:
+            UsageError: the step is negative or past the stream's end.
+        """
+        start_step = self._checked("start_step", start_step)
+        return itertools.count(start_step) if self.steps is None else range(start_step, self.steps)
+
+    def _checked(self, name: str, step: int) -> int:
+        step = operator.index(step)
+        if step < 0 or (self.steps is not None and step > self.steps):
+            last = " and more" if self.steps is None else f" to {self.steps}"
+            raise UsageError(f"{name} {step}: expected 0{last}")
+        return step
+
+
+class BatchesByStep:
+    """A stream as a map from step to batch.
+
+    torch's DataLoader takes it, and its workers make whole batches:
+    `DataLoader(loader.by_step(), batch_size=None, sampler=range(start_step, steps), num_workers=2)`.
+    """
+
+    def __init__(self, loader: Stream) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __getitem__(self, step: int) -> Batch:
+        return self._loader.batch(step)
+
+
+def check_hosts(batch_size: int, shard_index: int, shard_count: int) -> None:
+    """Refuse hosts over which the batch cannot be spread."""
+    if shard_count < 1 or not 0 <= shard_index < shard_count:
+        raise UsageError(
+            f"shard_index {shard_index} of shard_count {shard_count}: expected 0 to shard_count - 1"
+        )
+    if batch_size % shard_count:
+        divisors = [count for count in range(1, batch_size + 1) if batch_size % count == 0]
+        below = [count for count in divisors if count < shard_count][-1:]
+        above = [count for count in divisors if count > shard_count][:1]
+        batches = [batch_size // shard_count * shard_count, -(-batch_size // shard_count) * shard_count]
+        raise UsageError(
+            f"batch_size {batch_size} does not divide by shard_count {shard_count}; use "
+            f"{' or '.join(map(str, below + above))} hosts, or a batch_size of "
+            f"{' or '.join(str(size) for size in batches if size)}"
+        )
+
+
+def with_batch(spec: Mapping[str, ArraySpec], rows: int) -> dict[str, ArraySpec]:
+    """The spec of so many rows, given that of one."""
+    return {
+        name: ArraySpec(shape=(rows, *array.shape), dtype=array.dtype, fill=array.fill)
+        for name, array in spec.items()
+    }
