@@ -31,7 +31,7 @@ examples:
     halofeed plan --config retinanet_resnet50_fpn_640 --topology v3-8 --images-per-replica 1 --search side
 
 Each split is the program that `halofeed train` would run, compiled by the machine's own compiler, which is all that is
-needed: pip install 'halofeed[plan]'. A compilation takes one to five minutes; what was compiled once is remembered.
+needed: pip install 'halofeed[plan]'. A large model takes the compiler one to ten minutes of a processor; what was compiled once is remembered.
 Exit status: 0 something fits, 1 nothing does, 2 wrong usage.
 """
 
@@ -67,7 +67,7 @@ def add_plan_command(command: AddCommand) -> None:
         default="v3-8",
         metavar="NAME",
         help="v2-8, v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8 and larger; the grid of the chips, v3:4x8; cpu:8 for "
-        "virtual devices; gpu (default: v3-8)",
+        "virtual devices; gpu:1 for those that are here (default: v3-8)",
     )
     plan.add_argument(
         "--cores-per-replica",

@@ -96,7 +96,7 @@ def split_lines(split: Split) -> list[str]:
             lines.append(memory["compiler"])
     gathers = split.get("whole_gathers", [])
     for gather in gathers[:_MOST_GATHERS]:
-        where = gather["layer"] or gather["place"] or "an operation without a name"
+        where = " ".join(filter(None, (gather["layer"], gather["place"]))) or "an operation without a name"
         lines.append(
             f"gathers {gather['result']} whole, {human_bytes(gather['result_bytes'])}: {gather['operation']} of "
             f"{where}; {rewrite_of(gather['operation'])}"

@@ -29,7 +29,7 @@ COMPILER_BYTES = 10 << 30
 """What one compiler may take: 9.7 GB for a RetinaNet of 2,560 x 2,560 pixels over 8 cores."""
 UNKNOWN = "not compiled yet"
 _POLL_SECONDS = 0.05
-_TELL_EVERY_SECONDS = 15.0
+_TELL_EVERY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,4 +170,4 @@ def _free_bytes() -> int:
 
 
 def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds // 60:.0f}:{seconds % 60:02.0f} min"

@@ -30,7 +30,7 @@ def devices_of(topology: Topology) -> Sequence[jax.Device]:
         raise UsageError(
             f"topology {topology.name}: this process has {len(found)} {topology.platform} devices"
         )
-    return found[: topology.devices] if topology.devices else found
+    return found[: topology.devices]
 
 
 def _described(topology: Topology) -> Sequence[jax.Device]:

@@ -140,7 +140,7 @@ GENERATIONS: dict[str, _Generation] = {
 }
 """By the name in v3-8. Bandwidths that are published for both directions together are halved."""
 
-_EXAMPLES = "v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8, or with the chips' grid v3:4x8, v4:2x2x4; cpu:8; gpu"
+_EXAMPLES = "v3-8, v3-64, v4-8, v5e-16, v5p-8, v6e-8, or with the chips' grid v3:4x8, v4:2x2x4; cpu:8; gpu:1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ class Topology:
     Args:
         name: as it was asked for.
         platform: "tpu", "cpu" or "gpu".
-        devices: how many cores; 0 takes what there is.
+        devices: how many cores.
         grid: of a TPU's chips, as its compiler names it, "v3:2x2".
         settings: more for that compiler.
         chip: what is published of a core; None where nothing is.
@@ -177,8 +177,8 @@ def topology_named(name: str) -> Topology:
 
     Args:
         name: a generation and a number, as Google Cloud names slices (v2, v3, v4 and v5p count TensorCores, v5e and
-            v6e chips), or a generation and the grid of the chips; `cpu:N` for N virtual devices, `gpu` for the GPUs
-            that are there.
+            v6e chips), or a generation and the grid of the chips; `cpu:N` for N virtual devices, `gpu:N` for N of the
+            GPUs that are there.
 
     Raises:
         UsageError: there is no such machine; it lists what there is.
@@ -187,12 +187,11 @@ def topology_named(name: str) -> Topology:
     ('v3:4x8', 64, 'v5p:2x2x2')
     """
     cleaned = name.strip().lower().replace("v5litepod", "v5e")
-    if cleaned == "gpu":
-        return Topology(name=cleaned, platform="gpu", devices=0)
-    if found := re.fullmatch(r"cpu:(\d+)", cleaned):
-        if not 1 <= int(found[1]) <= max(CORES_PER_REPLICA):
-            raise UsageError(f"topology {name}: expected 1 to {max(CORES_PER_REPLICA)} virtual devices")
-        return Topology(name=cleaned, platform="cpu", devices=int(found[1]))
+    if found := re.fullmatch(r"(cpu|gpu)(?::(\d+))?", cleaned):
+        count = int(found[2] or 1)
+        if not 1 <= count <= max(CORES_PER_REPLICA):
+            raise UsageError(f"topology {name}: expected 1 to {max(CORES_PER_REPLICA)} devices")
+        return Topology(name=cleaned, platform=found[1], devices=count)
     found = re.fullmatch(r"(v\d\w*)(?:-(\d+)|:(\d+(?:x\d+)*))", cleaned)
     generation = GENERATIONS.get(found[1]) if found else None
     if found is None or generation is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from halofeed.schemas.errors import UsageError
+from halofeed.schemas.plan import read_plan
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.plan import plan
@@ -26,6 +28,7 @@ from halofeed.trainer.plan.lowered import build, trace, usual_arrays, usual_fact
 from halofeed.trainer.plan.request import Request
 from halofeed.trainer.plan.splits import cases
 from halofeed.trainer.plan.topologies import topology_named
+from tests.dataset_writer import draw_examples, write_dataset
 
 SMALL = TrainConfig(
     model="classifier",
@@ -213,3 +216,18 @@ def test_the_command_prints_writes_and_says_by_its_status_whether_anything_fits(
     none = halofeed("--config", config, "--topology", "cpu:8", "--images-per-replica", "3", "--set",
                     "image_shape=[31,31,3]", "--cores-per-replica", "8", cache=cache.folder)  # fmt: skip
     assert none.returncode == 1 and "nearest that can: 32 x 31 x 3" in none.stdout
+
+
+def test_a_data_set_is_planned_with_its_own_arrays_and_keeps_the_plan(cache: Cache, tmp_path: Path) -> None:
+    assert cache.folder is not None
+    examples = draw_examples("classification", {"train": 8})
+    folder = write_dataset(tmp_path / "drawn" / "1.0.0", examples, task="classification")
+    words = ("--set", "model.features=[8, 8]", "--images-per-replica", 4, "--cores-per-replica", 1)
+    done = halofeed(folder, *words, "--topology", "cpu:1", cache=cache.folder)
+    assert done.returncode == 0, done.stderr
+    made = read_plan(folder)
+    assert made is not None
+    (split,) = made["splits"]
+    size = math.prod(made["image_shape"])
+    # uint8 pixels, an int32 label and a flag of each of four.
+    assert split["batch_size"] == 4 and split["memory"]["batch"] == 4 * (size + 4 + 1)

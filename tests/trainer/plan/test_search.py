@@ -1,0 +1,90 @@
+"""Does a search end at the largest that fits, and do savings compile what they say?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from halofeed.schemas.errors import UsageError
+from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.plan import document
+from halofeed.trainer.plan import savings as savings_module
+from halofeed.trainer.plan import search as search_module
+from halofeed.trainer.plan.cache import Cache
+from halofeed.trainer.plan.children import Answer
+from halofeed.trainer.plan.request import Request
+from halofeed.trainer.plan.search import resized
+
+CONFIG = TrainConfig(model="classifier", image_shape=(256, 256, 3), batch_size=8, optimizer="adam")
+STATE = {"parameters": 10, "optimizer": 20, "average": 0}
+
+
+def fits_up_to(pixels_a_core: int, asked: list[Request]) -> Any:
+    """Answers of a compiler for which a core holds so many pixels."""
+
+    def answers(requests: Sequence[Request], cache: Cache, **_: Any) -> list[Answer]:
+        asked.extend(requests)
+        return [Answer(said=said(request)) for request in requests]
+
+    def said(request: Request) -> dict[str, Any]:
+        config = request.config
+        assert config.image_shape is not None
+        pixels = config.batch_size * config.image_shape[0] * config.image_shape[1] // 8
+        known = {"state": STATE, "batch_bytes": 0, "whole_levels": [], "seconds": 1.0, "compiler_bytes": 1}
+        if pixels > pixels_a_core * (2 if config.remat else 1):
+            return {**known, "out_of_memory": "RESOURCE_EXHAUSTED: Used 30.0G of 15.5G hbm"}
+        memory = {"argument": 100, "output": 100, "alias": 100, "temp": pixels, "generated_code": 0}
+        return {**known, "memory": memory, "cost": {"flops": 1e9}, "hlo": ""}
+
+    return answers
+
+
+@pytest.mark.parametrize(("of", "largest"), [("side", 704), ("batch", 7)])
+def test_a_search_finds_the_largest_that_fits_in_few_compilations(
+    monkeypatch: pytest.MonkeyPatch, of: str, largest: int
+) -> None:
+    asked: list[Request] = []
+    limit = 511 * 1024 if of == "side" else 256 * 256 * 7
+    monkeypatch.setattr(search_module, "answers", fits_up_to(limit, asked))
+    split = {"cores": 1, "partition": "", "replicas": 8, "batch_size": 8}
+    found = search_module.search(
+        Request(config=CONFIG, topology="v3-8"), {"splits": [split]}, of, cache=Cache(None)
+    )
+    (entry,) = found["found"]
+    assert entry["largest"] == largest and entry["least_refused"] == largest + search_module.STEPS[of]
+    assert len(asked) < 9
+
+
+def test_a_search_needs_a_machine_that_can_be_full() -> None:
+    with pytest.raises(UsageError, match="name a TPU"):
+        search_module.search(
+            Request(config=CONFIG, topology="cpu:8"), {"splits": []}, "side", cache=Cache(None)
+        )
+
+
+def test_savings_compile_the_split_that_does_not_fit_with_each_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Request] = []
+    monkeypatch.setattr(document, "answers", fits_up_to(40000, asked))
+    request = Request(config=CONFIG, topology="v3-8")
+    plan = document.plan_config(request, cores=(1,), cache=Cache(None))
+    assert plan["recommended"] is None
+    found = savings_module.savings(request, plan, cache=Cache(None))
+    assert found is not None and not found["before"]["fits"]
+    changes = {entry["change"]: entry["split"]["fits"] for entry in found["changes"]}
+    assert changes["--remat"] and not changes["--optimizer sgd, with momentum"]
+    assert [one.config.remat for one in asked] == [False, True, False, False]
+
+
+def test_another_size_changes_every_array_on_the_images_grid() -> None:
+    facts = {"image_shape": [64, 64, 1]}
+    arrays = {"image": ((8, 64, 64, 1), "uint8"), "label": ((8, 64, 64), "uint8"), "valid": ((8,), "bool")}
+    asked = Request(config=TrainConfig(model="unet"), topology="cpu:1", facts=facts, arrays=arrays)
+    changed = resized(asked, (96, 96, 1))
+    assert changed.arrays == {
+        "image": ((8, 96, 96, 1), "uint8"), "label": ((8, 96, 96), "uint8"), "valid": ((8,), "bool"),
+    }  # fmt: skip
+    assert changed.facts == {"image_shape": [96, 96, 1]}
