@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,9 @@ examples:
   the largest picture that fits at each split:
     halofeed plan --config retinanet_resnet50_fpn_640 --topology v3-8 --images-per-replica 1 --search side
 
-Each split is the program that `halofeed train` would run, compiled by the machine's own compiler, which is all that is
-needed: pip install 'halofeed[plan]'. A large model takes the compiler one to ten minutes of a processor; what was compiled once is remembered.
+Each split is the program that `halofeed train` would run, compiled by the machine's own compiler, which is all that
+is needed: pip install 'halofeed[plan]'. A large model takes it one to ten minutes of a processor; what was compiled
+once is remembered.
 Exit status: 0 something fits, 1 nothing does, 2 wrong usage.
 """
 
@@ -111,6 +113,7 @@ def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     if parsed.images_per_replica is not None and parsed.images_per_replica < 1:
         raise UsageError(f"--images-per-replica {parsed.images_per_replica}: expected 1 or more")
     plan = _planned(parsed, _asked(parsed), Cache(cache_folder()))
+    plan["command"] = shlex.join(["halofeed", "train", parsed.data or "FOLDER", *_recipe(parsed)])
     text = json.dumps(plan, indent=1) + "\n"
     if parsed.data is not None:
         from halofeed.schemas.plan import plan_file
@@ -190,6 +193,13 @@ def _asked(parsed: argparse.Namespace) -> Request:
         if not array.dtype.hasobject
     }
     return Request(config=config, topology=parsed.topology, facts=data.facts.to_json(), arrays=arrays)
+
+
+def _recipe(parsed: argparse.Namespace) -> list[str]:
+    """The words by which `halofeed train` is given the same config."""
+    named = [] if parsed.config is None else ["--config", parsed.config]
+    settings = [word for setting in parsed.settings for word in ("--set", setting)]
+    return [*named, *settings, *(["--remat"] if parsed.remat else [])]
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -25,10 +25,12 @@ def name_of_split(split: Split) -> str:
 
 
 def verdict(split: Split) -> str:
-    """The verdict on one split."""
+    """The verdict on one split; "compiles" where nothing is published of the machine that could be full."""
     if "memory" not in split:
         return "cannot be"
-    return "fits" if split["fits"] else "does not fit"
+    if not split["fits"]:
+        return "does not fit"
+    return "fits" if split["bound"] else "compiles"
 
 
 def total_of(split: Split) -> int | None:
@@ -74,7 +76,7 @@ def recommendation(plan: Mapping[str, Any]) -> str:
     if split["cores"] > 1:
         options = f"--cores-per-replica {split['cores']} --partition '{split['partition']}' {options}"
     fewest = "the fewest cores a replica that fit; more only add what is sent"
-    return f"Take {name_of_split(split)} ({fewest}): halofeed train {options}"
+    return f"Take {name_of_split(split)} ({fewest}): {plan.get('command', 'halofeed train')} {options}"
 
 
 def split_lines(split: Split) -> list[str]:

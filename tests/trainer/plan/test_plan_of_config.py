@@ -208,7 +208,8 @@ def test_the_command_prints_writes_and_says_by_its_status_whether_anything_fits(
     files = ("--json", tmp_path / "plan.json", "--html", tmp_path / "plan.html")
     done = halofeed(*words, *files, cache=cache.folder)
     assert done.returncode == 0, done.stderr
-    assert "4-way 1,4,1,1  fits" in done.stdout and "Take 4-way" in done.stdout
+    assert "4-way 1,4,1,1  compiles" in done.stdout and "Take 4-way" in done.stdout
+    assert f"halofeed train FOLDER --config {config} --cores-per-replica 4" in done.stdout
     assert json.loads((tmp_path / "plan.json").read_text())["recommended"] == 4
     assert "What fits on which cores" in (tmp_path / "plan.html").read_text()
     wrong = halofeed(*words[:-4], "--cores-per-replica", "3", cache=cache.folder)

@@ -1,0 +1,35 @@
+"""Does the TPU's compiler still say what the published systems promised? From what `benchmarks/fit.py` has compiled."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+
+import pytest
+
+from benchmarks.fit import FIT, Row, compiled
+from halofeed.trainer.plan.cache import Cache, cache_folder
+from halofeed.trainer.plan.children import UNKNOWN
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        importlib.util.find_spec("libtpu") is None,
+        reason="needs the TPU's compiler: pip install 'halofeed[plan]'",
+    ),
+]
+FINEST = {"retinanet": 16, "ssd": 16, "unet": 2, "classifier": 2}
+"""By how much the second finest level of the model's own is smaller than the image."""
+
+
+@pytest.mark.parametrize("row", FIT, ids=lambda row: f"{row.name} {row.cores}-way")
+def test_a_row_fits_or_not_as_promised_and_gathers_no_fine_level(row: Row) -> None:
+    split = compiled(row, Cache(cache_folder()), argparse.Namespace(known=True, jobs=None))
+    if split["refused"] == UNKNOWN:
+        pytest.skip("not compiled yet; `python benchmarks/fit.py` fills the cache")
+    assert split["fits"] == row.promise.startswith("fits")
+    size = row.size or {"retinanet": (2560,) * 2, "unet3d": (256,) * 3}.get(row.config.partition("_")[0], ())
+    if split["fits"] and row.cores > 1:
+        second = size[0] // FINEST[next(name for name in FINEST if row.config.startswith(name))]
+        gathered = [gather["result_shape"] for gather in split["whole_gathers"]]
+        assert all(max(shape[1:-1]) < second for shape in gathered), gathered
