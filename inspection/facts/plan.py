@@ -137,8 +137,8 @@ REWRITES = {
 def rewrite_of(operation: str) -> str:
     """What to write in place of an operation that gathers.
 
-    >>> rewrite_of("top_k (backward)")
-    'take the largest of each core's part first, then of these'
+    >>> rewrite_of("concatenate (backward)")
+    'keep the levels apart and sum their losses'
     """
     name = operation.removesuffix(" (backward)")
     return REWRITES.get(name, "hold its input and output to the split (`Pass.hold`)")

@@ -69,22 +69,30 @@ def cases(
 
 
 def split_image(config: TrainConfig, shape: Sequence[int], cores: int) -> str | None:
-    """How an image is split over so many cores: as the config says, else by rows, else along the axes that divide.
+    """How an image is split over so many cores: as the config says, else in bands of rows (of volumes slabs of depth).
 
-    None where no axis does.
+    Where these do not divide, so that most of its halvings do, with the least halo. None where no axis divides.
 
-    >>> split_image(TrainConfig(), (300, 512, 3), 8)
-    'image=1,1,8,1'
+    >>> split_image(TrainConfig(), (512, 512, 3), 8), split_image(TrainConfig(), (300, 512, 3), 8)
+    ('image=1,8,1,1', 'image=1,1,8,1')
     """
     if cores == 1:
         return ""
     if cores == config.cores_per_replica and config.partition:
         return config.partition
-    batched, axes = (1, *shape), range(1, len(shape))
+    found = splits_that_divide((1, *shape), (cores,), tuple(range(1, len(shape))))[cores]
     rows = (1, cores, *(1,) * (len(shape) - 1))
-    found = splits_that_divide(batched, (cores,), tuple(axes))[cores]
-    best = rows if rows in found else found[0] if found else None
+    best = max(found, key=lambda split: (split == rows, _halvings(shape, split[1:])), default=None)
     return None if best is None else "image=" + ",".join(map(str, best))
+
+
+def _halvings(shape: Sequence[int], parts: Sequence[int]) -> int:
+    """How often an image can be halved until some split axis does not divide, or leaves a core less than two of it."""
+    sizes, count = [size for size, each in zip(shape, parts, strict=True) if each > 1], 0
+    split = [each for each in parts if each > 1]
+    while all(size % each == 0 and size >= 2 * each for size, each in zip(sizes, split, strict=True)):
+        sizes, count = [-(-size // 2) for size in sizes], count + 1
+    return count
 
 
 def _case(
