@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +32,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
 from tests.dicom_writer import draw_series
-from tests.pipelines.support import all_bytes, run_convert
+from tests.pipelines.support import all_bytes, convert_words, halofeed, run_convert, start
 
 OPTIONS: dict[str, Any] = {"layout": "dicom", "depth": 4, "height": 6, "width": 7, "shards": 2}
 PYDICOM = Path(pydicom.data.__file__).parent / "test_files"
@@ -129,6 +133,7 @@ def test_in_steps_the_same_is_found_as_at_once(tmp_path, source):
 def test_another_runner_gives_the_same_bytes(tmp_path, monkeypatch):
     source = draw_series(tmp_path / "source", 3, 5)
     (source / "patient 1" / "report.dcm").write_bytes(b"no DICOM")
+    (source / "patient 2" / "loop").symlink_to(source)
     expected = [run_convert(source, tmp_path / f"{n} workers", workers=n, **OPTIONS) for n in (1, 2)]
 
     def elsewhere(*given: Any) -> RunnerChoice:
@@ -136,11 +141,34 @@ def test_another_runner_gives_the_same_bytes(tmp_path, monkeypatch):
 
     monkeypatch.setattr(convert_module, "choose_runner", elsewhere)
     done = run_convert(source, tmp_path / "elsewhere", **OPTIONS)
-    assert done.manifest.rejected == {"read: damaged file among the slices": 1}
+    assert done.manifest.rejected == {
+        "read: damaged file among the slices": 1,
+        "selection: link to a folder in which it lies": 1,
+    }
     for other in expected:
         assert all_bytes(Path(other.folder)) == all_bytes(Path(done.folder))
     assert run_convert(source, tmp_path / "elsewhere", **OPTIONS).was_there
     assert all_bytes(Path(done.folder)) == all_bytes(Path(expected[0].folder))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_run_that_ends_while_it_lists_leaves_nothing_and_the_next_gives_the_same_bytes(tmp_path, number):
+    source, scratch = draw_series(tmp_path / "source", 15, 20), tmp_path / "scratch"
+    scratch.mkdir()
+    expected = run_convert(source, tmp_path / "expected", workers=1, **OPTIONS)
+    words = convert_words(source, tmp_path / "out", workers=2, **OPTIONS)
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    with start(words, env=environment) as process:
+        while process.poll() is None and not glob(f"{scratch}/*/*/series/headers-*"):
+            time.sleep(0.002)
+        process.send_signal(number)
+        process.communicate()
+    assert process.returncode != 0
+    assert not (tmp_path / "out/set/1.0.0/manifest.json").exists()
+    done = halofeed(*words, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert not list(scratch.iterdir())
+    assert all_bytes(tmp_path / "out/set/1.0.0") == all_bytes(Path(expected.folder))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
