@@ -10,8 +10,8 @@ import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from halofeed import __version__, planning, training
 from halofeed.least_memory import check_least_memory
@@ -23,6 +23,9 @@ from halofeed.schemas.shortage import shortage
 from halofeed.schemas.telling import tell
 from halofeed.streams import output_error, output_status
 from halofeed.training import add_training_commands
+
+if TYPE_CHECKING:
+    from halofeed.trainer.config import TrainConfig
 
 CONVERT_EXAMPLE = """\
 examples:
@@ -244,6 +247,34 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
         "--output", "-o", default="batch.png", metavar="FILE", help="a .png (default: batch.png)"
     )
 
+    bench = command(
+        "bench",
+        "measure how fast this host feeds a trainer from a data set, and what holds it up",
+        """\
+        examples:
+          halofeed bench data/cards/1.0.0
+          halofeed bench data/coco640/1.0.0 --config retinanet_resnet50_fpn_640 --appetite 300""",
+    )
+    bench.add_argument("path", metavar="FOLDER", help="the data set's version folder")
+    bench.add_argument("--split", default="train", help="which split (default: train)")
+    bench.add_argument("--batch-size", type=int, metavar="N", help="default: the config's, or 32")
+    bench.add_argument(
+        "--config", metavar="NAME", help="a training recipe, whose augmentations and batch size are taken"
+    )
+    bench.add_argument(
+        "--seconds",
+        type=float,
+        default=1.0,
+        metavar="S",
+        help="of each part in each of 3 rounds (default: 1)",
+    )
+    bench.add_argument(
+        "--appetite",
+        type=float,
+        metavar="N",
+        help="images/s that one accelerator takes, to say how many are fed",
+    )
+
     add_training_commands(command, only)
     planning.add_plan_command(command)
 
@@ -339,33 +370,54 @@ def _report(parsed: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
+def _stream_of(parsed: argparse.Namespace) -> TrainConfig | None:
+    """The training recipe that a command is to follow, if it names one."""
+    if not parsed.config:
+        return None
+    from halofeed.trainer.config import load_config
+
+    return load_config(parsed.config)
+
+
 def _show(parsed: argparse.Namespace, _: list[str]) -> int:
     from halofeed.inspection.batch import write_batch
 
     if not 16 <= parsed.side <= 4096:
         raise UsageError(f"--side {parsed.side}: expected 16 to 4096 pixels")
-    augment: Sequence[Mapping[str, object]] = ()
-    partition, batch_size, seed = parsed.partition or "", parsed.batch_size, parsed.seed
-    if parsed.config:
-        from halofeed.trainer.config import load_config
-
-        config = load_config(parsed.config)
-        augment, partition = config.augment, partition or config.partition
-        batch_size = config.batch_size if batch_size is None else batch_size
-        seed = config.seed if seed is None else seed
-    print(
-        write_batch(
-            parsed.path,
-            parsed.output,
-            split=parsed.split,
-            step=parsed.step,
-            batch_size=batch_size or 8,
-            seed=seed or 0,
-            augment=augment,
-            partition=partition,
-            side=parsed.side,
-        )
+    config = _stream_of(parsed)
+    file = write_batch(
+        parsed.path,
+        parsed.output,
+        split=parsed.split,
+        step=parsed.step,
+        batch_size=_or_default(parsed.batch_size, config.batch_size if config else 8),
+        seed=_or_default(parsed.seed, config.seed if config else 0),
+        augment=config.augment if config else (),
+        partition=parsed.partition or (config.partition if config else ""),
+        side=parsed.side,
     )
+    print(file)
+    return 0
+
+
+def _or_default(given: int | None, default: int) -> int:
+    return default if given is None else given
+
+
+def _bench(parsed: argparse.Namespace, _: list[str]) -> int:
+    from halofeed.inspection.bench import bench
+
+    if parsed.appetite is not None and parsed.appetite <= 0:
+        raise UsageError(f"--appetite {parsed.appetite:g}: expected images per second above 0")
+    config = _stream_of(parsed)
+    found = bench(
+        parsed.path,
+        split=parsed.split,
+        batch_size=_or_default(parsed.batch_size, config.batch_size if config else 32),
+        augment=config.augment if config else (),
+        seconds=parsed.seconds,
+    )
+    print(found, *([] if parsed.appetite is None else [found.feeds(parsed.appetite)]), sep="\n")
     return 0
 
 
@@ -398,6 +450,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "inspect": _inspect,
     "report": _report,
     "show": _show,
+    "bench": _bench,
     "train": training.run_train,
     "evaluate": training.run_evaluate,
     "predict": training.run_predict,

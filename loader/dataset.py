@@ -15,7 +15,7 @@ from halofeed.loader.assemble import ArraySpec, Assembler, Batch, allocate
 from halofeed.loader.augment import Augmentation, check_augmentations
 from halofeed.loader.buffers import check_memory
 from halofeed.loader.filling import ON_CORRUPT, Filler
-from halofeed.loader.gather import Shards
+from halofeed.loader.gather import Shards, StoredRecord
 from halofeed.loader.sampler import Sampler
 from halofeed.loader.state import describe_augmentations, fingerprint
 from halofeed.loader.stream import Stream, check_hosts
@@ -201,8 +201,12 @@ class Loader(Stream):
             raise IndexError(f"record {number}: split {self.split!r} has {self.num_records}")
         plain = self._plain
         batch = allocate(plain.spec, 1, self._filler.pool)
-        plain.write(batch, 0, self._shards.record(number % self.num_records), seed=0, epoch=0)
+        plain.write(batch, 0, self.stored(number % self.num_records), seed=0, epoch=0)
         return {name: array[0] for name, array in batch.items()}
+
+    def stored(self, number: int) -> StoredRecord:
+        """The record of that number, 0 .. num_records-1, of which no byte is read yet."""
+        return self._shards.record(number)
 
     def find(self, key: int | str) -> int:
         """The number of a record, for `loader[number]`.

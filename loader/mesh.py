@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 Rows = Callable[[int, int], Mapping[str, np.ndarray[Any, Any]]]
 
 
+def put_on_device(array: np.ndarray[Any, Any]) -> None:
+    """Copy an array onto the first device, and wait until it is there."""
+    with needing("train", "jax"):
+        import jax
+
+    jax.device_put(array).block_until_ready()
+
+
 def partition_specs(
     partition: Partition, shapes: Mapping[str, tuple[int, ...]], *, replicas: int = 1
 ) -> dict[str, PartitionSpec]:
