@@ -79,16 +79,11 @@ def test_images_are_found_where_coco_users_put_them(tmp_path: Path, place: str) 
 
 def test_files_whose_ids_start_anew_are_keyed_by_path_and_take_their_folder_as_split(tmp_path: Path) -> None:
     for split in ("train", "valid"):
-        write(
-            tmp_path, document(), f"{split}/a.jpg", f"{split}/b.jpg", name=f"{split}/_annotations.coco.json"
-        )
+        pictures = (f"{split}/a.jpg", f"{split}/b.jpg")
+        write(tmp_path, document(), *pictures, name=f"{split}/_annotations.coco.json")
     references = read(tmp_path)
-    assert [reference.source for reference in references] == [
-        "train/a.jpg",
-        "train/b.jpg",
-        "valid/a.jpg",
-        "valid/b.jpg",
-    ]
+    sources = ["train/a.jpg", "train/b.jpg", "valid/a.jpg", "valid/b.jpg"]
+    assert [reference.source for reference in references] == sources
     assert all(reference.key == reference.source for reference in references)
     assert [reference.split for reference in references] == ["train", "train", "valid", "valid"]
 
@@ -109,23 +104,21 @@ def test_every_image_and_annotation_is_accounted_for(tmp_path: Path) -> None:
     write(tmp_path, document(annotations=annotations), "a.jpg", "extra.jpg")
     references = read(tmp_path, on_bad_object="reject")
     problems = {(reference.source, reference.key): reference.problem for reference in references}
+    lost = ("instances.json#image_id=8",) * 2
     assert {key: problem and problem[1] for key, problem in problems.items()} == {
         ("a.jpg", 7): "box is inverted",
         ("b.jpg", 9): "image file not found",
         ("extra.jpg", "extra.jpg"): "image has no annotation",
-        ("instances.json#image_id=8", "instances.json#image_id=8"): "annotation of an unknown image",
+        lost: "annotation of an unknown image",
     }
-    assert (problems["instances.json#image_id=8", "instances.json#image_id=8"] or ("", "", ""))[
-        2
-    ] == "2 annotations: 2, 3"
+    assert (problems[lost] or ("", "", ""))[2] == "2 annotations: 2, 3"
 
 
 def test_two_entries_of_one_file_are_both_problems(tmp_path: Path) -> None:
     images = [{"id": 1, "file_name": "a.jpg"}, {"id": 2, "file_name": "./a.jpg"}]
     write(tmp_path, document(images=images, annotations=[]), "a.jpg")
-    assert [(reference.problem or ("", ""))[1] for reference in read(tmp_path)] == [
-        "several image entries name one file"
-    ] * 2
+    reasons = [(reference.problem or ("", ""))[1] for reference in read(tmp_path)]
+    assert reasons == ["several image entries name one file"] * 2
 
 
 @pytest.mark.parametrize(
@@ -150,12 +143,8 @@ def test_two_entries_of_one_file_are_both_problems(tmp_path: Path) -> None:
 def test_a_faulty_annotation_rejects_its_image_and_names_itself(
     tmp_path: Path, annotation: dict[str, Any], reason: str
 ) -> None:
-    write(
-        tmp_path,
-        document(annotations=[{"id": 55, "image_id": 7, "category_id": 3} | annotation]),
-        "a.jpg",
-        "b.jpg",
-    )
+    whole = {"id": 55, "image_id": 7, "category_id": 3} | annotation
+    write(tmp_path, document(annotations=[whole]), "a.jpg", "b.jpg")
     faulty, good = read(tmp_path, masks=True, on_bad_object="reject")
     assert good.problem is None
     assert faulty.problem is not None and faulty.problem[:2] == ("annotation", reason)
@@ -203,13 +192,8 @@ def test_an_image_that_is_listed_twice_alike_is_one(tmp_path: Path) -> None:
 
 
 def test_one_bad_entry_of_an_image_costs_that_image_alone(tmp_path: Path) -> None:
-    images = [
-        {"id": 7, "file_name": "a.jpg"},
-        {"id": 8, "file_name": "b.jpg"},
-        {"id": 8, "file_name": "c.jpg"},
-        {"id": None, "file_name": "d.jpg"},
-        {"id": 9},
-    ]
+    ids = {"a": 7, "b": 8, "c": 8, "d": None}
+    images = [*({"id": number, "file_name": f"{name}.jpg"} for name, number in ids.items()), {"id": 9}]
     write(tmp_path, document(images=images), "a.jpg", "b.jpg", "c.jpg", "d.jpg")
     problems = {
         one.source: one.problem for one in read(tmp_path) if one.problem and one.problem[0] == "annotation"
@@ -227,11 +211,8 @@ def test_one_bad_entry_of_an_image_costs_that_image_alone(tmp_path: Path) -> Non
 @pytest.mark.parametrize("category", [5, None, "hat", True])
 def test_one_object_of_no_category_is_dropped_and_named(tmp_path: Path, category: object) -> None:
     plain = {"image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}
-    write(
-        tmp_path,
-        document(annotations=[{"id": 1, **plain}, {"id": 2, **plain, "category_id": category}]),
-        "a.jpg",
-    )
+    annotations = [{"id": 1, **plain}, {"id": 2, **plain, "category_id": category}]
+    write(tmp_path, document(annotations=annotations), "a.jpg")
     (good,) = [one for one in read(tmp_path) if one.problem is None]
     assert len(good.boxes or ()) == 1
     assert [reason for reason, _ in good.bad_objects] == ["object has no class"]

@@ -47,17 +47,10 @@ def test_patterns_give_the_real_pairs_and_name_every_other_volume(test_data: Pat
     assert named == set(whole_scans(files.sizes()))
 
 
-PATTERNS = [
+PATTERNS: list[tuple[tuple[str, str], str, dict[str, str | None]]] = [
     (
-        {"image_pattern": "{id}/ct.nii.gz", "label_pattern": "{id}/seg.nii.gz"},
-        [
-            "p1/ct.nii.gz",
-            "p1/seg.nii.gz",
-            "a/p2/ct.nii.gz",
-            "a/p2/seg.nii.gz",
-            "p3/ct.nii.gz",
-            "p4/seg.nii.gz",
-        ],
+        ("{id}/ct.nii.gz", "{id}/seg.nii.gz"),
+        "p1/ct.nii.gz p1/seg.nii.gz a/p2/ct.nii.gz a/p2/seg.nii.gz p3/ct.nii.gz p4/seg.nii.gz",
         {
             "p1/ct.nii.gz": "p1/seg.nii.gz",
             "a/p2/ct.nii.gz": "a/p2/seg.nii.gz",
@@ -65,35 +58,16 @@ PATTERNS = [
             "p4/seg.nii.gz": "label has no image",
         },
     ),
+    (("{id}.nii.gz", "{id}_seg.nii.gz"), "a.nii.gz a_seg.nii.gz", {"a.nii.gz": "a_seg.nii.gz"}),
+    (("{id}_ct.nii", "{id}.nii"), "a_ct.nii a.nii", {"a_ct.nii": "a.nii"}),
     (
-        {"image_pattern": "{id}.nii.gz", "label_pattern": "{id}_seg.nii.gz"},
-        ["a.nii.gz", "a_seg.nii.gz"],
-        {"a.nii.gz": "a_seg.nii.gz"},
-    ),
-    (
-        {"image_pattern": "{id}_ct.nii", "label_pattern": "{id}.nii"},
-        ["a_ct.nii", "a.nii"],
-        {"a_ct.nii": "a.nii"},
-    ),
-    (
-        {"image_pattern": "scan.nii", "label_pattern": "truth.nii"},
-        ["scan.nii", "truth.nii", "other.png"],
+        ("scan.nii", "truth.nii"),
+        "scan.nii truth.nii other.png",
         {"scan.nii": "truth.nii", "other.png": "file is neither image nor label by its name"},
     ),
     (
-        {"image_pattern": "i/{id}.img", "label_pattern": "l/{id}.hdr"},
-        [
-            "i/a.hdr",
-            "i/a.img",
-            "l/a.hdr",
-            "l/a.img",
-            "i/b.img",
-            "l/b.hdr",
-            "l/b.img",
-            "i/c.hdr",
-            "i/c.img",
-            "l/c.hdr",
-        ],
+        ("i/{id}.img", "l/{id}.hdr"),
+        "i/a.hdr i/a.img l/a.hdr l/a.img i/b.img l/b.hdr l/b.img i/c.hdr i/c.img l/c.hdr",
         {
             "i/a.hdr": "l/a.hdr",
             "i/b.img": "the .hdr file with the header is missing",
@@ -101,32 +75,26 @@ PATTERNS = [
         },
     ),
     (
-        {"image_pattern": "i/*/{id}.png", "label_pattern": "l/{id}.png"},
-        ["i/x/a.png", "i/y/a.png", "l/a.png", "i/x/b.png", "l/b.png"],
-        {
-            "i/x/a.png": "several images for one label",
-            "i/y/a.png": "several images for one label",
-            "i/x/b.png": "l/b.png",
-        },
+        ("i/*/{id}.png", "l/{id}.png"),
+        "i/x/a.png i/y/a.png l/a.png i/x/b.png l/b.png",
+        dict.fromkeys(("i/x/a.png", "i/y/a.png"), "several images for one label") | {"i/x/b.png": "l/b.png"},
     ),
-    (
-        {"image_pattern": "i/{id}.png", "label_pattern": "l/{id}.*"},
-        ["i/a.png", "l/a.png", "l/a.tif"],
-        {"i/a.png": "several labels for one image"},
-    ),
-    (
-        {"image_pattern": "{id}.nii", "label_pattern": "l/{id}.nii", "missing_masks": "prediction"},
-        ["a.nii", "l/b.nii"],
-        {"a.nii": None, "l/b.nii": "label has no image"},
-    ),
+    (("i/{id}.png", "l/{id}.*"), "i/a.png l/a.png l/a.tif", {"i/a.png": "several labels for one image"}),
 ]
 
 
-@pytest.mark.parametrize(("options", "paths", "expected"), PATTERNS)
+@pytest.mark.parametrize(("patterns", "paths", "expected"), PATTERNS)
 def test_patterns_pair_what_the_placeholders_share(
-    tmp_path: Path, options: dict[str, str], paths: list[str], expected: dict[str, str | None]
+    tmp_path: Path, patterns: tuple[str, str], paths: str, expected: dict[str, str | None]
 ) -> None:
-    assert outcome(read(make(tmp_path, *paths), **options)) == expected
+    image, label = patterns
+    assert outcome(read(make(tmp_path, *paths.split()), image_pattern=image, label_pattern=label)) == expected
+
+
+def test_images_without_labels_are_for_prediction_where_that_is_asked_for(tmp_path: Path) -> None:
+    patterns = {"image_pattern": "{id}.nii", "label_pattern": "l/{id}.nii"}
+    found = read(make(tmp_path, "a.nii", "l/b.nii"), missing_masks="prediction", **patterns)
+    assert outcome(found) == {"a.nii": None, "l/b.nii": "label has no image"}
 
 
 def test_two_stars_stand_for_any_folders_so_that_ids_are_names(tmp_path: Path) -> None:
@@ -150,22 +118,19 @@ def test_split_and_group_come_from_the_pattern(tmp_path: Path) -> None:
     }
 
 
-CUSTOMS = [
-    (["images/a.jpg", "labels/a.png"], {"images/a.jpg": ("labels/a.png", "train")}),
+CUSTOMS: list[tuple[str, dict[str, tuple[str | None, str]]]] = [
+    ("images/a.jpg labels/a.png", {"images/a.jpg": ("labels/a.png", "train")}),
     (
-        ["train/images/a.png", "train/masks/a.png", "val/images/a.png", "val/masks/a.png"],
-        {
-            "train/images/a.png": ("train/masks/a.png", "train"),
-            "val/images/a.png": ("val/masks/a.png", "val"),
-        },
+        "train/images/a.png train/masks/a.png val/images/a.png val/masks/a.png",
+        {f"{split}/images/a.png": (f"{split}/masks/a.png", split) for split in ("train", "val")},
     ),
-    (["images/test/b.nii", "labels/test/b.nii"], {"images/test/b.nii": ("labels/test/b.nii", "test")}),
+    ("images/test/b.nii labels/test/b.nii", {"images/test/b.nii": ("labels/test/b.nii", "test")}),
     (
-        ["imagesTr/a.nii.gz", "labelsTr/a.nii.gz", "imagesTs/b.nii.gz"],
+        "imagesTr/a.nii.gz labelsTr/a.nii.gz imagesTs/b.nii.gz",
         {"imagesTr/a.nii.gz": ("labelsTr/a.nii.gz", "train"), "imagesTs/b.nii.gz": (None, "test")},
     ),
     (
-        ["imagesTr/a.nii", "labelsTr/a.nii", "imagesTs/b.nii", "imagesTs/c.nii", "labelsTs/b.nii"],
+        "imagesTr/a.nii labelsTr/a.nii imagesTs/b.nii imagesTs/c.nii labelsTs/b.nii",
         {
             "imagesTr/a.nii": ("labelsTr/a.nii", "train"),
             "imagesTs/b.nii": ("labelsTs/b.nii", "test"),
@@ -173,17 +138,16 @@ CUSTOMS = [
         },
     ),
     (
-        ["p/images/1.nii", "q/images/1.nii", "p/labels/1.nii", "images/2.nii", "labels/3.nii", "stray.nii"],
+        "p/images/1.nii q/images/1.nii p/labels/1.nii images/2.nii labels/3.nii stray.nii",
         {
             "p/images/1.nii": ("p/labels/1.nii", "train"),
-            "q/images/1.nii": ("image has no label", "train"),
-            "images/2.nii": ("image has no label", "train"),
+            **dict.fromkeys(("q/images/1.nii", "images/2.nii"), ("image has no label", "train")),
             "labels/3.nii": ("label has no image", "train"),
             "stray.nii": ("file is neither image nor label by its name", "train"),
         },
     ),
     (
-        ["x/a.nii.gz", "x/a_mask.nii.gz", "y/a.nii.gz", "y/b-label.nii"],
+        "x/a.nii.gz x/a_mask.nii.gz y/a.nii.gz y/b-label.nii",
         {
             "x/a.nii.gz": ("x/a_mask.nii.gz", "train"),
             "y/a.nii.gz": ("image has no label", "train"),
@@ -195,9 +159,9 @@ CUSTOMS = [
 
 @pytest.mark.parametrize(("paths", "expected"), CUSTOMS)
 def test_customs_of_names_pair_without_patterns(
-    tmp_path: Path, paths: list[str], expected: dict[str, tuple[str | None, str]]
+    tmp_path: Path, paths: str, expected: dict[str, tuple[str | None, str]]
 ) -> None:
-    references = read(make(tmp_path, *paths))
+    references = read(make(tmp_path, *paths.split()))
     found = outcome(references)
     assert {source: (found[source], references[source].split) for source in references} == expected
 

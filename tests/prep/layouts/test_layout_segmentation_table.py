@@ -45,12 +45,8 @@ def test_several_channels_are_separated_by_semicolons_or_listed_in_json(tmp_path
     write(tmp_path, "\n".join(map(json.dumps, lines)), table="pairs.jsonl")
     for found in (read("csv", tmp_path), read("jsonl", tmp_path)):
         (reference,) = found.values()
-        assert (reference.source, reference.channels, reference.mask) == (
-            "a/t1.nii",
-            ("a/t2.nii",),
-            "a/seg.nii",
-        )
-        assert reference.key == "a/t1.nii"
+        assert reference.source == reference.key == "a/t1.nii"
+        assert (reference.channels, reference.mask) == (("a/t2.nii",), "a/seg.nii")
 
 
 def test_every_row_and_every_scan_is_accounted_for(tmp_path: Path) -> None:
@@ -71,30 +67,12 @@ def test_every_row_and_every_scan_is_accounted_for(tmp_path: Path) -> None:
         "13;masked.nii;masks/13\n"
         "14;unclear.nii;masks\n"
     )
-    write(
-        tmp_path,
-        text,
-        *("good.nii.gz", "good_seg.nii.gz", "test.nii.gz", "nolabel.nii.gz", "twice.png", "a.png", "b.png"),
-        *(
-            "self.nii",
-            "pair.hdr",
-            "pair.img",
-            "pair_seg.hdr",
-            "pair_seg.img",
-            "half.hdr",
-            "short.nii",
-            "c1.nii",
-        ),
-        *(
-            "masked.nii",
-            "masks/13/LICENSE",
-            "masks/13/seg.nii",
-            "masks/other.nii",
-            "unclear.nii",
-            "extra.nii",
-        ),
-        *("slices/1", "slices/2", "README.md"),
+    paths = (
+        "good.nii.gz good_seg.nii.gz test.nii.gz nolabel.nii.gz twice.png a.png b.png self.nii pair.hdr pair.img "
+        "pair_seg.hdr pair_seg.img half.hdr short.nii c1.nii masked.nii masks/13/LICENSE masks/13/seg.nii "
+        "masks/other.nii unclear.nii extra.nii slices/1 slices/2 README.md"
     )
+    write(tmp_path, text, *paths.split())
     references = read("csv", tmp_path)
     assert outcome(references) == {
         "good.nii.gz": "good_seg.nii.gz",

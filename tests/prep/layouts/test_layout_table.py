@@ -73,19 +73,10 @@ def test_delimiters_marks_quotes_and_blank_lines_do_not_matter(
         [],
         ["c.jpg", "coat", "test", ""],
     ]
-    write(
-        tmp_path,
-        start + end.join(delimiter.join(line) for line in lines) + end,
-        f"a{delimiter} b.jpg",
-        "c.jpg",
-    )
+    text = start + end.join(delimiter.join(line) for line in lines) + end
+    write(tmp_path, text, name := f"a{delimiter} b.jpg", "c.jpg")
     first, second = read(tmp_path, "labels.csv")
-    assert (first.source, first.label, first.split, first.group) == (
-        f"a{delimiter} b.jpg",
-        'say "hat"',
-        "train",
-        "p1",
-    )
+    assert (first.source, first.label, first.split, first.group) == (name, 'say "hat"', "train", "p1")
     assert (second.label, second.split, second.group) == ("coat", "test", None)
 
 
