@@ -30,6 +30,7 @@ from tests.phantom import ORIENTATIONS, dice
 from tests.pipelines.support import run_convert
 from tests.volume_support import (
     Stored,
+    as_simpleitk,
     by_name,
     findings,
     rejected,
@@ -46,25 +47,15 @@ ACQUISITIONS = {
     "sagittal": ((2, 0, 1), (-1, -1, -1)),
 }
 SHEARED = {"turned": grid_around(turn_degrees=12), "tilted": grid_around(tilt_degrees=15)}
+TABLE = {"layout": "csv", "task": "segmentation"}
 WHOLE = {"depth": 44, "height": 72, "width": 88}
-CLOSE = {"depth": 30, "height": 46, "width": 64}
+EVEN = {"depth": 66, "height": 56, "width": 70, "spacing_mm": (2, 2, 2)}
 MODES: dict[str, dict[str, Any]] = {
     "none": WHOLE,
-    "spacing": {"depth": 66, "height": 56, "width": 70, "spacing_mm": (2, 2, 2)},
-    "spacing, nearest masks": {
-        "depth": 66,
-        "height": 74,
-        "width": 66,
-        "spacing_mm": (2, 1.5, 2),
-        "mask_interpolation": "nearest",
-    },
-    "spacing, slice by slice": {
-        "depth": 66,
-        "height": 56,
-        "width": 70,
-        "spacing_mm": (2, 2, 2),
-        "slice_wise": "always",
-    },
+    "spacing": EVEN,
+    "spacing, nearest masks": EVEN
+    | {"height": 74, "width": 66, "spacing_mm": (2, 1.5, 2), "mask_interpolation": "nearest"},
+    "spacing, slice by slice": EVEN | {"slice_wise": "always"},
     "cubic": {
         "depth": 50,
         "height": 86,
@@ -76,7 +67,7 @@ MODES: dict[str, dict[str, Any]] = {
     "tiles": {"depth": 24, "height": 40, "width": 48, "fit": "tiles", "tile_overlap": (4, 8, 8)},
     "foreground": {"depth": 38, "height": 64, "width": 80, "crop_foreground": True},
     "center foreground": {"depth": 38, "height": 64, "width": 80, "center": "foreground"},
-    "center label": CLOSE | {"center": "label"},
+    "center label": {"depth": 30, "height": 46, "width": 64, "center": "label"},
 }
 
 
@@ -119,7 +110,7 @@ def converted(tmp_path_factory) -> Callable[[str], Conversion]:
         if mode not in made:
             source = every if mode in ("none", "spacing") else few
             out = tmp_path_factory.mktemp("out")
-            made[mode] = run_convert(source, out, layout="csv", task="segmentation", **MODES[mode])
+            made[mode] = run_convert(source, out, **TABLE, **MODES[mode])
         return made[mode]
 
     return get
@@ -275,18 +266,14 @@ def real(test_data, tmp_path_factory) -> Conversion:
     folder = tmp_path_factory.mktemp("real")
     scans = all_scans(test_data)
     table = write_table(folder, [(f"scan {number}", *pair) for number, pair in enumerate(scans)])
-    return run_convert(
-        table,
-        folder / "out",
-        images=str(test_data),
-        layout="csv",
-        task="segmentation",
-        depth=48,
-        height=128,
-        width=128,
-        store="float32",
-        max_rejected=None,
-    )
+    options = {"depth": 48, "height": 128, "width": 128, "store": "float32", "max_rejected": None}
+    return run_convert(table, folder / "out", images=str(test_data), **TABLE, **options)
+
+
+def convert_one(images: Path, folder: Path, image: str, label: str = "", **options: Any) -> Conversion:
+    """A table of one scan of the real data."""
+    table = write_table(folder, [("a", image, label)])
+    return run_convert(table, folder / "out", images=str(images), **TABLE, **options)
 
 
 def test_every_real_scan_converts_or_is_refused_with_a_true_reason(real, test_data):
@@ -304,20 +291,8 @@ def test_every_real_scan_converts_or_is_refused_with_a_true_reason(real, test_da
 
 def test_scans_of_several_channels_convert_once_the_channels_are_said(test_data, tmp_path):
     for name, channels in EXTRA_CHANNELS.items():
-        table = write_table(tmp_path / name, [("a", name, "")])
-        done = run_convert(
-            table,
-            tmp_path / name / "out",
-            images=str(test_data / "."),
-            layout="csv",
-            task="segmentation",
-            depth=24,
-            height=96,
-            width=128,
-            channels=channels,
-            store="float32",
-        )
-        (record,) = stored_volumes(done)
+        size = {"depth": 24, "height": 96, "width": 128, "channels": channels, "store": "float32"}
+        (record,) = stored_volumes(convert_one(test_data, tmp_path / name, name, **size))
         truth = np.asarray(nibabel.load(test_data / name).dataobj)
         if truth.dtype.names:
             truth = np.stack([truth[color] for color in "RGB"], axis=-1)
@@ -329,11 +304,9 @@ def test_scans_of_several_channels_convert_once_the_channels_are_said(test_data,
 
 
 def test_spleen_and_liver_of_the_dicom_series_have_their_hounsfield_units(test_data, tmp_path):
-    table = write_table(
-        tmp_path, [("a", "dicom/totalsegmentator_jpeg2000", f"{TOTAL}/example_seg_dicom.nii.gz")]
-    )
-    options = {"layout": "csv", "task": "segmentation", "depth": 20, "height": 512, "width": 512}
-    (record,) = stored_volumes(run_convert(table, tmp_path / "out", images=str(test_data), **options))
+    pair = ("dicom/totalsegmentator_jpeg2000", f"{TOTAL}/example_seg_dicom.nii.gz")
+    size = {"depth": 20, "height": 512, "width": 512}
+    (record,) = stored_volumes(convert_one(test_data, tmp_path, *pair, **size))
     values = {label: record.image[..., 0][record.label == label] for label in (1, 5)}
     found = {label: (round(float(v.mean())), round(float(v.std()))) for label, v in values.items()}
     assert found == {1: (80, 21), 5: (89, 22)}
@@ -344,9 +317,9 @@ def test_the_mask_of_another_grid_is_refused_and_may_be_resampled(real, test_dat
     stage, reason, detail = rejected(real)[f"{report}/ct_cropped.nii.gz"]
     assert (stage, reason) == ("geometry", "mask lies on another grid than its image")
     assert "112×102×122" in detail and "191×167×233" in detail
-    table = write_table(tmp_path, [("a", f"{report}/ct_cropped.nii.gz", f"{report}/heart.nii.gz")])
-    options = {"layout": "csv", "task": "segmentation", "depth": 112, "height": 102, "width": 122}
-    done = run_convert(table, tmp_path / "out", images=str(test_data), mask_grid="resample", **options)
+    pair = (f"{report}/ct_cropped.nii.gz", f"{report}/heart.nii.gz")
+    options = {"depth": 112, "height": 102, "width": 122, "mask_grid": "resample"}
+    done = convert_one(test_data, tmp_path, *pair, **options)
     assert findings(done)["mask on another grid (corrected)"] == 1
     (record,) = stored_volumes(done)
     source = nibabel.load(test_data / f"{report}/heart.nii.gz")
@@ -378,6 +351,7 @@ def test_one_scan_in_six_orientations_gives_one_record(real):
 # Round trip ---------------------------------------------------------------------------------------------
 
 SPLEEN = "volumes/spleen/sub-spleen2_ct.nii.gz"
+SPLEEN_LABEL = SPLEEN.replace("ct.nii", "ct_seg-manual.nii")
 
 
 def mapped_back(record: Stored) -> NDArray[Any]:
@@ -405,12 +379,8 @@ ROUND_TRIPS: list[tuple[dict[str, Any], float]] = [
 
 @pytest.mark.parametrize(("options", "least"), ROUND_TRIPS)
 def test_a_label_maps_back_onto_its_source(test_data, tmp_path, options, least):
-    table = write_table(tmp_path, [("a", SPLEEN, SPLEEN.replace("ct.nii", "ct_seg-manual.nii"))])
-    done = run_convert(
-        table, tmp_path / "out", images=str(test_data), layout="csv", task="segmentation", **options
-    )
-    (record,) = stored_volumes(done)
-    truth = np.asarray(nibabel.load(test_data / SPLEEN.replace("ct.nii", "ct_seg-manual.nii")).dataobj).T
+    (record,) = stored_volumes(convert_one(test_data, tmp_path, SPLEEN, SPLEEN_LABEL, **options))
+    truth = np.asarray(nibabel.load(test_data / SPLEEN_LABEL).dataobj).T
     found = dice(mapped_back(record) == 1, truth == 1)
     assert found >= least, found
 
@@ -429,35 +399,11 @@ def test_a_label_of_the_phantom_maps_back_through_any_orientation(converted, nam
 # An independent tool ------------------------------------------------------------------------------------
 
 
-def as_simpleitk(array: NDArray[Any], grid: Grid) -> SimpleITK.Image:
-    """[depth, height, width] on its grid as SimpleITK has it: x to the left, y to posterior."""
-    image = SimpleITK.GetImageFromArray(array)
-    steps = np.diag([-1.0, -1.0, 1.0]) @ grid.affine[:3, :3][:, ::-1]
-    lengths = np.linalg.norm(steps, axis=0)
-    image.SetSpacing(lengths.tolist())
-    image.SetDirection((steps / lengths).ravel().tolist())
-    image.SetOrigin((np.array([-1.0, -1.0, 1.0]) * grid.affine[:3, 3]).tolist())
-    return image
-
-
 def test_reoriented_and_resampled_voxels_are_those_of_simpleitk(test_data, tmp_path):
     # The new voxels are no larger than the old, where no smoothing comes before linear interpolation.
-    table = write_table(tmp_path, [("a", SPLEEN, SPLEEN.replace("ct.nii", "ct_seg-manual.nii"))])
-    done = run_convert(
-        table,
-        tmp_path / "out",
-        images=str(test_data),
-        layout="csv",
-        task="segmentation",
-        depth=68,
-        height=186,
-        width=184,
-        spacing_mm=(1.9, 0.7, 0.7),
-        slice_wise="never",
-        mask_interpolation="nearest",
-        store="float32",
-    )
-    (record,) = stored_volumes(done)
+    size = {"depth": 68, "height": 186, "width": 184, "spacing_mm": (1.9, 0.7, 0.7), "store": "float32"}
+    how = {"slice_wise": "never", "mask_interpolation": "nearest"}
+    (record,) = stored_volumes(convert_one(test_data, tmp_path, SPLEEN, SPLEEN_LABEL, **size, **how))
     target = as_simpleitk(np.zeros(record.grid.shape, np.uint8), record.grid)
     source = SimpleITK.ReadImage(str(test_data / SPLEEN))
     theirs = SimpleITK.GetArrayFromImage(
@@ -467,7 +413,7 @@ def test_reoriented_and_resampled_voxels_are_those_of_simpleitk(test_data, tmp_p
     assert covered.mean() > 0.9
     difference = np.abs(record.image[..., 0] - theirs)[covered]
     assert difference.max() < 0.5 and difference.mean() < 0.01, (difference.max(), difference.mean())
-    mask = SimpleITK.ReadImage(str(test_data / SPLEEN.replace("ct.nii", "ct_seg-manual.nii")))
+    mask = SimpleITK.ReadImage(str(test_data / SPLEEN_LABEL))
     nearest = SimpleITK.GetArrayFromImage(
         SimpleITK.Resample(mask, target, SimpleITK.Transform(), SimpleITK.sitkNearestNeighbor, 0)
     )
@@ -481,9 +427,8 @@ def test_a_dicom_series_lies_where_simpleitk_puts_it(test_data, tmp_path, folder
     reader.SetFileNames(reader.GetGDCMSeriesFileNames(path, reader.GetGDCMSeriesIDs(path)[0]))
     theirs = SimpleITK.DICOMOrient(reader.Execute(), "LPS")  # axes that grow to left, posterior, superior
     width, height, depth = theirs.GetSize()
-    table = write_table(tmp_path, [("a", f"dicom/{folder}", "")])
-    options = {"layout": "csv", "task": "segmentation", "depth": depth, "height": height, "width": width}
-    (record,) = stored_volumes(run_convert(table, tmp_path / "out", images=str(test_data), **options))
+    size = {"depth": depth, "height": height, "width": width}
+    (record,) = stored_volumes(convert_one(test_data, tmp_path, f"dicom/{folder}", **size))
     assert np.array_equal(record.image[:, ::-1, ::-1, 0], SimpleITK.GetArrayFromImage(theirs))
     corners = [(0, 0, 0), (width - 1, 0, 0), (0, height - 1, 0), (0, 0, depth - 1)]
     for x, y, z in corners:

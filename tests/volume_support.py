@@ -113,6 +113,19 @@ def save_nifti(path: Path, array: NDArray[Any], affine: NDArray[np.float64] | No
     return path
 
 
+def as_simpleitk(array: NDArray[Any], grid: Grid) -> Any:
+    """[depth, height, width] on its grid as SimpleITK has it: x to the left, y to posterior."""
+    import SimpleITK
+
+    image = SimpleITK.GetImageFromArray(array)
+    steps = np.diag([-1.0, -1.0, 1.0]) @ grid.affine[:3, :3][:, ::-1]
+    lengths = np.linalg.norm(steps, axis=0)
+    image.SetSpacing(lengths.tolist())
+    image.SetDirection((steps / lengths).ravel().tolist())
+    image.SetOrigin((np.array([-1.0, -1.0, 1.0]) * grid.affine[:3, 3]).tolist())
+    return image
+
+
 def write_table(folder: Path, rows: Iterable[Sequence[object]], columns: str = "id,image,label") -> Path:
     """A table of scans as CSV."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -245,11 +245,8 @@ def test_threads_get_the_same_batches(detection):
         for step in range(first, 16, 4):
             found[step] = loader.batch(step)
 
-    threads = [threading.Thread(target=work, args=(first,)) for first in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
     for first, second in zip(found, expected, strict=True):
         same(first, second)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import SimpleITK
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -44,6 +45,7 @@ from halofeed.prep.voxels.phantom import (
 from halofeed.schemas.errors import UsageError
 from tests.allocations import traced
 from tests.phantom import ORIENTATIONS, dice
+from tests.volume_support import as_simpleitk
 
 # A slow oracle: voxel by voxel, step by step, straight from the definitions --------------------------------
 
@@ -532,18 +534,6 @@ def test_applying_holds_few_slices(mode: str, orientation: Any, monkeypatch: pyt
 # An independent tool ------------------------------------------------------------------------------------
 
 
-def itk_image(sitk: Any, grid: Grid, array: NDArray[Any]) -> Any:
-    """For SimpleITK, whose index is (width, height, depth) and whose world is left, posterior, superior."""
-    image = sitk.GetImageFromArray(array)
-    to_lps = np.diag([-1.0, -1.0, 1.0])
-    linear = (to_lps @ grid.affine[:3, :3])[:, ::-1]
-    spacing = np.linalg.norm(linear, axis=0)
-    image.SetSpacing(spacing.tolist())
-    image.SetDirection((linear / spacing).ravel().tolist())
-    image.SetOrigin((to_lps @ grid.affine[:3, 3]).tolist())
-    return image
-
-
 def load(path: Path) -> tuple[Grid, NDArray[Any]]:
     nibabel = pytest.importorskip("nibabel")
     file = nibabel.load(path)
@@ -560,24 +550,22 @@ def spleen(test_data: Path) -> tuple[Grid, NDArray[Any], NDArray[Any]]:
 
 
 def test_simpleitk_puts_canonical_axes_in_the_same_order(spleen: Any) -> None:
-    sitk = pytest.importorskip("SimpleITK")
     grid, image, _ = spleen
     for orientation in ORIENTATIONS:
-        other = itk_image(sitk, stored_grid(grid, orientation), stored(image, orientation))
+        other = as_simpleitk(stored(image, orientation), stored_grid(grid, orientation))
         # Axes named by where they come from (LPI) or go to (RAS), as the release has it; the direction tells.
-        oriented = sitk.DICOMOrient(other, "RAS")
+        oriented = SimpleITK.DICOMOrient(other, "RAS")
         if oriented.GetDirection()[0] > 0:
-            oriented = sitk.DICOMOrient(other, "LPI")
+            oriented = SimpleITK.DICOMOrient(other, "LPI")
         plan = plan_canonical(stored_grid(grid, orientation))
         assert np.array_equal(
-            apply_image(plan, stored(image, orientation), 0), sitk.GetArrayViewFromImage(oriented)
+            apply_image(plan, stored(image, orientation), 0), SimpleITK.GetArrayViewFromImage(oriented)
         )
         assert np.allclose(plan.target.affine[:3, 3] * [-1, -1, 1], oriented.GetOrigin(), atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["spacing", "finer", "stretch", "crop"])
 def test_simpleitk_resamples_to_the_same_voxels(spleen: Any, kind: str) -> None:
-    sitk = pytest.importorskip("SimpleITK")
     grid, image, mask = spleen
     canonical = plan_canonical(grid)
     same: Any = {"antialias": False, "slice_wise": "never"}
@@ -588,19 +576,29 @@ def test_simpleitk_resamples_to_the_same_voxels(spleen: Any, kind: str) -> None:
         "crop": lambda grid: plan_crop_or_pad(grid, (32, 150, 180)),
     }[kind](canonical.target)
     plan = compose([canonical, rest])
-    reference = itk_image(sitk, plan.target, np.zeros(plan.target.shape, np.float32))
-    theirs = sitk.Resample(
-        itk_image(sitk, grid, image), reference, sitk.Transform(), sitk.sitkLinear, -1024.0, sitk.sitkFloat32
+    reference = as_simpleitk(np.zeros(plan.target.shape, np.float32), plan.target)
+    theirs = SimpleITK.Resample(
+        as_simpleitk(image, grid),
+        reference,
+        SimpleITK.Transform(),
+        SimpleITK.sitkLinear,
+        -1024.0,
+        SimpleITK.sitkFloat32,
     )
     ours = apply_image(plan, image, -1024)
-    difference = np.abs(ours - sitk.GetArrayViewFromImage(theirs))
+    difference = np.abs(ours - SimpleITK.GetArrayViewFromImage(theirs))
     # Positions are rounded to 3e-5 voxels, and neighbors differ by up to 3000 HU.
     assert difference.max() <= 0.2
     assert difference.mean() <= 2e-3
-    nearest = sitk.Resample(
-        itk_image(sitk, grid, mask), reference, sitk.Transform(), sitk.sitkNearestNeighbor, 0, sitk.sitkUInt8
+    nearest = SimpleITK.Resample(
+        as_simpleitk(mask, grid),
+        reference,
+        SimpleITK.Transform(),
+        SimpleITK.sitkNearestNeighbor,
+        0,
+        SimpleITK.sitkUInt8,
     )
-    labels = sitk.GetArrayViewFromImage(nearest)
+    labels = SimpleITK.GetArrayViewFromImage(nearest)
     places = map_back(rest, np.argwhere(np.ones(plan.target.shape)))
     tie = (np.abs(places % 1 - 0.5) < 1e-4).any(axis=1).reshape(plan.target.shape)
     assert np.array_equal(apply_mask(plan, mask)[~tie], labels[~tie])
