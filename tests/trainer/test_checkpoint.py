@@ -46,6 +46,12 @@ def _collected() -> Iterator[None]:
     gc.collect()
 
 
+def train_state(parameters: Any, step: Any = 0, **more: Any) -> TrainState:
+    """These parameters at a step, with nothing else unless said."""
+    rest = {"statistics": {}, "optimizer_state": (), "average": None, **more}
+    return TrainState(parameters=parameters, step=jnp.int32(step) if isinstance(step, int) else step, **rest)
+
+
 def state(seed: int = 0, *, width: int = 7) -> TrainState:
     """Leaves of every dtype, of bits that hold NaN and infinity too, under names with dots and slashes."""
     generator = np.random.default_rng(seed)
@@ -104,13 +110,9 @@ def test_a_checkpoint_is_on_the_disk_before_the_next_one_is_begun(tmp_path: Path
 
 def test_float64_comes_back_bit_for_bit(tmp_path: Path) -> None:
     with jax.enable_x64(True):
-        whole = TrainState(
-            parameters={"kernel": jnp.asarray([0.1, -0.0, math.pi], jnp.float64)},
-            statistics={},
-            optimizer_state=(),
-            average={"kernel": jnp.asarray([1e-300, 1e300, math.inf], jnp.float64)},
-            step=jnp.int32(1),
-        )
+        average = {"kernel": jnp.asarray([1e-300, 1e300, math.inf], jnp.float64)}
+        kernel = jnp.asarray([0.1, -0.0, math.pi], jnp.float64)
+        whole = train_state({"kernel": kernel}, 1, average=average)
         with Checkpoints(tmp_path) as checkpoints:
             checkpoints.save(1, whole, {}, None)
             found, _ = checkpoints.restore(abstract(whole))
@@ -148,13 +150,8 @@ def test_a_state_goes_on_another_mesh_with_another_split(tmp_path: Path) -> None
     kernel = np.arange(64, dtype=np.float32).reshape(8, 8)
 
     def laid_out(mesh: Mesh, spec: PartitionSpec) -> TrainState:
-        return TrainState(
-            parameters={"kernel": jax.device_put(kernel, NamedSharding(mesh, spec))},
-            statistics={},
-            optimizer_state=(),
-            average=None,
-            step=jax.device_put(np.int32(4), NamedSharding(mesh, PartitionSpec())),
-        )
+        step = jax.device_put(np.int32(4), NamedSharding(mesh, PartitionSpec()))
+        return train_state({"kernel": jax.device_put(kernel, NamedSharding(mesh, spec))}, step)
 
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(4, laid_out(before, PartitionSpec("replica")), {}, None)
@@ -173,14 +170,8 @@ def test_a_state_goes_on_another_mesh_with_another_split(tmp_path: Path) -> None
 
 def test_a_save_under_way_keeps_what_the_next_steps_overwrite(tmp_path: Path) -> None:
     whole = NamedSharding(Mesh(np.array(jax.devices()), ("replica",)), PartitionSpec())
-    running = TrainState(
-        parameters={name: jnp.full((500_000,), float(number)) for number, name in enumerate("abcd")},
-        statistics={},
-        optimizer_state=(),
-        average=None,
-        step=jnp.int32(0),
-    )
-    running = jax.device_put(running, whole)
+    values = {name: jnp.full((500_000,), float(number)) for number, name in enumerate("abcd")}
+    running = jax.device_put(train_state(values), whole)
 
     def more(tree: TrainState) -> TrainState:
         return jax.tree.map(lambda leaf: leaf + 1, tree)
@@ -221,29 +212,29 @@ def test_the_last_and_the_best_are_kept(
         for steps in (range(1, split + 1), range(split + 1, 6)):
             with Checkpoints(folder, keep_last=keep_last) as checkpoints:
                 for step in steps:
-                    checkpoints.save(step, TrainState(**small(step)), {}, metrics[step - 1])
+                    checkpoints.save(step, small(step), {}, metrics[step - 1])
         with Checkpoints(folder, keep_last=keep_last) as checkpoints:
             assert (checkpoints.latest(), checkpoints.best()) == (5, best)
         assert [int(path.name) for path in sorted(folder.iterdir())] == kept
 
 
-def small(step: int) -> dict[str, Any]:
-    return {
-        "parameters": {"kernel": jnp.full(4, float(step))},
-        "statistics": {},
-        "optimizer_state": (),
-        "average": None,
-        "step": jnp.int32(step),
-    }
+def small(step: int, values: Any = None) -> TrainState:
+    """One kernel, of four times the step unless there are values."""
+    kernel = jnp.full(4, float(step)) if values is None else jnp.asarray(values, jnp.float32)
+    return train_state({"kernel": kernel}, step)
+
+
+def big(step: int, count: int = 4000) -> TrainState:
+    return small(step, np.random.default_rng(step).normal(size=count))
 
 
 def test_a_step_that_is_there_stays_and_one_before_the_last_is_refused(tmp_path: Path) -> None:
     with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(5, TrainState(**small(5)), {"first": True}, None)
-        checkpoints.save(5, TrainState(**small(6)), {"first": False}, 0.5)
-        assert checkpoints.restore(TrainState(**small(0)))[1] == {"first": True}
+        checkpoints.save(5, small(5), {"first": True}, None)
+        checkpoints.save(5, small(6), {"first": False}, 0.5)
+        assert checkpoints.restore(small(0))[1] == {"first": True}
         with pytest.raises(UsageError, match="holds the checkpoint of step 5, later than 4"):
-            checkpoints.save(4, TrainState(**small(4)), {}, None)
+            checkpoints.save(4, small(4), {}, None)
 
 
 def test_a_folder_without_checkpoints_says_so(tmp_path: Path) -> None:
@@ -321,10 +312,6 @@ def largest(folder: Path) -> Path:
 def test_a_damaged_checkpoint_is_named_with_the_cure_and_the_one_before_is_whole(
     tmp_path: Path, damage: Callable[[Path], Any]
 ) -> None:
-    def big(step: int) -> TrainState:
-        values = np.random.default_rng(step).normal(size=4000).astype(np.float32)
-        return TrainState(**{**small(step), "parameters": {"kernel": jnp.asarray(values)}})
-
     with Checkpoints(tmp_path) as checkpoints:
         for step in (1, 2):
             checkpoints.save(step, big(step), {"step": step}, None)
@@ -341,7 +328,7 @@ def test_a_damaged_checkpoint_is_named_with_the_cure_and_the_one_before_is_whole
 
 def test_a_damaged_metric_names_its_checkpoint(tmp_path: Path) -> None:
     with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, TrainState(**small(1)), {}, 0.5)
+        checkpoints.save(1, small(1), {}, 0.5)
     (tmp_path / "00000001/metrics/metrics").write_bytes(b"")
     with pytest.raises(CorruptFileError, match=r"00000001: the checkpoint is damaged .* remove this folder"):
         Checkpoints(tmp_path)
@@ -351,51 +338,47 @@ def test_a_reader_leaves_the_folder_of_a_running_job_alone(tmp_path: Path) -> No
     with pytest.raises(UsageError, match="no such folder"):
         Checkpoints(tmp_path / "none", read_only=True)
     with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, TrainState(**small(1)), {}, None)
+        checkpoints.save(1, small(1), {}, None)
     half = tmp_path / "00000002.orbax-checkpoint-tmp"
     half.mkdir()
     with Checkpoints(tmp_path, read_only=True) as checkpoints:
         assert checkpoints.latest() == 1
-        checkpoints.restore(TrainState(**small(0)))
+        checkpoints.restore(small(0))
     assert half.exists()
     with Checkpoints(tmp_path) as checkpoints:
         assert checkpoints.latest() == 1
-        checkpoints.save(2, TrainState(**small(2)), {}, None)
+        checkpoints.save(2, small(2), {}, None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000001", "00000002"]
 
 
 def test_a_save_that_cannot_be_written_is_an_error_of_the_run(tmp_path: Path) -> None:
     with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, TrainState(**small(1)), {}, None, wait=True)
+        checkpoints.save(1, small(1), {}, None, wait=True)
         shutil.rmtree(tmp_path)
         tmp_path.write_text("a file where the folder was")
         with pytest.raises(TrainingError, match="a checkpoint could not be written"):
-            checkpoints.save(2, TrainState(**small(2)), {}, None, wait=True)
+            checkpoints.save(2, small(2), {}, None, wait=True)
         tmp_path.unlink()
 
 
 def test_a_disk_that_takes_no_more_is_an_error_of_the_run_and_the_one_before_is_whole(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def big(step: int) -> TrainState:
-        values = np.random.default_rng(step).normal(size=200_000).astype(np.float32)
-        return TrainState(**{**small(step), "parameters": {"kernel": jnp.asarray(values)}})
-
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, big(1), {}, None, wait=True)
+        checkpoints.save(1, big(1, 200_000), {}, None, wait=True)
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-            checkpoints.save(2, big(2), {}, None)
+            checkpoints.save(2, big(2, 200_000), {}, None)
             # Which file meets the limit first, and in which words, differs from time to time.
             with pytest.raises(TrainingError, match=r"(?s)could not be written: .*; those before it"):
                 checkpoints.wait()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert checkpoints.latest() == 1
-        checkpoints.save(3, big(3), {}, None)
-        assert bits(checkpoints.restore(big(0))[0]) == bits(big(3))
-        assert bits(checkpoints.restore(big(0), 1)[0]) == bits(big(1))
+        checkpoints.save(3, big(3, 200_000), {}, None)
+        assert bits(checkpoints.restore(big(0, 200_000))[0]) == bits(big(3, 200_000))
+        assert bits(checkpoints.restore(big(0, 200_000), 1)[0]) == bits(big(1, 200_000))
     assert "ERROR:absl" not in capfd.readouterr().err
 
 
@@ -406,8 +389,8 @@ def test_orbax_is_silent_but_for_errors_and_others_still_speak(
     absl.addHandler(caplog.handler)
     try:
         with Checkpoints(tmp_path) as checkpoints:
-            checkpoints.save(1, TrainState(**small(1)), {}, None)
-            checkpoints.restore(abstract(TrainState(**small(0))))
+            checkpoints.save(1, small(1), {}, None)
+            checkpoints.restore(abstract(small(0)))
         assert [record.getMessage() for record in caplog.records] == []
         absl.warning("of somebody else")
         assert {record.getMessage() for record in caplog.records} == {"of somebody else"}
@@ -472,13 +455,8 @@ threading.Event().wait(30)
     ],
 )
 def test_a_run_killed_while_saving_leaves_a_whole_checkpoint(tmp_path: Path, moments: list[str]) -> None:
-    template = TrainState(
-        parameters={str(number): jax.ShapeDtypeStruct((300_000,), jnp.float32) for number in range(8)},
-        statistics={},
-        optimizer_state=(),
-        average=None,
-        step=jax.ShapeDtypeStruct((), jnp.int32),
-    )
+    shapes = {str(number): jax.ShapeDtypeStruct((300_000,), jnp.float32) for number in range(8)}
+    template = train_state(shapes, jax.ShapeDtypeStruct((), jnp.int32))
     half_written = 0
     for moment in moments:
         done = subprocess.run(

@@ -12,20 +12,16 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian
 
 from halofeed.pipelines.job import reference_to_json
-from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
-from halofeed.prep.layouts.dicom import find_series, list_references
+from halofeed.prep.layouts import LayoutOptions, Reference
+from halofeed.prep.layouts.dicom import find_series
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.volume_files import FolderIndex
 from halofeed.schemas.errors import AnnotationsError, SourceError
-from tests.prep.layouts.support import by_source, outcome
+from tests.prep.layouts.support import by_source, list_references, outcome
 
 SECRETS = ("Doe^Jane", "PAT-4711", "19500101", "General Hospital")
-CT, SEG, RTSTRUCT = (
-    "1.2.840.10008.5.1.4.1.1.2",
-    "1.2.840.10008.5.1.4.1.1.66.4",
-    "1.2.840.10008.5.1.4.1.1.481.3",
-)
-SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
+CT, SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.2", "1.2.840.10008.5.1.4.1.1.7"
+SEG, RTSTRUCT = "1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.481.3"
 
 
 def save(
@@ -39,11 +35,7 @@ def save(
         entropy_srcs=[str(path)]
     )
     dataset.SOPClassUID, dataset.SeriesInstanceUID, dataset.FrameOfReferenceUID = sop_class, series, frame
-    dataset.PatientName, dataset.PatientBirthDate, dataset.InstitutionName = (
-        SECRETS[0],
-        SECRETS[2],
-        SECRETS[3],
-    )
+    dataset.PatientName, _, dataset.PatientBirthDate, dataset.InstitutionName = SECRETS
     dataset.PatientID = patient
     for name, value in more.items():
         setattr(dataset, name, value)
@@ -104,8 +96,7 @@ def read(root: Path, **options: Any) -> dict[str, Reference]:
 
 
 def test_real_series_are_found_whole_and_kept_for_prediction(test_data: Path) -> None:
-    files = LocalFiles(test_data / "dicom")
-    references = list(list_references(files, files, None, LayoutOptions()))
+    references = list_references("dicom", test_data / "dicom")
     counts = {one.source: len(one.members) for one in references if one.problem is None}
     assert counts["totalsegmentator_jpeg2000"] == 20 and counts["torchio_17"] == 17
     assert counts["ge_tilt_variable_spacing"] == 8
@@ -113,10 +104,10 @@ def test_real_series_are_found_whole_and_kept_for_prediction(test_data: Path) ->
 
 
 def test_a_real_series_at_the_root_is_called_by_a_dot(test_data: Path) -> None:
-    files = LocalFiles(test_data / "dicom" / "torchio_17")
-    (found,) = [one for one in list_references(files, files, None, LayoutOptions()) if one.problem is None]
+    root = test_data / "dicom" / "torchio_17"
+    (found,) = [one for one in list_references("dicom", root) if one.problem is None]
     assert found.source == "." and len(found.members) == 17
-    assert find_series(FolderIndex(files), ".", LayoutOptions()).members == found.members
+    assert find_series(FolderIndex(LocalFiles(root)), ".", LayoutOptions()).members == found.members
 
 
 def test_each_kind_of_mask_finds_its_series(tmp_path: Path) -> None:
@@ -146,10 +137,8 @@ def test_several_series_of_a_folder_are_told_apart_without_their_uids(tmp_path: 
     references = read(tmp_path, missing_masks="prediction", salt="s")
     first, second, mask = references.values()
     by_members = {one.members: one for one in (first, second)}
-    assert (
-        by_members["all/2", "all/4", "all/6"].mask == "seg"
-        and by_members["all/1", "all/3", "all/5"].mask is None
-    )
+    assert by_members["all/2", "all/4", "all/6"].mask == "seg"
+    assert by_members["all/1", "all/3", "all/5"].mask is None
     assert mask.problem is not None and mask.problem[1] == "label fits several series"
     assert "1.2." not in "".join(references) and all(one.source.startswith("all#") for one in (first, second))
     files = LocalFiles(tmp_path)
@@ -248,9 +237,7 @@ def test_a_table_names_series_by_folder_or_by_folder_and_mark(tmp_path: Path) ->
     (marked,) = [source for source, one in read(tmp_path).items() if "p2/3" in one.members]
     rows = ["image,label", "p1/,seg", f"{marked},", "p2,", "p7,", "p1/x,", "p2#0,"]
     (tmp_path / "t.csv").write_text("\n".join(rows))
-    files = LocalFiles(tmp_path)
-    listing = find_layout("csv").list_references(files, files, None, LayoutOptions(task="segmentation"))
-    references = {one.source: one for one in listing}
+    references = {one.source: one for one in list_references("csv", tmp_path, task="segmentation")}
     assert references["p1"].members == ("p1/x", "p1/y", "p1/z") and references["p1"].mask == "seg/only"
     assert references[marked].members == ("p2/3", "p2/5", "p2/6")
     groups = {references["p1"].group, references[marked].group}

@@ -11,6 +11,7 @@ import pytest
 
 from halofeed.prep.layouts import Reference
 from halofeed.schemas.errors import AnnotationsError
+from tests.annotation_writer import boxed, voc_object, voc_text
 from tests.prep.layouts.support import list_references
 
 read = partial(list_references, "voc")
@@ -22,14 +23,8 @@ def write(root: Path, path: str, content: str = "x") -> None:
 
 
 def annotation(file_name: str = "", box: str = "1 1 4 5", extra: str = "", size: str = "10 20") -> str:
-    width, height = size.split()
-    corners = "".join(
-        f"<{s}>{v}</{s}>" for s, v in zip(("xmin", "ymin", "xmax", "ymax"), box.split(), strict=True)
-    )
-    return (
-        f"<annotation><filename>{file_name}</filename><size><width>{width}</width><height>{height}</height></size>"
-        f"<object><name>hat</name>{extra}<bndbox>{corners}</bndbox></object></annotation>"
-    )
+    width, height = map(int, size.split())
+    return voc_text(file_name, voc_object(boxed(file_name, box.split()), extra), width, height)
 
 
 def reasons(references: list[Reference]) -> dict[str, str | None]:
@@ -47,13 +42,8 @@ def test_cards_xml_and_tables_agree_box_for_box_apart_from_the_origin(test_data:
         assert one.problem is None
         assert (one.source, one.split, one.declared_size) == (other.source, other.split, other.declared_size)
         for box, written in zip(one.boxes or (), other.boxes or (), strict=True):
-            assert (box.xmin + 1, box.ymin + 1, box.xmax, box.ymax, box.label) == (
-                written.xmin,
-                written.ymin,
-                written.xmax,
-                written.ymax,
-                written.label,
-            )
+            corners = (written.xmin - 1, written.ymin - 1, written.xmax, written.ymax)
+            assert (box.xmin, box.ymin, box.xmax, box.ymax, box.label) == (*corners, written.label)
     as_written = [[(box.xmin, box.ymin) for box in one.boxes or ()] for one in read(root, box_origin=0)]
     assert as_written == [[(box.xmin, box.ymin) for box in one.boxes or ()] for one in from_table]
 
@@ -135,10 +125,8 @@ def test_the_xml_beside_an_image_wins_over_one_of_the_same_name_elsewhere(tmp_pa
     for split in ("train", "test"):
         write(tmp_path, f"{split}/a.xml", annotation("a.jpg"))
         write(tmp_path, f"{split}/a.jpg")
-    assert [(one.source, one.split, one.problem) for one in read(tmp_path)] == [
-        ("test/a.jpg", "test", None),
-        ("train/a.jpg", "train", None),
-    ]
+    found = [(one.source, one.split, one.problem) for one in read(tmp_path)]
+    assert found == [("test/a.jpg", "test", None), ("train/a.jpg", "train", None)]
     (only,) = read(tmp_path / "train", "a.xml")
     assert (only.source, only.split) == ("a.jpg", "train")
 
@@ -156,9 +144,8 @@ def test_the_xml_beside_an_image_wins_over_one_of_the_same_name_elsewhere(tmp_pa
 def test_pixels_counted_from_one_become_continuous_coordinates(
     tmp_path: Path, box: str, origin: int, expected: tuple[float, ...]
 ) -> None:
-    write(
-        tmp_path, "a.xml", annotation("a.jpg", box, "<difficult>1</difficult><occluded>1</occluded>", "0 0")
-    )
+    flags = "<difficult>1</difficult><occluded>1</occluded>"
+    write(tmp_path, "a.xml", annotation("a.jpg", box, flags, "0 0"))
     write(tmp_path, "a.jpg")
     (only,) = read(tmp_path, box_origin=origin)
     assert only.declared_size is None and only.boxes is not None
