@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -150,10 +150,12 @@ class _Means:
     def find_series(self, sources: Sources, folder: str) -> ListSeries:
         """A function that finds the DICOM series of the sources by whatever writes the shards later."""
 
-        def find(_: SourceFiles, policy: SeriesPolicy) -> SeriesListing:
+        def find(_: SourceFiles, policy: SeriesPolicy, below: Sequence[str]) -> Mapping[str, SeriesListing]:
             from halofeed.pipelines.series import SeriesSearch, find_series, find_series_by_beam
 
-            search = SeriesSearch(source=_for_workers(sources.images.root), policy=policy, folder=folder)
+            search = SeriesSearch(
+                source=_for_workers(sources.images.root), policy=policy, below=tuple(below), folder=folder
+            )
             if self.scratch is None:
                 pipeline = new_pipeline(self.choice)
 

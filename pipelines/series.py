@@ -10,8 +10,9 @@ On another runner it is a Beam job of its own, whose shuffle hands it on.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -27,6 +28,8 @@ from halofeed.schemas.errors import UsageError
 
 Spread = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 """From a function and its arguments to its results, in any order."""
+Key = tuple[str, str]
+"""The folder below which a series was looked for, and its own key."""
 Place = tuple[str, int, int]
 """A file of the folder, and the bytes of it that begin and end something."""
 
@@ -38,74 +41,93 @@ class SeriesSearch:
     Args:
         source: the folder.
         policy: what makes a scan; its salt goes into every hash.
+        below: the folders below which each series is looked for, as tables name them, whose references keep their
+            members; (): the whole source, whose members nobody but the workers needs.
         folder: where slices and what is on its way to them are written.
     """
 
     source: str
     policy: SeriesPolicy
+    below: tuple[str, ...]
     folder: str
 
 
 def adopted(
-    files: LocalFiles | RemoteFiles, listed: Listed, series: Iterable[Series], apart: Iterable[Apart]
-) -> SeriesListing:
-    """What was found by others, of a folder that this process has not listed and need not list.
+    files: LocalFiles | RemoteFiles,
+    listed: Listed,
+    series: Iterable[tuple[str, Series]],
+    apart: Iterable[tuple[str, Apart]],
+) -> dict[str, SeriesListing]:
+    """What was found by others below each folder, of a source that this process has not listed and need not list.
 
     Raises:
         UsageError: it cannot be listed.
     """
     if listed.refusal:
         raise UsageError(listed.refusal)
-    apart = tuple(sorted(apart, key=lambda one: one.path))
-    sizes = {one.path: one.file_bytes for one in apart if one.file_bytes is not None}
-    files.adopt(sizes | listed.named, listed.faults)
-    return SeriesListing(series=in_order_of_files(series), apart=apart, named=tuple(listed.named))
+    scans: dict[str, list[Series]] = defaultdict(list)
+    others: dict[str, list[Apart]] = defaultdict(list)
+    for folder, one in series:
+        scans[folder].append(one)
+    for folder, other in sorted(apart, key=lambda found: found[1].path):
+        others[folder].append(other)
+    found = {}
+    for folder, named in listed.named.items():
+        sizes = {one.path: one.file_bytes for one in others[folder] if one.file_bytes is not None}
+        files.adopt(sizes | named, listed.faults)
+        found[folder] = SeriesListing(
+            series=in_order_of_files(scans[folder]), apart=tuple(others[folder]), named=tuple(named)
+        )
+    return found
 
 
 def _list(search: SeriesSearch) -> tuple[Listed, Iterator[Bundle]]:
     files = source_files(search.source)
     try:
-        named, bundles = list_bundles(files)
+        named, bundles = list_bundles(files, search.below)
     except UsageError as error:
         return Listed(named={}, faults={}, refusal=str(error)), iter(())
-    sizes = files.sizes()
-    return Listed(named={path: sizes[path] for path in named}, faults=dict(files.faults())), bundles
+    return Listed(named=named, faults=dict(files.faults())), bundles
 
 
-def _read(search: SeriesSearch, bundle: Bundle) -> tuple[dict[str, bytes], list[Apart]]:
+def _read(search: SeriesSearch, bundle: Bundle) -> tuple[dict[Key, bytes], list[tuple[str, Apart]]]:
     """What the files say, by series, and those that are no slices."""
+    folder, sizes = bundle
     files = source_files(search.source)
-    files.adopt(bundle, {})
-    by_series, apart = read_headers(files, bundle, search.policy)
-    return {key: to_bytes(found) for key, found in by_series.items()}, apart
+    files.adopt(sizes, {})
+    by_series, apart = read_headers(files, sizes, search.policy)
+    found = {(folder, key): to_bytes(some) for key, some in by_series.items()}
+    return found, [(folder, one) for one in apart]
 
 
-def _join(search: SeriesSearch, key: str, parts: Iterable[bytes]) -> list[Series]:
+def _join(search: SeriesSearch, key: Key, parts: Iterable[bytes]) -> list[tuple[str, Series]]:
     """The scans of a series, of which each has its slices written."""
     found = [one for part in parts for one in from_bytes(part)]
     scans = []
     written = set()
-    for series, images in join_series(key, found, search.policy):
+    for series, images in join_series(*key, found, search.policy):
         assert series.stored is not None
         if series.stored[0] not in written:
             OutputFolder(search.folder).write(series.stored[0], to_bytes(images))
             written.add(series.stored[0])
-        scans.append(series)
+        scans.append((key[0], series if search.below else replace(series, members=())))
     return scans
 
 
 # By the workers of this machine ---------------------------------------------------------------------------
 
 
-def find_series(files: LocalFiles | RemoteFiles, search: SeriesSearch, spread: Spread) -> SeriesListing:
+def find_series(
+    files: LocalFiles | RemoteFiles, search: SeriesSearch, spread: Spread
+) -> dict[str, SeriesListing]:
     """Find the series by calls that `spread` makes, wherever it does; `SeriesSearch.folder` is a local one.
 
     Raises:
         UsageError: the source cannot be listed.
     """
     ((listed, bundles),) = spread(_list_to_file, [search])
-    places: list[tuple[str, Place]] = []
-    apart: list[Apart] = []
+    places: list[tuple[Key, Place]] = []
+    apart: list[tuple[str, Apart]] = []
     for keys, others in spread(_read_to_file, [(search, place) for place in bundles]):
         places += keys
         apart += others
@@ -138,14 +160,16 @@ def _list_to_file(search: SeriesSearch) -> tuple[Listed, list[Place]]:
     return listed, _write_pieces(search, "bundles", map(to_bytes, bundles))
 
 
-def _read_to_file(task: tuple[SeriesSearch, Place]) -> tuple[list[tuple[str, Place]], list[Apart]]:
+def _read_to_file(
+    task: tuple[SeriesSearch, Place],
+) -> tuple[list[tuple[Key, Place]], list[tuple[str, Apart]]]:
     search, place = task
     found, apart = _read(search, from_bytes(_read_piece(search, place)))
     places = _write_pieces(search, f"headers-{place[1]}", found.values())
     return list(zip(found, places, strict=True)), apart
 
 
-def _join_from_files(task: tuple[SeriesSearch, str, Sequence[Place]]) -> list[Series]:
+def _join_from_files(task: tuple[SeriesSearch, Key, Sequence[Place]]) -> list[tuple[str, Series]]:
     search, key, places = task
     return _join(search, key, (_read_piece(search, place) for place in places))
 
@@ -160,7 +184,7 @@ class _List(beam.DoFn):  # type: ignore[misc]
 
     def process(self, search: SeriesSearch) -> Iterator[Any]:
         listed, bundles = _list(search)
-        yield beam.pvalue.TaggedOutput(_FOUND, listed)
+        yield beam.pvalue.TaggedOutput(_FOUND, ("", listed))
         yield from bundles
 
 
@@ -189,7 +213,7 @@ class _Write(beam.DoFn):  # type: ignore[misc]
 
 def find_series_by_beam(
     files: LocalFiles | RemoteFiles, search: SeriesSearch, pipeline: Any, run: Callable[[], object]
-) -> SeriesListing:
+) -> dict[str, SeriesListing]:
     """Find the series by a job of Beam's; `SeriesSearch.folder` lies where all workers can write.
 
     Args:
@@ -226,7 +250,7 @@ def find_series_by_beam(
     found = from_bytes(OutputFolder(search.folder).read(_FOUND))
     return adopted(
         files,
-        next(one for one in found if isinstance(one, Listed)),
-        [one for one in found if isinstance(one, Series)],
-        [one for one in found if isinstance(one, Apart)],
+        next(one for _, one in found if isinstance(one, Listed)),
+        [(folder, one) for folder, one in found if isinstance(one, Series)],
+        [(folder, one) for folder, one in found if isinstance(one, Apart)],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -19,7 +19,7 @@ from halofeed.schemas.tasks import task_named
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.listing import SeriesListing
 
-ListSeries: TypeAlias = "Callable[[SourceFiles, SeriesPolicy], SeriesListing]"
+ListSeries: TypeAlias = "Callable[[SourceFiles, SeriesPolicy, Sequence[str]], Mapping[str, SeriesListing]]"
 T = TypeVar("T")
 LEAST_BAD_OBJECTS = 10
 """Fewer objects that cannot be used are slips, whatever their share, unless they are all that there are."""
@@ -73,7 +73,7 @@ class LayoutOptions:
         missing_classes: class-masks: what becomes of a scan that lacks the mask of a class: "refuse", or
             "empty" to take the class for absent in it.
         series: DICOM: which series are taken; its salt is `salt`.
-        list_series: DICOM: finds the series below a folder; None: in this process.
+        list_series: DICOM: finds the series below each of some folders; None: in this process.
         salt: DICOM: mixed into the hashes that stand for patients and series.
     """
 

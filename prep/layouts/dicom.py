@@ -23,7 +23,6 @@ from halofeed.prep.layouts.dicom_reasons import kind_and_cure, nothing_found
 from halofeed.prep.sources.files import UNREAD, SourceFiles, unlisted_folders
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.volume_files import (
-    FolderIndex,
     folder_of,
     is_scan_name,
     is_volume_name,
@@ -35,6 +34,7 @@ from halofeed.schemas.errors import AnnotationsError, Problem, SourceError
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.grouping import Apart, Series
+    from halofeed.prep.formats.dicom.listing import SeriesListing
     from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 
 _DAMAGED = ("read", "damaged file among the slices")
@@ -52,7 +52,7 @@ class FoundSeries:
     Args:
         source: the folder that holds its files ("." is the root), with `#` and a hash where that holds several.
         folder: that folder.
-        members: the files, sorted as paths; () where they are stored.
+        members: the files, sorted as paths; () where they are stored alone.
         group: the hash of the patient.
         stored: see `Series.stored`.
         first: the first of the files by name.
@@ -115,10 +115,8 @@ def list_references(
             f"{annotation_file}: series are found in a folder, not in a file; say --source FOLDER, or for a table "
             "--layout csv"
         )
-    from halofeed.prep.formats.dicom.listing import list_series
-
     policy = replace(options.series, salt=options.salt)
-    listing = (options.list_series or list_series)(images, policy)
+    listing = series_below(images, (), options)["."]
     scans = list(whole_scans(listing.named))
     found, apart = _found(images, listing.series, listing.apart, policy), listing.apart
     if not found:
@@ -148,23 +146,30 @@ def list_references(
     )
 
 
-def find_series(index: FolderIndex, source: str, options: LayoutOptions) -> FoundSeries:
+def series_below(
+    images: SourceFiles, folders: Sequence[str], options: LayoutOptions
+) -> Mapping[str, SeriesListing]:
+    """The series below each of some folders; of () those of the whole source, ".", which may lack members."""
+    from halofeed.prep.formats.dicom.listing import list_series
+
+    return (options.list_series or list_series)(images, replace(options.series, salt=options.salt), folders)
+
+
+def find_series(
+    images: SourceFiles, source: str, listings: Mapping[str, SeriesListing], options: LayoutOptions
+) -> FoundSeries:
     """The series that a table means by a folder, or by a folder with `#` and the hash of one of its series.
+
+    Args:
+        listings: the series below that folder, and below others.
 
     Raises:
         SourceError: there is none, there are several, or a file beside it is damaged.
     """
-    below = index.below(source)
-    marked = not below
-    if marked:
-        below = index.below(source.rpartition("#")[0])
-    from halofeed.prep.formats.dicom.grouping import group_series
-
-    policy = replace(options.series, salt=options.salt)
-    paths = [path for path in below if not is_scan_name(path)]
-    series, apart = group_series(index.files, paths, policy)
-    found = _found(index.files, series, apart, policy)
-    if marked:
+    listing = listings[source if source in listings else source.rpartition("#")[0]]
+    apart = listing.apart
+    found = _found(images, listing.series, apart, replace(options.series, salt=options.salt))
+    if source not in listings:
         chosen = [series for series in found if series.source == source]
     else:
         chosen = [series for series in found if not series.is_left_out] or found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from halofeed.prep.annotations.columns import read_known
 from halofeed.prep.annotations.contract import LayoutOptions, in_order, problem_of, split_in_file_name
@@ -19,7 +20,7 @@ from halofeed.prep.annotations.rows import (
     read_jsonl_tables,
     unread_note,
 )
-from halofeed.prep.layouts.dicom import find_series
+from halofeed.prep.layouts.dicom import find_series, series_below
 from halofeed.prep.sources.data_files import data_files
 from halofeed.prep.sources.files import SourceFiles, path_from
 from halofeed.prep.sources.names import is_document_name
@@ -33,6 +34,9 @@ from halofeed.prep.sources.volume_files import (
     whole_scans,
 )
 from halofeed.schemas.errors import SourceError
+
+if TYPE_CHECKING:
+    from halofeed.prep.formats.dicom.listing import SeriesListing
 
 SPELLINGS = {
     "image": (("image",), ("imagepath", "imagefile", "img", "scan", "volume")),
@@ -90,18 +94,34 @@ def _references(
     check_ignored(tables, options.ignore_columns)
     index = FolderIndex(images)
     listed: list[tuple[Row, Reference]] = []
-    for table in tables:
+    rows_of = [[_from_the_root(row, annotations_root, images.root) for row in table.rows] for table in tables]
+    folders = dict.fromkeys(filter(None, (_folder_of(row, index) for rows in rows_of for row in rows)))
+    series = series_below(images, tuple(folders), options) if folders else {}
+    for table, rows in zip(tables, rows_of, strict=True):
         split = split_in_file_name(table.file) or "train"
         notes = unread_note(table)
-        rows = [_from_the_root(row, annotations_root, images.root) for row in table.rows]
-        listed += [(row, replace(_reference(row, split, index, options), notes=notes)) for row in rows]
+        listed += [
+            (row, replace(_reference(row, split, index, options, series), notes=notes)) for row in rows
+        ]
     references = settle_grid(_refuse_repeated(listed), images, options)
     used = {path for reference in references for path in reference.paths}
     used |= data_files(images, used)
     yield from in_order([*references, *_unlisted(used, _named(listed, images.root), images, one_file)])
 
 
-def _reference(row: Row, split: str, index: FolderIndex, options: LayoutOptions) -> Reference:
+def _folder_of(row: Row, index: FolderIndex) -> str:
+    """The folder of files that a row names as its image, with or without the mark of a series; "" for anything else."""
+    written = split_cell(row.cell("image"))
+    path = relative_path(written[0], index.files.root) if len(written) == 1 and not row.fault else ""
+    if not path or index.files.size(path) is not None:
+        return ""
+    folder = path if index.files.has_folder(path) else path.rpartition("#")[0]
+    return folder if folder and index.below(folder) else ""
+
+
+def _reference(
+    row: Row, split: str, index: FolderIndex, options: LayoutOptions, series: Mapping[str, SeriesListing]
+) -> Reference:
     written = split_cell(row.cell("image"))
     source = relative_path(written[0], index.files.root) if written else row.place
     known = Reference(
@@ -115,7 +135,7 @@ def _reference(row: Row, split: str, index: FolderIndex, options: LayoutOptions)
             raise SourceError("annotation", "row has the wrong number of cells", row.fault)
         if not written:
             raise SourceError("annotation", "row names no file", "the cell under image is empty")
-        image = _with_image(known, written, index, options)
+        image = _with_image(known, written, index, options, series)
         image = replace(image, key=row.cell("id") or image.source)
         masks = [_label(path, index) for path in _label_files(row.cell("label"), index)]
         if len(set(masks)) < len(masks):
@@ -158,7 +178,11 @@ def split_cell(cell: str) -> list[str]:
 
 
 def _with_image(
-    known: Reference, written: Sequence[str], index: FolderIndex, options: LayoutOptions
+    known: Reference,
+    written: Sequence[str],
+    index: FolderIndex,
+    options: LayoutOptions,
+    listings: Mapping[str, SeriesListing],
 ) -> Reference:
     """The reference with the files of its image."""
     images = index.files
@@ -176,14 +200,14 @@ def _with_image(
     if images.size(path) is not None:
         path = locate(written[0], "image", images)
         return replace(known, source=path, members=() if is_scan_name(path) else (path,))
-    folder = path if images.has_folder(path) else path.rpartition("#")[0]
-    if not folder or not index.below(folder):
+    if path not in listings and path.rpartition("#")[0] not in listings:
         locate(written[0], "image", images)
-    series = find_series(index, path, options)
+    series = find_series(images, path, listings, options)
     return replace(
         known,
         source=series.source,
         members=series.members,
+        stored=series.stored,
         volume=series.volume,
         group=known.group or series.group,
     )

@@ -35,16 +35,25 @@ from tests.dicom_writer import draw_series
 from tests.pipelines.support import all_bytes, convert_words, halofeed, run_convert, start
 
 OPTIONS: dict[str, Any] = {"layout": "dicom", "depth": 4, "height": 6, "width": 7, "shards": 2}
+TABLE = {"layout": "csv", "task": "segmentation"}
 PYDICOM = Path(pydicom.data.__file__).parent / "test_files"
 
 
+def with_table(source: Path) -> Path:
+    """The source with a table of its folders."""
+    rows = [f"{folder.name},\n" for folder in sorted(source.iterdir())]
+    (source / "rows.csv").write_text("".join(["image,label\n", *rows]))
+    return source
+
+
 def found_in(source: Path, scratch: Path, spread: Callable[..., Iterator[Any]] = map) -> SeriesListing:
-    search = SeriesSearch(source=str(source), policy=SeriesPolicy(salt="s"), folder=str(scratch))
-    return find_series(LocalFiles(source), search, spread)
+    search = SeriesSearch(source=str(source), policy=SeriesPolicy(salt="s"), below=(), folder=str(scratch))
+    return find_series(LocalFiles(source), search, spread)["."]
 
 
-def test_each_header_is_parsed_once_and_each_file_opened_once_before_its_pixels(tmp_path, monkeypatch):
-    source = draw_series(tmp_path / "source", 3, 5)
+@pytest.mark.parametrize("more", [{}, TABLE], ids=["folder", "table"])
+def test_each_header_is_parsed_once_and_each_file_opened_once_before_its_pixels(tmp_path, monkeypatch, more):
+    source = with_table(draw_series(tmp_path / "source", 3, 5))
     opened: Counter[tuple[str, str]] = Counter()
     parsed = []
 
@@ -65,9 +74,9 @@ def test_each_header_is_parsed_once_and_each_file_opened_once_before_its_pixels(
     counted("head")
     counted("read")
     monkeypatch.setattr(headers, "_Walk", Walk)
-    done = run_convert(source, tmp_path / "out", workers=1, **OPTIONS)
+    done = run_convert(source, tmp_path / "out", workers=1, **OPTIONS | more)
     assert done.manifest.splits["train"].records == 3
-    files = list(LocalFiles(source).sizes())
+    files = [path for path in LocalFiles(source).sizes() if path.startswith("patient")]
     assert len(files) == len(parsed) == 15
     assert [opened["head", path] for path in files] == [1] * 15
     assert max(opened["read", path] for path in files) <= 2, "the middle slice shows what padding holds"
@@ -90,14 +99,16 @@ def test_what_comes_to_this_process_does_not_grow_with_the_slices(tmp_path):
 
         out.make()
         options = JobOptions(source=str(source), out=str(tmp_path / "out"), name="set")
-        search = SeriesSearch(source=str(source), policy=SeriesPolicy(), folder=str(tmp_path / f"s {slices}"))
+        search = SeriesSearch(
+            source=str(source), policy=SeriesPolicy(), below=(), folder=str(tmp_path / f"s {slices}")
+        )
         sources = open_sources(options)
         plan = make_plan(
             options,
             Recipe(**OPTIONS),
             sources,
             out,
-            lambda files, policy, search=search, sources=sources, spread=spread: find_series(
+            lambda files, policy, below, search=search, sources=sources, spread=spread: find_series(
                 sources.images, search, spread
             ),
         )
@@ -113,7 +124,7 @@ def test_in_steps_the_same_is_found_as_at_once(tmp_path, source):
     folder = draw_series(tmp_path / "in", 3, 4) if source == "drawn" else PYDICOM
     (tmp_path / "s").mkdir()
     at_once, in_steps = (
-        list_series(LocalFiles(folder), SeriesPolicy(salt="s")),
+        list_series(LocalFiles(folder), SeriesPolicy(salt="s"))["."],
         found_in(folder, tmp_path / "s"),
     )
     assert len(in_steps.series) >= 3 and in_steps.named == at_once.named
@@ -130,24 +141,26 @@ def test_in_steps_the_same_is_found_as_at_once(tmp_path, source):
         assert [path for path, _ in images] == sorted(whole.members)
 
 
-def test_another_runner_gives_the_same_bytes(tmp_path, monkeypatch):
-    source = draw_series(tmp_path / "source", 3, 5)
+@pytest.mark.parametrize("more", [{}, TABLE], ids=["folder", "table"])
+def test_another_runner_gives_the_same_bytes(tmp_path, monkeypatch, more):
+    source = with_table(draw_series(tmp_path / "source", 3, 5))
     (source / "patient 1" / "report.dcm").write_bytes(b"no DICOM")
     (source / "patient 2" / "loop").symlink_to(source)
-    expected = [run_convert(source, tmp_path / f"{n} workers", workers=n, **OPTIONS) for n in (1, 2)]
+    options = OPTIONS | more
+    expected = [run_convert(source, tmp_path / f"{n} workers", workers=n, **options) for n in (1, 2)]
 
     def elsewhere(*given: Any) -> RunnerChoice:
         return replace(choose_runner(*given), local=False, runner=FnApiRunner(), workers=0, room_bytes=None)
 
     monkeypatch.setattr(convert_module, "choose_runner", elsewhere)
-    done = run_convert(source, tmp_path / "elsewhere", **OPTIONS)
+    done = run_convert(source, tmp_path / "elsewhere", **options)
     assert done.manifest.rejected == {
         "read: damaged file among the slices": 1,
         "selection: link to a folder in which it lies": 1,
     }
     for other in expected:
         assert all_bytes(Path(other.folder)) == all_bytes(Path(done.folder))
-    assert run_convert(source, tmp_path / "elsewhere", **OPTIONS).was_there
+    assert run_convert(source, tmp_path / "elsewhere", **options).was_there
     assert all_bytes(Path(done.folder)) == all_bytes(Path(expected[0].folder))
 
 

@@ -22,12 +22,12 @@ class Listed:
     """What listing found beside the files whose headers are to be read.
 
     Args:
-        named: the files with names of volumes and pictures, and their sizes.
+        named: by folder, the files with names of volumes and pictures, and their sizes.
         faults: the folders that were left out.
         refusal: why nothing could be listed, or "".
     """
 
-    named: dict[str, int]
+    named: dict[str, dict[str, int]]
     faults: dict[str, Problem]
     refusal: str = ""
 

@@ -1,4 +1,4 @@
-"""Which DICOM series lie below a folder, found in steps that may each run elsewhere:
+"""Which DICOM series lie below folders, found in steps that may each run elsewhere:
 
     list_bundles ──> read_headers of each bundle ──> by series ──> join_series ──> a `Series` for each scan, no slices
      names, sizes         each file once             FileFacts                     and its slices under a name
@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -29,8 +30,9 @@ from halofeed.prep.sources.volume_files import FolderIndex, is_scan_name
 
 FILES_AT_ONCE = 256
 
-Bundle = dict[str, int]
-"""Some files with their sizes."""
+ROOT = "."
+Bundle = tuple[str, dict[str, int]]
+"""A folder, and some of the files below it with their sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,41 +50,57 @@ class SeriesListing:
     named: tuple[str, ...]
 
 
-def list_series(files: SourceFiles, policy: SeriesPolicy) -> SeriesListing:
-    """Find the series in this process."""
-    named, others = _names(files)
-    series, apart = group_series(files, others, policy)
-    return SeriesListing(series=series, apart=apart, named=named)
+def list_series(
+    files: SourceFiles, policy: SeriesPolicy, folders: Sequence[str] = ()
+) -> dict[str, SeriesListing]:
+    """Find the series below each of some folders in this process; () is the root, which is called "."."""
+    found = {}
+    for folder, (named, others) in _names(files, folders).items():
+        series, apart = group_series(files, others, policy)
+        found[folder] = SeriesListing(series=series, apart=apart, named=named)
+    return found
 
 
-def list_bundles(files: SourceFiles) -> tuple[tuple[str, ...], Iterator[Bundle]]:
-    """The files with names of volumes or pictures, and the others, some at a time."""
-    named, others = _names(files)
-    sizes, rest = files.sizes(), iter(others)
-    bundles = iter(lambda: {path: sizes[path] for path in islice(rest, FILES_AT_ONCE)}, {})
-    return named, bundles
+def list_bundles(
+    files: SourceFiles, folders: Sequence[str]
+) -> tuple[dict[str, dict[str, int]], Iterator[Bundle]]:
+    """By folder the files with names of volumes or pictures and their sizes; and the others, some at a time."""
+    names, sizes = _names(files, folders), files.sizes()
+
+    def bundles() -> Iterator[Bundle]:
+        for folder, (_, others) in names.items():
+            rest = iter(others)
+            while some := {path: sizes[path] for path in islice(rest, FILES_AT_ONCE)}:
+                yield folder, some
+
+    return {folder: {path: sizes[path] for path in named} for folder, (named, _) in names.items()}, bundles()
 
 
 def join_series(
-    key: str, found: Iterable[tuple[str, FileFacts]], policy: SeriesPolicy
+    folder: str, key: str, found: Iterable[tuple[str, FileFacts]], policy: SeriesPolicy
 ) -> Iterator[tuple[Series, Images]]:
-    """The scans of one series, without their members, each with the files to be stored under the name that it says.
+    """The scans of one series, each with the files to be stored under the name that it says.
 
     Args:
+        folder: below which its files were looked for.
         key: of the series.
         found: its files and masks of all bundles, in any order, as `read_headers` gives them.
         policy: what makes a scan.
     """
     ordered = sorted(found, key=lambda one: one[0])
     count = len(images_of(ordered))
+    below = hashlib.sha256(folder.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     for series, images in scans_of_series(key, ordered, policy):
         name = key if len(images) == count else series.key
-        stored = (name, FoundFiles(images=images).digest)
-        yield replace(series, members=(), stored=stored), images
+        stored = (f"{below}-{name}", FoundFiles(images=images).digest)
+        yield replace(series, stored=stored), images
 
 
-def _names(files: SourceFiles) -> tuple[tuple[str, ...], list[str]]:
-    paths = FolderIndex(files).below(".")
-    named = tuple(filter(is_scan_name, paths))
-    voxels = data_files(files, named)
-    return named, [path for path in paths if not is_scan_name(path) and path not in voxels]
+def _names(files: SourceFiles, folders: Sequence[str]) -> dict[str, tuple[tuple[str, ...], list[str]]]:
+    index, found = FolderIndex(files), {}
+    for folder in folders or (ROOT,):
+        paths = index.below(folder)
+        named = tuple(filter(is_scan_name, paths))
+        apart = {*named, *data_files(files, named)}
+        found[folder] = named, [path for path in paths if path not in apart]
+    return found

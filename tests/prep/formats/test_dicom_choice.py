@@ -13,13 +13,12 @@ from halofeed.prep.formats.dicom.masks import open_dicom_mask
 from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.layouts import LayoutOptions
-from halofeed.prep.layouts.dicom import find_series
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.sources.volume_files import FolderIndex
 from halofeed.schemas.errors import SourceError, UsageError
 from tests.dicom_writer import write_series
 from tests.prep.formats.dicom_support import listed_by_source
+from tests.prep.layouts.support import series_at
 
 SECRET = "Portal phase of Jane Doe"
 
@@ -101,14 +100,13 @@ def test_a_folder_named_by_a_table_means_the_series_that_is_chosen(tmp_path: Pat
     write_scan(tmp_path / "p", 6, "1.1", {}, names=[f"a{at}" for at in range(6)])
     write_scan(tmp_path / "p", 2, "1.2", {}, names=["b1", "b2"])
     write_scan(tmp_path / "p", 5, "1.3", {}, names=[f"c{at}" for at in range(5)], modality="MR")
-    index = FolderIndex(LocalFiles(tmp_path))
-    chosen = find_series(index, "p", LayoutOptions(series=SeriesPolicy(modalities=("CT",))))
+    chosen = series_at(tmp_path, "p", LayoutOptions(series=SeriesPolicy(modalities=("CT",))))
     assert len(chosen.members) == 6
     with pytest.raises(SourceError, match="several DICOM series"):
-        find_series(index, "p", LayoutOptions())
+        series_at(tmp_path, "p", LayoutOptions())
     with pytest.raises(SourceError, match="series is not chosen"):
-        find_series(
-            FolderIndex(LocalFiles(tmp_path)),
+        series_at(
+            tmp_path,
             "p",
             LayoutOptions(series=SeriesPolicy(description="x", min_slices=6)),
         )

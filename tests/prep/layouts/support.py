@@ -7,6 +7,7 @@ from typing import Any
 
 from halofeed.pipelines.job import reference_from_json, reference_to_json
 from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
+from halofeed.prep.layouts.dicom import FoundSeries, find_series, series_below
 from halofeed.prep.sources.files import LocalFiles
 
 
@@ -50,3 +51,10 @@ def by_source(
 def outcome(references: dict[str, Reference]) -> dict[str, str | None]:
     """For each source the label's file, None for prediction only, or the reason of its problem."""
     return {source: one.problem[1] if one.problem else one.mask for source, one in references.items()}
+
+
+def series_at(root: Path, source: str, options: LayoutOptions) -> FoundSeries:
+    """The DICOM series that a table means by a path below a folder."""
+    files = LocalFiles(root)
+    listings = series_below(files, (source.partition("#")[0],), options)
+    return find_series(files, source, listings, options)

@@ -13,11 +13,9 @@ from pydicom.uid import ExplicitVRLittleEndian
 
 from halofeed.pipelines.job import reference_to_json
 from halofeed.prep.layouts import LayoutOptions, Reference
-from halofeed.prep.layouts.dicom import find_series
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.prep.sources.volume_files import FolderIndex
 from halofeed.schemas.errors import AnnotationsError, SourceError
-from tests.prep.layouts.support import by_source, list_references, outcome
+from tests.prep.layouts.support import by_source, list_references, outcome, series_at
 
 SECRETS = ("Doe^Jane", "PAT-4711", "19500101", "General Hospital")
 CT, SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.2", "1.2.840.10008.5.1.4.1.1.7"
@@ -107,7 +105,7 @@ def test_a_real_series_at_the_root_is_called_by_a_dot(test_data: Path) -> None:
     root = test_data / "dicom" / "torchio_17"
     (found,) = [one for one in list_references("dicom", root) if one.problem is None]
     assert found.source == "." and len(found.members) == 17
-    assert find_series(FolderIndex(LocalFiles(root)), ".", LayoutOptions()).members == found.members
+    assert series_at(root, ".", LayoutOptions()).members == found.members
 
 
 def test_each_kind_of_mask_finds_its_series(tmp_path: Path) -> None:
@@ -141,10 +139,9 @@ def test_several_series_of_a_folder_are_told_apart_without_their_uids(tmp_path: 
     assert by_members["all/1", "all/3", "all/5"].mask is None
     assert mask.problem is not None and mask.problem[1] == "label fits several series"
     assert "1.2." not in "".join(references) and all(one.source.startswith("all#") for one in (first, second))
-    files = LocalFiles(tmp_path)
     with pytest.raises(SourceError, match=r"several DICOM series \(write one of all#"):
-        find_series(FolderIndex(files), "all", LayoutOptions(salt="s"))
-    assert find_series(FolderIndex(files), first.source, LayoutOptions(salt="s")).members == first.members
+        series_at(tmp_path, "all", LayoutOptions(salt="s"))
+    assert series_at(tmp_path, first.source, LayoutOptions(salt="s")).members == first.members
 
 
 def test_patients_are_groups_by_a_salted_hash(tmp_path: Path) -> None:
@@ -177,7 +174,7 @@ def test_what_is_no_slice_is_named_and_a_damaged_file_stops_the_series_beside_it
     assert reasons["p1/preview.png"] == "file is neither image nor label by its name"
     assert reasons["seg"] == "label has no image"
     with pytest.raises(SourceError, match="damaged file among the slices"):
-        find_series(FolderIndex(LocalFiles(tmp_path)), "p2", LayoutOptions())
+        series_at(tmp_path, "p2", LayoutOptions())
 
 
 def test_a_series_without_mask_is_refused_where_others_have_one(tmp_path: Path) -> None:
