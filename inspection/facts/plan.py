@@ -10,6 +10,7 @@ from halofeed.schemas.sizes import human_bytes
 
 Split = Mapping[str, Any]
 _MOST_GATHERS = 6
+_MOST_ARRAYS = 3
 _MOST_LEVELS = 6
 
 
@@ -98,14 +99,31 @@ def split_lines(split: Split) -> list[str]:
             lines.append(memory["compiler"])
     gathers = split.get("whole_gathers", [])
     for gather in gathers[:_MOST_GATHERS]:
-        where = " ".join(filter(None, (gather["layer"], gather["place"]))) or "an operation without a name"
         lines.append(
-            f"gathers {gather['result']} whole, {human_bytes(gather['result_bytes'])}: {gather['operation']} of "
-            f"{where}; {rewrite_of(gather['operation'])}"
+            f"gathers {gather['result']} whole, {human_bytes(gather['result_bytes'])}: {_place_of(gather)}; "
+            f"{rewrite_of(gather['operation'])}"
         )
     if len(gathers) > _MOST_GATHERS:
         lines.append(f"and {len(gathers) - _MOST_GATHERS} more, all in --json")
     return lines
+
+
+def peak_lines(split: Split) -> list[str]:
+    """The largest arrays of the moment at which a core's memory is fullest."""
+    lines = []
+    for entry in split.get("largest", [])[:_MOST_ARRAYS]:
+        of_tiles = entry["bytes"] - entry["unpadded_bytes"]
+        padding = f", {gibibytes(of_tiles)} of it padding" if of_tiles > entry["bytes"] / 4 else ""
+        arrays = ", ".join(entry["arrays"][-2:])
+        lines.append(
+            f"at the fullest moment {gibibytes(entry['bytes'])}{padding}: {arrays}, {_place_of(entry)}"
+        )
+    return lines
+
+
+def _place_of(entry: Mapping[str, Any]) -> str:
+    where = " ".join(filter(None, (entry["layer"], entry["place"]))) or "an operation without a name"
+    return f"{entry['operation'] or 'made'} of {where}"
 
 
 def level_lines(split: Split) -> list[str]:

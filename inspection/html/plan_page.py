@@ -10,6 +10,7 @@ from halofeed.inspection.facts.plan import (
     gibibytes,
     level_lines,
     name_of_split,
+    peak_lines,
     recommendation,
     seconds,
     sent,
@@ -72,7 +73,7 @@ def plan_values(plan: Mapping[str, Any]) -> dict[str, Any]:
         "reasons": [
             (name_of_split(split), lines)
             for split in plan["splits"]
-            if (lines := [*split_lines(split), *level_lines(split)])
+            if (lines := [*split_lines(split), *level_lines(split), *peak_lines(split)])
         ],
         "source": chip["source"] if chip else None,
     }

@@ -9,6 +9,7 @@ from halofeed.inspection.facts.plan import (
     gibibytes,
     level_lines,
     name_of_split,
+    peak_lines,
     recommendation,
     search_lines,
     seconds,
@@ -36,7 +37,7 @@ def describe_plan(plan: Mapping[str, Any]) -> str:
         recommendation(plan),
     ]
     for split in plan["splits"]:
-        why = [*split_lines(split), *level_lines(split)]
+        why = [*split_lines(split), *level_lines(split), *peak_lines(split)]
         if why:
             lines += section(name_of_split(split), why)
     if savings := plan.get("savings"):

@@ -51,7 +51,10 @@ def plan() -> dict[str, Any]:
                     {"result": "bf16[8,40,40,256]", "result_bytes": 6553600, "layer": "pyramid.coarser.0",
                      "place": "", "operation": "top_k"}
                 ],
-                "largest": [],
+                "largest": [
+                    {"arrays": ["bf16[8,325,2560,3]"], "bytes": GIB, "unpadded_bytes": GIB // 16,
+                     "layer": "backbone.stem", "place": "", "operation": "conv_general_dilated"}
+                ],
             },
         ],
     }  # fmt: skip
@@ -63,6 +66,9 @@ def test_a_terminal_shows_a_line_a_split_the_one_to_take_and_the_reasons() -> No
     assert "155 ms, memory" in text and "halofeed train --cores-per-replica 8" in text
     assert "whole on every core: 5 x 5 (3 activations): 5 does not divide by 8" in text
     assert "top_k of pyramid.coarser.0; take the largest of each core's part first" in text
+    assert (
+        "fullest moment 1.00 GiB, 0.94 GiB of it padding: bf16[8,325,2560,3], conv_general_dilated of" in text
+    )
     assert "CACM 2020" in text and "libtpu 0.0.42.1" in text
 
 
