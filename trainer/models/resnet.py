@@ -66,7 +66,7 @@ class ResNet(nnx.Module):
     def __init__(
         self, layers: Layers, *, channels: int = 3, blocks: Sequence[int] = BLOCKS, width: int = WIDTH
     ) -> None:
-        self.stem = _unit(layers, channels, width, 7, stride=2, padding=((3, 3), (3, 3)))
+        self.stem = _unit(layers, channels, width, 7, stride=2, padding=((3, 3), (3, 3)), extends_again=True)
         self.stages: nnx.List[nnx.List[Bottleneck]] = nnx.List()
         before = width
         for stage, count in enumerate(blocks):
@@ -140,6 +140,7 @@ def _unit(
     stride: int = 1,
     padding: Padding = "SAME",
     activation: Activation | None = nnx.relu,
+    extends_again: bool = False,
 ) -> ConvolutionNorm:
     return ConvolutionNorm(
         layers,
@@ -150,4 +151,5 @@ def _unit(
         padding=padding,
         activation=activation,
         epsilon=EPSILON,
+        extends_again=extends_again,
     )
