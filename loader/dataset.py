@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from halofeed.loader.assemble import ArraySpec, Assembler, Batch, allocate
 from halofeed.loader.augment import Augmentation, check_augmentations
 from halofeed.loader.buffers import check_memory
+from halofeed.loader.chosen import Where, chosen_records, id_of
 from halofeed.loader.filling import ON_CORRUPT, Filler
 from halofeed.loader.gather import Shards, StoredRecord
 from halofeed.loader.sampler import Sampler
-from halofeed.loader.state import describe_augmentations, fingerprint
+from halofeed.loader.state import describe_augmentations, digest, fingerprint
 from halofeed.loader.stream import Stream, check_hosts
 from halofeed.schemas.errors import UsageError
-from halofeed.schemas.identity import example_id
 from halofeed.schemas.kinds import Kind
 from halofeed.schemas.layout import local_folder
 from halofeed.schemas.manifest import Manifest, read_manifest
@@ -89,6 +89,8 @@ class Loader(Stream):
             first one. `affine` is float32 [batch, 4, 4]: a voxel's center is [x, y, z, 1] = affine @ [depth, height,
             width, 1] in the patient, in millimeters. `extent` is int32 [batch, 2, 3]: the first voxel that shows the
             scan, and the one after the last; the rest of a volume is padding.
+        where: only these records: their ids or the keys of their sources, as of `find`; or a function from all ids,
+            int64 [record], to whether each is taken, bool [record]. They are numbered from 0.
 
     Raises:
         UsageError: an argument that cannot be; says which are possible.
@@ -116,6 +118,7 @@ class Loader(Stream):
         verify: str = "first",
         on_corrupt: str = "fail",
         include: Sequence[str] = (),
+        where: Where | None = None,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         if cache is not None:
@@ -146,8 +149,15 @@ class Loader(Stream):
         )
         self.shard_index = _integer("shard_index", shard_index)
         self.shard_count = _integer("shard_count", shard_count)
+        check_hosts(self.batch_size, self.shard_index, self.shard_count)
+        self._augmentations = check_augmentations(augment)
+        self._assembler = Assembler(self.manifest, include, self._augmentations)
+        self._include = tuple(include)
+        check_memory(self.spec, self.batch_size)
+        self._shards = Shards(folder, self.manifest, split, verify)
+        self._chosen = None if where is None else chosen_records(where, self._shards.all_ids(), split)
         self._sampler = Sampler(
-            records=stored.records,
+            records=stored.records if self._chosen is None else len(self._chosen),
             batch_size=self.batch_size,
             seed=self.seed,
             shuffle=shuffle and training,
@@ -158,14 +168,13 @@ class Loader(Stream):
             else _integer("num_epochs", num_epochs),
             drop_remainder=drop_remainder,
         )
-        check_hosts(self.batch_size, self.shard_index, self.shard_count)
-        self._augmentations = check_augmentations(augment)
-        self._assembler = Assembler(self.manifest, include, self._augmentations)
-        self._include = tuple(include)
-        check_memory(self.spec, self.batch_size)
-        self._shards = Shards(folder, self.manifest, split, verify)
         self._filler = Filler(
-            self._assembler, self._shards, self.seed, skips=on_corrupt == "skip", replaces=training
+            self._assembler,
+            self._shards,
+            self.seed,
+            chosen=self._chosen,
+            skips=on_corrupt == "skip",
+            replaces=training,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -206,7 +215,7 @@ class Loader(Stream):
 
     def stored(self, number: int) -> StoredRecord:
         """The record of that number, 0 .. num_records-1, of which no byte is read yet."""
-        return self._shards.record(number)
+        return self._shards.record(number if self._chosen is None else int(self._chosen[number]))
 
     def find(self, key: int | str) -> int:
         """The number of a record, for `loader[number]`.
@@ -218,8 +227,8 @@ class Loader(Stream):
         Raises:
             UsageError: the split has no such record.
         """
-        identity = key if isinstance(key, int) else example_id(key)
-        found = np.flatnonzero(self._shards.all_ids() == identity)
+        ids = self._shards.all_ids() if self._chosen is None else self._shards.all_ids()[self._chosen]
+        found = np.flatnonzero(ids == id_of(key))
         if not len(found):
             raise UsageError(f"{key!r}: split {self.split!r} has no such record")
         return int(found[0])
@@ -265,6 +274,7 @@ class Loader(Stream):
             "training": bool(self._arguments["training"]),
             "drop_remainder": self._sampler.drop_remainder,
             "augment": describe_augmentations(self._augmentations),
+            "where": None if self._chosen is None else digest(self._chosen),
         }
 
     def fill(self, batch: Batch, rows: NDArray[np.int64], places: NDArray[np.int64]) -> None:

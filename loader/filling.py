@@ -33,16 +33,26 @@ _WORD = (1 << 64) - 1
 class Filler:
     """Fills rows for one loader; safe to use from several threads and after a fork.
 
+    Records have numbers among those that are `chosen`, by theirs in the split; None is all.
+
     Attributes:
         skipped: why each record that was skipped so far could not be read, by its number.
     """
 
     def __init__(
-        self, assembler: Assembler, shards: Shards, seed: int, *, skips: bool, replaces: bool
+        self,
+        assembler: Assembler,
+        shards: Shards,
+        seed: int,
+        *,
+        chosen: NDArray[np.int64] | None,
+        skips: bool,
+        replaces: bool,
     ) -> None:
         self.pool = BufferPool()
         self.skipped: dict[int, CorruptFileError] = {}
         self._assembler, self._shards, self._seed = assembler, shards, seed
+        self._chosen, self._count = chosen, len(shards) if chosen is None else len(chosen)
         self._skips, self._replaces = skips, replaces
         self._threads: tuple[int, ThreadPoolExecutor, int, threading.Lock] | None = None
 
@@ -59,7 +69,7 @@ class Filler:
     def fill(self, batch: Batch, places: NDArray[np.int64], rows: Rows) -> None:
         """Fill the rows of a batch that stand at `places`; errors as of `batch`."""
         valid = np.flatnonzero(rows.valid)
-        records = self._shards.records(rows.records[valid])
+        records = self._stored(rows.records[valid])
         columns = (places[valid].tolist(), rows.records[valid].tolist(), records, rows.epochs[valid].tolist())
         todo = deque(zip(*columns, strict=True))
         # Each record holds its file open from its first read on: nothing but the deque may hold on to it.
@@ -96,7 +106,11 @@ class Filler:
             pass
         elif self._replaces:
             others = self._others(number, epoch)
-            next(other for other in others if self._is_written(write, other, self._shards.record(other)))
+            next(
+                other
+                for other in others
+                if self._is_written(write, other, self._stored(np.array([other]))[0])
+            )
         else:
             self._assembler.fill(batch, row)
 
@@ -110,21 +124,23 @@ class Filler:
             with self._executor()[2]:
                 self.skipped[number] = error
                 count = len(self.skipped)
-            most = max(1, int(MOST_SKIPPED * len(self._shards)))
-            if count > most or count == len(self._shards):
+            most = max(1, int(MOST_SKIPPED * self._count))
+            if count > most or count == self._count:
                 raise CorruptFileError(
-                    f"{count} records of {len(self._shards):,} cannot be read, and on_corrupt='skip' passes over at "
+                    f"{count} records of {self._count:,} cannot be read, and on_corrupt='skip' passes over at "
                     f"most {most}; the last one: {error}"
                 ) from error
             return False
         return True
 
+    def _stored(self, numbers: NDArray[np.int64]) -> list[StoredRecord]:
+        return self._shards.records(numbers if self._chosen is None else self._chosen[numbers])
+
     def _others(self, number: int, epoch: int) -> Iterator[int]:
         """Which records may take the place of one, in order: drawn from the seed, the epoch and that record."""
-        count = len(self._shards)
         drawn = mix((self._seed ^ mix(epoch ^ mix(number))) & _WORD)
         for attempt in itertools.count(1):
-            yield mix((drawn + attempt) & _WORD) % count
+            yield mix((drawn + attempt) & _WORD) % self._count
 
     def _executor(self) -> tuple[ThreadPoolExecutor, int, threading.Lock]:
         # Threads do not survive a fork: a child makes its own, and a lock that nobody holds.

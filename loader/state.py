@@ -7,6 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Manifest
 
@@ -20,6 +23,11 @@ def fingerprint(manifest: Manifest, split: str) -> str:
         "shards": [(shard.records, shard.bytes, shard.crc32c) for shard in manifest.split(split).shards],
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def digest(numbers: NDArray[np.int64]) -> str:
+    """SHA-256 of numbers."""
+    return hashlib.sha256(numbers.astype("<i8").tobytes()).hexdigest()
 
 
 def describe_augmentations(augmentations: Sequence[object]) -> list[str]:
