@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.pipelines.support import convert_words
 from tests.pipelines.support import start as start_in_foreground
+from tests.pipelines.support import wait_until as wait
 
 SETTINGS = {"layout": "folders", "shards": 8, "kernel": "tf2-lanczos5", "height": 96, "width": 96}
 STOPPED = "stopped ("
@@ -38,6 +39,11 @@ def start(words: Sequence[str], temporary: Path, **more: Any) -> subprocess.Pope
     temporary.mkdir(exist_ok=True)
     environment = {**os.environ, "TMPDIR": str(temporary), **more.pop("environment", {})}
     return start_in_foreground(words, env=environment, **more)
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    """Wait for the condition, or for the process to end."""
+    wait(lambda: condition() or process.poll() is not None, 60, process.args)
 
 
 def living(temporary: Path) -> list[str]:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from tests.command.support import (
     light_entries,
     living,
     start,
+    wait_until,
 )
 from tests.pipelines.support import all_bytes, draw_folders, run_convert
 
@@ -43,13 +43,6 @@ def data(source, tmp_path_factory) -> Path:
     """Converted, undisturbed."""
     out = tmp_path_factory.mktemp("data")
     return Path(run_convert(source, out, **SETTINGS).folder)
-
-
-def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 60
-    while not condition() and process.poll() is None:
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def assert_stopped(process: subprocess.Popen[str], number: int, temporary: Path, out: Path, how: str) -> bool:

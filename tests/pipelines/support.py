@@ -7,7 +7,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,14 @@ def start(words: Sequence[str], **more: Any) -> subprocess.Popen[str]:
         return subprocess.Popen([sys.executable, "-m", "halofeed", *words], **given)
     finally:
         signal.signal(signal.SIGINT, ignored)
+
+
+def wait_until(condition: Callable[[], object], seconds: float, what: object) -> None:
+    """Wait for the condition, which must come true in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.005)
 
 
 def all_bytes(folder: Path) -> dict[str, bytes]:

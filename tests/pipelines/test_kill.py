@@ -14,10 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.support import all_bytes, convert_words, draw_folders, halofeed, run_convert, start
+from tests.pipelines.support import (
+    all_bytes,
+    convert_words,
+    draw_folders,
+    halofeed,
+    run_convert,
+    start,
+    wait_until,
+)
 
 OPTIONS = {"layout": "folders", "shards": 8, "kernel": "tf2-lanczos5", "height": 96, "width": 96}
 KILLS = 10
+SHARD_FILES = ("-00002-of-00008", "-00002-of-00008.index")
 
 
 def arguments(source: Path, out: Path, workers: int) -> list[str]:
@@ -37,13 +46,6 @@ def workers_of(driver: int) -> list[int]:
             if name == f"hfw-{driver}" and state != "Z":
                 found.append(int(folder.name))
     return found
-
-
-def wait_until(condition: Callable[[], object], seconds: float, what: str) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"not within {seconds} s: {what}"
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -128,15 +130,7 @@ sys.exit(main(sys.argv[3:]))
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
-    "place",
-    [
-        ".jsonl",
-        "-00002-of-00008",
-        "-00002-of-00008.index",
-        "rejected.jsonl",
-        "features.json",
-        "manifest.json",
-    ],
+    "place", [*SHARD_FILES, ".jsonl", "rejected.jsonl", "features.json", "manifest.json"]
 )
 def test_a_kill_at_each_rename_loses_nothing(source, undisturbed, tmp_path, place, when):
     """The run dies just before or after a file takes its name, so between a shard and its index too."""
@@ -182,14 +176,10 @@ DAMAGES: dict[str, Callable[[Path, Path], object]] = {
     "index cut": lambda folder, other: os.truncate(folder / f"{SHARD}.index", 300),
     "index empty": lambda folder, other: os.truncate(folder / f"{SHARD}.index", 0),
     "index flipped": lambda folder, other: flip(folder / f"{SHARD}.index", 0.7),
-    "another recipe's shard of the same size": lambda folder, other: shutil.copy(
-        other / SHARD, folder / SHARD
-    ),
-    "another recipe's index": lambda folder, other: shutil.copy(
-        other / f"{SHARD}.index", folder / f"{SHARD}.index"
-    ),
+    "another recipe's shard of the same size": lambda folder, other: shutil.copy(other / SHARD, folder),
+    "another recipe's index": lambda folder, other: shutil.copy(other / f"{SHARD}.index", folder),
     "another recipe's shard and index": lambda folder, other: [
-        shutil.copy(other / name, folder / name) for name in (SHARD, f"{SHARD}.index")
+        shutil.copy(other / name, folder) for name in (SHARD, f"{SHARD}.index")
     ],
     "leftovers": lambda folder, other: [
         (folder / ".incomplete").mkdir(),

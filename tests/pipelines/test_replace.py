@@ -22,15 +22,24 @@ from tests.pipelines.support import all_bytes, convert_words, draw_folders, halo
 OPTIONS = {"layout": "folders", "shards": 4}
 
 
-@pytest.fixture
-def source(tmp_path) -> Path:
-    draw_folders(tmp_path / "src", 24)
-    return tmp_path / "src"
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory) -> Path:
+    """A source and what it is converted to, with OPTIONS and 20 pixels high; each test has a copy of its own."""
+    root = tmp_path_factory.mktemp("drawn")
+    draw_folders(root / "src", 24)
+    run_convert(root / "src", root / "out", **OPTIONS)
+    run_convert(root / "src", root / "higher", height=20, **OPTIONS)
+    return root
 
 
 @pytest.fixture
-def folder(source, tmp_path) -> Path:
-    return Path(run_convert(source, tmp_path / "out", **OPTIONS).folder)
+def source(drawn, tmp_path) -> Path:
+    return Path(shutil.copytree(drawn / "src", tmp_path / "src"))
+
+
+@pytest.fixture
+def folder(drawn, tmp_path) -> Path:
+    return Path(shutil.copytree(drawn / "out", tmp_path / "out")) / "set/1.0.0"
 
 
 def change(source: Path) -> None:
@@ -112,7 +121,9 @@ STEPS = ["-00001-of-00004", "features.json", "manifest.json"]
         *(pytest.param(step, "file by file", marks=pytest.mark.long) for step in [*STEPS, "take", "remove"]),
     ],
 )
-def test_a_kill_at_each_step_leaves_the_old_or_the_new_version(source, folder, tmp_path, place, when, way):
+def test_a_kill_at_each_step_leaves_the_old_or_the_new_version(
+    source, drawn, folder, tmp_path, place, when, way
+):
     (folder / "notes.txt").write_text("mine")
     before = all_bytes(folder)
     words = convert_words(source, tmp_path / "out", height=20, shards=4, workers=1)
@@ -123,7 +134,7 @@ def test_a_kill_at_each_step_leaves_the_old_or_the_new_version(source, folder, t
         check=False,
     )
     assert died.returncode == -signal.SIGKILL, died.stderr
-    wanted = fresh_bytes(source, tmp_path, height=20) | {"notes.txt": b"mine"}
+    wanted = all_bytes(drawn / "higher/set/1.0.0") | {"notes.txt": b"mine"}
     if way == "exchange":
         found = all_bytes(folder)
         found["notes.txt"] = b"mine"  # moves after the exchange
