@@ -20,6 +20,7 @@ from halofeed.loader.mesh import join_id, mesh_specs, needed_rows, partition_spe
 from halofeed.schemas.errors import PartitionError
 from halofeed.schemas.partition import Partition, tile_slices
 from halofeed.trainer.mesh import make_mesh
+from tests.trainer.support import run_processes
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
@@ -98,12 +99,12 @@ import sys
 import numpy as np, jax
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
-jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
+jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[3]))
 from halofeed.loader.mesh import mesh_specs, place_batch
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
 
-cores = int(sys.argv[3])
+cores = int(sys.argv[4])
 mesh, shapes = make_mesh(cores), {"image": (4, 4, 2, 1), "id": (4,)}
 batch = {"image": np.arange(32).reshape(4, 4, 2, 1).astype(np.uint8), "id": np.arange(4) + 2**40}
 asked = []
@@ -120,23 +121,8 @@ print("asked", asked)
 
 @pytest.mark.parametrize(("cores", "expected"), [(2, [(0, 2), (2, 4)]), (4, [(0, 4), (0, 4)])])
 def test_each_process_reads_only_the_rows_of_its_devices(cores: int, expected: list[tuple[int, int]]) -> None:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", TWO_PROCESSES, address, str(number), str(cores)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(2)
-    ]
-    results = [process.communicate(timeout=100) for process in processes]
-    for (output, errors), rows in zip(results, expected, strict=True):
-        assert f"asked [{rows}]" in output, errors
+    outputs = run_processes(TWO_PROCESSES, 2, str(cores), seconds=100)
+    assert outputs == [f"asked [{rows}]" for rows in expected]
 
 
 def test_ids_keep_all_their_bits() -> None:

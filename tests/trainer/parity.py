@@ -34,7 +34,6 @@ import optax
 from flax import nnx
 from numpy.typing import NDArray
 
-from halofeed.loader.mesh import mesh_specs, place_batch
 from halofeed.schemas.partition import Partition
 from halofeed.schemas.tasks import task_named
 from halofeed.trainer.config import TrainConfig
@@ -55,6 +54,7 @@ from halofeed.trainer.step import (
     whole,
 )
 from halofeed.trainer.tasks import build_task
+from tests.trainer.support import placed
 
 Arrays = dict[str, NDArray[Any]]
 Split = tuple[int, tuple[int, ...]]
@@ -337,15 +337,8 @@ def _placed(case: Case, dtype: str, cores: int, dims: tuple[int, ...] | None) ->
     if dims is None:
         return problem, batch
     mesh = make_mesh(cores, jax.devices()[: min(max(DEVICES, 2 * cores), case.devices)])
-    shapes = {key: value.shape for key, value in batch.items()}
     partition = batch_partition(Partition(cores_per_replica=cores, dims={"image": dims}), problem.task)
-    placed = place_batch(
-        mesh,
-        mesh_specs(mesh, partition, shapes),
-        shapes,
-        lambda first, last: {key: value[first:last] for key, value in batch.items()},
-    )
-    return dataclasses.replace(problem, mesh=mesh, dims=dims), placed
+    return dataclasses.replace(problem, mesh=mesh, dims=dims), placed(mesh, partition, batch)
 
 
 @functools.cache

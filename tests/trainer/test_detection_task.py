@@ -16,9 +16,9 @@ from halofeed.trainer.detection.box_coder import encode
 from halofeed.trainer.detection.level import Level
 from halofeed.trainer.detection.matcher import Matcher, match_boxes
 from halofeed.trainer.mesh import constrain, make_mesh
-from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.detection import Detection
+from tests.trainer.support import facts_of
 
 LABELS = ("cup", "spoon", "plate")
 BATCH, BOXES, SIDE = 4, 6, 64
@@ -219,14 +219,7 @@ def test_loss_and_gradients_of_split_levels_are_those_of_one_device(cores, dims)
 
 
 def test_the_task_is_built_by_name_and_refuses_what_it_does_not_know():
-    facts = DataFacts(
-        task="detection",
-        kind="picture",
-        labels={1: "a", 3: "c"},
-        image_shape=(8, 8, 3),
-        mean=(0.0,) * 3,
-        std=(1.0,) * 3,
-    )
+    facts = facts_of("detection", {1: "a", 3: "c"}, (8, 8, 3))
     task = build_task(facts, {"alpha": 0.75, "box_loss": "huber"})
     assert isinstance(task, Detection) and task.labels == ("a", "class 2", "c") and task.alpha == 0.75
     for options, message in (

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.distributed import agree_any, is_chief, start_processes
+from tests.trainer.support import run_processes
 
 PROGRAM = """
 import sys
@@ -30,35 +28,6 @@ total = jax.jit(lambda x: (x * x).sum(), out_shardings=NamedSharding(mesh, Parti
 answers = [agree_any(False), agree_any(number == count - 1), agree_any(True)]
 print(jax.device_count(), float(total), is_chief(), answers, flush=True)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def run_processes(program: str, count: int, *extra: str, seconds: float = 120) -> list[str]:
-    """The last line of `count` processes given the coordinator, the count and their number; none outlives the call."""
-    coordinator = f"127.0.0.1:{free_port()}"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, coordinator, str(count), str(number), *extra],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(count)
-    ]
-    try:
-        outputs = [process.communicate(timeout=seconds) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0] * count, outputs
-    return [output.splitlines()[-1] for output, _ in outputs]  # Gloo prints before
 
 
 def test_two_processes_sum_over_all_their_devices_and_agree() -> None:

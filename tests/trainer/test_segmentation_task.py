@@ -11,10 +11,10 @@ import pytest
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.losses.overlap import cross_entropy, dice, overlap
 from halofeed.trainer.models.unet import UNet
-from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.step import Normalization, Problem, compile_prediction, compile_step, new_state
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.segmentation import Segmentation
+from tests.trainer.support import facts_of
 
 LABELS = ("background", "disc", "ring")
 
@@ -101,15 +101,7 @@ def test_predictions_are_the_most_probable_class_and_on_request_its_probabilitie
 
 def test_volumes_and_pictures_ask_for_what_maps_them_back():
     def task_of(shape, **options):
-        facts = DataFacts(
-            task="segmentation",
-            kind="volume" if len(shape) == 4 else "picture",
-            labels={0: "background", 1: "a"},
-            image_shape=shape,
-            mean=(0.0,),
-            std=(1.0,),
-        )
-        return build_task(facts, options)
+        return build_task(facts_of("segmentation", {0: "background", 1: "a"}, shape), options)
 
     assert task_of((8, 8, 1)).include == ("transform", "size")
     assert "spacing_mm" in task_of((4, 8, 8, 1)).include

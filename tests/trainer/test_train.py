@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from halofeed.loader.mesh import mesh_specs, place_batch
 from halofeed.schemas.errors import PartitionError, TrainingError, UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig
@@ -25,16 +24,11 @@ from halofeed.trainer.log import read_evaluations, read_log
 from halofeed.trainer.run_folder import open_run
 from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.train import TrainSummary, train
+from tests.trainer.support import facts_of, placed
 
 SIDE = 32
-FACTS = DataFacts(
-    task="classification",
-    kind="picture",
-    labels={0: "across", 1: "down"},
-    image_shape=(SIDE, SIDE, 3),
-    mean=(128.0,) * 3,
-    std=(64.0,) * 3,
-)
+LABELS = {0: "across", 1: "down"}
+FACTS = facts_of("classification", LABELS, (SIDE, SIDE, 3), mean=(128.0,) * 3, std=(64.0,) * 3)
 
 
 class Stripes:
@@ -70,10 +64,7 @@ class Stripes:
         while self.steps is None or step < self.steps:
             if step == self.kill_at:
                 os.kill(os.getpid(), signal.SIGTERM)
-            batch = self.batch(step)
-            shapes = {key: value.shape for key, value in batch.items()}
-            specs = mesh_specs(mesh, partition, shapes)
-            yield place_batch(mesh, specs, shapes, lambda a, b: {k: v[a:b] for k, v in batch.items()})  # noqa: B023
+            yield placed(mesh, partition, self.batch(step))
             step += 1
 
     def state(self, step: int) -> dict[str, Any]:
@@ -323,13 +314,4 @@ def test_what_does_not_go_together_is_refused_before_the_first_step() -> None:
     with pytest.raises(
         UsageError, match="model classifier: learns classification, the data set is for detection"
     ):
-        refused(
-            facts=DataFacts(
-                task="detection",
-                kind="picture",
-                labels={1: "a"},
-                image_shape=(32, 32, 3),
-                mean=(1,) * 3,
-                std=(1,) * 3,
-            )
-        )
+        refused(facts=facts_of("detection", {1: "a"}, (32, 32, 3)))

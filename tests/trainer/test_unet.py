@@ -13,7 +13,6 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halofeed.loader.mesh import mesh_specs, place_batch
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import constrain, make_mesh
@@ -25,6 +24,7 @@ from halofeed.trainer.plan.hlo import Module
 from halofeed.trainer.plan.traffic import collectives
 from halofeed.trainer.step import Normalization, Problem, loss_and_gradients
 from halofeed.trainer.tasks.segmentation import Segmentation
+from tests.trainer.support import placed
 
 BATCH, LABELS = 4, ("background", "one", "two")
 TOLERANCE = 1e-9
@@ -237,17 +237,11 @@ def by_name(found):
 def test_loss_gradients_and_statistics_do_not_depend_on_the_partition(image_shape, norm, choice, cores, dims):
     with jax.enable_x64(True):
         start, expected = one_device(image_shape, norm)
-        mesh, batch = make_mesh(cores), batch_of(image_shape)
-        shapes = {key: value.shape for key, value in batch.items()}
+        mesh = make_mesh(cores)
         partition = Partition(cores_per_replica=cores, dims={"image": dims, "label": dims[:-1]})
-        placed = place_batch(
-            mesh,
-            mesh_specs(mesh, partition, shapes),
-            shapes,
-            lambda first, last: {key: value[first:last] for key, value in batch.items()},
-        )
+        batch = placed(mesh, partition, batch_of(image_shape))
         problem = dataclasses.replace(problem_of(image_shape, choice, norm), mesh=mesh, dims=dims)
-        found = by_name(jax.jit(functools.partial(loss_and_gradients, problem))(*start, placed))
+        found = by_name(jax.jit(functools.partial(loss_and_gradients, problem))(*start, batch))
     assert found.keys() == expected.keys()
     whole = np.sqrt(sum(np.sum(np.square(value)) for value in expected.values()))
     for name, value in expected.items():
