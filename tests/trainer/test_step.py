@@ -104,6 +104,21 @@ def test_rows_that_are_not_valid_change_neither_loss_nor_gradients_nor_statistic
     assert_close(gradients_of(state, padded), gradients_of(state, real), atol=1e-6)
 
 
+@pytest.mark.parametrize("cores", [None, 4])
+def test_computing_again_in_place_of_keeping_changes_no_value_and_keeps_less(cores: int | None) -> None:
+    mesh, dims = (None, None) if cores is None else (make_mesh(cores), (1, cores, 1, 1))
+    keeps = dataclasses.replace(PROBLEM, mesh=mesh, dims=dims)
+    again = dataclasses.replace(keeps, remat=True)
+    state, batch = new_state(keeps, optax.identity(), 0), pictures(8)
+    assert_close(gradients_of(state, batch, again), gradients_of(state, batch, keeps), atol=1e-6)
+
+    def norms(problem: Problem) -> int:
+        steps = jax.make_jaxpr(lambda: loss_and_gradients(problem, state.parameters, state.statistics, batch))
+        return str(steps()).count(" rsqrt ")
+
+    assert norms(again) > norms(keeps), "norms are computed a second time"
+
+
 def test_batch_norm_spans_batch_and_image_and_keeps_running_statistics() -> None:
     x = np.random.default_rng(0).normal(3, 2, (4, 5, 6, 2)).astype(np.float32)
     norm = BatchNorm(2, decay=0.75)
