@@ -128,9 +128,8 @@ def _measured(parts: Mapping[str, Callable[[int], tuple[float, float]]], seconds
     """The median rate of each part; a part is called with a number of its own each time."""
     found: dict[str, list[Rate]] = {name: [] for name in parts}
     calls = dict.fromkeys(parts, 1)
-    for name, part in parts.items():  # what is made at the first time is not measured
+    for part in parts.values():  # what is made at the first time is not measured
         part(0)
-        found[name].clear()
     for _ in range(_ROUNDS):
         for name, part in parts.items():
             images = amount = spent = 0.0
@@ -225,7 +224,7 @@ def _onto_device(loader: Loader) -> Callable[[int], tuple[float, float]]:
 def _slowest(rates: Mapping[str, Rate]) -> str:
     """Which part of an image's way takes longest, by what it adds to a batch."""
     each = {name: 1 / rate.images for name, rate in rates.items()}
-    costs = {"copying": each[COPY], "finding, reading and copying": each[PLAIN]}
+    costs = {"finding, reading and copying": each[PLAIN]}
     if DECODE in each:
         costs["decoding"] = each[DECODE]
         costs["finding, reading and copying"] = max(0.0, each[PLAIN] - each[DECODE])
@@ -234,6 +233,5 @@ def _slowest(rates: Mapping[str, Rate]) -> str:
     costs["checksums"] = max(0.0, each[VERIFIED] - each[PLAIN])
     if TRANSFER in each:
         costs["the way onto the device"] = each[TRANSFER]
-    del costs["copying"]
     name = max(costs, key=lambda part: costs[part])
     return f"what takes longest of an image's way: {name}, {costs[name] / sum(costs.values()):.0%} of it"

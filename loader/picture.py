@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import base64
+import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,12 +13,14 @@ from numpy.typing import NDArray
 
 from halofeed.loader.assemble import BOXES, COUNT, ID, IMAGE, LABEL, LABELLED, LABELS, VALID, Batch
 from halofeed.loader.colors import rgb_of
+from halofeed.loader.sheet import contact_sheet, shown_frames
 from halofeed.schemas.kinds import Kind
 
 Canvas = NDArray[np.uint8]
 """[height, width, channel] of red, green, blue."""
 _GAP = 6
-_GROUND, _INK, _LINE = (24, 24, 24), (235, 235, 235), (255, 255, 0)
+_GROUND = 24
+_INK, _LINE = (235, 235, 235), (255, 255, 0)
 _FILL = 0.35
 _FONT = cv2.FONT_HERSHEY_PLAIN
 _MOST_FRAMES = 3
@@ -50,18 +53,16 @@ def draw_batch(
     """
     cells = [_cell(batch, row, kind, class_names, split, side) for row in range(len(batch[IMAGE]))]
     height, width = (max(cell.shape[axis] for cell in cells) for axis in (0, 1))
-    columns = max(1, min(len(cells), round(math.sqrt(len(cells) * (height + _GAP) / (width + _GAP)))))
-    rows = -(-len(cells) // columns)
-    sheet = np.empty(
-        (rows * (height + _GAP) + _GAP, columns * (width + _GAP) + _GAP, 3),
-        np.uint8,
-    )
-    sheet[...] = _GROUND
-    for number, cell in enumerate(cells):
-        row, column = divmod(number, columns)
-        top, left = _GAP + row * (height + _GAP), _GAP + column * (width + _GAP)
-        sheet[top : top + cell.shape[0], left : left + cell.shape[1]] = cell
-    return sheet
+    alike = np.stack([_ground(height, width)] * len(cells))
+    for place, cell in zip(alike, cells, strict=True):
+        place[: cell.shape[0], : cell.shape[1]] = cell
+    sheet = contact_sheet(alike, gap=_GAP, ground=_GROUND)
+    return np.pad(sheet, ((_GAP, _GAP), (_GAP, _GAP), (0, 0)), constant_values=_GROUND)
+
+
+def _ground(height: int, width: int) -> Canvas:
+    """A canvas on which nothing is drawn."""
+    return np.full((height, width, 3), _GROUND, np.uint8)
 
 
 def _cell(
@@ -89,8 +90,7 @@ def _planes(kind: Kind, shape: Sequence[int]) -> list[tuple[int, int]]:
         return [(-1, 0)]
     if kind.axes[0] == "depth":
         return [(axis, shape[axis] // 2) for axis in range(3)]
-    count = min(shape[0], _MOST_FRAMES)
-    return [(0, at) for at in np.linspace(0, shape[0] - 1, count).astype(int).tolist()]
+    return [(0, at) for at in shown_frames(shape[0], _MOST_FRAMES).tolist()]
 
 
 def _as_colors(image: NDArray[Any]) -> Canvas:
@@ -164,8 +164,7 @@ def _caption(batch: Batch, row: int, class_names: Sequence[str]) -> str:
 def _beside(panes: Sequence[Canvas]) -> Canvas:
     """Panes in one row, on the common ground."""
     height = max(len(pane) for pane in panes)
-    row = np.empty((height, sum(pane.shape[1] for pane in panes) + _GAP * (len(panes) - 1), 3), np.uint8)
-    row[...] = _GROUND
+    row = _ground(height, sum(pane.shape[1] for pane in panes) + _GAP * (len(panes) - 1))
     left = 0
     for pane in panes:
         row[: len(pane), left : left + pane.shape[1]] = pane
@@ -176,8 +175,7 @@ def _beside(panes: Sequence[Canvas]) -> Canvas:
 def _captioned(cell: Canvas, text: str) -> Canvas:
     (wide, high), below = cv2.getTextSize(text, _FONT, 1, 1)
     height, width = cell.shape[:2]
-    added = np.empty((height + high + below + 4, max(width, wide + 4), 3), np.uint8)
-    added[...] = _GROUND
+    added = _ground(height + high + below + 4, max(width, wide + 4))
     added[:height, :width] = cell
     _write(added, text, (2, height + high + 2), _INK)
     return added
@@ -189,16 +187,17 @@ def _write(canvas: Canvas, text: str, at: tuple[int, int], color: tuple[int, int
     (width, height), below = cv2.getTextSize(text, _FONT, 1, 1)
     left, bottom = max(1, min(at[0], canvas.shape[1] - width - 1)), at[1]
     cv2.rectangle(
-        canvas, (left - 1, bottom - height - 1), (left + width, bottom + below - 2), _GROUND, cv2.FILLED
+        canvas,
+        (left - 1, bottom - height - 1),
+        (left + width, bottom + below - 2),
+        (_GROUND,) * 3,
+        cv2.FILLED,
     )
     cv2.putText(canvas, text, (left, bottom), _FONT, 1, color, 1, cv2.LINE_AA)
 
 
 def notebook_html(rows: Mapping[str, tuple[Any, Any]], picture: bytes, heading: str) -> str:
     """A table of (shape, dtype) by name with a PNG below it."""
-    import base64
-    import html
-
     cells = "".join(
         f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(shape))}</td><td>{html.escape(str(dtype))}</td></tr>"
         for name, (shape, dtype) in rows.items()

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from halofeed.inspection.facts.display import Display, display_of_run
 from halofeed.inspection.facts.words import percent, plural
 from halofeed.inspection.pictures.boxes import Placed, place_boxes
-from halofeed.inspection.pictures.contact_sheet import contact_sheet, shown_frames
 from halofeed.inspection.pictures.overlay import overlay
 from halofeed.inspection.pictures.planes import Plane, cut_planes, telling_planes
 from halofeed.inspection.pictures.samples import picture_of
@@ -22,6 +21,7 @@ from halofeed.inspection.run.examples import Example, load_example
 from halofeed.inspection.run.facts import RunFacts
 from halofeed.inspection.stored.geometry import CANONICAL, DIRECTIONS
 from halofeed.inspection.stored.labels import count_classes
+from halofeed.loader.sheet import contact_sheet, shown_frames
 
 _MOST_PICTURES = 96
 _LARGEST_SIDE, _SMALLEST_SIDE = 360, 130

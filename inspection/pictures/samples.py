@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.facts.candidates import MOST_OBJECTS, SIDES, Candidate, side_of
-from halofeed.inspection.pictures.contact_sheet import contact_sheet, shown_frames, source_sheet
 from halofeed.inspection.pictures.overlay import overlay
+from halofeed.inspection.pictures.source_sheet import source_sheet
 from halofeed.inspection.stored.features import integer_of, text_of
 from halofeed.inspection.stored.labels import class_counts, label_map, shown_classes, stored_image
 from halofeed.inspection.stored.shard import StoredShard
+from halofeed.loader.sheet import contact_sheet, shown_frames
 from halofeed.prep.formats.picture import DecodedImage, ReadOptions, read_image
 from halofeed.prep.formats.picture.pixels import apply_orientation, scale_depth
 from halofeed.prep.geometry.resize import apply_to_boxes

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from halofeed.prep.annotations.channels import join_channels
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.pairing import NEITHER, Key, Label, pair_up
-from halofeed.prep.annotations.patterns import PatternPair, compile_pair
+from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.recognize import hint
-from halofeed.prep.layouts.pairs import image_reference, split_by_folder
+from halofeed.prep.layouts.pairs import by_pattern, image_reference, split_by_folder
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.volume_files import missing_part, stem_of, whole_scans
@@ -92,7 +91,10 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
         splits_named = False
     else:
         pair = compile_pair(options.image_pattern, options.label_pattern, with_class=True)
-        found = _by_pattern(images, pair, options.channel_order)
+        files = by_pattern(images, pair, options.channel_order)
+        found = _Scans(images=files.images, neither=files.neither, left_out=files.left_out)
+        for key, values, path in files.labels:
+            found.add_mask(key, values["class"], path)
         unlisted = unlisted_folders(images)
         if unlisted and (not options.classes or options.missing_classes == "empty"):
             raise AnnotationsError(
@@ -112,28 +114,6 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
     if not splits_named:
         found.images = split_by_folder(found.images, images.root, options.split_folders)
     return found
-
-
-def _by_pattern(images: SourceFiles, pair: PatternPair, channel_order: tuple[str, ...]) -> _Scans:
-    result = _Scans()
-    channels: list[tuple[Key, Mapping[str, str], Reference]] = []
-    paths = images.sizes()
-    for path in whole_scans(paths):
-        understood = pair.classify(path)
-        if understood is None:
-            result.neither.append(path)
-            continue
-        is_image, values = understood
-        key = tuple(values[name] for name in pair.shared)
-        if not is_image:
-            result.add_mask(key, values["class"], path)
-        elif "channel" in values:
-            channels.append((key, values, image_reference(path, paths, values)))
-        else:
-            result.images.append((key, image_reference(path, paths, values)))
-    joined, result.left_out = join_channels(channels, channel_order, images.root)
-    result.images += joined
-    return result
 
 
 def _by_custom(images: SourceFiles) -> _Scans:

@@ -80,7 +80,9 @@ def list_references(
     with_patterns = options.image_pattern is not None or options.label_pattern is not None
     if with_patterns:
         pair = compile_pair(options.image_pattern, options.label_pattern, with_class=False)
-        found, left_out = _by_pattern(images, pair, options.channel_order)
+        files, paths = by_pattern(images, pair, options.channel_order), images.sizes()
+        labels = [(key, label_of(path, missing_part(path, paths))) for key, _, path in files.labels]
+        found, left_out = _Sorted(images=files.images, labels=labels, neither=files.neither), files.left_out
         yield from left_out
         if not found.images:
             raise AnnotationsError(
@@ -110,10 +112,26 @@ def _example(neither: Sequence[str], labels: Sequence[tuple[Key, Label]]) -> str
     return "" if found is None else f"; there is {found}"
 
 
-def _by_pattern(
-    images: SourceFiles, pair: PatternPair, channel_order: tuple[str, ...]
-) -> tuple[_Sorted, list[Reference]]:
-    result = _Sorted()
+@dataclass(kw_only=True)
+class ByPattern:
+    """The files of a folder as a pair of patterns understands them.
+
+    Args:
+        images: with what they share with their labels; channels in files of their own are joined.
+        labels: the same of each label, what its pattern found in its path, and the path.
+        neither: files that no pattern fits.
+        left_out: channels that were not taken.
+    """
+
+    images: list[tuple[Key, Reference]] = field(default_factory=list)
+    labels: list[tuple[Key, Mapping[str, str], str]] = field(default_factory=list)
+    neither: list[str] = field(default_factory=list)
+    left_out: list[Reference] = field(default_factory=list)
+
+
+def by_pattern(images: SourceFiles, pair: PatternPair, channel_order: tuple[str, ...]) -> ByPattern:
+    """All files of a folder, by the patterns of images and labels; AnnotationsError as `join_channels`."""
+    result = ByPattern()
     channels: list[tuple[Key, Mapping[str, str], Reference]] = []
     paths = images.sizes()
     for path in whole_scans(paths):
@@ -124,14 +142,14 @@ def _by_pattern(
         is_image, values = understood
         key = tuple(values[name] for name in pair.shared)
         if not is_image:
-            result.labels.append((key, label_of(path, missing_part(path, paths))))
+            result.labels.append((key, values, path))
         elif "channel" in values:
             channels.append((key, values, image_reference(path, paths, values)))
         else:
             result.images.append((key, image_reference(path, paths, values)))
-    joined, left_out = join_channels(channels, channel_order, images.root)
+    joined, result.left_out = join_channels(channels, channel_order, images.root)
     result.images += joined
-    return result, left_out
+    return result
 
 
 def image_reference(path: str, paths: Mapping[str, int], values: Mapping[str, str]) -> Reference:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from halofeed.loader.colors import rgb_of
-from halofeed.loader.picture import draw_batch
+from halofeed.loader.picture import _caption, draw_batch
 from halofeed.schemas.kinds import KINDS
 
 GAP, LINE = 6, (255, 255, 0)
@@ -87,6 +87,7 @@ def test_a_clip_shows_frames_and_rows_of_padding_say_so():
     batch["valid"][1] = False
     canvas = draw_batch(batch, KINDS["clip"], NAMES, side=20)
     assert canvas[GAP + 5, [GAP + 5, GAP + 31, GAP + 57], 0].tolist() == [0, 100, 200]
+    assert _caption(batch, 0, NAMES) == "id 0, hat" and _caption(batch, 1, NAMES) == "padding"
 
 
 def test_values_that_are_no_bytes_are_stretched_and_odd_ones_do_no_harm():

@@ -16,7 +16,7 @@ import numpy as np
 from halofeed.prep.formats.volume.affine import LPS_TO_RAS, Affine, grid_of, lies_as_itk_takes_it
 from halofeed.prep.formats.volume.encodings import TextStream
 from halofeed.prep.formats.volume.gzip_stream import MAGIC, GzipStream, PlainStream, ZlibStream
-from halofeed.prep.formats.volume.opened import Opened, mask_of, scan_of
+from halofeed.prep.formats.volume.opened import Opened, readers
 from halofeed.prep.formats.volume.options import ScanOptions
 from halofeed.prep.formats.volume.stored import Content, StoredVoxels, check_voxel_count, damaged
 from halofeed.prep.formats.volume.stored_voxels import check_byte_count
@@ -32,13 +32,12 @@ from halofeed.prep.formats.volume.text_header import (
     whole_number,
     whole_numbers,
 )
-from halofeed.prep.geometry.scan import Finding, Mask, Scan
+from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.data_files import LONGEST_HEADER
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.volume_names import NAMES
 from halofeed.schemas.errors import SourceError
 
-DEFAULTS = ScanOptions()
 TYPES = {
     **dict.fromkeys(("MET_CHAR", "MET_ASCII_CHAR"), "i1"),
     "MET_UCHAR": "u1",
@@ -61,35 +60,12 @@ LEAST_COSINE = 0.05
 """Between an axis and the direction that is named as the nearest one."""
 
 
-def open_metaimage(files: SourceFiles, path: str, options: ScanOptions = DEFAULTS) -> Scan:
-    """Open a scan: .mha, or .mhd with the file of voxels that it names.
+def _open(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
+    """.mha, or .mhd with the file of voxels that it names.
 
     The first axis becomes width, the second height, the third depth; a fourth axis, or the channels of each voxel,
-    become channels. A MetaImage file cannot say that its values are Hounsfield units, so the unit is "".
-
-    Args:
-        files: where the files are.
-        path: relative to them.
-        options: what is allowed.
-
-    Raises:
-        SourceError: stage `read`: a file is missing; stage `decode`: it is no such file, damaged, cut off, too
-            large, of a kind that is not read, or its header cannot be true. As far as the header shows it here,
-            otherwise when the scan is read.
+    become channels.
     """
-    return scan_of(_open(files, path, options), options)
-
-
-def open_metaimage_mask(files: SourceFiles, path: str, options: ScanOptions = DEFAULTS) -> Mask:
-    """Open a label volume, of the same files as `open_metaimage`.
-
-    Raises:
-        SourceError: as `open_metaimage`; or it has several channels; when read, values that are negative or not whole.
-    """
-    return mask_of(_open(files, path, options), options)
-
-
-def _open(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
     data = files.read(path)
     fields, end = _fields(data)
     lengths, parts = _lengths(fields)
@@ -119,6 +95,9 @@ def _open(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
         content=content,
         files=tuple(sorted(set(used))),
     )
+
+
+open_metaimage, open_metaimage_mask = readers(_open)
 
 
 def _fields(data: bytes) -> tuple[Fields, int]:

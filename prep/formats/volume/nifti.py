@@ -8,49 +8,19 @@ from __future__ import annotations
 from halofeed.prep.formats.volume.gzip_stream import read_start
 from halofeed.prep.formats.volume.nifti_affine import read_grid
 from halofeed.prep.formats.volume.nifti_header import LONGEST_HEADER, parse_header
-from halofeed.prep.formats.volume.opened import Opened, mask_of, scan_of
+from halofeed.prep.formats.volume.opened import Opened, readers
 from halofeed.prep.formats.volume.options import ScanOptions
 from halofeed.prep.formats.volume.stored import content_of
 from halofeed.prep.formats.volume.stored_voxels import check_byte_count
-from halofeed.prep.geometry.scan import Mask, Scan
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.errors import SourceError
 
-DEFAULTS = ScanOptions()
-
-
-def open_nifti(files: SourceFiles, path: str, options: ScanOptions = DEFAULTS) -> Scan:
-    """Open a scan: .nii, .nii.gz, or either file of a pair (.hdr and .img, compressed or not).
-
-    Whether a file is compressed, and of which kind it is, its content says, not its name. Axis i becomes width,
-    j height, k depth; time, vector components and colors become channels. A NIfTI file cannot say that its
-    values are Hounsfield units, so the unit is "".
-
-    Args:
-        files: where the files are.
-        path: relative to them.
-        options: what is allowed.
-
-    Raises:
-        SourceError: stage `read`: a file is missing; stage `decode`: it is no such file, damaged, cut off, too
-            large, of a kind that is not read, or its header cannot be true. As far as the header shows it here,
-            otherwise when the scan is read.
-    """
-    return scan_of(_open(files, path, options), options)
-
-
-def open_nifti_mask(files: SourceFiles, path: str, options: ScanOptions = DEFAULTS) -> Mask:
-    """Open a label volume, of the same files as `open_nifti`.
-
-    Integers and floats that hold whole numbers are accepted, rescaled where the header says so.
-
-    Raises:
-        SourceError: as `open_nifti`; or it has several channels; when read, values that are negative or not whole.
-    """
-    return mask_of(_open(files, path, options), options)
-
 
 def _open(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
+    """Whether a file is compressed, and of which kind it is, its content says, not its name.
+
+    Axis i becomes width, j height, k depth; time, vector components and colors become channels.
+    """
     stem, extension, suffix = split_name(path)
     if extension.lower() == ".img":
         header_path, header_data = _partner(files, path, stem, ".hdr", extension, suffix)
@@ -77,6 +47,9 @@ def _open(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
         content=content,
         files=tuple(sorted({header_path, image_path})),
     )
+
+
+open_nifti, open_nifti_mask = readers(_open)
 
 
 def split_name(path: str) -> tuple[str, str, str]:

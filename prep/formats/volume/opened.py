@@ -21,8 +21,13 @@ from halofeed.prep.formats.volume.stored_voxels import (
     value_bytes,
 )
 from halofeed.prep.geometry.scan import Finding, Grid, Mask, Scan
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import with_margin
 from halofeed.schemas.errors import SourceError
+
+OpenScan = Callable[[SourceFiles, str, ScanOptions], Scan]
+OpenMask = Callable[[SourceFiles, str, ScanOptions], Mask]
+_DEFAULTS = ScanOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +102,31 @@ def mask_of(opened: Opened, options: ScanOptions) -> Mask:
         read_bytes=read_bytes,
         value_bytes=item_bytes,
     )
+
+
+def readers(
+    open_file: Callable[[SourceFiles, str, ScanOptions], Opened],
+) -> tuple[OpenScan, OpenMask]:
+    """How a format's files are opened as a scan, and as a label volume.
+
+    Both are called with where the files are, a path relative to that, and what is allowed. A mask may hold integers, or
+    floats that are whole numbers; it is rescaled where the header says so. They raise a SourceError of stage `read`:
+    a file is missing; of stage `decode`: it is no such file, damaged, cut off, too large, of a kind that is not read,
+    its header cannot be true, or a mask has several channels. As far as the header shows it at once, otherwise when
+    the voxels are read, as labels that are negative or not whole.
+
+    Args:
+        open_file: reads a format's header; no file of the formats says that its values are Hounsfield units, so that
+            the unit of scans is "".
+    """
+
+    def open_scan(files: SourceFiles, path: str, options: ScanOptions = _DEFAULTS) -> Scan:
+        return scan_of(open_file(files, path, options), options)
+
+    def open_mask(files: SourceFiles, path: str, options: ScanOptions = _DEFAULTS) -> Mask:
+        return mask_of(open_file(files, path, options), options)
+
+    return open_scan, open_mask
 
 
 def _scan(

@@ -1,12 +1,11 @@
-"""How a clip is shown: frames of it side by side, in reading order."""
+"""How the source of a clip is shown: those of its frames that the sheet of the record shows."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.loader.sheet import contact_sheet, shown_frames
 from halofeed.prep.formats.clip.choose import choose_frames
 from halofeed.prep.formats.clip.clip import ClipOptions
 from halofeed.prep.formats.clip.table import open_clip
@@ -14,37 +13,6 @@ from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.manifest import Manifest
-
-MOST_FRAMES = 16
-_GAP = 2
-_GROUND = 128
-
-
-def shown_frames(count: int) -> NDArray[np.int64]:
-    """Which of so many frames a sheet shows: all, or the first, the last and some evenly between.
-
-    >>> shown_frames(3).tolist(), shown_frames(31).tolist()[:4]
-    ([0, 1, 2], [0, 2, 4, 6])
-    """
-    return np.linspace(0, count - 1, min(count, MOST_FRAMES)).astype(np.int64)
-
-
-def contact_sheet(frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Frames [frame, height, width, channel] as one picture [height, width, channel], about as wide as high.
-
-    >>> contact_sheet(np.zeros((3, 10, 20, 3), np.uint8)).shape
-    (34, 20, 3)
-    """
-    count, height, width, channels = frames.shape
-    columns = max(1, min(count, round(math.sqrt(count * (height + _GAP) / (width + _GAP)))))
-    rows = -(-count // columns)
-    shape = (rows * (height + _GAP) - _GAP, columns * (width + _GAP) - _GAP, channels)
-    sheet = np.full(shape, _GROUND, np.uint8)
-    for number, frame in enumerate(frames):
-        row, column = divmod(number, columns)
-        top, left = row * (height + _GAP), column * (width + _GAP)
-        sheet[top : top + height, left : left + width] = frame
-    return sheet
 
 
 def source_sheet(

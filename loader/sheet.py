@@ -1,0 +1,39 @@
+"""How several pictures are shown as one: side by side, in reading order."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_FRAMES = 16
+_GAP = 2
+_GROUND = 128
+
+
+def shown_frames(count: int, most: int = MOST_FRAMES) -> NDArray[np.int64]:
+    """Which of so many frames a sheet shows: all, or the first, the last and some evenly between.
+
+    >>> shown_frames(3).tolist(), shown_frames(31).tolist()[:4]
+    ([0, 1, 2], [0, 2, 4, 6])
+    """
+    return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
+
+
+def contact_sheet(frames: NDArray[np.uint8], *, gap: int = _GAP, ground: int = _GROUND) -> NDArray[np.uint8]:
+    """Frames [frame, height, width, channel] as one picture [height, width, channel], about as wide as high.
+
+    >>> contact_sheet(np.zeros((3, 10, 20, 3), np.uint8)).shape
+    (34, 20, 3)
+    """
+    count, height, width, channels = frames.shape
+    columns = max(1, min(count, round(math.sqrt(count * (height + gap) / (width + gap)))))
+    rows = -(-count // columns)
+    shape = (rows * (height + gap) - gap, columns * (width + gap) - gap, channels)
+    sheet = np.full(shape, ground, np.uint8)
+    for number, frame in enumerate(frames):
+        row, column = divmod(number, columns)
+        top, left = row * (height + gap), column * (width + gap)
+        sheet[top : top + height, left : left + width] = frame
+    return sheet
