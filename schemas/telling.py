@@ -8,8 +8,10 @@ from typing import TextIO
 
 
 def tell(text: str) -> None:
-    """Write a line to standard error."""
+    """Write a line to standard error, on a terminal in place of a line of progress."""
     if sys.stderr is not None:
+        with contextlib.suppress(ValueError):  # a closed stream
+            text = f"\r\x1b[K{text}" if sys.stderr.isatty() else text
         write_if_possible(sys.stderr, f"{text}\n")
 
 

@@ -33,6 +33,11 @@ class Progress:
             clear = "\r\x1b[K" if self._in_place else ""
             write_if_possible(self._stream, f"{clear}{text}\n")
 
+    def compiling(self) -> None:
+        """Say on a terminal, in place, that the step is being compiled."""
+        if self._in_place and self._stream is not None:
+            write_if_possible(self._stream, "\r\x1b[Kcompiling the step (minutes, of a large model)")
+
     def begin(self, mesh: Mesh, parameters: int, compile_seconds: float) -> None:
         """Say what is trained where."""
         axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())

@@ -132,6 +132,7 @@ def train(
                 raise TrainingError("the loader gave no batch; the split is smaller than one batch, or empty")
             if batch is not None:
                 _check_batch(batch, config, data, problem)
+                progress.compiling()
                 compiling = time.perf_counter()
                 take_step = program.step().lower(state, batch).compile()
                 compile_seconds = time.perf_counter() - compiling
