@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from halofeed.trainer.config import load_config
 from halofeed.trainer.plan.cache import Cache, cache_folder
-from halofeed.trainer.plan.children import UNKNOWN
+from halofeed.trainer.plan.children import UNKNOWN, jobs_at_once
 from halofeed.trainer.plan.document import per_core_share, plan_config
 from halofeed.trainer.plan.request import Request
 
@@ -33,7 +34,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Row:
-    """One program, and what it promises to be."""
+    """One program, and what it promises to be; `size` () is the config's own."""
 
     config: str
     topology: str
@@ -68,17 +69,40 @@ FIT = (
     Row("classifier_small", "v3-8", 4, 32, (96, 96, 3), "fits"),
 )
 HEADLINES = (
-    ("retinanet_resnet50_fpn_1280", "v3-16", 8, (1280, 1280, 3)),
-    ("retinanet_resnet50_fpn_2560_8way", "v3-16", 8, (2560, 2560, 3)),
-    ("unet3d_128", "v3-16", 1, (128, 128, 128, 1)),
-    ("unet3d_256_16way", "v3-16", 1, (256, 256, 256, 1)),
+    ("retinanet_resnet50_fpn_1280", 8),
+    ("retinanet_resnet50_fpn_2560_8way", 8),
+    ("unet3d_128", 4),
+    ("unet3d_256_16way", 1),
 )
-"""Config, machine, images a replica and size."""
-SPLITS = (1, 2, 4, 8, 16)
+"""Config and images a replica."""
+SPLITS = {1: "v3-8", 2: "v3-8", 4: "v3-8", 8: "v3-8", 16: "v3-16"}
+"""Cores of a replica, and the machine."""
 SIZES = (
-    ("retinanet_resnet50_fpn_2560_8way", "v3-8", 8, 8, ((2560, 2560, 3), (1280, 1280, 3), (640, 640, 3))),
-    ("unet3d_256_16way", "v3-16", 16, 1, ((256, 256, 256, 1), (128, 128, 128, 1), (64, 64, 64, 1))),
+    ("retinanet_resnet50_fpn_2560_8way", 8, 8, ((), (1280, 1280, 3), (640, 640, 3))),
+    ("unet3d_256_16way", 16, 1, ((), (128, 128, 128, 1), (64, 64, 64, 1))),
 )
+"""Config, cores of a replica, images of it, and sizes, the first the config's own."""
+
+
+def scaling_rows() -> list[Row]:
+    """The headline rows over more and more cores."""
+    return [Row(config, SPLITS[cores], cores, images) for config, images in HEADLINES for cores in SPLITS]
+
+
+def size_rows() -> list[Row]:
+    """The headline splits at smaller and smaller sizes."""
+    return [
+        Row(config, SPLITS[cores], cores, images, size)
+        for config, cores, images, sizes in SIZES
+        for size in sizes
+    ]
+
+
+ROWS: dict[str, Callable[[], Sequence[Row]]] = {
+    "fit": lambda: FIT,
+    "scaling": scaling_rows,
+    "sizes": size_rows,
+}
 
 
 def main() -> int:
@@ -89,9 +113,13 @@ def main() -> int:
         return compiled(row, cache, arguments)
 
     tables = {"fit": print_fit, "scaling": print_scaling, "sizes": print_sizes}
-    for name, table in tables.items():
-        if arguments.table in (None, name):
-            table(known, arguments.only)
+    asked = [name for name in tables if arguments.table in (None, name)]
+    if not arguments.known:
+        rows = dict.fromkeys(chosen([row for name in asked for row in ROWS[name]()], arguments.only))
+        with ThreadPoolExecutor(arguments.jobs or jobs_at_once()) as pool:
+            list(pool.map(known, rows))
+    for name in asked:
+        tables[name](known, arguments.only)
     return 0
 
 
@@ -178,11 +206,11 @@ def verdict_cells(split: dict[str, Any]) -> list[str]:
 def print_scaling(known: Any, only: Sequence[str]) -> None:
     print("What is sent: the headline rows over more cores, a core and a step\n")
     head = ("split", "verdict", "GiB", "power", "halos", "sums", "gathers", "links", "without", "share")
-    for config, topology, images, size in HEADLINES:
-        rows = chosen([Row(config, topology, cores, images, size) for cores in SPLITS], only)
+    for config, images in HEADLINES:
+        rows = chosen([row for row in scaling_rows() if row.config == config], only)
         if not rows:
             continue
-        print(f"{rows[0].name}, {images} images a replica, {topology}")
+        print(f"{config}, {images} images a replica")
         print("".join(f"{word:>14}" for word in head))
         before: dict[str, Any] | None = None
         for row in rows:
@@ -215,9 +243,9 @@ def link_share(split: dict[str, Any]) -> float:
 
 def print_sizes(known: Any, only: Sequence[str]) -> None:
     print("From which size on the links need more than a tenth of a step\n")
-    for config, topology, cores, images, sizes in SIZES:
+    for config, cores, _, _ in SIZES:
         last = ""
-        for row in chosen([Row(config, topology, cores, images, size) for size in sizes], only):
+        for row in chosen([row for row in size_rows() if row.config == config], only):
             split = known(row)
             if not split["fits"]:
                 print(f"{row.name}: {split['refused'] or 'does not fit'}")
@@ -227,9 +255,9 @@ def print_sizes(known: Any, only: Sequence[str]) -> None:
             share = link_share(split)
             print(f"{row.name}, {cores}-way: {100 * share:.1f} %", flush=True)
             if share > 0.1:
-                print(f"passes a tenth between {last or 'larger sizes'} and {row.size[0]} a side")
+                print(f"passes a tenth between {last or 'larger sizes'} and {row.name}")
                 break
-            last = f"{row.size[0]}"
+            last = row.name
     print()
 
 
