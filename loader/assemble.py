@@ -106,7 +106,12 @@ class Assembler:
         self._sizes = [fields[name] for name in (EXTENT, *_UNPADDED) if name in fields]
         self._needs_sizes = bool(self._augmentations) or SIZE in include
         self.spec = self._specify(SIZE in include)
-        self._keys = self._wanted_keys()
+        wanted = [field for field in self._fields if field.name != ID and not field.is_raw]
+        if self._needs_sizes:
+            wanted += [field for field in self._sizes if field not in wanted]
+        self._values = {field.name: field for field in wanted if field.encoding == "value"}
+        self._has_only_values = len(self._values) == len(wanted)
+        self._keys = frozenset(key for field in wanted for key in field.keys)
         # What is shown of every record where nothing is drawn and nobody asks for sizes.
         self._same_view = None
         if self._image.encoding == "raw" and not self._needs_sizes:
@@ -157,12 +162,6 @@ class Assembler:
     def _max_boxes(self) -> int:
         return next(field.shape[0] for field in self._fields if field.name == BOXES)
 
-    def _wanted_keys(self) -> frozenset[str]:
-        fields = [field for field in self._fields if field.name != ID and not field.is_raw]
-        if self._needs_sizes:
-            fields += self._sizes
-        return frozenset(key for field in fields for key in field.keys)
-
     def fill(self, batch: Batch, row: int) -> None:
         """Make a row of padding: the fields' fill values, id -1, `valid` False."""
         for name, spec in self.spec.items():
@@ -181,15 +180,17 @@ class Assembler:
             CorruptFileError: names file, offset and id.
         """
         for _ in range(_ATTEMPTS):
-            self._write_once(batch, row, record, seed, epoch)
+            values = self._write_once(batch, row, record, seed, epoch)
             if record.is_confirmed():
+                record.keep(values)
                 return
         raise record.changing()
 
-    def _write_once(self, batch: Batch, row: int, record: StoredRecord, seed: int, epoch: int) -> None:
+    def _write_once(self, batch: Batch, row: int, record: StoredRecord, seed: int, epoch: int) -> Batch:
+        """Write it, and give its values of static shape."""
         into = {key: batch[name][row].reshape(-1).view(np.uint8) for name, key in self._as_stored.items()}
-        features = record.features(self._keys, into)
-        shown = self._show(record, features, batch[IMAGE][row], seed, epoch)
+        values, features = self._read(record, into)
+        shown = self._show(record, values, features, batch[IMAGE][row], seed, epoch)
         if shown.pixels is not None:
             self._copy(IMAGE, shown.view, shown.pixels, batch[IMAGE][row])
         if shown.label is not None:
@@ -209,15 +210,30 @@ class Assembler:
                 text = read_text(field, features, record)
                 batch[field.name][row] = int(text) if batch[field.name].dtype.kind == "i" else text
             elif field.encoding == "value":
-                value = read_numbers(field, features, record)
+                value = values[field.name]
                 follow = _FOLLOWING.get(field.name)
                 batch[field.name][row] = value if follow is None else follow(value, shown.view)
         if SIZE in batch:
             batch[SIZE][row] = shown.view.shape
         batch[VALID][row] = True
+        return values
+
+    def _read(self, record: StoredRecord, into: Mapping[str, NDArray[np.uint8]]) -> tuple[Batch, Decoded]:
+        """The fields' values of static shape, and all else of the record, which is not parsed for known values."""
+        values = record.known(tuple(self._values))
+        if values is not None and self._has_only_values:
+            return values, record.features(frozenset(), into)
+        features = record.features(self._keys, into)
+        return {name: read_numbers(field, features, record) for name, field in self._values.items()}, features
 
     def _show(
-        self, record: StoredRecord, features: Decoded, out: NDArray[Any], seed: int, epoch: int
+        self,
+        record: StoredRecord,
+        values: Batch,
+        features: Decoded,
+        out: NDArray[Any],
+        seed: int,
+        epoch: int,
     ) -> _Shown:
         field = self._image
         pixels: StoredArray | NDArray[Any] | None = None
@@ -235,7 +251,7 @@ class Assembler:
             label = self._read_label(self._label, stored, features, record)
         if self._same_view is not None:
             return _Shown(stored=stored, pixels=pixels, label=label, view=self._same_view, objects=None)
-        extent = self._extent(features, stored, record)
+        extent = self._extent(values, stored, record)
         view = View.whole(stored if self._pads_around else [stop for _, stop in extent])
         objects = None
         if self._has_boxes and self._augmentations:
@@ -269,12 +285,12 @@ class Assembler:
         self._copy(LABEL, view, label, sets)
         members(sets, out)
 
-    def _extent(self, features: Decoded, stored: Shape, record: StoredRecord) -> Ranges:
+    def _extent(self, values: Batch, stored: Shape, record: StoredRecord) -> Ranges:
         """What shows the source, along the stored axes: all of it, where nobody asks."""
         whole = tuple((0, size) for size in stored)
         if not self._needs_sizes or not self._sizes:
             return whole
-        sizes = [read_numbers(field, features, record) for field in self._sizes]
+        sizes = [values[field.name] for field in self._sizes]
         if self._sizes[0].name == EXTENT:
             starts, stops = sizes[0].tolist()
             lowest = 0

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.loader.columns import Columns
 from halofeed.schemas.checksum import BLOCK_BYTES, combine, combine_blocks, crc32c, mask_crc
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.index import ShardIndex
@@ -122,6 +123,7 @@ class Shards:
         self.verified_blocks = {
             key: np.zeros((len(self.verified), many), np.bool_) for key, many in blocks.items()
         }
+        self.columns = Columns(count)
         self.scratch = _Scratch()
         self._remembered: dict[Hashable, NDArray[np.int64]] = {}
         self._remembered_bytes = 0
@@ -218,6 +220,7 @@ class Shards:
             rows = slice(first, int(self._ends[shard]))
             for flags in (self.verified, *self.verified_blocks.values()):
                 flags[rows] = False
+            self.columns.forget(rows)
 
     def _load(self, shard: int) -> None:
         """Copy an index's columns; the rest of it (its inputs and rejects) is not kept."""
@@ -305,6 +308,7 @@ class StoredRecord:
         "_shard",
         "_shards",
         "_stamp",
+        "_whole",
         "end",
         "id",
     )
@@ -317,6 +321,7 @@ class StoredRecord:
         self.end = offset + HEADER_BYTES + length + FOOTER_BYTES
         self._opened: OpenFile | None = None
         self._stamp: tuple[int, ...] = ()
+        self._whole: Bytes | None = None
         self._pass = object()
 
     @property
@@ -334,8 +339,10 @@ class StoredRecord:
         """
         shards, number = self._shards, self._number
         self._opened = opened = shards.open(self._shard)
-        self._stamp = opened.stamp
+        self._stamp, self._whole = opened.stamp, opened.look()
         self._pass = object()  # what was found in the scratch before counts for nothing
+        if not keys and self._is_copied_from_memory(opened, into):
+            return {}
         scratch = shards.scratch.bytes("rest", self.end - self._offset - shards.all_raw_bytes)
         rest = scratch.data
         parts, pending = [], {}
@@ -353,14 +360,14 @@ class StoredRecord:
                 group.append(out)
                 size += value_bytes
             else:
-                opened.read_into(group, start, size)
+                opened.copy_into(group, start, size)
                 start, size, group = begin + value_bytes, 0, []
                 if out is not None:
                     pending[key] = out
             at, used = begin + value_bytes, stop
         parts.append((at, rest[used:]))
         group.append(parts[-1][1])
-        opened.read_into(group, start, size + len(parts[-1][1]))
+        opened.copy_into(group, start, size + len(parts[-1][1]))
         self.check_frame(rest[:HEADER_BYTES], rest[-FOOTER_BYTES:])
         # Without the frame, and by places in the data.
         first = self._offset + HEADER_BYTES
@@ -377,6 +384,37 @@ class StoredRecord:
             return decode_parts(parts, self._length, keys)
         except CorruptFileError as error:
             raise CorruptFileError(f"{self.place}: {error}") from error
+
+    def _is_copied_from_memory(self, opened: OpenFile, into: Mapping[str, Bytes]) -> bool:
+        """Whether the shard is mapped and nothing is to be checked but the frame, so that copies did it."""
+        shards, number, whole = self._shards, self._number, self._whole
+        if whole is None or not all(shards.is_verified(key, number) for key in into):
+            return False
+        if not (shards.verify == "never" or (shards.verify == "first" and shards.verified[number])):
+            return False
+        self.check_frame(
+            whole[self._offset : self._offset + HEADER_BYTES].data,
+            whole[self.end - FOOTER_BYTES : self.end].data,
+        )
+        for key, out in into.items():
+            begin = self.raw_start(key)
+            np.copyto(out, whole[begin : begin + len(out)])
+        return not opened.is_lost()
+
+    def known(self, names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
+        """The values of fields by name, where all were kept; with `verify="always"` none counts as kept."""
+        values = {}
+        for name in names if self._shards.verify != "always" else ():
+            value = self._shards.columns.get(name, self._number)
+            if value is None:
+                return None
+            values[name] = value
+        return values if len(values) == len(names) else None
+
+    def keep(self, values: Mapping[str, NDArray[Any]]) -> None:
+        """Keep values of static shape for `known`, as far as there is room; once the record is confirmed."""
+        for name, value in values.items():
+            self._shards.columns.keep(name, self._number, value)
 
     def _file(self) -> OpenFile:
         if self._opened is None:
@@ -409,7 +447,48 @@ class StoredRecord:
             if checked:
                 self._fetch_checked(key, start, part)
             else:
-                opened.read_into((part,), begin + start, length)
+                opened.copy_into((part,), begin + start, length)
+
+    def look(self, key: str, runs: Callable[[], tuple[list[int], int]]) -> Bytes | None:
+        """A raw value as it lies in memory, once `features` was called; None where it is to be fetched.
+
+        Args:
+            key: of the value.
+            runs: gives at which of its bytes each part begins, and the length of each in bytes.
+
+        Returns:
+            uint8 [byte]: all of the value. Whoever looked at it asks `is_lost` afterwards.
+
+        Raises:
+            CorruptFileError: as `features`, of the blocks in which those parts lie.
+        """
+        if self._whole is None:
+            return None
+        shards, begin = self._shards, self.raw_start(key)
+        value = self._whole[begin : begin + shards.raw_bytes[key]]
+        if not shards.is_verified(key, self._number):
+            for block in self._blocks(key, *runs()):
+                data = value[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]
+                if crc32c(data) != shards.raw_checksums[key][self._number, block]:
+                    return None  # read by place it is found wrong again, or said why it cannot be read
+                self._found_right(key, block)
+        return value
+
+    def _blocks(self, key: str, starts: Sequence[int], length: int) -> list[int]:
+        """The blocks in which parts of a raw value lie whose checksums are to be computed."""
+        touched, begin = np.zeros(self._shards.raw_checksums[key].shape[1] + 1, np.int64), np.array(starts)
+        np.add.at(touched, begin // BLOCK_BYTES, 1)
+        np.add.at(touched, (begin + length - 1) // BLOCK_BYTES + 1, -1)
+        wanted = np.cumsum(touched[:-1]) > 0
+        if self._shards.verify == "first":
+            wanted &= ~self._shards.verified_blocks[key][self._number]
+        return list(np.flatnonzero(wanted).tolist())
+
+    def is_lost(self) -> bool:
+        """Whether some of what was looked at was not the file's; it is to be fetched then."""
+        if self._file().is_lost():
+            self._whole = None
+        return self._whole is None
 
     def _fetch_checked(self, key: str, start: int, out: memoryview) -> None:
         shards, stop = self._shards, start + len(out)
@@ -418,7 +497,7 @@ class StoredRecord:
             first, last = max(start, low), min(stop, high)
             target = out[first - start : last - start]
             if shards.verify == "first" and shards.verified_blocks[key][self._number, block]:
-                self._file().read_into((target,), self.raw_start(key) + first, last - first)
+                self._file().copy_into((target,), self.raw_start(key) + first, last - first)
                 continue
             if (first, last) == (low, high):
                 self._read_block(key, block, target)
@@ -480,9 +559,12 @@ class StoredRecord:
             shards.verified[number] = True
 
     def _read_block(self, key: str, block: int, out: memoryview) -> None:
-        self._file().read_into((out,), self.raw_start(key) + block * BLOCK_BYTES, len(out))
+        self._file().copy_into((out,), self.raw_start(key) + block * BLOCK_BYTES, len(out))
         if crc32c(out) != self._shards.raw_checksums[key][self._number, block]:
             raise self._wrong(f"the checksum is wrong of block {block} of {key}")
+        self._found_right(key, block)
+
+    def _found_right(self, key: str, block: int) -> None:
         if self._shards.verify == "first":
             self._shards.verified_blocks[key][self._number, block] = True
 

@@ -60,6 +60,8 @@ class StoredArray:
         picture of 640 x 640 x 3 takes 0.41 ms so, and 0.70 when it is mirrored from the scratch into the batch.
         """
         shown = view.box
+        if self._is_copied_from_memory(view, shown, out):
+            return
         held = self._held(shown)
         turned = view.order != tuple(range(self._axes))
         *outer, mirrored = view.backwards
@@ -81,6 +83,14 @@ class StoredArray:
             forward[...] = piece[tuple(slice(*side) for side in part.box)]
             if mirrored:
                 mirror(target, self._axes - 1)
+
+    def _is_copied_from_memory(self, view: View, shown: Ranges, out: NDArray[Any]) -> bool:
+        """Whether the shard is mapped, so that one copy from there did it."""
+        value = self._record.look(self._key, lambda: self._runs(shown))
+        if value is None:
+            return False
+        view.copy(value.view(self.dtype).reshape(self.shape), out)
+        return not self._record.is_lost()
 
     def pieces(self, box: Ranges) -> Iterator[tuple[Ranges, NDArray[Any]]]:
         """All of a box, piece by piece in the order in which it is stored.

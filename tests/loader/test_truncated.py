@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from halofeed.schemas import shard_file
 from halofeed.schemas.errors import CorruptFileError
 from tests.volume_writer import draw_scans, write_scans
 
@@ -194,6 +195,7 @@ def test_a_disk_that_fails_is_named(folder, monkeypatch):
     def fail(*arguments):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
+    monkeypatch.setattr(shard_file, "map_file", lambda descriptor, size: None)
     loader = Loader(folder, batch_size=12, training=False)
     loader.batch(0)
     monkeypatch.setattr(os, "preadv", fail)
@@ -214,6 +216,7 @@ def test_a_file_system_that_gives_less_at_once_gives_the_same(folder, monkeypatc
     for chosen in (options, {**options, "augment": []}):
         expected = Loader(folder, **chosen).batch(0)
         with monkeypatch.context() as patched:
+            patched.setattr(shard_file, "map_file", lambda descriptor, size: None)
             patched.setattr(os, "preadv", less)
             found = Loader(folder, verify="always", **chosen).batch(0)
         assert all(np.array_equal(found[key], expected[key]) for key in expected)

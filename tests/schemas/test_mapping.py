@@ -1,0 +1,120 @@
+"""Does no fault of a mapped file end the process, and is every other fault left to whom it belongs?
+
+Each attempt is a process of its own, which a fault would end.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+SETUP = """
+import faulthandler, mmap, os, signal, sys, tempfile, threading
+import cv2
+import numpy as np
+from halofeed.schemas.mapping import is_guarded, map_file
+def mapped(size=1 << 20):
+    stream = tempfile.TemporaryFile()
+    stream.write(bytes([7]) * size)
+    stream.flush()
+    file = map_file(stream.fileno(), size)
+    return stream, file, np.asarray(file)
+"""
+LOOKS = {
+    "copy": "np.copyto(np.empty(len(array), np.uint8), array)",
+    "small copy": "assert array[-3:].copy().tolist() == [0, 0, 0]",
+    "number": "assert array[-1] == 0",
+    "bytes": "bytes(array.data)",
+    "mirror": "cv2.flip(array.reshape(-1, 256, 4), 1)",
+    "sum": "from halofeed.schemas.checksum import crc32c; crc32c(array)",
+    "threads": """
+threads = [threading.Thread(target=array.copy) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()""",
+    "child": """
+child = os.fork()
+if child == 0:
+    array.copy()
+    os._exit(0 if file.lost else 1)
+assert os.waitpid(child, 0)[1] == 0
+array.copy()""",
+}
+
+
+def run(script):
+    command = [sys.executable, "-c", SETUP + script]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def ends_well(script):
+    done = run(script)
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr[-2000:])
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_look_at_a_file_that_was_shortened_gives_zeros_and_says_so(look):
+    ends_well(f"""
+stream, file, array = mapped()
+before = np.asarray(mapped()[1])
+os.ftruncate(stream.fileno(), 5000)
+assert array[4999] == 7 and not file.lost
+{LOOKS[look]}
+assert file.lost
+assert (before == 7).all() and array[4999] == 7
+""")
+
+
+def test_memory_lives_as_long_as_an_array_of_it_and_is_then_forgotten():
+    ends_well("""
+from halofeed.schemas import mapping
+stream, file, array = mapped()
+part = array[100:200]
+del file, array
+assert (part == 7).all() and len(mapping._guard.places) == 1
+del part
+assert not mapping._guard.places
+""")
+
+
+def test_a_fault_elsewhere_ends_the_process_as_without_us():
+    done = run("""
+stream, file, array = mapped()
+other = tempfile.TemporaryFile()
+other.write(bytes(9000))
+other.flush()
+foreign = mmap.mmap(other.fileno(), 9000)
+os.ftruncate(other.fileno(), 0)
+foreign[0]
+""")
+    assert done.returncode == -signal.SIGBUS
+
+
+def test_a_fault_elsewhere_goes_to_the_handler_of_before():
+    done = run("""
+faulthandler.enable()
+stream, file, array = mapped()
+os.ftruncate(stream.fileno(), 0)
+assert array[0] == 0 and file.lost
+os.kill(os.getpid(), signal.SIGBUS)
+""")
+    assert done.returncode == -signal.SIGBUS
+    assert "Fatal Python error: Bus error" in done.stderr
+
+
+def test_nothing_is_mapped_where_another_handler_took_the_place():
+    ends_well("""
+stream, file, array = mapped()
+assert is_guarded()
+faulthandler.enable()
+assert not is_guarded() and map_file(stream.fileno(), 100) is None
+faulthandler.disable()
+signal.signal(signal.SIGBUS, signal.SIG_IGN)
+assert not is_guarded()
+""")
+
+
+def test_a_file_without_bytes_is_not_mapped():
+    ends_well("assert map_file(tempfile.TemporaryFile().fileno(), 0) is None")
