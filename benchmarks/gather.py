@@ -76,54 +76,78 @@ CASES = {
 
 
 def draw(folder: Path, pictures: int, blocks: int, scans: int) -> None:
-    """Sources, each drawn once and linked as often as it takes."""
+    """The sources of all data sets."""
+    draw_pictures(folder / "pictures", pictures)
+    draw_scans(folder / "blocks", BLOCK, blocks)
+    draw_scans(folder / "scans", SCAN, scans)
+
+
+def draw_pictures(folder: Path, count: int, different: int = 1, noise: int = 0) -> None:
+    """JPEG files of ten classes, so many of them different and linked as often as it takes."""
     import cv2
+
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        path = folder / f"class_{number % 10}/{number:05d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if number >= different:
+            first = number % different
+            os.link(folder / f"class_{first % 10}/{first:05d}.jpg", path)
+            continue
+        small = rng.integers(0, 256, (40, 40, 3)).astype(np.uint8)
+        picture = cv2.resize(small, (SIDE, SIDE)).astype(np.int16)
+        if noise:
+            picture += rng.integers(-noise, noise + 1, picture.shape, np.int16)
+        cv2.imwrite(str(path), picture.clip(0, 255).astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 95])
+
+
+def draw_scans(folder: Path, shape: tuple[int, ...], count: int) -> None:
+    """A scan and its label as NIfTI, linked as often as it takes, and their table."""
     import nibabel
 
     rng = np.random.default_rng(0)
-    small = cv2.resize(rng.integers(0, 256, (40, 40, 3)).astype(np.uint8), (SIDE, SIDE))
-    for number in range(pictures):
-        path = folder / f"pictures/class_{number % 10}/{number:05d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if number == 0:
-            cv2.imwrite(str(path), small)
-        else:
-            os.link(folder / "pictures/class_0/00000.jpg", path)
-    for name, shape, count in (("blocks", BLOCK, blocks), ("scans", SCAN, scans)):
-        (folder / name).mkdir()
-        scan = rng.integers(-1000, 1000, shape).astype(np.int16)
-        label = np.zeros(shape, np.uint8)
-        label[tuple(slice(size // 3, size // 2) for size in shape)] = 1
-        rows = ["id,image,label"]
-        for what, array in (("image", scan), ("label", label)):
-            image = nibabel.Nifti1Image(array.transpose(2, 1, 0), np.diag([1.0, 1.0, 1.0, 1.0]))
-            image.header.set_xyzt_units("mm")
-            nibabel.save(image, folder / name / f"{what}.nii")
-        for number in range(count):
-            for what in ("image", "label"):
-                os.link(folder / name / f"{what}.nii", folder / name / f"{what}_{number}.nii")
-            rows.append(f"{number},image_{number}.nii,label_{number}.nii")
-        (folder / f"{name}/table.csv").write_text("\n".join(rows) + "\n")
+    folder.mkdir(parents=True)
+    scan = rng.integers(-1000, 1000, shape).astype(np.int16)
+    label = np.zeros(shape, np.uint8)
+    label[tuple(slice(size // 3, size // 2) for size in shape)] = 1
+    rows = ["id,image,label"]
+    for what, array in (("image", scan), ("label", label)):
+        image = nibabel.Nifti1Image(array.transpose(2, 1, 0), np.diag([1.0, 1.0, 1.0, 1.0]))
+        image.header.set_xyzt_units("mm")
+        nibabel.save(image, folder / f"{what}.nii")
+    for number in range(count):
+        for what in ("image", "label"):
+            os.link(folder / f"{what}.nii", folder / f"{what}_{number}.nii")
+        rows.append(f"{number},image_{number}.nii,label_{number}.nii")
+    (folder / "table.csv").write_text("\n".join(rows) + "\n")
+
+
+def segmentation(depth: int, height: int, width: int) -> list[str]:
+    """How volumes of that size are converted, of the table below {}."""
+    sides = ["--depth", str(depth), "--height", str(height), "--width", str(width)]
+    return ["--layout", "csv", "--source", "{}/table.csv", "--task", "segmentation", *sides]
+
+
+PHOTOGRAPHS = ["--layout", "folders", "--source", "{}", "--resize", "keep-aspect", "--min-dimension", str(SIDE),
+               "--max-dimension", str(SIDE), "--pad"]  # fmt: skip
+DATA_SETS = {"pictures": PHOTOGRAPHS, "blocks": segmentation(*BLOCK), "scans": segmentation(*SCAN)}
 
 
 def convert(sources: Path, out: Path, checkout: Path) -> None:
     """The three data sets as that checkout writes them."""
-    for name, options in {
-        "pictures": ["--layout", "folders", "--source", f"{sources}/pictures", "--resize", "keep-aspect",
-                     "--min-dimension", str(SIDE), "--max-dimension", str(SIDE), "--pad"],
-        "blocks": ["--layout", "csv", "--source", f"{sources}/blocks/table.csv", "--task", "segmentation",
-                   "--depth", "128", "--height", "128", "--width", "128"],
-        "scans": ["--layout", "csv", "--source", f"{sources}/scans/table.csv", "--task", "segmentation",
-                  "--depth", "300", "--height", "512", "--width", "512"],
-    }.items():  # fmt: skip
-        run = "from halofeed.cli import run_and_exit; run_and_exit()"
-        command = [sys.executable, "-c", run, "convert", *options, "--out", str(out), "--name", name,
-                   "--encoding", "raw", "--shards", "4"]  # fmt: skip
-        done = subprocess.run(
-            command, cwd=checkout, env=environment(checkout), capture_output=True, text=True
-        )
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    for name in DATA_SETS:
+        convert_one(name, sources / name, out, checkout)
+
+
+def convert_one(name: str, source: Path, out: Path, checkout: Path, encoding: str = "raw") -> None:
+    """One data set as that checkout writes it."""
+    options = [option.format(source) for option in DATA_SETS[name]]
+    run = "from halofeed.cli import run_and_exit; run_and_exit()"
+    command = [sys.executable, "-c", run, "convert", *options, "--out", str(out), "--name", name,
+               "--encoding", encoding, "--shards", "4"]  # fmt: skip
+    done = subprocess.run(command, cwd=checkout, env=environment(checkout), capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
 
 
 def environment(checkout: Path) -> dict[str, str]:

@@ -1,0 +1,57 @@
+"""What no loader can pass: one thread's copy into warm memory, and decoding alone on all cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peers.common import Case, Source
+
+
+def write(source: Source, folder: Path) -> None:
+    """The source itself is read."""
+    (folder / "source").symlink_to(source.folder)
+
+
+def batches(folder: Path, case: Case, way: str) -> Iterator[dict[str, Any]]:
+    """The same memory again and again."""
+    source = Source(folder / "source")
+    numbers = np.arange(case.batch_size) % len(source)
+    warm = np.ones((case.batch_size, *case.shown), case.dtype)
+    if way == "memcpy":
+        return copied(source, case, numbers, warm)
+    return decoded([source[int(number)]["image"] for number in numbers], numbers, warm)
+
+
+def copied(source: Source, case: Case, numbers: Any, warm: Any) -> Iterator[dict[str, Any]]:
+    """Copies of one batch; of the label too, where there is one."""
+    window = tuple(map(slice, case.shown[:-1]))
+    if case.is_encoded:
+        raise ValueError("JPEG files are not copied")
+    images = np.stack([source[int(number)]["image"][window] for number in numbers])
+    pairs = [(warm, images)]
+    if case.has_labels:
+        labels = np.stack([source[int(number)]["label"][window] for number in numbers])
+        pairs.append((np.ones_like(labels), labels))
+    while True:
+        for target, array in pairs:
+            np.copyto(target, array)
+        yield {"image": warm, "number": numbers}
+
+
+def decoded(files: list[bytes], numbers: Any, warm: Any) -> Iterator[dict[str, Any]]:
+    """Batches decoded by as many threads as there are cores."""
+    import simplejpeg
+
+    def decode(row: int) -> None:
+        simplejpeg.decode_jpeg(files[row], buffer=warm[row])
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        while True:
+            list(pool.map(decode, range(len(files))))
+            yield {"image": warm, "number": numbers}

@@ -1,0 +1,70 @@
+"""halofeed's own loader, in each of its ways; its data set is that of which the source was taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peers.common import Case, Source
+
+
+def write(source: Source, folder: Path) -> None:
+    """The data set that was converted for the source."""
+    (folder / "set").symlink_to((source.folder / "set").resolve())
+
+
+def batches(folder: Path, case: Case, way: str) -> Iterator[dict[str, Any]]:
+    """With verify="first" once everything is verified, or ("first") while it is."""
+    if way == "first":
+        loader, numbers = opened(folder, case, 1)
+        return ours(loader.batches(), numbers)
+    loader, numbers = loader_after_epochs(folder, case)
+    if way == "dataset":
+        return ours(loader.dataset().as_numpy_iterator(), numbers)
+    if way == "on_mesh":
+        return on_mesh(loader, numbers)
+    return ours(loader.batches(), numbers)
+
+
+def opened(folder: Path, case: Case, epochs: int | None) -> tuple[Any, Any]:
+    """The case's loader, and the ids of all records by number."""
+    from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop
+
+    flips = [FlipLeftRight(), FlipUpDown(), FlipDepth()] if case.has_labels else [FlipLeftRight()]
+    augment = [*flips, RandomCrop(*case.crop)] if case.crop else []
+    loader = Loader(folder / "set", batch_size=case.batch_size, augment=augment, num_epochs=epochs)
+    ids = [loader.stored(number).id for number in range(loader.num_records)]
+    return loader, {identity: number for number, identity in enumerate(ids)}
+
+
+@cache
+def loader_after_epochs(folder: Path, case: Case) -> tuple[Any, Any]:
+    """The case's loader, once it has verified every record; crops show all of one only in several epochs."""
+    loader, numbers = opened(folder, case, None)
+    for _ in zip(range(loader.steps_per_epoch * (4 if case.crop else 1)), loader.batches(), strict=False):
+        pass
+    return loader, numbers
+
+
+def ours(stream: Iterator[dict[str, Any]], numbers: dict[int, int]) -> Iterator[dict[str, Any]]:
+    """The batches, with the records' numbers for their ids."""
+    for batch in stream:
+        yield {**batch, "number": np.array([numbers[int(identity)] for identity in batch["id"]])}
+
+
+def on_mesh(loader: Any, numbers: dict[int, int]) -> Iterator[dict[str, Any]]:
+    """Batches as arrays on one device, each waited for."""
+    import jax
+
+    from halofeed.loader.mesh import join_id
+    from halofeed.schemas.partition import Partition
+    from halofeed.trainer.mesh import make_mesh
+
+    for placed in loader.on_mesh(make_mesh(1), Partition()):
+        jax.block_until_ready(placed)
+        ids = join_id(np.asarray(placed["id"])).tolist()
+        yield {**placed, "number": np.array([numbers.get(identity, 0) for identity in ids])}
