@@ -26,12 +26,12 @@ def name_of_split(split: Split) -> str:
 
 
 def verdict(split: Split) -> str:
-    """The verdict on one split; "compiles" where nothing is published of the machine that could be full."""
+    """The verdict on one split; "compiles" where nothing is known of the machine that could be full."""
     if "memory" not in split:
         return "cannot be"
     if not split["fits"]:
         return "does not fit"
-    return "fits" if split["bound"] else "compiles"
+    return "fits" if split["bound"] or split["memory"]["limit"] else "compiles"
 
 
 def total_of(split: Split) -> int | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jax
+
 from halofeed.trainer.plan.cache import Cache
 from halofeed.trainer.plan.compiled import compile_for, program_key
 from halofeed.trainer.plan.devices import devices_of
@@ -23,7 +25,8 @@ def answer(request: Request, cache: Cache) -> None:
         UsageError: what cannot be built, or a compiler or machine that is not there.
     """
     topology = topology_named(request.topology)
-    program, spec = build(request, devices_of(topology))
+    devices = devices_of(topology)
+    program, spec = build(request, devices)
     traced = trace(program, spec)
     lowered = traced.lower()
     key = program_key(lowered, topology)
@@ -33,8 +36,17 @@ def answer(request: Request, cache: Cache) -> None:
         "state": state_bytes(program.abstract_state()),
         "batch_bytes": _batch_bytes(program, spec),
         "whole_levels": whole_levels(traced, program.problem.dims),
+        "device_bytes": None if topology.platform == "tpu" else _device_bytes(devices[0]),
     }
     cache.remember(request.key(), key, asked)
+
+
+def _device_bytes(device: jax.Device) -> int | None:
+    """What programs may take of a device that is there; None where it does not say, as CPUs do not.
+
+    A TPU's compiler refuses what does not fit; a GPU's makes the program, and the run fails.
+    """
+    return (device.memory_stats() or {}).get("bytes_limit")
 
 
 def _batch_bytes(program: Program, spec: Spec) -> int:

@@ -14,6 +14,7 @@ from halofeed.trainer.plan.traffic import KINDS, Collective, collectives
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = r"([\d.]+)([KMGT]?)"
 _MOST_SHOWN = 12
+_TOO_LARGE = "the program is made, but takes more than JAX may of the device (XLA_PYTHON_CLIENT_MEM_FRACTION)"
 
 
 def verdict_of(said: dict[str, Any], topology: Topology, image_shape: Sequence[int]) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def verdict_of(said: dict[str, Any], topology: Topology, image_shape: Sequence[i
         image_shape: of one image, the channel last.
 
     Returns:
-        `fits`, `memory`, `levels_not_split`, `compile_seconds`; where it fits also `flops`, `bytes_accessed`,
+        `fits`, `memory`, `levels_not_split`, `compile_seconds`; where there is a program also `flops`, `bytes_accessed`,
         `sent_bytes` and `exchanges` by kind, `bound`, `whole_gathers` and `largest`.
     """
     common = {
@@ -43,10 +44,14 @@ def verdict_of(said: dict[str, Any], topology: Topology, image_shape: Sequence[i
         kinds[one.kind] += one.sent_bytes
         counts[one.kind] += one.times
     fullest = peak(module)
+    memory = _memory(said, fullest.bytes, fullest.unpadded_bytes)
     flops, accessed = (said["cost"].get(name, 0.0) for name in ("flops", "bytes accessed"))
+    fits = memory["limit"] is None or memory["total"] <= memory["limit"]
+    if not fits:
+        memory["compiler"] = _TOO_LARGE
     return {
-        "fits": True,
-        "memory": _memory(said, fullest.bytes, fullest.unpadded_bytes),
+        "fits": fits,
+        "memory": memory,
         "flops": flops,
         "bytes_accessed": accessed,
         "sent_bytes": kinds,
@@ -92,7 +97,7 @@ def _halvings(size: int) -> list[int]:
     return found
 
 
-def _memory(said: dict[str, Any], live: int, live_unpadded: int) -> dict[str, int | None]:
+def _memory(said: dict[str, Any], live: int, live_unpadded: int) -> dict[str, Any]:
     """What a core's memory holds; `padding` is what tiles add to arguments, and to the arrays of the fullest moment."""
     sizes, state = said["memory"], said["state"]
     outputs = max(0, sizes["output"] - sizes["alias"])
@@ -107,7 +112,7 @@ def _memory(said: dict[str, Any], live: int, live_unpadded: int) -> dict[str, in
         "padding": round(temporary * of_live) + max(0, sizes["argument"] - own - said["batch_bytes"]),
         "batch": said["batch_bytes"],
         "program": sizes["generated_code"],
-        "limit": None,
+        "limit": said.get("device_bytes"),
     }
 
 
