@@ -20,32 +20,35 @@ class Columns:
 
     def __init__(self, records: int) -> None:
         self._records, self._left = records, MOST_BYTES
-        self._values: dict[str, NDArray[Any]] = {}
-        self._known: dict[str, NDArray[np.bool_]] = {}
+        self._columns: dict[str, tuple[NDArray[Any], NDArray[np.bool_]]] = {}
+        """By name: the values, and of which records they are known."""
 
     def get(self, name: str, number: int) -> NDArray[Any] | None:
         """A record's value of a field; None where it was not kept."""
-        known = self._known.get(name)
-        return self._values[name][number] if known is not None and known[number] else None
+        column = self._columns.get(name)
+        return column[0][number] if column is not None and column[1][number] else None
 
     def keep(self, name: str, number: int, value: NDArray[Any]) -> None:
         """Keep a record's value, if there is room for all records'."""
-        if name not in self._values and not self._is_made(name, value):
-            return
-        self._values[name][number] = value
-        self._known[name][number] = True
+        column = self._columns.get(name) or self._made(name, value)
+        if column is not None:
+            values, known = column
+            values[number] = value
+            known[number] = True
 
     def forget(self, rows: slice) -> None:
         """Let go of the values of some records."""
-        for known in self._known.values():
+        for _, known in list(self._columns.values()):
             known[rows] = False
 
-    def _is_made(self, name: str, value: NDArray[Any]) -> bool:
+    def _made(self, name: str, value: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]] | None:
         size = self._records * (1 + value.nbytes)
         if size > self._left:
-            return False
-        self._left -= size
+            return None
         # Zeros take no memory before they are written.
-        self._values[name] = np.zeros((self._records, *value.shape), value.dtype)
-        self._known[name] = np.zeros(self._records, np.bool_)
-        return True
+        column = np.zeros((self._records, *value.shape), value.dtype), np.zeros(self._records, np.bool_)
+        # One step, so that where several threads make the column at the same time all write into one.
+        kept = self._columns.setdefault(name, column)
+        if kept is column:
+            self._left -= size
+        return kept
