@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.shard_alike import shard_alike
 
 from halofeed.schemas.errors import UsageError
 
@@ -131,8 +130,18 @@ def split_alike(anchors: jax.Array, codes: jax.Array) -> jax.Array:
         The anchors in the codes' shape and dtype.
     """
     of_batch = jnp.broadcast_to(anchors.astype(codes.dtype), codes.shape)
+    return _shard_alike(*jax.lax.stop_gradient((of_batch, codes)))  # type: ignore[no-untyped-call]
+
+
+def _shard_alike(array: jax.Array, other: jax.Array) -> jax.Array:
+    """The array, split as another is."""
+    try:
+        from jax.experimental.shard_alike import shard_alike
+    except ImportError:
+        # jax 0.11 has none. The sum is split as its parts are, and XLA does not see that one of them is zero.
+        return array + jnp.minimum(jnp.abs(other), 0)
     alike: jax.Array
-    alike, _ = shard_alike(*jax.lax.stop_gradient((of_batch, codes)))  # type: ignore[no-untyped-call]
+    alike, _ = shard_alike(array, other)  # type: ignore[no-untyped-call]
     return alike
 
 

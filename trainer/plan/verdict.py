@@ -26,8 +26,8 @@ def verdict_of(said: dict[str, Any], topology: Topology, image_shape: Sequence[i
         image_shape: of one image, the channel last.
 
     Returns:
-        `fits`, `memory`, `levels_not_split`, `compile_seconds`; where there is a program also `flops`, `bytes_accessed`,
-        `sent_bytes` and `exchanges` by kind, `bound`, `whole_gathers` and `largest`.
+        `fits`, `memory`, `levels_not_split`, `compile_seconds`; where there is a program also `flops`,
+        `bytes_accessed`, `sent_bytes` and `exchanges` by kind, `bound`, `whole_gathers` and `largest`.
     """
     common = {
         "compile_seconds": said["seconds"],
