@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.augment import NO_OBJECTS, Augmentation, Frame, Objects, Scene, augment, to_view
+from halofeed.loader.augment.view import Ranges, Shape, View
 from halofeed.loader.decode import (
     array_dtype,
     decode_image,
@@ -24,7 +25,6 @@ from halofeed.loader.decode import (
 )
 from halofeed.loader.gather import StoredRecord
 from halofeed.loader.pieces import StoredArray, is_little_endian
-from halofeed.loader.view import Ranges, Shape, View
 from halofeed.prep.geometry.resize import compose
 from halofeed.schemas.class_sets import members
 from halofeed.schemas.errors import CorruptFileError, UsageError

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, Rotate90
 from halofeed.loader.augment import Scene, augment, draw_uniform
-from halofeed.loader.foreground import draw_foreground
+from halofeed.loader.augment.foreground import draw_foreground
 from halofeed.schemas.errors import UsageError
 from tests.volume_writer import draw_scans, write_scans
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop, Rotate90, pieces
-from halofeed.loader.foreground import draw_foreground
+from halofeed.loader.augment.foreground import draw_foreground
+from halofeed.loader.augment.view import View
 from halofeed.loader.pieces import StoredArray
-from halofeed.loader.view import View
 from halofeed.schemas import checksum
 from tests.volume_writer import draw_scans, write_scans
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.loader.view import View
+from halofeed.loader.augment.view import View
 
 DTYPES = ["uint8", "uint16", "int16", "float32", "float64", "bool", "bfloat16"]
 STEPS = ["flip", "turn", "crop"]

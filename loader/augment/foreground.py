@@ -9,12 +9,12 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.pieces import StoredArray
-from halofeed.loader.view import Ranges, Shape
+from halofeed.loader.augment.source import Source
+from halofeed.loader.augment.view import Ranges, Shape
 from halofeed.schemas.errors import CorruptFileError
 
 
-def draw_foreground(label: StoredArray | NDArray[Any], box: Ranges, uniform: float) -> Shape | None:
+def draw_foreground(label: Source | NDArray[Any], box: Ranges, uniform: float) -> Shape | None:
     """A pixel or voxel of label > 0 in a box, each with the same probability; None if there is none.
 
     OpenCV counts 25 to 40 GB/s of labels on one core: 0.3 ms for uint8 [32, 512, 512], once a draw.
@@ -27,7 +27,7 @@ def draw_foreground(label: StoredArray | NDArray[Any], box: Ranges, uniform: flo
     >>> draw_foreground(np.array([[0, 0, 7], [0, 9, 0]], np.uint8), ((0, 2), (0, 3)), 0.6)
     (1, 1)
     """
-    totals = label.remembered(box, _count) if isinstance(label, StoredArray) else _count(label, box)
+    totals = _count(label, box) if isinstance(label, np.ndarray) else label.remembered(box, _count)
     if not len(totals) or not totals[-1]:
         return None
     rank = int(uniform * totals[-1])
@@ -44,13 +44,13 @@ def draw_foreground(label: StoredArray | NDArray[Any], box: Ranges, uniform: flo
         line = tuple(map(int, np.unravel_index(row, piece.shape[:-1])))
         inside = (*line, int(np.flatnonzero(piece[line])[rank]))
         return tuple(low + place for (low, _), place in zip(held, inside, strict=True))
-    place = label.place if isinstance(label, StoredArray) else "a label"
+    place = "a label" if isinstance(label, np.ndarray) else label.place
     raise CorruptFileError(
         f"{place}: the label holds less foreground than was counted in it: it changed meanwhile"
     )
 
 
-def _count(label: StoredArray | NDArray[Any], box: Ranges) -> NDArray[np.int64]:
+def _count(label: Source | NDArray[Any], box: Ranges) -> NDArray[np.int64]:
     """How many pixels or voxels of a box are foreground, in its first slice, its first two, ...; a picture is one."""
     counts = np.zeros(max(0, box[0][1] - box[0][0]) if len(box) == 3 else 1, np.int64)
     for held, piece in _pieces(label, box):
@@ -60,10 +60,10 @@ def _count(label: StoredArray | NDArray[Any], box: Ranges) -> NDArray[np.int64]:
     return np.cumsum(counts)
 
 
-def _pieces(label: StoredArray | NDArray[Any], box: Ranges) -> Iterator[tuple[Ranges, NDArray[Any]]]:
+def _pieces(label: Source | NDArray[Any], box: Ranges) -> Iterator[tuple[Ranges, NDArray[Any]]]:
     if any(low >= high for low, high in box):
         return
-    if isinstance(label, StoredArray):
-        yield from label.pieces(box)
-    else:
+    if isinstance(label, np.ndarray):
         yield box, label[tuple(slice(low, high) for low, high in box)]
+    else:
+        yield from label.pieces(box)

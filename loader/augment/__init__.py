@@ -1,0 +1,107 @@
+"""What is shown of an image, drawn for each example and epoch: flips, turns, crops, which labels and boxes follow.
+
+An augmentation is planned on shapes; the pixels, and the label with them, are then copied once, straight from where
+they are stored (`view.py`). A new one is one class in a file here and one line in `AUGMENTATIONS`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from halofeed.loader.augment.flips import FlipDepth, FlipLeftRight, FlipUpDown
+from halofeed.loader.augment.quarter_turns import Rotate90
+from halofeed.loader.augment.random_crop import RandomCrop
+from halofeed.loader.augment.scene import (
+    DEPTH,
+    HEIGHT,
+    NO_OBJECTS,
+    WIDTH,
+    Augmentation,
+    Frame,
+    Objects,
+    Scene,
+    Uniform,
+    augment,
+    draw_uniform,
+    to_view,
+)
+from halofeed.schemas.errors import UsageError
+
+__all__ = [
+    "AUGMENTATIONS",
+    "DEPTH",
+    "HEIGHT",
+    "NO_OBJECTS",
+    "WIDTH",
+    "Augmentation",
+    "FlipDepth",
+    "FlipLeftRight",
+    "FlipUpDown",
+    "Frame",
+    "Objects",
+    "RandomCrop",
+    "Rotate90",
+    "Scene",
+    "Uniform",
+    "augment",
+    "build_augmentations",
+    "check_augmentations",
+    "draw_uniform",
+    "to_view",
+]
+
+AUGMENTATIONS: dict[str, Callable[..., Augmentation]] = {
+    kind.__name__: kind
+    for kind in (
+        FlipLeftRight,
+        FlipUpDown,
+        FlipDepth,
+        Rotate90,
+        RandomCrop,
+    )
+}
+"""By the names that configurations have."""
+
+
+def check_augmentations(given: object) -> tuple[Augmentation, ...]:
+    """The augmentations as a tuple; UsageError where one is none.
+
+    >>> check_augmentations([FlipLeftRight()])
+    (FlipLeftRight(probability=0.5),)
+    """
+    example = "FlipLeftRight()"
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise UsageError(f"augment: expected a list such as [{example}], got {given!r}")
+    found = []
+    for one in given:
+        if isinstance(one, type):
+            raise UsageError(f"augment: expected augmentations, got {one!r} itself; write {one.__name__}()")
+        if not all(callable(getattr(one, name, None)) for name in ("frame", "apply")):
+            raise UsageError(
+                f"augment: expected augmentations such as {example}, got {one!r}; they are in halofeed.loader"
+            )
+        found.append(one)
+    return tuple(found)
+
+
+def build_augmentations(tables: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The loader's augmentations of a config's tables.
+
+    >>> build_augmentations([{"name": "FlipLeftRight", "probability": 0.5}])
+    [FlipLeftRight(probability=0.5)]
+    """
+    built = []
+    for table in tables:
+        name = table.get("name")
+        if name not in AUGMENTATIONS:
+            raise UsageError(f"augment {name!r}: not known; known: {', '.join(AUGMENTATIONS)}")
+        # RandomCrop takes its sides one by one.
+        arguments = {key: value for key, value in table.items() if key not in ("name", "sides")}
+        try:
+            built.append(AUGMENTATIONS[name](*table.get("sides", ()), **arguments))
+        except TypeError as error:
+            takes = ", ".join(inspect.signature(AUGMENTATIONS[name]).parameters)
+            raise UsageError(f"augment {name}: {error}; it takes {takes}") from error
+    return built

@@ -1,0 +1,117 @@
+"""A window of a fixed size, anywhere or about the foreground."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from halofeed.loader.augment.foreground import draw_foreground
+from halofeed.loader.augment.scene import DEPTH, HEIGHT, WIDTH, Frame, Objects, Scene, Uniform, check_share
+from halofeed.loader.augment.view import Shape
+from halofeed.prep.geometry.boxes import crop_boxes
+from halofeed.schemas.errors import UsageError
+
+_DRAWN = {WIDTH: 1, HEIGHT: 0, DEPTH: 2}
+"""Which of an augmentation's numbers places a window along each axis."""
+_CHOICE, _VOXEL = 3, 4
+_NOISE_SHARE = 1e-9
+
+
+@dataclass(frozen=True, init=False)
+class RandomCrop:
+    """Shows a window of the given size, anywhere with the same probability, or about the foreground.
+
+    RandomCrop(512, 512) is a height and a width, RandomCrop(32, 512, 512) a depth, a height and a width.
+
+    Windows lie within what shows the source, not in the padding. Along an axis where that is smaller than the window
+    all of it is shown, and padding: a picture's follows at the bottom and right, a volume keeps its own.
+
+    With the probability `foreground` (segmentation) a voxel of label > 0, each equally likely, is drawn first, and then
+    a window that holds it, each equally likely; where the label is empty, any window.
+
+    Boxes are clipped to the window; those of which less than `minimum_visible` (a share of their area, 0 to 1) is
+    left are dropped, and the rest move to the front. An area shrinks by the box's visible share.
+    """
+
+    sides: Shape
+    minimum_visible: float
+    foreground: float
+
+    def __init__(self, *sides: int, minimum_visible: float = 0.3, foreground: float = 0.0) -> None:
+        whole = all(hasattr(side, "__index__") and side >= 1 for side in sides)
+        if len(sides) not in (2, 3) or not whole:
+            raise UsageError(
+                "RandomCrop: expected a height and a width, or a depth, a height and a width, each at least 1, such as "
+                f"RandomCrop(512, 512), got {', '.join(map(repr, sides))}"
+            )
+        check_share("RandomCrop: minimum_visible", minimum_visible)
+        check_share("RandomCrop: foreground", foreground)
+        object.__setattr__(self, "sides", tuple(map(operator.index, sides)))
+        object.__setattr__(self, "minimum_visible", minimum_visible)
+        object.__setattr__(self, "foreground", foreground)
+
+    def __repr__(self) -> str:
+        sides = ", ".join(map(str, self.sides))
+        return f"RandomCrop({sides}, minimum_visible={self.minimum_visible}, foreground={self.foreground})"
+
+    def frame(self, frame: Frame) -> Frame:
+        """The window's shape."""
+        name = f"RandomCrop({', '.join(map(str, self.sides))})"
+        if len(self.sides) != len(frame.shape):
+            likely = ", ".join(map(str, (*frame.shape[: -len(self.sides)], *self.sides)[-len(frame.shape) :]))
+            raise UsageError(
+                f"{name}: the images are {frame}; name a side for each, such as RandomCrop({likely})"
+            )
+        if any(side > size for side, size in zip(self.sides, frame.shape, strict=True)):
+            raise UsageError(
+                f"{name}: the images are {frame}; crop at most that, or convert the data to a larger size"
+            )
+        if self.foreground and not frame.has_label:
+            raise UsageError(
+                f"{name}: foreground={self.foreground} needs a label on the image's grid, which only segmentation has; "
+                "leave it out"
+            )
+        return replace(frame, shape=self.sides)
+
+    def apply(self, scene: Scene, uniform: Uniform) -> Scene:
+        """The scene of one window."""
+        view = scene.view
+        shape = tuple(min(side, size) for side, size in zip(self.sides, view.shape, strict=True))
+        inside = view.seen(scene.extent)
+        starts = [_starts(*sizes) for sizes in zip(inside, shape, view.shape, strict=True)]
+        if uniform[_CHOICE] < self.foreground and scene.label is not None:
+            shown = zip(scene.extent, view.box, strict=True)
+            both = tuple((max(low, first), min(high, last)) for (low, high), (first, last) in shown)
+            voxel = draw_foreground(scene.label, both, float(uniform[_VOXEL]))
+            if voxel is not None:
+                at = [low for low, _ in view.seen(tuple((place, place + 1) for place in voxel))]
+                starts = [
+                    (max(low, place - side + 1), min(high, place))
+                    for (low, high), place, side in zip(starts, at, shape, strict=True)
+                ]
+        start = [
+            low + int(uniform[_DRAWN[axis - len(shape)]] * (high - low + 1))
+            for axis, (low, high) in enumerate(starts)
+        ]
+        return replace(scene, view=view.crop(start, shape), objects=self._crop_objects(scene, start, shape))
+
+    def _crop_objects(self, scene: Scene, start: Sequence[int], shape: Shape) -> Objects:
+        objects = scene.objects
+        if not len(objects.kept):
+            return objects
+        window = np.array([*start, *shape]) / np.array(scene.view.shape * 2)
+        # A box that only touches the window, or lies in it whole, must not hang on the last bit of a division.
+        minimum = min(max(self.minimum_visible - _NOISE_SHARE, _NOISE_SHARE), 1.0)
+        boxes, kept, areas = crop_boxes(objects.boxes, objects.areas, window, minimum)
+        return Objects(boxes=boxes[kept], areas=areas[kept], kept=objects.kept[kept])
+
+
+def _starts(inside: tuple[int, int], window: int, size: int) -> tuple[int, int]:
+    """The first and last start of a window of a view of `size`, in `inside` or, if it is larger, around that."""
+    low, high = inside if inside[0] < inside[1] else (0, size)
+    if high - low >= window:
+        return low, high - window
+    return max(0, high - window), min(low, size - window)
