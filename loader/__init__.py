@@ -3,8 +3,17 @@
 Neither Beam nor TensorFlow nor JAX is imported here; `Loader.dataset` and `Loader.on_mesh` import theirs.
 """
 
-from halofeed.loader.augment import FlipDepth, FlipLeftRight, FlipUpDown, RandomCrop, Rotate90
+from halofeed.loader.augment import FlipDepth, FlipLeftRight, FlipUpDown, RandomCrop, Rotate90, ScaleJitter
 from halofeed.loader.dataset import Loader
 from halofeed.loader.mixture import Mixture
 
-__all__ = ["FlipDepth", "FlipLeftRight", "FlipUpDown", "Loader", "Mixture", "RandomCrop", "Rotate90"]
+__all__ = [
+    "FlipDepth",
+    "FlipLeftRight",
+    "FlipUpDown",
+    "Loader",
+    "Mixture",
+    "RandomCrop",
+    "Rotate90",
+    "ScaleJitter",
+]

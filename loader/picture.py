@@ -11,8 +11,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.assemble import BOXES, COUNT, ID, IMAGE, LABEL, LABELLED, LABELS, VALID, Batch
+from halofeed.loader.assemble import COUNT, ID, LABELLED, LABELS, VALID, Batch
 from halofeed.loader.colors import rgb_of
+from halofeed.loader.reading import BOXES, IMAGE, LABEL
 from halofeed.loader.sheet import contact_sheet, shown_frames
 from halofeed.schemas.kinds import Kind
 

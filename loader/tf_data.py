@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from halofeed.loader.assemble import ID, IMAGE, LABEL, LABELLED, LABELS, VALID, ArraySpec
+from halofeed.loader.assemble import ID, LABELLED, LABELS, VALID, ArraySpec
+from halofeed.loader.reading import IMAGE, LABEL
 from halofeed.schemas.extras import needing
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import Any
 from halofeed.loader.augment.flips import FlipDepth, FlipLeftRight, FlipUpDown
 from halofeed.loader.augment.quarter_turns import Rotate90
 from halofeed.loader.augment.random_crop import RandomCrop
+from halofeed.loader.augment.scale_jitter import ScaleJitter
 from halofeed.loader.augment.scene import (
     DEPTH,
     HEIGHT,
@@ -43,6 +44,7 @@ __all__ = [
     "Objects",
     "RandomCrop",
     "Rotate90",
+    "ScaleJitter",
     "Scene",
     "Uniform",
     "augment",
@@ -60,6 +62,7 @@ AUGMENTATIONS: dict[str, Callable[..., Augmentation]] = {
         FlipDepth,
         Rotate90,
         RandomCrop,
+        ScaleJitter,
     )
 }
 """By the names that configurations have."""

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from halofeed.loader.augment.foreground import draw_foreground
-from halofeed.loader.augment.scene import DEPTH, HEIGHT, WIDTH, Frame, Objects, Scene, Uniform, check_share
+from halofeed.loader.augment.scene import DEPTH, HEIGHT, WIDTH, Frame, Scene, Uniform, check_share
 from halofeed.loader.augment.view import Shape
-from halofeed.prep.geometry.boxes import crop_boxes
 from halofeed.schemas.errors import UsageError
 
 _DRAWN = {WIDTH: 1, HEIGHT: 0, DEPTH: 2}
 """Which of an augmentation's numbers places a window along each axis."""
 _CHOICE, _VOXEL = 3, 4
-_NOISE_SHARE = 1e-9
 
 
 @dataclass(frozen=True, init=False)
@@ -96,17 +93,9 @@ class RandomCrop:
             low + int(uniform[_DRAWN[axis - len(shape)]] * (high - low + 1))
             for axis, (low, high) in enumerate(starts)
         ]
-        return replace(scene, view=view.crop(start, shape), objects=self._crop_objects(scene, start, shape))
-
-    def _crop_objects(self, scene: Scene, start: Sequence[int], shape: Shape) -> Objects:
-        objects = scene.objects
-        if not len(objects.kept):
-            return objects
-        window = np.array([*start, *shape]) / np.array(scene.view.shape * 2)
-        # A box that only touches the window, or lies in it whole, must not hang on the last bit of a division.
-        minimum = min(max(self.minimum_visible - _NOISE_SHARE, _NOISE_SHARE), 1.0)
-        boxes, kept, areas = crop_boxes(objects.boxes, objects.areas, window, minimum)
-        return Objects(boxes=boxes[kept], areas=areas[kept], kept=objects.kept[kept])
+        window = np.array([*start, *shape]) / np.array(view.shape * 2)
+        objects = scene.objects.crop(window.tolist(), self.minimum_visible)
+        return replace(scene, view=view.crop(start, shape), objects=objects)
 
 
 def _starts(inside: tuple[int, int], window: int, size: int) -> tuple[int, int]:

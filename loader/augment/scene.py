@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment.source import Source
+from halofeed.loader.augment.resampled import Resampled, Warp
+from halofeed.loader.augment.source import Array, Label
 from halofeed.loader.augment.view import Ranges, Shape, View
+from halofeed.prep.geometry.boxes import crop_boxes
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.kinds import Kind
 
@@ -21,16 +23,27 @@ DEPTH, HEIGHT, WIDTH = -3, -2, -1
 """Axes, counted from the end, so that those of a picture and of a volume are the same."""
 _SIDES = {"frame": "frames long", "depth": "deep", "height": "high", "width": "wide"}
 _WORD = (1 << 64) - 1
+_NOISE_SHARE = 1e-9
 _FLOAT32_NOISE = 2.0**-23
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """What is known before any example: the static shape, the kind, and whether a label is on the image's grid."""
+    """What is known before any example: the static shape, the kind, and what goes with the image.
+
+    Args:
+        shape: of what is shown, padding included.
+        kind: of image.
+        has_label: whether a label is on the image's grid.
+        has_boxes: whether there are objects with boxes.
+        lost: which augmentation moves points so that no affine says where they come from; "" where none does.
+    """
 
     shape: Shape
     kind: Kind
     has_label: bool = False
+    has_boxes: bool = False
+    lost: str = ""
 
     def __str__(self) -> str:
         """In words.
@@ -51,11 +64,28 @@ class Objects:
         boxes: float64 [n, 4], ymin, xmin, ymax, xmax, normalized to the view.
         areas: float64 [n], in stored pixels².
         kept: int64 [n], ascending: which of the record's objects these are.
+        masks: of each object uint8, 0 and 1, on the image's grid; none where nobody asked for them.
     """
 
     boxes: NDArray[np.float64]
     areas: NDArray[np.float64]
     kept: NDArray[np.int64]
+    masks: tuple[Array, ...] = ()
+
+    def crop(self, window: Sequence[float], minimum_visible: float) -> Objects:
+        """Those of which enough lies in a window, clipped to it; an area shrinks by the box's visible share.
+
+        Args:
+            window: top, left, height and width, normalized to the view.
+            minimum_visible: a share of a box's area, 0 to 1.
+        """
+        if not len(self.kept):
+            return self
+        # A box that only touches the window, or lies in it whole, must not hang on the last bit of a division.
+        minimum = min(max(minimum_visible - _NOISE_SHARE, _NOISE_SHARE), 1.0)
+        boxes, kept, areas = crop_boxes(self.boxes, self.areas, window, minimum)
+        masks = tuple(mask for mask, stays in zip(self.masks, kept.tolist(), strict=False) if stays)
+        return Objects(boxes=boxes[kept], areas=areas[kept], kept=self.kept[kept], masks=masks)
 
 
 NO_OBJECTS = Objects(boxes=np.zeros((0, 4)), areas=np.zeros(0), kept=np.zeros(0, np.int64))
@@ -65,22 +95,74 @@ NO_OBJECTS = Objects(boxes=np.zeros((0, 4)), areas=np.zeros(0), kept=np.zeros(0,
 class Scene:
     """One example as far as augmentations have come.
 
+    All arrays are on one grid, of which the view shows a window: the stored image's, until something is resampled.
+
     Args:
         view: what is shown.
-        extent: along the stored axes, what shows the source; the rest is padding.
+        extent: along the grid's axes, what shows the source; the rest is padding.
         objects: in the view.
-        label: class indices on the image's grid as stored, where there are any.
+        pixels: the image; None where it is already where it belongs.
+        label: class indices on the image's grid, where there are any.
+        to_stored: float64 [axes + 1, axes + 1], from points of the grid to points of the stored image, whole numbers
+            the edges of voxels; None where they are the same, or where no affine says it.
+        spacing_mm: per axis of the grid from one voxel to the next; none of pictures.
+        fill: what lies outside, one number or one a channel; None is the least value of what is looked at.
     """
 
     view: View
     extent: Ranges
     objects: Objects = NO_OBJECTS
-    label: Source | NDArray[Any] | None = None
+    pixels: Array | None = None
+    label: Label | None = None
+    to_stored: NDArray[np.float64] | None = None
+    spacing_mm: tuple[float, ...] = ()
+    fill: tuple[float, ...] | None = None
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> Scene:
         """All of an image without padding, objects or label."""
         return cls(view=View.whole(shape), extent=tuple((0, size) for size in shape))
+
+    def stored_points(self, *, centers: bool) -> NDArray[np.float64]:
+        """The affine from points of the view to points of the stored image, as `View.to_stored`."""
+        matrix = self.view.to_stored(centers=False)
+        if self.to_stored is not None:
+            matrix = self.to_stored @ matrix
+        if centers:
+            matrix[:-1, -1] += matrix[:-1, :-1].sum(axis=1) / 2 - 0.5
+        return matrix
+
+    def shown_spacing_mm(self) -> tuple[float, ...]:
+        """`spacing_mm` along the axes as seen; 1 where there is none."""
+        if not self.spacing_mm:
+            return (1.0,) * len(self.view.order)
+        return tuple(self.spacing_mm[axis] for axis in self.view.order)
+
+    def resampled(self, warp: Warp, *, extent: Ranges, objects: Objects) -> Scene:
+        """What the view shows on another grid of the same spacing, of which all is shown.
+
+        Args:
+            warp: from that grid to the view.
+            extent: along that grid's axes, what shows the source.
+            objects: in it, with the masks that they have now.
+        """
+        view = self.view
+        matrix = None
+        if warp.matrix is not None:
+            matrix = self.stored_points(centers=False) @ warp.matrix
+        masks = tuple(Resampled(mask, view, warp) for mask in objects.masks)
+        return replace(
+            self,
+            view=View.whole(warp.shape),
+            extent=extent,
+            objects=replace(objects, masks=masks),
+            pixels=None
+            if self.pixels is None
+            else Resampled(self.pixels, view, warp, image=True, fill=self.fill),
+            label=None if self.label is None else Resampled(self.label, view, warp),
+            to_stored=matrix,
+            spacing_mm=self.shown_spacing_mm(),
+        )
 
 
 def to_view(boxes: NDArray[np.float32], stored: Shape, picture: Shape) -> NDArray[np.float64]:
@@ -108,6 +190,14 @@ class Augmentation(Protocol):
 def check_share(name: str, share: float) -> None:
     if not 0 <= share <= 1:
         raise UsageError(f"{name}: expected 0 to 1, got {share}")
+
+
+def check_range(name: str, given: Sequence[float]) -> tuple[float, float]:
+    """A least and a largest number as a tuple; UsageError where they are none."""
+    numbers = tuple(given) if isinstance(given, Sequence) else ()
+    if len(numbers) != 2 or not numbers[0] <= numbers[1]:
+        raise UsageError(f"{name}: expected the least and the largest, such as (0.5, 2.0), got {given!r}")
+    return float(numbers[0]), float(numbers[1])
 
 
 def draw_uniform(seed: int, epoch: int, identity: int, number: int) -> Uniform:

@@ -29,8 +29,24 @@ class Source(Protocol):
     def copy(self, view: View, out: NDArray[Any]) -> None:
         """Copy what the view shows into `out`, of the view's shape and this array's channels."""
 
+
+class LabelSource(Source, Protocol):
+    """A label, in which foreground can be looked for."""
+
     def pieces(self, box: Ranges) -> Iterator[tuple[Ranges, NDArray[Any]]]:
         """All of a box, piece by piece in order; each array holds until the next is asked for."""
 
     def remembered(self, box: Ranges, count: Callable[[Any, Ranges], NDArray[np.int64]]) -> NDArray[np.int64]:
         """What was counted in a box of this array, perhaps once for all."""
+
+
+Array = Source | NDArray[Any]
+Label = LabelSource | NDArray[Any]
+
+
+def copy_view(view: View, source: Array, out: NDArray[Any]) -> None:
+    """Copy what the view shows of an array into `out`, of the view's shape and the array's channels."""
+    if isinstance(source, np.ndarray):
+        view.copy(source, out)
+    else:
+        source.copy(view, out)

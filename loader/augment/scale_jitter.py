@@ -1,0 +1,146 @@
+"""Resized by a drawn scale, then cut or padded to a fixed frame, as detectors are trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.loader.augment.scene import Frame, Scene, Uniform, check_range, check_share
+from halofeed.loader.augment.view import Ranges, Shape
+from halofeed.prep.geometry.resize import ResizePlan
+from halofeed.prep.geometry.volume import Resample
+from halofeed.prep.voxels.kernels import nearest_lines, resize_image
+from halofeed.prep.voxels.resample import sample_image
+from halofeed.schemas.errors import UsageError
+
+
+@dataclass(frozen=True)
+class ScaleJitter:
+    """Resizes a picture by a drawn scale without distorting it, and cuts or pads it to (height, width).
+
+    At scale 1 the picture just fits into the frame. A larger one is cut to a window that lies anywhere with the same
+    probability; around a smaller one, which begins at the top left, padding follows at the bottom and right.
+
+    Pixels are weighed by a triangle as wide as the shrinking asks, so that nothing aliases; of label maps and masks the
+    nearest pixel is taken. Boxes are clipped to the window; those of which less than `minimum_visible` (a share of
+    their area, 0 to 1) is left are dropped. Areas are in pixels² as shown.
+
+    Memory: in each thread, of a raw or decoded picture what the window shows, and that resized.
+
+    Args:
+        height, width: of the frame, in pixels.
+        scales: the least and the largest; every one between is equally likely.
+        minimum_visible: as of `RandomCrop`.
+    """
+
+    height: int
+    width: int
+    scales: tuple[float, float] = (0.1, 2.0)
+    minimum_visible: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not all(hasattr(side, "__index__") and side >= 1 for side in (self.height, self.width)):
+            raise UsageError(
+                f"ScaleJitter: expected a height and a width of at least 1, got {self.height!r}, {self.width!r}"
+            )
+        object.__setattr__(self, "scales", check_range("ScaleJitter: scales", self.scales))
+        if self.scales[0] <= 0:
+            raise UsageError(f"ScaleJitter: scales: expected scales above 0, got {self.scales}")
+        check_share("ScaleJitter: minimum_visible", self.minimum_visible)
+
+    def frame(self, frame: Frame) -> Frame:
+        """Of the given size; only of pictures."""
+        if frame.kind.pads_around:
+            raise UsageError(
+                f"ScaleJitter: {frame.kind.name}s are not resized when loaded; use RandomCrop, or convert them at "
+                "another spacing or size"
+            )
+        return replace(frame, shape=(self.height, self.width))
+
+    def apply(self, scene: Scene, uniform: Uniform) -> Scene:
+        """Resized and cut."""
+        frame, source = (self.height, self.width), scene.view.shape
+        low, high = self.scales
+        scale = (low + float(uniform[0]) * (high - low)) * min(
+            side / size for side, size in zip(frame, source, strict=True)
+        )
+        resized = tuple(max(1, round(size * scale)) for size in source)
+        if resized != source:
+            factor = resized[0] * resized[1] / (source[0] * source[1])
+            scene = scene.resampled(
+                Scaling(source, resized),
+                extent=tuple((0, size) for size in resized),
+                objects=replace(scene.objects, areas=scene.objects.areas * factor),
+            )
+        shape = tuple(min(side, size) for side, size in zip(frame, resized, strict=True))
+        start = [
+            int(number * (size - side + 1))
+            for number, size, side in zip(uniform[1:], resized, shape, strict=False)
+        ]
+        window = np.array([*start, *shape]) / np.array(resized * 2)
+        return replace(
+            scene,
+            view=scene.view.crop(start, shape),
+            objects=scene.objects.crop(window.tolist(), self.minimum_visible),
+        )
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """From a picture of one size to another; see `Warp`.
+
+    Args:
+        source, shape: (height, width) before and after.
+    """
+
+    source: Shape
+    shape: Shape
+
+    @property
+    def _ratios(self) -> tuple[float, ...]:
+        return tuple(before / after for before, after in zip(self.source, self.shape, strict=True))
+
+    @property
+    def matrix(self) -> NDArray[np.float64]:
+        """As of `Warp`."""
+        return np.diag([*self._ratios, 1.0])
+
+    def needed(self, box: Ranges) -> Ranges:
+        """As of `Warp`: what the kernel reaches."""
+        ranges = []
+        for (low, high), ratio, size in zip(box, self._ratios, self.source, strict=True):
+            reach = max(ratio, 1.0) + 1
+            ranges.append((max(0, int(low * ratio - reach)), min(size, int(high * ratio + reach) + 1)))
+        return tuple(ranges)
+
+    def image(self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]) -> None:
+        """As of `Warp`: 8 bits by integers as when converting, anything else in floats and with the edge repeated."""
+        if source.dtype == np.uint8:
+            size = (out.shape[0], out.shape[1])
+            plan = ResizePlan(source_size=size, resized_size=size, output_size=size)
+            edges = [
+                [min(max(0.0, edge * ratio - first), float(most)) for edge in sides]
+                for sides, ratio, first, most in zip(box, self._ratios, start, source.shape, strict=False)
+            ]
+            (top, bottom), (left, right) = edges
+            out[...] = resize_image(source, plan, extent=(top, left, bottom, right))
+            return
+        ratios = self._ratios
+        matrix = np.diag([1.0, *ratios, 1.0])
+        matrix[1:3, 3] = [(ratio - 1) / 2 - first for ratio, first in zip(ratios, start, strict=True)]
+        channels = source.shape[2]
+        step = Resample(shape=(channels, *self.shape), matrix=matrix, antialias=True)
+        (top, bottom), (left, right) = box
+        ranges = ((0, channels), (top, bottom), (left, right))
+        sample_image(np.ascontiguousarray(source.transpose(2, 0, 1)), step, ranges, out.transpose(2, 0, 1))
+
+    def label(self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]) -> None:
+        """As of `Warp`: the nearest pixels, as when converting."""
+        lines = nearest_lines((self.source[0], self.source[1]), (self.shape[0], self.shape[1]))
+        rows, columns = (
+            line[low:high] - first for line, (low, high), first in zip(lines, box, start, strict=True)
+        )
+        out[...] = source.take(rows, axis=0).take(columns, axis=1)

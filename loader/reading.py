@@ -1,0 +1,273 @@
+"""What is known of one record before it is shown: its image, label and objects as a scene, and what moves with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halofeed.loader.augment import NO_OBJECTS, Objects, Scene, to_view
+from halofeed.loader.augment.source import Array, Label
+from halofeed.loader.augment.view import Ranges, Shape, View
+from halofeed.loader.decode import (
+    decode_image,
+    decode_label,
+    decode_png,
+    read_bytes,
+    read_numbers,
+    stored_dtype,
+)
+from halofeed.loader.gather import StoredRecord
+from halofeed.loader.pieces import StoredArray
+from halofeed.prep.geometry.resize import compose
+from halofeed.schemas.errors import CorruptFileError
+from halofeed.schemas.fields import Field
+from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.tfexample import Decoded
+
+IMAGE, LABEL, BOXES, AREA = "image", "label", "boxes", "area"
+EXTENT, SPACING = "extent", "spacing_mm"
+_UNPADDED = ("unpadded_height", "unpadded_width")
+
+
+class StoredMask:
+    """The mask of one object, decoded when it is looked at; see `halofeed.loader.augment.source.Source`."""
+
+    def __init__(self, record: StoredRecord, number: int, file: memoryview, shape: Shape) -> None:
+        self._record, self._number, self._file = record, number, file
+        self.shape, self.dtype = shape, np.dtype(np.uint8)
+
+    @property
+    def place(self) -> str:
+        """Of its record, for messages."""
+        return self._record.place
+
+    def copy(self, view: View, out: NDArray[Any]) -> None:
+        """As of `Source`."""
+        view.copy(self._decode(), out)
+
+    def _decode(self) -> NDArray[Any]:
+        try:
+            pixels = decode_png(self._file, (self.shape[0], self.shape[1]))
+        except ValueError as error:
+            raise CorruptFileError(f"{self.place}: mask {self._number} cannot be decoded: {error}") from error
+        if pixels.shape != (*self.shape, 1) or pixels.dtype != np.uint8:
+            raise CorruptFileError(
+                f"{self.place}: mask {self._number}: expected uint8 {self.shape}, got {pixels.dtype} {pixels.shape}"
+            )
+        return pixels[..., 0]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Read:
+    """One record before it is shown.
+
+    Args:
+        scene: its image, label and, where they move, objects.
+        stored: the shape of the pixels, padding included, without the channel.
+        lists: of all its objects, by the field's name.
+        masks: of all its objects.
+    """
+
+    scene: Scene
+    stored: Shape
+    lists: Mapping[str, NDArray[Any]]
+    masks: tuple[StoredMask, ...]
+
+
+class RecordReader:
+    """Reads records as scenes, for one manifest.
+
+    Args:
+        manifest: of the data set.
+        fields: that a batch has, the image first.
+        moves: whether anything is augmented.
+        sizes: whether anybody asks where in its padding an image is.
+        as_stored: the fields that are read straight into the batch.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        fields: Sequence[Field],
+        *,
+        moves: bool,
+        sizes: bool,
+        as_stored: Collection[str],
+    ) -> None:
+        known = {field.name: field for field in manifest.fields}
+        self._image, self._axes = known[IMAGE], len(manifest.kind.axes)
+        self.label = next((field for field in fields if is_grid(field)), None)
+        self._boxes = known.get(BOXES)
+        self._lists = [field for field in fields if self._boxes is not None and field.encoding == "list"]
+        self._masks = next((field for field in fields if field.encoding == "png_list"), None)
+        self._moves, self._as_stored = moves, as_stored
+        self._pads_around = manifest.kind.pads_around
+        self._sizes = [known[name] for name in (EXTENT, *_UNPADDED) if sizes and name in known]
+        self._spacing = known.get(SPACING) if moves else None
+        # What is shown of every record where nothing is drawn and nobody asks for sizes.
+        self._same = None
+        if self._image.encoding == "raw" and not sizes:
+            self._same = Scene.whole(self._image.shape[:-1])
+
+    @property
+    def fields(self) -> list[Field]:
+        """What is read beside the batch's fields."""
+        return [*self._sizes, *([self._spacing] if self._spacing else [])]
+
+    def read(
+        self,
+        record: StoredRecord,
+        values: Mapping[str, NDArray[Any]],
+        features: Decoded,
+        out: NDArray[Any] | None,
+    ) -> Read:
+        """What is known of a record.
+
+        Args:
+            record: that is read.
+            values: its fields of static shape, those of `fields` among them.
+            features: all else of it.
+            out: where a picture is decoded to that is shown as it is stored.
+
+        Raises:
+            CorruptFileError: names file, offset and id.
+        """
+        field = self._image
+        pixels: Array | None = None
+        if field.encoding == "raw":
+            stored = field.shape[:-1]
+            if IMAGE not in self._as_stored:
+                pixels = self._stored_array(field, record)
+        else:
+            decoded = decode_image(one_file(field, features, record), field, record, out)
+            stored, pixels = decoded.shape[:-1], None if decoded is out else decoded
+        label: Label | None = None
+        if self.label is not None and LABEL not in self._as_stored:
+            label = self._read_label(self.label, stored, features, record)
+        lists = self._read_lists(features, record)
+        masks = self._read_masks(features, record, stored)
+        if self._same is not None:
+            scene = replace(self._same, pixels=pixels, label=label)
+            return Read(scene=scene, stored=stored, lists=lists, masks=masks)
+        extent = self._extent(values, stored, record)
+        view = View.whole(stored if self._pads_around else [stop for _, stop in extent])
+        scene = Scene(
+            view=view,
+            extent=extent,
+            objects=self._objects(lists, masks, stored, view.shape),
+            pixels=pixels,
+            label=label,
+            spacing_mm=() if self._spacing is None else tuple(values[SPACING].tolist()),
+            fill=None if self._pads_around else field.fill,
+        )
+        return Read(scene=scene, stored=stored, lists=lists, masks=masks)
+
+    def _stored_array(self, field: Field, record: StoredRecord) -> StoredArray:
+        return StoredArray(record, field.keys[0], field.stored_shape, stored_dtype(field), self._axes)
+
+    def _read_label(self, field: Field, stored: Shape, features: Decoded, record: StoredRecord) -> Label:
+        if field.is_raw:
+            return self._stored_array(field, record)
+        return decode_label(one_file(field, features, record), field, stored, record)
+
+    def _read_lists(self, features: Decoded, record: StoredRecord) -> dict[str, NDArray[Any]]:
+        lists = {field.name: read_numbers(field, features, record) for field in self._lists}
+        count = len(lists.get(BOXES, ()))
+        for name, values in lists.items():
+            if len(values) != count:
+                raise CorruptFileError(f"{record.place}: {len(values)} values of {name} for {count} boxes")
+        return lists
+
+    def _read_masks(self, features: Decoded, record: StoredRecord, stored: Shape) -> tuple[StoredMask, ...]:
+        if self._masks is None:
+            return ()
+        files = read_bytes(self._masks.keys[0], features, record)
+        if len(files) != (count := self._count(features)):
+            raise CorruptFileError(f"{record.place}: {len(files)} masks for {count} boxes")
+        return tuple(StoredMask(record, number, file, stored) for number, file in enumerate(files))
+
+    def _count(self, features: Decoded) -> int:
+        return 0 if self._boxes is None else len(features.get(self._boxes.keys[0], ()))
+
+    def _extent(self, values: Mapping[str, NDArray[Any]], stored: Shape, record: StoredRecord) -> Ranges:
+        """What shows the source, along the stored axes: all of it, where nobody asks."""
+        whole = tuple((0, size) for size in stored)
+        if not self._sizes:
+            return whole
+        sizes = [values[field.name] for field in self._sizes]
+        if self._sizes[0].name == EXTENT:
+            starts, stops = sizes[0].tolist()
+            lowest = 0
+        else:
+            starts, stops = [0] * len(stored), [*stored[: -len(sizes)], *map(int, sizes)]
+            lowest = 1
+        extent = tuple(zip(starts, stops, strict=True))
+        if any(
+            not (0 <= low <= high - lowest and high <= size)
+            for (low, high), size in zip(extent, stored, strict=True)
+        ):
+            raise CorruptFileError(
+                f"{record.place}: an image of {starts} to {stops} does not fit in {stored}"
+            )
+        return extent
+
+    def _objects(
+        self, lists: Mapping[str, NDArray[Any]], masks: tuple[StoredMask, ...], stored: Shape, picture: Shape
+    ) -> Objects:
+        if not (self._moves and BOXES in lists):
+            return NO_OBJECTS
+        boxes = to_view(lists[BOXES], stored, picture)
+        areas = lists[AREA].astype(np.float64) if AREA in lists else np.zeros(len(boxes))
+        return Objects(boxes=boxes, areas=areas, kept=np.arange(len(boxes)), masks=masks)
+
+
+def is_grid(field: Field) -> bool:
+    """Whether a field is a label on the image's grid."""
+    return field.name == LABEL and (field.is_raw or field.encoding == "png")
+
+
+def one_file(field: Field, features: Decoded, record: StoredRecord) -> memoryview:
+    """The file of a field; CorruptFileError if there is not one."""
+    files = read_bytes(field.keys[0], features, record)
+    if len(files) != 1:
+        raise CorruptFileError(f"{record.place}: expected one {field.name}, got {len(files)}")
+    return files[0]
+
+
+# Fields that say where an image's points are ------------------------------------------------------------
+
+
+def _follow_transform(value: NDArray[Any], scene: Scene) -> NDArray[Any]:
+    in_plane = scene.stored_points(centers=False)[-3:-1, -3:]
+    return compose(value.reshape(6), in_plane.reshape(6)).reshape(2, 3)
+
+
+def _follow_affine(value: NDArray[Any], scene: Scene) -> NDArray[Any]:
+    return np.asarray(value.astype(np.float64) @ scene.stored_points(centers=True))
+
+
+def _follow_spacing(value: NDArray[Any], scene: Scene) -> NDArray[Any]:
+    return value if scene.spacing_mm == () else np.array(scene.shown_spacing_mm())
+
+
+def _follow_times(value: NDArray[Any], scene: Scene) -> NDArray[Any]:
+    low, high = scene.view.box[0]
+    return np.asarray(value[low:high])
+
+
+def _follow_extent(value: NDArray[Any], scene: Scene) -> NDArray[Any]:
+    return np.array(scene.view.seen(scene.extent)).T
+
+
+FOLLOWING: dict[str, Callable[[NDArray[Any], Scene], NDArray[Any]]] = {
+    "transform": _follow_transform,
+    "affine": _follow_affine,
+    "spacing_mm": _follow_spacing,
+    "extent": _follow_extent,
+    "times_s": _follow_times,
+}
+"""What becomes of them as seen."""
