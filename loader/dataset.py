@@ -20,6 +20,7 @@ from halofeed.loader.gather import Shards, StoredRecord
 from halofeed.loader.sampler import Sampler
 from halofeed.loader.state import describe_augmentations, digest, fingerprint
 from halofeed.loader.stream import Stream, check_hosts
+from halofeed.loader.weights import DrawBy, plan_draws
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.kinds import Kind
 from halofeed.schemas.layout import local_folder
@@ -91,6 +92,14 @@ class Loader(Stream):
             scan, and the one after the last; the rest of a volume is padding.
         where: only these records: their ids or the keys of their sources, as of `find`; or a function from all ids,
             int64 [record], to whether each is taken, bool [record]. They are numbered from 0.
+        draw_by: how often each record is drawn in training; None: once an epoch. "class": each class equally often, and
+            of a class each record that holds it (classification: that is of it; detection: an object; segmentation: a
+            pixel or voxel); or a share for each class by name or id, {"car": 3, "person": 1}, where "background" is
+            records with no object and no foreground at all. "foreground": records with any as often as records without.
+            Or a weight for each record, float [record] in stored order, or a function from all ids to that. An epoch is
+            as many draws as there are records: each has its share of it, rounded down or up, and over the epochs
+            exactly. Memory: 16 bytes a record, or for each class of each record. By class or foreground, making the
+            loader reads each record's classes, of jpeg and png with the picture.
 
     Raises:
         UsageError: an argument that cannot be; says which are possible.
@@ -119,6 +128,7 @@ class Loader(Stream):
         on_corrupt: str = "fail",
         include: Sequence[str] = (),
         where: Where | None = None,
+        draw_by: DrawBy | None = None,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         if cache is not None:
@@ -137,6 +147,8 @@ class Loader(Stream):
             )
         if not training and num_epochs not in (None, 1):
             raise UsageError(f"num_epochs: evaluation (training=False) is one epoch, got {num_epochs}")
+        if not training and draw_by is not None:
+            raise UsageError("draw_by: evaluation (training=False) gives every record once; leave it out")
         if not training and drop_remainder:
             raise UsageError(
                 "drop_remainder: evaluation (training=False) gives every record once and pads the last batch, whose "
@@ -156,6 +168,12 @@ class Loader(Stream):
         check_memory(self.spec, self.batch_size)
         self._shards = Shards(folder, self.manifest, split, verify)
         self._chosen = None if where is None else chosen_records(where, self._shards.all_ids(), split)
+        self._draws = None
+        if draw_by is not None:
+            numbers = np.arange(stored.records) if self._chosen is None else self._chosen
+            self._draws = plan_draws(
+                draw_by, self._shards, numbers, self.manifest, skips=on_corrupt == "skip"
+            )
         self._sampler = Sampler(
             records=stored.records if self._chosen is None else len(self._chosen),
             batch_size=self.batch_size,
@@ -167,6 +185,7 @@ class Loader(Stream):
             if num_epochs is None
             else _integer("num_epochs", num_epochs),
             drop_remainder=drop_remainder,
+            draws=self._draws,
         )
         self._filler = Filler(
             self._assembler,
@@ -275,6 +294,7 @@ class Loader(Stream):
             "drop_remainder": self._sampler.drop_remainder,
             "augment": describe_augmentations(self._augmentations),
             "where": None if self._chosen is None else digest(self._chosen),
+            "draw_by": None if self._draws is None else digest(self._draws.numbers),
         }
 
     def fill(self, batch: Batch, rows: NDArray[np.int64], places: NDArray[np.int64]) -> None:

@@ -38,7 +38,7 @@ class Mixture(Stream):
         batch_size: rows of the global batch, over all hosts.
         seed: 0 to 2**64 - 1; decides the order of the data sets, and each one's.
         shard_index, shard_count: as of a `Loader`.
-        options: of every `Loader`: split, augment, include, verify, on_corrupt, shuffle, where.
+        options: of every `Loader`: split, augment, include, verify, on_corrupt, shuffle, where, draw_by.
 
     Raises:
         UsageError: weights that cannot be, data sets whose batches or classes differ, and as `Loader`.
@@ -124,7 +124,7 @@ class Mixture(Stream):
         return batch
 
     def _stream(self) -> dict[str, Any]:
-        own = ("name", "version", "split", "fingerprint", "shuffle", "augment", "where")
+        own = ("name", "version", "split", "fingerprint", "shuffle", "augment", "where", "draw_by")
         streams = [loader.state(0) for loader in self.loaders.values()]
         return {
             "mixture": [{key: stream[key] for key in own} for stream in streams],

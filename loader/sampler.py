@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.loader.draws import SLOT_BITS, Draws
 from halofeed.schemas.errors import UsageError
 
 _ROUNDS = 16
@@ -90,7 +91,7 @@ class Rows:
 
     Args:
         records: int64, the record's number within the split; 0 where not valid.
-        epochs: int64.
+        epochs: int64; of drawn records a number of its own for each draw, so that no two look the same.
         valid: bool, False where the stream is over and the row is padding.
     """
 
@@ -114,6 +115,7 @@ class Sampler:
         shuffle: whether each epoch is permuted again; else records come in the order they are stored in.
         num_epochs: None: without end.
         drop_remainder: cut each epoch to floor(records / batch_size) batches.
+        draws: what each slot of an epoch draws, where it is not each record once.
 
     Raises:
         UsageError: a value that cannot be.
@@ -125,6 +127,7 @@ class Sampler:
     shuffle: bool = True
     num_epochs: int | None = None
     drop_remainder: bool = False
+    draws: Draws | None = None
 
     def __post_init__(self) -> None:
         if self.records < 1:
@@ -180,4 +183,8 @@ class Sampler:
         epochs, positions = np.where(valid, epochs, 0), np.where(valid, positions, 0)
         if self.shuffle:
             positions = permute(positions, count=self.records, seed=self.seed, epoch=epochs)
+        if self.draws is not None:
+            slots = positions
+            positions = self.draws.at(slots, epochs, self.seed)
+            epochs = epochs + (slots << SLOT_BITS)
         return Rows(records=np.where(valid, positions, 0), epochs=epochs, valid=valid)

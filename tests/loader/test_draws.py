@@ -1,0 +1,194 @@
+"""Is each record drawn as often as its weight, its classes or its foreground say, exactly and from any step?"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halofeed.loader import FlipLeftRight, FlipUpDown, Loader, Mixture, RandomCrop
+from halofeed.loader.draws import Draws
+from halofeed.loader.sampler import Sampler
+from halofeed.schemas.errors import UsageError
+from tests.volume_writer import draw_scans, write_scans
+
+
+def epoch_of(draws, epoch, seed=0):
+    return draws.at(np.arange(draws.slots), np.full(draws.slots, epoch), seed)
+
+
+@given(
+    weights=st.lists(st.one_of(st.integers(1, 50), st.floats(0.001, 100.0)), min_size=1, max_size=40),
+    seed=st.integers(0, 2**64 - 1),
+)
+@settings(deadline=None, max_examples=60)
+def test_an_epoch_draws_each_entry_its_share_rounded_down_or_up(weights, seed):
+    weights, slots = np.array(weights, float), len(weights)
+    draws = Draws.weighted(slots, np.arange(len(weights)), weights)
+    share = weights / weights.sum() * slots
+    for epoch in range(5):
+        counts = np.bincount(epoch_of(draws, epoch, seed), minlength=len(weights))
+        assert counts.sum() == slots
+        assert (counts >= np.floor(share - 1e-6)).all() and (counts <= np.ceil(share + 1e-6)).all()
+
+
+def test_over_many_epochs_a_share_is_exact():
+    weights = np.array([0.31, 1.0, 2.69])
+    draws = Draws.weighted(3, np.arange(3), weights)
+    counts = sum(np.bincount(epoch_of(draws, epoch), minlength=3) for epoch in range(4000))
+    assert np.allclose(counts / 12000, weights / 4, atol=0.006)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 1000, 65_537])
+def test_equal_weights_are_each_record_once(count):
+    draws = Draws.weighted(count, np.arange(count), np.full(count, 0.1))
+    for epoch in range(3):
+        assert sorted(epoch_of(draws, epoch).tolist()) == list(range(count))
+
+
+def classified(draw, counts):
+    examples = draw(sum(counts), task="classification")
+    for example, label in zip(examples, np.repeat(np.arange(len(counts)), counts), strict=True):
+        example["label"] = int(label)
+    return examples
+
+
+def rows_of(loader, steps):
+    batches = [loader.batch(step) for step in range(steps)]
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def test_classes_are_equally_frequent_and_so_are_the_records_of_one(draw, write):
+    folder = write(classified(draw, [1, 3, 8]))
+    rows = rows_of(Loader(folder, batch_size=4, seed=3, draw_by="class"), 30)
+    for epoch in range(10):
+        labels = rows["label"][12 * epoch : 12 * epoch + 12]
+        assert Counter(labels.tolist()) == {0: 4, 1: 4, 2: 4}
+    per_record = Counter(rows["id"].tolist())
+    for label, most in ((0, 40), (1, 14), (2, 5)):
+        held = {int(i) for i in rows["id"][rows["label"] == label]}
+        assert all(abs(per_record[i] - 40 / len(held)) <= 4 for i in held) and most
+
+
+def test_shares_of_classes_are_kept(draw, write):
+    examples = classified(draw, [4, 4, 8])
+    folder = write(examples)
+    rows = rows_of(Loader(folder, batch_size=16, draw_by={0: 3, 2: 1}), 5)
+    assert Counter(rows["label"].tolist()) == {0: 60, 2: 20}
+
+
+def test_a_draw_of_the_same_record_looks_different(draw, write):
+    folder = write(draw(6, vary=False))
+    augment = [FlipLeftRight(), FlipUpDown(), RandomCrop(12, 12)]
+    weights = np.array([1, 0, 0, 0, 0, 0])
+    batch = Loader(folder, batch_size=6, augment=augment, draw_by=weights).batch(0)
+    assert len(set(batch["id"].tolist())) == 1
+    assert len({image.tobytes() for image in batch["image"]}) > 3
+
+
+def test_objects_decide_in_detection(draw, write):
+    examples = draw(20)
+    folder = write(examples)
+    held = {example["id"]: set(example["classes"].tolist()) for example in examples}
+    empty = {identity for identity, classes in held.items() if not classes}
+    assert 0 < len(empty) < 15
+    rows = rows_of(Loader(folder, batch_size=20, draw_by="foreground"), 10)
+    assert sum(identity in empty for identity in rows["id"].tolist()) == 100
+    rows = rows_of(Loader(folder, batch_size=20, draw_by="class"), 40)
+    assert not set(rows["id"].tolist()) & empty
+    # A record is drawn for each of its classes.
+    holders = Counter(name for classes in held.values() for name in classes)
+    share = {i: sum(1 / holders[name] for name in classes) for i, classes in held.items()}
+    expected = {i: 800 * value / len(holders) for i, value in share.items()}
+    found = Counter(rows["id"].tolist())
+    assert all(abs(found[i] - expected[i]) < 4 * np.sqrt(expected[i]) for i in expected)
+
+
+@pytest.mark.parametrize(
+    "options", [{"shape": (6, 8, 10)}, {"shape": (20, 24), "dtype": "uint8", "channels": 3}]
+)
+def test_the_label_decides_in_segmentation(tmp_path, options):
+    scans = draw_scans({"train": 12}, **options)
+    for number, scan in enumerate(scans):
+        scan.label[...] = np.where(scan.label > 0, scan.label, 0) if number % 4 == 0 else 0
+    with_foreground = {scan.id for scan in scans if scan.label.any()}
+    assert 0 < len(with_foreground) < 6
+    folder = write_scans(tmp_path / "1.0.0", scans)
+    rows = rows_of(Loader(folder, batch_size=12, draw_by="foreground"), 4)
+    assert sum(identity in with_foreground for identity in rows["id"].tolist()) == 24
+
+
+def test_weights_come_by_record_or_from_ids_and_of_chosen_records(draw, write):
+    folder = write(draw(10))
+    ids = np.concatenate([Loader(folder, batch_size=10, shuffle=False).batch(0)["id"]])
+    odd = Loader(folder, batch_size=5, where=lambda ids: ids % 2 == 1, draw_by=lambda ids: ids * 0 + 1.0)
+    assert odd.num_records == 5 and sorted(odd.batch(0)["id"].tolist()) == sorted(ids[ids % 2 == 1].tolist())
+    weights = np.arange(10) % 2
+    rows = rows_of(Loader(folder, batch_size=10, draw_by=weights), 3)
+    assert (
+        set(rows["id"].tolist()) == set(ids[1::2].tolist())
+        and Counter(rows["id"].tolist()).most_common()[-1][1] == 6
+    )
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3, 4, 8])
+def test_hosts_and_a_resume_give_the_same_rows(draw, write, hosts):
+    folder = write(draw(17))
+    options = {"batch_size": 48, "seed": 9, "draw_by": "class", "augment": [FlipLeftRight()]}
+    one = Loader(folder, **options)
+    whole, state = one.batch(11), one.state(11)
+    parts = []
+    for host in range(hosts):
+        loader = Loader(folder, shard_index=host, shard_count=hosts, **options)
+        parts.append(loader.batch(loader.restore(state)))
+    for name, array in whole.items():
+        assert np.array_equal(np.concatenate([part[name] for part in parts]), array), name
+    with pytest.raises(UsageError, match="draw_by"):
+        Loader(folder, batch_size=48, seed=9, augment=[FlipLeftRight()]).restore(state)
+
+
+def test_a_mixture_draws_so_too(draw, write):
+    folder = write(classified(draw, [1, 9]))
+    mixture = Mixture({folder: 1}, batch_size=10, draw_by="class")
+    assert Counter(rows_of(mixture, 4)["label"].tolist()) == {0: 20, 1: 20}
+
+
+def test_the_millionth_step_of_ten_million_records_is_as_quick_as_the_first():
+    count = 10_000_000
+    draws = Draws.weighted(count, np.arange(count), 1.0 + np.arange(count) % 7)
+    sampler = Sampler(records=count, batch_size=1024, seed=1, draws=draws)
+    sampler.rows(0, 0, 1024)
+    seconds = []
+    for step in (0, 1_000_000):
+        start = time.perf_counter()
+        sampler.rows(step, 0, 1024)
+        seconds.append(time.perf_counter() - start)
+    assert seconds[1] < 20 * seconds[0] + 0.01 and seconds[1] < 1.0
+
+
+@pytest.mark.parametrize(
+    ("draw_by", "words"),
+    [
+        ("clas", "expected 'class'"),
+        ({"dragon": 1}, "not known"),
+        ({0: -1}, "0 and more"),
+        ([1.0, 2.0], "each of 5 records"),
+        ([0.0] * 5, "one of them above 0"),
+        (lambda ids: ids[:2], "each of 5 records"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(draw, write, draw_by, words):
+    with pytest.raises(UsageError, match=words):
+        Loader(write(draw(5)), batch_size=2, draw_by=draw_by)
+
+
+def test_evaluation_and_classification_without_foreground_are_refused(draw, write):
+    folder = write(draw(5, task="classification"))
+    with pytest.raises(UsageError, match="gives every record once"):
+        Loader(folder, batch_size=2, training=False, draw_by="class")
+    with pytest.raises(UsageError, match="have a foreground"):
+        Loader(folder, batch_size=2, draw_by="foreground")
