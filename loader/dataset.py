@@ -97,9 +97,9 @@ class Loader(Stream):
             pixel or voxel); or a share for each class by name or id, {"car": 3, "person": 1}, where "background" is
             records with no object and no foreground at all. "foreground": records with any as often as records without.
             Or a weight for each record, float [record] in stored order, or a function from all ids to that. An epoch is
-            as many draws as there are records: each has its share of it, rounded down or up, and over the epochs
-            exactly. Memory: 16 bytes a record, or for each class of each record. By class or foreground, making the
-            loader reads each record's classes, of jpeg and png with the picture.
+            as many draws as there are records: each has its share of it, rounded down or up, and over many epochs is
+            within a few draws of it. Memory: 16 bytes a record, or for each class of each record. By class or
+            foreground, making the loader reads each record's classes, of jpeg and png with the picture.
 
     Raises:
         UsageError: an argument that cannot be; says which are possible.

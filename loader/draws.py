@@ -5,9 +5,9 @@
     entries           ├────── a ──────┼── b ──┼────── c ───────────┤  as wide as their weights
 
 An epoch has as many slots as there are records, and a slot's point says which entry it draws: each entry as often as
-its share of the slots, rounded down or up; how far in the points are is drawn anew each epoch, so that over the epochs
-its share is exact. The slots are shuffled as records are. All is arithmetic on whole numbers: the millionth step is as
-quick as the first.
+its share of the slots, rounded down or up. How far in the points are moves on evenly from epoch to epoch, so that over
+many an entry is within a few draws of its share. The slots are shuffled as records are. All is arithmetic on whole
+numbers: the millionth step is as quick as the first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from halofeed.schemas.identity import mix
 Integers = NDArray[np.int64]
 SLOT_BITS = 32
 _SLOT = 1 << SLOT_BITS
-_WORD = (1 << 64) - 1
+_GOLDEN = 0x9E3779B9
+"""2**32 over the golden ratio: steps of it are spread evenly over a slot, however many are taken."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,8 +65,8 @@ class Draws:
         Args:
             slots: int64 [row], 0 to `slots` - 1.
             epochs: int64 [row].
-            seed: decides with the epoch how far in the points are.
+            seed: decides how far in the points of the first epoch are.
         """
-        far = {epoch: mix((seed + mix(epoch + 1)) & _WORD) % _SLOT for epoch in np.unique(epochs).tolist()}
-        points = slots * _SLOT + np.array([far[epoch] for epoch in epochs.tolist()], np.int64)
+        far = (mix(seed) % _SLOT + epochs * _GOLDEN) & (_SLOT - 1)
+        points = slots * _SLOT + far
         return self.records[np.searchsorted(self.ends, points, side="right")]

@@ -36,11 +36,13 @@ def test_an_epoch_draws_each_entry_its_share_rounded_down_or_up(weights, seed):
         assert (counts >= np.floor(share - 1e-6)).all() and (counts <= np.ceil(share + 1e-6)).all()
 
 
-def test_over_many_epochs_a_share_is_exact():
-    weights = np.array([0.31, 1.0, 2.69])
-    draws = Draws.weighted(3, np.arange(3), weights)
-    counts = sum(np.bincount(epoch_of(draws, epoch), minlength=3) for epoch in range(4000))
-    assert np.allclose(counts / 12000, weights / 4, atol=0.006)
+@given(st.lists(st.floats(0.01, 10.0), min_size=2, max_size=12), st.integers(0, 2**64 - 1))
+@settings(deadline=None, max_examples=20)
+def test_over_many_epochs_a_share_is_kept_within_a_few_draws(weights, seed):
+    weights = np.array(weights)
+    draws = Draws.weighted(len(weights), np.arange(len(weights)), weights)
+    counts = sum(np.bincount(epoch_of(draws, epoch, seed), minlength=len(weights)) for epoch in range(1000))
+    assert np.abs(counts - weights / weights.sum() * len(weights) * 1000).max() < 8
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 1000, 65_537])
@@ -105,7 +107,7 @@ def test_objects_decide_in_detection(draw, write):
     share = {i: sum(1 / holders[name] for name in classes) for i, classes in held.items()}
     expected = {i: 800 * value / len(holders) for i, value in share.items()}
     found = Counter(rows["id"].tolist())
-    assert all(abs(found[i] - expected[i]) < 4 * np.sqrt(expected[i]) for i in expected)
+    assert all(abs(found[i] - expected[i]) < 12 for i in expected)
 
 
 @pytest.mark.parametrize(
