@@ -19,12 +19,12 @@ from halofeed.loader.filling import ON_CORRUPT, Filler
 from halofeed.loader.gather import Shards, StoredRecord
 from halofeed.loader.sampler import Sampler
 from halofeed.loader.state import describe_augmentations, digest, fingerprint
+from halofeed.loader.store.choose import CONCURRENT_READS, open_store
 from halofeed.loader.stream import Stream, check_hosts
 from halofeed.loader.weights import DrawBy, plan_draws
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.kinds import Kind
-from halofeed.schemas.layout import local_folder
-from halofeed.schemas.manifest import Manifest, read_manifest
+from halofeed.schemas.manifest import Manifest
 
 if TYPE_CHECKING:
     pass
@@ -52,6 +52,7 @@ class Loader(Stream):
     `dataset()` the `PREFETCH` batches made ahead. Of the index 29 bytes a record, 8 more for each raw field and 5 for
     each started MiB of it. In each thread 2 MiB to read into, and what one record holds beside raw values (of jpeg and
     png its file, and the decoded picture). 4 MiB for what was counted of labels (RandomCrop's `foreground`).
+    Of an address the stored bytes of one batch, and of the next one where batches are read in order.
 
     Files: shards are read by place and not mapped into memory, so that one that is shortened or cannot be read is an
     error. Of all loaders together at most 128 shards are open, and no more than an eighth of the files that the process
@@ -63,7 +64,9 @@ class Loader(Stream):
     bytes as long as it has them open, or raises CorruptFileError, whatever `verify` says.
 
     Args:
-        path: the version's folder on local disk, such as data/cards/1.0.0.
+        path: the version's folder, such as data/cards/1.0.0; or its address, such as s3://bucket/cards/1.0.0, with
+            gs://, s3://, http://, https:// or another scheme of fsspec's, whose settings say by whom and how it is
+            reached. See `halofeed.loader.store.remote`.
         split: its name.
         batch_size: rows of the global batch, over all hosts.
         seed: 0 to 2**64 - 1; decides the order and the augmentations.
@@ -79,6 +82,7 @@ class Loader(Stream):
         cache: None; nothing else in this version.
         verify: whether the checksums of what is read are computed: "first" when it is first read, "always" or "never".
             Of raw fields these are the index's of each MiB, so that of a crop no more is read than the MiBs it lies in.
+            Of what is fetched from an address, "first" means of every transfer anew.
         on_corrupt: what becomes of a record that cannot be read: "fail" with an error that names file, offset and id;
             or "skip": another record takes its place, the same one whenever this batch is made; in evaluation its row
             is not valid. `skipped` tells them. More than one in a hundred (and more than one) are an error in any case.
@@ -90,6 +94,7 @@ class Loader(Stream):
             first one. `affine` is float32 [batch, 4, 4]: a voxel's center is [x, y, z, 1] = affine @ [depth, height,
             width, 1] in the patient, in millimeters. `extent` is int32 [batch, 2, 3]: the first voxel that shows the
             scan, and the one after the last; the rest of a volume is padding.
+        concurrent_reads: how many requests are made at a time of an address.
         where: only these records: their ids or the keys of their sources, as of `find`; or a function from all ids,
             int64 [record], to whether each is taken, bool [record]. They are numbered from 0.
         draw_by: how often each record is drawn in training; None: once an epoch. "class": each class equally often, and
@@ -106,6 +111,7 @@ class Loader(Stream):
         ManifestError: the conversion has not finished, or the manifest is wrong.
         CorruptFileError: a shard is missing or of another size. Reading may raise it later, with file,
             offset and id.
+        StoreError: an address cannot be reached, or refuses; reading may raise it later.
         SystemLimitError: when reading, the process may not open another file.
     """
 
@@ -124,6 +130,7 @@ class Loader(Stream):
         shard_index: int = 0,
         shard_count: int = 1,
         cache: None = None,
+        concurrent_reads: int = CONCURRENT_READS,
         verify: str = "first",
         on_corrupt: str = "fail",
         include: Sequence[str] = (),
@@ -137,13 +144,13 @@ class Loader(Stream):
             )
         if on_corrupt not in ON_CORRUPT:
             raise UsageError(f"on_corrupt: expected one of {', '.join(ON_CORRUPT)}, got {on_corrupt!r}")
-        folder = local_folder(path)
-        self.manifest: Manifest = read_manifest(folder)
+        store = open_store(path, concurrent_reads)
+        self.manifest: Manifest = store.manifest()
         stored = self.manifest.split(split)
         if stored.records == 0:
             filled = [name for name, other in self.manifest.splits.items() if other.records] or ["none"]
             raise UsageError(
-                f"{folder}: split {split!r} holds no records; splits with records: {', '.join(filled)}"
+                f"{store.place}: split {split!r} holds no records; splits with records: {', '.join(filled)}"
             )
         if not training and num_epochs not in (None, 1):
             raise UsageError(f"num_epochs: evaluation (training=False) is one epoch, got {num_epochs}")
@@ -166,7 +173,7 @@ class Loader(Stream):
         self._assembler = Assembler(self.manifest, include, self._augmentations)
         self._include = tuple(include)
         check_memory(self.spec, self.batch_size)
-        self._shards = Shards(folder, self.manifest, split, verify)
+        self._shards = Shards(store, self.manifest, split, verify)
         self._chosen = None if where is None else chosen_records(where, self._shards.all_ids(), split)
         self._draws = None
         if draw_by is not None:
@@ -194,6 +201,7 @@ class Loader(Stream):
             chosen=self._chosen,
             skips=on_corrupt == "skip",
             replaces=training,
+            whole=not self._augmentations,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -277,6 +285,11 @@ class Loader(Stream):
         return {number: str(error) for number, error in sorted(self._filler.skipped.items())}
 
     @property
+    def retries(self) -> int:
+        """How often something had to be asked for again so far, of an address or a cache."""
+        return self._shards.store.retries
+
+    @property
     def may_pad(self) -> bool:
         """Whether the stream's last batch may have rows that are not valid."""
         return self._sampler.has_padding
@@ -304,6 +317,14 @@ class Loader(Stream):
             CorruptFileError: as `batch`.
         """
         self._filler.fill(batch, rows, self._sampler.at(places))
+
+    def expect(self, places: NDArray[np.int64]) -> None:
+        """Begin to fetch what `fill` of these places reads, where that takes long."""
+        self._filler.expect(self._sampler.at(places))
+
+    def _expect(self, step: int, start: int, stop: int) -> None:
+        if self.steps is None or step < self.steps:
+            self._filler.expect(self._sampler.rows(step, start, stop))
 
     def _rows(self, step: int, start: int, stop: int) -> Batch:
         return self._filler.batch(self._sampler.rows(step, start, stop))

@@ -48,12 +48,14 @@ class Filler:
         chosen: NDArray[np.int64] | None,
         skips: bool,
         replaces: bool,
+        whole: bool,
     ) -> None:
         self.pool = BufferPool()
         self.skipped: dict[int, CorruptFileError] = {}
         self._assembler, self._shards, self._seed = assembler, shards, seed
         self._chosen, self._count = chosen, len(shards) if chosen is None else len(chosen)
-        self._skips, self._replaces = skips, replaces
+        self._skips, self._replaces, self._whole = skips, replaces, whole
+        self._least_threads = shards.store.threads if shards.comes_in_views(whole) else 1
         self._threads: tuple[int, ThreadPoolExecutor, int, threading.Lock] | None = None
 
     def batch(self, rows: Rows) -> Batch:
@@ -68,6 +70,15 @@ class Filler:
 
     def fill(self, batch: Batch, places: NDArray[np.int64], rows: Rows) -> None:
         """Fill the rows of a batch that stand at `places`; errors as of `batch`."""
+        with self._shards.at_hand(self._numbers(rows), self._whole):
+            self._fill_rows(batch, places, rows)
+
+    def expect(self, rows: Rows) -> None:
+        """Begin to fetch what `fill` of those rows reads, where that takes long."""
+        if self._shards.store.fetches:
+            self._shards.expect(self._numbers(rows), self._whole)
+
+    def _fill_rows(self, batch: Batch, places: NDArray[np.int64], rows: Rows) -> None:
         valid = np.flatnonzero(rows.valid)
         records = self._stored(rows.records[valid])
         columns = (places[valid].tolist(), rows.records[valid].tolist(), records, rows.epochs[valid].tolist())
@@ -98,7 +109,14 @@ class Filler:
 
     def _fill(self, batch: Batch, row: int, number: int, record: StoredRecord, epoch: int) -> None:
         def write(record: StoredRecord) -> None:
-            self._assembler.write(batch, row, record, seed=self._seed, epoch=epoch)
+            for left in reversed(range(self._shards.store.attempts)):
+                try:
+                    self._assembler.write(batch, row, record, seed=self._seed, epoch=epoch)
+                    return
+                except CorruptFileError:
+                    if not left:
+                        raise
+                self._shards.forget(record)
 
         if not self._skips:
             write(record)
@@ -133,6 +151,11 @@ class Filler:
             return False
         return True
 
+    def _numbers(self, rows: Rows) -> NDArray[np.int64]:
+        """In the split, of the rows that are valid."""
+        numbers = rows.records[rows.valid]
+        return numbers if self._chosen is None else self._chosen[numbers]
+
     def _stored(self, numbers: NDArray[np.int64]) -> list[StoredRecord]:
         return self._shards.records(numbers if self._chosen is None else self._chosen[numbers])
 
@@ -146,6 +169,7 @@ class Filler:
         # Threads do not survive a fork: a child makes its own, and a lock that nobody holds.
         if self._threads is None or self._threads[0] != os.getpid():
             count = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, _MAX_THREADS)
+            count = max(count, self._least_threads)
             executor = ThreadPoolExecutor(count, "halofeed-loader")
             self._threads = (os.getpid(), executor, count, threading.Lock())
         return self._threads[1:]

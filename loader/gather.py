@@ -1,4 +1,4 @@
-"""Where a record's bytes are on local disk, and how they are read and checked: shards, indexes beside them, checksums.
+"""Where a record's bytes are, and how they are read and checked: shards, indexes beside them, checksums.
 
 The manifest, held in memory, states the checksum of each index; the index states length and checksum of each record
 as they stand in the shard. Both are compared with every read, so that a shard that was replaced, restored or converted
@@ -7,25 +7,25 @@ again never passes for the one that is meant. Whether the bytes themselves are s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.columns import Columns
+from halofeed.loader.store.base import Span, Store
 from halofeed.schemas.checksum import BLOCK_BYTES, combine, combine_blocks, crc32c, mask_crc
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.layout import index_file
-from halofeed.schemas.limits import INDEX_BYTES
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.memory import process_memory
-from halofeed.schemas.shard_file import CURE, OpenFile, ShardFile, read_whole
+from halofeed.schemas.shard_file import CURE, OpenFile
 from halofeed.schemas.sizes import human_bytes
 from halofeed.schemas.tfexample import Decoded, decode_parts
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
@@ -42,6 +42,8 @@ _CHANGED = (
 )
 MOST_REMEMBERED_BYTES = 1 << 22
 _KEPT_SCRATCH_BYTES = 1 << 24
+SMALL_BYTES = 2 << 20
+"""A raw value up to which it is fetched whole, whatever is seen of it: another request costs more."""
 _NOWHERE: Mapping[str, Bytes] = {}
 _HEADER, _FOOTER = struct.Struct("<QI"), struct.Struct("<I")
 
@@ -62,6 +64,20 @@ class _Scratch(threading.local):
             if size <= _KEPT_SCRATCH_BYTES:
                 self._memory[use] = memory
         return memory[:size]
+
+
+def _is_large(size: int) -> bool:
+    return size > SMALL_BYTES
+
+
+def _touched(starts: Sequence[int], length: int) -> list[int]:
+    """The blocks of a raw value in which parts of it lie, in order."""
+    begin = np.array(starts)
+    first, last = begin // BLOCK_BYTES, (begin + length - 1) // BLOCK_BYTES
+    touched = np.zeros(int(last.max()) + 2, np.int64)
+    np.add.at(touched, first, 1)
+    np.add.at(touched, last + 1, -1)
+    return list(np.flatnonzero(np.cumsum(touched) > 0).tolist())
 
 
 def check_index_memory(count: int, raw_bytes: Sequence[int], folder: str) -> None:
@@ -87,27 +103,20 @@ class Shards:
     2 MiB, and of one record's other fields (of a jpeg or png all of it).
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, split: str, verify: str) -> None:
+    def __init__(self, store: Store, manifest: Manifest, split: str, verify: str) -> None:
         if verify not in VERIFY:
             raise UsageError(f"verify: expected one of {', '.join(VERIFY)}, got {verify!r}")
-        self.folder, self.verify = folder, verify
+        self.store, self.verify = store, verify
         self._shards = manifest.split(split).shards
-        for shard in self._shards:
-            self._check_size(shard.file, shard.bytes)
-            self._check_size(index_file(shard.file), shard.index_bytes)
-            if shard.records * (HEADER_BYTES + FOOTER_BYTES) > shard.bytes:
-                raise CorruptFileError(
-                    f"{folder / shard.file}: {shard.bytes:,} bytes do not hold the {shard.records:,} records that the "
-                    f"manifest says; {CURE}"
-                )
-        self._files = [ShardFile(folder / shard.file) for shard in self._shards]
+        store.check_sizes(self._shards)
+        self._files = [store.source(shard) for shard in self._shards]
         self._identities: list[object] = [None] * len(self._shards)
         ends = np.cumsum([0, *(shard.records for shard in self._shards)], dtype=np.int64)
         self._starts, self._ends = ends[:-1], ends[1:]
         count = int(ends[-1])
         self._loaded = [False] * len(self._shards)
         check_index_memory(
-            count, [field.stored_bytes for field in manifest.fields if field.is_raw], str(folder)
+            count, [field.stored_bytes for field in manifest.fields if field.is_raw], store.place
         )
         # Zeros take no memory before they are written.
         self.offsets, self.lengths, self.ids = (np.zeros(count, np.int64) for _ in range(3))
@@ -119,9 +128,10 @@ class Shards:
         self.raw_starts = {key: np.zeros(count, np.int64) for key in self.raw_bytes}
         blocks = {key: -(-size // BLOCK_BYTES) for key, size in self.raw_bytes.items()}
         self.raw_checksums = {key: np.zeros((count, many), np.uint32) for key, many in blocks.items()}
-        self.verified = np.zeros(count if verify == "first" else 0, np.bool_)
+        fresh = np.ones if store.is_checked else np.zeros
+        self.verified = fresh(count if verify == "first" else 0, np.bool_)
         self.verified_blocks = {
-            key: np.zeros((len(self.verified), many), np.bool_) for key, many in blocks.items()
+            key: fresh((len(self.verified), many), np.bool_) for key, many in blocks.items()
         }
         self.columns = Columns(count)
         self.scratch = _Scratch()
@@ -146,10 +156,9 @@ class Shards:
         Raises:
             CorruptFileError: an index is not the one that the manifest names.
         """
-        shards = np.searchsorted(self._ends, numbers, side="right")
-        for shard in np.unique(shards).tolist():
-            if not self._loaded[shard]:
-                self._load(shard)
+        shards = self._loaded_shards(numbers)
+        if self.store.fetches and len(self.verified):
+            self._verify_anew(numbers, shards)
         columns = (shards, numbers, self.offsets[numbers], self.lengths[numbers], self.ids[numbers])
         return [
             StoredRecord(self, *row) for row in zip(*(column.tolist() for column in columns), strict=True)
@@ -161,13 +170,12 @@ class Shards:
         Raises:
             CorruptFileError: as `records`.
         """
-        for shard in range(len(self._shards)):
-            self._load(shard)
+        self._load(range(len(self._shards)))
         return self.ids
 
     def file_name(self, shard: int) -> str:
         """The shard's path, for messages."""
-        return str(self.folder / self._shards[shard].file)
+        return f"{self.store.place}/{self._shards[shard].file}"
 
     def is_verified(self, key: str, number: int) -> bool:
         """Whether no checksum of a record's raw value is to be computed, now or any more."""
@@ -203,6 +211,64 @@ class Shards:
             self._remembered[what] = found
         return found
 
+    def expect(self, numbers: NDArray[np.int64], whole: bool) -> None:
+        """Begin to fetch what `at_hand` of the same arguments needs."""
+        if self.store.fetches and len(numbers):
+            self.store.expect(numbers.tobytes(), lambda: self._spans(numbers, whole))
+
+    def at_hand(self, numbers: NDArray[np.int64], whole: bool) -> contextlib.AbstractContextManager[object]:
+        """While it is open the bytes of those records are here, or on their way from where they are.
+
+        Args:
+            numbers: of the records, in the order in which they are read.
+            whole: all of each; else raw values of more than `SMALL_BYTES` come when a view of them is looked at.
+
+        Raises:
+            CorruptFileError: as `records`.
+        """
+        if not self.store.fetches:
+            return contextlib.nullcontext()
+        return self.store.window(numbers.tobytes(), lambda: self._spans(numbers, whole))
+
+    def comes_in_views(self, whole: bool) -> bool:
+        """Whether there are raw values that are fetched record by record, as far as they are seen."""
+        return self.store.fetches and not whole and any(map(_is_large, self.raw_bytes.values()))
+
+    def forget(self, record: StoredRecord) -> None:
+        """Have a record's bytes, which are not as they should be, fetched again."""
+        self.store.forget(self._shards[record._shard].file, record._offset, record.end)
+
+    def _spans(self, numbers: NDArray[np.int64], whole: bool) -> list[Span]:
+        """Where the bytes of records are, in their order."""
+        spans = []
+        shards = self._loaded_shards(numbers)
+        for number, shard in zip(numbers.tolist(), shards.tolist(), strict=True):
+            name, at = self._shards[shard].file, int(self.offsets[number])
+            end = at + HEADER_BYTES + int(self.lengths[number]) + FOOTER_BYTES
+            for key, size in self.raw_bytes.items() if not whole else ():
+                if _is_large(size):
+                    start = int(self.raw_starts[key][number])
+                    spans.append((name, at, start))
+                    at = start + size
+            spans.append((name, at, end))
+        return spans
+
+    def _loaded_shards(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which shard each record is in, once their indexes are read."""
+        shards = np.searchsorted(self._ends, numbers, side="right")
+        if missing := [shard for shard in np.unique(shards).tolist() if not self._loaded[shard]]:
+            self._load(missing)
+        return shards
+
+    def _verify_anew(self, numbers: NDArray[np.int64], shards: NDArray[np.int64]) -> None:
+        """What was found of an earlier transfer says nothing of the next one."""
+        coming = [
+            shard for shard in np.unique(shards).tolist() if not self.store.settled(self._shards[shard].file)
+        ]
+        again = numbers[np.isin(shards, coming)]
+        for flags in (self.verified, *self.verified_blocks.values()):
+            flags[again] = False
+
     def _check_opened(self, shard: int, opened: OpenFile) -> None:
         if opened.bytes != (expected := self._shards[shard].bytes):
             raise CorruptFileError(
@@ -222,34 +288,38 @@ class Shards:
                 flags[rows] = False
             self.columns.forget(rows)
 
-    def _load(self, shard: int) -> None:
-        """Copy an index's columns; the rest of it (its inputs and rejects) is not kept."""
+    def _load(self, shards: Sequence[int]) -> None:
+        """Copy the columns of indexes; the rest of them (inputs and rejects) is not kept."""
         if self._process != os.getpid():
             # Another thread may have held the lock when the process forked; nobody would release it here.
             self._lock, self._process = threading.Lock(), os.getpid()
         with self._lock:
-            if self._loaded[shard]:
-                return
-            index = self._read_index(shard)
-            rows = slice(int(self._starts[shard]), int(self._ends[shard]))
-            self.offsets[rows], self.lengths[rows] = index.offsets, index.lengths
-            self.ids[rows], self.checksums[rows] = index.ids, index.checksums
-            for key in self.raw_bytes if len(index) else ():
-                self.raw_starts[key][rows] = index.raw_starts[key]
-                self.raw_checksums[key][rows] = index.raw_checksums[key]
-            self._loaded[shard] = True
+            self.store.each(self._load_one, [shard for shard in shards if not self._loaded[shard]])
+
+    def _load_one(self, shard: int) -> None:
+        index = self._read_index(shard)
+        rows = slice(int(self._starts[shard]), int(self._ends[shard]))
+        self.offsets[rows], self.lengths[rows] = index.offsets, index.lengths
+        self.ids[rows], self.checksums[rows] = index.ids, index.checksums
+        for key in self.raw_bytes if len(index) else ():
+            self.raw_starts[key][rows] = index.raw_starts[key]
+            self.raw_checksums[key][rows] = index.raw_checksums[key]
+        self._loaded[shard] = True
 
     def _read_index(self, shard: int) -> ShardIndex:
-        entry = self._shards[shard]
-        path = self.folder / index_file(entry.file)
-        self._check_size(path.name, entry.index_bytes)
-        data = read_whole(path, min(entry.index_bytes, INDEX_BYTES))
-        if crc32c(data) != entry.index_crc32c:
-            raise CorruptFileError(f"{path}: its checksum is not the manifest's; {_CHANGED}")
-        index = ShardIndex.from_bytes(data, str(path))
+        entry, name = self._shards[shard], index_file(self._shards[shard].file)
+        path = f"{self.store.place}/{name}"
+        for attempt in range(self.store.attempts):
+            data = self.store.read(name, entry.index_bytes)
+            if crc32c(data) == entry.index_crc32c:
+                break
+            if attempt + 1 == self.store.attempts:
+                raise CorruptFileError(f"{path}: its checksum is not the manifest's; {_CHANGED}")
+            self.store.forget(name, 0, entry.index_bytes)
+        index = ShardIndex.from_bytes(data, path)
         if len(index) != entry.records:
             raise CorruptFileError(f"{path}: expected {entry.records} records, got {len(index)}; {CURE}")
-        self._check_places(index, entry.bytes, str(path))
+        self._check_places(index, entry.bytes, path)
         return index
 
     def _check_places(self, index: ShardIndex, size: int, path: str) -> None:
@@ -278,17 +348,6 @@ class Shards:
                 f"{path}: record at byte {int(index.offsets[row]):,} (id {int(index.ids[row])}): it or a value of it "
                 f"does not fit in its place; {CURE}"
             )
-
-    def _check_size(self, name: str, size: int) -> None:
-        path = self.folder / name
-        try:
-            found = path.stat().st_size
-        except FileNotFoundError:
-            raise CorruptFileError(f"{path}: it is missing, and the manifest names it; {CURE}") from None
-        except OSError as error:
-            raise CorruptFileError(f"{path}: cannot be read: {error.strerror or error}; {CURE}") from error
-        if found != size:
-            raise CorruptFileError(f"{path}: expected {size:,} bytes, found {found:,}; {CURE}")
 
 
 class StoredRecord:
@@ -421,6 +480,11 @@ class StoredRecord:
             self._opened = self._shards.open(self._shard)
         return self._opened
 
+    @property
+    def is_fetched(self) -> bool:
+        """Whether its bytes may be far away, so that `expect` is worth its while."""
+        return self._shards.store.fetches
+
     def raw_start(self, key: str) -> int:
         """At which byte of the file a raw value begins."""
         return int(self._shards.raw_starts[key][self._number])
@@ -476,19 +540,26 @@ class StoredRecord:
 
     def _blocks(self, key: str, starts: Sequence[int], length: int) -> list[int]:
         """The blocks in which parts of a raw value lie whose checksums are to be computed."""
-        touched, begin = np.zeros(self._shards.raw_checksums[key].shape[1] + 1, np.int64), np.array(starts)
-        np.add.at(touched, begin // BLOCK_BYTES, 1)
-        np.add.at(touched, (begin + length - 1) // BLOCK_BYTES + 1, -1)
-        wanted = np.cumsum(touched[:-1]) > 0
-        if self._shards.verify == "first":
-            wanted &= ~self._shards.verified_blocks[key][self._number]
-        return list(np.flatnonzero(wanted).tolist())
+        blocks = _touched(starts, length)
+        if self._shards.verify != "first":
+            return blocks
+        verified = self._shards.verified_blocks[key][self._number]
+        return [block for block in blocks if not verified[block]]
 
     def is_lost(self) -> bool:
         """Whether some of what was looked at was not the file's; it is to be fetched then."""
         if self._file().is_lost():
             self._whole = None
         return self._whole is None
+
+    def expect(self, key: str, starts: Sequence[int], length: int) -> None:
+        """Have parts of a raw value, as of `fetch`, on their way in whole blocks, where they are far away."""
+        expect = getattr(self._file(), "expect", None)
+        size = self._shards.raw_bytes[key]
+        if expect is None or not _is_large(size):
+            return
+        begin, places = self.raw_start(key), [block * BLOCK_BYTES for block in _touched(starts, length)]
+        expect([(begin + at, begin + min(at + BLOCK_BYTES, size)) for at in places])
 
     def _fetch_checked(self, key: str, start: int, out: memoryview) -> None:
         shards, stop = self._shards, start + len(out)

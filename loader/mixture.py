@@ -112,6 +112,12 @@ class Mixture(Stream):
         wanted = slice(start - first * cycle, stop - first * cycle)
         return which[wanted], places[wanted]
 
+    def _expect(self, step: int, start: int, stop: int) -> None:
+        first = step * self.batch_size
+        which, places = self.sources(first + start, first + stop)
+        for number, loader in enumerate(self.loaders.values()):
+            loader.expect(places[which == number])
+
     def _rows(self, step: int, start: int, stop: int) -> Batch:
         if step < 0:
             raise UsageError(f"step {step}: expected 0 and more")

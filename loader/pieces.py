@@ -63,6 +63,7 @@ class StoredArray:
         if self._is_copied_from_memory(view, shown, out):
             return
         held = self._held(shown)
+        self._expect(held)
         turned = view.order != tuple(range(self._axes))
         *outer, mirrored = view.backwards
         straight = held == shown and self.dtype == out.dtype and out.flags.c_contiguous
@@ -98,7 +99,9 @@ class StoredArray:
         Yields:
             which part of the box, and its array, which holds until the next is asked for.
         """
-        for held, piece in self._pieces(self._held(box), box):
+        whole = self._held(box)
+        self._expect(whole)
+        for held, piece in self._pieces(whole, box):
             inside = _common(held, box)
             yield inside, piece[_slices(inside, held)]
 
@@ -107,6 +110,10 @@ class StoredArray:
     ) -> NDArray[np.int64]:
         """What was counted in a box of this array; it is counted once, as long as there is room to remember it."""
         return self._record.remembered((self._key, box), lambda: count(self, box))
+
+    def _expect(self, held: Ranges) -> None:
+        if self._record.is_fetched:
+            self._record.expect(self._key, *self._runs(held))
 
     def _held(self, box: Ranges) -> Ranges:
         """What is read to show a box: an axis in full where what is left out would be less than a gap."""

@@ -65,6 +65,9 @@ class Stream(abc.ABC):
     def _rows(self, step: int, start: int, stop: int) -> Batch:
         """Rows start .. stop-1 of the global batch `step`."""
 
+    def _expect(self, step: int, start: int, stop: int) -> None:  # noqa: B027
+        """Begin to fetch what `_rows` of the same arguments reads, where that takes long; nothing past the end."""
+
     @abc.abstractmethod
     def _stream(self) -> dict[str, Any]:
         """What decides the stream, as JSON values."""
@@ -109,12 +112,15 @@ class Stream(abc.ABC):
             UsageError: the step is negative or past the stream's end.
             CorruptFileError: names the file, the record's offset and id, and the cure.
         """
-        rows = self.batch_size // self.shard_count
-        return self._rows(operator.index(step), self.shard_index * rows, (self.shard_index + 1) * rows)
+        return self._rows(operator.index(step), *self._own_rows)
+
+    def in_order(self, step: int) -> Batch:
+        """`batch(step)`, while what the next step needs is fetched, where that takes long."""
+        return self._rows_in_order(operator.index(step), *self._own_rows)
 
     def batches(self, start_step: int = 0) -> Iterator[Batch]:
         """`batch(start_step)`, `batch(start_step + 1)`, ... to the end of the stream, each made when asked for."""
-        return map(self.batch, self.steps_from(start_step))
+        return map(self.in_order, self.steps_from(start_step))
 
     def dataset(self, start_step: int = 0, *, as_supervised: bool = False) -> tf.data.Dataset:
         """The same stream as a tf.data.Dataset, whose first element is `batch(start_step)`.
@@ -179,7 +185,7 @@ class Stream(abc.ABC):
         specs = mesh_specs(mesh, partition, shapes) if isinstance(partition, Partition) else dict(partition)
 
         def place(step: int) -> dict[str, jax.Array]:
-            return place_batch(mesh, specs, shapes, functools.partial(self._rows, step))
+            return place_batch(mesh, specs, shapes, functools.partial(self._rows_in_order, step))
 
         return map(place, self.steps_from(start_step))
 
@@ -211,6 +217,17 @@ class Stream(abc.ABC):
         """
         start_step = self._checked("start_step", start_step)
         return itertools.count(start_step) if self.steps is None else range(start_step, self.steps)
+
+    @property
+    def _own_rows(self) -> tuple[int, int]:
+        """The rows [start, stop) of every global batch that are this host's."""
+        rows = self.batch_size // self.shard_count
+        return self.shard_index * rows, (self.shard_index + 1) * rows
+
+    def _rows_in_order(self, step: int, start: int, stop: int) -> Batch:
+        for expected in (step, step + 1):
+            self._expect(expected, start, stop)
+        return self._rows(step, start, stop)
 
     def _checked(self, name: str, step: int) -> int:
         step = operator.index(step)

@@ -40,7 +40,7 @@ def dataset(loader: Stream, start_step: int, as_supervised: bool) -> tf.data.Dat
     spec = element_spec(loader.spec)
 
     def make(step: Any) -> tuple[Any, ...]:
-        return tuple(_encoded(array) for array in loader.batch(int(step)).values())
+        return tuple(_encoded(array) for array in loader.in_order(int(step)).values())
 
     def element(step: tf.Tensor) -> dict[str, tf.Tensor]:
         tensors = tf.numpy_function(make, [step], [one.dtype for one in spec.values()])

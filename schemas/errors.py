@@ -7,6 +7,7 @@ HalofeedError
 ├── AnnotationsError    the annotations as a whole cannot be used (unknown label, duplicate id)
 ├── ManifestError       a manifest is missing, of another version, or wrong; lists every problem
 ├── CorruptFileError    bytes on disk are not what was written
+├── StoreError          an object store or web server refuses, does not answer or cuts off
 ├── SystemLimitError    the system refuses what is needed, such as one more open file
 ├── JobError            the conversion as a whole failed
 └── TrainingError       a training run cannot go on
@@ -88,6 +89,10 @@ class ManifestError(HalofeedError):
 
 class CorruptFileError(HalofeedError):
     """Bytes on disk are not what was written; the message names file, offset and record."""
+
+
+class StoreError(HalofeedError):
+    """Bytes cannot be had from an object store or web server; the message names the object, and which ones."""
 
 
 class SystemLimitError(HalofeedError):

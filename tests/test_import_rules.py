@@ -46,6 +46,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
         "tensorflow": INSIDE_FUNCTIONS,
         "jax": INSIDE_FUNCTIONS,
         "ml_dtypes": INSIDE_FUNCTIONS,
+        "fsspec": INSIDE_FUNCTIONS,
     },
     "trainer": {
         "numpy": ANYWHERE,
@@ -62,6 +63,7 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
 ONLY_IN_FILES = {
     ("loader", "tensorflow"): {"loader/tf_data.py", "loader/assemble.py"},
     ("loader", "jax"): {"loader/mesh.py", "loader/dataset.py"},
+    ("loader", "fsspec"): {"loader/store/remote.py"},
     ("trainer", "orbax"): {"trainer/checkpoint.py"},
     ("trainer", "tensorboardX"): {"trainer/log.py"},
     ("trainer", "scipy"): {"trainer/metrics/segmentation.py"},

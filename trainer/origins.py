@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from halofeed.loader.decode import read_numbers, read_text
 from halofeed.loader.gather import Shards
+from halofeed.loader.store.choose import open_store
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume import triple
 from halofeed.schemas.errors import UsageError
-from halofeed.schemas.layout import local_folder
-from halofeed.schemas.manifest import Manifest, read_manifest
+from halofeed.schemas.manifest import Manifest
 from halofeed.trainer.windows import Tile
 
 _NOT_READ = ("id", "masks")
@@ -81,9 +81,9 @@ class Origins:
     """
 
     def __init__(self, path: str | Path, split: str) -> None:
-        folder = local_folder(path)
-        self.manifest: Manifest = read_manifest(folder)
-        self._shards = Shards(folder, self.manifest, split, "always")
+        store = open_store(path)
+        self.manifest: Manifest = store.manifest()
+        self._shards = Shards(store, self.manifest, split, "always")
         self._numbers = {identity: number for number, identity in enumerate(self._shards.all_ids().tolist())}
         fields = [field for field in self.manifest.fields if field.optional and field.name not in _NOT_READ]
         self._text = [field for field in fields if field.encoding == "text"]

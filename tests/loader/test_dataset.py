@@ -319,7 +319,12 @@ USAGE = [
     ),
     ({"cache": "ram"}, r"cache: expected None, got 'ram'; this version"),
     ({"on_corrupt": "ignore"}, r"on_corrupt: expected one of fail, skip, got 'ignore'"),
-    ({"path": "gs://bucket/cards/1.0.0"}, r"gs://bucket/cards/1.0.0: this version reads .* local disk; copy"),
+    (
+        {"path": "tape://bucket/cards/1.0.0"},
+        r"tape://bucket/cards/1.0.0: .*tape.*; expected a local folder, gs://",
+    ),
+    ({"path": "memory://none/1.0.0"}, r"memory://none/1.0.0/manifest.json: there is none; name the folder"),
+    ({"path": "memory://none/1.0.0", "concurrent_reads": 0}, r"concurrent_reads: expected 1 or more, got 0"),
 ]
 
 

@@ -26,6 +26,7 @@ class Record:
     """
 
     place = "here"
+    is_fetched = False
 
     def __init__(self, array, shard="read"):
         self.bytes, self.read, self.calls = np.frombuffer(array.tobytes(), np.uint8), 0, 0

@@ -1,0 +1,449 @@
+"""A data set's files in an object store or on a web server, read by ranges through fsspec.
+
+Each request has a time-out, is repeated with growing pauses where it may help, and gives just as many bytes as were
+asked for; whether they are the right ones is what the index's checksums say, of every transfer anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from halofeed.loader.store.base import PIECE_BYTES, Item, Result, Span
+from halofeed.loader.store.ranges import Part, Window, joined
+from halofeed.schemas.errors import CorruptFileError, HalofeedError, StoreError, UsageError
+from halofeed.schemas.extras import needing
+from halofeed.schemas.layout import MANIFEST, index_file
+from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_BYTES
+from halofeed.schemas.manifest import Manifest, Shard
+from halofeed.schemas.shard_file import CURE, OpenFile
+
+ATTEMPTS = 5
+REQUEST_SECONDS = 30.0
+"""For a request to be answered in full, and a second more for each MiB that it asks for."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
+PIECES_AHEAD = 16
+"""Of a shard that is read whole."""
+_MOST_EXPECTED = 2
+_FINAL_STATUS = range(400, 500)
+_WORTH_ANOTHER = (408, 425, 429)
+_PACKAGES = ("fsspec", "s3fs", "gcsfs", "aiohttp", "adlfs", "aiobotocore")
+
+
+class RemoteStore:
+    """The files below an address; see `halofeed.loader.store.base.Store`.
+
+    Memory: the stored bytes of the batch that is being made, and of the next one where batches are read in order.
+
+    Args:
+        address: of the version's folder, such as s3://bucket/cards/1.0.0.
+        concurrent_reads: how many requests are made at a time.
+    """
+
+    fetches = True
+    is_checked = False
+    attempts = 3
+
+    def __init__(self, address: str, concurrent_reads: int) -> None:
+        if concurrent_reads < 1:
+            raise UsageError(f"concurrent_reads: expected 1 or more, got {concurrent_reads}")
+        self.place = address.rstrip("/")
+        self.threads = self._concurrent = concurrent_reads
+        self.retries = 0
+        self._process: _Process | None = None
+        self._making = threading.Lock()
+
+    def manifest(self) -> Manifest:
+        name = f"{self.place}/{MANIFEST}"
+        size = self._size(MANIFEST)
+        if size is None:
+            raise UsageError(
+                f"{name}: there is none; name the folder that `halofeed convert` wrote, <out>/<name>/<version>, "
+                "once the conversion has finished"
+            )
+        if size > MANIFEST_BYTES:
+            raise UsageError(f"{name}: expected at most {MANIFEST_BYTES:,} bytes, found {size:,}")
+        return Manifest.from_json(self._get(MANIFEST, 0, size), name)
+
+    def check_sizes(self, shards: Sequence[Shard]) -> None:
+        expected = {shard.file: shard.bytes for shard in shards}
+        expected |= {index_file(shard.file): shard.index_bytes for shard in shards}
+        sizes = self._sizes(list(expected))
+        for name, size in expected.items():
+            if (found := sizes.get(name)) is None:
+                raise CorruptFileError(
+                    f"{self.place}/{name}: it is missing, and the manifest names it; {CURE}"
+                )
+            if found != size:
+                raise CorruptFileError(
+                    f"{self.place}/{name}: expected {size:,} bytes, found {found:,}; {CURE}"
+                )
+
+    def read(self, name: str, size: int) -> bytes:
+        return self._get(name, 0, min(size, INDEX_BYTES))
+
+    def pieces(self, shard: Shard) -> Iterator[bytes | memoryview]:
+        coming: deque[Part] = deque()
+        try:
+            for start in range(0, shard.bytes, PIECE_BYTES):
+                coming.append(self._ask(shard.file, start, min(start + PIECE_BYTES, shard.bytes)))
+                if len(coming) == PIECES_AHEAD:
+                    yield self.arrived(shard.file, coming.popleft())
+            while coming:
+                yield self.arrived(shard.file, coming.popleft())
+        finally:
+            for part in coming:
+                part.cancel()
+
+    def source(self, shard: Shard) -> _RemoteSource:
+        return _RemoteSource(self, shard)
+
+    def settled(self, name: str) -> bool:
+        return False
+
+    def each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        if len(items) < 2:
+            return [act(item) for item in items]
+        # Threads of their own: what they do may wait for those that make requests.
+        with ThreadPoolExecutor(min(self._concurrent, len(items)), "halofeed-each") as executor:
+            return list(executor.map(act, items))
+
+    def expect(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
+        process = self._here()
+        if key in process.expected:
+            return
+        wanted = spans()
+        with process.lock:
+            if key not in process.expected:
+                self.fill(window := Window(), wanted)
+                process.expected[key] = window
+            while len(process.expected) > _MOST_EXPECTED:
+                process.expected.popitem(last=False)[1].cancel()
+
+    @contextlib.contextmanager
+    def window(self, key: bytes, spans: Callable[[], list[Span]]) -> Iterator[None]:
+        process = self._here()
+        with process.lock:
+            window = process.expected.pop(key, None)
+        if window is None:
+            window = Window()
+            self.fill(window, spans())
+        with process.lock:
+            process.windows = (*process.windows, window)
+        try:
+            yield
+        finally:
+            with process.lock:
+                process.windows = tuple(other for other in process.windows if other is not window)
+            window.cancel()
+
+    def forget(self, name: str, start: int, stop: int) -> None:
+        self.count_retry()
+        process = self._here()
+        for window in process.windows:
+            window.renew(name, start, stop, self._ask)
+
+    def fill(self, window: Window, spans: Sequence[Span]) -> None:
+        """Ask for the spans' bytes, and have the window find them."""
+        for name, start, stop in joined(spans, self._concurrent):
+            window.add(name, self._ask(name, start, stop))
+
+    def find(self, name: str, offset: int) -> Part | None:
+        """What was asked for of a file that has the byte at `offset`."""
+        for window in self._here().windows:
+            if (part := window.find(name, offset)) is not None:
+                return part
+        return None
+
+    def arrived(self, name: str, part: Part) -> bytes:
+        """A part's bytes, which are waited for no longer than all attempts of it can take."""
+        process, most = self._here(), _seconds(PIECE_BYTES) + LONGEST_PAUSE_SECONDS
+        while True:
+            answered = process.answered
+            try:
+                return part.result(most)
+            except TimeoutError:
+                # Those that were asked for before it come first; but not every file system keeps to time-outs.
+                if process.answered == answered:
+                    raise StoreError(
+                        f"{self.place}/{name}: no answer within {most:,.0f} s, of bytes {part.start:,} to "
+                        f"{part.stop:,} nor of others; see whether the store can be reached, and run again"
+                    ) from None
+
+    def count_retry(self) -> None:
+        """One more."""
+        with self._making:
+            self.retries += 1
+
+    def _ask(self, name: str, start: int, stop: int) -> Part:
+        return Part(start, stop, self._here().executor.submit(self._get, name, start, stop))
+
+    def _get(self, name: str, start: int, stop: int) -> bytes:
+        """Bytes of a file, in as many attempts as it takes.
+
+        Raises:
+            StoreError: they are not to be had; CorruptFileError: the file has none there.
+        """
+        place, process = f"{self.place}/{name}", self._here()
+        what = f"bytes {start:,} to {stop:,}"
+        problem = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self.count_retry()
+                time.sleep(_pause(attempt))
+            try:
+                data = process.request(name, start, stop)
+            except Exception as error:
+                if _is_absent(error):
+                    raise CorruptFileError(f"{place}: it is missing; {CURE}") from None
+                problem = f"{type(error).__name__}: {error}".rstrip(": ")
+                if _is_final(error):
+                    raise StoreError(f"{place}: {what} are refused: {problem}") from error
+                continue
+            if len(data) == stop - start:
+                return data
+            if len(data) > stop - start:
+                raise StoreError(
+                    f"{place}: {len(data):,} bytes came where {what} were asked for: the server does not give ranges; "
+                    "use one that does, or copy the data set to local disk"
+                )
+            problem = f"it was cut off after {len(data):,} bytes"
+        size = None
+        with contextlib.suppress(HalofeedError):
+            size = self._size(name)
+        if size is not None and size < stop:
+            raise CorruptFileError(
+                f"{place}: it ends at byte {size:,}, and {what} belong to it: it was shortened; {CURE}"
+            )
+        raise StoreError(
+            f"{place}: {what} could not be had in {ATTEMPTS} attempts; the last one: {problem}; see whether the store "
+            "can be reached, and run again"
+        )
+
+    def _size(self, name: str) -> int | None:
+        """The bytes of a file; None where there is none."""
+        try:
+            return self._retried(name, lambda process: process.size(name))
+        except FileNotFoundError:
+            return None
+
+    def _sizes(self, names: Sequence[str]) -> dict[str, int]:
+        """The bytes of each of those files that are there, from one listing where the store can list."""
+        listed = self._retried("", lambda process: process.sizes())
+        if listed is not None:
+            return {name: listed[name] for name in names if name in listed}
+        found = zip(names, self.each(self._size, names), strict=True)
+        return {name: size for name, size in found if size is not None}
+
+    def _retried(self, name: str, act: Callable[[_Process], Result]) -> Result:
+        """What is asked of the store beside bytes; FileNotFoundError, or StoreError where it fails."""
+        process = self._here()
+        for attempt in range(ATTEMPTS):
+            try:
+                return act(process)
+            except Exception as error:
+                if _is_absent(error):
+                    raise
+                if attempt + 1 == ATTEMPTS or _is_final(error):
+                    problem = f"{type(error).__name__}: {error}"
+                    raise StoreError(f"{self.place}/{name}: cannot be reached: {problem}") from error
+            self.count_retry()
+            time.sleep(_pause(attempt + 1))
+        raise AssertionError
+
+    def _here(self) -> _Process:
+        """What belongs to this process: connections and threads do not survive a fork."""
+        process = self._process
+        if process is None or process.number != os.getpid():
+            if process is not None:
+                self._making = threading.Lock()  # a thread that is not here any more may hold it
+            with self._making:
+                process = self._process
+                if process is None or process.number != os.getpid():
+                    process = self._process = _Process(self.place, self._concurrent)
+        return process
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        raise TypeError("a store is made anew in each process")
+
+
+class _Process:
+    """Connections and threads of one process, and what they were asked for."""
+
+    def __init__(self, place: str, concurrent_reads: int) -> None:
+        self.number = os.getpid()
+        with needing("remote", *_PACKAGES):
+            try:
+                import fsspec
+
+                self._files, self._path = fsspec.core.url_to_fs(place, **_options(place, concurrent_reads))
+            except ImportError as error:
+                # fsspec says what to install in words of its own.
+                raise ModuleNotFoundError(str(error), name=_missing(error)) from error
+            except ValueError as error:
+                raise UsageError(
+                    f"{place}: {error}; expected a local folder, gs://, s3://, http:// or https://"
+                ) from error
+        self._files.invalidate_cache()
+        if hasattr(self._files, "retries"):
+            self._files.retries = 1  # counted here
+        self._path = self._path.rstrip("/")
+        self._lists = not place.startswith(("http://", "https://"))
+        self.executor = ThreadPoolExecutor(concurrent_reads, "halofeed-store")
+        self._slots = threading.BoundedSemaphore(concurrent_reads)
+        self.answered = 0
+        self.lock = threading.Lock()
+        self.windows: tuple[Window, ...] = ()
+        self.expected: OrderedDict[bytes, Window] = OrderedDict()
+
+    def request(self, name: str, start: int, stop: int) -> bytes:
+        """One request for bytes of a file."""
+        return bytes(self._call("cat_file", f"{self._path}/{name}", stop - start, start=start, end=stop))
+
+    def size(self, name: str) -> int | None:
+        """The bytes of one file; FileNotFoundError where there is none."""
+        size = self._call("info", f"{self._path}/{name}", 0).get("size")
+        return None if size is None else int(size)
+
+    def sizes(self) -> dict[str, int] | None:
+        """Those of all files in the folder; None where the store does not list."""
+        if not self._lists:
+            return None
+        try:
+            entries = self._call("ls", self._path, 0, detail=True)
+        except FileNotFoundError:
+            return {}
+        return {entry["name"].rpartition("/")[2]: int(entry["size"] or 0) for entry in entries}
+
+    def _call(self, method: str, path: str, size: int, **options: Any) -> Any:
+        try:
+            with self._slots:
+                if not self._files.async_impl:
+                    return getattr(self._files, method)(path, **options)
+                from fsspec.asyn import sync
+
+                call = getattr(self._files, f"_{method}")
+                return sync(self._files.loop, call, path, timeout=_seconds(size), **options)
+        finally:
+            self.answered += 1
+
+
+class _RemoteSource:
+    """A shard of a remote store."""
+
+    def __init__(self, store: RemoteStore, shard: Shard) -> None:
+        self._store, self._shard = store, shard
+
+    def open(self) -> RemoteFile:
+        return RemoteFile(self._store, self._shard)
+
+    def close(self) -> None:
+        pass
+
+
+class RemoteFile(OpenFile):
+    """A shard that is read by requests, or out of what was asked for ahead.
+
+    Its size was compared with the manifest's when the store was opened, and each record is compared with the index.
+    """
+
+    __slots__ = ("_file", "_own", "_store")
+
+    def __init__(self, store: RemoteStore, shard: Shard) -> None:
+        self._store, self._file = store, shard.file
+        self.name, self.bytes, self.checked = f"{store.place}/{shard.file}", shard.bytes, True
+        self.identity, self.stamp = (), ()
+        self._own: Window | None = None
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Ask for these bytes, from one to before another, all at once; they stay at hand as long as this object."""
+        self._own = self._own or Window()
+        missing = [(self._file, *one) for one in ranges if not self._is_coming(*one)]
+        self._store.fill(self._own, missing)
+
+    def read_into(self, buffers: Sequence[Any], offset: int, size: int) -> None:
+        for buffer in buffers:
+            out = memoryview(buffer).cast("B")
+            done = 0
+            while done < len(out):
+                part = self._find(offset + done)
+                if part is None:
+                    self.expect([(offset + done, offset + len(out))])
+                    continue
+                begin = offset + done - part.start
+                piece = memoryview(self._store.arrived(self._file, part))[begin : begin + len(out) - done]
+                out[done : done + len(piece)] = piece
+                done += len(piece)
+            offset += len(out)
+
+    def look(self) -> None:
+        """None: its bytes do not lie together."""
+
+    def copy_into(self, buffers: Sequence[Any], offset: int, size: int) -> None:
+        self.read_into(buffers, offset, size)
+
+    def is_lost(self) -> bool:
+        return False
+
+    def is_unchanged(self, stamp: tuple[int, ...]) -> bool:
+        return True
+
+    def _find(self, offset: int) -> Part | None:
+        own = self._own.find(self._file, offset) if self._own is not None else None
+        return own or self._store.find(self._file, offset)
+
+    def _is_coming(self, start: int, stop: int) -> bool:
+        while start < stop:
+            part = self._find(start)
+            if part is None:
+                return False
+            start = part.stop
+        return True
+
+
+def _options(place: str, concurrent_reads: int) -> dict[str, Any]:
+    """What a file system is told beyond the user's own settings of fsspec."""
+    if place.partition("://")[0] in ("s3", "s3a"):
+        wait = {"connect_timeout": REQUEST_SECONDS, "read_timeout": REQUEST_SECONDS}
+        once = {"retries": {"total_max_attempts": 1}, "max_pool_connections": concurrent_reads}
+        return {"config_kwargs": {**wait, **once}}
+    return {}
+
+
+def _missing(error: ImportError) -> str:
+    """Which package is not installed."""
+    return error.name or next((name for name in _PACKAGES if name in str(error).lower()), "fsspec")
+
+
+def _seconds(size: int) -> float:
+    """What a request for so many bytes may take."""
+    return REQUEST_SECONDS + size / (1 << 20)
+
+
+def _pause(attempt: int) -> float:
+    """Seconds before an attempt, 1 and on, so that those who failed together do not come back together."""
+    longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * (1 << attempt - 1))
+    return longest * random.uniform(0.5, 1)  # noqa: S311
+
+
+def _is_absent(error: Exception) -> bool:
+    """Whether there is no such file; fsspec says so of a web server too that does not answer."""
+    cause = error.__cause__
+    return (
+        isinstance(error, FileNotFoundError) and getattr(cause, "status", 404 if cause is None else 0) == 404
+    )
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether asking again would give the same answer: no rights, or a request that is refused as such."""
+    status = getattr(error, "status", None) or vars(error).get("code")
+    if isinstance(status, int):
+        return status in _FINAL_STATUS and status not in _WORTH_ANOTHER
+    return isinstance(error, PermissionError | HalofeedError)

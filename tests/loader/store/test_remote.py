@@ -1,0 +1,307 @@
+"""Does a data set behind an address give the bytes of the local one, whatever its server does?"""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import time
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+
+from halofeed.loader import FlipLeftRight, Loader, Mixture, RandomCrop
+from halofeed.loader.store import remote
+from halofeed.schemas.errors import CorruptFileError, MissingExtraError, StoreError, UsageError
+from halofeed.schemas.shard_file import OpenFile
+from tests.loader.faulty_server import serving
+from tests.volume_writer import draw_scans, write_scans
+
+
+def same(one, other):
+    assert one.keys() == other.keys()
+    for key in one:
+        np.testing.assert_array_equal(one[key], other[key], err_msg=key)
+
+
+def in_memory(folder: Path) -> str:
+    """The files of a folder at an address of this process."""
+    address = f"memory://{folder.parent.name}/{folder.name}"
+    files = fsspec.filesystem("memory")
+    for path in folder.iterdir():
+        files.pipe_file(f"/{folder.parent.name}/{folder.name}/{path.name}", path.read_bytes())
+    return address
+
+
+@pytest.fixture(scope="module")
+def sets(draw, write, tmp_path_factory):
+    """A folder for each kind of data set, and the augmentations that are tried on it."""
+    scans = draw_scans({"train": 14}, shape=(7, 9, 11))
+    large = draw_scans({"train": 6}, shape=(24, 160, 400), seed=3)
+    volumes = tmp_path_factory.mktemp("volumes")
+    crop = [RandomCrop(16, 16), FlipLeftRight()]
+    return {
+        "pictures": (write(draw(22), masks=True), []),
+        "crops": (write(draw(22)), crop),
+        "jpeg": (write(draw(22), encoding="jpeg", pad=False), crop),
+        "png": (write(draw(13), encoding="png", pad=False), []),
+        "volumes": (write_scans(volumes / "tiny" / "1.0.0", scans), []),
+        "large volumes": (write_scans(volumes / "large" / "1.0.0", large), []),
+        "volume crops": (volumes / "large" / "1.0.0", [RandomCrop(5, 20, 300, foreground=0.5)]),
+    }
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(remote, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(remote, "LONGEST_PAUSE_SECONDS", 0.05)
+
+
+KINDS = ["pictures", "crops", "jpeg", "png", "volumes", "large volumes", "volume crops"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("verify", ["first", "never"])
+def test_batches_are_those_of_the_local_set(sets, kind, verify):
+    folder, augment = sets[kind]
+    options = {"batch_size": 6, "augment": augment, "verify": verify}
+    local, far = Loader(folder, **options), Loader(in_memory(folder), **options)
+    for step, batch in zip(range(9), far.batches(), strict=False):
+        same(batch, local.batch(step))
+    same(far.batch(5), local.batch(5))
+    same(far[3], local[3])
+    assert far.retries == 0
+    hosts = [Loader(in_memory(folder), **options, shard_index=host, shard_count=3) for host in range(3)]
+    rows = [next(host.batches(4)) for host in hosts]
+    same({key: np.concatenate([row[key] for row in rows]) for key in rows[0]}, local.batch(4))
+    ends = Loader(in_memory(folder), batch_size=5, training=False)
+    assert sum(int(batch["valid"].sum()) for batch in ends) == ends.num_records
+
+
+def test_a_mixture_and_subsets_read_addresses(sets):
+    folder = sets["pictures"][0]
+    chosen = [int(value) for value in Loader(folder, batch_size=22).batch(0)["id"][:9]]
+    for options in ({}, {"where": chosen}):
+        near = Mixture({str(folder): 1.0}, batch_size=6, **options)
+        far = Mixture({in_memory(folder): 1.0}, batch_size=6, **options)
+        for step, batch in zip(range(5), far.batches(), strict=False):
+            same(batch, near.batch(step))
+
+
+def test_a_forked_process_reads_by_itself(sets):
+    loader = Loader(in_memory(sets["pictures"][0]), batch_size=6)
+    expected = loader.batch(2)["image"].tobytes()
+    context = multiprocessing.get_context("fork")
+    with serving(sets["pictures"][0]) as server:
+        far = Loader(server.address, batch_size=6)
+        far.batch(1)
+        queue = context.Queue()
+        child = context.Process(
+            target=lambda: queue.put([one.batch(2)["image"].tobytes() for one in (loader, far)])
+        )
+        child.start()
+        assert queue.get(timeout=60) == [expected, expected]
+        child.join(30)
+        assert far.batch(2)["image"].tobytes() == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_faults_of_a_server_are_retried_and_counted(sets, kind):
+    folder, augment = sets[kind]
+    local = Loader(folder, batch_size=6, augment=augment)
+    with serving(folder) as server:
+        far = Loader(server.address, batch_size=6, augment=augment, concurrent_reads=4)
+        server.faults("cut", "503", "short", "flip", every=5)
+        for step, batch in zip(range(6), far.batches(), strict=False):
+            same(batch, local.batch(step))
+        assert far.retries >= len(server.asked) // 10 > 0
+
+
+def test_a_stalled_request_is_given_up_and_made_again(sets, monkeypatch):
+    monkeypatch.setattr(remote, "REQUEST_SECONDS", 0.3)
+    folder = sets["jpeg"][0]
+    with serving(folder) as server:
+        far = Loader(server.address, batch_size=6)
+        server.faults("stall", every=4)
+        started = time.monotonic()
+        same(far.batch(0), Loader(folder, batch_size=6).batch(0))
+        assert time.monotonic() - started < 4 and far.retries > 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        ("503", StoreError, r"tfrecord.*bytes .* could not be had in 5 attempts; .*503"),
+        ("cut", StoreError, r"tfrecord.*bytes .* could not be had in 5 attempts"),
+        ("short", StoreError, r"cut off after [\d,]+ bytes"),
+        ("stall", StoreError, r"5 attempts.*Timeout"),
+        ("flip", CorruptFileError, r"tfrecord.*: record at byte [\d,]+"),
+        ("whole", StoreError, r"the server does not give ranges; use one that does"),
+        ("403", StoreError, r"are refused: .*403"),
+    ],
+)
+@pytest.mark.parametrize("on_corrupt", ["fail", "skip"])
+def test_a_server_that_stays_broken_is_an_error_that_names_the_object(
+    sets, monkeypatch, fault, error, message, on_corrupt
+):
+    monkeypatch.setattr(remote, "REQUEST_SECONDS", 0.1)
+    folder = sets["jpeg"][0]
+    with serving(folder) as server:
+        server.stall_seconds = 0.5
+        far = Loader(server.address, batch_size=6, on_corrupt=on_corrupt)
+        server.fault = lambda name, number: (
+            fault if name.count("tfrecord-00001") and "index" not in name else ""
+        )
+        with pytest.raises(error, match=message) as raised:
+            list(zip(range(4), far.batches(), strict=False))
+        assert "00001-of-00003" in str(raised.value)
+
+
+def test_a_wrong_index_is_asked_for_again_and_refused_if_it_stays_wrong(sets):
+    folder = sets["jpeg"][0]
+    with serving(folder) as server:
+        far = Loader(server.address, batch_size=6)
+        server.fault = lambda name, number: "flip" if "index" in name and number < 5 else ""
+        same(far.batch(0), Loader(folder, batch_size=6).batch(0))
+        assert far.retries > 0
+        far = Loader(server.address, batch_size=6)
+        server.fault = lambda name, number: "flip" if "index" in name else ""
+        with pytest.raises(CorruptFileError, match=r"index: its checksum is not the manifest's"):
+            far.batch(0)
+
+
+def test_what_is_missing_shortened_or_unreachable_is_told(sets, tmp_path, monkeypatch):
+    folder = sets["jpeg"][0]
+    copy = tmp_path / "1.0.0"
+    copy.mkdir()
+    for path in folder.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    shard = next(copy.glob("*-00001-of-00003"))
+    with serving(copy) as server:
+        far = Loader(server.address, batch_size=6)
+        whole = shard.read_bytes()
+        shard.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(CorruptFileError, match=r"00001-of-00003: it ends at byte .*was shortened"):
+            list(zip(range(4), far.batches(), strict=False))
+        with pytest.raises(CorruptFileError, match=r"00001-of-00003: expected .* bytes, found"):
+            Loader(server.address, batch_size=6)
+        shard.unlink()
+        with pytest.raises(CorruptFileError, match=r"00001-of-00003: it is missing"):
+            Loader(server.address, batch_size=6)
+        (copy / "manifest.json").unlink()
+        with pytest.raises(UsageError, match=r"manifest.json: there is none"):
+            Loader(server.address, batch_size=6)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(StoreError, match=r"manifest.json: cannot be reached: .*127\.0\.0\.1"):
+        Loader(nobody, batch_size=6)
+
+
+def test_requests_are_side_by_side_joined_and_no_more_than_allowed(sets):
+    folder = sets["pictures"][0]
+    with serving(folder) as server:
+        server.latency_seconds = 0.05
+        far = Loader(server.address, batch_size=22, concurrent_reads=3, training=False)
+        far.batch(0)
+        shards = [name for name, _, _ in server.asked if "index" not in name and "tfrecord" in name]
+        assert len(shards) == 3, "the records of each shard lie together"
+        assert server.most_at_once == 3
+
+
+def test_no_more_of_a_large_volume_is_fetched_than_the_blocks_of_a_crop(sets):
+    folder = sets["volume crops"][0]
+    with serving(folder) as server:
+        far = Loader(server.address, batch_size=6, augment=[RandomCrop(3, 160, 400)])
+        far.batch(0)
+        data = sum(stop - start for name, start, stop in server.asked if name[-3:].isdecimal())
+        stored = sum(path.stat().st_size for path in folder.glob("*-of-0000?"))
+        # Of 24 planes 3, in one or two blocks of a mebibyte of the image's three; labels are small and come whole.
+        labels = 6 * 24 * 160 * 400
+        assert labels < data < labels + 6 * (2 << 20) + 20_000 < stored
+
+
+def test_the_next_batch_is_asked_for_while_this_one_is_used(sets):
+    folder = sets["pictures"][0]
+    with serving(folder) as server:
+        far = Loader(server.address, batch_size=6)
+        batches = far.batches()
+        next(batches)
+        time.sleep(0.5)
+        before = len(server.asked)
+        same(far.batch(1), Loader(folder, batch_size=6).batch(1))
+        assert len(server.asked) == before, "step 1 was fetched already"
+        far.batch(7)
+        assert len(server.asked) > before
+
+
+def test_every_transfer_is_checked_anew(sets):
+    folder = sets["pictures"][0]
+    with serving(folder) as server:
+        far = Loader(server.address, batch_size=22)
+        far.batch(0)
+        server.fault = lambda name, number: "flip"
+        with pytest.raises(CorruptFileError):
+            far.batch(0)
+
+
+def test_a_missing_library_is_named_with_the_extra(monkeypatch):
+    for scheme, package in (("s3", "s3fs"), ("gs", "gcsfs"), ("http", "aiohttp")):
+
+        def refuse(url, package=package, **options):
+            raise ImportError(f"Please install {package} to access it")
+
+        monkeypatch.setattr(fsspec.core, "url_to_fs", refuse)
+        with pytest.raises(
+            MissingExtraError, match=rf"{package} is not installed; pip install 'halofeed\[remote\]'"
+        ):
+            Loader(f"{scheme}://bucket/cards/1.0.0", batch_size=4)
+
+
+def test_a_remote_file_has_all_methods_of_a_local_one():
+    methods = {name for name in vars(OpenFile) if not name.startswith("_")}
+    assert {"read_into", "read", "is_unchanged"} <= methods
+    public = {name for name in methods if callable(getattr(OpenFile, name))}
+    assert public - set(vars(remote.RemoteFile)) <= {"read"}, "else it reads a descriptor that is not there"
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """The address of an empty bucket on an S3 server at loopback, and boto3's client."""
+    boto3, server = pytest.importorskip("boto3"), pytest.importorskip("moto.server")
+    listening = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    listening.start()
+    host, port = listening.get_host_and_port()
+    settings = {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="bucket")
+        yield client
+    listening.stop()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_s3_bucket_gives_the_batches_of_the_local_set(sets, bucket, kind):
+    folder, augment = sets[kind]
+    prefix = kind.replace(" ", "-") + "/1.0.0"
+    for path in folder.iterdir():
+        bucket.upload_file(str(path), "bucket", f"{prefix}/{path.name}")
+    options = {"batch_size": 6, "augment": augment}
+    local, far = Loader(folder, **options), Loader(f"s3://bucket/{prefix}", **options)
+    for step, batch in zip(range(4), far.batches(), strict=False):
+        same(batch, local.batch(step))
+    dataset = far.dataset(start_step=2).take(2)
+    for step, batch in enumerate(dataset.as_numpy_iterator(), 2):
+        for key in ("image", "id"):
+            np.testing.assert_array_equal(batch[key], local.batch(step)[key])
+    assert far.retries == 0
+    with pytest.raises(UsageError, match=r"s3://bucket/none/manifest.json: there is none"):
+        Loader("s3://bucket/none", batch_size=4)
