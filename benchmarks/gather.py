@@ -130,7 +130,12 @@ def segmentation(depth: int, height: int, width: int) -> list[str]:
 
 PHOTOGRAPHS = ["--layout", "folders", "--source", "{}", "--resize", "keep-aspect", "--min-dimension", str(SIDE),
                "--max-dimension", str(SIDE), "--pad"]  # fmt: skip
-DATA_SETS = {"pictures": PHOTOGRAPHS, "blocks": segmentation(*BLOCK), "scans": segmentation(*SCAN)}
+TINY = ["--layout", "folders", "--source", "{}", "--resize", "fixed-shape", "--height", "8", "--width", "8"]
+DATA_SETS = {
+    "pictures": PHOTOGRAPHS,
+    "blocks": segmentation(*BLOCK),
+    "scans": segmentation(*SCAN),
+}
 
 
 def convert(sources: Path, out: Path, checkout: Path) -> None:
@@ -139,12 +144,14 @@ def convert(sources: Path, out: Path, checkout: Path) -> None:
         convert_one(name, sources / name, out, checkout)
 
 
-def convert_one(name: str, source: Path, out: Path, checkout: Path, encoding: str = "raw") -> None:
+def convert_one(
+    name: str, source: Path, out: Path, checkout: Path, *, encoding: str = "raw", shards: int = 4
+) -> None:
     """One data set as that checkout writes it."""
-    options = [option.format(source) for option in DATA_SETS[name]]
+    options = [option.format(source) for option in {**DATA_SETS, "tiny": TINY}[name]]
     run = "from halofeed.cli import run_and_exit; run_and_exit()"
     command = [sys.executable, "-c", run, "convert", *options, "--out", str(out), "--name", name,
-               "--encoding", encoding, "--shards", "4"]  # fmt: skip
+               "--encoding", encoding, "--shards", str(shards)]  # fmt: skip
     done = subprocess.run(command, cwd=checkout, env=environment(checkout), capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")

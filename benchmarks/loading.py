@@ -46,7 +46,9 @@ def make_source(data: str, count: int, folder: Path) -> None:
         gather.draw_scans(folder / "drawn", gather.BLOCK, count)
     else:
         gather.draw_pictures(folder / "drawn", count, different=64, noise=12)
-    gather.convert_one(name, folder / "drawn", folder, HERE, "jpeg" if data == "photographs" else "raw")
+    gather.convert_one(
+        name, folder / "drawn", folder, HERE, encoding="jpeg" if data == "photographs" else "raw"
+    )
     shutil.rmtree(folder / "drawn")
     (folder / "set").symlink_to(folder / name / "1.0.0")
     export(data, folder)

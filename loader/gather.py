@@ -316,7 +316,7 @@ class Shards:
             if attempt + 1 == self.store.attempts:
                 raise CorruptFileError(f"{path}: its checksum is not the manifest's; {_CHANGED}")
             self.store.forget(name, 0, entry.index_bytes)
-        index = ShardIndex.from_bytes(data, path)
+        index = ShardIndex.from_bytes(data, path, columns_only=True)
         if len(index) != entry.records:
             raise CorruptFileError(f"{path}: expected {entry.records} records, got {len(index)}; {CURE}")
         self._check_places(index, entry.bytes, path)

@@ -121,8 +121,11 @@ class ShardIndex:
         return b"".join([*pieces, struct.pack("<I", mask_crc(checksum))])
 
     @classmethod
-    def from_bytes(cls, data: bytes, where: str) -> ShardIndex:
+    def from_bytes(cls, data: bytes, where: str, *, columns_only: bool = False) -> ShardIndex:
         """Parse an index file.
+
+        With `columns_only` inputs, statistics and rejects are left empty: they are most of the header, and of 10,000
+        records take 50 ms to parse.
 
         Raises:
             CorruptFileError: names `where` and says how to fix it.
@@ -142,17 +145,24 @@ class ShardIndex:
             raise CorruptFileError(f"{where}: the index's checksum is wrong; {cure}")
         # What follows a right checksum was written so: by another version, or by another program.
         try:
-            return cls._from_checked(data)
+            return cls._from_checked(data, columns_only)
         except (ValueError, KeyError, TypeError, OverflowError, AttributeError) as error:
             raise CorruptFileError(
                 f"{where}: the checksum is right but the content is no index of this version ({error!r:.200}); {cure}"
             ) from error
 
     @classmethod
-    def _from_checked(cls, data: bytes) -> ShardIndex:
+    def _from_checked(cls, data: bytes, columns_only: bool) -> ShardIndex:
         start = len(MAGIC) + 8
         base = start + int(struct.unpack_from("<Q", data, len(MAGIC))[0])
-        header = parse_json(data[start:base], INDEX_VALUES)
+        text = data[start:base]
+        header: dict[str, Any] = {}
+        if columns_only:
+            # Members are sorted by name: what stands before the inputs is where the columns are.
+            before, found, _ = text.partition(b',"inputs":')
+            text = before + b"}" if found else text
+            header = {"inputs": {}, "statistics": {}, "rejected": []}
+        header |= parse_json(text, INDEX_VALUES)
         arrays = {}
         for entry in header["arrays"]:
             name, shape = entry["name"], tuple(entry["shape"])

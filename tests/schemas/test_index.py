@@ -73,6 +73,13 @@ def sample(**changes: Any) -> ShardIndex:
 
 @settings(deadline=None)
 @given(indexes())
+def test_the_columns_alone_are_those_of_the_whole(index: ShardIndex) -> None:
+    alone = ShardIndex.from_bytes(index.to_bytes(), "x", columns_only=True)
+    assert alone == dataclasses.replace(index, inputs={}, statistics={}, rejected=())
+
+
+@settings(deadline=None)
+@given(indexes())
 def test_what_is_written_is_read_again_and_gives_the_same_bytes(index: ShardIndex) -> None:
     data = index.to_bytes()
     read = ShardIndex.from_bytes(data, "x.index")
