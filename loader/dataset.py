@@ -19,7 +19,7 @@ from halofeed.loader.filling import ON_CORRUPT, Filler
 from halofeed.loader.gather import Shards, StoredRecord
 from halofeed.loader.sampler import Sampler
 from halofeed.loader.state import describe_augmentations, digest, fingerprint
-from halofeed.loader.store.choose import CONCURRENT_READS, open_store
+from halofeed.loader.store.choose import CONCURRENT_READS, cached, open_store
 from halofeed.loader.stream import Stream, check_hosts
 from halofeed.loader.weights import DrawBy, plan_draws
 from halofeed.schemas.errors import UsageError
@@ -79,7 +79,8 @@ class Loader(Stream):
         augment: from `halofeed.loader.augment`, applied in order, in evaluation too.
         shard_index, shard_count: which of how many hosts this is; it gets the contiguous rows
             [shard_index, shard_index + 1) * batch_size / shard_count of every batch.
-        cache: None; nothing else in this version.
+        cache: None; "memory": all shards of the split, read and checked when the loader is made, and shared with
+            the processes that are forked afterwards.
         verify: whether the checksums of what is read are computed: "first" when it is first read, "always" or "never".
             Of raw fields these are the index's of each MiB, so that of a crop no more is read than the MiBs it lies in.
             Of what is fetched from an address, "first" means of every transfer anew.
@@ -129,7 +130,7 @@ class Loader(Stream):
         augment: Sequence[Augmentation] = (),
         shard_index: int = 0,
         shard_count: int = 1,
-        cache: None = None,
+        cache: str | None = None,
         concurrent_reads: int = CONCURRENT_READS,
         verify: str = "first",
         on_corrupt: str = "fail",
@@ -138,10 +139,6 @@ class Loader(Stream):
         draw_by: DrawBy | None = None,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
-        if cache is not None:
-            raise UsageError(
-                f"cache: expected None, got {cache!r}; this version has no other, so leave it out"
-            )
         if on_corrupt not in ON_CORRUPT:
             raise UsageError(f"on_corrupt: expected one of {', '.join(ON_CORRUPT)}, got {on_corrupt!r}")
         store = open_store(path, concurrent_reads)
@@ -173,6 +170,7 @@ class Loader(Stream):
         self._assembler = Assembler(self.manifest, include, self._augmentations)
         self._include = tuple(include)
         check_memory(self.spec, self.batch_size)
+        store = cached(store, cache, stored.shards)
         self._shards = Shards(store, self.manifest, split, verify)
         self._chosen = None if where is None else chosen_records(where, self._shards.all_ids(), split)
         self._draws = None

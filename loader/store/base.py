@@ -96,6 +96,63 @@ class Store(Protocol):
         ...
 
 
+class Wrapped:
+    """What a store is that has its files from another one; see `Store`."""
+
+    def __init__(self, base: Store) -> None:
+        self._base, self.place, self.threads = base, base.place, base.threads
+
+    @property
+    def retries(self) -> int:
+        return self._base.retries
+
+    def manifest(self) -> Manifest:
+        return self._base.manifest()
+
+    def check_sizes(self, shards: Sequence[Shard]) -> None:
+        self._base.check_sizes(shards)
+
+    def read(self, name: str, size: int) -> bytes:
+        return self._base.read(name, size)
+
+    def each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        return self._base.each(act, items)
+
+    def expect(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
+        self._base.expect(key, lambda: self._unsettled(spans()))
+
+    def window(
+        self, key: bytes, spans: Callable[[], list[Span]]
+    ) -> contextlib.AbstractContextManager[object]:
+        return self._base.window(key, lambda: self._unsettled(spans()))
+
+    def forget(self, name: str, start: int, stop: int) -> None:
+        self._base.forget(name, start, stop)
+
+    def settled(self, name: str) -> bool:
+        return self._base.settled(name)
+
+    def _unsettled(self, spans: list[Span]) -> list[Span]:
+        settled = {name: self.settled(name) for name in {name for name, _, _ in spans}}
+        return [span for span in spans if not settled[span[0]]]
+
+
+class HeldFile(OpenFile):
+    """A shard that is no file of this machine, and that nobody else writes to while it is read."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name, self.bytes, self.checked = name, size, True
+        self.identity, self.stamp = (), ()
+
+    def is_lost(self) -> bool:
+        return False
+
+    def is_unchanged(self, stamp: tuple[int, ...]) -> bool:
+        return True
+
+
 def checked_pieces(store: Store, shard: Shard) -> Iterator[bytes | memoryview]:
     """All bytes of a shard, whose checksum is compared at the end.
 

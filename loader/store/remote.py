@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from halofeed.loader.store.base import PIECE_BYTES, Item, Result, Span
+from halofeed.loader.store.base import PIECE_BYTES, HeldFile, Item, Result, Span
 from halofeed.loader.store.ranges import Part, Window, joined
 from halofeed.schemas.errors import CorruptFileError, HalofeedError, StoreError, UsageError
 from halofeed.schemas.extras import needing
 from halofeed.schemas.layout import MANIFEST, index_file
 from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_BYTES
 from halofeed.schemas.manifest import Manifest, Shard
-from halofeed.schemas.shard_file import CURE, OpenFile
+from halofeed.schemas.shard_file import CURE
 
 ATTEMPTS = 5
 REQUEST_SECONDS = 30.0
@@ -348,7 +348,7 @@ class _RemoteSource:
         pass
 
 
-class RemoteFile(OpenFile):
+class RemoteFile(HeldFile):
     """A shard that is read by requests, or out of what was asked for ahead.
 
     Its size was compared with the manifest's when the store was opened, and each record is compared with the index.
@@ -357,9 +357,8 @@ class RemoteFile(OpenFile):
     __slots__ = ("_file", "_own", "_store")
 
     def __init__(self, store: RemoteStore, shard: Shard) -> None:
+        super().__init__(f"{store.place}/{shard.file}", shard.bytes)
         self._store, self._file = store, shard.file
-        self.name, self.bytes, self.checked = f"{store.place}/{shard.file}", shard.bytes, True
-        self.identity, self.stamp = (), ()
         self._own: Window | None = None
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
@@ -388,12 +387,6 @@ class RemoteFile(OpenFile):
 
     def copy_into(self, buffers: Sequence[Any], offset: int, size: int) -> None:
         self.read_into(buffers, offset, size)
-
-    def is_lost(self) -> bool:
-        return False
-
-    def is_unchanged(self, stamp: tuple[int, ...]) -> bool:
-        return True
 
     def _find(self, offset: int) -> Part | None:
         own = self._own.find(self._file, offset) if self._own is not None else None

@@ -317,7 +317,7 @@ USAGE = [
         {"training": False, "drop_remainder": True},
         r"drop_remainder: evaluation \(training=False\) gives every",
     ),
-    ({"cache": "ram"}, r"cache: expected None, got 'ram'; this version"),
+    ({"cache": "ram"}, r"cache: expected None or 'memory', got 'ram'"),
     ({"on_corrupt": "ignore"}, r"on_corrupt: expected one of fail, skip, got 'ignore'"),
     (
         {"path": "tape://bucket/cards/1.0.0"},

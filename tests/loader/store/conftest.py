@@ -1,0 +1,54 @@
+"""Small data sets of each kind, and how batches are compared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from halofeed.loader import FlipLeftRight, RandomCrop
+from halofeed.loader.store import remote
+from tests.volume_writer import draw_scans, write_scans
+
+KINDS = ["pictures", "crops", "jpeg", "png", "volumes", "large volumes", "volume crops"]
+
+
+@pytest.fixture(scope="session")
+def sets(draw, write, tmp_path_factory):
+    """A folder for each kind of data set, and the augmentations that are tried on it."""
+    scans = draw_scans({"train": 14}, shape=(7, 9, 11))
+    large = draw_scans({"train": 6}, shape=(24, 160, 400), seed=3)
+    volumes = tmp_path_factory.mktemp("volumes")
+    crop = [RandomCrop(16, 16), FlipLeftRight()]
+    return {
+        "pictures": (write(draw(22), masks=True), []),
+        "crops": (write(draw(22)), crop),
+        "jpeg": (write(draw(22), encoding="jpeg", pad=False), crop),
+        "png": (write(draw(13), encoding="png", pad=False), []),
+        "volumes": (write_scans(volumes / "tiny" / "1.0.0", scans), []),
+        "large volumes": (write_scans(volumes / "large" / "1.0.0", large), []),
+        "volume crops": (volumes / "large" / "1.0.0", [RandomCrop(5, 20, 300, foreground=0.5)]),
+    }
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch):
+    """Pauses between attempts that tests have the time for."""
+    monkeypatch.setattr(remote, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(remote, "LONGEST_PAUSE_SECONDS", 0.05)
+
+
+@pytest.fixture(scope="session")
+def same():
+    """Refuses batches that differ."""
+
+    def check(one, other):
+        assert one.keys() == other.keys()
+        for key in one:
+            np.testing.assert_array_equal(one[key], other[key], err_msg=key)
+
+    return check
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kind" in metafunc.fixturenames:
+        metafunc.parametrize("kind", KINDS)
