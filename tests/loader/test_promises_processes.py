@@ -1,0 +1,196 @@
+"""What do loaders promise over the life of processes: killed ones, long ones, several at once, and damage meanwhile?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from tests.trainer.support import run_processes
+from tests.volume_writer import draw_scans, write_scans
+
+CONSUMER = """
+import hashlib, json, os, sys, time
+from pathlib import Path
+from halofeed.loader import *
+folder, place = sys.argv[1], Path(sys.argv[2])
+loader = Loader(folder, batch_size=6, seed=4, num_epochs=2, augment=[FlipLeftRight(), RandomCrop(16, 16)])
+start = loader.restore(json.loads(place.read_text())) if place.exists() else 0
+for step, batch in enumerate(loader.batches(start), start):
+    digest = hashlib.sha256(b"".join(array.tobytes() for array in batch.values())).hexdigest()
+    ids = batch["id"][batch["valid"]].tolist()
+    print(json.dumps([step, digest, ids]), flush=True)
+    # The state is saved with what came of the batch; a batch whose state was not saved is consumed again.
+    beside = place.with_suffix(".new")
+    beside.write_text(json.dumps(loader.state(step + 1)))
+    beside.rename(place)
+    time.sleep(0.01)
+"""
+
+
+def digest_of(batch):
+    return hashlib.sha256(b"".join(array.tobytes() for array in batch.values())).hexdigest()
+
+
+def run(script, *arguments, seconds=100):
+    """What a script prints, in a process of its own, which must end well."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr[-3000:])
+    return done.stdout.splitlines()
+
+
+def test_a_killed_and_resumed_consumer_sees_exactly_the_rest(draw, write, tmp_path):
+    folder, place = write(draw(40)), tmp_path / "state.json"
+    loader = Loader(folder, batch_size=6, seed=4, num_epochs=2, augment=[FlipLeftRight(), RandomCrop(16, 16)])
+    expected = [digest_of(batch) for batch in loader.batches()]
+    consumed = {}
+    for lines in (2, 4, 3):  # killed after so many, somewhere in the next
+        with subprocess.Popen(
+            [sys.executable, "-c", CONSUMER, str(folder), str(place)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            start = json.loads(place.read_text())["step"] if place.exists() else 0
+            found = [json.loads(process.stdout.readline()) for _ in range(lines)]
+            time.sleep(0.005 * lines)
+            process.send_signal(signal.SIGKILL)
+            found += [json.loads(line) for line in process.stdout if line.endswith("\n")]
+        assert process.returncode == -signal.SIGKILL
+        assert [step for step, _, _ in found] == list(range(start, start + len(found)))
+        saved = json.loads(place.read_text())["step"]
+        assert start < saved < len(expected)
+        consumed |= {step: (digest, ids) for step, digest, ids in found if step < saved}
+    rest = [json.loads(line) for line in run(CONSUMER, folder, place)]
+    assert [step for step, _, _ in rest] == list(range(saved, len(expected)))
+    consumed |= {step: (digest, ids) for step, digest, ids in rest}
+    assert [consumed[step][0] for step in range(len(expected))] == expected
+    seen = [identity for step in range(len(expected)) for identity in consumed[step][1]]
+    assert len(seen) == 80 and len(set(seen[:40])) == len(set(seen[40:])) == 40
+
+
+GROWTH = """
+import sys
+from pathlib import Path
+from halofeed.loader import *
+def anonymous():
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1])
+augment = eval(sys.argv[2])
+loader = Loader(sys.argv[1], batch_size=2, augment=augment, verify="always")
+held = []
+for step, batch in enumerate(loader.batches()):
+    if step % 500 == 0:
+        held.append(anonymous())
+    if step == 5500:
+        break
+print(held)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc here")
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["raw", "jpeg", "volumes"])
+def test_five_thousand_steps_take_no_more_memory(draw, write, tmp_path, kind):
+    if kind == "volumes":
+        folder = write_scans(tmp_path / "1.0.0", draw_scans({"train": 30}))
+        augment = "[FlipDepth(), RandomCrop(4, 5, 6, foreground=0.5)]"
+    else:
+        folder = write(draw(30, frame=(12, 16)), frame=(12, 16), encoding=kind, pad=kind == "raw")
+        augment = "[FlipLeftRight(), RandomCrop(8, 8)]"
+    (line,) = run(GROWTH, folder, augment)
+    held = json.loads(line)
+    assert len(held) == 12 and max(held[1:]) - held[1] < 512, f"KiB at every 500th step: {held}"
+
+
+SHORTENED = """
+import os, sys
+from pathlib import Path
+import tensorflow as tf
+from halofeed.loader import *
+from halofeed.schemas.errors import CorruptFileError
+for folder in map(Path, sys.argv[1:3]):
+    path = sorted(folder.glob("*-of-00002"))[0]
+    data = path.read_bytes()
+    crop = RandomCrop(4, 5, 6) if "volumes" in str(folder) else RandomCrop(16, 16)
+    for augment in ([], [crop], [FlipLeftRight(1.0)]):
+        for way in ("batches", "dataset"):
+            loader = Loader(folder, batch_size=4, augment=augment, verify=sys.argv[3])
+            stream = loader.batches() if way == "batches" else loader.dataset().as_numpy_iterator()
+            for _ in range(loader.steps_per_epoch):  # so that each record was read
+                next(stream)
+            os.truncate(path, len(data) // 3)
+            try:
+                for _ in range(2 * loader.steps_per_epoch + 4):
+                    next(stream)
+                raise SystemExit(f"no error: {folder} {augment} {way}")
+            except (CorruptFileError, tf.errors.UnknownError) as error:
+                if str(path) not in str(error):
+                    raise SystemExit(f"it does not name {path}: {error}")
+                print(way, type(error).__name__)
+            del stream, loader
+            path.write_bytes(data)
+"""
+
+
+@pytest.mark.parametrize("verify", ["first", pytest.param("always", marks=pytest.mark.long),
+                                    pytest.param("never", marks=pytest.mark.long)])  # fmt: skip
+def test_a_shard_shortened_under_a_running_stream_is_named_and_ends_no_process(draw, write, tmp_path, verify):
+    """More of it, shard by shard and while others write: tests/loader/test_truncated.py."""
+    pictures = write(draw(12), shards=2)
+    volumes = write_scans(tmp_path / "volumes/1.0.0", draw_scans({"train": 12}), shards=2)
+    lines = run(SHORTENED, pictures, volumes, verify)
+    assert len(lines) == 12 and sum("dataset" in line for line in lines) == 6
+
+
+ON_MESH = """
+import hashlib, json, sys
+import numpy as np, jax
+coordinator, count, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+folder, cores, devices = sys.argv[4], int(sys.argv[5]), int(sys.argv[6])
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", devices)
+jax.distributed.initialize(coordinator, count, number)
+from halofeed.loader import *
+from halofeed.loader.mesh import split_id
+from halofeed.schemas.partition import Partition
+from halofeed.trainer.mesh import make_mesh
+partition = Partition(cores_per_replica=cores, dims={"image": [1, cores, 1, 1]})
+options = dict(batch_size=12, seed=7, augment=[FlipLeftRight(), RandomCrop(16, 16)])
+stream = Loader(folder, **options).on_mesh(make_mesh(cores), partition, 3)
+whole, held = Loader(folder, **options), []
+for step, placed in zip(range(3, 6), stream):
+    batch = whole.batch(step)
+    batch["id"] = split_id(batch["id"])
+    assert set(placed) == set(batch)
+    for name, array in placed.items():
+        assert array.shape == batch[name].shape, name
+        for shard in array.addressable_shards:
+            assert np.array_equal(shard.data, batch[name][shard.index]), (name, shard.index)
+    held.append([[side.indices(size)[:2] for side, size in zip(shard.index, placed["image"].shape)]
+                 for shard in placed["image"].addressable_shards])
+print(json.dumps(held))
+"""
+
+
+@pytest.mark.parametrize(
+    ("processes", "cores", "devices"), [(2, 4, 2), (4, 4, 1), pytest.param(4, 2, 1, marks=pytest.mark.long)]
+)
+def test_processes_hold_the_slabs_of_one_global_batch(draw, write, processes, cores, devices):
+    folder = write(draw(20))
+    outputs = run_processes(ON_MESH, processes, str(folder), str(cores), str(devices))
+    for slabs in zip(*map(json.loads, outputs), strict=True):
+        held = [tuple(map(tuple, slab)) for part in slabs for slab in part]
+        replicas = processes * devices // cores
+        rows, height = 12 // replicas, 16 // cores
+        expected = {
+            ((row * rows, row * rows + rows), (top * height, top * height + height), (0, 16), (0, 3))
+            for row in range(replicas)
+            for top in range(cores)
+        }
+        assert len(held) == len(expected) and set(held) == expected
