@@ -3,7 +3,15 @@
 Neither Beam nor TensorFlow nor JAX is imported here; `Loader.dataset` and `Loader.on_mesh` import theirs.
 """
 
-from halofeed.loader.augment import FlipDepth, FlipLeftRight, FlipUpDown, RandomCrop, Rotate90, ScaleJitter
+from halofeed.loader.augment import (
+    FlipDepth,
+    FlipLeftRight,
+    FlipUpDown,
+    RandomCrop,
+    RandomRotation,
+    Rotate90,
+    ScaleJitter,
+)
 from halofeed.loader.dataset import Loader
 from halofeed.loader.mixture import Mixture
 
@@ -14,6 +22,7 @@ __all__ = [
     "Loader",
     "Mixture",
     "RandomCrop",
+    "RandomRotation",
     "Rotate90",
     "ScaleJitter",
 ]

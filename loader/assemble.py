@@ -74,6 +74,7 @@ class Assembler:
             kind=kind,
             has_label=self._label is not None,
             has_boxes=self._has_boxes,
+            dtype=self._image.dtype,
         )
         for augmentation in self._augmentations:
             frame = augmentation.frame(frame)

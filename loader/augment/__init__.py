@@ -13,6 +13,7 @@ from typing import Any
 from halofeed.loader.augment.flips import FlipDepth, FlipLeftRight, FlipUpDown
 from halofeed.loader.augment.quarter_turns import Rotate90
 from halofeed.loader.augment.random_crop import RandomCrop
+from halofeed.loader.augment.random_rotation import RandomRotation
 from halofeed.loader.augment.scale_jitter import ScaleJitter
 from halofeed.loader.augment.scene import (
     DEPTH,
@@ -43,6 +44,7 @@ __all__ = [
     "Frame",
     "Objects",
     "RandomCrop",
+    "RandomRotation",
     "Rotate90",
     "ScaleJitter",
     "Scene",
@@ -63,6 +65,7 @@ AUGMENTATIONS: dict[str, Callable[..., Augmentation]] = {
         Rotate90,
         RandomCrop,
         ScaleJitter,
+        RandomRotation,
     )
 }
 """By the names that configurations have."""

@@ -23,6 +23,7 @@ DEPTH, HEIGHT, WIDTH = -3, -2, -1
 """Axes, counted from the end, so that those of a picture and of a volume are the same."""
 _SIDES = {"frame": "frames long", "depth": "deep", "height": "high", "width": "wide"}
 _WORD = (1 << 64) - 1
+_SPACE = ("depth", "height", "width")
 _NOISE_SHARE = 1e-9
 _FLOAT32_NOISE = 2.0**-23
 
@@ -36,6 +37,7 @@ class Frame:
         kind: of image.
         has_label: whether a label is on the image's grid.
         has_boxes: whether there are objects with boxes.
+        dtype: of the image.
         lost: which augmentation moves points so that no affine says where they come from; "" where none does.
     """
 
@@ -43,6 +45,7 @@ class Frame:
     kind: Kind
     has_label: bool = False
     has_boxes: bool = False
+    dtype: str = "float32"
     lost: str = ""
 
     def __str__(self) -> str:
@@ -138,13 +141,14 @@ class Scene:
             return (1.0,) * len(self.view.order)
         return tuple(self.spacing_mm[axis] for axis in self.view.order)
 
-    def resampled(self, warp: Warp, *, extent: Ranges, objects: Objects) -> Scene:
+    def resampled(self, warp: Warp, *, extent: Ranges, objects: Objects, fill: float | None = None) -> Scene:
         """What the view shows on another grid of the same spacing, of which all is shown.
 
         Args:
             warp: from that grid to the view.
             extent: along that grid's axes, what shows the source.
             objects: in it, with the masks that they have now.
+            fill: what lies outside; None is the scene's.
         """
         view = self.view
         matrix = None
@@ -158,7 +162,7 @@ class Scene:
             objects=replace(objects, masks=masks),
             pixels=None
             if self.pixels is None
-            else Resampled(self.pixels, view, warp, image=True, fill=self.fill),
+            else Resampled(self.pixels, view, warp, image=True, fill=self.fill if fill is None else (fill,)),
             label=None if self.label is None else Resampled(self.label, view, warp),
             to_stored=matrix,
             spacing_mm=self.shown_spacing_mm(),
@@ -190,6 +194,22 @@ class Augmentation(Protocol):
 def check_share(name: str, share: float) -> None:
     if not 0 <= share <= 1:
         raise UsageError(f"{name}: expected 0 to 1, got {share}")
+
+
+def check_space(name: str, frame: Frame) -> None:
+    """Refuse images of which not every axis lies in space."""
+    if others := [axis for axis in frame.kind.axes if axis not in _SPACE]:
+        raise UsageError(f"{name}: {frame.kind.name}s have an axis of {others[0]}s; take pictures or volumes")
+
+
+def check_fill(name: str, fill: float | None, frame: Frame) -> None:
+    """Refuse what the image's numbers cannot be."""
+    if fill is not None and frame.dtype in ("uint8", "uint16", "int16"):
+        limits = np.iinfo(frame.dtype)
+        if not (limits.min <= fill <= limits.max and fill == int(fill)):
+            raise UsageError(
+                f"{name}: fill: expected a whole number from {limits.min} to {limits.max} for {frame.dtype}, got {fill}"
+            )
 
 
 def check_range(name: str, given: Sequence[float]) -> tuple[float, float]:

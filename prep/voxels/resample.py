@@ -136,7 +136,7 @@ def _weighted_sums(source: NDArray[Any], taps: Sequence[Taps], out: NDArray[Any]
                 sums[target] += values * work(weight)
             if last[target] == number:
                 done = sums.pop(target)
-                _store(done if plane_first else in_plane(done), out[target])
+                store_rounded(done if plane_first else in_plane(done), out[target])
 
 
 def _contributions(depth: Taps) -> dict[int, dict[int, float]]:
@@ -166,8 +166,9 @@ def _sum_rows(values: NDArray[Any], taps: Taps) -> NDArray[Any]:
     return total
 
 
-def _store(values: NDArray[Any], out: NDArray[Any]) -> None:
-    if out.dtype.kind in "iu":
+def store_rounded(values: NDArray[Any], out: NDArray[Any]) -> None:
+    """Writes sums to `out`, whole numbers rounded half to even and held within its dtype."""
+    if out.dtype.kind in "iu" and values.dtype.kind == "f":
         limits = np.iinfo(out.dtype)
         values = np.clip(np.rint(values), limits.min, limits.max)
     np.copyto(out, values, casting="unsafe")
@@ -240,7 +241,7 @@ def sample_affine(
         if len(points[0]):
             values = _linear(flat, points, sizes, work) if interpolate else _nearest(flat, points, sizes)
             found = np.empty(len(points[0]), out.dtype)
-            _store(values, found)
+            store_rounded(values, found)
             out[depth][inside] = found
 
 

@@ -1,0 +1,212 @@
+"""Do voxels, labels, boxes and affines turn in millimeters, as a slow sampling at each point's place has it?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.ndimage import map_coordinates
+
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop, RandomRotation, Rotate90
+from halofeed.loader.augment import Scene
+from halofeed.loader.augment.points import sample
+from halofeed.loader.augment.random_rotation import Turning, _turned
+from halofeed.schemas.errors import UsageError
+from tests.volume_writer import draw_scans, write_scans
+
+VOLUME = (14, 22, 22)
+
+
+def smooth(shape, channels, seed=0):
+    """Waves, between whose samples a line is nearly right."""
+    rng = np.random.default_rng(seed)
+    grid = np.indices(shape, dtype=np.float64)
+    waves = [
+        np.sin(np.tensordot(rng.uniform(-0.4, 0.4, len(shape)), grid, 1) + phase) for phase in range(channels)
+    ]
+    return np.stack(waves, axis=-1) * 1000
+
+
+def volumes(tmp_path, dtype="int16", count=6):
+    """Scans whose axes are at right angles, with spacings of their own."""
+    rng = np.random.default_rng(5)
+    scans = draw_scans({"train": count}, shape=VOLUME, dtype=dtype, channels=2)
+    for number, scan in enumerate(scans):
+        scan.image[...] = np.rint(smooth(VOLUME, 2, number)).astype(scan.image.dtype)
+        axes = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+        scan.affine[:3, :3] = axes * rng.uniform(0.5, 4, 3)
+    return write_scans(tmp_path / "1.0.0", scans), {scan.id: scan for scan in scans}
+
+
+def source_places(affine, stored_affine, shape):
+    """Where each voxel shown lies in the stored volume, in voxels, by way of its millimeters."""
+    seen = np.stack([*np.indices(shape).reshape(len(shape), -1), np.ones(np.prod(shape))])
+    return (np.linalg.inv(stored_affine.astype(np.float64)) @ affine.astype(np.float64) @ seen)[:-1]
+
+
+@pytest.mark.parametrize("dtype", ["int16", "float32"])
+@pytest.mark.parametrize(
+    "chain",
+    [
+        [RandomRotation(25.0)],
+        [RandomRotation((10, 0, 30))],
+        [FlipLeftRight(1.0), RandomRotation(15.0), RandomCrop(9, 11, 13)],
+        [Rotate90(1.0), RandomRotation(6.0), RandomRotation(6.0), FlipLeftRight(1.0)],
+    ],
+    ids=["turn", "some axes", "flip, turn, crop", "turn twice"],
+)
+def test_each_voxel_is_what_lies_at_its_millimeter(tmp_path, chain, dtype):
+    folder, scans = volumes(tmp_path, dtype)
+    include = ["affine", "spacing_mm", "extent"]
+    batch = Loader(folder, batch_size=6, seed=3, augment=chain, include=include).batch(0)
+    shape = batch["image"].shape[1:4]
+    turned = sum(isinstance(one, RandomRotation) for one in chain)
+    for row, identity in enumerate(batch["id"].tolist()):
+        scan = scans[identity]
+        places = source_places(batch["affine"][row], scan.affine, shape)
+        inside = np.all((places >= 4) & (places <= np.array(VOLUME)[:, None] - 5), axis=0).reshape(shape)
+        assert inside.mean() > 0.05
+        for channel in range(2):
+            values = map_coordinates(
+                scan.image[..., channel].astype(np.float64), places, order=1, mode="nearest"
+            )
+            difference = np.abs(batch["image"][row, ..., channel] - values.reshape(shape))[inside]
+            # 1/64 voxel along height and width of waves that rise by up to 700 a voxel; a second turn blurs.
+            assert difference.max() < 25 * turned**3, difference.max()
+        nearest = np.rint(places)
+        sure = inside & np.all(np.abs(places - nearest) < 0.45, axis=0).reshape(shape)
+        label = scan.label[tuple(np.clip(nearest, 0, np.array(VOLUME)[:, None] - 1).astype(int))].reshape(
+            shape
+        )
+        if turned == 1:
+            assert np.array_equal(batch["label"][row][sure], label[sure])
+        # A turn moves no millimeters closer together.
+        lengths = np.linalg.norm(batch["affine"][row, :3, :3].astype(np.float64), axis=0)
+        assert np.allclose(batch["spacing_mm"][row], lengths, rtol=1e-4)
+        # All of the scan that is shown lies in the extent.
+        low, high = scan.extent
+        in_scan = np.all((places >= low[:, None] - 0.4) & (places <= high[:, None] - 0.6), axis=0).reshape(
+            shape
+        )
+        box = np.zeros(shape, bool)
+        box[tuple(map(slice, *batch["extent"][row]))] = True
+        assert (box | ~in_scan).all()
+
+
+def test_what_comes_from_outside_is_filled(tmp_path):
+    folder, scans = volumes(tmp_path)
+    for fill, expected in ((None, None), (-7, -7)):
+        chain = [RandomRotation((45, 0, 0), fill=fill)]
+        batch = Loader(folder, batch_size=6, augment=chain, include=["affine"]).batch(0)
+        for row, identity in enumerate(batch["id"].tolist()):
+            scan = scans[identity]
+            places = source_places(batch["affine"][row], scan.affine, VOLUME)
+            most = np.array(VOLUME)[:, None] - 0.5
+            outside = np.any((places < -0.51) | (places > most + 0.01), axis=0).reshape(VOLUME)
+            least = scan.image.min() if expected is None else expected
+            assert (batch["image"][row][outside] == least).all() and not batch["label"][row][outside].any()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32", "bfloat16"])
+def test_pictures_of_every_dtype_turn_counterclockwise_about_their_center(dtype):
+    import ml_dtypes
+
+    kind = np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+    picture = (smooth((40, 50), 3) / 10 + 110).astype(kind)
+    matrix = _turned([np.radians(90)], (50, 50), (1.0, 1.0))
+    square = np.concatenate([picture, picture[:10]])
+    out = np.empty((50, 50, 3), kind)
+    assert sample(Turning((50, 50), matrix), square, (0, 0), ((0, 50), (0, 50)), out, image=True) is None
+    assert np.array_equal(out, np.rot90(square))
+    matrix = _turned([np.radians(7)], (40, 50), (1.0, 1.0))
+    out = np.empty((40, 50, 3), kind)
+    outside = sample(Turning((40, 50), matrix), picture, (0, 0), ((0, 40), (0, 50)), out, image=True)
+    points = np.stack([*(np.indices((40, 50)) + 0.5).reshape(2, -1), np.ones(2000)])
+    places = (matrix @ points)[:2] - 0.5
+    inside = ~outside & np.all((places > 1) & (places < [[38], [48]]), axis=0).reshape(40, 50)
+    for channel in range(3):
+        values = map_coordinates(picture[..., channel].astype(np.float64), places, order=1).reshape(40, 50)
+        assert np.abs(out[..., channel].astype(np.float64) - values)[inside].max() < 2.5
+
+
+@pytest.mark.parametrize(("encoding", "pad"), [("raw", True), ("png", False)])
+def test_boxes_are_those_around_the_turned_corners_and_hold_their_masks(draw, write, encoding, pad):
+    examples = draw(12, frame=(48, 64))
+    folder = write(examples, frame=(48, 64), encoding=encoding, pad=pad, max_boxes=8, masks=True)
+    loader = Loader(
+        folder,
+        batch_size=12,
+        augment=[RandomRotation(30.0, minimum_visible=0.2)],
+        include=["masks", "transform", "size"],
+    )
+    plain = Loader(folder, batch_size=12, augment=[RandomRotation(0.0)], include=["transform"])
+    originals = {example["id"]: example for example in examples}
+    before, batch = plain.batch(0), loader.batch(0)
+    checked = 0
+    for row, identity in enumerate(batch["id"].tolist()):
+        size = np.array(originals[identity]["pixels"].shape[:2])
+        whole = np.vstack([before["transform"][row], [0, 0, 1]]).astype(np.float64)
+        moved = np.linalg.inv(whole) @ np.vstack([batch["transform"][row], [0, 0, 1]]).astype(np.float64)
+        expected = []
+        for number, (top, left, bottom, right) in enumerate(originals[identity]["boxes"].tolist()):
+            corners = np.array([[top, left, 1], [top, right, 1], [bottom, left, 1], [bottom, right, 1]]).T
+            turned = (np.linalg.inv(moved) @ corners)[:2]
+            box = np.concatenate([turned.min(axis=1), turned.max(axis=1)])
+            cut = np.clip(box, 0, np.tile(size, 2))
+            if np.prod(cut[2:] - cut[:2]) >= 0.2 * np.prod(box[2:] - box[:2]):
+                expected.append((number, cut))
+        assert batch["num_boxes"][row] == len(expected)
+        for place, (number, box) in enumerate(expected):
+            assert np.allclose(batch["boxes"][row, place] * [48, 64, 48, 64], box, atol=2e-2)
+            assert batch["classes"][row, place] == originals[identity]["classes"][number]
+            ys, xs = np.nonzero(batch["masks"][row, place])
+            if len(ys):
+                assert (np.array([ys.min(), xs.min()]) >= box[:2] - 1).all()
+                assert (np.array([ys.max(), xs.max()]) + 1 <= box[2:] + 1).all()
+                checked += 1
+    assert checked > 15
+
+
+def test_by_0_degrees_nothing_changes(tmp_path, draw, write):
+    for folder, name in ((volumes(tmp_path)[0], "affine"), (write(draw(5)), "transform")):
+        for augment in ([RandomRotation(0.0)], [RandomRotation(30.0, probability=0.0)]):
+            turned = Loader(folder, batch_size=5, augment=augment, include=[name]).batch(1)
+            plain = Loader(folder, batch_size=5, include=[name]).batch(1)
+            assert all(np.array_equal(array, turned[key]) for key, array in plain.items())
+
+
+def test_a_turn_by_next_to_nothing_gives_the_same_voxels():
+    source = smooth(VOLUME, 1).astype(np.float32)
+    matrix = _turned([1e-9, 1e-9, 1e-9], VOLUME, (3.0, 1.0, 1.0))
+    out = np.empty_like(source)
+    box = tuple((0, size) for size in VOLUME)
+    assert sample(Turning(VOLUME, matrix), source, (0, 0, 0), box, out, image=True) is None
+    assert np.abs(out - source).max() < 1e-2
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3, 4, 8])
+def test_rows_are_the_same_on_any_number_of_hosts_and_after_a_resume(tmp_path, hosts):
+    folder, _ = volumes(tmp_path, count=7)
+    options = {
+        "batch_size": 24,
+        "seed": 4,
+        "augment": [RandomRotation(12.0), RandomCrop(8, 10, 10, foreground=0.5)],
+    }
+    one = Loader(folder, **options)
+    step, whole = one.restore(one.state(5)), one.batch(5)
+    parts = [Loader(folder, shard_index=i, shard_count=hosts, **options).batch(step) for i in range(hosts)]
+    for name, array in whole.items():
+        assert np.array_equal(np.concatenate([part[name] for part in parts]), array), name
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: RandomRotation(-1), lambda: RandomRotation((1, 2)), lambda: RandomRotation(400)]
+)
+def test_angles_that_cannot_be_are_refused(make):
+    with pytest.raises(UsageError, match="RandomRotation: degrees"):
+        make()
+
+
+def test_a_fill_that_no_pixel_can_be_is_refused(draw, write):
+    with pytest.raises(UsageError, match="from 0 to 255"):
+        Loader(write(draw(3)), batch_size=1, augment=[RandomRotation(3, fill=-1000)])
+    assert Scene.whole((3, 4)).shown_spacing_mm() == (1.0, 1.0)
