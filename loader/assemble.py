@@ -20,12 +20,14 @@ from halofeed.loader.reading import AREA, BOXES, EXTENT, FOLLOWING, IMAGE, LABEL
 from halofeed.schemas.class_sets import members
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.fields import Field
+from halofeed.schemas.identity import mix
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
 
 ID, SIZE, COUNT, VALID = "id", "size", "num_boxes", "valid"
-LABELS, LABELLED = "labels", "labelled"
+LABELS, LABELLED, EPOCH = "labels", "labelled", "epoch"
 _PADDING_ID = -1
+_MOST_EPOCHS = 1 << 31
 _ATTEMPTS = 3
 """How often a record is read whose shard is written to meanwhile."""
 
@@ -59,7 +61,7 @@ class Assembler:
         self._pads_around = kind.pads_around
         optional = {field.name for field in manifest.fields if field.optional}
         # What lies within its padding says where in fields of its own.
-        made = set() if self._pads_around else {SIZE}
+        made = {EPOCH} if self._pads_around else {EPOCH, SIZE}
         known = {*fields, *made}
         if isinstance(include, str) or (unknown := [name for name in include if name not in known]):
             names = include if isinstance(include, str) else ", ".join(unknown)
@@ -93,7 +95,7 @@ class Assembler:
             sizes=moves or not {SIZE, EXTENT}.isdisjoint(include),
             as_stored=self._as_stored,
         )
-        self.spec = self._specify(SIZE in include)
+        self.spec = self._specify(include)
         wanted = [field for field in self._fields if field.name != ID and not field.is_raw]
         wanted += [field for field in self._reader.fields if field not in wanted]
         self._values = {field.name: field for field in wanted if field.encoding == "value"}
@@ -112,7 +114,7 @@ class Assembler:
             padding[field.name][...] = field.fill
         return padding
 
-    def _specify(self, size: bool) -> dict[str, ArraySpec]:
+    def _specify(self, include: Sequence[str]) -> dict[str, ArraySpec]:
         spec = {}
         for field in self._fields:
             dtype = array_dtype(field)
@@ -131,7 +133,9 @@ class Assembler:
             spec[field.name] = ArraySpec(shape=shape, dtype=dtype, fill=fill)
             if field.name == BOXES:
                 spec[COUNT] = ArraySpec(shape=(), dtype=np.dtype(np.int32))
-        if size:
+        if EPOCH in include:
+            spec[EPOCH] = ArraySpec(shape=(), dtype=np.dtype(np.int32))
+        if SIZE in include:
             spec[SIZE] = ArraySpec(shape=(2,), dtype=np.dtype(np.int32))
         spec[VALID] = ArraySpec(shape=(), dtype=np.dtype(np.bool_))
         return spec
@@ -192,6 +196,9 @@ class Assembler:
                 value = values[field.name]
                 follow = FOLLOWING.get(field.name)
                 batch[field.name][row] = value if follow is None else follow(value, scene)
+        if EPOCH in batch:
+            # Of drawn records it is longer than 32 bits, which is all that devices hold.
+            batch[EPOCH][row] = epoch if epoch < _MOST_EPOCHS else mix(epoch) % _MOST_EPOCHS
         if SIZE in batch:
             batch[SIZE][row] = scene.view.shape
         batch[VALID][row] = True

@@ -89,12 +89,13 @@ class Loader(Stream):
             is not valid. `skipped` tells them. More than one in a hundred (and more than one) are an error in any case.
         include: names of optional fields of the manifest. `transform`, `masks`, `affine`, `spacing_mm` and `extent`
             follow flips, turns and crops; all others come as they are stored, the unpadded and source sizes and
-            `tile_origin` too. Of pictures also `size`, int32 [batch, 2]: the height and width of the picture, which
-            begins at the top left of `image`; the rest is padding. `transform` is float32 [batch, 2, 3]: a point of
-            `image` is [y_source, x_source] = transform @ [y, x, 1] in its source, in pixels from the corner of the
-            first one. `affine` is float32 [batch, 4, 4]: a voxel's center is [x, y, z, 1] = affine @ [depth, height,
-            width, 1] in the patient, in millimeters. `extent` is int32 [batch, 2, 3]: the first voxel that shows the
-            scan, and the one after the last; the rest of a volume is padding.
+            `tile_origin` too. `epoch`, int32 [batch], from which `halofeed.loader.device` draws, is the record's, from
+            0; with `draw_by` a number of each draw's own. Of pictures also `size`, int32 [batch, 2]: the height and
+            width of the picture, which begins at the top left of `image`; the rest is padding. `transform` is float32
+            [batch, 2, 3]: a point of `image` is [y_source, x_source] = transform @ [y, x, 1] in its source, in pixels
+            from the corner of the first one. `affine` is float32 [batch, 4, 4]: a voxel's center is [x, y, z, 1] =
+            affine @ [depth, height, width, 1] in the patient, in millimeters. `extent` is int32 [batch, 2, 3]: the
+            first voxel that shows the scan, and the one after the last; the rest of a volume is padding.
         concurrent_reads: how many requests are made at a time of an address.
         where: only these records: their ids or the keys of their sources, as of `find`; or a function from all ids,
             int64 [record], to whether each is taken, bool [record]. They are numbered from 0.

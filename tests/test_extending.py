@@ -39,7 +39,16 @@ def apply(diff: str, file: Path) -> None:
 
 
 def test_the_page_has_every_part_that_can_be_added():
-    expected = ["A format", "A layout", "A task", "A kind of image", "An augmentation", "A model", "A store"]
+    expected = [
+        "A format",
+        "A layout",
+        "A task",
+        "A kind of image",
+        "An augmentation",
+        "An augmentation on the device",
+        "A model",
+        "A store",
+    ]
     assert list(SECTIONS) == expected
     assert all(SECTIONS.values())
 

@@ -7,13 +7,14 @@ from functools import partial
 
 from jax.sharding import Mesh
 
+from halofeed.loader.device.normalize import Normalization
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Dims, Partition
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.models import MODELS, check_model_options, model_named
 from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.shared.task import Task
-from halofeed.trainer.step import Normalization, Problem
+from halofeed.trainer.step import Problem
 from halofeed.trainer.tasks import build_task
 
 _CAFFE_MEAN = (123.68, 116.779, 103.939)

@@ -17,6 +17,7 @@ import optax  # type: ignore[import-untyped]
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from halofeed.loader.device.normalize import Normalization
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Dims
 from halofeed.trainer.mesh import platform_of
@@ -25,43 +26,6 @@ from halofeed.trainer.models.names import name_layers
 from halofeed.trainer.shared.task import Batch, Task
 
 Variables = nnx.State[Any, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Normalization:
-    """How stored pixels become a model's input: clipped to the limits, then (image - mean) / std per channel.
-
-    Args:
-        mean, std: per channel, in the stored image's units.
-        limits: the least and the greatest value, of all channels; None for none.
-        reverse_channels: afterwards red, green, blue become blue, green, red (weights from Caffe).
-    """
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    reverse_channels: bool = False
-    limits: tuple[float, float] | None = None
-
-    def __post_init__(self) -> None:
-        if len(self.mean) != len(self.std) or not all(value > 0 for value in self.std):
-            raise UsageError(
-                f"mean and std: expected one of each per channel, std above 0, got {self.mean} and {self.std}"
-            )
-
-    def __call__(self, image: jax.Array, dtype: str) -> jax.Array:
-        """Pixels of any dtype [..., channel] as `dtype`, on the device.
-
-        >>> to_units = Normalization(mean=(10.0, 30.0), std=(10.0, 5.0))
-        >>> to_units(jnp.full((1, 1, 1, 2), 30, jnp.uint8), "float32").tolist()
-        [[[[2.0, 0.0]]]]
-        """
-        wide = jnp.promote_types(dtype, jnp.float32)
-        values = image.astype(wide)
-        if self.limits is not None:
-            values = jnp.clip(values, *self.limits)
-        shifted = values - jnp.asarray(np.asarray(self.mean), wide)
-        scaled = (shifted * jnp.asarray(1 / np.asarray(self.std), wide)).astype(dtype)
-        return scaled[..., ::-1] if self.reverse_channels else scaled
 
 
 @jax.tree_util.register_dataclass

@@ -34,6 +34,7 @@ import optax
 from flax import nnx
 from numpy.typing import NDArray
 
+from halofeed.loader.device import Normalization
 from halofeed.schemas.partition import Partition
 from halofeed.schemas.tasks import task_named
 from halofeed.trainer.config import TrainConfig
@@ -45,7 +46,6 @@ from halofeed.trainer.platform import platform_environment
 from halofeed.trainer.problem import batch_partition
 from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.step import (
-    Normalization,
     Problem,
     TrainState,
     abstract_state,

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from halofeed.loader.device import Normalization
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer import export
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS
 from halofeed.trainer.shared.task import Batch
-from halofeed.trainer.step import Normalization, Problem, whole
+from halofeed.trainer.step import Problem, whole
 from halofeed.trainer.tasks.classification import Classification
 
 SHAPE = (16, 24, 3)

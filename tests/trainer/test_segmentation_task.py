@@ -8,10 +8,11 @@ import numpy as np
 import optax
 import pytest
 
+from halofeed.loader.device import Normalization
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.losses.overlap import cross_entropy, dice, overlap
 from halofeed.trainer.models.unet import UNet
-from halofeed.trainer.step import Normalization, Problem, compile_prediction, compile_step, new_state
+from halofeed.trainer.step import Problem, compile_prediction, compile_step, new_state
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.segmentation import Segmentation
 from tests.trainer.support import facts_of

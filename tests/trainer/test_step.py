@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
+from halofeed.loader.device import Normalization
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.mesh import make_mesh
@@ -21,7 +22,6 @@ from halofeed.trainer.models.layers import Layers, Pass
 from halofeed.trainer.models.norm import BatchNorm
 from halofeed.trainer.optimizers import build_optimizer
 from halofeed.trainer.step import (
-    Normalization,
     Problem,
     TrainState,
     abstract_state,

@@ -13,6 +13,7 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halofeed.loader.device import Normalization
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import constrain, make_mesh
@@ -22,7 +23,7 @@ from halofeed.trainer.models.planes import computed_by_planes, convolve_planes
 from halofeed.trainer.models.unet import UNet, _Upsampling, halvings, pooled
 from halofeed.trainer.plan.hlo import Module
 from halofeed.trainer.plan.traffic import collectives
-from halofeed.trainer.step import Normalization, Problem, loss_and_gradients
+from halofeed.trainer.step import Problem, loss_and_gradients
 from halofeed.trainer.tasks.segmentation import Segmentation
 from tests.trainer.support import placed
 

@@ -22,6 +22,7 @@ _SOURCES = (
     *(
         "trainer/plan/lowered.py",
         "loader/mesh.py",
+        "loader/device/*.py",
         "schemas/partition.py",
         "schemas/tasks.py",
         "schemas/kinds.py",

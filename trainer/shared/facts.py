@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from halofeed.loader.device.normalize import Normalization
 from halofeed.prep.convert.normalize_like import foreground_scheme
-from halofeed.prep.statistics.counts import Counts
-from halofeed.prep.statistics.counts import mean_and_deviation as volume_mean_and_deviation
-from halofeed.prep.statistics.pictures import mean_and_deviation
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.kinds import EARLY_KINDS
 from halofeed.schemas.manifest import Manifest
@@ -96,19 +94,14 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
     if not manifest.split(split).records:
         raise UsageError(f"{manifest.name}: split {split!r} holds no records; train on another")
     shape = image_shape or next(field.shape for field in manifest.fields if field.name == "image")
-    mean, std = _mean_and_deviation(manifest.split(split).statistics, shape[-1])
-    if len(mean) != shape[-1]:
-        raise UsageError(
-            f"{manifest.name}: split {split!r}: expected the mean of each of {shape[-1]} channels, its statistics "
-            f"hold {len(mean)}; convert it again"
-        )
+    normalization = Normalization.of(manifest, split)
     return DataFacts(
         task=manifest.task,
         kind=manifest.kind.name,
         labels=dict(sorted(manifest.labels.items())),
         image_shape=tuple(shape),
-        mean=tuple(mean),
-        std=tuple(value if value > 0 else 1.0 for value in std),
+        mean=normalization.mean,
+        std=normalization.std,
         foreground=_foreground(manifest, split),
     )
 
@@ -138,16 +131,3 @@ def _foreground(manifest: Manifest, split: str) -> tuple[float, float, float, fl
     except UsageError:
         return None
     return window.low, window.high, standard.mean, standard.deviation
-
-
-def _mean_and_deviation(
-    statistics: Mapping[str, Any], channels: int
-) -> tuple[Sequence[float], Sequence[float]]:
-    """Per channel; of volumes, whose first channel alone is counted, that of the body for every channel."""
-    if "intensities" not in statistics:
-        return mean_and_deviation(statistics)
-    counted = Counts.from_json(statistics["intensities"].get("body", {}))
-    if not counted.total:
-        return (), ()
-    mean, deviation = volume_mean_and_deviation(counted)
-    return (mean,) * channels, (deviation,) * channels

@@ -1,0 +1,138 @@
+"""Which random numbers belong to an example, in an epoch, on any device and however the batch is split?
+
+    (seed) ── id ──> (example) ── epoch, place in the list ──> (augmentation) ──┬── 2^32 - 1, number ──> strengths
+                                                                                └── channel, pixel ────> noise
+
+Each arrow is Threefry, a cipher that makes two 32-bit words of a key and a counter of two words each, without state:
+what a pixel gets depends on its place in the image alone. JAX's own generator is the same cipher; here it is written in
+additions, rotations and exclusive ors, so that TensorFlow draws the same bits.
+Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from halofeed.loader.device.ops import Array, Ops
+
+Pair = tuple[Array, Array]
+"""Two uint32 of one shape, or of shapes that broadcast."""
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+_LAST = 0xFFFFFFFF
+NUMBERS = 24
+"""Drawn once for an augmentation of an example."""
+
+
+def threefry(ops: Ops, key: Pair, counter: Pair) -> Pair:
+    """Threefry-2x32 of 20 rounds: two words for each counter, as good as random to who does not know the key.
+
+    >>> from halofeed.loader.device.ops import jax_ops
+    >>> zero = jax_ops().constant(0, np.uint32)
+    >>> [hex(word) for word in threefry(jax_ops(), (zero, zero), (zero, zero))]
+    ['0x6b200159', '0x99ba4efe']
+    """
+    keys = (*key, ops.xor(ops.xor(key[0], key[1]), ops.constant(np.uint32(_PARITY), np.uint32)))
+    left, right = counter[0] + keys[0], counter[1] + keys[1]
+    for group in range(5):
+        for bits in _ROTATIONS[group % 2]:
+            left = left + right
+            right = ops.xor(ops.rotate(right, bits), left)
+        left = left + keys[(group + 1) % 3]
+        right = right + keys[(group + 2) % 3] + ops.constant(np.uint32(group + 1), np.uint32)
+    return left, right
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """What is drawn for one augmentation of each example of a batch.
+
+    Args:
+        ops: in which it is computed.
+        key: of the augmentation, uint32 [batch] twice.
+        uniform: float32 [batch, NUMBERS], 0 (inclusive) to 1 (exclusive); the first decides whether anything changes.
+        chosen: which examples change, bool [batch].
+        axes: of the image, the batch's and the channel's among them.
+    """
+
+    ops: Ops
+    key: Pair
+    uniform: Array
+    chosen: Array
+    axes: int
+
+    def between(self, bounds: Sequence[float], neutral: float, number: int = 1) -> Array:
+        """A number from bounds[0] to bounds[1], float32 [batch, 1, ..., 1]; `neutral` where nothing shall change.
+
+        Args:
+            number: which of the augmentation's, 1 to NUMBERS - 1.
+        """
+        low, high = bounds
+        drawn = low + (high - low) * self.uniform[:, number]
+        return self.spread(self.ops.where(self.chosen, drawn, self.ops.constant(neutral, np.float32)))
+
+    def spread(self, values: Array) -> Array:
+        """Values [batch] as [batch, 1, ..., 1], which go with images."""
+        return self.ops.reshape(values, (-1, *[1] * (self.axes - 1)))
+
+    def normal(self, shape: Sequence[int]) -> Array:
+        """Numbers of mean 0 and deviation 1, float32 [batch, *shape], independent of each other.
+
+        By Box and Muller's transform.
+
+        Args:
+            shape: of an image, the channel last.
+        """
+        ops = self.ops
+        *sizes, channels = shape
+        places = ops.reshape(ops.numbers(sizes), (1, *sizes, 1))
+        channel = ops.reshape(ops.numbers((channels,)), (*[1] * (self.axes - 1), channels))
+        key = self.spread(self.key[0]), self.spread(self.key[1])
+        first, second = threefry(ops, key, (channel, places))
+        radius = ops.sqrt(-2.0 * ops.log(_share(ops, first) + 2.0**-25))
+        return radius * ops.cos(_share(ops, second) * (2 * math.pi))
+
+
+def draw_all(
+    ops: Ops, seed: int, ids: Array, epochs: Array, probabilities: Sequence[float], axes: int
+) -> list[Draw]:
+    """What each augmentation of a list draws.
+
+    Args:
+        seed: 0 to 2**64 - 1.
+        ids: of the examples, as `Ops.words` takes them.
+        epochs: of each example, or of all.
+        probabilities: of the augmentations.
+        axes: of the image.
+    """
+    words = [ops.constant(np.uint32(word), np.uint32) for word in divmod(seed, 1 << 32)]
+    example = threefry(ops, (words[0], words[1]), ops.words(ids))
+    count = len(probabilities)
+    # All at once: a cipher is a hundred operations to compile, whatever it is given.
+    places = ops.reshape(ops.numbers((count,)), (1, count))
+    epoch = ops.reshape(ops.cast(epochs, np.uint32), (-1, 1))
+    keys = threefry(
+        ops, (ops.reshape(example[0], (-1, 1)), ops.reshape(example[1], (-1, 1))), (epoch, places)
+    )
+    numbers = ops.reshape(ops.numbers((NUMBERS,)), (1, 1, NUMBERS))
+    wide = (ops.reshape(keys[0], (-1, count, 1)), ops.reshape(keys[1], (-1, count, 1)))
+    uniform = _share(ops, threefry(ops, wide, (ops.constant(np.uint32(_LAST), np.uint32), numbers))[0])
+    return [
+        Draw(
+            ops=ops,
+            key=(keys[0][:, place], keys[1][:, place]),
+            uniform=uniform[:, place],
+            chosen=uniform[:, place, 0] < probability,
+            axes=axes,
+        )
+        for place, probability in enumerate(probabilities)
+    ]
+
+
+def _share(ops: Ops, words: Array) -> Array:
+    """The upper 24 bits as a share of 1, which float32 holds exactly."""
+    return ops.cast(ops.top(words, 24), np.float32) * 2.0**-24

@@ -1,0 +1,97 @@
+"""How do stored pixels become a model's input?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from halofeed.loader.device.ops import Array, ops_of
+from halofeed.prep.statistics.counts import Counts
+from halofeed.prep.statistics.counts import mean_and_deviation as volume_mean_and_deviation
+from halofeed.prep.statistics.pictures import mean_and_deviation
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.manifest import Manifest
+
+_USUAL_DEVIATIONS = 2
+"""About the mean, where nothing says which values are dark and bright."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalization:
+    """How stored pixels become a model's input: clipped to the limits, then (image - mean) / std per channel.
+
+    Args:
+        mean, std: per channel, in the stored image's units.
+        limits: the least and the greatest value, of all channels; None for none.
+        reverse_channels: afterwards red, green, blue become blue, green, red (weights from Caffe).
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    reverse_channels: bool = False
+    limits: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or not all(value > 0 for value in self.std):
+            raise UsageError(
+                f"mean and std: expected one of each per channel, std above 0, got {self.mean} and {self.std}"
+            )
+
+    @classmethod
+    def of(cls, manifest: Manifest, split: str = "train") -> Normalization:
+        """By the mean and deviation that the manifest counts in a split.
+
+        Of volumes, whose first channel alone is counted, those of the body for every channel.
+
+        Raises:
+            UsageError: an unknown split, or one without records or pixels.
+        """
+        statistics = manifest.split(split).statistics
+        channels = next(field.shape[-1] for field in manifest.fields if field.name == "image")
+        mean, std = _mean_and_deviation(statistics, channels)
+        if len(mean) != channels:
+            raise UsageError(
+                f"{manifest.name}: split {split!r}: expected the mean of each of {channels} channels, its statistics "
+                f"hold {len(mean)}; convert it again"
+            )
+        return cls(mean=tuple(mean), std=tuple(value if value > 0 else 1.0 for value in std))
+
+    def __call__(self, image: Array, dtype: str) -> Array:
+        """Pixels of any dtype [..., channel] as `dtype`, on the device, by JAX or TensorFlow as they are.
+
+        >>> to_units = Normalization(mean=(10.0, 30.0), std=(10.0, 5.0))
+        >>> to_units(np.full((1, 1, 1, 2), 30, np.uint8), "float32").tolist()
+        [[[[2.0, 0.0]]]]
+        """
+        ops = ops_of(image)
+        wide = ops.wide(dtype)
+        values = ops.cast(image, wide)
+        if self.limits is not None:
+            values = ops.clip(values, *self.limits)
+        shifted = values - ops.constant(np.asarray(self.mean), wide)
+        scaled = ops.cast(shifted * ops.constant(1 / np.asarray(self.std), wide), dtype)
+        return scaled[..., ::-1] if self.reverse_channels else scaled
+
+    def values(self) -> tuple[float, float]:
+        """Which values count as black and white: the limits, or two deviations below and above the mean.
+
+        >>> Normalization(mean=(100.0,), std=(50.0,)).values()
+        (0.0, 200.0)
+        """
+        mean, reach = np.mean(self.mean), _USUAL_DEVIATIONS * np.mean(self.std)
+        return self.limits or (float(mean - reach), float(mean + reach))
+
+
+def _mean_and_deviation(
+    statistics: Mapping[str, Any], channels: int
+) -> tuple[Sequence[float], Sequence[float]]:
+    if "intensities" not in statistics:
+        return mean_and_deviation(statistics)
+    counted = Counts.from_json(statistics["intensities"].get("body", {}))
+    if not counted.total:
+        return (), ()
+    mean, deviation = volume_mean_and_deviation(counted)
+    return (mean,) * channels, (deviation,) * channels

@@ -1,0 +1,212 @@
+"""What arithmetic do augmentations need of JAX and of TensorFlow? Each of them is written once, in these words."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from halofeed.loader.mesh import split_id
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.extras import needing
+
+Array = Any
+"""A jax.Array or a tf.Tensor."""
+
+
+class Ops(Protocol):
+    """The operators + - * / < & of arrays, and these."""
+
+    def cast(self, array: Array, dtype: Any) -> Array:
+        """With another dtype."""
+
+    def wide(self, dtype: Any) -> Any:
+        """The dtype to compute in: float32, of float64 that."""
+
+    def constant(self, values: Any, dtype: Any) -> Array:
+        """NumPy's values."""
+
+    def words(self, ids: Array) -> tuple[Array, Array]:
+        """Ids [batch] as two uint32 [batch], high and low."""
+
+    def xor(self, one: Array, other: Array) -> Array:
+        """Of uint32."""
+
+    def rotate(self, words: Array, bits: int) -> Array:
+        """Bits of uint32 to the left, around."""
+
+    def top(self, words: Array, bits: int) -> Array:
+        """The upper bits of uint32, as a number."""
+
+    def numbers(self, sizes: Sequence[int]) -> Array:
+        """The number of every place of a grid, uint32 [*sizes], the last axis fastest."""
+
+    def where(self, condition: Array, one: Array, other: Array) -> Array: ...
+    def exp(self, array: Array) -> Array: ...
+    def expm1(self, array: Array) -> Array: ...
+    def log(self, array: Array) -> Array: ...
+    def sqrt(self, array: Array) -> Array: ...
+    def cos(self, array: Array) -> Array: ...
+    def sin(self, array: Array) -> Array: ...
+    def absolute(self, array: Array) -> Array: ...
+    def clip(self, array: Array, low: Any, high: Any) -> Array: ...
+    def maximum(self, one: Array, other: Any) -> Array: ...
+    def stack(self, arrays: Sequence[Array]) -> Array:
+        """Along a new last axis."""
+
+    def sum(self, array: Array, axis: int) -> Array:
+        """Along an axis, which stays with one place."""
+
+    def reshape(self, array: Array, shape: Sequence[int]) -> Array: ...
+    def if_any(self, chosen: Array, change: Callable[[Array], Array], image: Array) -> Array:
+        """`change(image)` where any is chosen, else the image. It is computed once before, whatever uses it how often:
+        fused with what it is made of, XLA would compute that again for each use (noise before a blur: 53 s, not 1)."""
+
+    def shifted(self, array: Array, axis: int, by: int) -> Array:
+        """What stands `by` places further along an axis; zeros beyond the end."""
+
+
+def ops_of(array: Array) -> Ops:
+    """Those of the library that an array is of; NumPy's are JAX's.
+
+    >>> type(ops_of(np.zeros(3))).__name__
+    'JaxOps'
+    """
+    return tensorflow_ops() if type(array).__module__.startswith("tensorflow.") else jax_ops()
+
+
+class JaxOps:
+    """JAX's."""
+
+    def __init__(self) -> None:
+        with needing("train", "jax"):
+            import jax.numpy as jnp
+            from jax import lax
+        self._jnp, self._lax = jnp, lax
+        self.where, self.exp, self.expm1, self.log, self.sqrt = (
+            jnp.where,
+            jnp.exp,
+            jnp.expm1,
+            jnp.log,
+            jnp.sqrt,
+        )
+        self.cos, self.sin, self.absolute = jnp.cos, jnp.sin, jnp.abs
+        self.clip, self.maximum, self.reshape = jnp.clip, jnp.maximum, jnp.reshape
+        self.constant, self.xor = jnp.asarray, jnp.bitwise_xor
+
+    def cast(self, array: Array, dtype: Any) -> Array:
+        return self._jnp.asarray(array).astype(dtype)
+
+    def wide(self, dtype: Any) -> Any:
+        return self._jnp.promote_types(dtype, self._jnp.float32)
+
+    def words(self, ids: Array) -> tuple[Array, Array]:
+        if ids.ndim == 1 and ids.dtype == np.int64 and isinstance(ids, np.ndarray):
+            ids = split_id(ids)
+        if ids.ndim != 2 or ids.dtype != np.uint32:
+            raise UsageError(
+                f"id: expected uint32 [batch, 2], got {ids.dtype} {list(ids.shape)}; JAX would cut 64 bits: take "
+                "batches of Loader.on_mesh, or halofeed.loader.mesh.split_id(batch['id']) before the jitted step"
+            )
+        return ids[:, 0], ids[:, 1]
+
+    def rotate(self, words: Array, bits: int) -> Array:
+        return self._lax.shift_left(words, np.uint32(bits)) | self.top(words, bits)
+
+    def top(self, words: Array, bits: int) -> Array:
+        return self._lax.shift_right_logical(words, np.uint32(32 - bits))
+
+    def numbers(self, sizes: Sequence[int]) -> Array:
+        # Axis by axis, so that a split image's numbers are made where its pixels are.
+        number: Array = np.uint32(0)
+        for axis, size in enumerate(sizes):
+            number = number * np.uint32(size) + self._lax.broadcasted_iota(np.uint32, tuple(sizes), axis)
+        return number
+
+    def stack(self, arrays: Sequence[Array]) -> Array:
+        return self._jnp.stack(arrays, axis=-1)
+
+    def sum(self, array: Array, axis: int) -> Array:
+        return self._jnp.sum(array, axis=axis, keepdims=True)
+
+    def if_any(self, chosen: Array, change: Callable[[Array], Array], image: Array) -> Array:
+        return self._lax.cond(self._jnp.any(chosen), change, lambda same: same, image)
+
+    def shifted(self, array: Array, axis: int, by: int) -> Array:
+        padding = [(0, 0, 0)] * array.ndim
+        padding[axis] = (-by, by, 0)
+        return self._lax.pad(array, self._jnp.zeros((), array.dtype), padding)
+
+
+class TensorFlowOps:
+    """TensorFlow's."""
+
+    def __init__(self) -> None:
+        with needing("tf", "tensorflow"):
+            import tensorflow as tf
+        self._tf = tf
+        self.where, self.exp, self.expm1, self.log, self.sqrt = (
+            tf.where,
+            tf.exp,
+            tf.math.expm1,
+            tf.math.log,
+            tf.sqrt,
+        )
+        self.cos, self.sin, self.absolute = tf.cos, tf.sin, tf.abs
+        self.maximum, self.reshape, self.xor = tf.maximum, tf.reshape, tf.bitwise.bitwise_xor
+        self.cast, self.constant = tf.cast, tf.constant
+
+    def clip(self, array: Array, low: Any, high: Any) -> Array:
+        return self._tf.minimum(self._tf.maximum(array, low), high)
+
+    def wide(self, dtype: Any) -> Any:
+        tf = self._tf
+        return tf.float64 if tf.as_dtype(dtype) == tf.float64 else tf.float32
+
+    def words(self, ids: Array) -> tuple[Array, Array]:
+        if ids.dtype != self._tf.int64 or ids.shape.rank != 1:
+            raise UsageError(f"id: expected int64 [batch], got {ids.dtype.name} {ids.shape}")
+        halves = self._tf.bitcast(ids, self._tf.uint32)
+        return halves[:, 1], halves[:, 0]
+
+    def rotate(self, words: Array, bits: int) -> Array:
+        shifted = self._tf.bitwise.left_shift(words, self._tf.constant(bits, self._tf.uint32))
+        return self._tf.bitwise.bitwise_or(shifted, self.top(words, bits))
+
+    def top(self, words: Array, bits: int) -> Array:
+        return self._tf.bitwise.right_shift(words, self._tf.constant(32 - bits, self._tf.uint32))
+
+    def numbers(self, sizes: Sequence[int]) -> Array:
+        tf = self._tf
+        return tf.reshape(tf.cast(tf.range(np.prod(sizes, dtype=np.int64)), tf.uint32), sizes)
+
+    def stack(self, arrays: Sequence[Array]) -> Array:
+        return self._tf.stack(arrays, axis=-1)
+
+    def sum(self, array: Array, axis: int) -> Array:
+        return self._tf.reduce_sum(array, axis=axis, keepdims=True)
+
+    def if_any(self, chosen: Array, change: Callable[[Array], Array], image: Array) -> Array:
+        return self._tf.cond(self._tf.reduce_any(chosen), lambda: change(image), lambda: image)
+
+    def shifted(self, array: Array, axis: int, by: int) -> Array:
+        size = array.shape[axis]
+        kept = [slice(None)] * array.shape.rank
+        kept[axis] = slice(min(max(by, 0), size), max(size + min(by, 0), 0))
+        padding = [(0, 0)] * array.shape.rank
+        padding[axis] = (min(max(-by, 0), size), min(max(by, 0), size))
+        return self._tf.pad(array[tuple(kept)], padding)
+
+
+@functools.cache
+def jax_ops() -> JaxOps:
+    """One for all."""
+    return JaxOps()
+
+
+@functools.cache
+def tensorflow_ops() -> TensorFlowOps:
+    """One for all."""
+    return TensorFlowOps()

@@ -1,0 +1,273 @@
+"""Does each example become what its seed, epoch and id say, whatever it is batched with?"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from halofeed.loader.device import (
+    AUGMENTATIONS,
+    Brightness,
+    Contrast,
+    GaussianBlur,
+    GaussianNoise,
+    Hue,
+    HUWindow,
+    augment_on_device,
+)
+from halofeed.loader.device.draws import draw_all
+from halofeed.loader.device.ops import jax_ops
+from halofeed.loader.mesh import split_id
+from halofeed.schemas.errors import UsageError
+from tests.loader.device.device_oracles import ORACLES, augmented
+
+SEED = 2**63 + 12345
+IDS = np.array([2**62 + 5, 7, 2**33, 2**40 + 1], np.int64)
+EPOCHS = np.array([0, 1, 0, 70000], np.int32)
+COLOR = ("Saturation", "Hue")
+SCANS = ("HUWindow",)
+ALL = {name: kind(probability=1.0) for name, kind in AUGMENTATIONS.items()}
+ALL["GaussianBlur"] = GaussianBlur(probability=1.0, sigma_pixels=(0.5, 1.5), depth=True)
+
+
+def pictures(shape=(4, 7, 6, 3), dtype=np.uint8, seed=0, **others):
+    low, high = (0, 256) if dtype == np.uint8 else (-200, 400)
+    image = np.random.default_rng(seed).integers(low, high, shape)
+    return {"image": jnp.asarray(image, dtype), "id": split_id(IDS), "epoch": EPOCHS, **others}
+
+
+def changed(batch, augmentations, values=None, **options):
+    step = jax.jit(lambda batch: augment_on_device(batch, augmentations, seed=SEED, values=values, **options))
+    return np.asarray(step(batch)["image"], np.float64)
+
+
+def rows(batch, which):
+    return {key: value[which] for key, value in batch.items()}
+
+
+def test_every_augmentation_has_an_oracle():
+    assert ORACLES.keys() == AUGMENTATIONS.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in SCANS])
+def test_pictures_are_as_the_oracle_says(name):
+    batch = pictures()
+    found = changed(batch, [ALL[name]])
+    for row in range(4):
+        image = np.asarray(batch["image"][row])
+        expected = augmented(
+            image, [ALL[name]], seed=SEED, identity=int(IDS[row]), epoch=int(EPOCHS[row]), values=(0, 255)
+        )
+        np.testing.assert_allclose(found[row], np.clip(expected, 0, 255), atol=2e-3)
+        assert np.abs(found[row] - image).max() > 0.5
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in COLOR])
+def test_volumes_are_as_the_oracle_says(name):
+    batch, values = pictures((4, 5, 4, 6, 2), np.int16), (-160.0, 240.0)
+    found = changed(batch, [ALL[name]], values)
+    for row in range(4):
+        expected = augmented(
+            np.asarray(batch["image"][row]),
+            [ALL[name]],
+            seed=SEED,
+            identity=int(IDS[row]),
+            epoch=int(EPOCHS[row]),
+            values=values,
+        )
+        np.testing.assert_allclose(found[row], expected, rtol=1e-5, atol=5e-3)
+
+
+def test_a_list_is_applied_in_order_and_some_examples_are_left_out():
+    several = [Contrast(), GaussianNoise(probability=0.7), GaussianBlur(), Hue()]
+    batch = pictures((4, 7, 6, 3), np.float32)
+    found = changed(batch, several, (0, 255))
+    chosen = 0
+    for row in range(4):
+        options = {"seed": SEED, "identity": int(IDS[row]), "epoch": int(EPOCHS[row]), "values": (0, 255)}
+        image = np.asarray(batch["image"][row])
+        np.testing.assert_allclose(found[row], augmented(image, several, **options), atol=5e-3)
+        chosen += sum(not np.array_equal(augmented(image, [one], **options), image) for one in several)
+    assert 0 < chosen < 16
+
+
+ZERO = {
+    "Brightness": {"shift": (0, 0)},
+    "Contrast": {"factor": (1, 1)},
+    "Saturation": {"factor": (1, 1)},
+    "Hue": {"degrees": (0, 0)},
+    "Gamma": {"exponent": (1, 1)},
+    "GaussianBlur": {"sigma_pixels": (0, 0)},
+    "GaussianNoise": {"deviation": (0, 0)},
+    "HUWindow": {"center_hu": (50, 50), "width_hu": (1000, 1000)},
+    "BiasField": {"strength": (0, 0)},
+}
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_nothing_changes_at_zero_strength_or_probability(name):
+    batch = pictures((4, 7, 6, 3), np.int16)
+    stored, values = np.asarray(batch["image"], np.float64), (-450, 550)
+    assert np.array_equal(changed(batch, [AUGMENTATIONS[name](probability=0)], values), stored)
+    assert np.array_equal(changed(batch, [AUGMENTATIONS[name](probability=1, **ZERO[name])], values), stored)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "bfloat16", "float16", "float32"])
+def test_any_stored_dtype_is_computed_in_float32(dtype):
+    whole = np.random.default_rng(0).integers(0, 200, (4, 7, 6, 3))
+    several = [Brightness(probability=1), Contrast(probability=1), GaussianNoise(probability=1)]
+    reference = changed(pictures() | {"image": jnp.asarray(whole, "float32")}, several, (0, 255))
+    batch = pictures() | {"image": jnp.asarray(whole, dtype)}
+    assert augment_on_device(batch, several, seed=1, values=(0, 255))["image"].dtype == jnp.float32
+    found = changed(batch, several, (0, 255))
+    if dtype == "uint8":
+        reference = reference.clip(0, 255)
+    np.testing.assert_allclose(found, reference, atol=1 if dtype == "bfloat16" else 1e-4)
+
+
+def test_eight_bits_are_clipped_to_what_they_hold_and_wider_values_are_not():
+    batch = pictures()
+    up = [Brightness(shift=(0.9, 0.9), probability=1)]
+    assert changed(batch, up).max() == 255
+    assert changed(batch | {"image": batch["image"].astype("int16")}, up, (0, 255)).max() > 255
+
+
+def test_an_example_is_the_same_in_any_batch():
+    batch, several = pictures(), [ALL[name] for name in ALL if name not in SCANS]
+    whole = changed(batch, several)
+    order = np.array([3, 1, 0, 2])
+    np.testing.assert_allclose(changed(rows(batch, order), several), whole[order], atol=1e-3)
+    np.testing.assert_allclose(changed(rows(batch, slice(1, 3)), several), whole[1:3], atol=1e-3)
+
+
+def test_epoch_seed_id_and_place_in_the_list_each_change_what_is_drawn():
+    image = jnp.full((1, 8, 8, 1), 128, jnp.uint8)
+    noisy = GaussianNoise(deviation=(0.1, 0.1), probability=1.0)
+
+    def drawn(seed=1, identity=5, epoch=0, number=0):
+        batch = {"image": image, "id": split_id(np.array([identity])), "epoch": np.array([epoch])}
+        several = [Brightness(shift=(0, 0))] * number + [noisy]
+        return np.asarray(augment_on_device(batch, several, seed=seed)["image"]).tobytes()
+
+    same = drawn()
+    assert drawn() == same
+    others = [
+        drawn(seed=2),
+        drawn(seed=1 + 2**32),
+        drawn(identity=6),
+        drawn(identity=5 + 2**32),
+        drawn(epoch=1),
+        drawn(number=1),
+    ]
+    assert len({same, *others}) == 7
+
+
+def test_one_epoch_for_all_takes_the_place_of_the_batch_s():
+    batch = pictures()
+    later = changed(batch | {"epoch": np.full(4, 9)}, [GaussianNoise(probability=1)])
+    del batch["epoch"]
+    assert np.array_equal(changed(batch, [GaussianNoise(probability=1)], epoch=9), later)
+
+
+def test_noise_is_normal_and_independent():
+    one = draw_all(jax_ops(), 3, split_id(np.arange(2)), np.zeros(2, np.int32), [1.0], 4)[0]
+    noise = np.asarray(one.normal((256, 256, 3)), np.float64)
+    assert np.abs(noise).max() > 4 and abs(noise.mean()) < 0.01 and abs(noise.std() - 1) < 0.01
+    assert abs((noise**4).mean() - 3) < 0.05 and abs((noise**3).mean()) < 0.03
+    for other in (
+        noise[::-1],
+        np.roll(noise, 1, axis=1),
+        np.roll(noise, 1, axis=2),
+        np.roll(noise, 1, axis=3),
+    ):
+        assert abs((noise * other).mean()) < 0.01
+
+
+def test_chances_and_strengths_are_drawn_evenly():
+    ids = split_id(np.arange(20000))
+    one = draw_all(jax_ops(), 3, ids, np.int32(0), [0.3], 4)[0]
+    assert abs(np.asarray(one.chosen).mean() - 0.3) < 0.01
+    counts, _ = np.histogram(np.asarray(one.uniform[:, 1]), 20, (0, 1))
+    assert np.abs(counts - 1000).max() < 150
+
+
+def test_the_mean_of_a_large_image_is_exact():
+    image = jnp.full((1, 3000, 3000, 1), 100.25, jnp.float32)
+    batch = {"image": image, "id": split_id(np.array([1])), "epoch": np.array([0])}
+    flat = [Contrast(factor=(0, 0), probability=1.0)]
+    found = augment_on_device(batch, flat, seed=0, values=(0, 255))["image"]
+    np.testing.assert_allclose(np.asarray(found[0, ::500, ::500]), 100.25, rtol=1e-6)
+
+
+def test_padding_of_pictures_stays_and_gives_nothing():
+    # But for noise and bias fields, which are drawn for places of the frame.
+    several = [ALL[name] for name in ALL if name not in (*SCANS, "GaussianNoise", "BiasField")]
+    small = pictures((4, 5, 4, 3), np.float32)
+    framed = np.full((4, 9, 7, 3), 4000.0, np.float32)
+    framed[:, :5, :4] = small["image"]
+    sizes = np.tile(np.array([[5, 4]], np.int32), (4, 1))
+    found = changed(small | {"image": jnp.asarray(framed), "size": sizes}, several, (0, 255))
+    assert (found[:, 5:] == 4000).all() and (found[:, :, 4:] == 4000).all()
+    np.testing.assert_allclose(found[:, :5, :4], changed(small, several, (0, 255)), atol=2e-3)
+
+
+def test_padding_of_volumes_stays_and_gives_nothing():
+    several = [GaussianBlur(probability=1, depth=True), Contrast(probability=1), HUWindow(probability=1)]
+    small = pictures((4, 5, 4, 6, 1), np.int16)
+    framed = np.full((4, 8, 8, 8, 1), -1024, np.int16)
+    framed[:, 1:6, 2:6, 2:] = small["image"]
+    extent = np.tile(np.array([[[1, 2, 2], [6, 6, 8]]], np.int32), (4, 1, 1))
+    found = changed(small | {"image": framed, "extent": extent}, several, (-160, 240))
+    np.testing.assert_allclose(
+        found[:, 1:6, 2:6, 2:], changed(small, several, (-160, 240)), rtol=1e-5, atol=1e-3
+    )
+    found[:, 1:6, 2:6, 2:] = -1024
+    assert (found == -1024).all()
+
+
+def test_all_but_the_image_stays():
+    others = {"label": jnp.arange(4), "boxes": jnp.ones((4, 2, 4)), "valid": jnp.array([True] * 3 + [False])}
+    batch = pictures() | others
+    found = augment_on_device(batch, [Brightness()], seed=1)
+    assert found.keys() == batch.keys() and all(found[key] is batch[key] for key in batch if key != "image")
+
+
+def test_what_is_not_chosen_by_a_bound_cannot_be_made():
+    for name, kind in AUGMENTATIONS.items():
+        with pytest.raises(UsageError, match=f"{name}: probability: expected 0 to 1, got 2"):
+            kind(probability=2)
+        for field in kind.least:
+            for wrong in ((2, 1), (1,), "ab", (0, float("nan")), 3):
+                with pytest.raises(UsageError, match=f"{name}: {field}: expected a lower and an upper"):
+                    kind(**{field: wrong})
+        assert (
+            dataclasses.replace(kind(), **{field: list(getattr(kind(), field)) for field in kind.least})
+            == kind()
+        )
+
+
+@pytest.mark.parametrize(
+    ("batch", "augmentations", "options", "message"),
+    [
+        ({"epoch": None}, [Brightness()], {}, 'epoch.*include=."epoch"'),
+        ({"id": None}, [Brightness()], {}, "expected 'id'"),
+        ({"id": np.arange(4, dtype=np.int32)}, [Brightness()], {}, r"uint32 \[batch, 2\], got int32 \[4\]"),
+        (
+            {"image": np.zeros((4, 5, 5, 1), np.int16)},
+            [Brightness()],
+            {},
+            "values: images of int16 do not say",
+        ),
+        ({"image": np.zeros((4, 5, 5, 1), np.uint8)}, [Hue()], {}, r"Hue: .*have 1 channel"),
+        ({}, [HUWindow()], {}, "expected Hounsfield units, the images are uint8"),
+        ({}, [Brightness], {}, r"such as Brightness\(\), got <class"),
+    ],
+)
+def test_what_cannot_be_says_why(batch, augmentations, options, message):
+    given = {key: value for key, value in {**pictures(), **batch}.items() if value is not None}
+    with pytest.raises(UsageError, match=message):
+        augment_on_device(given, augmentations, seed=1, **options)
