@@ -80,7 +80,11 @@ class Loader(Stream):
         shard_index, shard_count: which of how many hosts this is; it gets the contiguous rows
             [shard_index, shard_index + 1) * batch_size / shard_count of every batch.
         cache: None; "memory": all shards of the split, read and checked when the loader is made, and shared with
-            the processes that are forked afterwards.
+            the processes that are forked afterwards; "disk:/a/folder": shards staged there, one after the other
+            while the first batches are read from where they are, for all processes of the machine and later runs.
+        cache_bytes: of all that is staged in that folder, of other data sets too; None: as much as the disk takes.
+            Beyond it go the shards used longest ago, but none that a loader of this process uses; what has no room
+            is read from where it is.
         verify: whether the checksums of what is read are computed: "first" when it is first read, "always" or "never".
             Of raw fields these are the index's of each MiB, so that of a crop no more is read than the MiBs it lies in.
             Of what is fetched from an address, "first" means of every transfer anew.
@@ -132,6 +136,7 @@ class Loader(Stream):
         shard_index: int = 0,
         shard_count: int = 1,
         cache: str | None = None,
+        cache_bytes: int | None = None,
         concurrent_reads: int = CONCURRENT_READS,
         verify: str = "first",
         on_corrupt: str = "fail",
@@ -171,7 +176,7 @@ class Loader(Stream):
         self._assembler = Assembler(self.manifest, include, self._augmentations)
         self._include = tuple(include)
         check_memory(self.spec, self.batch_size)
-        store = cached(store, cache, stored.shards)
+        store = cached(store, self.manifest, split, cache, cache_bytes)
         self._shards = Shards(store, self.manifest, split, verify)
         self._chosen = None if where is None else chosen_records(where, self._shards.all_ids(), split)
         self._draws = None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from halofeed.loader.store.base import Store
+from halofeed.loader.store.disk import DiskStore
 from halofeed.loader.store.local import LocalStore
 from halofeed.loader.store.memory import MemoryStore
 from halofeed.loader.store.remote import RemoteStore
 from halofeed.schemas.errors import UsageError
-from halofeed.schemas.manifest import Shard
+from halofeed.schemas.manifest import Manifest
 
 CONCURRENT_READS = 32
 
@@ -28,20 +28,27 @@ def open_store(path: str | os.PathLike[str], concurrent_reads: int = CONCURRENT_
     return LocalStore(Path(path))
 
 
-def cached(store: Store, cache: str | None, shards: Sequence[Shard]) -> Store:
+def cached(store: Store, manifest: Manifest, split: str, cache: str | None, most_bytes: int | None) -> Store:
     """A store of what another one has, with the shards of a split in a cache.
 
     Args:
         store: where they are.
-        cache: "memory" or None.
-        shards: of the split.
+        manifest, split: of which data set, and of which split of it.
+        cache: "memory", "disk:/a/folder" or None.
+        most_bytes: of all that is staged in that folder.
 
     Raises:
         UsageError: another cache, or one that has no room.
     """
+    kind, _, folder = (cache or "").partition(":")
+    if most_bytes is not None and (kind != "disk" or most_bytes < 1):
+        raise UsageError(f"cache_bytes {most_bytes}: expected 1 or more, and with cache='disk:/a/folder'")
     if cache is None:
         return store
+    shards = manifest.split(split).shards
     if cache == "memory":
         store.check_sizes(shards)
         return MemoryStore(store, shards)
-    raise UsageError(f"cache: expected None or 'memory', got {cache!r}")
+    if kind == "disk" and folder:
+        return DiskStore(store, manifest, shards, Path(folder).absolute(), most_bytes)
+    raise UsageError(f"cache: expected None, 'memory' or 'disk:/a/folder', got {cache!r}")

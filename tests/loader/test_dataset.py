@@ -317,7 +317,14 @@ USAGE = [
         {"training": False, "drop_remainder": True},
         r"drop_remainder: evaluation \(training=False\) gives every",
     ),
-    ({"cache": "ram"}, r"cache: expected None or 'memory', got 'ram'"),
+    ({"cache": "ram"}, r"cache: expected None, 'memory' or 'disk:/a/folder', got 'ram'"),
+    ({"cache": "disk:"}, r"cache: expected None, 'memory' or 'disk:/a/folder', got 'disk:'"),
+    ({"cache": "disk:/proc/none"}, r"cache='disk:/proc/none': .*; name a folder of a local disk"),
+    ({"cache": "memory", "cache_bytes": 5}, r"cache_bytes 5: expected 1 or more, and with cache='disk:"),
+    (
+        {"cache": "disk:/tmp/none", "cache_bytes": 5},
+        r"cache_bytes 5: the split's largest shard has .*; allow more",
+    ),
     ({"on_corrupt": "ignore"}, r"on_corrupt: expected one of fail, skip, got 'ignore'"),
     (
         {"path": "tape://bucket/cards/1.0.0"},

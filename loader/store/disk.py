@@ -1,0 +1,346 @@
+"""Shards staged on a local disk, as far as they fit, for all processes of a machine and for later runs.
+
+    folder/
+      .lock                            held by whoever makes room
+      cards-1.0.0-<manifest's hash>/   another conversion is another folder
+        cards-train.tfrecord-...       whole and checked: renamed to this name when its content is on the disk
+        ...part                        being written, by whoever holds the lock beside it; else left by who was killed
+        ...lock                        when it was last changed is when the shard was last used
+
+Until a shard is here it is read where it comes from, while one thread stages what was asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from halofeed.loader.store.base import ShardSource, Store, Wrapped, checked_pieces
+from halofeed.schemas.checksum import crc32c
+from halofeed.schemas.durable import sync
+from halofeed.schemas.errors import CorruptFileError, HalofeedError, StoreError, SystemLimitError, UsageError
+from halofeed.schemas.manifest import Manifest, Shard
+from halofeed.schemas.shard_file import OpenFile, ShardFile, close_idle
+from halofeed.schemas.sizes import human_bytes
+
+PART, LOCK = ".part", ".lock"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CHECKED_AT_ONCE = 8 << 20
+_held: set[int] = set()
+_stores: weakref.WeakSet[DiskStore] = weakref.WeakSet()
+
+
+class DiskStore(Wrapped):
+    """The shards of a split, staged in a folder; all else as in the store that they come from.
+
+    Args:
+        base: where they are.
+        manifest: of the data set.
+        shards: of the split.
+        folder: where to stage them; several data sets and processes may share it.
+        most_bytes: of all that is staged in the folder; None: as much as the disk takes. Beyond it those go that were
+            used longest ago, but none that a loader of this process uses; what finds no room is not staged.
+
+    Raises:
+        UsageError: the folder cannot be made or written to, or no shard can ever have room.
+    """
+
+    is_checked = False
+
+    def __init__(
+        self, base: Store, manifest: Manifest, shards: Sequence[Shard], folder: Path, most_bytes: int | None
+    ) -> None:
+        super().__init__(base)
+        self.fetches, self.attempts = base.fetches, max(2, base.attempts)
+        self._root, self._most = folder, most_bytes
+        key = hashlib.sha256(manifest.to_json().encode()).hexdigest()[:16]
+        self.folder = folder / f"{manifest.name}-{manifest.version}-{key}"
+        largest = max((shard.bytes for shard in shards), default=0)
+        if most_bytes is not None and most_bytes < largest:
+            raise UsageError(
+                f"cache_bytes {most_bytes:,}: the split's largest shard has {largest:,} bytes; allow more, or leave "
+                "cache out"
+            )
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with _locked(self._root / LOCK):
+                pass
+        except OSError as error:
+            raise UsageError(
+                f"cache='disk:{folder}': {error.strerror or error}; name a folder of a local disk"
+            ) from error
+        self._shards = {shard.file: shard for shard in shards}
+        self._again = 0
+        self._thread: threading.Thread | None = None
+        self._failed: SystemLimitError | None = None
+        self.begin()
+        self.staged = {shard.file for shard in shards if self._is_whole(shard)}
+        _stores.add(self)
+
+    @property
+    def retries(self) -> int:
+        return self._base.retries + self._again
+
+    def path(self, name: str) -> Path:
+        """Where a shard is, once it is staged."""
+        return self.folder / name
+
+    def source(self, shard: Shard) -> StagedShard:
+        return StagedShard(self, shard, self._base.source(shard))
+
+    def pieces(self, shard: Shard) -> Iterator[bytes | memoryview]:
+        return self._base.pieces(shard)
+
+    def settled(self, name: str) -> bool:
+        return name in self.staged or self._base.settled(name)
+
+    def forget(self, name: str, start: int, stop: int) -> None:
+        shard = self._shards.get(name)
+        if shard is None or name not in self.staged:
+            self._base.forget(name, start, stop)
+        elif not self._is_right(shard):
+            with self._lock:
+                self._again += 1
+            self.drop(name)
+            self.path(name).unlink(missing_ok=True)
+        close_idle()  # one that was deleted, here or by another process, may be open still
+
+    def drop(self, name: str) -> None:
+        """Take a shard for not staged, which is gone or wrong."""
+        with self._lock:
+            self.staged.discard(name)
+            self._asked.discard(name)
+
+    def ask(self, shard: Shard) -> None:
+        """Have a shard staged some time soon.
+
+        Raises:
+            SystemLimitError: the disk has no room for one that was asked for before.
+        """
+        if self._failed is not None:
+            raise self._failed
+        with self._lock:
+            if shard.file in self._asked:
+                return
+            self._asked.add(shard.file)
+            self._waiting.append(shard)
+            if self._thread is None:
+                # It dies with the process, at any moment, as it may.
+                self._thread = threading.Thread(
+                    target=_stage_all, args=(weakref.ref(self),), name="halofeed-staging", daemon=True
+                )
+                self._thread.start()
+
+    def wait(self) -> None:
+        """Return once nothing is left to be staged; errors as of `ask`."""
+        while (thread := self._thread) is not None:
+            thread.join()
+        if self._failed is not None:
+            raise self._failed
+
+    def next(self) -> Shard | None:
+        """What is to be staged now; None ends the thread that does it."""
+        with self._lock:
+            if self._waiting and self._failed is None:
+                return self._waiting.popleft()
+            self._thread = None
+            return None
+
+    def stage(self, shard: Shard) -> None:
+        """Stage a shard, unless another process did so or nothing has to go for it that is used."""
+        try:
+            with _locked(self.path(shard.file + LOCK)):
+                if self._is_whole(shard) or self._is_written(shard):
+                    self.touch(shard.file)
+                    self.staged.add(shard.file)
+        except OSError as error:
+            cure = "make room or allow fewer cache_bytes" if error.errno in _NO_ROOM else "see to the disk"
+            self._failed = SystemLimitError(
+                f"{self.path(shard.file)}: {os.strerror(error.errno or 0)}; {human_bytes(shard.bytes)} are to be "
+                f"staged there: {cure}, or take another cache"
+            )
+
+    def touch(self, name: str) -> None:
+        """Note that a shard is used now; not in its own times, by which it is told from one that was changed."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path(name + LOCK))
+
+    def begin(self) -> None:
+        """Threads and locks of this process; a forked one stages by itself what it needs."""
+        self._lock = threading.Lock()
+        self._waiting: deque[Shard] = deque()
+        self._asked: set[str] = set()
+        self._thread = None
+
+    def _is_whole(self, shard: Shard) -> bool:
+        try:
+            return self.path(shard.file).stat().st_size == shard.bytes
+        except OSError:
+            return False
+
+    def _is_right(self, shard: Shard) -> bool:
+        """Whether a staged shard's checksum is the manifest's."""
+        checksum = 0
+        try:
+            with self.path(shard.file).open("rb") as stream:
+                while data := stream.read(_CHECKED_AT_ONCE):
+                    checksum = crc32c(data, checksum)
+        except OSError:
+            return False
+        return checksum == shard.crc32c
+
+    def _is_written(self, shard: Shard) -> bool:
+        """Whether there was room; then it is there, whole and checked."""
+        part = self.path(shard.file + PART)
+        try:
+            descriptor = self._reserve(part, shard.bytes)
+            if descriptor is None:
+                return False
+            with open(descriptor, "wb", buffering=0) as stream:
+                for piece in checked_pieces(self._base, shard):
+                    left = memoryview(piece)
+                    while left:
+                        left = left[stream.write(left) :]
+            sync([str(part)])
+            os.replace(part, self.path(shard.file))
+            sync([str(self.folder)])
+        except (CorruptFileError, StoreError):
+            # Whoever reads the record there is told which one it is.
+            part.unlink(missing_ok=True)
+            return False
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        return True
+
+    def _reserve(self, part: Path, size: int) -> int | None:
+        """The descriptor of an empty file that has its room on the disk; None where the bound leaves none."""
+        with _locked(self._root / LOCK):
+            part.unlink(missing_ok=True)
+            self._sweep()
+            while self._most is not None and self._used() + size > self._most:
+                if not self._evict():
+                    return None
+            descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                while size:
+                    try:
+                        os.posix_fallocate(descriptor, 0, size)
+                        break
+                    except OSError as error:
+                        if error.errno not in _NO_ROOM or not self._evict():
+                            raise
+            except BaseException:
+                os.close(descriptor)
+                raise
+            return descriptor
+
+    def _used(self) -> int:
+        """Bytes of all that is staged, and of what is being written."""
+        return sum(found.st_size for _, found in _files(self._root))
+
+    def _evict(self) -> bool:
+        """Delete the shard used longest ago, but none that a loader of this process uses; False where none is left."""
+        used = {store.path(name) for store in list(_stores) for name in set(store.staged)}
+        idle = [
+            (_last_use(path, found), path)
+            for path, found in _files(self._root)
+            if path.suffix != PART and path not in used
+        ]
+        if not idle:
+            return False
+        min(idle)[1].unlink(missing_ok=True)
+        return True
+
+    def _sweep(self) -> None:
+        """Delete what killed processes left half."""
+        for path, _ in list(_files(self._root)):
+            if path.suffix == PART:
+                with contextlib.suppress(OSError), _locked(path.with_suffix(LOCK), wait=False):
+                    path.unlink(missing_ok=True)
+
+
+class StagedShard:
+    """A shard that is read from the folder once it is there, and before from where it comes."""
+
+    def __init__(self, store: DiskStore, shard: Shard, base: ShardSource) -> None:
+        self._store, self._shard, self._base = store, shard, base
+        self._file = ShardFile(store.path(shard.file))
+
+    def open(self) -> OpenFile:
+        name = self._shard.file
+        if name in self._store.staged:
+            try:
+                opened = self._file.open()
+            except CorruptFileError:
+                self._store.drop(name)  # another process made room for its own
+            else:
+                if not opened.checked:
+                    self._store.touch(name)
+                return opened
+        self._store.ask(self._shard)
+        return self._base.open()
+
+    def close(self) -> None:
+        self._file.close()
+        self._base.close()
+
+
+def _stage_all(reference: weakref.ref[DiskStore]) -> None:
+    """Stage what is asked for as long as somebody wants it."""
+    while (store := reference()) is not None and (shard := store.next()) is not None:
+        with contextlib.suppress(HalofeedError):
+            store.stage(shard)
+        del store
+
+
+def _files(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """The shards below the folder, whole or being written."""
+    for path in root.glob("*/*"):
+        if path.suffix != LOCK and not path.name.startswith("."):
+            with contextlib.suppress(OSError):
+                yield path, path.stat()
+
+
+def _last_use(path: Path, found: os.stat_result) -> int:
+    try:
+        return path.with_name(path.name + LOCK).stat().st_mtime_ns
+    except OSError:
+        return found.st_mtime_ns
+
+
+@contextlib.contextmanager
+def _locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a file's lock, which nobody else does then; OSError where it is not to be had at once and not waited for.
+
+    The system lets go of it when the process ends, however it does.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _held.add(descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        _held.discard(descriptor)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough where a forked process has it too
+        os.close(descriptor)
+
+
+def _after_fork() -> None:
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+    for store in list(_stores):
+        store.begin()
+
+
+os.register_at_fork(after_in_child=_after_fork)
