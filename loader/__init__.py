@@ -4,6 +4,7 @@ Neither Beam nor TensorFlow nor JAX is imported here; `Loader.dataset` and `Load
 """
 
 from halofeed.loader.augment import (
+    ElasticDeformation,
     FlipDepth,
     FlipLeftRight,
     FlipUpDown,
@@ -16,6 +17,7 @@ from halofeed.loader.dataset import Loader
 from halofeed.loader.mixture import Mixture
 
 __all__ = [
+    "ElasticDeformation",
     "FlipDepth",
     "FlipLeftRight",
     "FlipUpDown",

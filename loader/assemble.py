@@ -81,6 +81,10 @@ class Assembler:
         for augmentation in self._augmentations:
             frame = augmentation.frame(frame)
         self._frame = frame.shape
+        if frame.lost and (points := [name for name in ("transform", "affine") if name in include]):
+            raise UsageError(
+                f"include {points[0]!r}: after {frame.lost} no affine says where a point comes from; leave it out"
+            )
         # Raw fields that are shown as they are stored: read straight into the batch.
         self._as_stored = {
             field.name: field.keys[0]

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from halofeed.loader.augment.elastic_deformation import ElasticDeformation
 from halofeed.loader.augment.flips import FlipDepth, FlipLeftRight, FlipUpDown
 from halofeed.loader.augment.quarter_turns import Rotate90
 from halofeed.loader.augment.random_crop import RandomCrop
@@ -38,6 +39,7 @@ __all__ = [
     "NO_OBJECTS",
     "WIDTH",
     "Augmentation",
+    "ElasticDeformation",
     "FlipDepth",
     "FlipLeftRight",
     "FlipUpDown",
@@ -66,6 +68,7 @@ AUGMENTATIONS: dict[str, Callable[..., Augmentation]] = {
         RandomCrop,
         ScaleJitter,
         RandomRotation,
+        ElasticDeformation,
     )
 }
 """By the names that configurations have."""
