@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment import Augmentation, Frame, Scene, augment
+from halofeed.loader.augment import Augmentation, Frame, Scene, augment, draw_uniforms
 from halofeed.loader.augment.source import Array, copy_view
 from halofeed.loader.augment.view import View
 from halofeed.loader.decode import array_dtype, read_classes, read_numbers, read_text
@@ -152,32 +152,37 @@ class Assembler:
         for name, spec in self.spec.items():
             batch[name][row] = spec.fill if len(spec.fill) > 1 else spec.fill[0]
 
-    def write(self, batch: Batch, row: int, record: StoredRecord, *, seed: int, epoch: int) -> None:
+    def draw(self, seed: int, epochs: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What the augmentations of examples are drawn from, float64 [example, augmentation, 8]."""
+        return draw_uniforms(seed, epochs, ids, len(self._augmentations))
+
+    def write(self, batch: Batch, row: int, record: StoredRecord, drawn: NDArray[np.float64]) -> None:
         """Write one record into a row.
 
         Args:
             batch: arrays [row, ...] of `spec`.
             row: which one.
             record: what is written.
-            seed, epoch: what augmentations are drawn from, beside the record's id.
+            drawn: of `draw`, its own [augmentation, 8].
 
         Raises:
             CorruptFileError: names file, offset and id.
         """
         for _ in range(_ATTEMPTS):
-            values = self._write_once(batch, row, record, seed, epoch)
+            values = self._write_once(batch, row, record, drawn)
             if record.is_confirmed():
                 record.keep(values)
                 return
         raise record.changing()
 
-    def _write_once(self, batch: Batch, row: int, record: StoredRecord, seed: int, epoch: int) -> Batch:
-        """Write it, and give its values of static shape."""
+    def _write_once(self, batch: Batch, row: int, record: StoredRecord, drawn: NDArray[np.float64]) -> Batch:
+        """Write it, and give its values of static shape that are not kept yet."""
         into = {key: batch[name][row].reshape(-1).view(np.uint8) for name, key in self._as_stored.items()}
-        values, features = self._read(record, into)
+        kept = record.known(tuple(self._values))
+        values, features = self._read(record, kept, into)
         # A picture is decoded straight into the batch, unless it must be turned or cut on the way.
         read = self._reader.read(record, values, features, None if self._augmentations else batch[IMAGE][row])
-        scene = augment(self._augmentations, read.scene, seed, epoch, record.id)
+        scene = augment(self._augmentations, read.scene, drawn)
         if scene.pixels is not None:
             self._copy(IMAGE, scene.view, scene.pixels, batch[IMAGE][row])
         if scene.label is not None:
@@ -206,14 +211,17 @@ class Assembler:
         if SIZE in batch:
             batch[SIZE][row] = scene.view.shape
         batch[VALID][row] = True
-        return values
+        return values if kept is None else {}
 
-    def _read(self, record: StoredRecord, into: Mapping[str, NDArray[np.uint8]]) -> tuple[Batch, Decoded]:
-        """The fields' values of static shape, and all else of the record, which is not parsed for known values."""
-        values = record.known(tuple(self._values))
-        if values is not None and self._has_only_values:
-            return values, record.features(frozenset(), into)
+    def _read(
+        self, record: StoredRecord, kept: Batch | None, into: Mapping[str, NDArray[np.uint8]]
+    ) -> tuple[Batch, Decoded]:
+        """The fields' values of static shape, and all else of the record, which is not parsed for kept values."""
+        if kept is not None and self._has_only_values:
+            return kept, record.features(frozenset(), into)
         features = record.features(self._keys, into)
+        if kept is not None:
+            return kept, features
         return {name: read_numbers(field, features, record) for name, field in self._values.items()}, features
 
     def _write_label(self, view: View, label: Array, out: NDArray[Any]) -> None:

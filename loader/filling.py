@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import os
@@ -81,7 +82,12 @@ class Filler:
     def _fill_rows(self, batch: Batch, places: NDArray[np.int64], rows: Rows) -> None:
         valid = np.flatnonzero(rows.valid)
         records = self._stored(rows.records[valid])
-        columns = (places[valid].tolist(), rows.records[valid].tolist(), records, rows.epochs[valid].tolist())
+        ids = np.array([record.id for record in records], np.int64)
+        drawn = self._assembler.draw(self._seed, rows.epochs[valid], ids)
+        columns = (
+            *(places[valid].tolist(), rows.records[valid].tolist(), records),
+            *(rows.epochs[valid].tolist(), drawn),
+        )
         todo = deque(zip(*columns, strict=True))
         # Each record holds its file open from its first read on: nothing but the deque may hold on to it.
         del records, columns
@@ -90,11 +96,11 @@ class Filler:
         def work() -> None:
             while todo and not failed:
                 try:
-                    row, number, record, epoch = todo.popleft()
+                    row, number, record, epoch, drawn = todo.popleft()
                 except IndexError:
                     return  # another thread was faster
                 try:
-                    self._fill(batch, row, number, record, epoch)
+                    self._fill(batch, row, number, record, epoch, drawn)
                 except Exception as error:
                     failed.append((row, error))
 
@@ -107,11 +113,19 @@ class Filler:
         for row in places[~rows.valid].tolist():
             self._assembler.fill(batch, row)
 
-    def _fill(self, batch: Batch, row: int, number: int, record: StoredRecord, epoch: int) -> None:
-        def write(record: StoredRecord) -> None:
+    def _fill(
+        self,
+        batch: Batch,
+        row: int,
+        number: int,
+        record: StoredRecord,
+        epoch: int,
+        drawn: NDArray[np.float64],
+    ) -> None:
+        def write(record: StoredRecord, drawn: NDArray[np.float64]) -> None:
             for left in reversed(range(self._shards.store.attempts)):
                 try:
-                    self._assembler.write(batch, row, record, seed=self._seed, epoch=epoch)
+                    self._assembler.write(batch, row, record, drawn)
                     return
                 except CorruptFileError:
                     if not left:
@@ -119,16 +133,15 @@ class Filler:
                 self._shards.forget(record)
 
         if not self._skips:
-            write(record)
-        elif self._is_written(write, number, record):
+            write(record, drawn)
+        elif self._is_written(functools.partial(write, drawn=drawn), number, record):
             pass
         elif self._replaces:
-            others = self._others(number, epoch)
-            next(
-                other
-                for other in others
-                if self._is_written(write, other, self._stored(np.array([other]))[0])
-            )
+            for other in self._others(number, epoch):
+                (instead,) = self._stored(np.array([other]))
+                (own,) = self._assembler.draw(self._seed, np.array([epoch]), np.array([instead.id]))
+                if self._is_written(functools.partial(write, drawn=own), other, instead):
+                    break
         else:
             self._assembler.fill(batch, row)
 

@@ -25,11 +25,10 @@ from halofeed.loader.augment.scene import (
     Frame,
     Objects,
     Scene,
-    Uniform,
     augment,
-    draw_uniform,
     to_view,
 )
+from halofeed.loader.augment.uniform import Uniform, draw_uniform, draw_uniforms
 from halofeed.schemas.errors import UsageError
 
 __all__ = [
@@ -55,6 +54,7 @@ __all__ = [
     "build_augmentations",
     "check_augmentations",
     "draw_uniform",
+    "draw_uniforms",
     "to_view",
 ]
 

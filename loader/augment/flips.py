@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from halofeed.loader.augment.scene import DEPTH, HEIGHT, WIDTH, Frame, Scene, Uniform, check_share
+from halofeed.loader.augment.scene import DEPTH, HEIGHT, WIDTH, Frame, Scene, check_share
+from halofeed.loader.augment.uniform import Uniform
 from halofeed.prep.geometry.boxes import flip_left_right, flip_up_down
 from halofeed.schemas.errors import UsageError
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from halofeed.loader.augment.scene import Frame, Scene, Uniform, check_share
+from halofeed.loader.augment.scene import Frame, Scene, check_share
+from halofeed.loader.augment.uniform import Uniform
 from halofeed.loader.augment.view import Shape
 from halofeed.prep.geometry.boxes import flip_up_down
 from halofeed.schemas.errors import UsageError

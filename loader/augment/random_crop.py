@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from halofeed.loader.augment.foreground import draw_foreground
-from halofeed.loader.augment.scene import DEPTH, HEIGHT, WIDTH, Frame, Scene, Uniform, check_share
+from halofeed.loader.augment.scene import DEPTH, HEIGHT, WIDTH, Frame, Scene, check_share
+from halofeed.loader.augment.uniform import Uniform
 from halofeed.loader.augment.view import Shape
 from halofeed.schemas.errors import UsageError
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment.scene import Frame, Scene, Uniform, check_range, check_share
+from halofeed.loader.augment.scene import Frame, Scene, check_range, check_share
+from halofeed.loader.augment.uniform import Uniform
 from halofeed.loader.augment.view import Ranges, Shape
 from halofeed.prep.geometry.resize import ResizePlan
 from halofeed.prep.geometry.volume import Resample

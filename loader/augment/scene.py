@@ -11,18 +11,15 @@ from numpy.typing import NDArray
 
 from halofeed.loader.augment.resampled import Resampled, Warp
 from halofeed.loader.augment.source import Array, Label
+from halofeed.loader.augment.uniform import Uniform
 from halofeed.loader.augment.view import Ranges, Shape, View
 from halofeed.prep.geometry.boxes import crop_boxes
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.kinds import Kind
 
-Uniform = NDArray[np.float64]
-"""float64 [8], each in 0 (inclusive) to 1 (exclusive)."""
-
 DEPTH, HEIGHT, WIDTH = -3, -2, -1
 """Axes, counted from the end, so that those of a picture and of a volume are the same."""
 _SIDES = {"frame": "frames long", "depth": "deep", "height": "high", "width": "wide"}
-_WORD = (1 << 64) - 1
 _SPACE = ("depth", "height", "width")
 _NOISE_SHARE = 1e-9
 _FLOAT32_NOISE = 2.0**-23
@@ -220,27 +217,8 @@ def check_range(name: str, given: Sequence[float]) -> tuple[float, float]:
     return float(numbers[0]), float(numbers[1])
 
 
-def draw_uniform(seed: int, epoch: int, identity: int, number: int) -> Uniform:
-    """Eight numbers for one augmentation of one example in one epoch, whatever was drawn before.
-
-    Philox is a generator whose state is a counter: key (seed, epoch), counter (example, augmentation).
-    Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
-
-    Args:
-        seed, epoch: 0 and more.
-        identity: the example's id.
-        number: the augmentation's place in the list.
-    """
-    key = np.array([seed & _WORD, epoch & _WORD], np.uint64)
-    counter = np.array([0, 0, identity & _WORD, number], np.uint64)
-    raw = np.random.Philox(key=key, counter=counter).random_raw(8)
-    return np.asarray((raw >> np.uint64(11)) * 2.0**-53, np.float64)
-
-
-def augment(
-    augmentations: Sequence[Augmentation], scene: Scene, seed: int, epoch: int, identity: int
-) -> Scene:
-    """Apply augmentations in order, each with its own draw."""
-    for number, augmentation in enumerate(augmentations):
-        scene = augmentation.apply(scene, draw_uniform(seed, epoch, identity, number))
+def augment(augmentations: Sequence[Augmentation], scene: Scene, drawn: NDArray[np.float64]) -> Scene:
+    """Apply augmentations in order, each with its own draw of float64 [augmentation, 8]."""
+    for augmentation, uniform in zip(augmentations, drawn, strict=True):
+        scene = augmentation.apply(scene, uniform)
     return scene

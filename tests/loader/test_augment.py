@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, Rotate90
-from halofeed.loader.augment import Scene, augment, draw_uniform
+from halofeed.loader.augment import Scene, augment, draw_uniform, draw_uniforms
 from halofeed.schemas.errors import UsageError
 
 FRAME = (24, 32)
@@ -175,9 +175,8 @@ def test_a_flip_happens_as_often_as_was_asked_for():
     scene = Scene.whole((4, 4))
     for probability in (0.0, 0.25, 1.0):
         chain = [FlipUpDown(probability), FlipLeftRight(probability)]
-        seen = Counter()
-        for identity in range(4000):
-            seen[augment(chain, scene, 1, 0, identity).view.backwards] += 1
+        draws = draw_uniforms(1, np.zeros(4000, np.int64), np.arange(4000), 2)
+        seen = Counter(augment(chain, scene, drawn).view.backwards for drawn in draws)
         for (down, mirrored), share in {
             (a, b): (probability if a else 1 - probability) * (probability if b else 1 - probability)
             for a in (True, False)
@@ -188,7 +187,9 @@ def test_a_flip_happens_as_often_as_was_asked_for():
 
 def test_windows_are_everywhere_about_equally_often():
     scene = Scene.whole((6, 9))
-    seen = Counter(augment([RandomCrop(4, 7)], scene, 0, epoch, 5).view.start for epoch in range(4500))
+    seen = Counter(
+        augment([RandomCrop(4, 7)], scene, [draw_uniform(0, epoch, 5, 0)]).view.start for epoch in range(4500)
+    )
     assert len(seen) == 9 and min(seen.values()) > 400 and max(seen.values()) < 600
 
 
@@ -202,6 +203,18 @@ def test_draws_differ_by_seed_epoch_example_and_place_in_the_list():
     }
     assert len(draws) == 48
     assert all(0 <= value < 1 for draw in draws for value in draw)
+
+
+def test_draws_of_a_batch_are_the_words_of_numpys_generator():
+    rng = np.random.default_rng(0)
+    epochs, ids = rng.integers(0, 2**40, 50), rng.integers(-(2**63), 2**63 - 1, 50)
+    for seed in (0, 2**64 - 1):
+        drawn = draw_uniforms(seed, epochs, ids, 3)
+        for example, number in np.ndindex(50, 3):
+            key = np.array([seed, epochs[example]], np.uint64)
+            counter = np.array([0, 0, int(ids[example]) % 2**64, number], np.uint64)
+            words = np.random.Philox(key=key, counter=counter).random_raw(8)
+            assert drawn[example, number].tolist() == [(int(word) >> 11) * 2.0**-53 for word in words]
 
 
 def test_draws_are_fixed_for_all_time():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, Rotate90
-from halofeed.loader.augment import Scene, augment, draw_uniform
+from halofeed.loader.augment import Scene, augment, draw_uniform, draw_uniforms
 from halofeed.loader.augment.foreground import draw_foreground
 from halofeed.schemas.errors import UsageError
 from tests.volume_writer import draw_scans, write_scans
@@ -215,7 +215,8 @@ def test_a_window_holds_foreground_as_often_as_was_asked_for(share):
     label[4, 10, 10], label[8, 0, 19] = 2, 1
     scene = Scene(view=Scene.whole(label.shape).view, extent=((0, 9), (0, 20), (0, 20)), label=label)
     chain = [RandomCrop(2, 3, 4, foreground=share)]
-    views = [augment(chain, scene, 5, epoch, 77).view for epoch in range(3000)]
+    drawn = draw_uniforms(5, np.arange(3000), np.full(3000, 77), len(chain))
+    views = [augment(chain, scene, own).view for own in drawn]
     seen = Counter(label[tuple(slice(*side) for side in view.box)].max() for view in views)
     # By chance: 2·3·4 of 8·18·17 windows hold the first voxel, and one the second.
     chance = (1 - share) * 24 / (8 * 18 * 17)
@@ -235,15 +236,22 @@ def test_an_empty_foreground_falls_back_to_any_window():
     label = np.zeros((4, 6, 6), np.uint8)
     scene = Scene(view=Scene.whole(label.shape).view, extent=((0, 4), (0, 6), (0, 6)), label=label)
     for epoch in range(50):
-        anywhere = augment([RandomCrop(2, 2, 2)], Scene.whole(label.shape), 0, epoch, 1).view
-        assert augment([RandomCrop(2, 2, 2, foreground=1.0)], scene, 0, epoch, 1).view == anywhere
+        anywhere = augment(
+            [RandomCrop(2, 2, 2)], Scene.whole(label.shape), [draw_uniform(0, epoch, 1, 0)]
+        ).view
+        assert (
+            augment([RandomCrop(2, 2, 2, foreground=1.0)], scene, [draw_uniform(0, epoch, 1, 0)]).view
+            == anywhere
+        )
 
 
 def test_quarter_turns_are_equally_frequent():
     scene = Scene.whole((3, 5, 5))
     seen = Counter(
         (view.order, view.backwards)
-        for view in (augment([Rotate90()], scene, 1, epoch, 3).view for epoch in range(4000))
+        for view in (
+            augment([Rotate90()], scene, [draw_uniform(1, epoch, 3, 0)]).view for epoch in range(4000)
+        )
     )
     assert len(seen) == 4 and min(seen.values()) > 900
 
