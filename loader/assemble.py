@@ -156,13 +156,16 @@ class Assembler:
         """What the augmentations of examples are drawn from, float64 [example, augmentation, 8]."""
         return draw_uniforms(seed, epochs, ids, len(self._augmentations))
 
-    def write(self, batch: Batch, row: int, record: StoredRecord, drawn: NDArray[np.float64]) -> None:
+    def write(
+        self, batch: Batch, row: int, record: StoredRecord, epoch: int, drawn: NDArray[np.float64]
+    ) -> None:
         """Write one record into a row.
 
         Args:
             batch: arrays [row, ...] of `spec`.
             row: which one.
             record: what is written.
+            epoch: in which it is drawn.
             drawn: of `draw`, its own [augmentation, 8].
 
         Raises:
@@ -172,6 +175,9 @@ class Assembler:
             values = self._write_once(batch, row, record, drawn)
             if record.is_confirmed():
                 record.keep(values)
+                if EPOCH in batch:
+                    # Of drawn records it is longer than 32 bits, which is all that devices hold.
+                    batch[EPOCH][row] = epoch if epoch < _MOST_EPOCHS else mix(epoch) % _MOST_EPOCHS
                 return
         raise record.changing()
 
@@ -205,9 +211,6 @@ class Assembler:
                 value = values[field.name]
                 follow = FOLLOWING.get(field.name)
                 batch[field.name][row] = value if follow is None else follow(value, scene)
-        if EPOCH in batch:
-            # Of drawn records it is longer than 32 bits, which is all that devices hold.
-            batch[EPOCH][row] = epoch if epoch < _MOST_EPOCHS else mix(epoch) % _MOST_EPOCHS
         if SIZE in batch:
             batch[SIZE][row] = scene.view.shape
         batch[VALID][row] = True

@@ -241,7 +241,7 @@ class Loader(Stream):
             raise IndexError(f"record {number}: split {self.split!r} has {self.num_records}")
         plain = self._plain
         batch = allocate(plain.spec, 1, self._filler.pool)
-        plain.write(batch, 0, self.stored(number % self.num_records), np.zeros((0, 8)))
+        plain.write(batch, 0, self.stored(number % self.num_records), 0, np.zeros((0, 8)))
         return {name: array[0] for name, array in batch.items()}
 
     def stored(self, number: int) -> StoredRecord:

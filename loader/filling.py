@@ -125,7 +125,7 @@ class Filler:
         def write(record: StoredRecord, drawn: NDArray[np.float64]) -> None:
             for left in reversed(range(self._shards.store.attempts)):
                 try:
-                    self._assembler.write(batch, row, record, drawn)
+                    self._assembler.write(batch, row, record, epoch, drawn)
                     return
                 except CorruptFileError:
                     if not left:
