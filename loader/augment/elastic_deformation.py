@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.augment.points import Float32, around, sample
-from halofeed.loader.augment.scene import Frame, Scene, Uniform, check_fill, check_share, check_space
+from halofeed.loader.augment.scene import Frame, Scene, check_fill, check_share, check_space
+from halofeed.loader.augment.uniform import Uniform
 from halofeed.loader.augment.view import Ranges, Shape
 from halofeed.schemas.errors import UsageError
 
