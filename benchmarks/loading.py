@@ -27,6 +27,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import far_step
+import from_disk
 import gather
 import numpy as np
 from peers import DECODE, MEMCPY, OURS, PEERS, Peer
@@ -84,14 +86,17 @@ def export(data: str, folder: Path) -> None:
 
 
 class Worker:
-    """A peer's process for one case; `error` says why it gives nothing, or nothing more."""
+    """A peer's process for one case, with so many batches before each round at most.
 
-    def __init__(self, peer: Peer, case_name: str, source: Path, scratch: Path) -> None:
+    `error` says why it gives nothing, or nothing more.
+    """
+
+    def __init__(self, peer: Peer, case_name: str, source: Path, scratch: Path, most_warm: int) -> None:
         self.error, self.reason, self.rates, self.difference = "", "", [], 0
         self.setting: dict[str, Any] = {}
         log = scratch / f"{peer.module}.log"
         arguments = [peer.module, case_name, str(source), str(scratch / peer.module)]
-        arguments += [",".join(peer.packages), str(peer.warm_batches)]
+        arguments += [",".join(peer.packages), str(min(peer.warm_batches, most_warm))]
         with log.open("a") as stream:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, "--serve", *arguments],
@@ -142,7 +147,7 @@ def measure(case_name: str, names: list[str], source: Path, scratch: Path, given
     for name in names:
         print(f"  {case_name}: {name}", file=sys.stderr, flush=True)
         peer = PEERS[name]
-        worker = workers[name] = Worker(peer, case_name, source, scratch)
+        worker = workers[name] = Worker(peer, case_name, source, scratch, 2 if given.quick else 4)
         trials = [worker.round(setting, given.seconds / 2) for setting in peer.settings]
         worker.setting = peer.settings[int(np.argmax(trials))]
         if not any(trials):
@@ -203,19 +208,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", choices=CASES, action="append", help="cases; all unless said")
+    parser.add_argument("--only", choices=[*CASES, "resume"], action="append", help="cases; all unless said")
     parser.add_argument("--peers", default="", help="only loaders whose names hold this, beside halofeed's")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="of a round, at least")
     parser.add_argument("--pictures", type=int, default=1280, help="raw ones and JPEG files")
     parser.add_argument("--volumes", type=int, default=128)
-    parser.add_argument("--quick", action="store_true", help="a quarter of the data and of the time")
+    parser.add_argument(
+        "--larger-than-memory",
+        type=float,
+        metavar="GB",
+        help="so much raw data from the disk too; 1.3 of memory",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a quarter of the data and of the time, two batches before each round",
+    )
     parser.add_argument("--scratch", type=Path, help="folder for the files, some 18 GB; --quick 5 GB")
     given = parser.parse_args()
     if given.quick:
         given.pictures, given.volumes, given.seconds = 320, 32, 0.5
     versions: dict[str, dict[str, str]] = {}
-    cases = given.only or list(CASES)
+    cases = [name for name in CASES if name in (given.only or CASES)]
     for data in dict.fromkeys(CASES[name].data for name in cases):
         count = given.volumes if data == "blocks" else given.pictures
         with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:
@@ -226,6 +241,11 @@ def main() -> None:
                 workers = measure(name, chosen(name, given.peers), source, Path(scratch), given)
                 print_case(CASES[name], workers, count)
                 versions |= {row: worker.versions for row, worker in workers.items() if worker.versions}
+    with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:
+        if not given.only or "resume" in given.only:
+            print(f"\n{far_step.report(Path(scratch), given.rounds)}")
+        if given.larger_than_memory:
+            print(f"\n{from_disk.report(Path(scratch), given.larger_than_memory, given.rounds, 5.0)}")
     print_peers(versions)
 
 
