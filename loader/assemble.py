@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.augment import Augmentation, Frame, Scene, augment, draw_uniforms
+from halofeed.loader.augment.resampled import Resampled
 from halofeed.loader.augment.source import Array, copy_view
-from halofeed.loader.augment.view import View
+from halofeed.loader.augment.view import Ranges, View
 from halofeed.loader.decode import array_dtype, read_classes, read_numbers, read_text
 from halofeed.loader.gather import StoredRecord
 from halofeed.loader.pieces import is_little_endian
@@ -46,12 +47,23 @@ class ArraySpec:
 class Assembler:
     """Turns records into rows, for one manifest and one choice of fields and augmentations.
 
+    Args:
+        manifest: of the data set.
+        include: names of optional fields.
+        augmentations: in order.
+        slab: what is made of each image, and of each label on its grid, along the axes of what is shown; None is all.
+
     Attributes:
         spec: per array its shape (without the batch) and dtype.
+        on_grid: the arrays on the image's grid.
     """
 
     def __init__(
-        self, manifest: Manifest, include: Sequence[str], augmentations: Sequence[Augmentation]
+        self,
+        manifest: Manifest,
+        include: Sequence[str],
+        augmentations: Sequence[Augmentation],
+        slab: Ranges | None = None,
     ) -> None:
         self._augmentations = tuple(augmentations)
         fields = {field.name: field for field in manifest.fields}
@@ -85,11 +97,16 @@ class Assembler:
             raise UsageError(
                 f"include {points[0]!r}: after {frame.lost} no affine says where a point comes from; leave it out"
             )
-        # Raw fields that are shown as they are stored: read straight into the batch.
+        whole = tuple((0, size) for size in self._frame)
+        self._slab, self._is_whole = slab or whole, slab in (None, whole)
+        on_grid = [field for field in (self._image, self._label) if field]
+        self.on_grid = tuple(field.name for field in on_grid)
+        # All and no more of the image goes straight into the batch: raw fields as they are stored, files as decoded.
+        self._is_straight = self._is_whole and not self._augmentations
         self._as_stored = {
             field.name: field.keys[0]
-            for field in (self._image, self._label)
-            if field and field.encoding == "raw" and not self._augmentations and is_little_endian(field.dtype)
+            for field in on_grid
+            if field.encoding == "raw" and self._is_straight and is_little_endian(field.dtype)
         }
         moves = bool(self._augmentations)
         self._reader = RecordReader(
@@ -120,14 +137,15 @@ class Assembler:
 
     def _specify(self, include: Sequence[str]) -> dict[str, ArraySpec]:
         spec = {}
+        shown = tuple(stop - start for start, stop in self._slab)
         for field in self._fields:
             dtype = array_dtype(field)
             shape = field.shape
             fill: tuple[Any, ...] = field.fill if field.encoding != "value" else (0,)
             if field.name == IMAGE:
-                shape = (*self._frame, field.shape[-1])
+                shape = (*shown, field.shape[-1])
             elif is_grid(field):
-                shape = (*self._frame, field.shape[-1]) if field.holds_sets else self._frame
+                shape = (*shown, field.shape[-1]) if field.holds_sets else shown
             elif field.encoding == "png_list":
                 shape = (self._max_boxes(), *self._frame)
             elif field.axes == self._image.axes[:1]:
@@ -186,8 +204,7 @@ class Assembler:
         into = {key: batch[name][row].reshape(-1).view(np.uint8) for name, key in self._as_stored.items()}
         kept = record.known(tuple(self._values))
         values, features = self._read(record, kept, into)
-        # A picture is decoded straight into the batch, unless it must be turned or cut on the way.
-        read = self._reader.read(record, values, features, None if self._augmentations else batch[IMAGE][row])
+        read = self._reader.read(record, values, features, batch[IMAGE][row] if self._is_straight else None)
         scene = augment(self._augmentations, read.scene, drawn)
         if scene.pixels is not None:
             self._copy(IMAGE, scene.view, scene.pixels, batch[IMAGE][row])
@@ -237,16 +254,32 @@ class Assembler:
         members(sets, out)
 
     def _copy(self, name: str, view: View, source: Array, out: NDArray[Any]) -> None:
-        """What the view shows of an array, all of it without augmentations, and padding around it."""
+        """What the view shows of an array within the slab, all of it without augmentations, and padding around it."""
+        if not (self._augmentations or self._pads_around):
+            view = View.whole(source.shape[:2])
+        if not self._is_whole:
+            view, source = self._of_slab(view, source)
         if self._pads_around:
             copy_view(view, source, out)
             return
-        if not self._augmentations:
-            view = View.whole(source.shape[:2])
         height, width = view.shape
-        copy_view(view, source, out[:height, :width])
+        if height and width:
+            copy_view(view, source, out[:height, :width])
         out[height:] = self._padding[name][height:]
         out[:height, width:] = self._padding[name][:height, width:]
+
+    def _of_slab(self, view: View, source: Array) -> tuple[View, Array]:
+        """What shows the slab of what a view shows, and of which array."""
+        if isinstance(source, Resampled):
+            # Resized by parts, a pixel may differ in its last bit from that of the whole.
+            whole = np.empty((*view.shape, *source.shape[len(view.shape) :]), source.dtype)
+            source.copy(view, whole)
+            view, source = View.whole(view.shape), whole
+        inside = [
+            (min(low, size), min(high, size))
+            for (low, high), size in zip(self._slab, view.shape, strict=True)
+        ]
+        return view.crop([low for low, _ in inside], [high - low for low, high in inside]), source
 
     def _write_boxes(self, field: Field, read: Read, scene: Scene, batch: Batch, row: int) -> None:
         if self._augmentations:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 import os
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from halofeed.loader.assemble import ArraySpec, Assembler, Batch, allocate
 from halofeed.loader.augment import Augmentation, check_augmentations
+from halofeed.loader.augment.view import Ranges
 from halofeed.loader.buffers import check_memory
 from halofeed.loader.chosen import Where, chosen_records, id_of
 from halofeed.loader.filling import ON_CORRUPT, Filler
@@ -22,7 +24,7 @@ from halofeed.loader.state import describe_augmentations, digest, fingerprint
 from halofeed.loader.store.choose import CONCURRENT_READS, cached, open_store
 from halofeed.loader.stream import Stream, check_hosts
 from halofeed.loader.weights import DrawBy, plan_draws
-from halofeed.schemas.errors import UsageError
+from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.kinds import Kind
 from halofeed.schemas.manifest import Manifest
 
@@ -198,15 +200,7 @@ class Loader(Stream):
             drop_remainder=drop_remainder,
             draws=self._draws,
         )
-        self._filler = Filler(
-            self._assembler,
-            self._shards,
-            self.seed,
-            chosen=self._chosen,
-            skips=on_corrupt == "skip",
-            replaces=training,
-            whole=not self._augmentations,
-        )
+        self._filler = self._filler_of(self._assembler, whole=not self._augmentations)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(Loader, **self._arguments), ()
@@ -329,6 +323,34 @@ class Loader(Stream):
     def _expect(self, step: int, start: int, stop: int) -> None:
         if self.steps is None or step < self.steps:
             self._filler.expect(self._sampler.rows(step, start, stop))
+
+    @property
+    def on_grid(self) -> tuple[str, ...]:
+        """The arrays on the image's grid."""
+        return self._assembler.on_grid
+
+    def of_slab(self, slab: Ranges) -> Loader:
+        """The same stream with a part of each image and label; see `Stream.of_slab`."""
+        part = copy.copy(self)
+        part._assembler = Assembler(self.manifest, self._include, self._augmentations, slab)
+        if part._assembler.spec == self._assembler.spec:
+            return self
+        part._filler = self._filler_of(part._assembler, whole=False, skipped=self._filler.skipped)
+        return part
+
+    def _filler_of(
+        self, assembler: Assembler, *, whole: bool, skipped: dict[int, CorruptFileError] | None = None
+    ) -> Filler:
+        return Filler(
+            assembler,
+            self._shards,
+            self.seed,
+            chosen=self._chosen,
+            skips=self._arguments["on_corrupt"] == "skip",
+            replaces=bool(self._arguments["training"]),
+            whole=whole,
+            skipped=skipped,
+        )
 
     def _rows(self, step: int, start: int, stop: int) -> Batch:
         return self._filler.batch(self._sampler.rows(step, start, stop))

@@ -50,9 +50,10 @@ class Filler:
         skips: bool,
         replaces: bool,
         whole: bool,
+        skipped: dict[int, CorruptFileError] | None = None,
     ) -> None:
         self.pool = BufferPool()
-        self.skipped: dict[int, CorruptFileError] = {}
+        self.skipped: dict[int, CorruptFileError] = {} if skipped is None else skipped
         self._assembler, self._shards, self._seed = assembler, shards, seed
         self._chosen, self._count = chosen, len(shards) if chosen is None else len(chosen)
         self._skips, self._replaces, self._whole = skips, replaces, whole

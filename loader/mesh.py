@@ -5,7 +5,7 @@ JAX is imported inside the functions. `Loader.on_mesh` calls `place_batch` once 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+_NONE: Mapping[str, tuple[int, ...]] = {}
 Rows = Callable[[int, int], Mapping[str, np.ndarray[Any, Any]]]
 
 
@@ -85,8 +86,51 @@ def needed_rows(sharding: NamedSharding, global_shape: tuple[int, ...]) -> tuple
     return min(start for start, _ in bounds), max(stop for _, stop in bounds)
 
 
+def needed_slab(
+    mesh: Mesh,
+    specs: Mapping[str, PartitionSpec],
+    shapes: Mapping[str, tuple[int, ...]],
+    axes: int,
+) -> tuple[tuple[int, int], ...]:
+    """What this process's devices hold of each image, and of each label on its grid.
+
+    Args:
+        mesh: where to.
+        specs: a PartitionSpec per key, as of `place_batch`.
+        shapes: the global batch's shapes of the arrays on the grid, batch axis first.
+        axes: of the grid.
+
+    Returns:
+        (start, stop) along each axis of the grid: of all devices and arrays together.
+
+    Raises:
+        PartitionError: as `place_batch`.
+    """
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    bounds = []
+    for key, shape in shapes.items():
+        spec = specs.get(key, PartitionSpec())  # type: ignore[no-untyped-call]
+        _check_axes(key, spec, mesh)
+        sharding = NamedSharding(mesh, spec)
+        _check_divides(key, shape, sharding)
+        for index in sharding.addressable_devices_indices_map(shape).values():
+            sides = zip((index or ())[1 : 1 + axes], shape[1:], strict=False)
+            bounds.append([side.indices(size)[:2] for side, size in sides])
+    if not bounds:
+        return tuple((0, size) for size in next(iter(shapes.values()))[1 : 1 + axes])
+    return tuple(
+        (min(low for low, _ in side), max(high for _, high in side)) for side in zip(*bounds, strict=True)
+    )
+
+
 def place_batch(
-    mesh: Mesh, specs: Mapping[str, PartitionSpec], shapes: Mapping[str, tuple[int, ...]], rows: Rows
+    mesh: Mesh,
+    specs: Mapping[str, PartitionSpec],
+    shapes: Mapping[str, tuple[int, ...]],
+    rows: Rows,
+    *,
+    offsets: Mapping[str, tuple[int, ...]] = _NONE,
 ) -> dict[str, jax.Array]:
     """Put one global batch onto a mesh: every device gets exactly its slab, straight from the rows.
 
@@ -96,6 +140,8 @@ def place_batch(
         shapes: the global batch's shapes by key, batch axis first.
         rows: called once with the [start, stop) of the global batch that this process's devices need; gives
             at least the keys of `shapes`. Its arrays may be adopted without a copy: do not write to them.
+        offsets: where the arrays of `rows` begin along the axes after the batch, by key; those of other keys are
+            whole.
 
     Returns:
         Global arrays by key. `id`, int64 [batch], becomes uint32 [batch, 2], high and low halves.
@@ -126,7 +172,8 @@ def place_batch(
     placed: dict[str, jax.Array] = {}
     for key, shape in shapes.items():
         array, sharding = local[key], shardings[key]
-        if array.shape != (stop - start, *shape[1:]):
+        offset = offsets.get(key, ())
+        if array.shape[0] != stop - start or (not offset and array.shape[1:] != shape[1:]):
             raise PartitionError(
                 f"{key}: expected rows {start} to {stop} as {(stop - start, *shape[1:])}, got {array.shape}"
             )
@@ -137,7 +184,8 @@ def place_batch(
                 f"{key}: {array.dtype} would be cut to 32 bits on the mesh; convert it to int32, or set "
                 "JAX_ENABLE_X64=1"
             )
-        placed[key] = jax.make_array_from_callback(shape, sharding, _slab_of(array, start, shape[0]))
+        begin = (start, *offset)
+        placed[key] = jax.make_array_from_callback(shape, sharding, _slab_of(array, begin, shape))
     return placed
 
 
@@ -162,10 +210,17 @@ def join_id(halves: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return ids
 
 
-def _slab_of(array: np.ndarray[Any, Any], start: int, rows: int) -> Callable[[Any], np.ndarray[Any, Any]]:
+def _slab_of(
+    array: np.ndarray[Any, Any], begin: Sequence[int], shape: tuple[int, ...]
+) -> Callable[[Any], np.ndarray[Any, Any]]:
+    """Gives a device's part of the global array, of which `array` holds what begins there along the first axes."""
+
     def slab(index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-        first, last, _ = index[0].indices(rows)
-        return array[(slice(first - start, last - start), *index[1:])]
+        held = []
+        for side, size, at in zip(index, shape, begin, strict=False):
+            first, last, _ = side.indices(size)
+            held.append(slice(first - at, last - at))
+        return array[(*held, *index[len(held) :])]
 
     return slab
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.assemble import ArraySpec, Batch, allocate
+from halofeed.loader.augment.view import Ranges
 from halofeed.loader.buffers import BufferPool, check_memory
 from halofeed.loader.dataset import Loader
 from halofeed.loader.sampler import permute
@@ -111,6 +113,17 @@ class Mixture(Stream):
             places[which == number] = first * share + np.arange((last - first) * share)
         wanted = slice(start - first * cycle, stop - first * cycle)
         return which[wanted], places[wanted]
+
+    @property
+    def on_grid(self) -> tuple[str, ...]:
+        """The arrays on the image's grid."""
+        return self._first.on_grid
+
+    def of_slab(self, slab: Ranges) -> Mixture:
+        """The same stream with a part of each image and label; see `Stream.of_slab`."""
+        part = copy.copy(self)
+        part.loaders = {name: loader.of_slab(slab) for name, loader in self.loaders.items()}
+        return part
 
     def _expect(self, step: int, start: int, stop: int) -> None:
         first = step * self.batch_size

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from halofeed.loader import tf_data
 from halofeed.loader.assemble import ArraySpec, Batch
+from halofeed.loader.augment.view import Ranges
 from halofeed.loader.state import STATE_VERSION, restore_step
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.kinds import Kind
@@ -60,6 +61,19 @@ class Stream(abc.ABC):
     @abc.abstractmethod
     def row_spec(self) -> Mapping[str, ArraySpec]:
         """Shape and dtype of each array of one row."""
+
+    @property
+    @abc.abstractmethod
+    def on_grid(self) -> tuple[str, ...]:
+        """The arrays on the image's grid."""
+
+    @abc.abstractmethod
+    def of_slab(self, slab: Ranges) -> Stream:
+        """The same stream with a part of each image, and of each label on its grid, of which no more is read.
+
+        Args:
+            slab: (start, stop) along each of the image's axes but the channel.
+        """
 
     @abc.abstractmethod
     def _rows(self, step: int, start: int, stop: int) -> Batch:
@@ -151,8 +165,8 @@ class Stream(abc.ABC):
     ) -> Iterator[dict[str, jax.Array]]:
         """The same stream as global jax.Arrays, each core's slab already on its device.
 
-        `shard_index` and `shard_count` have no say: each process reads the rows that its devices need. `id`
-        comes as uint32 [batch, 2], high and low.
+        `shard_index` and `shard_count` have no say: each process reads the rows, and of raw images and labels the
+        slabs, that its devices need. `id` comes as uint32 [batch, 2], high and low.
 
         In a training step of your own, hold every activation to its split, after each convolution, pool and change of
         size: `activation = halofeed.trainer.mesh.constrain(activation, mesh, dims)`. Without it XLA chooses the
@@ -169,7 +183,7 @@ class Stream(abc.ABC):
             PartitionError: the partition does not fit the mesh or the batch.
             UsageError: the batches hold text, which no device takes.
         """
-        from halofeed.loader.mesh import mesh_specs, place_batch
+        from halofeed.loader.mesh import mesh_specs, needed_slab, place_batch
 
         if not isinstance(partition, Partition | Mapping):
             raise UsageError(
@@ -184,8 +198,14 @@ class Stream(abc.ABC):
         shapes = {name: array.shape for name, array in spec.items()}
         specs = mesh_specs(mesh, partition, shapes) if isinstance(partition, Partition) else dict(partition)
 
+        slab = needed_slab(mesh, specs, {name: shapes[name] for name in self.on_grid}, len(self.kind.axes))
+        source = self.of_slab(slab)
+        offsets = dict.fromkeys(self.on_grid, tuple(start for start, _ in slab))
+
         def place(step: int) -> dict[str, jax.Array]:
-            return place_batch(mesh, specs, shapes, functools.partial(self._rows_in_order, step))
+            return place_batch(
+                mesh, specs, shapes, functools.partial(source._rows_in_order, step), offsets=offsets
+            )
 
         return map(place, self.steps_from(start_step))
 

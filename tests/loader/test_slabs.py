@@ -1,0 +1,101 @@
+"""Is a slab of a batch the same as that part of the whole batch, and is no more read than the slab?"""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+
+from halofeed.loader import (
+    ElasticDeformation,
+    FlipLeftRight,
+    FlipUpDown,
+    Loader,
+    Mixture,
+    RandomCrop,
+    Rotate90,
+    ScaleJitter,
+)
+from halofeed.schemas import shard_file
+from halofeed.schemas.checksum import BLOCK_BYTES
+from tests.volume_writer import draw_scans, write_scans
+
+AUGMENT = {
+    "none": [],
+    "flips and crops": [FlipLeftRight(), RandomCrop(16, 24), FlipUpDown()],
+    "turns": [RandomCrop(16, 16), Rotate90()],
+    "jitter": [ScaleJitter(16, 24, scales=(0.4, 2.0))],
+    "scans": [FlipUpDown(), RandomCrop(6, 8, 8, foreground=0.5), Rotate90()],
+    "bent": [ElasticDeformation(1.0, 4.0)],
+}
+CASES = [
+    *itertools.product(["raw", "jpeg"], ["none", "flips and crops", "turns", "jitter"]),
+    *itertools.product(["volumes"], ["none", "scans", "bent"]),
+]
+
+
+@pytest.fixture(scope="module")
+def folders(draw, write, tmp_path_factory):
+    drawn = draw(20)
+    return {
+        "raw": write(drawn),
+        "jpeg": write(drawn, encoding="jpeg", pad=False),
+        "volumes": write_scans(tmp_path_factory.mktemp("volumes") / "1.0.0", draw_scans({"train": 9})),
+    }
+
+
+def assert_slabs_are_parts(loader, steps, rng):
+    frame = loader.row_spec["image"].shape[:-1]
+    for step in range(steps):
+        whole = loader.batch(step)
+        cuts = [np.sort(rng.choice(size + 1, 2, replace=False)).tolist() for size in frame]
+        part = loader.of_slab(tuple(map(tuple, cuts))).batch(step)
+        assert part.keys() == whole.keys()
+        for name, array in part.items():
+            expected = whole[name]
+            if name in loader.on_grid:
+                expected = expected[:, *(slice(*cut) for cut in cuts)]
+            assert np.array_equal(array, expected), (name, cuts)
+
+
+@pytest.mark.parametrize(("kind", "augment"), CASES)
+def test_a_slab_is_that_part_of_the_batch(folders, kind, augment):
+    options = {"batch_size": 4, "seed": 3, "augment": AUGMENT[augment]}
+    include = [] if kind == "volumes" else ["size"]
+    loader = Loader(folders[kind], **options, include=include)
+    assert loader.on_grid == (("image", "label") if kind == "volumes" else ("image",))
+    assert_slabs_are_parts(loader, 12, np.random.default_rng(5))
+    whole = tuple((0, size) for size in loader.row_spec["image"].shape[:-1])
+    assert loader.of_slab(whole) is loader
+
+
+def test_a_slab_of_a_mixture_is_that_part_of_its_batch(folders):
+    mixture = Mixture({folders["raw"]: 1, folders["jpeg"]: 2}, batch_size=6, seed=1)
+    assert_slabs_are_parts(mixture, 8, np.random.default_rng(2))
+
+
+@pytest.mark.parametrize("verify", ["first", "never"])
+def test_a_core_of_eight_reads_an_eighth_and_a_block_a_row_at_most(tmp_path, monkeypatch, verify):
+    """The slab of 8-way rows: 512 of 4096 rows of 4096 bytes, of the label too."""
+    shape = (8, 4096, 512)
+    folder = write_scans(tmp_path / "1.0.0", draw_scans({"train": 2}, shape=shape), shards=1)
+    monkeypatch.setattr(shard_file, "map_file", lambda descriptor, size: None)
+    read = []
+    preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda *arguments: read.append(preadv(*arguments)) or read[-1])
+    loader = Loader(folder, batch_size=2, training=False, verify=verify)
+    slab = loader.of_slab(((0, 8), (1024, 1536), (0, 512)))
+    loader.of_slab(((0, 1), (0, 1), (0, 1))).batch(0)  # opens the shard
+    read.clear()
+    batch = slab.batch(0)
+    put_out = sum(batch[name].nbytes for name in loader.on_grid)
+    whole = sum(
+        loader.spec[name].dtype.itemsize * np.prod(loader.spec[name].shape) for name in loader.on_grid
+    )
+    assert put_out * 8 == whole
+    # Of the rows one after the other in a plane, and of their blocks where these are checked.
+    runs = 2 * 8 * len(loader.on_grid)
+    allowed = put_out + 2 * 4096 + (runs * BLOCK_BYTES if verify == "first" else 0)
+    assert sum(read) <= allowed, (sum(read), put_out)
