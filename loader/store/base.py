@@ -16,6 +16,7 @@ PIECE_BYTES = 8 << 20
 
 Span = tuple[str, int, int]
 """Bytes of a file: its name, the first byte, and the one after the last."""
+Piece = bytes | bytearray | memoryview
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 
@@ -65,7 +66,7 @@ class Store(Protocol):
         """A small file of that size; CorruptFileError where it has another."""
         ...
 
-    def pieces(self, shard: Shard) -> Iterator[bytes | memoryview]:
+    def pieces(self, shard: Shard) -> Iterator[Piece]:
         """All bytes of a shard in order; each piece holds until the next is asked for."""
         ...
 
@@ -153,7 +154,7 @@ class HeldFile(OpenFile):
         return True
 
 
-def checked_pieces(store: Store, shard: Shard) -> Iterator[bytes | memoryview]:
+def checked_pieces(store: Store, shard: Shard) -> Iterator[Piece]:
     """All bytes of a shard, whose checksum is compared at the end.
 
     Raises:

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from halofeed.loader.store.base import ShardSource, Store, Wrapped, checked_pieces
+from halofeed.loader.store.base import Piece, ShardSource, Store, Wrapped, checked_pieces
 from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.durable import sync
 from halofeed.schemas.errors import CorruptFileError, HalofeedError, StoreError, SystemLimitError, UsageError
@@ -96,7 +96,7 @@ class DiskStore(Wrapped):
     def source(self, shard: Shard) -> StagedShard:
         return StagedShard(self, shard, self._base.source(shard))
 
-    def pieces(self, shard: Shard) -> Iterator[bytes | memoryview]:
+    def pieces(self, shard: Shard) -> Iterator[Piece]:
         return self._base.pieces(shard)
 
     def settled(self, name: str) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from halofeed.loader.store.base import PIECE_BYTES, Item, Result, Span
+from halofeed.loader.store.base import PIECE_BYTES, Item, Piece, Result, Span
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.layout import index_file
 from halofeed.schemas.limits import INDEX_BYTES
@@ -39,7 +39,7 @@ class LocalStore:
         self._check_size(name, size)
         return read_whole(self._folder / name, min(size, INDEX_BYTES))
 
-    def pieces(self, shard: Shard) -> Iterator[bytes | memoryview]:
+    def pieces(self, shard: Shard) -> Iterator[Piece]:
         opened, memory = self.source(shard).open(), memoryview(bytearray(min(PIECE_BYTES, shard.bytes)))
         for start in range(0, shard.bytes, PIECE_BYTES):
             piece = memory[: shard.bytes - start]

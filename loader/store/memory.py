@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.store.base import HeldFile, Store, Wrapped, checked_pieces
+from halofeed.loader.store.base import HeldFile, Piece, Store, Wrapped, checked_pieces
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.manifest import Shard
 from halofeed.schemas.memory import available_memory
@@ -49,7 +49,7 @@ class MemoryStore(Wrapped):
     def source(self, shard: Shard) -> MemoryShard:
         return MemoryShard(f"{self.place}/{shard.file}", self._memory[shard.file])
 
-    def pieces(self, shard: Shard) -> Iterator[bytes | memoryview]:
+    def pieces(self, shard: Shard) -> Iterator[Piece]:
         yield self._memory[shard.file].data
 
     def settled(self, name: str) -> bool:

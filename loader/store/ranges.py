@@ -58,14 +58,14 @@ class Part:
 
     __slots__ = ("_bytes", "start", "stop")
 
-    def __init__(self, start: int, stop: int, coming: Future[bytes]) -> None:
+    def __init__(self, start: int, stop: int, coming: Future[bytes | bytearray]) -> None:
         self.start, self.stop, self._bytes = start, stop, coming
 
     def cancel(self) -> None:
         """Do not ask for them, if that has not been done."""
         self._bytes.cancel()
 
-    def result(self, seconds: float) -> bytes:
+    def result(self, seconds: float) -> bytes | bytearray:
         """The bytes, once they are here.
 
         Raises:

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from halofeed.loader.store.base import PIECE_BYTES, HeldFile, Item, Result, Span
+from halofeed.loader.store.base import PIECE_BYTES, HeldFile, Item, Piece, Result, Span
 from halofeed.loader.store.ranges import Part, Window, joined
+from halofeed.loader.store.web import RangeReader, WebError
 from halofeed.schemas.errors import CorruptFileError, HalofeedError, StoreError, UsageError
 from halofeed.schemas.extras import needing
 from halofeed.schemas.layout import MANIFEST, index_file
@@ -34,6 +35,10 @@ PIECES_AHEAD = 16
 _MOST_EXPECTED = 2
 _FINAL_STATUS = range(400, 500)
 _WORTH_ANOTHER = (408, 425, 429)
+_WEB, _S3 = ("http", "https"), ("s3", "s3a")
+_SIGNED_SECONDS = 3600
+_UNSIGNED = (400, 401, 403)
+"""What a store answers to an address that is signed otherwise than it wants."""
 _PACKAGES = ("fsspec", "s3fs", "gcsfs", "aiohttp", "adlfs", "aiobotocore")
 
 
@@ -70,7 +75,7 @@ class RemoteStore:
             )
         if size > MANIFEST_BYTES:
             raise UsageError(f"{name}: expected at most {MANIFEST_BYTES:,} bytes, found {size:,}")
-        return Manifest.from_json(self._get(MANIFEST, 0, size), name)
+        return Manifest.from_json(bytes(self._get(MANIFEST, 0, size)), name)
 
     def check_sizes(self, shards: Sequence[Shard]) -> None:
         expected = {shard.file: shard.bytes for shard in shards}
@@ -87,9 +92,9 @@ class RemoteStore:
                 )
 
     def read(self, name: str, size: int) -> bytes:
-        return self._get(name, 0, min(size, INDEX_BYTES))
+        return bytes(self._get(name, 0, min(size, INDEX_BYTES)))
 
-    def pieces(self, shard: Shard) -> Iterator[bytes | memoryview]:
+    def pieces(self, shard: Shard) -> Iterator[Piece]:
         coming: deque[Part] = deque()
         try:
             for start in range(0, shard.bytes, PIECE_BYTES):
@@ -162,7 +167,7 @@ class RemoteStore:
                 return part
         return None
 
-    def arrived(self, name: str, part: Part) -> bytes:
+    def arrived(self, name: str, part: Part) -> bytes | bytearray:
         """A part's bytes, which are waited for no longer than all attempts of it can take."""
         process, most = self._here(), _seconds(PIECE_BYTES) + LONGEST_PAUSE_SECONDS
         while True:
@@ -185,7 +190,7 @@ class RemoteStore:
     def _ask(self, name: str, start: int, stop: int) -> Part:
         return Part(start, stop, self._here().executor.submit(self._get, name, start, stop))
 
-    def _get(self, name: str, start: int, stop: int) -> bytes:
+    def _get(self, name: str, start: int, stop: int) -> bytes | bytearray:
         """Bytes of a file, in as many attempts as it takes.
 
         Raises:
@@ -295,7 +300,12 @@ class _Process:
         if hasattr(self._files, "retries"):
             self._files.retries = 1  # counted here
         self._path = self._path.rstrip("/")
-        self._lists = not place.startswith(("http://", "https://"))
+        self._is_web, self._signs = (place.partition("://")[0] in kind for kind in (_WEB, _S3))
+        self._is_plain = self._is_web and not (
+            self._files.client_kwargs or self._files.kwargs or "@" in place or "?" in place
+        )
+        self._web = RangeReader()
+        self._signed: dict[str, tuple[str, float]] = {}
         self.executor = ThreadPoolExecutor(concurrent_reads, "halofeed-store")
         self._slots = threading.BoundedSemaphore(concurrent_reads)
         self.answered = 0
@@ -303,9 +313,36 @@ class _Process:
         self.windows: tuple[Window, ...] = ()
         self.expected: OrderedDict[bytes, Window] = OrderedDict()
 
-    def request(self, name: str, start: int, stop: int) -> bytes:
+    def request(self, name: str, start: int, stop: int) -> bytes | bytearray:
         """One request for bytes of a file."""
-        return bytes(self._call("cat_file", f"{self._path}/{name}", stop - start, start=start, end=stop))
+        path = f"{self._path}/{name}"
+        if (address := self._address(name, path)) is not None:
+            try:
+                with self._slots:
+                    return self._web.get(address, start, stop, _seconds(stop - start))
+            except WebError as error:
+                if error.status not in _UNSIGNED or self._is_web:
+                    raise
+                self._signs = False  # a bucket that wants more than a signature
+            finally:
+                self.answered += 1
+        return bytes(self._call("cat_file", path, stop - start, start=start, end=stop))
+
+    def _address(self, name: str, path: str) -> str | None:
+        """Where plain requests get a file; None where only fsspec does, as the user has set it up."""
+        if self._is_web:
+            return path if self._is_plain else None
+        if not self._signs:
+            return None
+        address, until = self._signed.get(name, ("", 0.0))
+        if time.monotonic() > until:
+            try:
+                address = str(self._files.sign(path, expiration=_SIGNED_SECONDS))
+            except Exception:
+                self._signs = False
+                return None
+            self._signed[name] = address, time.monotonic() + _SIGNED_SECONDS / 2
+        return address
 
     def size(self, name: str) -> int | None:
         """The bytes of one file; FileNotFoundError where there is none."""
@@ -314,7 +351,7 @@ class _Process:
 
     def sizes(self) -> dict[str, int] | None:
         """Those of all files in the folder; None where the store does not list."""
-        if not self._lists:
+        if self._is_web:
             return None
         try:
             entries = self._call("ls", self._path, 0, detail=True)
@@ -403,7 +440,7 @@ class RemoteFile(HeldFile):
 
 def _options(place: str, concurrent_reads: int) -> dict[str, Any]:
     """What a file system is told beyond the user's own settings of fsspec."""
-    if place.partition("://")[0] in ("s3", "s3a"):
+    if place.partition("://")[0] in _S3:
         wait = {"connect_timeout": REQUEST_SECONDS, "read_timeout": REQUEST_SECONDS}
         once = {"retries": {"total_max_attempts": 1}, "max_pool_connections": concurrent_reads}
         return {"config_kwargs": {**wait, **once}}

@@ -1,0 +1,139 @@
+"""Ranges of what has an address on the web, each by one plain request on a connection that is kept.
+
+The stores' own libraries sign and wrap every request in one thread; for ranges of a megabyte that takes longer than the
+bytes. So an address is signed once for an object, and its ranges are asked for here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ssl
+import time
+from collections import defaultdict, deque
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
+
+_MOST_REDIRECTS = 5
+_UNRESERVED = "%/:=&?~#+!$,;'@()*[]"
+_REDIRECTS, _ABSENT, _NO_SUCH_RANGE = (301, 302, 303, 307, 308), (404, 410), 416
+
+
+class WebError(OSError):
+    """A server's answer that gives no bytes; `status` is its number."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(f"{status} {reason}")
+        self.status = status
+
+
+class RangeReader:
+    """Makes requests, on connections that are used again; safe to use from several threads of one process."""
+
+    def __init__(self) -> None:
+        self._idle: defaultdict[tuple[str, str], deque[http.client.HTTPConnection]] = defaultdict(deque)
+        self._context = ssl.create_default_context()
+
+    def __del__(self) -> None:
+        for idle in self._idle.values():
+            for connection in idle:
+                connection.close()
+
+    def get(self, address: str, start: int, stop: int, seconds: float) -> bytearray:
+        """The bytes of an object from `start` to before `stop`; fewer where it has not so many.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            WebError: the server refuses, or does not give ranges.
+            OSError, http.client.HTTPException: it does not answer within that time, or cuts off.
+        """
+        deadline = time.monotonic() + seconds
+        for _ in range(_MOST_REDIRECTS):
+            parts = urlsplit(address)
+            connection = self._connection(parts.scheme, parts.netloc)
+            try:
+                response = _answer(connection, parts, start, stop, deadline)
+                if response.status in _REDIRECTS:
+                    address = urljoin(address, response.getheader("Location", ""))
+                    connection.close()
+                    continue
+                data = _body(connection, response, start, stop, deadline)
+            except BaseException:
+                connection.close()
+                raise
+            if response.isclosed():
+                self._idle[parts.scheme, parts.netloc].append(connection)
+            else:  # with bytes left that nobody wants
+                connection.close()
+            return data
+        raise WebError(310, "too many redirects")
+
+    def _connection(self, scheme: str, host: str) -> http.client.HTTPConnection:
+        with contextlib.suppress(IndexError):
+            return self._idle[scheme, host].pop()
+        if scheme == "https":
+            return http.client.HTTPSConnection(host, context=self._context)
+        return http.client.HTTPConnection(host)
+
+
+def _answer(
+    connection: http.client.HTTPConnection, parts: SplitResult, start: int, stop: int, deadline: float
+) -> http.client.HTTPResponse:
+    target = quote(parts.path or "/", _UNRESERVED) + (f"?{parts.query}" if parts.query else "")
+    headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
+    while True:
+        is_kept = connection.sock is not None
+        try:
+            _wait_until(connection, deadline)
+            connection.request("GET", target, headers=headers)
+            return connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            # One that was kept may have been closed by the server meanwhile.
+            if not is_kept or isinstance(error, TimeoutError):
+                raise
+
+
+def _body(
+    connection: http.client.HTTPConnection,
+    response: http.client.HTTPResponse,
+    start: int,
+    stop: int,
+    deadline: float,
+) -> bytearray:
+    if response.status in _ABSENT:
+        raise FileNotFoundError(response.reason)
+    if response.status == _NO_SUCH_RANGE:
+        return bytearray()
+    if response.status not in (200, 206):
+        raise WebError(response.status, response.reason)
+    size = stop - start
+    if (response.status == 200 and start) or (response.length or 0) > size:
+        raise WebError(
+            400, "the server does not give ranges; use one that does, or copy the data set to local disk"
+        )
+    data = bytearray(size)
+    left = memoryview(data)
+    while left:
+        _wait_until(connection, deadline)
+        got = response.readinto(left)
+        if not got:
+            break
+        left = left[got:]
+    else:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            response.read(0)
+        return data
+    done = size - len(left)
+    left.release()
+    del data[done:]
+    return data
+
+
+def _wait_until(connection: http.client.HTTPConnection, deadline: float) -> None:
+    """Have what follows on the connection end by then."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the time is over")
+    connection.timeout = left
+    if connection.sock is not None:
+        connection.sock.settimeout(left)
