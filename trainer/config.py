@@ -51,6 +51,7 @@ class TrainConfig:
             those of the labeled voxels, clipped to their percentiles 0.5 and 99.5, as nnU-Net does with CT; "caffe" and
             "tf" as the weights of keras.applications expect it.
         augment: tables of a `name` in halofeed.loader.augment and its arguments, applied in order.
+        device_augment: the same of halofeed.loader.device, applied within the training step, before normalization.
         backbone_weights: a file of keras.applications weights (.weights.h5, .h5); "" draws them at random.
         warmup_learning_rate: at step 0; it rises linearly to `learning_rate` at `warmup_steps`.
         hold_steps: of cosine, after the warm-up.
@@ -73,6 +74,7 @@ class TrainConfig:
     image_shape: tuple[int, ...] | None = None
     normalization: str = "dataset"
     augment: tuple[Mapping[str, Any], ...] = ()
+    device_augment: tuple[Mapping[str, Any], ...] = ()
     backbone_weights: str = option("", "a file of keras.applications weights for the backbone")
 
     steps: int = option(100, "how many steps to take")
@@ -114,7 +116,7 @@ class TrainConfig:
     keep_last: int = option(2, "how many of the last checkpoints to keep, beside the best")
 
     def __post_init__(self) -> None:
-        for name in ("boundaries", "rates", "augment"):
+        for name in ("boundaries", "rates", "augment", "device_augment"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in ("model_options", "task_options"):
             object.__setattr__(self, name, _plain(getattr(self, name)))

@@ -12,10 +12,12 @@ from jax.sharding import Mesh
 
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
+from halofeed.loader.device import check_device_augmentations, device_keys
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.problem import device_augmentations
 from halofeed.trainer.shared.facts import DataFacts, check_one_class_each, data_facts
 from halofeed.trainer.shared.task import Host, Task
 
@@ -89,7 +91,10 @@ def open_data(config: TrainConfig, path: str | Path, split: str, task_of: Any) -
         batch_size=config.batch_size,
         seed=config.seed,
         augment=build_augmentations(config.augment),
+        include=device_keys(read_manifest(path)) if config.device_augment else (),
     )
+    image = loader.row_spec["image"]
+    check_device_augmentations(device_augmentations(config), image.shape[-1], str(image.dtype))
     if config.batch_size > loader.num_records:
         raise UsageError(
             f"batch_size {config.batch_size}: split {split!r} has {loader.num_records} records, so that a batch would "

@@ -7,7 +7,8 @@ from functools import partial
 
 from jax.sharding import Mesh
 
-from halofeed.loader.device.normalize import Normalization
+from halofeed.loader.augment import build_augmentations
+from halofeed.loader.device import AUGMENTATIONS, DeviceAugmentation, Normalization
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Dims, Partition
 from halofeed.trainer.config import TrainConfig
@@ -58,6 +59,8 @@ def build_problem(config: TrainConfig, facts: DataFacts, mesh: Mesh | None = Non
         ),
         task=build_task(facts, config.task_options),
         normalization=_normalization(config, facts),
+        augment=tuple(device_augmentations(config)),
+        augment_seed=config.seed,
         compute_dtype=config.compute_dtype,
         norm_decay=config.norm_decay,
         remat=config.remat,
@@ -82,6 +85,11 @@ def batch_partition(partition: Partition, task: Task) -> Partition:
     dims = image_dims(partition)
     on_grid = dict.fromkeys(task.on_grid, dims[:-1]) if dims is not None else {}
     return Partition(cores_per_replica=partition.cores_per_replica, dims={**on_grid, **partition.dims})
+
+
+def device_augmentations(config: TrainConfig) -> list[DeviceAugmentation]:
+    """Those of a config; UsageError where there is none of that name, or it takes other arguments."""
+    return build_augmentations(config.device_augment, AUGMENTATIONS, "device_augment")
 
 
 def _normalization(config: TrainConfig, facts: DataFacts) -> Normalization:

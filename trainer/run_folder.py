@@ -194,8 +194,10 @@ def write_json(file: Path, document: Any) -> None:
 
 
 def _check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    names = sorted({*before["config"], *now["config"]} - _MAY_CHANGE)
-    pairs = [(name, before["config"].get(name), now["config"].get(name)) for name in names]
+    # What an early version had no setting for is as it is where nobody sets it.
+    earlier = {**TrainConfig().to_json(), **before["config"]}
+    names = sorted({*earlier, *now["config"]} - _MAY_CHANGE)
+    pairs = [(name, earlier.get(name), now["config"].get(name)) for name in names]
     # Facts of an early version name no kind.
     old_facts, new_facts = (DataFacts.from_json(document["facts"]).to_json() for document in (before, now))
     pairs.append(("facts", old_facts, new_facts))

@@ -17,7 +17,7 @@ import optax  # type: ignore[import-untyped]
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from halofeed.loader.device.normalize import Normalization
+from halofeed.loader.device import DeviceAugmentation, Normalization, augment_on_device
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Dims
 from halofeed.trainer.mesh import platform_of
@@ -61,6 +61,8 @@ class Problem:
         build: makes the model; its `__call__(image, run: Pass)` gives outputs, any pytree.
         task: makes the loss of these outputs.
         normalization: of the stored pixels.
+        augment: what is done to the pixels of a training batch before, in order.
+        augment_seed: from which it is drawn.
         compute_dtype: of the activations.
         param_dtype: of the parameters and the loss.
         norm_decay: of the norms' running statistics.
@@ -72,6 +74,8 @@ class Problem:
     build: Callable[[Layers], nnx.Module]
     task: Task
     normalization: Normalization
+    augment: tuple[DeviceAugmentation, ...] = ()
+    augment_seed: int = 0
     compute_dtype: str = "bfloat16"
     param_dtype: str = "float32"
     norm_decay: float = 0.997
@@ -100,6 +104,13 @@ class Problem:
         """The model's structure, without arrays."""
         return nnx.graphdef(nnx.eval_shape(lambda: self.new_model(0)))
 
+    def augmented(self, batch: Batch) -> Batch:
+        """The batch as it is trained on."""
+        if not self.augment:
+            return batch
+        values = None if batch["image"].dtype == np.uint8 else self.normalization.values()
+        return augment_on_device(batch, self.augment, seed=self.augment_seed, values=values)
+
     def apply(
         self, parameters: Variables, statistics: Variables, batch: Batch, *, training: bool
     ) -> tuple[Any, Variables]:
@@ -125,6 +136,7 @@ def loss_and_gradients(
     Returns:
         The loss (a scalar), its parts by name, the gradients (as `parameters`), the statistics (as `statistics`).
     """
+    batch = problem.augmented(batch)
 
     def apply(parameters: Variables) -> tuple[Any, Variables]:
         return problem.apply(parameters, statistics, batch, training=True)

@@ -95,22 +95,26 @@ def check_augmentations(given: object) -> tuple[Augmentation, ...]:
     return tuple(found)
 
 
-def build_augmentations(tables: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The loader's augmentations of a config's tables.
+def build_augmentations(
+    tables: Sequence[Mapping[str, Any]],
+    known: Mapping[str, Callable[..., Any]] = AUGMENTATIONS,
+    setting: str = "augment",
+) -> list[Any]:
+    """The augmentations of a config's tables, the loader's or those that are `known`.
 
     >>> build_augmentations([{"name": "FlipLeftRight", "probability": 0.5}])
     [FlipLeftRight(probability=0.5)]
     """
     built = []
     for table in tables:
-        name = table.get("name")
-        if name not in AUGMENTATIONS:
-            raise UsageError(f"augment {name!r}: not known; known: {', '.join(AUGMENTATIONS)}")
+        name = table.get("name", "")
+        if name not in known:
+            raise UsageError(f"{setting} {name!r}: not known; known: {', '.join(known)}")
         # RandomCrop takes its sides one by one.
         arguments = {key: value for key, value in table.items() if key not in ("name", "sides")}
         try:
-            built.append(AUGMENTATIONS[name](*table.get("sides", ()), **arguments))
+            built.append(known[name](*table.get("sides", ()), **arguments))
         except TypeError as error:
-            takes = ", ".join(inspect.signature(AUGMENTATIONS[name]).parameters)
-            raise UsageError(f"augment {name}: {error}; it takes {takes}") from error
+            takes = ", ".join(inspect.signature(known[name]).parameters)
+            raise UsageError(f"{setting} {name}: {error}; it takes {takes}") from error
     return built

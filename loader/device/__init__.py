@@ -3,7 +3,7 @@
 Neither is imported before it is needed. What moves pixels, and labels with them, is `halofeed.loader`'s.
 """
 
-from halofeed.loader.device.apply import augment_on_device
+from halofeed.loader.device.apply import augment_on_device, check_device_augmentations, device_keys
 from halofeed.loader.device.augmentation import DeviceAugmentation
 from halofeed.loader.device.blur import GaussianBlur
 from halofeed.loader.device.light import Brightness, Contrast, Gamma, Hue, Saturation
@@ -27,4 +27,12 @@ AUGMENTATIONS: dict[str, type[DeviceAugmentation]] = {
 }
 """By the names that configurations have."""
 
-__all__ = ["AUGMENTATIONS", "DeviceAugmentation", "Normalization", "augment_on_device", *AUGMENTATIONS]
+__all__ = [
+    "AUGMENTATIONS",
+    "DeviceAugmentation",
+    "Normalization",
+    "augment_on_device",
+    "check_device_augmentations",
+    "device_keys",
+    *AUGMENTATIONS,
+]

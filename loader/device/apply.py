@@ -14,6 +14,7 @@ from halofeed.loader.device.draws import draw_all
 from halofeed.loader.device.ops import Array, ops_of
 from halofeed.loader.reading import EXTENT, IMAGE
 from halofeed.schemas.errors import UsageError
+from halofeed.schemas.manifest import Manifest
 
 _EIGHT_BITS = (0.0, 255.0)
 
@@ -33,8 +34,8 @@ def augment_on_device(
     numbers drawn.
 
     Padding stays as it is, where the batch says what that is: of pictures `size`, of volumes `extent`
-    (`Loader(include=...)`). Means are those of the source, and a blur takes nothing from beyond it. Without these keys
-    all of an image counts as source.
+    (`Loader(include=device_keys(manifest))`). Means are those of the source, and a blur takes nothing from beyond it.
+    Without these keys all of an image counts as source.
 
     Args:
         batch: `image` [batch, ..., channel] of any dtype, in stored units; `id` uint32 [batch, 2] as on a mesh, of
@@ -71,14 +72,10 @@ def augment_on_device(
     ):
         if not given:
             raise UsageError(f"batch: expected {key!r}, from which augmentations are drawn; {cure}")
-    for one in augmentations:
-        if not isinstance(one, DeviceAugmentation):
-            raise UsageError(
-                f"expected augmentations of halofeed.loader.device, such as Brightness(), got {one!r}"
-            )
+    check_device_augmentations(augmentations, int(image.shape[-1]), stored)
     black, white = values if values is not None else _EIGHT_BITS
     before = ops.cast(image, ops.wide(image.dtype))
-    pixels = Pixels(ops=ops, image=before, black=black, white=white, extent=_extent(batch), stored=stored)
+    pixels = Pixels(ops=ops, image=before, black=black, white=white, extent=_extent(batch))
     epochs = batch[EPOCH] if epoch is None else epoch
     probabilities = [one.probability for one in augmentations]
     draws = draw_all(ops, seed, batch[ID], epochs, probabilities, len(image.shape))
@@ -90,6 +87,26 @@ def augment_on_device(
     if pixels.extent is not None:
         after = ops.where(pixels.inside(), after, before)
     return {**batch, IMAGE: after}
+
+
+def check_device_augmentations(augmentations: Sequence[Any], channels: int, stored: str) -> None:
+    """Refuse what is no augmentation of images of so many channels, stored in this dtype.
+
+    Raises:
+        UsageError: it says which, and why.
+    """
+    for one in augmentations:
+        if not isinstance(one, DeviceAugmentation):
+            raise UsageError(
+                f"expected augmentations of halofeed.loader.device, such as Brightness(), got {one!r}"
+            )
+        one.check(channels, stored)
+
+
+def device_keys(manifest: Manifest) -> tuple[str, ...]:
+    """What `Loader(include=...)` takes for `augment_on_device`: epochs, and where padding begins."""
+    where = [EXTENT] if any(field.name == EXTENT for field in manifest.fields) else []
+    return (EPOCH, *where, *([] if manifest.kind.pads_around else [SIZE]))
 
 
 def _extent(batch: Mapping[str, Array]) -> tuple[tuple[Array, Array], ...] | None:

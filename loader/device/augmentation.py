@@ -25,7 +25,6 @@ class Pixels:
         black, white: the values that count as such.
         extent: of each axis between batch and channel, what shows the source, [low, high) each int32 [batch]; the
             rest is padding. None where the batch does not say it.
-        stored: the dtype's name, as stored.
     """
 
     ops: Ops
@@ -33,7 +32,6 @@ class Pixels:
     black: float
     white: float
     extent: tuple[tuple[Array, Array], ...] | None
-    stored: str
 
     @property
     def span(self) -> float:
@@ -86,14 +84,6 @@ class Pixels:
         parts = [weight * self.image[..., channel : channel + 1] for channel, weight in enumerate(_LUMA)]
         return parts[0] + parts[1] + parts[2]
 
-    def need_color(self, name: str) -> None:
-        """Refuse images that are not red, green and blue."""
-        if self.image.shape[-1] != 3:
-            raise UsageError(
-                f"device augmentation {name}: expected red, green and blue, the images have {self.image.shape[-1]} "
-                "channel(s); leave it out"
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceAugmentation:
@@ -127,9 +117,21 @@ class DeviceAugmentation:
                 )
             object.__setattr__(self, bounds, (float(given[0]), float(given[1])))
 
+    def check(self, channels: int, stored: str) -> None:
+        """UsageError where images of so many channels, stored in this dtype, cannot be changed so."""
+
     def apply(self, pixels: Pixels, draw: Draw) -> Array:
         """The new image, float32 of the same shape."""
         raise NotImplementedError
+
+
+def check_color(name: str, channels: int) -> None:
+    """Refuse images that are not red, green and blue."""
+    if channels != 3:
+        raise UsageError(
+            f"device augmentation {name}: expected red, green and blue, the images have {channels} channel(s); leave "
+            "it out"
+        )
 
 
 def _are_bounds(given: object, least: float) -> bool:

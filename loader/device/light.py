@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from halofeed.loader.device.augmentation import DeviceAugmentation, Pixels
+from halofeed.loader.device.augmentation import DeviceAugmentation, Pixels, check_color
 from halofeed.loader.device.draws import Draw
 from halofeed.loader.device.ops import Array
 
@@ -49,9 +49,12 @@ class Saturation(DeviceAugmentation):
     least: ClassVar = {"factor": 0}
     factor: tuple[float, float] = (0.7, 1.3)
 
+    def check(self, channels: int, stored: str) -> None:
+        """Only color."""
+        check_color("Saturation", channels)
+
     def apply(self, pixels: Pixels, draw: Draw) -> Array:
         """Stretched."""
-        pixels.need_color("Saturation")
         return pixels.image + (pixels.image - pixels.gray()) * (draw.between(self.factor, 1) - 1)
 
 
@@ -62,9 +65,12 @@ class Hue(DeviceAugmentation):
     least: ClassVar = {"degrees": -math.inf}
     degrees: tuple[float, float] = (-18.0, 18.0)
 
+    def check(self, channels: int, stored: str) -> None:
+        """Only color."""
+        check_color("Hue", channels)
+
     def apply(self, pixels: Pixels, draw: Draw) -> Array:
         """Turned."""
-        pixels.need_color("Hue")
         ops, image = pixels.ops, pixels.image
         angle = draw.between(self.degrees, 0) * (math.pi / 180)
         turned = sum(

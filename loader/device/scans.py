@@ -28,13 +28,16 @@ class HUWindow(DeviceAugmentation):
     center_hu: tuple[float, float] = (30.0, 60.0)
     width_hu: tuple[float, float] = (300.0, 500.0)
 
-    def apply(self, pixels: Pixels, draw: Draw) -> Array:
-        """Through the window."""
-        if pixels.stored == "uint8":
+    def check(self, channels: int, stored: str) -> None:
+        """Only what is wider than eight bits."""
+        if stored == "uint8":
             raise UsageError(
                 "device augmentation HUWindow: expected Hounsfield units, the images are uint8; leave it out, or "
                 "convert scans as int16"
             )
+
+    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+        """Through the window."""
         ops = pixels.ops
         center = draw.between(self.center_hu, (pixels.black + pixels.white) / 2)
         width = draw.between(self.width_hu, pixels.span, 2)

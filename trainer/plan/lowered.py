@@ -84,6 +84,7 @@ def usual_arrays(config: TrainConfig, facts: DataFacts) -> Arrays:
     return {
         **arrays,
         **({"num_boxes": ((config.batch_size,), "int32")} if task_named(facts.task).has_boxes else {}),
+        **({"epoch": ((config.batch_size,), "int32")} if config.device_augment else {}),
         "valid": ((config.batch_size,), "bool"),
     }
 

@@ -1,0 +1,181 @@
+"""Does a recipe's `device_augment` change what is trained on, and nothing else?"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import Mesh
+
+from halofeed.loader.device import BiasField, Contrast, GaussianNoise, Normalization, augment_on_device
+from halofeed.loader.mesh import split_id
+from halofeed.schemas.errors import UsageError
+from halofeed.schemas.partition import Partition
+from halofeed.trainer.config import TrainConfig, load_config
+from halofeed.trainer.data import BatchSource, TrainData, open_data
+from halofeed.trainer.models.classifier import Classifier
+from halofeed.trainer.problem import build_problem
+from halofeed.trainer.run_folder import open_run
+from halofeed.trainer.step import Problem, loss_and_gradients
+from halofeed.trainer.tasks import build_task
+from halofeed.trainer.tasks.classification import Classification
+from halofeed.trainer.train import TrainSummary, train
+from tests.dataset_writer import draw_examples, write_dataset
+from tests.trainer.support import facts_of
+
+TABLES = (
+    {"name": "Contrast", "factor": [0.5, 1.5]},
+    {"name": "GaussianBlur", "sigma_pixels": [0.5, 1.0]},
+    {"name": "GaussianNoise", "deviation": [0.1, 0.2], "probability": 1},
+)
+FACTS = facts_of("classification", {0: "a", 1: "b", 2: "c"}, (16, 16, 3), mean=(120.0,) * 3, std=(60.0,) * 3)
+PLAIN = Problem(
+    build=lambda layers: Classifier(layers, classes=3, image_shape=(16, 16, 3), features=(4, 8, 8)),
+    task=Classification(labels=("a", "b", "c")),
+    normalization=Normalization(mean=FACTS.mean, std=FACTS.std),
+    compute_dtype="float32",
+)
+
+
+def batch_of(dtype: str = "uint8") -> dict[str, Any]:
+    generator = np.random.default_rng(0)
+    return {
+        "image": generator.integers(0, 256, (4, 16, 16, 3)).astype(dtype),
+        "label": np.array([0, 1, 2, 1], np.int32),
+        "id": split_id(np.arange(4)),
+        "epoch": np.arange(4, dtype=np.int32),
+    }
+
+
+def test_the_loss_is_that_of_the_augmented_batch() -> None:
+    several = (Contrast(), GaussianNoise(probability=1))
+    problem, batch = dataclasses.replace(PLAIN, augment=several, augment_seed=3), batch_of()
+    model = PLAIN.new_model(0)
+    state = nnx.state(model, nnx.Param), nnx.state(model, nnx.Not(nnx.Param))
+
+    def loss(problem: Problem, batch: Any) -> float:
+        return float(jax.jit(lambda batch: loss_and_gradients(problem, *state, batch)[0])(batch))
+
+    before = jax.jit(lambda batch: augment_on_device(batch, several, seed=3))(batch)
+    assert loss(problem, batch) == pytest.approx(loss(PLAIN, before), rel=1e-5)
+    assert abs(loss(problem, batch) - loss(PLAIN, batch)) > 1e-3
+
+
+def test_without_the_table_the_batch_is_the_very_same() -> None:
+    batch = batch_of()
+    assert build_problem(TrainConfig(), FACTS).augmented(batch) is batch
+
+
+def test_wider_values_are_as_the_normalization_says() -> None:
+    limited = Normalization(mean=(10.0,) * 3, std=(5.0,) * 3, limits=(-160.0, 240.0))
+    for normalization, values in ((limited, (-160.0, 240.0)), (PLAIN.normalization, (0.0, 240.0))):
+        problem = dataclasses.replace(
+            PLAIN, augment=(GaussianNoise(probability=1),), normalization=normalization
+        )
+        expected = augment_on_device(batch_of("int16"), problem.augment, seed=0, values=values)
+        assert np.array_equal(problem.augmented(batch_of("int16"))["image"], expected["image"])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    examples = draw_examples("classification", {"train": 12, "test": 4}, shape=(16, 16, 3))
+    return write_dataset(tmp_path_factory.mktemp("set") / "tiny", examples, task="classification")
+
+
+def config_of(**changes: Any) -> TrainConfig:
+    small = {
+        "steps": 4,
+        "batch_size": 4,
+        "compute_dtype": "float32",
+        "model_options": {"features": (8, 8, 16)},
+    }
+    return TrainConfig(**{**small, "device_augment": TABLES, **changes})
+
+
+def opened(config: TrainConfig, folder: Path) -> TrainData:
+    return open_data(config, folder, "train", lambda facts: build_task(facts, {}))
+
+
+def run(
+    config: TrainConfig, folder: Path, devices: int = 1, out: Path | None = None, ends: int | None = None
+) -> TrainSummary:
+    data = opened(config, folder)
+    if ends is not None:
+        data = dataclasses.replace(data, batches=Ended(data.batches, ends))
+    return train(config, data, out, devices=jax.devices()[:devices], stream=io.StringIO())
+
+
+class Ended:
+    """Batches up to a step."""
+
+    def __init__(self, batches: BatchSource, ends: int) -> None:
+        self.batches, self.ends, self.state, self.restore = batches, ends, batches.state, batches.restore
+
+    def on_mesh(
+        self, mesh: Mesh, partition: Partition, start_step: int = 0
+    ) -> Iterator[Mapping[str, jax.Array]]:
+        return itertools.islice(self.batches.on_mesh(mesh, partition, start_step), self.ends - start_step)
+
+
+def test_a_run_is_the_same_whole_and_split_and_evaluates_images_as_they_are(folder: Path) -> None:
+    whole = run(config_of(), folder)
+    split = run(config_of(cores_per_replica=4, partition="image=1,4,1,1"), folder, devices=8)
+    np.testing.assert_allclose(split.losses, whole.losses, rtol=1e-3)
+    plain = run(config_of(device_augment=()), folder)
+    assert abs(plain.losses[0] - whole.losses[0]) > 1e-4
+    assert whole.metrics is not None and whole.metrics["examples"] == 4
+
+
+def test_a_resumed_run_draws_what_the_whole_one_drew_and_one_of_an_earlier_version_goes_on(
+    folder: Path, tmp_path: Path
+) -> None:
+    whole = run(config_of(), folder)
+    first = run(config_of(), folder, out=tmp_path / "run", ends=2)
+    assert first.steps == 2
+    assert run(config_of(), folder, out=tmp_path / "run").losses == whole.losses[2:]
+    run(config_of(device_augment=()), folder, out=tmp_path / "old", ends=2)
+    file = tmp_path / "old/run.json"
+    document = json.loads(file.read_text())
+    del document["config"]["device_augment"]
+    file.write_text(json.dumps(document))
+    assert run(config_of(device_augment=()), folder, out=tmp_path / "old").steps == 4
+    assert open_run(tmp_path / "run").document["config"]["device_augment"][0]["name"] == "Contrast"
+    with pytest.raises(UsageError, match="device_augment: was "):
+        run(config_of(device_augment=()), folder, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"name": "Blur"}, "device_augment 'Blur': not known; known: Brightness, Contrast"),
+        ({"name": "Hue", "angle": 3}, "device_augment Hue: .*it takes probability, degrees"),
+        (
+            {"name": "Hue", "degrees": 3},
+            r"Hue: degrees: expected a lower and an upper bound, such as \[-18.0, 18.0\]",
+        ),
+        ({"name": "HUWindow"}, "HUWindow: expected Hounsfield units, the images are uint8"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused_when_the_data_is_opened(
+    table: dict[str, Any], message: str, folder: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        opened(config_of(device_augment=(table,)), folder)
+
+
+def test_a_recipe_of_toml_names_them(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('device_augment = [{ name = "BiasField", strength = [0.2, 0.3], zero = -5.0 }]\n')
+    config = load_config(str(recipe))
+    assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    problem = build_problem(config, FACTS)
+    assert problem.augment == (BiasField(strength=(0.2, 0.3), zero=-5.0),) and problem.augment_seed == 0
