@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment import Augmentation, Frame, Scene, augment, draw_uniforms
-from halofeed.loader.augment.resampled import Resampled
+from halofeed.loader.augment import Augmentation, Combination, Frame, Others, Scene, augment, draw_uniforms
+from halofeed.loader.augment.made import Made
 from halofeed.loader.augment.source import Array, copy_view
 from halofeed.loader.augment.view import Ranges, View
 from halofeed.loader.decode import array_dtype, read_classes, read_numbers, read_text
@@ -33,6 +33,8 @@ _ATTEMPTS = 3
 """How often a record is read whose shard is written to meanwhile."""
 
 Batch = dict[str, NDArray[Any]]
+Find = Callable[[float], StoredRecord]
+"""From a number drawn, 0 (inclusive) to 1 (exclusive), to a record that may be shown with others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +64,12 @@ class Assembler:
         self,
         manifest: Manifest,
         include: Sequence[str],
-        augmentations: Sequence[Augmentation],
+        augmentations: Sequence[Augmentation | Combination],
         slab: Ranges | None = None,
     ) -> None:
         self._augmentations = tuple(augmentations)
+        # Another record is read while one is shown, whose bytes must outlive the scratch they were read into.
+        self._combines = any(isinstance(one, Combination) for one in self._augmentations)
         fields = {field.name: field for field in manifest.fields}
         self._image = fields[IMAGE]
         self._label_ids = np.array(sorted(manifest.labels), np.int64)
@@ -175,7 +179,15 @@ class Assembler:
         return draw_uniforms(seed, epochs, ids, len(self._augmentations))
 
     def write(
-        self, batch: Batch, row: int, record: StoredRecord, epoch: int, drawn: NDArray[np.float64]
+        self,
+        batch: Batch,
+        row: int,
+        record: StoredRecord,
+        drawn: NDArray[np.float64],
+        find: Find,
+        *,
+        seed: int,
+        epoch: int,
     ) -> None:
         """Write one record into a row.
 
@@ -183,29 +195,53 @@ class Assembler:
             batch: arrays [row, ...] of `spec`.
             row: which one.
             record: what is written.
-            epoch: in which it is drawn.
             drawn: of `draw`, its own [augmentation, 8].
+            find: gives the records that are shown with it.
+            seed, epoch: what those are drawn from, beside the record's id.
 
         Raises:
             CorruptFileError: names file, offset and id.
         """
         for _ in range(_ATTEMPTS):
-            values = self._write_once(batch, row, record, drawn)
-            if record.is_confirmed():
-                record.keep(values)
+            reads = self._write_once(batch, row, record, drawn, find, seed, epoch)
+            changed = next((read.record for read in reads if not read.record.is_confirmed()), None)
+            if changed is None:
+                for read in reads:
+                    if not read.is_kept:
+                        read.record.keep(read.values)
                 if EPOCH in batch:
                     # Of drawn records it is longer than 32 bits, which is all that devices hold.
                     batch[EPOCH][row] = epoch if epoch < _MOST_EPOCHS else mix(epoch) % _MOST_EPOCHS
                 return
-        raise record.changing()
+        raise (changed or record).changing()
 
-    def _write_once(self, batch: Batch, row: int, record: StoredRecord, drawn: NDArray[np.float64]) -> Batch:
-        """Write it, and give its values of static shape that are not kept yet."""
+    def _write_once(
+        self,
+        batch: Batch,
+        row: int,
+        record: StoredRecord,
+        drawn: NDArray[np.float64],
+        find: Find,
+        seed: int,
+        epoch: int,
+    ) -> list[Read]:
+        """Write it, and give all that was read."""
         into = {key: batch[name][row].reshape(-1).view(np.uint8) for name, key in self._as_stored.items()}
-        kept = record.known(tuple(self._values))
-        values, features = self._read(record, kept, into)
-        read = self._reader.read(record, values, features, batch[IMAGE][row] if self._is_straight else None)
-        scene = augment(self._augmentations, read.scene, drawn)
+        read, features = self._read(record, into, batch[IMAGE][row] if self._is_straight else None)
+        scene, reads = read.scene, [read]
+
+        def another(where: float) -> Scene:
+            other, _ = self._read(find(where), {}, None)
+            objects = other.scene.objects
+            counted = sum(len(one.lists.get(BOXES, ())) for one in reads)
+            reads.append(other)
+            return replace(other.scene, objects=replace(objects, kept=objects.kept + counted))
+
+        others = None
+        if self._combines:
+            others = Others(seed=seed, epoch=epoch, identity=record.id, find=another)
+        scene = augment(self._augmentations, scene, drawn, others)
+        lists = _joined([one.lists for one in reads])
         if scene.pixels is not None:
             self._copy(IMAGE, scene.view, scene.pixels, batch[IMAGE][row])
         if scene.label is not None:
@@ -218,31 +254,37 @@ class Assembler:
             elif field.encoding == "classes":
                 batch[field.name][row] = read_classes(field, features, record, self._label_ids)
             elif field.encoding == "list":
-                self._write_list(field, features, record, read, scene, batch[field.name][row])
+                self._write_list(field, features, record, lists, scene, batch[field.name][row])
             elif field.encoding == "png_list":
                 self._write_masks(read, scene, batch[field.name][row])
             elif field.encoding == "text":
                 text = read_text(field, features, record)
                 batch[field.name][row] = int(text) if batch[field.name].dtype.kind == "i" else text
             elif field.encoding == "value":
-                value = values[field.name]
+                value = read.values[field.name]
+                if field.name == LABELLED and len(reads) > 1:
+                    value = np.all([one.values[LABELLED] for one in reads], axis=0)
                 follow = FOLLOWING.get(field.name)
                 batch[field.name][row] = value if follow is None else follow(value, scene)
         if SIZE in batch:
             batch[SIZE][row] = scene.view.shape
         batch[VALID][row] = True
-        return values if kept is None else {}
+        return reads
 
     def _read(
-        self, record: StoredRecord, kept: Batch | None, into: Mapping[str, NDArray[np.uint8]]
-    ) -> tuple[Batch, Decoded]:
-        """The fields' values of static shape, and all else of the record, which is not parsed for kept values."""
-        if kept is not None and self._has_only_values:
-            return kept, record.features(frozenset(), into)
-        features = record.features(self._keys, into)
-        if kept is not None:
-            return kept, features
-        return {name: read_numbers(field, features, record) for name, field in self._values.items()}, features
+        self, record: StoredRecord, into: Mapping[str, NDArray[np.uint8]], out: NDArray[Any] | None
+    ) -> tuple[Read, Decoded]:
+        """A record before it is shown, and its features, of which no value of static shape is parsed that is kept."""
+        kept = record.known(tuple(self._values))
+        features = record.features(
+            frozenset() if kept is not None and self._has_only_values else self._keys, into
+        )
+        if self._combines:
+            features = {key: _held(value) for key, value in features.items()}
+        values = kept
+        if values is None:
+            values = {name: read_numbers(field, features, record) for name, field in self._values.items()}
+        return self._reader.read(record, values, features, out, kept is not None), features
 
     def _write_label(self, view: View, label: Array, out: NDArray[Any]) -> None:
         """The label as it is shown; sets of classes are taken apart last: all before moves one number a voxel."""
@@ -270,8 +312,8 @@ class Assembler:
 
     def _of_slab(self, view: View, source: Array) -> tuple[View, Array]:
         """What shows the slab of what a view shows, and of which array."""
-        if isinstance(source, Resampled):
-            # Resized by parts, a pixel may differ in its last bit from that of the whole.
+        if isinstance(source, Made):
+            # Made by parts, a pixel may differ in its last bit from that of the whole.
             whole = np.empty((*view.shape, *source.shape[len(view.shape) :]), source.dtype)
             source.copy(view, whole)
             view, source = View.whole(view.shape), whole
@@ -297,14 +339,14 @@ class Assembler:
         field: Field,
         features: Decoded,
         record: StoredRecord,
-        read: Read,
+        lists: Mapping[str, NDArray[Any]],
         scene: Scene,
         out: NDArray[Any],
     ) -> None:
         if not self._has_boxes:
             _pad(read_numbers(field, features, record), out, field)
             return
-        values = read.lists[field.name]
+        values = lists[field.name]
         if self._augmentations:
             values = scene.objects.areas if field.name == AREA else values[scene.objects.kept]
         _pad(values, out, field)
@@ -316,6 +358,17 @@ class Assembler:
             out, scene.objects.masks if self._augmentations else read.masks, strict=False
         ):
             copy_view(scene.view, source, mask[:height, :width])
+
+
+def _joined(lists: Sequence[Mapping[str, NDArray[Any]]]) -> Mapping[str, NDArray[Any]]:
+    """The lists of several records' objects one after the other."""
+    if len(lists) == 1:
+        return lists[0]
+    return {name: np.concatenate([one[name] for one in lists]) for name in lists[0]}
+
+
+def _held(value: NDArray[Any] | list[memoryview]) -> NDArray[Any] | list[memoryview]:
+    return value.copy() if isinstance(value, np.ndarray) else [memoryview(bytes(file)) for file in value]
 
 
 def _pad(values: NDArray[Any], out: NDArray[Any], field: Field) -> None:

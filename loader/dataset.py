@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.assemble import ArraySpec, Assembler, Batch, allocate
-from halofeed.loader.augment import Augmentation, check_augmentations
+from halofeed.loader.augment import Augmentation, Combination, check_augmentations
 from halofeed.loader.augment.view import Ranges
 from halofeed.loader.buffers import check_memory
 from halofeed.loader.chosen import Where, chosen_records, id_of
@@ -134,7 +134,7 @@ class Loader(Stream):
         training: bool = True,
         num_epochs: int | None = None,
         drop_remainder: bool = False,
-        augment: Sequence[Augmentation] = (),
+        augment: Sequence[Augmentation | Combination] = (),
         shard_index: int = 0,
         shard_count: int = 1,
         cache: str | None = None,
@@ -235,7 +235,8 @@ class Loader(Stream):
             raise IndexError(f"record {number}: split {self.split!r} has {self.num_records}")
         plain = self._plain
         batch = allocate(plain.spec, 1, self._filler.pool)
-        plain.write(batch, 0, self.stored(number % self.num_records), 0, np.zeros((0, 8)))
+        record = self.stored(number % self.num_records)
+        plain.write(batch, 0, record, np.zeros((0, 8)), lambda _: record, seed=0, epoch=0)
         return {name: array[0] for name, array in batch.items()}
 
     def stored(self, number: int) -> StoredRecord:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -123,47 +122,65 @@ class Filler:
         epoch: int,
         drawn: NDArray[np.float64],
     ) -> None:
+        shown: list[tuple[int, StoredRecord]] = []
+
+        def find(where: float) -> StoredRecord:
+            first = int(where * self._count)
+            chosen = next(
+                other
+                for other in itertools.chain([first], self._others(first, 0))
+                if other not in self.skipped
+            )
+            shown.append((chosen, self._stored(np.array([chosen]))[0]))
+            return shown[-1][1]
+
         def write(record: StoredRecord, drawn: NDArray[np.float64]) -> None:
             for left in reversed(range(self._shards.store.attempts)):
+                shown.clear()
                 try:
-                    self._assembler.write(batch, row, record, epoch, drawn)
+                    self._assembler.write(batch, row, record, drawn, find, seed=self._seed, epoch=epoch)
                     return
                 except CorruptFileError:
                     if not left:
                         raise
-                self._shards.forget(record)
+                for one in (record, *(other for _, other in shown)):
+                    self._shards.forget(one)
+
+        def is_written(number: int, record: StoredRecord, drawn: NDArray[np.float64]) -> bool:
+            """Whether a record could be read; the reason is kept where not, or where one shown with it could not."""
+            while number not in self.skipped:
+                try:
+                    write(record, drawn)
+                    return True
+                except CorruptFileError as error:
+                    faulty = (other for other, one in shown if f"(id {one.id})" in str(error))
+                    self._skip(next(faulty, number), error)
+            return False
 
         if not self._skips:
             write(record, drawn)
-        elif self._is_written(functools.partial(write, drawn=drawn), number, record):
+        elif is_written(number, record, drawn):
             pass
         elif self._replaces:
             for other in self._others(number, epoch):
                 (instead,) = self._stored(np.array([other]))
                 (own,) = self._assembler.draw(self._seed, np.array([epoch]), np.array([instead.id]))
-                if self._is_written(functools.partial(write, drawn=own), other, instead):
+                if is_written(other, instead, own):
                     break
         else:
             self._assembler.fill(batch, row)
 
-    def _is_written(self, write: Callable[[StoredRecord], None], number: int, record: StoredRecord) -> bool:
-        """Whether a record could be read; the reason is kept where not."""
-        if number in self.skipped:
-            return False
-        try:
-            write(record)
-        except CorruptFileError as error:
-            with self._executor()[2]:
-                self.skipped[number] = error
-                count = len(self.skipped)
-            most = max(1, int(MOST_SKIPPED * self._count))
-            if count > most or count == self._count:
-                raise CorruptFileError(
-                    f"{count} records of {self._count:,} cannot be read, and on_corrupt='skip' passes over at "
-                    f"most {most}; the last one: {error}"
-                ) from error
-            return False
-        return True
+    def _skip(self, number: int, error: CorruptFileError) -> None:
+        """Keep why a record cannot be read; CorruptFileError where there are too many."""
+        with self._executor()[2]:
+            self.skipped[number] = error
+            count = len(self.skipped)
+        most = max(1, int(MOST_SKIPPED * self._count))
+        if count > most or count == self._count:
+            raise CorruptFileError(
+                f"{count} records of {self._count:,} cannot be read, and on_corrupt='skip' passes over at "
+                f"most {most}; the last one: {error}"
+            ) from error
 
     def _numbers(self, rows: Rows) -> NDArray[np.int64]:
         """In the split, of the rows that are valid."""

@@ -61,21 +61,27 @@ class StoredMask:
         return pixels[..., 0]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Read:
     """One record before it is shown.
 
     Args:
+        record: that was read.
+        values: its fields of static shape.
         scene: its image, label and, where they move, objects.
         stored: the shape of the pixels, padding included, without the channel.
         lists: of all its objects, by the field's name.
         masks: of all its objects.
+        is_kept: whether its values came from what was kept, and not from the record.
     """
 
+    record: StoredRecord
+    values: Mapping[str, NDArray[Any]]
     scene: Scene
     stored: Shape
     lists: Mapping[str, NDArray[Any]]
     masks: tuple[StoredMask, ...]
+    is_kept: bool
 
 
 class RecordReader:
@@ -124,6 +130,7 @@ class RecordReader:
         values: Mapping[str, NDArray[Any]],
         features: Decoded,
         out: NDArray[Any] | None,
+        is_kept: bool,
     ) -> Read:
         """What is known of a record.
 
@@ -132,6 +139,7 @@ class RecordReader:
             values: its fields of static shape, those of `fields` among them.
             features: all else of it.
             out: where a picture is decoded to that is shown as it is stored.
+            is_kept: as of `Read`.
 
         Raises:
             CorruptFileError: names file, offset and id.
@@ -151,20 +159,22 @@ class RecordReader:
         lists = self._read_lists(features, record)
         masks = self._read_masks(features, record, stored)
         if self._same is not None:
-            scene = replace(self._same, pixels=pixels, label=label)
-            return Read(scene=scene, stored=stored, lists=lists, masks=masks)
-        extent = self._extent(values, stored, record)
-        view = View.whole(stored if self._pads_around else [stop for _, stop in extent])
-        scene = Scene(
-            view=view,
-            extent=extent,
-            objects=self._objects(lists, masks, stored, view.shape),
-            pixels=pixels,
-            label=label,
-            spacing_mm=() if self._spacing is None else tuple(values[SPACING].tolist()),
-            fill=None if self._pads_around else field.fill,
-        )
-        return Read(scene=scene, stored=stored, lists=lists, masks=masks)
+            scene = self._same
+            if pixels is not None or label is not None:
+                scene = replace(scene, pixels=pixels, label=label)
+        else:
+            extent = self._extent(values, stored, record)
+            view = View.whole(stored if self._pads_around else [stop for _, stop in extent])
+            scene = Scene(
+                view=view,
+                extent=extent,
+                objects=self._objects(lists, masks, stored, view.shape),
+                pixels=pixels,
+                label=label,
+                spacing_mm=() if self._spacing is None else tuple(values[SPACING].tolist()),
+                fill=None if self._pads_around else field.fill,
+            )
+        return Read(record, values, scene, stored, lists, masks, is_kept)
 
     def _stored_array(self, field: Field, record: StoredRecord) -> StoredArray:
         return StoredArray(record, field.keys[0], field.stored_shape, stored_dtype(field), self._axes)

@@ -10,8 +10,11 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from halofeed.loader.augment.drawing import Others, augment
 from halofeed.loader.augment.elastic_deformation import ElasticDeformation
 from halofeed.loader.augment.flips import FlipDepth, FlipLeftRight, FlipUpDown
+from halofeed.loader.augment.mix_up import MixUp
+from halofeed.loader.augment.mosaic import Mosaic
 from halofeed.loader.augment.quarter_turns import Rotate90
 from halofeed.loader.augment.random_crop import RandomCrop
 from halofeed.loader.augment.random_rotation import RandomRotation
@@ -22,10 +25,10 @@ from halofeed.loader.augment.scene import (
     NO_OBJECTS,
     WIDTH,
     Augmentation,
+    Combination,
     Frame,
     Objects,
     Scene,
-    augment,
     to_view,
 )
 from halofeed.loader.augment.uniform import Uniform, draw_uniform, draw_uniforms
@@ -38,12 +41,16 @@ __all__ = [
     "NO_OBJECTS",
     "WIDTH",
     "Augmentation",
+    "Combination",
     "ElasticDeformation",
     "FlipDepth",
     "FlipLeftRight",
     "FlipUpDown",
     "Frame",
+    "MixUp",
+    "Mosaic",
     "Objects",
+    "Others",
     "RandomCrop",
     "RandomRotation",
     "Rotate90",
@@ -58,7 +65,7 @@ __all__ = [
     "to_view",
 ]
 
-AUGMENTATIONS: dict[str, Callable[..., Augmentation]] = {
+AUGMENTATIONS: dict[str, Callable[..., Augmentation | Combination]] = {
     kind.__name__: kind
     for kind in (
         FlipLeftRight,
@@ -69,12 +76,14 @@ AUGMENTATIONS: dict[str, Callable[..., Augmentation]] = {
         ScaleJitter,
         RandomRotation,
         ElasticDeformation,
+        Mosaic,
+        MixUp,
     )
 }
 """By the names that configurations have."""
 
 
-def check_augmentations(given: object) -> tuple[Augmentation, ...]:
+def check_augmentations(given: object) -> tuple[Augmentation | Combination, ...]:
     """The augmentations as a tuple; UsageError where one is none.
 
     >>> check_augmentations([FlipLeftRight()])
@@ -87,7 +96,8 @@ def check_augmentations(given: object) -> tuple[Augmentation, ...]:
     for one in given:
         if isinstance(one, type):
             raise UsageError(f"augment: expected augmentations, got {one!r} itself; write {one.__name__}()")
-        if not all(callable(getattr(one, name, None)) for name in ("frame", "apply")):
+        is_one = all(callable(getattr(one, name, None)) for name in ("frame", "apply"))
+        if not is_one and not isinstance(one, Combination):
             raise UsageError(
                 f"augment: expected augmentations such as {example}, got {one!r}; they are in halofeed.loader"
             )

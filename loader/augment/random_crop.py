@@ -5,8 +5,6 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from halofeed.loader.augment.foreground import draw_foreground
 from halofeed.loader.augment.scene import DEPTH, HEIGHT, WIDTH, Frame, Scene, check_share
 from halofeed.loader.augment.uniform import Uniform
@@ -94,9 +92,7 @@ class RandomCrop:
             low + int(uniform[_DRAWN[axis - len(shape)]] * (high - low + 1))
             for axis, (low, high) in enumerate(starts)
         ]
-        window = np.array([*start, *shape]) / np.array(view.shape * 2)
-        objects = scene.objects.crop(window.tolist(), self.minimum_visible)
-        return replace(scene, view=view.crop(start, shape), objects=objects)
+        return scene.crop(start, shape, self.minimum_visible)
 
 
 def _starts(inside: tuple[int, int], window: int, size: int) -> tuple[int, int]:

@@ -12,12 +12,13 @@ Memory: what is needed of the source, and of what is turned on the way to the ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.loader.augment.made import Made
 from halofeed.loader.augment.source import Array, copy_view
 from halofeed.loader.augment.view import Ranges, Shape, View
 
@@ -57,8 +58,8 @@ class Warp(Protocol):
         """As `image`, without channels, and of values that nothing may lie between."""
 
 
-class Resampled:
-    """An array on a warp's grid; see `Source`.
+class Resampled(Made):
+    """An array on a warp's grid; see `LabelSource`.
 
     Args:
         source: where it comes from.
@@ -77,44 +78,11 @@ class Resampled:
         image: bool = False,
         fill: Sequence[float] | None = (0,),
     ) -> None:
+        super().__init__(warp.shape, source)
         self._source, self._view, self._warp, self._image, self._fill = source, view, warp, image, fill
-        axes = len(warp.shape)
-        self._channels = tuple(source.shape[axes:])
-        self.shape: Shape = (*warp.shape, *self._channels)
-        self.dtype = source.dtype.newbyteorder("=")
-        self._whole: NDArray[Any] | None = None
 
-    @property
-    def place(self) -> str:
-        """Of its record, for messages."""
-        return "a picture" if isinstance(self._source, np.ndarray) else self._source.place
-
-    def copy(self, view: View, out: NDArray[Any]) -> None:
-        """As of `Source`."""
-        if self._whole is not None:
-            view.copy(self._whole, out)
-            return
-        box = view.box
-        if view.is_as_stored and out.dtype == self.dtype:
-            self._sample(box, out)
-            return
-        part = np.empty((*(high - low for low, high in box), *self._channels), self.dtype)
-        self._sample(box, part)
-        view.part(box)[0].copy(part, out)
-
-    def pieces(self, box: Ranges) -> Iterator[tuple[Ranges, NDArray[Any]]]:
-        """As of `Source`: all at once, and what is made of the whole for that is kept."""
-        if self._whole is None:
-            whole = np.empty(self.shape, self.dtype)
-            self._sample(tuple((0, size) for size in self._warp.shape), whole)
-            self._whole = whole
-        yield box, self._whole[tuple(slice(low, high) for low, high in box)]
-
-    def remembered(self, box: Ranges, count: Callable[[Any, Ranges], NDArray[np.int64]]) -> NDArray[np.int64]:
-        """Counted each time: no other example has this array."""
-        return count(self, box)
-
-    def _sample(self, box: Ranges, out: NDArray[Any]) -> None:
+    def make(self, box: Ranges, out: NDArray[Any]) -> None:
+        """As of `Made`."""
         needed = self._warp.needed(box)
         start, shape = tuple(low for low, _ in needed), tuple(high - low for low, high in needed)
         source = np.empty((*shape, *self._channels), self.dtype)

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment.scene import Frame, Scene, check_range, check_share
+from halofeed.loader.augment.scene import (
+    Frame,
+    Scene,
+    check_pictures,
+    check_range,
+    check_share,
+    check_sides,
+)
 from halofeed.loader.augment.uniform import Uniform
 from halofeed.loader.augment.view import Ranges, Shape
 from halofeed.prep.geometry.resize import ResizePlan
@@ -43,10 +50,7 @@ class ScaleJitter:
     minimum_visible: float = 0.3
 
     def __post_init__(self) -> None:
-        if not all(hasattr(side, "__index__") and side >= 1 for side in (self.height, self.width)):
-            raise UsageError(
-                f"ScaleJitter: expected a height and a width of at least 1, got {self.height!r}, {self.width!r}"
-            )
+        check_sides("ScaleJitter", self.height, self.width)
         object.__setattr__(self, "scales", check_range("ScaleJitter: scales", self.scales))
         if self.scales[0] <= 0:
             raise UsageError(f"ScaleJitter: scales: expected scales above 0, got {self.scales}")
@@ -54,39 +58,35 @@ class ScaleJitter:
 
     def frame(self, frame: Frame) -> Frame:
         """Of the given size; only of pictures."""
-        if frame.kind.pads_around:
-            raise UsageError(
-                f"ScaleJitter: {frame.kind.name}s are not resized when loaded; use RandomCrop, or convert them at "
-                "another spacing or size"
-            )
+        check_pictures("ScaleJitter", frame)
         return replace(frame, shape=(self.height, self.width))
 
     def apply(self, scene: Scene, uniform: Uniform) -> Scene:
         """Resized and cut."""
-        frame, source = (self.height, self.width), scene.view.shape
+        frame = (self.height, self.width)
         low, high = self.scales
-        scale = (low + float(uniform[0]) * (high - low)) * min(
-            side / size for side, size in zip(frame, source, strict=True)
-        )
-        resized = tuple(max(1, round(size * scale)) for size in source)
-        if resized != source:
-            factor = resized[0] * resized[1] / (source[0] * source[1])
-            scene = scene.resampled(
-                Scaling(source, resized),
-                extent=tuple((0, size) for size in resized),
-                objects=replace(scene.objects, areas=scene.objects.areas * factor),
-            )
-        shape = tuple(min(side, size) for side, size in zip(frame, resized, strict=True))
+        scene = scaled(scene, frame, low + float(uniform[0]) * (high - low))
+        shape = tuple(min(side, size) for side, size in zip(frame, scene.view.shape, strict=True))
         start = [
             int(number * (size - side + 1))
-            for number, size, side in zip(uniform[1:], resized, shape, strict=False)
+            for number, size, side in zip(uniform[1:], scene.view.shape, shape, strict=False)
         ]
-        window = np.array([*start, *shape]) / np.array(resized * 2)
-        return replace(
-            scene,
-            view=scene.view.crop(start, shape),
-            objects=scene.objects.crop(window.tolist(), self.minimum_visible),
-        )
+        return scene.crop(start, shape, self.minimum_visible)
+
+
+def scaled(scene: Scene, frame: Shape, scale: float) -> Scene:
+    """A picture resized without distortion; at scale 1 it just fits into the frame."""
+    source = scene.view.shape
+    factor = scale * min(side / size for side, size in zip(frame, source, strict=True))
+    resized = tuple(max(1, round(size * factor)) for size in source)
+    if resized == source:
+        return scene
+    area = resized[0] * resized[1] / (source[0] * source[1])
+    return scene.resampled(
+        Scaling(source, resized),
+        extent=tuple((0, size) for size in resized),
+        objects=replace(scene.objects, areas=scene.objects.areas * area),
+    )
 
 
 @dataclass(frozen=True)

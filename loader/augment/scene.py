@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +63,7 @@ class Objects:
     Args:
         boxes: float64 [n, 4], ymin, xmin, ymax, xmax, normalized to the view.
         areas: float64 [n], in stored pixels².
-        kept: int64 [n], ascending: which of the record's objects these are.
+        kept: int64 [n]: which of the record's objects these are; those of records shown with it are counted on.
         masks: of each object uint8, 0 and 1, on the image's grid; none where nobody asked for them.
     """
 
@@ -86,6 +86,15 @@ class Objects:
         boxes, kept, areas = crop_boxes(self.boxes, self.areas, window, minimum)
         masks = tuple(mask for mask, stays in zip(self.masks, kept.tolist(), strict=False) if stays)
         return Objects(boxes=boxes[kept], areas=areas[kept], kept=self.kept[kept], masks=masks)
+
+    def and_those(self, others: Objects) -> Objects:
+        """These, and then others of the same view."""
+        return Objects(
+            boxes=np.concatenate([self.boxes, others.boxes]),
+            areas=np.concatenate([self.areas, others.areas]),
+            kept=np.concatenate([self.kept, others.kept]),
+            masks=(*self.masks, *others.masks),
+        )
 
 
 NO_OBJECTS = Objects(boxes=np.zeros((0, 4)), areas=np.zeros(0), kept=np.zeros(0, np.int64))
@@ -122,6 +131,12 @@ class Scene:
     def whole(cls, shape: Sequence[int]) -> Scene:
         """All of an image without padding, objects or label."""
         return cls(view=View.whole(shape), extent=tuple((0, size) for size in shape))
+
+    def crop(self, start: Sequence[int], shape: Sequence[int], minimum_visible: float) -> Scene:
+        """A window of what is seen; of the objects those of which a share of at least `minimum_visible` is left."""
+        window = np.array([*start, *shape]) / np.array(self.view.shape * 2)
+        objects = self.objects.crop(window.tolist(), minimum_visible)
+        return replace(self, view=self.view.crop(start, shape), objects=objects)
 
     def stored_points(self, *, centers: bool) -> NDArray[np.float64]:
         """The affine from points of the view to points of the stored image, as `View.to_stored`."""
@@ -188,6 +203,20 @@ class Augmentation(Protocol):
         """The new scene, from the numbers drawn for this example and epoch."""
 
 
+@runtime_checkable
+class Combination(Protocol):
+    """An augmentation that shows several examples in one; else as `Augmentation`."""
+
+    def frame(self, frame: Frame) -> Frame:
+        """As of `Augmentation`."""
+
+    def partners(self, uniform: Uniform) -> int:
+        """How many other examples it shows, at most 7."""
+
+    def combine(self, scenes: Sequence[Scene], uniform: Uniform) -> Scene:
+        """The new scene of an example and its partners, which the augmentations before have moved as well."""
+
+
 def check_share(name: str, share: float) -> None:
     if not 0 <= share <= 1:
         raise UsageError(f"{name}: expected 0 to 1, got {share}")
@@ -197,6 +226,20 @@ def check_space(name: str, frame: Frame) -> None:
     """Refuse images of which not every axis lies in space."""
     if others := [axis for axis in frame.kind.axes if axis not in _SPACE]:
         raise UsageError(f"{name}: {frame.kind.name}s have an axis of {others[0]}s; take pictures or volumes")
+
+
+def check_pictures(name: str, frame: Frame) -> None:
+    """Refuse what is no picture."""
+    if frame.kind.pads_around:
+        raise UsageError(f"{name}: {frame.kind.name}s are not resized when loaded; it takes pictures")
+
+
+def check_sides(name: str, *sides: int) -> None:
+    """Refuse what is no height and width."""
+    if not all(hasattr(side, "__index__") and side >= 1 for side in sides):
+        raise UsageError(
+            f"{name}: expected a height and a width of at least 1, got {', '.join(map(repr, sides))}"
+        )
 
 
 def check_fill(name: str, fill: float | None, frame: Frame) -> None:
@@ -215,10 +258,3 @@ def check_range(name: str, given: Sequence[float]) -> tuple[float, float]:
     if len(numbers) != 2 or not numbers[0] <= numbers[1]:
         raise UsageError(f"{name}: expected the least and the largest, such as (0.5, 2.0), got {given!r}")
     return float(numbers[0]), float(numbers[1])
-
-
-def augment(augmentations: Sequence[Augmentation], scene: Scene, drawn: NDArray[np.float64]) -> Scene:
-    """Apply augmentations in order, each with its own draw of float64 [augmentation, 8]."""
-    for augmentation, uniform in zip(augmentations, drawn, strict=True):
-        scene = augmentation.apply(scene, uniform)
-    return scene

@@ -26,18 +26,19 @@ def draw_uniform(seed: int, epoch: int, identity: int, number: int) -> Uniform:
 
 
 def draw_uniforms(
-    seed: int, epochs: NDArray[np.int64], ids: NDArray[np.int64], count: int
+    seed: int, epochs: NDArray[np.int64], ids: NDArray[np.int64], count: int, *, partner: int = 0
 ) -> NDArray[np.float64]:
     """Eight numbers for each augmentation of each example, whatever was drawn before.
 
-    Philox4x64-10 is a generator whose state is a counter: key (seed, epoch), counter (block, 0, example, augmentation);
-    the words are those of `np.random.Philox`. All examples of a batch at once take a fifth of the time of one
-    generator each. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
+    Philox4x64-10 is a generator whose state is a counter: key (seed, epoch), counter (block, partner, example,
+    augmentation); the words are those of `np.random.Philox`. All examples of a batch at once take a fifth of the time
+    of one generator each. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
 
     Args:
         seed: 0 to 2**64 - 1.
         epochs, ids: int64 [example].
         count: of augmentations.
+        partner: 0 for the example itself; else what is drawn for others that are shown with it.
 
     Returns:
         float64 [example, augmentation, 8].
@@ -52,7 +53,7 @@ def draw_uniforms(
     keys = zeros + np.uint64(seed & _WORD), zeros + epochs.astype(np.int64).view(np.uint64)[:, None, None]
     counter = (
         zeros + _BLOCKS,
-        zeros,
+        zeros + np.uint64(partner),
         zeros + ids.astype(np.int64).view(np.uint64)[:, None, None],
         zeros + np.arange(count, dtype=np.uint64)[:, None],
     )
