@@ -54,6 +54,7 @@ class Loader(Stream):
     `dataset()` the `PREFETCH` batches made ahead. Of the index 29 bytes a record, 8 more for each raw field and 5 for
     each started MiB of it. In each thread 2 MiB to read into, and what one record holds beside raw values (of jpeg and
     png its file, and the decoded picture). 4 MiB for what was counted of labels (RandomCrop's `foreground`).
+    Augmentations that resample, or show several examples in one, say what they take besides.
     Of an address the stored bytes of one batch, and of the next one where batches are read in order.
 
     Files: shards are read by place and not mapped into memory, so that one that is shortened or cannot be read is an

@@ -1,0 +1,84 @@
+"""Do photographs' boxes lie around their masks, and organs keep their size and tissue, however they are moved?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from halofeed.loader import ElasticDeformation, Loader, MixUp, Mosaic, RandomCrop, RandomRotation, ScaleJitter
+from halofeed.pipelines.convert import JobOptions, convert
+from halofeed.prep.options.recipe import Recipe
+
+
+@pytest.fixture(scope="module")
+def photographs(test_data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("photographs")
+    source = str(test_data / "detection" / "coco_ccby")
+    recipe = Recipe(
+        layout="coco", masks=True, resize="keep-aspect", min_dimension=256, max_dimension=320, encoding="jpeg"
+    )
+    convert(JobOptions(source=source, out=str(out), name="coco"), recipe)
+    return out / "coco" / "1.0.0"
+
+
+@pytest.fixture(scope="module")
+def brains(test_data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("brains")
+    source = str(test_data / "volumes" / "hippocampus")
+    recipe = Recipe(layout="pairs", depth=40, height=56, width=40)
+    convert(JobOptions(source=source, out=str(out), name="hippocampus"), recipe)
+    return out / "hippocampus" / "1.0.0"
+
+
+@pytest.mark.parametrize(
+    ("chain", "slack"),
+    [
+        ([ScaleJitter(256, 256, (0.5, 1.8))], 2.0),
+        ([RandomRotation(15.0)], 2.5),
+        ([Mosaic(256, 256)], 2.0),
+        ([ScaleJitter(256, 256, (0.5, 1.5)), Mosaic(256, 256), MixUp(probability=1.0)], 2.5),
+    ],
+    ids=["scale", "rotation", "mosaic", "all"],
+)
+def test_boxes_of_photographs_lie_around_their_masks(photographs, chain, slack):
+    loader = Loader(photographs, batch_size=16, seed=1, augment=chain, include=["masks"])
+    sides = np.array(loader.spec["image"].shape[1:3])
+    overlaps, seen = [], 0
+    for step in range(2):
+        batch = loader.batch(step)
+        for row in range(16):
+            for place in range(int(batch["num_boxes"][row])):
+                box = batch["boxes"][row, place] * np.tile(sides, 2)
+                ys, xs = np.nonzero(batch["masks"][row, place])
+                assert (box[2:] >= box[:2]).all() and (box >= 0).all() and (box[2:] <= sides + 1e-3).all()
+                if len(ys) < 30 or batch["is_crowd"][row, place]:
+                    continue
+                found = np.array([ys.min(), xs.min(), ys.max() + 1, xs.max() + 1])
+                assert (found[:2] >= box[:2] - slack).all() and (found[2:] <= box[2:] + slack).all()
+                overlaps.append(np.prod(found[2:] - found[:2]) / np.prod(box[2:] - box[:2]))
+                seen += 1
+    assert seen > 60 and np.median(overlaps) > (0.6 if isinstance(chain[0], RandomRotation) else 0.9)
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        [RandomRotation(20.0)],
+        [ElasticDeformation(4.0, 16.0)],
+        [RandomRotation(10.0), ElasticDeformation(2.0, 12.0), RandomCrop(32, 40, 32, foreground=1.0)],
+    ],
+    ids=["rotation", "elastic", "both, cropped"],
+)
+def test_organs_keep_their_size_and_their_tissue(brains, chain):
+    plain, moved = (
+        Loader(brains, batch_size=4, shuffle=False, augment=augment).batch(0) for augment in ([], chain)
+    )
+    assert np.array_equal(plain["id"], moved["id"])
+    for row in range(4):
+        assert not np.array_equal(plain["label"][row], moved["label"][row])
+        for label in (1, 2):
+            before, after = (batch["label"][row] == label for batch in (plain, moved))
+            assert 0.7 < after.sum() / before.sum() < 1.3
+            tissue = [batch["image"][row][at].mean() for batch, at in ((plain, before), (moved, after))]
+            others = np.abs(plain["image"][row] - tissue[0]).mean()
+            assert abs(tissue[1] - tissue[0]) < 0.2 * others
