@@ -104,7 +104,7 @@ def test_pictures_come_as_they_were_written(tmp_path, encoding, pad, dtype, labe
 
 
 def test_size_is_of_pictures_and_extent_of_volumes(folder, tmp_path):
-    with pytest.raises(UsageError, match=r"include 'size': .*affine, extent, key"):
+    with pytest.raises(UsageError, match=r"include 'size': .*affine, epoch, extent, key"):
         Loader(folder, batch_size=1, include=["size"])
     pictures = write_scans(tmp_path / "1.0.0", draw_scans({"train": 2}, shape=(9, 12)))
     with pytest.raises(UsageError, match=r"include 'extent': .*size"):
