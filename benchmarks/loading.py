@@ -143,21 +143,24 @@ class Worker:
 
 def measure(case_name: str, names: list[str], source: Path, scratch: Path, given: Any) -> dict[str, Worker]:
     """Each peer's rates of all rounds, in turn, with the best of its settings."""
-    workers = {}
-    for name in names:
-        print(f"  {case_name}: {name}", file=sys.stderr, flush=True)
-        peer = PEERS[name]
-        worker = workers[name] = Worker(peer, case_name, source, scratch, 2 if given.quick else 4)
-        trials = [worker.round(setting, given.seconds / 2) for setting in peer.settings]
-        worker.setting = peer.settings[int(np.argmax(trials))]
-        if not any(trials):
-            worker.error = worker.error or worker.reason
-    for number in range(given.rounds):
-        for name in names[:: 1 if number % 2 else -1]:
-            worker = workers[name]
-            worker.rates.append(worker.round(worker.setting, given.seconds))
+    workers: dict[str, Worker] = {}
+    try:
+        for name in names:
+            print(f"  {case_name}: {name}", file=sys.stderr, flush=True)
+            peer = PEERS[name]
+            worker = workers[name] = Worker(peer, case_name, source, scratch, 2 if given.quick else 4)
+            trials = [worker.round(setting, given.seconds / 2) for setting in peer.settings]
+            worker.setting = peer.settings[int(np.argmax(trials))]
+        for number in range(given.rounds):
+            for name in names[:: 1 if number % 2 else -1]:
+                worker = workers[name]
+                worker.rates.append(worker.round(worker.setting, given.seconds))
+    finally:
+        for worker in workers.values():
+            worker.end()
     for worker in workers.values():
-        worker.end()
+        if not worker.error and statistics.median(worker.rates) == 0:
+            worker.error = worker.reason
     return workers
 
 

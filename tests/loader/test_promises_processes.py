@@ -13,6 +13,7 @@ import time
 import pytest
 
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from tests.scripts import run_script
 from tests.trainer.support import run_processes
 from tests.volume_writer import draw_scans, write_scans
 
@@ -39,14 +40,6 @@ def digest_of(batch):
     return hashlib.sha256(b"".join(array.tobytes() for array in batch.values())).hexdigest()
 
 
-def run(script, *arguments, seconds=100):
-    """What a script prints, in a process of its own, which must end well."""
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr[-3000:])
-    return done.stdout.splitlines()
-
-
 def test_a_killed_and_resumed_consumer_sees_exactly_the_rest(draw, write, tmp_path):
     folder, place = write(draw(40)), tmp_path / "state.json"
     loader = Loader(folder, batch_size=6, seed=4, num_epochs=2, augment=[FlipLeftRight(), RandomCrop(16, 16)])
@@ -66,7 +59,7 @@ def test_a_killed_and_resumed_consumer_sees_exactly_the_rest(draw, write, tmp_pa
         saved = json.loads(place.read_text())["step"]
         assert start < saved < len(expected)
         consumed |= {step: (digest, ids) for step, digest, ids in found if step < saved}
-    rest = [json.loads(line) for line in run(CONSUMER, folder, place)]
+    rest = [json.loads(line) for line in run_script(CONSUMER, folder, place).splitlines()]
     assert [step for step, _, _ in rest] == list(range(saved, len(expected)))
     consumed |= {step: (digest, ids) for step, digest, ids in rest}
     assert [consumed[step][0] for step in range(len(expected))] == expected
@@ -103,8 +96,7 @@ def test_five_thousand_steps_take_no_more_memory(draw, write, tmp_path, kind):
     else:
         folder = write(draw(30, frame=(12, 16)), frame=(12, 16), encoding=kind, pad=kind == "raw")
         augment = "[FlipLeftRight(), RandomCrop(8, 8)]"
-    (line,) = run(GROWTH, folder, augment)
-    held = json.loads(line)
+    held = json.loads(run_script(GROWTH, folder, augment))
     assert len(held) == 12 and max(held[1:]) - held[1] < 512, f"KiB at every 500th step: {held}"
 
 
@@ -144,7 +136,7 @@ def test_a_shard_shortened_under_a_running_stream_is_named_and_ends_no_process(d
     """More of it, shard by shard and while others write: tests/loader/test_truncated.py."""
     pictures = write(draw(12), shards=2)
     volumes = write_scans(tmp_path / "volumes/1.0.0", draw_scans({"train": 12}), shards=2)
-    lines = run(SHORTENED, pictures, volumes, verify)
+    lines = run_script(SHORTENED, pictures, volumes, verify).splitlines()
     assert len(lines) == 12 and sum("dataset" in line for line in lines) == 6
 
 

@@ -9,8 +9,6 @@ import errno
 import os
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,6 +16,7 @@ import pytest
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.schemas import shard_file
 from halofeed.schemas.errors import CorruptFileError
+from tests.scripts import run_script
 from tests.volume_writer import draw_scans, write_scans
 
 VERIFY = ("first", "always", "never")
@@ -34,21 +33,13 @@ def folder(draw, write):
     return write(draw(12, frame=FRAME, vary=False, task="classification"), frame=FRAME, shards=2)
 
 
-def run(script, timeout_seconds=90, without=()):
-    """What a script prints, in a process of its own, which must end well."""
-    command = [*without, sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds, check=False)
-    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr[-3000:])
-    return done.stdout
-
-
 @pytest.mark.parametrize("verify", VERIFY)
 @pytest.mark.parametrize("augment", AUGMENT)
 @pytest.mark.parametrize("encoding", ["raw", "png"])
 def test_a_shard_shortened_after_opening_is_an_error_that_names_it(draw, write, verify, augment, encoding):
     frame = {"frame": FRAME, "vary": False, "task": "classification"}
     folder = write(draw(12, **frame), frame=FRAME, shards=2, encoding=encoding, pad=encoding == "raw")
-    output = run(f"""
+    output = run_script(f"""
 import os
 from pathlib import Path
 from halofeed.loader import *
@@ -128,7 +119,7 @@ sys.exit(not came or not errors or not all(came) or bool(wrong) or bool(unnamed)
 @pytest.mark.parametrize("verify", VERIFY)
 @pytest.mark.parametrize("augment", AUGMENT)
 def test_shards_shortened_while_read_give_right_batches_or_errors_that_name_them(folder, verify, augment):
-    run(STORM.format(folder=str(folder), augment=AUGMENT[augment], verify=verify, seed=1, seconds=2))
+    run_script(STORM.format(folder=str(folder), augment=AUGMENT[augment], verify=verify, seed=1, seconds=2))
 
 
 @pytest.mark.long
@@ -140,14 +131,14 @@ def test_volumes_shortened_while_read_give_right_batches_or_errors_that_name_the
     scans = draw_scans({"train": 8}, shape=(32, 48, 48))
     folder = write_scans(tmp_path / "1.0.0", scans, shards=2)
     for seed in range(3):
-        run(STORM.format(folder=str(folder), augment=augment, verify=verify, seed=seed, seconds=8))
+        run_script(STORM.format(folder=str(folder), augment=augment, verify=verify, seed=seed, seconds=8))
 
 
 @pytest.mark.parametrize("what", ["pipe", "folder", "link to a device", "nothing"])
 @pytest.mark.parametrize("suffix", ["", ".index"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_what_is_no_file_in_place_of_one_is_refused_at_once(folder, what, suffix, when):
-    output = run(f"""
+    output = run_script(f"""
 import os, sys
 from pathlib import Path
 from halofeed.loader import Loader
@@ -187,7 +178,7 @@ except CorruptFileError as error:
     print(error)
 """
     without = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
-    found = run(script, without=without)
+    found = run_script(script, without=without)
     assert re.match(rf"{re.escape(str(path))}: cannot be .*: Permission denied; run the same", found)
 
 
