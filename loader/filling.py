@@ -76,7 +76,7 @@ class Filler:
 
     def expect(self, rows: Rows) -> None:
         """Begin to fetch what `fill` of those rows reads, where that takes long."""
-        if self._shards.store.fetches:
+        if self._shards.store.looks_ahead:
             self._shards.expect(self._numbers(rows), self._whole)
 
     def _fill_rows(self, batch: Batch, places: NDArray[np.int64], rows: Rows) -> None:

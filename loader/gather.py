@@ -213,7 +213,7 @@ class Shards:
 
     def expect(self, numbers: NDArray[np.int64], whole: bool) -> None:
         """Begin to fetch what `at_hand` of the same arguments needs."""
-        if self.store.fetches and len(numbers):
+        if self.store.looks_ahead and len(numbers):
             self.store.expect(numbers.tobytes(), lambda: self._spans(numbers, whole))
 
     def at_hand(self, numbers: NDArray[np.int64], whole: bool) -> contextlib.AbstractContextManager[object]:
@@ -226,7 +226,7 @@ class Shards:
         Raises:
             CorruptFileError: as `records`.
         """
-        if not self.store.fetches:
+        if not self.store.looks_ahead:
             return contextlib.nullcontext()
         return self.store.window(numbers.tobytes(), lambda: self._spans(numbers, whole))
 

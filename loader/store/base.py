@@ -39,6 +39,7 @@ class Store(Protocol):
     Attributes:
         place: the folder or address, for messages.
         fetches: whether bytes come over a network, so that those of a batch are asked for together.
+        looks_ahead: whether `expect` and `window` do anything.
         attempts: how often a record is read whose bytes are not what they should be.
         threads: in how many threads rows are filled at least.
         retries: what had to be asked for again so far.
@@ -47,6 +48,7 @@ class Store(Protocol):
 
     place: str
     fetches: bool
+    looks_ahead: bool
     attempts: int
     threads: int
     is_checked: bool

@@ -52,7 +52,7 @@ class RemoteStore:
         concurrent_reads: how many requests are made at a time.
     """
 
-    fetches = True
+    fetches = looks_ahead = True
     is_checked = False
     attempts = 3
 
