@@ -15,9 +15,9 @@ from halofeed.loader.augment.made import Made
 from halofeed.loader.augment.source import Array, copy_view
 from halofeed.loader.augment.view import Ranges, View
 from halofeed.loader.decode import array_dtype, read_classes, read_numbers, read_text
-from halofeed.loader.gather import StoredRecord
 from halofeed.loader.pieces import is_little_endian
 from halofeed.loader.reading import AREA, BOXES, EXTENT, FOLLOWING, IMAGE, LABEL, Read, RecordReader, is_grid
+from halofeed.loader.record import StoredRecord
 from halofeed.schemas.class_sets import members
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.fields import Field

@@ -18,7 +18,8 @@ from halofeed.loader.augment.view import Ranges
 from halofeed.loader.buffers import check_memory
 from halofeed.loader.chosen import Where, chosen_records, id_of
 from halofeed.loader.filling import ON_CORRUPT, Filler
-from halofeed.loader.gather import Shards, StoredRecord
+from halofeed.loader.gather import Shards
+from halofeed.loader.record import StoredRecord
 from halofeed.loader.sampler import Sampler
 from halofeed.loader.state import describe_augmentations, digest, fingerprint
 from halofeed.loader.store.choose import CONCURRENT_READS, cached, open_store

@@ -16,7 +16,7 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-from halofeed.loader.gather import StoredRecord
+from halofeed.loader.record import StoredRecord
 from halofeed.prep.formats.picture.stored import check_stored
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.fields import Field

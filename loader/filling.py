@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from halofeed.loader.assemble import Assembler, Batch, allocate
 from halofeed.loader.buffers import BufferPool
-from halofeed.loader.gather import Shards, StoredRecord
+from halofeed.loader.gather import Shards
+from halofeed.loader.record import StoredRecord
 from halofeed.loader.sampler import Rows
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.identity import mix

@@ -1,4 +1,4 @@
-"""Where a record's bytes are, and how they are read and checked: shards, indexes beside them, checksums.
+"""Where the records of a split are: shards, indexes beside them, checksums; `record` reads one.
 
 The manifest, held in memory, states the checksum of each index; the index states length and checksum of each record
 as they stand in the shard. Both are compared with every read, so that a shard that was replaced, restored or converted
@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import struct
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.columns import Columns
+from halofeed.loader.record import CHANGED, Scratch, StoredRecord, is_large
 from halofeed.loader.store.base import Span, Store
-from halofeed.schemas.checksum import BLOCK_BYTES, combine, combine_blocks, crc32c, mask_crc
+from halofeed.schemas.checksum import BLOCK_BYTES, crc32c
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.layout import index_file
@@ -27,7 +26,6 @@ from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.memory import process_memory
 from halofeed.schemas.shard_file import CURE, OpenFile
 from halofeed.schemas.sizes import human_bytes
-from halofeed.schemas.tfexample import Decoded, decode_parts
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 VERIFY = {
@@ -35,49 +33,7 @@ VERIFY = {
     "always": "the checksums of what is read, every time",
     "never": "no checksum of the data; length and checksum must still be stated as the index has them",
 }
-Bytes = NDArray[np.uint8]
-_CHANGED = (
-    "the shard was replaced or changed since it was indexed; if the data set was converted or copied again, make a new "
-    f"Loader, else {CURE}"
-)
 MOST_REMEMBERED_BYTES = 1 << 22
-_KEPT_SCRATCH_BYTES = 1 << 24
-SMALL_BYTES = 2 << 20
-"""A raw value up to which it is fetched whole, whatever is seen of it: another request costs more."""
-_NOWHERE: Mapping[str, Bytes] = {}
-_HEADER, _FOOTER = struct.Struct("<QI"), struct.Struct("<I")
-
-
-class _Scratch(threading.local):
-    """Memory that a thread reads into, kept from record to record."""
-
-    def __init__(self) -> None:
-        self._memory: dict[str, Bytes] = {}
-        self.block: tuple[object, str, int] | None = None
-        """Of which reading, key and block the scratch "block" holds the bytes, found to be right."""
-
-    def bytes(self, use: str, size: int) -> Bytes:
-        """So many bytes for a use, the same again each time."""
-        memory = self._memory.get(use)
-        if memory is None or len(memory) < size:
-            memory = np.empty(1 << max(12, (size - 1).bit_length()), np.uint8)
-            if size <= _KEPT_SCRATCH_BYTES:
-                self._memory[use] = memory
-        return memory[:size]
-
-
-def _is_large(size: int) -> bool:
-    return size > SMALL_BYTES
-
-
-def _touched(starts: Sequence[int], length: int) -> list[int]:
-    """The blocks of a raw value in which parts of it lie, in order."""
-    begin = np.array(starts)
-    first, last = begin // BLOCK_BYTES, (begin + length - 1) // BLOCK_BYTES
-    touched = np.zeros(int(last.max()) + 2, np.int64)
-    np.add.at(touched, first, 1)
-    np.add.at(touched, last + 1, -1)
-    return list(np.flatnonzero(np.cumsum(touched) > 0).tolist())
 
 
 def check_index_memory(count: int, raw_bytes: Sequence[int], folder: str) -> None:
@@ -134,7 +90,7 @@ class Shards:
             key: fresh((len(self.verified), many), np.bool_) for key, many in blocks.items()
         }
         self.columns = Columns(count)
-        self.scratch = _Scratch()
+        self.scratch = Scratch()
         self._remembered: dict[Hashable, NDArray[np.int64]] = {}
         self._remembered_bytes = 0
         self._lock, self._process = threading.Lock(), os.getpid()
@@ -232,7 +188,7 @@ class Shards:
 
     def comes_in_views(self, whole: bool) -> bool:
         """Whether there are raw values that are fetched record by record, as far as they are seen."""
-        return self.store.fetches and not whole and any(map(_is_large, self.raw_bytes.values()))
+        return self.store.fetches and not whole and any(map(is_large, self.raw_bytes.values()))
 
     def forget(self, record: StoredRecord) -> None:
         """Have a record's bytes, which are not as they should be, fetched again."""
@@ -246,7 +202,7 @@ class Shards:
             name, at = self._shards[shard].file, int(self.offsets[number])
             end = at + HEADER_BYTES + int(self.lengths[number]) + FOOTER_BYTES
             for key, size in self.raw_bytes.items() if not whole else ():
-                if _is_large(size):
+                if is_large(size):
                     start = int(self.raw_starts[key][number])
                     spans.append((name, at, start))
                     at = start + size
@@ -272,7 +228,7 @@ class Shards:
     def _check_opened(self, shard: int, opened: OpenFile) -> None:
         if opened.bytes != (expected := self._shards[shard].bytes):
             raise CorruptFileError(
-                f"{opened.name}: expected {expected:,} bytes, found {opened.bytes:,}: {_CHANGED}"
+                f"{opened.name}: expected {expected:,} bytes, found {opened.bytes:,}: {CHANGED}"
             )
         first = int(self._starts[shard])
         if first < self._ends[shard]:
@@ -314,7 +270,7 @@ class Shards:
             if crc32c(data) == entry.index_crc32c:
                 break
             if attempt + 1 == self.store.attempts:
-                raise CorruptFileError(f"{path}: its checksum is not the manifest's; {_CHANGED}")
+                raise CorruptFileError(f"{path}: its checksum is not the manifest's; {CHANGED}")
             self.store.forget(name, 0, entry.index_bytes)
         index = ShardIndex.from_bytes(data, path, columns_only=True)
         if len(index) != entry.records:
@@ -348,297 +304,3 @@ class Shards:
                 f"{path}: record at byte {int(index.offsets[row]):,} (id {int(index.ids[row])}): it or a value of it "
                 f"does not fit in its place; {CURE}"
             )
-
-
-class StoredRecord:
-    """One record, read from its shard as far as it is asked for; each of its methods reads.
-
-    Attributes:
-        id: of the example.
-        end: the byte of the file after its frame.
-    """
-
-    __slots__ = (
-        "_length",
-        "_number",
-        "_offset",
-        "_opened",
-        "_pass",
-        "_shard",
-        "_shards",
-        "_stamp",
-        "_whole",
-        "end",
-        "id",
-    )
-
-    def __init__(
-        self, shards: Shards, shard: int, number: int, offset: int, length: int, identity: int
-    ) -> None:
-        self._shards, self._shard, self._number = shards, shard, number
-        self._offset, self._length, self.id = offset, length, identity
-        self.end = offset + HEADER_BYTES + length + FOOTER_BYTES
-        self._opened: OpenFile | None = None
-        self._stamp: tuple[int, ...] = ()
-        self._whole: Bytes | None = None
-        self._pass = object()
-
-    @property
-    def place(self) -> str:
-        """ "file: record at byte offset (id ...)", for messages."""
-        return f"{self._shards.file_name(self._shard)}: record at byte {self._offset:,} (id {self.id})"
-
-    def features(self, keys: frozenset[str], into: Mapping[str, Bytes] = _NOWHERE) -> Decoded:
-        """The values of those keys but raw ones, which stay where they are; those of `into` are read into it.
-
-        Bytes values are views of the thread's scratch and hold until it reads another record's.
-
-        Raises:
-            CorruptFileError: names file, offset, id and the cure.
-        """
-        shards, number = self._shards, self._number
-        self._opened = opened = shards.open(self._shard)
-        self._stamp, self._whole = opened.stamp, opened.look()
-        self._pass = object()  # what was found in the scratch before counts for nothing
-        if not keys and self._is_copied_from_memory(opened, into):
-            return {}
-        scratch = shards.scratch.bytes("rest", self.end - self._offset - shards.all_raw_bytes)
-        rest = scratch.data
-        parts, pending = [], {}
-        group: list[Any] = []
-        # Bytes of the file: where the next call begins and how many it reads, and up to where all is planned.
-        start, size, at, used = self._offset, 0, self._offset, 0
-        for key, value_bytes in shards.raw_bytes.items():
-            begin = self.raw_start(key)
-            stop = used + begin - at
-            parts.append((at, rest[used:stop]))
-            group.append(parts[-1][1])
-            size += begin - at
-            out = into.get(key)
-            if out is not None and shards.is_verified(key, number):
-                group.append(out)
-                size += value_bytes
-            else:
-                opened.copy_into(group, start, size)
-                start, size, group = begin + value_bytes, 0, []
-                if out is not None:
-                    pending[key] = out
-            at, used = begin + value_bytes, stop
-        parts.append((at, rest[used:]))
-        group.append(parts[-1][1])
-        opened.copy_into(group, start, size + len(parts[-1][1]))
-        self.check_frame(rest[:HEADER_BYTES], rest[-FOOTER_BYTES:])
-        # Without the frame, and by places in the data.
-        first = self._offset + HEADER_BYTES
-        parts = [(max(0, at - first), part) for at, part in parts]
-        parts[0] = (0, parts[0][1][HEADER_BYTES:])
-        parts[-1] = (parts[-1][0], parts[-1][1][:-FOOTER_BYTES])
-        if shards.verify == "always" or (shards.verify == "first" and not shards.verified[number]):
-            self._verify([part for _, part in parts])
-        for key, out in pending.items():
-            self.fetch(key, [0], len(out), out)
-        if not keys:
-            return {}
-        try:
-            return decode_parts(parts, self._length, keys)
-        except CorruptFileError as error:
-            raise CorruptFileError(f"{self.place}: {error}") from error
-
-    def _is_copied_from_memory(self, opened: OpenFile, into: Mapping[str, Bytes]) -> bool:
-        """Whether the shard is mapped and nothing is to be checked but the frame, so that copies did it."""
-        shards, number, whole = self._shards, self._number, self._whole
-        if whole is None or not all(shards.is_verified(key, number) for key in into):
-            return False
-        if not (shards.verify == "never" or (shards.verify == "first" and shards.verified[number])):
-            return False
-        self.check_frame(
-            whole[self._offset : self._offset + HEADER_BYTES].data,
-            whole[self.end - FOOTER_BYTES : self.end].data,
-        )
-        for key, out in into.items():
-            begin = self.raw_start(key)
-            np.copyto(out, whole[begin : begin + len(out)])
-        return not opened.is_lost()
-
-    def known(self, names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
-        """The values of fields by name, where all were kept; with `verify="always"` none counts as kept."""
-        values = {}
-        for name in names if self._shards.verify != "always" else ():
-            value = self._shards.columns.get(name, self._number)
-            if value is None:
-                return None
-            values[name] = value
-        return values if len(values) == len(names) else None
-
-    def keep(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """Keep values of static shape for `known`, as far as there is room; once the record is confirmed."""
-        for name, value in values.items():
-            self._shards.columns.keep(name, self._number, value)
-
-    def _file(self) -> OpenFile:
-        if self._opened is None:
-            self._opened = self._shards.open(self._shard)
-        return self._opened
-
-    @property
-    def is_fetched(self) -> bool:
-        """Whether its bytes may be far away, so that `expect` is worth its while."""
-        return self._shards.store.fetches
-
-    def raw_start(self, key: str) -> int:
-        """At which byte of the file a raw value begins."""
-        return int(self._shards.raw_starts[key][self._number])
-
-    def fetch(self, key: str, starts: Sequence[int], length: int, out: Bytes) -> None:
-        """Read parts of a raw value, one after the other, once `features` was called.
-
-        Checksums are computed of whole blocks, straight in `out` where it takes all of one, so that no byte is looked
-        at long after it was read.
-
-        Args:
-            key: of the value.
-            starts: at which of its bytes each part begins.
-            length: of each part, in bytes.
-            out: memory for all of them.
-
-        Raises:
-            CorruptFileError: as `features`.
-        """
-        opened, begin, target = self._file(), self.raw_start(key), out.data
-        checked = not self._shards.is_verified(key, self._number)
-        for at, start in enumerate(starts):
-            part = target[at * length : (at + 1) * length]
-            if checked:
-                self._fetch_checked(key, start, part)
-            else:
-                opened.copy_into((part,), begin + start, length)
-
-    def look(self, key: str, runs: Callable[[], tuple[list[int], int]]) -> Bytes | None:
-        """A raw value as it lies in memory, once `features` was called; None where it is to be fetched.
-
-        Args:
-            key: of the value.
-            runs: gives at which of its bytes each part begins, and the length of each in bytes.
-
-        Returns:
-            uint8 [byte]: all of the value. Whoever looked at it asks `is_lost` afterwards.
-
-        Raises:
-            CorruptFileError: as `features`, of the blocks in which those parts lie.
-        """
-        if self._whole is None:
-            return None
-        shards, begin = self._shards, self.raw_start(key)
-        value = self._whole[begin : begin + shards.raw_bytes[key]]
-        if not shards.is_verified(key, self._number):
-            for block in self._blocks(key, *runs()):
-                data = value[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]
-                if crc32c(data) != shards.raw_checksums[key][self._number, block]:
-                    return None  # read by place it is found wrong again, or said why it cannot be read
-                self._found_right(key, block)
-        return value
-
-    def _blocks(self, key: str, starts: Sequence[int], length: int) -> list[int]:
-        """The blocks in which parts of a raw value lie whose checksums are to be computed."""
-        blocks = _touched(starts, length)
-        if self._shards.verify != "first":
-            return blocks
-        verified = self._shards.verified_blocks[key][self._number]
-        return [block for block in blocks if not verified[block]]
-
-    def is_lost(self) -> bool:
-        """Whether some of what was looked at was not the file's; it is to be fetched then."""
-        if self._file().is_lost():
-            self._whole = None
-        return self._whole is None
-
-    def expect(self, key: str, starts: Sequence[int], length: int) -> None:
-        """Have parts of a raw value, as of `fetch`, on their way in whole blocks, where they are far away."""
-        expect = getattr(self._file(), "expect", None)
-        size = self._shards.raw_bytes[key]
-        if expect is None or not _is_large(size):
-            return
-        begin, places = self.raw_start(key), [block * BLOCK_BYTES for block in _touched(starts, length)]
-        expect([(begin + at, begin + min(at + BLOCK_BYTES, size)) for at in places])
-
-    def _fetch_checked(self, key: str, start: int, out: memoryview) -> None:
-        shards, stop = self._shards, start + len(out)
-        for block in range(start // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
-            low, high = block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, shards.raw_bytes[key])
-            first, last = max(start, low), min(stop, high)
-            target = out[first - start : last - start]
-            if shards.verify == "first" and shards.verified_blocks[key][self._number, block]:
-                self._file().copy_into((target,), self.raw_start(key) + first, last - first)
-                continue
-            if (first, last) == (low, high):
-                self._read_block(key, block, target)
-                continue
-            scratch = shards.scratch
-            whole = scratch.bytes("block", BLOCK_BYTES).data[: high - low]
-            if scratch.block != (self._pass, key, block):
-                scratch.block = None
-                self._read_block(key, block, whole)
-                scratch.block = (self._pass, key, block)
-            target[:] = whole[first - low : last - low]
-
-    def scratch(self, size: int) -> Bytes:
-        """So much memory of this thread to `fetch` into, the same again each time."""
-        return self._shards.scratch.bytes("piece", size)
-
-    def remembered(self, what: Hashable, count: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
-        """What was counted in this record; counted again where it was forgotten."""
-        return self._shards.remembered((self._number, what), count)
-
-    def is_confirmed(self) -> bool:
-        """Whether nobody wrote to the shard since `features` began; else what was read is to be read again."""
-        return self._file().is_unchanged(self._stamp)
-
-    def changing(self) -> CorruptFileError:
-        """What to raise where reading again does not help."""
-        return CorruptFileError(
-            f"{self.place}: the shard is being written to while it is read; wait until that is done, and make a new "
-            "Loader then"
-        )
-
-    def check_frame(self, header: memoryview, footer: memoryview) -> None:
-        """Compare the bytes around a record's data with the index; CorruptFileError where they differ."""
-        length, length_checksum = _HEADER.unpack(header)
-        if length != self._length:
-            raise CorruptFileError(
-                f"{self.place}: its length is not the {self._length:,} bytes of the index: {_CHANGED}"
-            )
-        if self._shards.verify != "never" and mask_crc(crc32c(header[:8])) != length_checksum:
-            raise self._wrong("the length's checksum is wrong")
-        self._check_footer(footer)
-
-    def _check_footer(self, footer: memoryview) -> None:
-        if _FOOTER.unpack(footer)[0] != self._shards.checksums[self._number]:
-            raise CorruptFileError(
-                f"{self.place}: the checksum that it states is not the index's: {_CHANGED}"
-            )
-
-    def _verify(self, parts: list[memoryview]) -> None:
-        """The data's checksum, of raw values by what the index states of their blocks: those are compared when read."""
-        shards, number = self._shards, self._number
-        checksum = crc32c(parts[0])
-        for (key, value_bytes), part in zip(shards.raw_bytes.items(), parts[1:], strict=True):
-            value = combine_blocks(shards.raw_checksums[key][number].tolist(), value_bytes)
-            checksum = crc32c(part, combine(checksum, value, value_bytes))
-        if mask_crc(checksum) != shards.checksums[number]:
-            raise self._wrong("the data's checksum is wrong")
-        if shards.verify == "first":
-            shards.verified[number] = True
-
-    def _read_block(self, key: str, block: int, out: memoryview) -> None:
-        self._file().copy_into((out,), self.raw_start(key) + block * BLOCK_BYTES, len(out))
-        if crc32c(out) != self._shards.raw_checksums[key][self._number, block]:
-            raise self._wrong(f"the checksum is wrong of block {block} of {key}")
-        self._found_right(key, block)
-
-    def _found_right(self, key: str, block: int) -> None:
-        if self._shards.verify == "first":
-            self._shards.verified_blocks[key][self._number, block] = True
-
-    def _wrong(self, what: str) -> CorruptFileError:
-        name = self._shards.file_name(self._shard)
-        return CorruptFileError(f"{name}: record at byte {self._offset:,}: {what} (id {self.id}); {CURE}")

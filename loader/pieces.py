@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import Ranges, Shape, View, mirror
-from halofeed.loader.gather import StoredRecord
+from halofeed.loader.record import StoredRecord
 
 PIECE_BYTES = 3 << 18
 """What a thread reads at a time; with what it is copied to, it stays in a processor's own cache."""

@@ -20,8 +20,8 @@ from halofeed.loader.decode import (
     read_numbers,
     stored_dtype,
 )
-from halofeed.loader.gather import StoredRecord
 from halofeed.loader.pieces import StoredArray
+from halofeed.loader.record import StoredRecord
 from halofeed.prep.geometry.resize import compose
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.fields import Field

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from halofeed.loader.decode import decode_png, read_numbers, stored_dtype
 from halofeed.loader.draws import Draws
-from halofeed.loader.gather import Shards, StoredRecord
+from halofeed.loader.gather import Shards
 from halofeed.loader.pieces import StoredArray
 from halofeed.loader.reading import is_grid, one_file
+from halofeed.loader.record import StoredRecord
 from halofeed.schemas.class_sets import members
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.fields import Field

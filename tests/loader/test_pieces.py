@@ -169,9 +169,9 @@ def test_blocks_pieces_and_gaps_change_no_batch(tmp_path, monkeypatch, verify):
         ).batches()
     )
     # Blocks of a size that no row or plane has: each piece begins and ends within one.
-    from halofeed.loader import gather
+    from halofeed.loader import gather, record
 
-    for module in (checksum, gather):
+    for module in (checksum, gather, record):
         monkeypatch.setattr(module, "BLOCK_BYTES", 700)
     folder = write_scans(tmp_path / "b/1.0.0", scans)
     for piece_bytes, gap_bytes in ((100, 0), (3000, 100), (1 << 20, 1 << 13)):
