@@ -14,7 +14,10 @@ from halofeed.loader import (
     FlipUpDown,
     Loader,
     Mixture,
+    MixUp,
+    Mosaic,
     RandomCrop,
+    RandomRotation,
     Rotate90,
     ScaleJitter,
 )
@@ -29,10 +32,12 @@ AUGMENT = {
     "jitter": [ScaleJitter(16, 24, scales=(0.4, 2.0))],
     "scans": [FlipUpDown(), RandomCrop(6, 8, 8, foreground=0.5), Rotate90()],
     "bent": [ElasticDeformation(1.0, 4.0)],
+    "turned": [RandomRotation(20.0), FlipLeftRight()],
+    "mosaic": [FlipUpDown(), Mosaic(18, 26), MixUp(), ScaleJitter(16, 24)],
 }
 CASES = [
-    *itertools.product(["raw", "jpeg"], ["none", "flips and crops", "turns", "jitter"]),
-    *itertools.product(["volumes"], ["none", "scans", "bent"]),
+    *itertools.product(["raw", "jpeg"], ["none", "flips and crops", "turns", "jitter", "turned", "mosaic"]),
+    *itertools.product(["volumes"], ["none", "scans", "bent", "turned"]),
 ]
 
 
