@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, Rotate90
-from halofeed.loader.augment import Scene, augment, draw_uniform, draw_uniforms
+from halofeed.loader.augment import (
+    AUGMENTATIONS,
+    Scene,
+    augment,
+    build_augmentations,
+    draw_uniform,
+    draw_uniforms,
+)
 from halofeed.schemas.errors import UsageError
 
 FRAME = (24, 32)
@@ -240,3 +247,26 @@ def test_draws_are_fixed_for_all_time():
 def test_impossible_augmentations_are_refused(make):
     with pytest.raises(UsageError):
         make()
+
+
+TABLES = {
+    "FlipLeftRight": {"probability": 0.2},
+    "FlipUpDown": {},
+    "FlipDepth": {},
+    "Rotate90": {"probability": 0.5},
+    "RandomCrop": {"sides": [4, 5], "minimum_visible": 0.1},
+    "ScaleJitter": {"height": 8, "width": 9, "scales": [0.5, 2]},
+    "RandomRotation": {"degrees": [5, 0, 10], "fill": 0},
+    "ElasticDeformation": {"magnitude": 2, "grid": 10},
+    "Mosaic": {"height": 8, "width": 9, "center": [0.4, 0.6]},
+    "MixUp": {"shares": [0.5, 0.5]},
+}
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_a_recipe_builds_each_and_it_says_all_of_itself(name):
+    (built,) = build_augmentations([{"name": name, **TABLES[name]}])
+    assert eval(repr(built), dict(AUGMENTATIONS)) == built
+    assert hash(built) == hash(build_augmentations([{"name": name, **TABLES[name]}])[0])
+    with pytest.raises(UsageError, match=f"augment {name}: .*it takes"):
+        build_augmentations([{"name": name, **TABLES[name], "strength": 1}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from halofeed.loader import FlipLeftRight, FlipUpDown, Loader, Mixture, RandomCrop
 from halofeed.loader.draws import Draws
 from halofeed.loader.sampler import Sampler
-from halofeed.schemas.errors import UsageError
+from halofeed.schemas.errors import CorruptFileError, UsageError
 from tests.volume_writer import draw_scans, write_scans
 
 
@@ -186,6 +187,22 @@ def test_the_millionth_step_of_ten_million_records_is_as_quick_as_the_first():
 def test_what_cannot_be_drawn_is_refused(draw, write, draw_by, words):
     with pytest.raises(UsageError, match=words):
         Loader(write(draw(5)), batch_size=2, draw_by=draw_by)
+
+
+def test_a_record_whose_classes_cannot_be_read_is_an_error_or_never_drawn(draw, write, tmp_path):
+    folder = tmp_path / "1.0.0"
+    shutil.copytree(write(classified(draw, [10, 10]), shards=1), folder)
+    shard = next(folder.glob("*.tfrecord-*-of-*[0-9]"))
+    data = bytearray(shard.read_bytes())
+    # The key is not a raw value, so that its bytes are summed with the classes'.
+    data[data.index(b"image/key/source", len(data) // 2)] ^= 0xFF
+    shard.write_bytes(data)
+    with pytest.raises(CorruptFileError, match="checksum is wrong"):
+        Loader(folder, batch_size=20, draw_by="class")
+    loader = Loader(folder, batch_size=20, draw_by="class", on_corrupt="skip")
+    rows = rows_of(loader, 20)
+    assert Counter(rows["label"].tolist()) == {0: 200, 1: 200} and len(set(rows["id"].tolist())) == 19
+    assert not loader.skipped
 
 
 def test_evaluation_and_classification_without_foreground_are_refused(draw, write):
