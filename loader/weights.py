@@ -25,6 +25,8 @@ DrawBy = str | Mapping[int | str, float] | Sequence[float] | Callable[[Integers]
 """What `Loader(draw_by=)` takes."""
 CLASS, FOREGROUND = "class", "foreground"
 _CLASSES = 1 << 16
+_TOGETHER = 256
+"""Records whose classes a thread reads at a time."""
 
 
 def plan_draws(
@@ -128,10 +130,14 @@ class _ClassReader:
 
     def pairs(self, numbers: Integers) -> tuple[Integers, Integers]:
         """(place in `numbers`, class) of every class that a record holds, int64 [pair] each."""
+        parts = np.array_split(numbers, -(-len(numbers) // _TOGETHER))
         with ThreadPoolExecutor(thread_name_prefix="halofeed-classes") as threads:
-            found = list(threads.map(self._of, numbers.tolist()))
+            found = [classes for part in threads.map(self._of_all, parts) for classes in part]
         records = np.repeat(np.arange(len(numbers)), [len(classes) for classes in found])
         return records, np.concatenate([np.zeros(0, np.int64), *found])
+
+    def _of_all(self, numbers: Integers) -> list[Integers]:
+        return [self._of(number) for number in numbers.tolist()]
 
     def _of(self, number: int) -> Integers:
         try:
