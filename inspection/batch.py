@@ -9,10 +9,10 @@ from pathlib import Path
 
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
+from halofeed.loader.store.choose import open_store
 from halofeed.prep.voxels.encode import encode_png
 from halofeed.schemas.beside import write_whole
 from halofeed.schemas.errors import UsageError
-from halofeed.schemas.manifest import read_manifest
 from halofeed.schemas.partition import Partition
 
 
@@ -48,7 +48,7 @@ def write_batch(
     file = Path(output)
     if file.suffix.lower() != ".png":
         raise UsageError(f"{file}: a batch is written as PNG; name a .png")
-    manifest = read_manifest(folder)
+    manifest = open_store(folder).manifest()
     masks = ["masks"] if any(field.name == "masks" for field in manifest.fields) else []
     loader = Loader(
         folder,

@@ -9,19 +9,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
 from halofeed.loader.decode import decode_image, read_bytes
+from halofeed.loader.store.base import Store
+from halofeed.loader.store.choose import open_store
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.sizes import human_bytes
 
 _ROUNDS = 3
-_READ_BYTES = 8 << 20
 _MOST_READ_BYTES = 1 << 30
 _DECODED_RECORDS = 64
 COPY, DISK, DECODE = "memory copy, one thread", "shards read in order", "decoding alone, all cores"
@@ -98,7 +98,7 @@ def bench(
     batch_bytes = sum(int(np.prod(one.shape)) * one.dtype.itemsize for one in spec.values())
     parts: dict[str, Callable[[int], tuple[float, float]]] = {
         COPY: _copying(batch_size, batch_bytes),
-        DISK: _reading(Path(folder), plain.manifest, split),
+        DISK: _reading(open_store(folder), plain.manifest, split),
     }
     encoding = next(field.encoding for field in plain.manifest.fields if field.name == "image")
     if encoding != "raw":
@@ -159,16 +159,16 @@ def _copying(images: int, size: int) -> Callable[[int], tuple[float, float]]:
     return copy
 
 
-def _reading(folder: Path, manifest: Manifest, split: str) -> Callable[[int], tuple[float, float]]:
+def _reading(store: Store, manifest: Manifest, split: str) -> Callable[[int], tuple[float, float]]:
     shards = manifest.split(split).shards
-    memory = bytearray(_READ_BYTES)
 
     def read(call: int) -> tuple[float, float]:
         shard = shards[call % len(shards)]
         done = 0
-        with (folder / shard.file).open("rb", buffering=0) as file:
-            while done < _MOST_READ_BYTES and (count := file.readinto(memory)):
-                done += count
+        for piece in store.pieces(shard):
+            done += len(piece)
+            if done >= _MOST_READ_BYTES:
+                break
         return shard.records * done / max(1, shard.bytes), done
 
     return read

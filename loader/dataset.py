@@ -19,7 +19,7 @@ from halofeed.loader.buffers import check_memory
 from halofeed.loader.chosen import Where, chosen_records, id_of
 from halofeed.loader.filling import ON_CORRUPT, Filler
 from halofeed.loader.gather import Shards
-from halofeed.loader.record import StoredRecord
+from halofeed.loader.record import WHOLE, WHOLE_FOR_CROPS, WHOLE_FOR_SLABS, StoredRecord
 from halofeed.loader.sampler import Sampler
 from halofeed.loader.state import describe_augmentations, digest, fingerprint
 from halofeed.loader.store.choose import CONCURRENT_READS, cached, open_store
@@ -202,7 +202,7 @@ class Loader(Stream):
             drop_remainder=drop_remainder,
             draws=self._draws,
         )
-        self._filler = self._filler_of(self._assembler, whole=not self._augmentations)
+        self._filler = self._filler_of(self._assembler, WHOLE_FOR_CROPS if self._augmentations else WHOLE)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(Loader, **self._arguments), ()
@@ -338,11 +338,11 @@ class Loader(Stream):
         part._assembler = Assembler(self.manifest, self._include, self._augmentations, slab)
         if part._assembler.spec == self._assembler.spec:
             return self
-        part._filler = self._filler_of(part._assembler, whole=False, skipped=self._filler.skipped)
+        part._filler = self._filler_of(part._assembler, WHOLE_FOR_SLABS, skipped=self._filler.skipped)
         return part
 
     def _filler_of(
-        self, assembler: Assembler, *, whole: bool, skipped: dict[int, CorruptFileError] | None = None
+        self, assembler: Assembler, whole_bytes: int, skipped: dict[int, CorruptFileError] | None = None
     ) -> Filler:
         return Filler(
             assembler,
@@ -351,7 +351,7 @@ class Loader(Stream):
             chosen=self._chosen,
             skips=self._arguments["on_corrupt"] == "skip",
             replaces=bool(self._arguments["training"]),
-            whole=whole,
+            whole_bytes=whole_bytes,
             skipped=skipped,
         )
 

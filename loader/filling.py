@@ -49,15 +49,15 @@ class Filler:
         chosen: NDArray[np.int64] | None,
         skips: bool,
         replaces: bool,
-        whole: bool,
+        whole_bytes: int,
         skipped: dict[int, CorruptFileError] | None = None,
     ) -> None:
         self.pool = BufferPool()
         self.skipped: dict[int, CorruptFileError] = {} if skipped is None else skipped
         self._assembler, self._shards, self._seed = assembler, shards, seed
         self._chosen, self._count = chosen, len(shards) if chosen is None else len(chosen)
-        self._skips, self._replaces, self._whole = skips, replaces, whole
-        self._least_threads = shards.store.threads if shards.comes_in_views(whole) else 1
+        self._skips, self._replaces, self._whole_bytes = skips, replaces, whole_bytes
+        self._least_threads = shards.store.threads if shards.comes_in_views(whole_bytes) else 1
         self._threads: tuple[int, ThreadPoolExecutor, int, threading.Lock] | None = None
 
     def batch(self, rows: Rows) -> Batch:
@@ -72,13 +72,13 @@ class Filler:
 
     def fill(self, batch: Batch, places: NDArray[np.int64], rows: Rows) -> None:
         """Fill the rows of a batch that stand at `places`; errors as of `batch`."""
-        with self._shards.at_hand(self._numbers(rows), self._whole):
+        with self._shards.at_hand(self._numbers(rows), self._whole_bytes):
             self._fill_rows(batch, places, rows)
 
     def expect(self, rows: Rows) -> None:
         """Begin to fetch what `fill` of those rows reads, where that takes long."""
         if self._shards.store.looks_ahead:
-            self._shards.expect(self._numbers(rows), self._whole)
+            self._shards.expect(self._numbers(rows), self._whole_bytes)
 
     def _fill_rows(self, batch: Batch, places: NDArray[np.int64], rows: Rows) -> None:
         valid = np.flatnonzero(rows.valid)

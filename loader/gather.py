@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.columns import Columns
-from halofeed.loader.record import CHANGED, Scratch, StoredRecord, is_large
+from halofeed.loader.record import CHANGED, Scratch, StoredRecord
 from halofeed.loader.store.base import Span, Store
 from halofeed.schemas.checksum import BLOCK_BYTES, crc32c
 from halofeed.schemas.errors import CorruptFileError, UsageError
@@ -113,8 +113,6 @@ class Shards:
             CorruptFileError: an index is not the one that the manifest names.
         """
         shards = self._loaded_shards(numbers)
-        if self.store.fetches and len(self.verified):
-            self._verify_anew(numbers, shards)
         columns = (shards, numbers, self.offsets[numbers], self.lengths[numbers], self.ids[numbers])
         return [
             StoredRecord(self, *row) for row in zip(*(column.tolist() for column in columns), strict=True)
@@ -132,12 +130,6 @@ class Shards:
     def file_name(self, shard: int) -> str:
         """The shard's path, for messages."""
         return f"{self.store.place}/{self._shards[shard].file}"
-
-    def is_verified(self, key: str, number: int) -> bool:
-        """Whether no checksum of a record's raw value is to be computed, now or any more."""
-        return self.verify == "never" or (
-            self.verify == "first" and bool(self.verified_blocks[key][number].all())
-        )
 
     def open(self, shard: int) -> OpenFile:
         """The shard's open file, after its size and its first record's frame were compared with the index.
@@ -167,42 +159,44 @@ class Shards:
             self._remembered[what] = found
         return found
 
-    def expect(self, numbers: NDArray[np.int64], whole: bool) -> None:
+    def expect(self, numbers: NDArray[np.int64], whole_bytes: int) -> None:
         """Begin to fetch what `at_hand` of the same arguments needs."""
         if self.store.looks_ahead and len(numbers):
-            self.store.expect(numbers.tobytes(), lambda: self._spans(numbers, whole))
+            self.store.expect(numbers.tobytes(), lambda: self.spans(numbers, whole_bytes))
 
-    def at_hand(self, numbers: NDArray[np.int64], whole: bool) -> contextlib.AbstractContextManager[object]:
+    def at_hand(
+        self, numbers: NDArray[np.int64], whole_bytes: int
+    ) -> contextlib.AbstractContextManager[object]:
         """While it is open the bytes of those records are here, or on their way from where they are.
 
         Args:
             numbers: of the records, in the order in which they are read.
-            whole: all of each; else raw values of more than `SMALL_BYTES` come when a view of them is looked at.
+            whole_bytes: raw values up to this size come as a whole, larger ones when a view of them is looked at.
 
         Raises:
             CorruptFileError: as `records`.
         """
         if not self.store.looks_ahead:
             return contextlib.nullcontext()
-        return self.store.window(numbers.tobytes(), lambda: self._spans(numbers, whole))
+        return self.store.window(numbers.tobytes(), lambda: self.spans(numbers, whole_bytes))
 
-    def comes_in_views(self, whole: bool) -> bool:
+    def comes_in_views(self, whole_bytes: int) -> bool:
         """Whether there are raw values that are fetched record by record, as far as they are seen."""
-        return self.store.fetches and not whole and any(map(is_large, self.raw_bytes.values()))
+        return self.store.fetches and any(size > whole_bytes for size in self.raw_bytes.values())
 
     def forget(self, record: StoredRecord) -> None:
         """Have a record's bytes, which are not as they should be, fetched again."""
         self.store.forget(self._shards[record._shard].file, record._offset, record.end)
 
-    def _spans(self, numbers: NDArray[np.int64], whole: bool) -> list[Span]:
+    def spans(self, numbers: NDArray[np.int64], whole_bytes: int) -> list[Span]:
         """Where the bytes of records are, in their order."""
         spans = []
         shards = self._loaded_shards(numbers)
         for number, shard in zip(numbers.tolist(), shards.tolist(), strict=True):
             name, at = self._shards[shard].file, int(self.offsets[number])
             end = at + HEADER_BYTES + int(self.lengths[number]) + FOOTER_BYTES
-            for key, size in self.raw_bytes.items() if not whole else ():
-                if is_large(size):
+            for key, size in self.raw_bytes.items():
+                if size > whole_bytes:
                     start = int(self.raw_starts[key][number])
                     spans.append((name, at, start))
                     at = start + size
@@ -215,15 +209,6 @@ class Shards:
         if missing := [shard for shard in np.unique(shards).tolist() if not self._loaded[shard]]:
             self._load(missing)
         return shards
-
-    def _verify_anew(self, numbers: NDArray[np.int64], shards: NDArray[np.int64]) -> None:
-        """What was found of an earlier transfer says nothing of the next one."""
-        coming = [
-            shard for shard in np.unique(shards).tolist() if not self.store.settled(self._shards[shard].file)
-        ]
-        again = numbers[np.isin(shards, coming)]
-        for flags in (self.verified, *self.verified_blocks.values()):
-            flags[again] = False
 
     def _check_opened(self, shard: int, opened: OpenFile) -> None:
         if opened.bytes != (expected := self._shards[shard].bytes):

@@ -24,8 +24,8 @@ CHANGED = (
     "the shard was replaced or changed since it was indexed; if the data set was converted or copied again, make a new "
     f"Loader, else {CURE}"
 )
-SMALL_BYTES = 2 << 20
-"""A raw value up to which it is fetched whole, whatever is seen of it: another request costs more."""
+WHOLE, WHOLE_FOR_CROPS, WHOLE_FOR_SLABS = 1 << 62, 2 << 20, BLOCK_BYTES
+"""Up to which size raw values are fetched whole, whatever is seen of them: another request may cost more."""
 _KEPT_SCRATCH_BYTES = 1 << 24
 _NOWHERE: Mapping[str, Bytes] = {}
 _HEADER, _FOOTER = struct.Struct("<QI"), struct.Struct("<I")
@@ -49,11 +49,6 @@ class Scratch(threading.local):
         return memory[:size]
 
 
-def is_large(size: int) -> bool:
-    """Whether of a raw value of so many bytes no more is fetched than what is seen."""
-    return size > SMALL_BYTES
-
-
 def _touched(starts: Sequence[int], length: int) -> list[int]:
     """The blocks of a raw value in which parts of it lie, in order."""
     begin = np.array(starts)
@@ -74,6 +69,7 @@ class StoredRecord:
 
     __slots__ = (
         "_length",
+        "_mode",
         "_number",
         "_offset",
         "_opened",
@@ -93,6 +89,7 @@ class StoredRecord:
         self._offset, self._length, self.id = offset, length, identity
         self.end = offset + HEADER_BYTES + length + FOOTER_BYTES
         self._opened: OpenFile | None = None
+        self._mode = shards.verify
         self._stamp: tuple[int, ...] = ()
         self._whole: Bytes | None = None
         self._pass = object()
@@ -114,6 +111,10 @@ class StoredRecord:
         self._opened = opened = shards.open(self._shard)
         self._stamp, self._whole = opened.stamp, opened.look()
         self._pass = object()  # what was found in the scratch before counts for nothing
+        if (begin := getattr(opened, "begin", None)) is not None:
+            if self._mode == "first":
+                self._mode = "always"  # what was found of one transfer says nothing of another
+            begin(self._offset, lambda: shards.spans(np.array([number]), WHOLE_FOR_CROPS))
         if not keys and self._is_copied_from_memory(opened, into):
             return {}
         scratch = shards.scratch.bytes("rest", self.end - self._offset - shards.all_raw_bytes)
@@ -129,7 +130,7 @@ class StoredRecord:
             group.append(parts[-1][1])
             size += begin - at
             out = into.get(key)
-            if out is not None and shards.is_verified(key, number):
+            if out is not None and self._is_verified(key):
                 group.append(out)
                 size += value_bytes
             else:
@@ -147,7 +148,7 @@ class StoredRecord:
         parts = [(max(0, at - first), part) for at, part in parts]
         parts[0] = (0, parts[0][1][HEADER_BYTES:])
         parts[-1] = (parts[-1][0], parts[-1][1][:-FOOTER_BYTES])
-        if shards.verify == "always" or (shards.verify == "first" and not shards.verified[number]):
+        if self._mode == "always" or (self._mode == "first" and not shards.verified[number]):
             self._verify([part for _, part in parts])
         for key, out in pending.items():
             self.fetch(key, [0], len(out), out)
@@ -158,12 +159,18 @@ class StoredRecord:
         except CorruptFileError as error:
             raise CorruptFileError(f"{self.place}: {error}") from error
 
+    def _is_verified(self, key: str) -> bool:
+        """Whether no checksum of its raw value is to be computed, now or any more."""
+        if self._mode == "first":
+            return bool(self._shards.verified_blocks[key][self._number].all())
+        return self._mode == "never"
+
     def _is_copied_from_memory(self, opened: OpenFile, into: Mapping[str, Bytes]) -> bool:
         """Whether the shard is mapped and nothing is to be checked but the frame, so that copies did it."""
         shards, number, whole = self._shards, self._number, self._whole
-        if whole is None or not all(shards.is_verified(key, number) for key in into):
+        if whole is None or not all(self._is_verified(key) for key in into):
             return False
-        if not (shards.verify == "never" or (shards.verify == "first" and shards.verified[number])):
+        if not (self._mode == "never" or (self._mode == "first" and shards.verified[number])):
             return False
         self.check_frame(
             whole[self._offset : self._offset + HEADER_BYTES].data,
@@ -219,7 +226,7 @@ class StoredRecord:
             CorruptFileError: as `features`.
         """
         opened, begin, target = self._file(), self.raw_start(key), out.data
-        checked = not self._shards.is_verified(key, self._number)
+        checked = not self._is_verified(key)
         for at, start in enumerate(starts):
             part = target[at * length : (at + 1) * length]
             if checked:
@@ -244,7 +251,7 @@ class StoredRecord:
             return None
         shards, begin = self._shards, self.raw_start(key)
         value = self._whole[begin : begin + shards.raw_bytes[key]]
-        if not shards.is_verified(key, self._number):
+        if not self._is_verified(key):
             for block in self._blocks(key, *runs()):
                 data = value[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]
                 if crc32c(data) != shards.raw_checksums[key][self._number, block]:
@@ -255,7 +262,7 @@ class StoredRecord:
     def _blocks(self, key: str, starts: Sequence[int], length: int) -> list[int]:
         """The blocks in which parts of a raw value lie whose checksums are to be computed."""
         blocks = _touched(starts, length)
-        if self._shards.verify != "first":
+        if self._mode != "first":
             return blocks
         verified = self._shards.verified_blocks[key][self._number]
         return [block for block in blocks if not verified[block]]
@@ -270,7 +277,7 @@ class StoredRecord:
         """Have parts of a raw value, as of `fetch`, on their way in whole blocks, where they are far away."""
         expect = getattr(self._file(), "expect", None)
         size = self._shards.raw_bytes[key]
-        if expect is None or not is_large(size):
+        if expect is None:
             return
         begin, places = self.raw_start(key), [block * BLOCK_BYTES for block in _touched(starts, length)]
         expect([(begin + at, begin + min(at + BLOCK_BYTES, size)) for at in places])
@@ -281,7 +288,7 @@ class StoredRecord:
             low, high = block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, shards.raw_bytes[key])
             first, last = max(start, low), min(stop, high)
             target = out[first - start : last - start]
-            if shards.verify == "first" and shards.verified_blocks[key][self._number, block]:
+            if self._mode == "first" and shards.verified_blocks[key][self._number, block]:
                 self._file().copy_into((target,), self.raw_start(key) + first, last - first)
                 continue
             if (first, last) == (low, high):
@@ -321,7 +328,7 @@ class StoredRecord:
             raise CorruptFileError(
                 f"{self.place}: its length is not the {self._length:,} bytes of the index: {CHANGED}"
             )
-        if self._shards.verify != "never" and mask_crc(crc32c(header[:8])) != length_checksum:
+        if self._mode != "never" and mask_crc(crc32c(header[:8])) != length_checksum:
             raise self._wrong("the length's checksum is wrong")
         self._check_footer(footer)
 
@@ -338,7 +345,7 @@ class StoredRecord:
             checksum = crc32c(part, combine(checksum, value, value_bytes))
         if mask_crc(checksum) != shards.checksums[number]:
             raise self._wrong("the data's checksum is wrong")
-        if shards.verify == "first":
+        if self._mode == "first":
             shards.verified[number] = True
 
     def _read_block(self, key: str, block: int, out: memoryview) -> None:
@@ -348,7 +355,7 @@ class StoredRecord:
         self._found_right(key, block)
 
     def _found_right(self, key: str, block: int) -> None:
-        if self._shards.verify == "first":
+        if self._mode == "first":
             self._shards.verified_blocks[key][self._number, block] = True
 
     def _wrong(self, what: str) -> CorruptFileError:

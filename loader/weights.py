@@ -137,7 +137,8 @@ class _ClassReader:
         return records, np.concatenate([np.zeros(0, np.int64), *found])
 
     def _of_all(self, numbers: Integers) -> list[Integers]:
-        return [self._of(number) for number in numbers.tolist()]
+        with self._shards.at_hand(numbers, 0):
+            return [self._of(number) for number in numbers.tolist()]
 
     def _of(self, number: int) -> Integers:
         try:

@@ -398,6 +398,11 @@ class RemoteFile(HeldFile):
         self._store, self._file = store, shard.file
         self._own: Window | None = None
 
+    def begin(self, first: int, spans: Callable[[], Sequence[Span]]) -> None:
+        """Ask for a record's bytes, of which `first` is the first one, unless they were asked for with others."""
+        if self._find(first) is None:
+            self.expect([(start, stop) for _, start, stop in spans()])
+
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Ask for these bytes, from one to before another, all at once; they stay at hand as long as this object."""
         self._own = self._own or Window()

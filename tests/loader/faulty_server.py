@@ -21,7 +21,7 @@ class Server:
 
     Faults: "cut" ends the connection in the middle of the body, "503" answers so, "stall" waits for `stall_seconds`
     first, "short" gives and announces fewer bytes, "flip" a wrong bit, "whole" all of the file whatever was asked,
-    "403" refuses.
+    "403" refuses, "close" ends the connection after a whole answer without saying so, "moved" sends elsewhere.
     """
 
     address: str
@@ -62,7 +62,7 @@ def handler_of(folder: Path, server: Server) -> type[BaseHTTPRequestHandler]:
                     server.at_once -= 1
 
         def answer(self) -> None:
-            name = self.path.lstrip("/")
+            name = self.path.lstrip("/").removeprefix("moved/")
             path = folder / name
             if not path.is_file():
                 self.send(404, b"")
@@ -74,7 +74,7 @@ def handler_of(folder: Path, server: Server) -> type[BaseHTTPRequestHandler]:
                 start, stop = (int(asked[1]), int(asked[2]) + 1) if asked else (0, len(data))
                 with server.lock:
                     server.asked.append((name, start, stop))
-                    fault = server.fault(name, len(server.asked))
+                    fault = server.fault(self.path, len(server.asked))
                 if asked and fault != "whole":
                     data, status = data[start:stop], 206
             time.sleep(server.latency_seconds)
@@ -88,7 +88,14 @@ def handler_of(folder: Path, server: Server) -> type[BaseHTTPRequestHandler]:
             if fault == "flip":
                 middle = len(data) // 2
                 data = data[:middle] + bytes([data[middle] ^ 16]) + data[middle + 1 :]
+            if fault == "moved":
+                self.send_response(302)
+                self.send_header("Location", f"/moved/{name}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             self.send(status, data, cut=fault == "cut")
+            self.close_connection |= fault == "close"
 
         def send(self, status: int, data: bytes, cut: bool = False) -> None:
             self.send_response(status)

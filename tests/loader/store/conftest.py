@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from halofeed.loader import FlipLeftRight, RandomCrop
+from halofeed.loader import FlipLeftRight, MixUp, RandomCrop
 from halofeed.loader.store import remote
 from tests.volume_writer import draw_scans, write_scans
 
-KINDS = ["pictures", "crops", "jpeg", "png", "volumes", "large volumes", "volume crops"]
+KINDS = ["pictures", "crops", "mixed", "jpeg", "png", "volumes", "large volumes", "volume crops"]
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +22,7 @@ def sets(draw, write, tmp_path_factory):
     return {
         "pictures": (write(draw(22), masks=True), []),
         "crops": (write(draw(22)), crop),
+        "mixed": (write(draw(22)), [MixUp(probability=0.7)]),
         "jpeg": (write(draw(22), encoding="jpeg", pad=False), crop),
         "png": (write(draw(13), encoding="png", pad=False), []),
         "volumes": (write_scans(volumes / "tiny" / "1.0.0", scans), []),

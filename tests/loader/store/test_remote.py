@@ -11,6 +11,8 @@ import fsspec
 import numpy as np
 import pytest
 
+from halofeed.inspection.batch import write_batch
+from halofeed.inspection.bench import bench
 from halofeed.loader import Loader, Mixture, RandomCrop
 from halofeed.loader.store import remote
 from halofeed.loader.store.base import HeldFile
@@ -271,3 +273,65 @@ def test_an_s3_bucket_gives_the_batches_of_the_local_set(sets, bucket, kind, sam
     assert far.retries == 0
     with pytest.raises(UsageError, match=r"s3://bucket/none/manifest.json: there is none"):
         Loader("s3://bucket/none", batch_size=4)
+
+
+def test_addresses_are_signed_once_and_fsspec_asks_where_that_is_not_enough(sets, bucket, same, monkeypatch):
+    folder = sets["jpeg"][0]
+    for path in folder.iterdir():
+        bucket.upload_file(str(path), "bucket", f"signed/{path.name}")
+    local = Loader(folder, batch_size=6)
+    calls = []
+
+    def get(self, address, start, stop, seconds):
+        calls.append(address)
+        return plain(self, address, start, stop, seconds)
+
+    plain = remote.RangeReader.get
+    monkeypatch.setattr(remote.RangeReader, "get", get)
+    far = Loader("s3://bucket/signed", batch_size=6)
+    same(far.batch(0), local.batch(0))
+    assert len(set(calls)) == len({address.partition("?")[0] for address in calls}) > 3
+    assert all("Signature=" in address for address in calls)
+
+    def refuse(self, address, start, stop, seconds):
+        calls.append(address)
+        raise remote.WebError(403, "Forbidden")
+
+    monkeypatch.setattr(remote.RangeReader, "get", refuse)
+    calls.clear()
+    far = Loader("s3://bucket/signed", batch_size=6)
+    same(far.batch(0), local.batch(0))
+    assert far.retries == 0 and len(calls) == 1
+
+
+def test_a_batch_is_drawn_and_the_way_measured_from_an_address(sets, tmp_path):
+    with serving(sets["jpeg"][0]) as server:
+        here, there = (
+            write_batch(place, tmp_path / name, batch_size=4).read_bytes()
+            for place, name in ((sets["jpeg"][0], "here.png"), (server.address, "there.png"))
+        )
+        assert here == there
+        assert "shards read in order" in str(bench(server.address, batch_size=4, seconds=0.01))
+
+
+def test_draws_by_class_read_what_is_beside_the_pictures_alone(draw, write, same):
+    folder = write(draw(22, frame=(300, 400), task="classification"), frame=(300, 400))
+    with serving(folder) as server:
+        far = Loader(server.address, batch_size=6, draw_by="class")
+        read = sum(stop - start for name, start, stop in server.asked if name[-3:].isdecimal())
+        assert read < 22 * 2000
+        same(far.batch(2), Loader(folder, batch_size=6, draw_by="class").batch(2))
+
+
+def test_redirects_are_followed_and_kept_connections_that_were_closed_are_made_anew(sets, same):
+    folder = sets["jpeg"][0]
+    with serving(folder) as server:
+        far = Loader(server.address, batch_size=6)
+        far.batch(0)
+        server.fault = lambda name, number: "close"
+        for step in range(1, 4):
+            same(far.batch(step), Loader(folder, batch_size=6).batch(step))
+        assert far.retries == 0
+        server.fault = lambda name, number: "" if "moved" in name else "moved"
+        same(far.batch(9), Loader(folder, batch_size=6).batch(9))
+        assert far.retries == 0
