@@ -122,7 +122,8 @@ def test_any_stored_dtype_is_computed_in_float32(dtype):
     several = [Brightness(probability=1), Contrast(probability=1), GaussianNoise(probability=1)]
     reference = changed(pictures() | {"image": jnp.asarray(whole, "float32")}, several, (0, 255))
     batch = pictures() | {"image": jnp.asarray(whole, dtype)}
-    assert augment_on_device(batch, several, seed=1, values=(0, 255))["image"].dtype == jnp.float32
+    shaped = jax.eval_shape(lambda batch: augment_on_device(batch, several, seed=1, values=(0, 255)), batch)
+    assert shaped["image"].dtype == jnp.float32
     found = changed(batch, several, (0, 255))
     if dtype == "uint8":
         reference = reference.clip(0, 255)
