@@ -86,17 +86,14 @@ def export(data: str, folder: Path) -> None:
 
 
 class Worker:
-    """A peer's process for one case, with so many batches before each round at most.
+    """A peer's process for one case; `error` says why it gives nothing, or nothing more."""
 
-    `error` says why it gives nothing, or nothing more.
-    """
-
-    def __init__(self, peer: Peer, case_name: str, source: Path, scratch: Path, most_warm: int) -> None:
+    def __init__(self, peer: Peer, case_name: str, source: Path, scratch: Path) -> None:
         self.error, self.reason, self.rates, self.difference = "", "", [], 0
         self.setting: dict[str, Any] = {}
         log = scratch / f"{peer.module}.log"
         arguments = [peer.module, case_name, str(source), str(scratch / peer.module)]
-        arguments += [",".join(peer.packages), str(min(peer.warm_batches, most_warm))]
+        arguments += [",".join(peer.packages), str(peer.warm_batches)]
         with log.open("a") as stream:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, "--serve", *arguments],
@@ -148,7 +145,7 @@ def measure(case_name: str, names: list[str], source: Path, scratch: Path, given
         for name in names:
             print(f"  {case_name}: {name}", file=sys.stderr, flush=True)
             peer = PEERS[name]
-            worker = workers[name] = Worker(peer, case_name, source, scratch, 2 if given.quick else 4)
+            worker = workers[name] = Worker(peer, case_name, source, scratch)
             trials = [worker.round(setting, given.seconds / 2) for setting in peer.settings]
             worker.setting = peer.settings[int(np.argmax(trials))]
         for number in range(given.rounds):
@@ -226,12 +223,12 @@ def main() -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="a quarter of the data and of the time, two batches before each round",
+        help="a quarter of the data, half of the time",
     )
     parser.add_argument("--scratch", type=Path, help="folder for the files, some 18 GB; --quick 5 GB")
     given = parser.parse_args()
     if given.quick:
-        given.pictures, given.volumes, given.seconds = 320, 32, 0.5
+        given.pictures, given.volumes, given.seconds = 320, 32, 1.0
     versions: dict[str, dict[str, str]] = {}
     cases = [name for name in CASES if name in (given.only or CASES)]
     for data in dict.fromkeys(CASES[name].data for name in cases):

@@ -211,7 +211,7 @@ def version_of(package: str) -> str:
 def one_round(
     stream: Iterator[Mapping[str, Any]], case: Case, source: Source, seconds: float, warm: int
 ) -> dict[str, float]:
-    """Rows a second over at least `seconds` and two batches, once `warm` batches were taken."""
+    """Rows a second over at least `seconds` and four batches, once `warm` batches were taken."""
     apart = 0
     for number in range(warm):
         batch = next(stream)
@@ -219,7 +219,7 @@ def one_round(
             apart = difference(batch, case, source)
         del batch
     batches, started = 0, time.perf_counter()
-    while batches < 2 or time.perf_counter() - started < seconds:
+    while batches < 4 or time.perf_counter() - started < seconds:
         if next(stream, None) is None:
             break
         batches += 1
