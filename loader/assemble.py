@@ -14,10 +14,11 @@ from halofeed.loader.augment import Augmentation, Combination, Frame, Others, Sc
 from halofeed.loader.augment.made import Made
 from halofeed.loader.augment.source import Array, copy_view
 from halofeed.loader.augment.view import Ranges, View
+from halofeed.loader.augment.windows import draw_windows_alone
 from halofeed.loader.decode import array_dtype, read_classes, read_numbers, read_text
 from halofeed.loader.pieces import is_little_endian
 from halofeed.loader.reading import AREA, BOXES, EXTENT, FOLLOWING, IMAGE, LABEL, Read, RecordReader, is_grid
-from halofeed.loader.record import StoredRecord
+from halofeed.loader.record import StoredRecord, known_of_all
 from halofeed.schemas.class_sets import members
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.fields import Field
@@ -29,6 +30,7 @@ ID, SIZE, COUNT, VALID = "id", "size", "num_boxes", "valid"
 LABELS, LABELLED, EPOCH = "labels", "labelled", "epoch"
 _PADDING_ID = -1
 _MOST_EPOCHS = 1 << 31
+_NO_KEYS: frozenset[str] = frozenset()
 _ATTEMPTS = 3
 """How often a record is read whose shard is written to meanwhile."""
 
@@ -126,6 +128,13 @@ class Assembler:
         self._values = {field.name: field for field in wanted if field.encoding == "value"}
         self._has_only_values = len(self._values) == len(wanted)
         self._keys = frozenset(key for field in wanted for key in field.keys)
+        self._plans = (
+            moves
+            and self._has_only_values
+            and all(field.is_raw for field in on_grid)
+            and FOLLOWING.keys().isdisjoint(field.name for field in self._fields)
+            and SIZE not in self.spec
+        )
 
     @cached_property
     def _padding(self) -> Batch:
@@ -174,9 +183,61 @@ class Assembler:
         for name, spec in self.spec.items():
             batch[name][row] = spec.fill if len(spec.fill) > 1 else spec.fill[0]
 
+    def write_epochs(self, batch: Batch, rows: NDArray[np.int64], epochs: Sequence[int]) -> None:
+        """Write the epochs of rows, where the batch has them."""
+        if EPOCH in batch:
+            # Of drawn records one is longer than 32 bits, which is all that devices hold.
+            batch[EPOCH][rows] = [
+                epoch if epoch < _MOST_EPOCHS else mix(epoch) % _MOST_EPOCHS for epoch in epochs
+            ]
+
     def draw(self, seed: int, epochs: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """What the augmentations of examples are drawn from, float64 [example, augmentation, 8]."""
         return draw_uniforms(seed, epochs, ids, len(self._augmentations))
+
+    def plan(
+        self,
+        batch: Batch,
+        rows: NDArray[np.int64],
+        records: Sequence[StoredRecord],
+        drawn: NDArray[np.float64],
+    ) -> list[View | None]:
+        """What rows show, where that can be said of all of them at once, with all of them written but their pixels.
+
+        Args:
+            batch: arrays [row, ...] of `spec`.
+            rows: int64 [row], which.
+            records: of each row.
+            drawn: of `draw`.
+
+        Returns:
+            for each row what `write_planned` takes; None where it is to be written by itself.
+        """
+        augmentations = self._augmentations
+        values = known_of_all(records, tuple(self._values)) if self._plans else None
+        if values is None or not draw_windows_alone(augmentations):
+            return [None] * len(records)
+        windows = self._reader.windows(values, len(records))
+        for number, augmentation in enumerate(augmentations):
+            augmentation.plan(windows, drawn[:, number])
+        batch[ID][rows] = [record.id for record in records]
+        batch[VALID][rows] = True
+        for field in self._fields:
+            if field.encoding == "value":
+                batch[field.name][rows] = values[field.name]
+        return list(windows.views())
+
+    def write_planned(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
+        """Write a planned row's pixels; False where it is to be written by itself.
+
+        Raises:
+            CorruptFileError: as `write`.
+        """
+        record.features(_NO_KEYS)
+        self._copy(IMAGE, view, self._reader.stored_array(self._image, record), batch[IMAGE][row])
+        if self._label is not None:
+            self._write_label(view, self._reader.stored_array(self._label, record), batch[LABEL][row])
+        return record.is_confirmed()
 
     def write(
         self,
@@ -209,9 +270,6 @@ class Assembler:
                 for read in reads:
                     if not read.is_kept:
                         read.record.keep(read.values)
-                if EPOCH in batch:
-                    # Of drawn records it is longer than 32 bits, which is all that devices hold.
-                    batch[EPOCH][row] = epoch if epoch < _MOST_EPOCHS else mix(epoch) % _MOST_EPOCHS
                 return
         raise (changed or record).changing()
 
@@ -277,7 +335,7 @@ class Assembler:
         """A record before it is shown, and its features, of which no value of static shape is parsed that is kept."""
         kept = record.known(tuple(self._values))
         features = record.features(
-            frozenset() if kept is not None and self._has_only_values else self._keys, into
+            _NO_KEYS if kept is not None and self._has_only_values else self._keys, into
         )
         if self._combines:
             features = {key: _held(value) for key, value in features.items()}

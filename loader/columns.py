@@ -28,6 +28,11 @@ class Columns:
         column = self._columns.get(name)
         return column[0][number] if column is not None and column[1][number] else None
 
+    def rows(self, name: str, numbers: NDArray[np.int64]) -> NDArray[Any] | None:
+        """Those of several records, [record, ...]; None where one was not kept."""
+        column = self._columns.get(name)
+        return column[0][numbers] if column is not None and column[1][numbers].all() else None
+
     def keep(self, name: str, number: int, value: NDArray[Any]) -> None:
         """Keep a record's value, if there is room for all records'."""
         column = self._columns.get(name) or self._made(name, value)

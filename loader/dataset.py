@@ -239,6 +239,7 @@ class Loader(Stream):
         batch = allocate(plain.spec, 1, self._filler.pool)
         record = self.stored(number % self.num_records)
         plain.write(batch, 0, record, np.zeros((0, 8)), lambda _: record, seed=0, epoch=0)
+        plain.write_epochs(batch, np.array([0]), [0])
         return {name: array[0] for name, array in batch.items()}
 
     def stored(self, number: int) -> StoredRecord:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.assemble import Assembler, Batch, allocate
+from halofeed.loader.augment.view import View
 from halofeed.loader.buffers import BufferPool
 from halofeed.loader.gather import Shards
 from halofeed.loader.record import StoredRecord
@@ -85,9 +86,12 @@ class Filler:
         records = self._stored(rows.records[valid])
         ids = np.array([record.id for record in records], np.int64)
         drawn = self._assembler.draw(self._seed, rows.epochs[valid], ids)
+        epochs = rows.epochs[valid].tolist()
+        self._assembler.write_epochs(batch, places[valid], epochs)
+        views = self._assembler.plan(batch, places[valid], records, drawn)
         columns = (
             *(places[valid].tolist(), rows.records[valid].tolist(), records),
-            *(rows.epochs[valid].tolist(), drawn),
+            *(epochs, drawn, views),
         )
         todo = deque(zip(*columns, strict=True))
         # Each record holds its file open from its first read on: nothing but the deque may hold on to it.
@@ -97,11 +101,12 @@ class Filler:
         def work() -> None:
             while todo and not failed:
                 try:
-                    row, number, record, epoch, drawn = todo.popleft()
+                    row, number, record, epoch, drawn, view = todo.popleft()
                 except IndexError:
                     return  # another thread was faster
                 try:
-                    self._fill(batch, row, number, record, epoch, drawn)
+                    if view is None or not self._is_planned_row_written(batch, row, record, view):
+                        self._fill(batch, row, number, record, epoch, drawn)
                 except Exception as error:
                     failed.append((row, error))
 
@@ -113,6 +118,12 @@ class Filler:
             raise min(failed, key=operator.itemgetter(0))[1]
         for row in places[~rows.valid].tolist():
             self._assembler.fill(batch, row)
+
+    def _is_planned_row_written(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
+        try:
+            return self._assembler.write_planned(batch, row, record, view)
+        except CorruptFileError:
+            return False  # written by itself it fails again, and what becomes of that is seen to
 
     def _fill(
         self,

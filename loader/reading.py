@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from halofeed.loader.augment import NO_OBJECTS, Objects, Scene, to_view
 from halofeed.loader.augment.source import Array, Label
 from halofeed.loader.augment.view import Ranges, Shape, View
+from halofeed.loader.augment.windows import Windows
 from halofeed.loader.decode import (
     decode_image,
     decode_label,
@@ -149,7 +150,7 @@ class RecordReader:
         if field.encoding == "raw":
             stored = field.shape[:-1]
             if IMAGE not in self._as_stored:
-                pixels = self._stored_array(field, record)
+                pixels = self.stored_array(field, record)
         else:
             decoded = decode_image(one_file(field, features, record), field, record, out)
             stored, pixels = decoded.shape[:-1], None if decoded is out else decoded
@@ -176,12 +177,13 @@ class RecordReader:
             )
         return Read(record, values, scene, stored, lists, masks, is_kept)
 
-    def _stored_array(self, field: Field, record: StoredRecord) -> StoredArray:
+    def stored_array(self, field: Field, record: StoredRecord) -> StoredArray:
+        """A raw field's array, of which nothing is read yet."""
         return StoredArray(record, field.keys[0], field.stored_shape, stored_dtype(field), self._axes)
 
     def _read_label(self, field: Field, stored: Shape, features: Decoded, record: StoredRecord) -> Label:
         if field.is_raw:
-            return self._stored_array(field, record)
+            return self.stored_array(field, record)
         return decode_label(one_file(field, features, record), field, stored, record)
 
     def _read_lists(self, features: Decoded, record: StoredRecord) -> dict[str, NDArray[Any]]:
@@ -224,6 +226,16 @@ class RecordReader:
                 f"{record.place}: an image of {starts} to {stops} does not fit in {stored}"
             )
         return extent
+
+    def windows(self, values: Mapping[str, NDArray[Any]], rows: int) -> Windows:
+        """All that several raw images show of their source, of which `values` are [row, ...]; see `_extent`."""
+        stored = np.tile(np.array(self._image.shape[:-1], np.int64), (rows, 1))
+        low, high = np.zeros_like(stored), stored.copy()
+        if self._sizes and self._sizes[0].name == EXTENT:
+            low, high = np.moveaxis(values[EXTENT].astype(np.int64), 1, 0)
+        elif self._sizes:
+            high[:, -len(self._sizes) :] = np.stack([values[field.name] for field in self._sizes], axis=-1)
+        return Windows.whole(stored if self._pads_around else high, low, high)
 
     def _objects(
         self, lists: Mapping[str, NDArray[Any]], masks: tuple[StoredMask, ...], stored: Shape, picture: Shape

@@ -361,3 +361,18 @@ class StoredRecord:
     def _wrong(self, what: str) -> CorruptFileError:
         name = self._shards.file_name(self._shard)
         return CorruptFileError(f"{name}: record at byte {self._offset:,}: {what} (id {self.id}); {CURE}")
+
+
+def known_of_all(records: Sequence[StoredRecord], names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
+    """The kept values of fields by name, [record, ...]; None where one was not kept; see `StoredRecord.known`."""
+    shards = records[0]._shards if records else None
+    if shards is None or shards.verify == "always":
+        return None
+    numbers = np.array([record._number for record in records])
+    values = {}
+    for name in names:
+        found = shards.columns.rows(name, numbers)
+        if found is None:
+            return None
+        values[name] = found
+    return values

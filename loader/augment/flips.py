@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from halofeed.loader.augment.scene import DEPTH, HEIGHT, WIDTH, Frame, Scene, check_share
 from halofeed.loader.augment.uniform import Uniform
+from halofeed.loader.augment.windows import Windows
 from halofeed.prep.geometry.boxes import flip_left_right, flip_up_down
 from halofeed.schemas.errors import UsageError
 
@@ -30,6 +34,10 @@ class FlipLeftRight:
         objects = replace(scene.objects, boxes=flip_left_right(scene.objects.boxes))
         return replace(scene, view=scene.view.flip(WIDTH), objects=objects)
 
+    def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
+        """As `apply`, of all rows at once."""
+        windows.backwards[:, WIDTH] ^= uniforms[:, 0] < self.probability
+
 
 @dataclass(frozen=True)
 class FlipUpDown:
@@ -50,6 +58,10 @@ class FlipUpDown:
             return scene
         objects = replace(scene.objects, boxes=flip_up_down(scene.objects.boxes))
         return replace(scene, view=scene.view.flip(HEIGHT), objects=objects)
+
+    def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
+        """As `apply`, of all rows at once."""
+        windows.backwards[:, HEIGHT] ^= uniforms[:, 0] < self.probability
 
 
 @dataclass(frozen=True)
@@ -72,3 +84,7 @@ class FlipDepth:
         if uniform[0] >= self.probability:
             return scene
         return replace(scene, view=scene.view.flip(DEPTH))
+
+    def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
+        """As `apply`, of all rows at once."""
+        windows.backwards[:, DEPTH] ^= uniforms[:, 0] < self.probability

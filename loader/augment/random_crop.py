@@ -5,10 +5,14 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from halofeed.loader.augment.foreground import draw_foreground
 from halofeed.loader.augment.scene import DEPTH, HEIGHT, WIDTH, Frame, Scene, check_share
 from halofeed.loader.augment.uniform import Uniform
 from halofeed.loader.augment.view import Shape
+from halofeed.loader.augment.windows import Windows
 from halofeed.schemas.errors import UsageError
 
 _DRAWN = {WIDTH: 1, HEIGHT: 0, DEPTH: 2}
@@ -93,6 +97,11 @@ class RandomCrop:
             for axis, (low, high) in enumerate(starts)
         ]
         return scene.crop(start, shape, self.minimum_visible)
+
+    def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
+        """As `apply` without foreground, of all rows at once."""
+        drawn = [_DRAWN[axis - len(self.sides)] for axis in range(len(self.sides))]
+        windows.crop(self.sides, uniforms[:, drawn])
 
 
 def _starts(inside: tuple[int, int], window: int, size: int) -> tuple[int, int]:

@@ -1,0 +1,69 @@
+"""Are rows that are planned all at once those that are written one by one?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop
+from halofeed.loader.assemble import Assembler
+from tests.volume_writer import draw_scans, write_scans
+
+CHAINS = {
+    "pictures": [
+        [FlipLeftRight(), RandomCrop(10, 12), FlipUpDown()],
+        [RandomCrop(20, 30), RandomCrop(16, 8), FlipLeftRight(1.0)],
+        [FlipUpDown(), FlipLeftRight()],
+    ],
+    "volumes": [
+        [FlipDepth(), FlipLeftRight(), RandomCrop(3, 5, 6), FlipUpDown()],
+        [RandomCrop(6, 8, 10), FlipDepth(1.0)],
+        [FlipUpDown(1.0), RandomCrop(5, 2, 9), RandomCrop(2, 2, 3)],
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def folders(draw, write, tmp_path_factory):
+    return {
+        "pictures": write(draw(30, task="classification")),
+        "volumes": write_scans(tmp_path_factory.mktemp("volumes") / "1.0.0", draw_scans({"train": 31})),
+    }
+
+
+@pytest.mark.parametrize("verify", ["first", "never"])
+@pytest.mark.parametrize(("kind", "number"), [(kind, at) for kind in CHAINS for at in range(3)])
+def test_planned_rows_are_those_written_one_by_one(folders, kind, number, verify, monkeypatch):
+    loader = Loader(
+        folders[kind], batch_size=7, seed=3, augment=CHAINS[kind][number], include=["epoch"], verify=verify
+    )
+    written = []
+    planned = Assembler.write_planned
+    monkeypatch.setattr(
+        Assembler, "write_planned", lambda self, *row: written.append(planned(self, *row)) or written[-1]
+    )
+    batches = list(map(loader.batch, range(40)))
+    assert len(written) >= 30 * 7 and all(written)  # all but those of the first epoch
+    monkeypatch.setattr(Assembler, "plan", lambda self, batch, rows, records, drawn: [None] * len(records))
+    for step, found in enumerate(batches):
+        expected = loader.batch(step)
+        assert found.keys() == expected.keys()
+        for name in found:
+            assert np.array_equal(found[name], expected[name]), (step, name)
+
+
+def test_what_reads_more_than_windows_is_written_one_by_one(folders, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("planned")
+
+    monkeypatch.setattr(Assembler, "write_planned", refuse)
+    for kind, options in (
+        ("volumes", {"augment": [RandomCrop(2, 3, 4, foreground=0.5)]}),
+        ("volumes", {"augment": [FlipDepth()], "include": ["extent"]}),
+        ("volumes", {"augment": [FlipDepth()], "verify": "always"}),
+        ("pictures", {"augment": [FlipUpDown()], "include": ["size"]}),
+        ("pictures", {}),
+    ):
+        loader = Loader(folders[kind], batch_size=8, **options)
+        for step in range(8):
+            loader.batch(step)
