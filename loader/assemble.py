@@ -129,9 +129,9 @@ class Assembler:
         self._has_only_values = len(self._values) == len(wanted)
         self._keys = frozenset(key for field in wanted for key in field.keys)
         self._plans = (
-            moves
-            and self._has_only_values
+            self._has_only_values
             and all(field.is_raw for field in on_grid)
+            and (not self._is_straight or len(self._as_stored) == len(on_grid))
             and FOLLOWING.keys().isdisjoint(field.name for field in self._fields)
             and SIZE not in self.spec
         )
@@ -233,7 +233,9 @@ class Assembler:
         Raises:
             CorruptFileError: as `write`.
         """
-        record.features(_NO_KEYS)
+        record.features(_NO_KEYS, self._into(batch, row))
+        if self._is_straight:
+            return record.is_confirmed()
         self._copy(IMAGE, view, self._reader.stored_array(self._image, record), batch[IMAGE][row])
         if self._label is not None:
             self._write_label(view, self._reader.stored_array(self._label, record), batch[LABEL][row])
@@ -284,8 +286,9 @@ class Assembler:
         epoch: int,
     ) -> list[Read]:
         """Write it, and give all that was read."""
-        into = {key: batch[name][row].reshape(-1).view(np.uint8) for name, key in self._as_stored.items()}
-        read, features = self._read(record, into, batch[IMAGE][row] if self._is_straight else None)
+        read, features = self._read(
+            record, self._into(batch, row), batch[IMAGE][row] if self._is_straight else None
+        )
         scene, reads = read.scene, [read]
 
         def another(where: float) -> Scene:
@@ -328,6 +331,10 @@ class Assembler:
             batch[SIZE][row] = scene.view.shape
         batch[VALID][row] = True
         return reads
+
+    def _into(self, batch: Batch, row: int) -> dict[str, NDArray[np.uint8]]:
+        """Where raw values go that are shown as they are stored, by their keys."""
+        return {key: batch[name][row].reshape(-1).view(np.uint8) for name, key in self._as_stored.items()}
 
     def _read(
         self, record: StoredRecord, into: Mapping[str, NDArray[np.uint8]], out: NDArray[Any] | None

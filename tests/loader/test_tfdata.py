@@ -85,14 +85,14 @@ def test_shapes_and_dtypes_are_static(folder):
 def test_the_memory_is_adopted_and_returned(folder):
     loader = Loader(folder, **OPTIONS)
     made = set()
-    original = loader.batch
+    original = loader.in_order
 
     def noting(step):
         batch = original(step)
         made.add(batch["image"].ctypes.data)
         return batch
 
-    loader.batch = noting
+    loader.in_order = noting
     addresses = [
         element["image"].ctypes.data
         for _, element in zip(range(40), loader.dataset().as_numpy_iterator(), strict=False)
