@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
+from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, cast
 
 import google_crc32c
 import numpy as np
 
+_LARGE_BYTES = 1 << 15
 BLOCK_BYTES = 1 << 20
 """A raw field is checked in blocks of this many bytes, so that a slab can be checked without the rest."""
 
@@ -18,8 +22,29 @@ def crc32c(data: Any, crc: int = 0) -> int:
     >>> hex(crc32c(b"123456789"))
     '0xe3069283'
     """
-    view = data if isinstance(data, bytes) else np.frombuffer(data, np.uint8)
-    return int(google_crc32c.extend(crc, view))
+    if isinstance(data, bytes) and len(data) < _LARGE_BYTES:
+        return int(google_crc32c.extend(crc, data))
+    array = np.frombuffer(data, np.uint8)
+    if array.nbytes < _LARGE_BYTES or _extend is None:
+        return int(google_crc32c.extend(crc, array))
+    return int(_extend(crc, array.ctypes.data, array.nbytes))
+
+
+def _found_extend() -> Callable[[int, int, int], int] | None:
+    """`crc32c_extend` of the library that google-crc32c is made of; None where it cannot be called by itself.
+
+    google-crc32c holds the interpreter's lock while it sums, so that threads sum one after the other.
+    """
+    found = importlib.util.find_spec("google_crc32c._crc32c")
+    try:
+        extend = ctypes.CDLL(found.origin if found else None).crc32c_extend
+    except (AttributeError, OSError):
+        return None
+    extend.argtypes, extend.restype = (ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint32
+    return cast(Callable[[int, int, int], int], extend)
+
+
+_extend = _found_extend()
 
 
 def mask_crc(crc: int) -> int:

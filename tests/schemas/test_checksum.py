@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halofeed.schemas import checksum
 from halofeed.schemas.checksum import BLOCK_BYTES, block_checksums, crc32c, mask_crc
 
 
@@ -25,6 +26,15 @@ def test_it_is_the_polynomials_and_continues_over_pieces(data: bytes, cut: int) 
     assert crc32c(data) == slow_crc32c(data)
     assert crc32c(data[cut:], crc32c(data[:cut])) == crc32c(data)
     assert crc32c(bytearray(data)) == crc32c(memoryview(data)) == crc32c(data)
+
+
+@pytest.mark.parametrize("size", [(1 << 15) - 1, 1 << 15, (1 << 15) + 1, 300_001])
+def test_large_pieces_are_summed_alike_by_either_way(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checksum._extend is not None, "the wheel of google-crc32c has its library in another place"
+    data = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    found = [crc32c(data), crc32c(data.tobytes()), crc32c(data[77:], crc32c(data[:77])), crc32c(data[1:])]
+    monkeypatch.setattr(checksum, "_extend", None)
+    assert found == [crc32c(data)] * 3 + [crc32c(data[1:])]
 
 
 def test_arrays_of_any_type_and_shape_count_as_their_bytes() -> None:
