@@ -54,13 +54,16 @@ class Loader(Stream):
     Memory: one batch while it is made, what the caller keeps, up to `buffers.IDLE_PER_SIZE` recycled batches, with
     `dataset()` the `PREFETCH` batches made ahead. Of the index 29 bytes a record, 8 more for each raw field and 5 for
     each started MiB of it. In each thread 2 MiB to read into, and what one record holds beside raw values (of jpeg and
-    png its file, and the decoded picture). 4 MiB for what was counted of labels (RandomCrop's `foreground`).
-    Augmentations that resample, or show several examples in one, say what they take besides.
-    Of an address the stored bytes of one batch, and of the next one where batches are read in order.
+    png its file, and the decoded picture). 4 MiB for what was counted of labels (RandomCrop's `foreground`), and up to
+    64 MiB for numbers of records that each batch needs (labels, sizes). Augmentations that resample, or show several
+    examples in one, say what they take besides. Of an address the stored bytes of one batch, and of the next one where
+    batches are read in order.
 
-    Files: shards are read by place and not mapped into memory, so that one that is shortened or cannot be read is an
-    error. Of all loaders together at most 128 shards are open, and no more than an eighth of the files that the process
-    may have open (`ulimit -n`).
+    Files: shards on a local disk are mapped into memory where a fault of them cannot end the process, else read by
+    place; one that is shortened or cannot be read is an error. A map takes 2 MiB of page tables for each GiB that was
+    looked at, and what was looked at counts as resident memory of the process, which the system takes back when it
+    needs it. Of all loaders together at most 128 shards are open, and no more than an eighth of the files that the
+    process may have open (`ulimit -n`).
 
     What stands in the folder when the loader is made decides for all its life. A record's length and checksum, as they
     stand in the shard, are compared with the index's at every read, and the index with the manifest's checksum of it;
