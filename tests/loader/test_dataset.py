@@ -14,6 +14,7 @@ import pytest
 
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.schemas.errors import UsageError
+from tests.forks import forks
 
 ALL_OPTIONAL = ["source", "key", "transform"]
 ALL_OPTIONAL += [f"{which}_{side}" for which in ("unpadded", "source") for side in ("height", "width")]
@@ -251,7 +252,7 @@ def test_threads_get_the_same_batches(detection):
         same(first, second)
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@forks
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_goes_on(detection):
     code = f"""

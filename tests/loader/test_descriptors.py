@@ -13,6 +13,7 @@ import pytest
 
 from halofeed.loader import Loader
 from halofeed.schemas import shard_file
+from tests.forks import forks
 
 SHARDS = 300
 
@@ -148,8 +149,7 @@ def read_hash(loader, steps, results):
     results.put([hash(loader.batch(step)["image"].tobytes()) for step in steps])
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-@pytest.mark.filterwarnings(r"ignore:os.fork\(\) was called:RuntimeWarning")  # where JAX was imported before
+@forks
 def test_forked_workers_and_their_parent_read_at_the_same_time(many):
     # As torch's DataLoader does: the workers get the loader by fork, with threads and files that the parent uses too.
     loader = Loader(many, batch_size=20, seed=5)

@@ -21,6 +21,7 @@ import pytest
 from halofeed.loader import Loader
 from halofeed.loader.store import disk
 from halofeed.schemas.errors import CorruptFileError, SystemLimitError
+from tests.forks import forks
 from tests.loader.faulty_server import serving
 
 STAGER = """
@@ -225,6 +226,7 @@ def test_a_process_killed_at_any_moment_leaves_nothing_that_is_taken_for_whole(s
     assert seen > 0, "none was killed in the middle"
 
 
+@forks
 def test_a_forked_process_stages_by_itself(sets, tmp_path):
     folder, cache = sets["jpeg"][0], tmp_path / "cache"
     kept = Loader(folder, batch_size=6, cache=f"disk:{cache}")

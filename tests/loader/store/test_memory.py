@@ -12,6 +12,7 @@ from halofeed.loader import Loader, Mixture
 from halofeed.loader.store import memory
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.memory import available_memory, process_memory
+from tests.forks import forks
 from tests.loader.faulty_server import serving
 
 
@@ -79,6 +80,7 @@ def test_there_is_free_memory_and_no_more_than_all():
     assert 0 < available_memory() <= process_memory()
 
 
+@forks
 def test_forked_processes_look_at_the_same_memory(sets):
     held = Loader(sets["large volumes"][0], batch_size=6, cache="memory")
     expected = held.batch(1)["image"].tobytes()

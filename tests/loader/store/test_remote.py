@@ -18,6 +18,7 @@ from halofeed.loader.store import remote
 from halofeed.loader.store.base import HeldFile
 from halofeed.schemas.errors import CorruptFileError, MissingExtraError, StoreError, UsageError
 from halofeed.schemas.shard_file import OpenFile
+from tests.forks import forks
 from tests.loader.faulty_server import serving
 
 
@@ -57,6 +58,7 @@ def test_a_mixture_and_subsets_read_addresses(sets, same):
             same(batch, near.batch(step))
 
 
+@forks
 def test_a_forked_process_reads_by_itself(sets):
     loader = Loader(in_memory(sets["pictures"][0]), batch_size=6)
     expected = loader.batch(2)["image"].tobytes()
