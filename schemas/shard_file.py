@@ -113,9 +113,10 @@ class OpenFile:
         """Whether some of what was looked at were zeros in place of the file's bytes."""
         return self._mapped is not None and self._mapped.lost
 
-    def copy_into(self, buffers: Sequence[Any], offset: int, size: int) -> None:
-        """As `read_into`, out of memory where the file is mapped."""
-        whole = self.look()
+    def copy_into(
+        self, buffers: Sequence[Any], offset: int, size: int, whole: NDArray[np.uint8] | None
+    ) -> None:
+        """As `read_into`, out of what `look` gave."""
         if whole is not None and offset + size <= self.bytes:
             at = offset
             for buffer in buffers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,10 @@ from halofeed.schemas.errors import UsageError
 
 
 @dataclass(frozen=True)
-class FlipLeftRight:
-    """Mirrors the image along its width with the given probability."""
+class _Flip:
+    """Mirrors the image along an axis with the given probability."""
 
+    axis: ClassVar[int]
     probability: float = 0.5
 
     def __post_init__(self) -> None:
@@ -31,60 +33,47 @@ class FlipLeftRight:
         """Mirrored, or unchanged."""
         if uniform[0] >= self.probability:
             return scene
-        objects = replace(scene.objects, boxes=flip_left_right(scene.objects.boxes))
-        return replace(scene, view=scene.view.flip(WIDTH), objects=objects)
+        objects = scene.objects
+        if len(objects.kept):
+            objects = replace(objects, boxes=self.flip_boxes(objects.boxes))
+        return replace(scene, view=scene.view.flip(self.axis), objects=objects)
+
+    def flip_boxes(self, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What becomes of boxes, which only pictures have."""
+        return boxes
 
     def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
         """As `apply`, of all rows at once."""
-        windows.backwards[:, WIDTH] ^= uniforms[:, 0] < self.probability
+        windows.backwards[:, self.axis] ^= uniforms[:, 0] < self.probability
 
 
-@dataclass(frozen=True)
-class FlipUpDown:
+class FlipLeftRight(_Flip):
+    """Mirrors the image along its width with the given probability."""
+
+    axis = WIDTH
+
+    def flip_boxes(self, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Mirrored."""
+        return flip_left_right(boxes)
+
+
+class FlipUpDown(_Flip):
     """Mirrors the image along its height (a picture as in water) with the given probability."""
 
-    probability: float = 0.5
+    axis = HEIGHT
 
-    def __post_init__(self) -> None:
-        check_share("probability", self.probability)
-
-    def frame(self, frame: Frame) -> Frame:
-        """Unchanged."""
-        return frame
-
-    def apply(self, scene: Scene, uniform: Uniform) -> Scene:
-        """Flipped, or unchanged."""
-        if uniform[0] >= self.probability:
-            return scene
-        objects = replace(scene.objects, boxes=flip_up_down(scene.objects.boxes))
-        return replace(scene, view=scene.view.flip(HEIGHT), objects=objects)
-
-    def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
-        """As `apply`, of all rows at once."""
-        windows.backwards[:, HEIGHT] ^= uniforms[:, 0] < self.probability
+    def flip_boxes(self, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Flipped."""
+        return flip_up_down(boxes)
 
 
-@dataclass(frozen=True)
-class FlipDepth:
+class FlipDepth(_Flip):
     """Mirrors a volume along its depth with the given probability."""
 
-    probability: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_share("probability", self.probability)
+    axis = DEPTH
 
     def frame(self, frame: Frame) -> Frame:
         """Unchanged; only volumes have a depth."""
         if "depth" not in frame.kind.axes:
             raise UsageError(f"FlipDepth: {frame.kind.name}s have no depth; use FlipUpDown or FlipLeftRight")
         return frame
-
-    def apply(self, scene: Scene, uniform: Uniform) -> Scene:
-        """Flipped, or unchanged."""
-        if uniform[0] >= self.probability:
-            return scene
-        return replace(scene, view=scene.view.flip(DEPTH))
-
-    def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
-        """As `apply`, of all rows at once."""
-        windows.backwards[:, DEPTH] ^= uniforms[:, 0] < self.probability

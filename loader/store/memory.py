@@ -105,7 +105,7 @@ class MemoryFile(HeldFile):
                 f"{self.name}: it ends at byte {self.bytes:,}, and {size:,} bytes from byte {offset:,} on are "
                 f"wanted; {CURE}"
             )
-        self.copy_into(buffers, offset, size)
+        self.copy_into(buffers, offset, size, self._memory)
 
 
 def _allocate(size: int) -> NDArray[np.uint8]:

@@ -427,9 +427,6 @@ class RemoteFile(HeldFile):
     def look(self) -> None:
         """None: its bytes do not lie together."""
 
-    def copy_into(self, buffers: Sequence[Any], offset: int, size: int) -> None:
-        self.read_into(buffers, offset, size)
-
     def _find(self, offset: int) -> Part | None:
         own = self._own.find(self._file, offset) if self._own is not None else None
         return own or self._store.find(self._file, offset)
