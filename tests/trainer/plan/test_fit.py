@@ -22,7 +22,7 @@ pytestmark = [
         reason="needs the TPU's compiler: pip install 'halofeed[plan]'",
     ),
 ]
-FINEST = {"retinanet": 16, "ssd": 16, "unet": 2, "classifier": 2}
+FINEST = {"retinanet": 4, "ssd": 4, "unet": 2, "classifier": 2}
 """By how much the second finest level of the model's own is smaller than the image."""
 
 
