@@ -134,14 +134,14 @@ class StoredRecord:
                 group.append(out)
                 size += value_bytes
             else:
-                opened.copy_into(group, start, size, self._whole)
+                opened.read_into(group, start, size)
                 start, size, group = begin + value_bytes, 0, []
                 if out is not None:
                     pending[key] = out
             at, used = begin + value_bytes, stop
         parts.append((at, rest[used:]))
         group.append(parts[-1][1])
-        opened.copy_into(group, start, size + len(parts[-1][1]), self._whole)
+        opened.read_into(group, start, size + len(parts[-1][1]))
         self.check_frame(rest[:HEADER_BYTES], rest[-FOOTER_BYTES:])
         # Without the frame, and by places in the data.
         first = self._offset + HEADER_BYTES
@@ -232,7 +232,7 @@ class StoredRecord:
             if checked:
                 self._fetch_checked(key, start, part)
             else:
-                opened.copy_into((part,), begin + start, length, self._whole)
+                opened.read_into((part,), begin + start, length)
 
     def look(self, key: str, runs: Callable[[], tuple[list[int], int]]) -> Bytes | None:
         """A raw value as it lies in memory, once `features` was called; None where it is to be fetched.
@@ -289,7 +289,7 @@ class StoredRecord:
             first, last = max(start, low), min(stop, high)
             target = out[first - start : last - start]
             if self._mode == "first" and shards.verified_blocks[key][self._number, block]:
-                self._file().copy_into((target,), self.raw_start(key) + first, last - first, self._whole)
+                self._file().read_into((target,), self.raw_start(key) + first, last - first)
                 continue
             if (first, last) == (low, high):
                 self._read_block(key, block, target)
@@ -349,7 +349,7 @@ class StoredRecord:
             shards.verified[number] = True
 
     def _read_block(self, key: str, block: int, out: memoryview) -> None:
-        self._file().copy_into((out,), self.raw_start(key) + block * BLOCK_BYTES, len(out), self._whole)
+        self._file().read_into((out,), self.raw_start(key) + block * BLOCK_BYTES, len(out))
         if crc32c(out) != self._shards.raw_checksums[key][self._number, block]:
             raise self._wrong(f"the checksum is wrong of block {block} of {key}")
         self._found_right(key, block)

@@ -113,20 +113,6 @@ class OpenFile:
         """Whether some of what was looked at were zeros in place of the file's bytes."""
         return self._mapped is not None and self._mapped.lost
 
-    def copy_into(
-        self, buffers: Sequence[Any], offset: int, size: int, whole: NDArray[np.uint8] | None
-    ) -> None:
-        """As `read_into`, out of what `look` gave."""
-        if whole is not None and offset + size <= self.bytes:
-            at = offset
-            for buffer in buffers:
-                target = np.frombuffer(buffer, np.uint8)
-                np.copyto(target, whole[at : at + len(target)])
-                at += len(target)
-            if not self.is_lost():
-                return
-        self.read_into(buffers, offset, size)
-
     def is_unchanged(self, stamp: tuple[int, ...]) -> bool:
         """Whether the file is as it was when `stamp` was taken from the attribute, before something was read.
 

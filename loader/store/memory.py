@@ -105,7 +105,10 @@ class MemoryFile(HeldFile):
                 f"{self.name}: it ends at byte {self.bytes:,}, and {size:,} bytes from byte {offset:,} on are "
                 f"wanted; {CURE}"
             )
-        self.copy_into(buffers, offset, size, self._memory)
+        for buffer in buffers:
+            target = np.frombuffer(buffer, np.uint8)
+            np.copyto(target, self._memory[offset : offset + len(target)])
+            offset += len(target)
 
 
 def _allocate(size: int) -> NDArray[np.uint8]:
