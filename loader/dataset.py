@@ -323,12 +323,18 @@ class Loader(Stream):
         """
         self._filler.fill(batch, rows, self._sampler.at(places))
 
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether `expect` does anything at present."""
+        return self._shards.store.reads_ahead
+
     def expect(self, places: NDArray[np.int64]) -> None:
         """Begin to fetch what `fill` of these places reads, where that takes long."""
-        self._filler.expect(self._sampler.at(places))
+        if self.reads_ahead:
+            self._filler.expect(self._sampler.at(places))
 
     def _expect(self, step: int, start: int, stop: int) -> None:
-        if self.steps is None or step < self.steps:
+        if self.reads_ahead and (self.steps is None or step < self.steps):
             self._filler.expect(self._sampler.rows(step, start, stop))
 
     @property

@@ -78,8 +78,7 @@ class Filler:
 
     def expect(self, rows: Rows) -> None:
         """Begin to fetch what `fill` of those rows reads, where that takes long."""
-        if self._shards.store.looks_ahead:
-            self._shards.expect(self._numbers(rows), self._whole_bytes)
+        self._shards.expect(self._numbers(rows), self._whole_bytes)
 
     def _fill_rows(self, batch: Batch, places: NDArray[np.int64], rows: Rows) -> None:
         valid = np.flatnonzero(rows.valid)

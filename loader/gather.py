@@ -161,7 +161,7 @@ class Shards:
 
     def expect(self, numbers: NDArray[np.int64], whole_bytes: int) -> None:
         """Begin to fetch what `at_hand` of the same arguments needs."""
-        if self.store.looks_ahead and len(numbers):
+        if len(numbers):
             self.store.expect(numbers.tobytes(), lambda: self.spans(numbers, whole_bytes))
 
     def at_hand(

@@ -126,6 +126,8 @@ class Mixture(Stream):
         return part
 
     def _expect(self, step: int, start: int, stop: int) -> None:
+        if not any(loader.reads_ahead for loader in self.loaders.values()):
+            return
         first = step * self.batch_size
         which, places = self.sources(first + start, first + stop)
         for number, loader in enumerate(self.loaders.values()):

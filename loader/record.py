@@ -111,10 +111,10 @@ class StoredRecord:
         self._opened = opened = shards.open(self._shard)
         self._stamp, self._whole = opened.stamp, opened.look()
         self._pass = object()  # what was found in the scratch before counts for nothing
-        if (begin := getattr(opened, "begin", None)) is not None:
+        if opened.is_transferred:
             if self._mode == "first":
                 self._mode = "always"  # what was found of one transfer says nothing of another
-            begin(self._offset, lambda: shards.spans(np.array([number]), WHOLE_FOR_CROPS))
+            opened.begin(self._offset, lambda: shards.spans(np.array([number]), WHOLE_FOR_CROPS))
         if not keys and self._is_copied_from_memory(opened, into):
             return {}
         scratch = shards.scratch.bytes("rest", self.end - self._offset - shards.all_raw_bytes)
@@ -275,12 +275,11 @@ class StoredRecord:
 
     def expect(self, key: str, starts: Sequence[int], length: int) -> None:
         """Have parts of a raw value, as of `fetch`, on their way in whole blocks, where they are far away."""
-        expect = getattr(self._file(), "expect", None)
-        size = self._shards.raw_bytes[key]
-        if expect is None:
+        opened, size = self._file(), self._shards.raw_bytes[key]
+        if not opened.is_transferred:
             return
         begin, places = self.raw_start(key), [block * BLOCK_BYTES for block in _touched(starts, length)]
-        expect([(begin + at, begin + min(at + BLOCK_BYTES, size)) for at in places])
+        opened.expect([(begin + at, begin + min(at + BLOCK_BYTES, size)) for at in places])
 
     def _fetch_checked(self, key: str, start: int, out: memoryview) -> None:
         shards, stop = self._shards, start + len(out)

@@ -72,7 +72,7 @@ class MappedFile:
 
 def map_file(descriptor: int, size: int) -> MappedFile | None:
     """All of an open file, mapped; None where that cannot be done safely, or there is nothing to map."""
-    if _guard is None or not size or not _guard.stands():
+    if _guard is None or not size or not is_guarded():
         return None
     start = _guard.map(None, size, _MAP_SHARED, descriptor)
     return MappedFile(_guard, start, size) if start else None

@@ -62,6 +62,9 @@ class OpenFile:
         OSError: as `open_regular`.
     """
 
+    is_transferred = False
+    """Whether its bytes come anew with each read, so that they are asked for beforehand and checked each time."""
+
     __slots__ = (
         *("_bytes", "_mapped", "_number", "_stream"),
         *("bytes", "checked", "identity", "name", "stamp"),
@@ -95,6 +98,12 @@ class OpenFile:
             raise CorruptFileError(
                 f"{self.name}: cannot be read at byte {offset:,}: {error.strerror or error}; {CURE}"
             ) from error
+
+    def begin(self, first: int, spans: Callable[[], Sequence[tuple[str, int, int]]]) -> None:
+        """A record is about to be read, whose first byte and spans are these."""
+
+    def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """These bytes, from one to before another, are about to be read."""
 
     def look(self) -> NDArray[np.uint8] | None:
         """All of its bytes, uint8 [bytes], as they lie in memory; None where they are to be read by place.

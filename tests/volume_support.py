@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.pipelines.convert import Conversion
-from halofeed.prep.geometry.scan import Grid
+from halofeed.prep.geometry.scan import Grid, Shape
+from halofeed.prep.geometry.volume import Plan
 from tests.pipelines.support import read_split
 
 IJK = [2, 1, 0, 3]
@@ -152,3 +153,14 @@ def findings(done: Conversion) -> dict[str, int]:
         for name, count in split.statistics["findings"].items():
             found[name] = found.get(name, 0) + count
     return found
+
+
+def lead_back(plan: Plan, labels: NDArray[Any], source: Shape) -> NDArray[Any]:
+    """The record's label at each source voxel: that of the nearest record voxel."""
+    inverse = np.linalg.inv(plan.to_source)
+    voxels = np.indices(source).reshape(3, -1)
+    places = np.floor(inverse[:3, :3] @ voxels + inverse[:3, 3:] + 0.5 + 1e-6).astype(int)
+    inside = ((places >= 0) & (places < np.array(labels.shape)[:, None])).all(axis=0)
+    result = np.zeros(int(np.prod(source)), labels.dtype)
+    result[inside] = labels[tuple(places[:, inside])]
+    return result.reshape(source)

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from halofeed.loader.augment.points import Float32, around, sample
+from halofeed.loader.augment.points import Float32, Points, around
 from halofeed.loader.augment.scene import Frame, Scene, check_fill, check_share, check_space
 from halofeed.loader.augment.uniform import Uniform
 from halofeed.loader.augment.view import Ranges, Shape
@@ -93,7 +91,7 @@ class ElasticDeformation:
 
 
 @dataclass(frozen=True, eq=False)
-class Bending:
+class Bending(Points):
     """To a grid of the same shape; see `Warp`.
 
     Args:
@@ -157,15 +155,3 @@ class Bending:
         low = [first - far for (first, _), far in zip(box, most, strict=True)]
         high = [last - 1 + far for (_, last), far in zip(box, most, strict=True)]
         return around(low, high, self.source)
-
-    def image(
-        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]
-    ) -> NDArray[np.bool_] | None:
-        """As of `Warp`."""
-        return sample(self, source, start, box, out, image=True)
-
-    def label(
-        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]
-    ) -> NDArray[np.bool_] | None:
-        """As of `Warp`."""
-        return sample(self, source, start, box, out, image=False)

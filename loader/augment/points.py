@@ -8,9 +8,10 @@ from the slice before it and the one after it. In a plane OpenCV rounds places t
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import cv2
 import numpy as np
@@ -27,18 +28,30 @@ _DIRECT = ("uint8", "uint16", "int16", "float32")
 """What OpenCV samples in a plane as it is."""
 
 
-class Points(Protocol):
-    """Where the points of a grid lie in a source."""
+class Points(abc.ABC):
+    """A warp that says of each point of its grid where it lies in the source; see `Warp`.
 
-    @property
-    def source(self) -> Shape:
-        """The source's shape."""
+    Attributes:
+        source: the source's shape.
+    """
 
+    source: Shape
+
+    @abc.abstractmethod
     def positions(self, box: Ranges) -> list[Float32]:
         """Per axis of the source, of the box's shape: in voxels from the center of the first one."""
 
-    def needed(self, box: Ranges) -> Ranges:
-        """What of the source a box is made of."""
+    def image(
+        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]
+    ) -> NDArray[np.bool_] | None:
+        """As of `Warp`."""
+        return sample(self, source, start, box, out, image=True)
+
+    def label(
+        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]
+    ) -> NDArray[np.bool_] | None:
+        """As of `Warp`."""
+        return sample(self, source, start, box, out, image=False)
 
 
 def around(low: Sequence[float], high: Sequence[float], source: Shape) -> Ranges:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment.points import Float32, around, sample
+from halofeed.loader.augment.points import Float32, Points, around
 from halofeed.loader.augment.scene import Frame, Objects, Scene, check_fill, check_share, check_space
 from halofeed.loader.augment.uniform import Uniform
 from halofeed.loader.augment.view import Ranges, Shape
@@ -133,7 +132,7 @@ def _turned_objects(
 
 
 @dataclass(frozen=True, eq=False)
-class Turning:
+class Turning(Points):
     """To a grid of the same shape; see `Warp`.
 
     Args:
@@ -166,15 +165,3 @@ class Turning:
         corners = np.array(list(itertools.product(*((low + 0.5, high - 0.5) for low, high in box))))
         moved = corners @ self.matrix[:-1, :-1].T + self.matrix[:-1, -1] - 0.5
         return around(moved.min(axis=0).tolist(), moved.max(axis=0).tolist(), self.source)
-
-    def image(
-        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]
-    ) -> NDArray[np.bool_] | None:
-        """As of `Warp`."""
-        return sample(self, source, start, box, out, image=True)
-
-    def label(
-        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]
-    ) -> NDArray[np.bool_] | None:
-        """As of `Warp`."""
-        return sample(self, source, start, box, out, image=False)

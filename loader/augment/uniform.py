@@ -48,6 +48,8 @@ def draw_uniforms(
     >>> float(draw_uniforms(7, np.array([3]), np.array([5]), 2)[0, 1, 0]) == first
     True
     """
+    if not count:
+        return np.zeros((len(ids), 0, 8))
     shape = (len(ids), count, len(_BLOCKS))
     zeros = np.zeros(shape, np.uint64)
     keys = zeros + np.uint64(seed & _WORD), zeros + epochs.astype(np.int64).view(np.uint64)[:, None, None]

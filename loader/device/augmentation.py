@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -86,7 +87,7 @@ class Pixels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceAugmentation:
+class DeviceAugmentation(abc.ABC):
     """One change of the pixels' values, drawn for each example; where its strength is zero nothing changes.
 
     A new one is a subclass with its bounds as fields, and a line in `halofeed.loader.device.AUGMENTATIONS`.
@@ -117,12 +118,12 @@ class DeviceAugmentation:
                 )
             object.__setattr__(self, bounds, (float(given[0]), float(given[1])))
 
-    def check(self, channels: int, stored: str) -> None:
+    def check(self, channels: int, stored: str) -> None:  # noqa: B027
         """UsageError where images of so many channels, stored in this dtype, cannot be changed so."""
 
+    @abc.abstractmethod
     def apply(self, pixels: Pixels, draw: Draw) -> Array:
         """The new image, float32 of the same shape."""
-        raise NotImplementedError
 
 
 def check_color(name: str, channels: int) -> None:

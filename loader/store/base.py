@@ -39,7 +39,8 @@ class Store(Protocol):
     Attributes:
         place: the folder or address, for messages.
         fetches: whether bytes come over a network, so that those of a batch are asked for together.
-        looks_ahead: whether `expect` and `window` do anything.
+        looks_ahead: whether `window` does anything.
+        reads_ahead: whether `expect` does anything at present.
         attempts: how often a record is read whose bytes are not what they should be.
         threads: in how many threads rows are filled at least.
         retries: what had to be asked for again so far.
@@ -52,6 +53,9 @@ class Store(Protocol):
     attempts: int
     threads: int
     is_checked: bool
+
+    @property
+    def reads_ahead(self) -> bool: ...
 
     @property
     def retries(self) -> int: ...

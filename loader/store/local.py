@@ -34,6 +34,10 @@ class LocalStore:
         self.place = str(folder)
         self._cold_batches, self._expected = _COLD_BATCHES, b""
 
+    @property
+    def reads_ahead(self) -> bool:
+        return self._cold_batches > 0
+
     def manifest(self) -> Manifest:
         return read_manifest(self._folder)
 
@@ -63,7 +67,7 @@ class LocalStore:
         return [act(item) for item in items]
 
     def expect(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
-        if not self._cold_batches or key == self._expected:
+        if key == self._expected:
             return
         self._expected = key
         by_file: dict[str, list[tuple[int, int]]] = {}

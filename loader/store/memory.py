@@ -32,7 +32,7 @@ class MemoryStore(Wrapped):
         CorruptFileError, StoreError: a shard cannot be read, or its checksum is not the manifest's.
     """
 
-    fetches = looks_ahead = False
+    fetches = looks_ahead = reads_ahead = False
     is_checked = True
     attempts = 1
 

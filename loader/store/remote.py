@@ -52,7 +52,7 @@ class RemoteStore:
         concurrent_reads: how many requests are made at a time.
     """
 
-    fetches = looks_ahead = True
+    fetches = looks_ahead = reads_ahead = True
     is_checked = False
     attempts = 3
 
@@ -390,6 +390,8 @@ class RemoteFile(HeldFile):
 
     Its size was compared with the manifest's when the store was opened, and each record is compared with the index.
     """
+
+    is_transferred = True
 
     __slots__ = ("_file", "_own", "_store")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import bz2
 from typing import Any
 
@@ -16,7 +17,7 @@ BZIP2_MOST_PER_BYTE = 2_000_000
 LONGEST_NUMBER = 4096
 
 
-class _PieceStream:
+class _PieceStream(abc.ABC):
     """The content of a file that is decoded in pieces of any size."""
 
     def __init__(self, data: bytes, start: int, most_bytes: int) -> None:
@@ -37,9 +38,9 @@ class _PieceStream:
             filled += len(piece)
         return filled
 
+    @abc.abstractmethod
     def _next_piece(self) -> bytes:
         """The next bytes of the content; none at its end."""
-        raise NotImplementedError
 
     def _input(self) -> bytes:
         piece = self._data[self._at : self._at + INPUT_BYTES]

@@ -1,0 +1,109 @@
+"""Are the voxels of a real scan those that an independent tool gives, and led back those of its label?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import SimpleITK
+from numpy.typing import NDArray
+
+from halofeed.prep.geometry.orientation import plan_canonical
+from halofeed.prep.geometry.scan import Grid
+from halofeed.prep.geometry.volume import (
+    compose,
+    map_back,
+    plan_crop_or_pad,
+    plan_resample,
+    plan_stretch,
+)
+from halofeed.prep.voxels.apply import apply_image, apply_mask
+from halofeed.prep.voxels.phantom import (
+    stored,
+    stored_grid,
+)
+from tests.phantom import ORIENTATIONS, dice
+from tests.volume_support import as_simpleitk, lead_back
+
+
+def load(path: Path) -> tuple[Grid, NDArray[Any]]:
+    nibabel = pytest.importorskip("nibabel")
+    file = nibabel.load(path)
+    array = np.asarray(file.dataobj).T
+    return Grid(shape=array.shape, affine=file.affine[:, [2, 1, 0, 3]].astype(np.float64)), array  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def spleen(test_data: Path) -> tuple[Grid, NDArray[Any], NDArray[Any]]:
+    folder = test_data / "volumes" / "spleen"
+    grid, image = load(folder / "sub-spleen2_ct.nii.gz")
+    _, mask = load(folder / "sub-spleen2_ct_seg-manual.nii.gz")
+    return grid, image.astype(np.float32), mask.astype(np.uint8)
+
+
+def test_simpleitk_puts_canonical_axes_in_the_same_order(spleen: Any) -> None:
+    grid, image, _ = spleen
+    for orientation in ORIENTATIONS:
+        other = as_simpleitk(stored(image, orientation), stored_grid(grid, orientation))
+        # Axes named by where they come from (LPI) or go to (RAS), as the release has it; the direction tells.
+        oriented = SimpleITK.DICOMOrient(other, "RAS")
+        if oriented.GetDirection()[0] > 0:
+            oriented = SimpleITK.DICOMOrient(other, "LPI")
+        plan = plan_canonical(stored_grid(grid, orientation))
+        assert np.array_equal(
+            apply_image(plan, stored(image, orientation), 0), SimpleITK.GetArrayViewFromImage(oriented)
+        )
+        assert np.allclose(plan.target.affine[:3, 3] * [-1, -1, 1], oriented.GetOrigin(), atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["spacing", "finer", "stretch", "crop"])
+def test_simpleitk_resamples_to_the_same_voxels(spleen: Any, kind: str) -> None:
+    grid, image, mask = spleen
+    canonical = plan_canonical(grid)
+    same: Any = {"antialias": False, "slice_wise": "never"}
+    rest = {
+        "spacing": lambda grid: plan_resample(grid, (2.0, 2.0, 2.0), **same),
+        "finer": lambda grid: plan_resample(grid, (3.1, 0.9, 1.1), **same),
+        "stretch": lambda grid: plan_stretch(grid, (40, 100, 120), **same),
+        "crop": lambda grid: plan_crop_or_pad(grid, (32, 150, 180)),
+    }[kind](canonical.target)
+    plan = compose([canonical, rest])
+    reference = as_simpleitk(np.zeros(plan.target.shape, np.float32), plan.target)
+    theirs = SimpleITK.Resample(
+        as_simpleitk(image, grid),
+        reference,
+        SimpleITK.Transform(),
+        SimpleITK.sitkLinear,
+        -1024.0,
+        SimpleITK.sitkFloat32,
+    )
+    ours = apply_image(plan, image, -1024)
+    difference = np.abs(ours - SimpleITK.GetArrayViewFromImage(theirs))
+    # Positions are rounded to 3e-5 voxels, and neighbors differ by up to 3000 HU.
+    assert difference.max() <= 0.2
+    assert difference.mean() <= 2e-3
+    nearest = SimpleITK.Resample(
+        as_simpleitk(mask, grid),
+        reference,
+        SimpleITK.Transform(),
+        SimpleITK.sitkNearestNeighbor,
+        0,
+        SimpleITK.sitkUInt8,
+    )
+    labels = SimpleITK.GetArrayViewFromImage(nearest)
+    places = map_back(rest, np.argwhere(np.ones(plan.target.shape)))
+    tie = (np.abs(places % 1 - 0.5) < 1e-4).any(axis=1).reshape(plan.target.shape)
+    assert np.array_equal(apply_mask(plan, mask)[~tie], labels[~tie])
+
+
+def test_a_real_label_led_back_covers_its_source(spleen: Any) -> None:
+    grid, _, mask = spleen
+    canonical = plan_canonical(grid)
+    crop = compose([canonical, plan_crop_or_pad(canonical.target, (32, 192, 192))])
+    assert dice(lead_back(crop, apply_mask(crop, mask), mask.shape) > 0, mask > 0) >= 0.999
+    for kernel in ("nearest", "onehot-linear"):
+        half = plan_resample(canonical.target, (2.0, 1.5, 1.5), mask_kernel=kernel)
+        plan = compose([canonical, half])
+        assert dice(lead_back(plan, apply_mask(plan, mask), mask.shape) > 0, mask > 0) >= 0.97
