@@ -69,7 +69,10 @@ def main(arguments: Sequence[str] | None = None, *, alone: bool = False) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parsed = argparse.Namespace(alone=alone, command="", debug=False)
     try:
-        return _run(given, parsed)
+        code = _run(given, parsed)
+        if alone and code == 0 and (failed := output_error()) is not None:
+            return _output_failed(parsed.command, failed)
+        return code
     except Exception as error:
         stopping.stay_silent_if_ending()
         if isinstance(error, OSError) and (failed := output_error()) is not None:
@@ -91,11 +94,7 @@ def run_and_exit() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):  # of a stream of another kind
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    code = main(alone=True)
-    failed = output_error()
-    if failed is not None and code == 0:
-        code = _output_failed("", failed)
-    os._exit(code)
+    os._exit(main(alone=True))
 
 
 def _take_arguments_as_utf8() -> None:

@@ -102,4 +102,5 @@ def _counted(count: int, noun: str) -> str:
 
 def _describe(split: Split) -> str:
     size = sum(shard.bytes for shard in split.shards)
-    return f"{split.records:>9,} records  {_counted(len(split.shards), 'shard')}  {size / 1e6:,.1f} MB"
+    records = f"{split.records:>9,} {'record ' if split.records == 1 else 'records'}"
+    return f"{records}  {_counted(len(split.shards), 'shard')}  {size / 1e6:,.1f} MB"

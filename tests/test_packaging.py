@@ -24,7 +24,8 @@ BASE = f"halofeed-{__version__}"
 def unpacked(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sdist")
     with tarfile.open(write_sdist(str(folder))) as archive:
-        archive.extractall(folder, filter="data")
+        # Python before 3.11.4 has no filters.
+        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     return folder / BASE
 
 

@@ -105,6 +105,7 @@ def test_full_output_is_an_error_of_every_command(data, tmp_path, monkeypatch, u
         done = shell(words, "> /dev/full", tmp_path / "tmp")
         assert done.returncode == 1, entry
         assert len(done.stderr.splitlines()) == 1 and "No space left on device" in done.stderr, done.stderr
+        assert done.stderr.startswith("halofeed: " if entry == "help" else f"halofeed {words[0]}: "), entry
     assert (tmp_path / "report.html").stat().st_size > 1000
 
 
