@@ -1,0 +1,37 @@
+"""The environment of workers on another machine: Beam, and the sdist of halofeed, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+from tests.engines.processes import cache, prepare
+
+_ROOT = Path(__file__).parents[2]
+
+
+def worker_python() -> Path:
+    """The interpreter of the environment, which is made once, and has the sdist of this very code."""
+    from halofeed.packaging import write_sdist
+
+    with tempfile.TemporaryDirectory() as folder:
+        sdist = write_sdist(folder)
+        lock = _ROOT / "requirements.lock"
+        key = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:12]
+        base = cache() / f"workers-{key}"
+        python, log = base / "bin" / "python", cache() / "workers.log"
+        made = base / "made-from"
+        digest = hashlib.sha256(sdist.read_bytes()).hexdigest()
+        if made.is_file() and made.read_text() == digest:
+            return python
+        if not made.is_file():
+            prepare([sys.executable, "-m", "venv", "--clear", base], log)
+        made.unlink(missing_ok=True)
+        install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", lock]
+        prepare([*install, f"apache-beam=={metadata.version('apache-beam')}", sdist], log)
+        prepare([*install, "--force-reinstall", "--no-deps", sdist], log)
+        made.write_text(digest)
+    return python
