@@ -70,6 +70,7 @@ def plan(source: str, workers: int) -> dict[str, float]:
     from halofeed.pipelines.job import JobOptions
     from halofeed.pipelines.options import choose_runner
     from halofeed.pipelines.plan import make_plan, open_sources
+    from halofeed.pipelines.references import NumberedFiles, reference_file
     from halofeed.pipelines.storage import OutputFolder
     from halofeed.prep.options.recipe import Recipe
 
@@ -99,12 +100,14 @@ def plan(source: str, workers: int) -> dict[str, float]:
                     pool.answers = answers  # type: ignore[method-assign]
             import halofeed.prep.formats.dicom.series  # noqa: F401
 
+            written = NumberedFiles(output)
+
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             start, processor = time.perf_counter(), time.process_time()
-            found = make_plan(options, recipe, sources, output, *more)
+            found = make_plan(options, recipe, sources, written, *more)
             seconds, processor = time.perf_counter() - start, time.process_time() - processor
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory
-            lines = sum(len(output.read(name)) for name in found.reference_files)
+            lines = sum(len(output.read(reference_file(number))) for number in range(written.count))
     return {
         "series": found.convertible,
         "seconds": seconds,

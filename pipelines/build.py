@@ -1,41 +1,76 @@
 """The Beam pipeline of a conversion, as a graph.
 
-reference files ─> ReadReferences ─┐
-                                   ├─> GroupByKey ─> WriteShards ─> GroupByKey ─> Commit
-every shard's key ─────────────────┘   (shard)      (one shard      (all)        (manifest)
-                                                     per call)
+reference files ─> Reshuffle ─> ReadReferences ─┐
+                                                ├─> GroupByKey ─> WriteShards ─> GroupByKey ─> Commit
+ranges of shards ─> Reshuffle ─> their keys ────┘   (shard)      (one shard      (all)        (manifest)
+                                                                  per call)
+
+A runner fuses what stands between two shuffles and gives it to one worker, so there is one before whatever takes long.
+What is named in the graph is a range of numbers, and does not grow with the data. On this machine the references do not
+go through the runner, see `halofeed.pipelines.references`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
 
 from halofeed.pipelines.job import ShardJob
-from halofeed.pipelines.transforms import Commit, ReadReferences, WriteShards
+from halofeed.pipelines.transforms import Commit, NameShards, ReadReferences, WriteShards
+
+SHARDS_AT_ONCE = 1_000
+_Keyed = tuple[str, bytes]
 
 
-def build(pipeline: Any, job: ShardJob, reference_files: list[str]) -> None:
+def build(pipeline: Any, job: ShardJob, reference_files: int) -> None:
     """Add the conversion to a pipeline.
 
     The key of every shard goes into the shuffle by itself, so that a shard without examples is made too.
+
+    Args:
+        reference_files: how many there are.
     """
     text = job.to_json()
-    references = (
+    shards = (
         pipeline
-        | "name reference files" >> beam.Create(reference_files, reshuffle=False)
-        | "read references" >> beam.ParDo(ReadReferences(text))
+        | "ranges of shards" >> _Numbers(len(job.splits) * job.recipe.shards, SHARDS_AT_ONCE)
+        | "name shards" >> beam.ParDo(NameShards(text, SHARDS_AT_ONCE)).with_output_types(_Keyed)
     )
-    shards = pipeline | "name shards" >> beam.Create(
-        [(key.to_text(), b"") for key in job.shard_keys()], reshuffle=False
-    )
+    references = []
+    if job.references_folder is None:
+        references += [
+            pipeline
+            | "reference files" >> _Numbers(reference_files, 1)
+            | "read references" >> beam.ParDo(ReadReferences(text)).with_output_types(_Keyed)
+        ]
     (
-        (references, shards)
+        (shards, *references)
         | "gather" >> beam.Flatten()
         | "group by shard" >> beam.GroupByKey()
-        | "write shards" >> beam.ParDo(WriteShards(text))
-        | "to one" >> beam.Map(lambda key: (0, key))
+        | "write shards" >> beam.ParDo(WriteShards(text)).with_output_types(str)
+        | "to one" >> beam.Map(_to_one).with_output_types(tuple[int, str])
         | "all shards" >> beam.GroupByKey()
-        | "commit" >> beam.ParDo(Commit(text))
+        | "commit" >> beam.ParDo(Commit(text)).with_output_types(int)
     )
+
+
+def _to_one(key: str) -> tuple[int, str]:
+    return 0, key
+
+
+class _Numbers(beam.PTransform):  # type: ignore[misc]
+    """The first number of each range of so many below a limit, wherever a worker is idle."""
+
+    def __init__(self, limit: int, step: int) -> None:
+        super().__init__()
+        self._limit, self._step = limit, step
+
+    def expand(self, pipeline: Any) -> Any:
+        limit, step = self._limit, self._step
+
+        def numbers(_: bytes) -> Iterator[int]:
+            return iter(range(0, limit, step))
+
+        return pipeline | beam.Impulse() | beam.FlatMap(numbers).with_output_types(int) | beam.Reshuffle()

@@ -21,6 +21,7 @@ from halofeed.pipelines.lock import held
 from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
 from halofeed.pipelines.plan import Plan, Sources, make_plan, open_sources
 from halofeed.pipelines.progress import Bar, JobProgress
+from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.pipelines.replace import discard, real_folder, replacement_of, take_place
 from halofeed.pipelines.room import check_room, record_bytes
 from halofeed.pipelines.scratch import scratch_folder
@@ -223,11 +224,16 @@ def _make(
 
     choice = means.choice
     series_folder = means.series_folder(output)
+    references: NumberedFiles | FileByShard = NumberedFiles(output)
+    references_folder = None
+    if choice.local:
+        references_folder = means.scratch if is_remote(output.root) else _for_workers(output.root)
+        references = FileByShard(OutputFolder(references_folder or ""), recipe.shards)
 
     def prepare() -> Plan:
         output.make()
         output.sweep()
-        plan = make_plan(options, recipe, sources, output, means.find_series(sources, series_folder))
+        plan = make_plan(options, recipe, sources, references, means.find_series(sources, series_folder))
         label_dtype = plan.labels.stored_dtype(sets=recipe.holds_class_sets())
         each = record_bytes(recipe, plan.task, label_dtype)
         present = output.sizes()
@@ -254,8 +260,9 @@ def _make(
         room_bytes=choice.room_bytes,
         progress_folder=means.scratch,
         series_folder=series_folder,
+        references_folder=references_folder,
     )
-    _run(job, plan, means, pipeline, show_progress)
+    _run(job, plan, references.count, means, pipeline, show_progress)
 
 
 def _or_withdraw(output: OutputFolder, prepare: Callable[[], T]) -> T:
@@ -324,10 +331,17 @@ def _for_workers(path: str) -> str:
     return path if is_remote(path) else os.path.abspath(path)
 
 
-def _run(job: ShardJob, plan: Plan, means: _Means, pipeline: beam.Pipeline, show_progress: bool) -> None:
+def _run(
+    job: ShardJob,
+    plan: Plan,
+    reference_files: int,
+    means: _Means,
+    pipeline: beam.Pipeline,
+    show_progress: bool,
+) -> None:
     def run() -> None:
         with _quiet_logging():
-            build(pipeline, job, plan.reference_files)
+            build(pipeline, job, reference_files)
             pipeline.run().wait_until_finish()
 
     bar = Bar(plan.count, "examples", show=show_progress)

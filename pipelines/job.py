@@ -96,7 +96,8 @@ class ShardJob:
 
     `folder` is where the shards are written, `replaces` the committed version whose place they will take, `room_bytes`
     the memory that the machine has for the inputs of one worker (None: nobody knows), `progress_folder` is where
-    the workers of a local run count, and `series_folder` where the slices of DICOM series are listed.
+    the workers of a local run count, `series_folder` where the slices of DICOM series are listed, and
+    `references_folder` where the references lie by shard (None: they come by the runner's shuffle).
     """
 
     recipe: Recipe
@@ -114,6 +115,7 @@ class ShardJob:
     room_bytes: int | None
     progress_folder: str | None
     series_folder: str | None = None
+    references_folder: str | None = None
 
     def to_json(self) -> str:
         """As text."""
@@ -136,6 +138,10 @@ class ShardJob:
     def shard_keys(self) -> list[ShardKey]:
         """Every shard of the data set, in order."""
         return [ShardKey(split, shard) for split in self.splits for shard in range(self.recipe.shards)]
+
+    def number_of(self, key: ShardKey) -> int:
+        """The place of a shard among `shard_keys`."""
+        return self.splits.index(key.split) * self.recipe.shards + key.shard
 
     def fingerprint(self, key: ShardKey, references: list[str], contents: Mapping[str, str]) -> str:
         """What a shard is made from: software, recipe, labels, annotations, and each source's content."""

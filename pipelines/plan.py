@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from halofeed.pipelines.classes import check_channels, check_choice, region_classes, segmentation_classes
-from halofeed.pipelines.job import JobOptions, reference_from_json, reference_to_json
-from halofeed.pipelines.storage import OutputFolder, RemoteFiles, is_remote, source_files
+from halofeed.pipelines.job import JobOptions, reference_to_json
+from halofeed.pipelines.references import FileByShard, NumberedFiles
+from halofeed.pipelines.storage import RemoteFiles, is_remote, source_files
 from halofeed.prep.annotations.contract import INVERTED, LEAST_BAD_OBJECTS, ListSeries, is_mostly_bad
 from halofeed.prep.annotations.texts import can_be_encoded, with_written_texts
 from halofeed.prep.layouts import Layout, find_layout
@@ -30,13 +33,12 @@ from halofeed.prep.voxels.hounsfield import check_channel_names
 from halofeed.schemas.errors import AnnotationsError, JobError, Problem, SourceError, UsageError
 from halofeed.schemas.file_names import text_of_name
 from halofeed.schemas.files import read_regular
-from halofeed.schemas.identity import check_unique_ids
-from halofeed.schemas.layout import TEMPORARY_FOLDER, check_split
+from halofeed.schemas.identity import example_id, refuse_repeated
+from halofeed.schemas.layout import check_split
 from halofeed.schemas.limits import SHARDS, SPLITS
 from halofeed.schemas.memory import machine_memory
 from halofeed.schemas.tasks import task_named
 
-REFERENCES_PER_FILE = 10_000
 _SHOWN = 3
 SHARE_INVERTED = 0.1
 """Of boxes that end before they begin: more are no slips, but two other numbers than the far corner's."""
@@ -44,7 +46,7 @@ SHARE_INVERTED = 0.1
 
 @dataclass(kw_only=True)
 class Plan:
-    """The outcome of planning: where the references lie and what is known of all of them.
+    """The outcome of planning: what is known of all references.
 
     Of `count` references `convertible` ones have no problem that is known before their files are read.
     """
@@ -52,7 +54,6 @@ class Plan:
     task: str
     labels: LabelMap
     splits: tuple[str, ...]
-    reference_files: list[str]
     count: int
     convertible: int
     fingerprint: str
@@ -106,13 +107,13 @@ def make_plan(
     options: JobOptions,
     recipe: Recipe,
     sources: Sources,
-    output: OutputFolder | None,
+    written: NumberedFiles | FileByShard | None,
     list_series: ListSeries | None = None,
 ) -> Plan:
-    """Read the annotations and write the references into files for the workers.
+    """Read the annotations and write the references for the workers.
 
     Args:
-        output: where the reference files go; None only counts and checks, and writes none.
+        written: what writes them; None only counts and checks.
         list_series: see `LayoutOptions`.
 
     Raises:
@@ -127,39 +128,40 @@ def make_plan(
     with _telling_faults(sources):
         _check_channels(recipe, layout, sources)
     totals = _Totals()
-    files: list[str] = []
-    lines: list[str] = []
     digest = hashlib.sha256()
-    keys: list[tuple[str | int, str]] = []
-    for reference in _references(options, recipe, layout, sources, list_series):
-        _count(reference, totals)
-        if reference.channels and not recipe.rules.joins_files:
-            raise UsageError(
-                f"{reference.source}: channels in files of their own are taken of volumes; say their static shape with "
-                "--depth, --height and --width"
-            )
-        if recipe.class_choice() and reference.problem is None:
-            totals.masks.update(reference.masks)
-        line = reference_to_json(reference)
-        digest.update(f"{line} {[sources.images.size(path) for path in reference.paths]}\n".encode())
-        if reference.problem is None:
-            keys.append((reference.key, reference.source))
-        if output is not None:
-            lines.append(line)
-            if len(lines) == REFERENCES_PER_FILE:
-                files.append(_write_lines(output, lines, len(files)))
-                lines = []
-    if output is not None and lines:
-        files.append(_write_lines(output, lines, len(files)))
+    identities = array("q")
+
+    def listed() -> Iterator[Reference]:
+        return _references(options, recipe, layout, sources, list_series)
+
+    with contextlib.nullcontext() if written is None else contextlib.closing(written):
+        for reference in listed():
+            _count(reference, totals)
+            if reference.channels and not recipe.rules.joins_files:
+                raise UsageError(
+                    f"{reference.source}: channels in files of their own are taken of volumes; say their static shape "
+                    "with --depth, --height and --width"
+                )
+            if recipe.class_choice() and reference.problem is None:
+                totals.masks.update(reference.masks)
+            line = reference_to_json(reference)
+            digest.update(f"{line} {[sources.images.size(path) for path in reference.paths]}\n".encode())
+            identity = example_id(reference.key)
+            if reference.problem is None:
+                identities.append(identity)
+            if written is not None:
+                written.add(reference.split, identity, line.encode("utf-8", "surrogateescape"))
+        splits = tuple(sorted(totals.splits)) or ("train",)
+        if written is not None and totals.count:
+            written.finish(splits)
     if not totals.count:
         raise AnnotationsError(
             f"--source {options.source}: no images and no annotations there for layout {recipe.layout}"
         )
-    splits = max(1, len(totals.splits))
-    if splits > SPLITS or splits * recipe.shards > SHARDS:
+    if len(splits) > SPLITS or len(splits) * recipe.shards > SHARDS:
         raise UsageError(
-            f"--shards {recipe.shards}: {splits:,} splits have {splits * recipe.shards:,} shards; a data set has "
-            f"has at most {SHARDS:,} in {SPLITS:,} splits"
+            f"--shards {recipe.shards}: {len(splits):,} splits have {len(splits) * recipe.shards:,} shards; a data "
+            f"set has at most {SHARDS:,} in {SPLITS:,} splits"
         )
     _check_splits(
         totals.splits,
@@ -167,9 +169,9 @@ def make_plan(
     )
     if refused := recipe.rules.refuses(recipe, totals.first_volume, totals.first_picture):
         raise UsageError(refused)
-    if not keys and options.max_rejected is None:
+    if not identities and options.max_rejected is None:
         _refuse_all(totals, sources.images.root)
-    check_unique_ids(lambda: keys)
+    refuse_repeated(identities, lambda: ((one.key, one.source) for one in listed() if one.problem is None))
     _check_objects(totals)
     likely = "detection" if totals.has_boxes or not totals.has_label else "classification"
     task = recipe.task or recipe.rules.task or (likely if likely in layout.tasks else layout.tasks[0])
@@ -178,10 +180,9 @@ def make_plan(
     return Plan(
         task=task,
         labels=label_map,
-        splits=tuple(sorted(totals.splits)) or ("train",),
-        reference_files=files,
+        splits=splits,
         count=totals.count,
-        convertible=len(keys),
+        convertible=len(identities),
         fingerprint=digest.hexdigest(),
     )
 
@@ -453,16 +454,3 @@ def _classes(
         check_choice(choice, given, named, totals.masks, sources.images)
     classes = segmentation_classes(given, named, choice)
     return check_channels(classes) if in_channels else classes
-
-
-def _write_lines(output: OutputFolder, lines: list[str], number: int) -> str:
-    name = f"{TEMPORARY_FOLDER}/references-{number:05d}.jsonl"
-    output.write(name, ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
-    return name
-
-
-def read_references(output: OutputFolder, name: str) -> Iterator[tuple[Reference, bytes]]:
-    """The references of one file, parsed and as they stand."""
-    for line in output.read(name).split(b"\n"):
-        if line:
-            yield reference_from_json(line.decode("utf-8", "surrogateescape")), line

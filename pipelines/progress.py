@@ -1,7 +1,8 @@
-"""How the driver of a local run learns how far its workers are: small files in a temporary folder.
+"""How the driver of a local run learns how far its workers are: a small file in a temporary folder.
 
 Beam's run() blocks and says nothing until it ends, and raises an error that passed through it as a wall of text.
-So each worker keeps a file of two counters, and what a process of its own could not do is kept beside Beam.
+So workers share a file in which each shard has a place for two counters, whoever writes it and how often, and what a
+process of its own could not do is kept beside Beam.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+import numpy as np
+
 from halofeed.schemas.errors import HalofeedError, JobError
 from halofeed.schemas.shortage import shortage
 from halofeed.schemas.telling import write_if_possible
 
 _COUNTS = struct.Struct("<qq")
+_COUNTS_FILE = "counts"
 _SECONDS_BETWEEN_COUNTS = 0.1
 
 _errors: dict[str, str] = {}
@@ -27,7 +31,9 @@ _errors: dict[str, str] = {}
 
 
 class WorkerProgress:
-    """A worker's side: counts examples and rejects, and keeps the error that ended it.
+    """A worker's side: counts examples and rejects of one shard after another, and keeps the error that ended it.
+
+    A shard that is begun again counts from nothing, here and, by its place in the file, wherever else it was begun.
 
     Args:
         folder: where to count; None on a remote runner, which has its own counters.
@@ -35,24 +41,36 @@ class WorkerProgress:
 
     def __init__(self, folder: str | None) -> None:
         self._folder = Path(folder) if folder else None
-        self.done = self.rejected = 0
+        self._shard: int | None = None
+        self._done = 0
+        self._rejected: dict[int, int] = {}
+        self.rejected = 0
+        """Inputs that this worker has rejected, each once."""
         self._told = 0.0
         self._file = None
         if self._folder:
-            name = f"counts-{os.getpid()}-{id(self):x}"
-            self._file = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT, 0o600)
+            self._file = os.open(self._folder / _COUNTS_FILE, os.O_WRONLY | os.O_CREAT, 0o600)
+
+    def begin(self, shard: int) -> None:
+        """Count for this shard, by its number among all, from now on."""
+        self.rejected -= self._rejected.pop(shard, 0)
+        self._shard, self._done = shard, 0
 
     def add(self, done: int, rejected: int) -> None:
-        """Count examples that were written and inputs that were rejected."""
-        self.done += done
-        self.rejected += rejected
+        """Count examples of the shard that were written and inputs that were rejected."""
+        assert self._shard is not None
+        self._done += done
+        if rejected:
+            self._rejected[self._shard] = self._rejected.get(self._shard, 0) + rejected
+            self.rejected += rejected
         if time.monotonic() - self._told > _SECONDS_BETWEEN_COUNTS:
             self._tell()
 
     def _tell(self) -> None:
         self._told = time.monotonic()
-        if self._file is not None:
-            os.pwrite(self._file, _COUNTS.pack(self.done, self.rejected), 0)
+        if self._file is not None and self._shard is not None:
+            counts = _COUNTS.pack(self._done, self._rejected.get(self._shard, 0))
+            os.pwrite(self._file, counts, self._shard * _COUNTS.size)
 
     @contextmanager
     def reporting(self, what: str) -> Iterator[None]:
@@ -84,12 +102,11 @@ class JobProgress:
 
     def counts(self) -> tuple[int, int]:
         """Examples written and inputs rejected so far."""
-        done = rejected = 0
-        for file in self.folder.glob("counts-*"):
-            data = file.read_bytes()
-            if len(data) == _COUNTS.size:
-                pair = _COUNTS.unpack(data)
-                done, rejected = done + pair[0], rejected + pair[1]
+        try:
+            data = (self.folder / _COUNTS_FILE).read_bytes()
+        except FileNotFoundError:
+            return 0, 0
+        done, rejected = np.frombuffer(data, "<i8").reshape(-1, 2).sum(0).tolist()
         return done, rejected
 
     def error(self) -> str | None:

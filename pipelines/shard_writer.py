@@ -11,6 +11,7 @@ import cv2
 from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.progress import WorkerProgress
+from halofeed.pipelines.references import read_shard
 from halofeed.pipelines.sinks import is_failure, write_shard
 from halofeed.pipelines.storage import source_files
 from halofeed.prep.sources.files import SourceFiles
@@ -36,19 +37,27 @@ class ShardWriter:
         self._opencv_threads = cv2.getNumThreads()
         cv2.setNumThreads(1)
         self._progress = WorkerProgress(job.progress_folder)
-        self._last: deque[Mapping[str, str]] = deque(maxlen=LISTED)
+        self._shard: ShardKey | None = None
+        self._last: deque[tuple[ShardKey | None, Mapping[str, str]]] = deque(maxlen=LISTED)
 
     def write(self, key: str, references: Iterable[bytes]) -> bool:
-        """Write the shard of this key with these references, and its index; whether it was made, not kept.
+        """Write the shard of this key with its references, and its index; whether it was made, not kept.
+
+        A runner may have it written again, wholly or after it died in the middle: its inputs count once.
+
+        Args:
+            references: that came with the key; those that lie by shard are read here.
 
         Raises:
             JobError: this process alone has rejected more inputs than the job allows.
         """
-        lines = [line.decode("utf-8", "surrogateescape") for line in references]
+        shard = self._shard = ShardKey.from_text(key)
+        whole = references if self._job.references_folder is None else read_shard(self._job, shard)
+        lines = [line.decode("utf-8", "surrogateescape") for line in whole]
+        self._progress.begin(self._job.number_of(shard))
+        self._last = deque((one for one in self._last if one[0] != shard), LISTED)
         with self._progress.reporting(f"shard {key}"):
-            return write_shard(
-                self._job, ShardKey.from_text(key), lines, self._sources, self._threads, self._count
-            )
+            return write_shard(self._job, shard, lines, self._sources, self._threads, self._count)
 
     def close(self) -> None:
         """Let the threads end, and give OpenCV its own back."""
@@ -62,11 +71,11 @@ class ShardWriter:
         if limit is not None:
             del failures[max(0, limit + 1 - self._progress.rejected) :]
         self._progress.add(done, len(failures))
-        self._last.extend(failures)
+        self._last.extend((self._shard, entry) for entry in failures)
         if failures:
             self._count_rejected(len(failures))
         if limit is not None and self._progress.rejected > limit and failures:
-            last, *others = [_describe(entry) for entry in reversed(self._last)]
+            last, *others = [_describe(entry) for _, entry in reversed(self._last)]
             raise JobError(
                 "\n".join(
                     [

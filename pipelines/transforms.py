@@ -10,8 +10,8 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 
 from halofeed.pipelines.job import ShardJob, ShardKey
-from halofeed.pipelines.plan import read_references
 from halofeed.pipelines.progress import WorkerProgress
+from halofeed.pipelines.references import read_file
 from halofeed.pipelines.shard_writer import ShardWriter, write_shard_of_job
 from halofeed.pipelines.sinks import commit
 from halofeed.pipelines.storage import OutputFolder
@@ -20,15 +20,30 @@ from halofeed.schemas.errors import JobError
 from halofeed.schemas.identity import example_id, shard_of
 
 
+class NameShards(beam.DoFn):  # type: ignore[misc]
+    """From the first number of a range of shards to (shard key, no reference) of each.
+
+    Args:
+        count: of a range.
+    """
+
+    def __init__(self, job: str, count: int) -> None:
+        self._job, self._count = job, count
+
+    def process(self, first: int) -> Iterator[tuple[str, bytes]]:
+        for key in ShardJob.from_json(self._job).shard_keys()[first : first + self._count]:
+            yield key.to_text(), b""
+
+
 class ReadReferences(beam.DoFn):  # type: ignore[misc]
-    """From the name of a file of references to (shard key, reference)."""
+    """From the number of a file of references to (shard key, reference)."""
 
     def __init__(self, job: str) -> None:
         self._job = job
 
-    def process(self, name: str) -> Iterator[tuple[str, bytes]]:
+    def process(self, number: int) -> Iterator[tuple[str, bytes]]:
         job = ShardJob.from_json(self._job)
-        for reference, line in read_references(OutputFolder(job.folder), name):
+        for reference, line in read_file(OutputFolder(job.folder), number):
             shard = shard_of(example_id(reference.key), job.recipe.shards)
             split = reference.split if reference.split in job.splits else job.splits[0]
             yield ShardKey(split, shard).to_text(), line

@@ -88,12 +88,17 @@ def check_unique_ids(list_keys: Callable[[], Iterable[tuple[str | int, str]]]) -
         AnnotationsError: naming both sources of each id that came twice.
     """
     collected = array("q", (example_id(key) for key, _ in list_keys()))
+    refuse_repeated(collected, list_keys)
+    return len(collected)
+
+
+def refuse_repeated(collected: array[int], list_keys: Callable[[], Iterable[tuple[str | int, str]]]) -> None:
+    """As `check_unique_ids`, of ids that were collected before; they are sorted in place."""
     identities = np.frombuffer(collected, dtype=np.int64) if collected else np.zeros(0, np.int64)
     identities.sort()
     repeated = set(np.unique(identities[1:][identities[1:] == identities[:-1]]).tolist())
     if repeated:
         raise AnnotationsError(_describe_repeated(list_keys(), repeated))
-    return len(identities)
 
 
 def _describe_repeated(pairs: Iterable[tuple[str | int, str]], repeated: set[int]) -> str:

@@ -29,21 +29,27 @@ def other_layout(files: SourceFiles) -> str | None:
 
     Only names and the heads of a few files are looked at, so that it is a hint and no proof of its absence.
     """
-    paths = list(files.sizes())
-    return next((found for sign in _SIGNS if (found := sign(files, paths)) is not None), None)
+    others = [path for path in files.sizes() if not is_image_name(path)]
+    return next((found for sign in _SIGNS if (found := sign(files, others)) is not None), None)
 
 
 def hint(files: SourceFiles, own: str) -> str:
     """What to add to a message that a folder holds nothing of the layout `own`; "" where nothing is known."""
     found = other_layout(files)
-    if found is None and _holds_several_classes(list(files.sizes())):
+    if found is None and _holds_several_classes(files):
         found = "its images lie in several folders: for a class each, take --layout folders"
     return "" if found is None or f"--layout {own}" in found else f"; {found}"
 
 
-def _holds_several_classes(paths: Sequence[str]) -> bool:
+def _images(files: SourceFiles) -> Iterator[str]:
+    return filter(is_image_name, files.sizes())
+
+
+def _holds_several_classes(files: SourceFiles) -> bool:
     """Whether images lie in more than one folder, so that folders can be classes."""
-    return len({path.rpartition("/")[0] for path in paths if is_image_name(path)}) > 1
+    folders = (path.rpartition("/")[0] for path in _images(files))
+    first = next(folders, None)
+    return any(folder != first for folder in folders)
 
 
 def _heads(files: SourceFiles, paths: Sequence[str], *extensions: str) -> Iterator[tuple[str, str]]:
@@ -86,8 +92,12 @@ def _voc(files: SourceFiles, paths: Sequence[str]) -> str | None:
 
 
 def _yolo(files: SourceFiles, paths: Sequence[str]) -> str | None:
-    stems = {splitext(basename(path))[0] for path in paths if is_image_name(path)}
-    beside = [path for path in paths if splitext(basename(path))[0] in stems]
+    texts = [path for path in paths if path.lower().endswith(".txt")]
+    named = {splitext(basename(path))[0] for path in texts}
+    stems = (
+        {stem for path in _images(files) if (stem := splitext(basename(path))[0]) in named} if named else ()
+    )
+    beside = [path for path in texts if splitext(basename(path))[0] in stems]
     for path, text in _heads(files, beside, ".txt"):
         lines = [line for line in text.splitlines() if line.strip()]
         if lines and all(_YOLO_LINE.fullmatch(line) for line in lines[:5]):
@@ -112,7 +122,7 @@ def _dicom(files: SourceFiles, paths: Sequence[str]) -> str | None:
 
 def _volumes(files: SourceFiles, paths: Sequence[str]) -> str | None:
     volume = next((path for path in paths if path.lower().endswith(VOLUME_EXTENSIONS)), None)
-    if volume is None or any(is_image_name(path) for path in paths):
+    if volume is None or any(_images(files)):
         return None
     return f"{volume} is a volume: take --layout pairs, class-masks, lits, msd or nnunet, and --depth"
 
@@ -129,9 +139,8 @@ def _unread(files: SourceFiles, paths: Sequence[str]) -> str | None:
 
 def _masks(files: SourceFiles, paths: Sequence[str]) -> str | None:
     """images/a.jpg with masks/a.png: a label image each."""
-    images = [path for path in paths if is_image_name(path)]
     by_kind: dict[bool, dict[str, str]] = {True: {}, False: {}}
-    for path in images:
+    for path in _images(files):
         folders = path.split("/")[:-1]
         is_mask = any(_MASK_FOLDER.fullmatch(folder) for folder in folders)
         if not is_mask and not any(_IMAGE_FOLDER.fullmatch(folder) for folder in folders):
@@ -150,11 +159,12 @@ def _table(files: SourceFiles, paths: Sequence[str]) -> str | None:
             first = next((line for line in text.splitlines() if line.strip()), "")
             words = {word.lower() for word in re.findall(r"[\w-]+", first)}
             boxed = {"xmin", "ymin", "xmax", "ymax"} <= words
-            if "filename" in words and (boxed or ("class" in words and not _holds_several_classes(paths))):
+            if "filename" in words and (boxed or ("class" in words and not _holds_several_classes(files))):
                 return f"{path} is a table of {'boxes' if boxed else 'classes'}: take --layout {layout}"
     return None
 
 
+# Each is given the paths of all files but images, of which there are many.
 _SIGNS: tuple[Callable[[SourceFiles, Sequence[str]], str | None], ...] = (
     *(_dataset_json, _coco, _voc, _yolo, _dicom, _volumes, _unread, _masks, _table),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from halofeed.prep.annotations.contract import LayoutOptions
@@ -35,23 +35,27 @@ def settle_boxes(
 
 def note_alike_classes(listed: Sequence[Reference]) -> list[Reference]:
     """The references, noted where they have a class that only case or blanks part from another: mostly a slip."""
+    return list(with_notes(listed, alike_classes(label for one in listed for label in _labels(one))))
+
+
+def alike_classes(found: Iterable[str]) -> dict[str, str]:
+    """Of classes those that only case or blanks part from another, with what is to be said of them."""
     alike: dict[str, list[str]] = {}
-    for label in sorted({label for one in listed for label in _labels(one)}):
+    for label in sorted(set(found)):
         alike.setdefault(" ".join(label.casefold().split()), []).append(label)
-    notes = {
+    return {
         label: f"classes of their own that differ in case or blanks alone: {', '.join(map(repr, labels))}"
         for labels in alike.values()
         if len(labels) > 1
         for label in labels
     }
-    if not notes:
-        return list(listed)
-    return [
-        replace(one, notes=(*one.notes, *said))
-        if (said := dict.fromkeys(notes[label] for label in _labels(one) if label in notes))
-        else one
-        for one in listed
-    ]
+
+
+def with_notes(references: Iterable[Reference], notes: Mapping[str, str]) -> Iterator[Reference]:
+    """The references, those with classes of which something is to be said with that among their notes."""
+    for one in references:
+        said = dict.fromkeys(notes[label] for label in _labels(one) if label in notes) if notes else {}
+        yield replace(one, notes=(*one.notes, *said)) if said else one
 
 
 def _labels(reference: Reference) -> list[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from posixpath import splitext
 
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
 from halofeed.prep.annotations.recognize import other_layout
-from halofeed.prep.annotations.settle import note_alike_classes
+from halofeed.prep.annotations.settle import alike_classes, with_notes
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.names import UNREAD_EXTENSIONS, is_document_name, is_video_name
 from halofeed.prep.sources.reference import Reference
@@ -35,23 +35,35 @@ def list_references(
     """
     if annotation_file is not None:
         raise AnnotationsError(f"{annotation_file}: class folders need no annotation file; name the folder")
+    firsts: dict[
+        str, str
+    ] = {}  # What follows depends on the folders alone: the first image of each stands for all.
+    classes: dict[str, str] = {}
+    count = 0
+    for path in filter(options.takes, images.sizes()):
+        folder = path.rpartition("/")[0]
+        firsts.setdefault(folder, path)
+        if folder not in classes and splitext(path)[1].lower() not in UNREAD_EXTENSIONS:
+            classes[folder] = path
+        count += 1
     if not options.folders_are_classes:
-        _refuse_other_layout(annotations, images, options)
-    paths = [path for path in images.sizes() if options.takes(path) or not is_document_name(path)]
-    image_paths = [path for path in paths if options.takes(path)]
-    if not image_paths:
+        _refuse_other_layout(annotations, images, firsts)
+    if not firsts:
         raise AnnotationsError(f"{images.root}: no image file lies below it; expected class/image.jpg")
-    if all("/" not in path for path in image_paths):
+    if not any(firsts):
         raise AnnotationsError(
-            f"{images.root}: {len(image_paths)} images lie straight in it, and none in a class folder; expected "
+            f"{images.root}: {count} images lie straight in it, and none in a class folder; expected "
             "class/image.jpg: name the folder above"
         )
     first_is_split = options.split_folders
     if first_is_split is None:
-        first_is_split = decide_split_folders([path.split("/") for path in image_paths], images.root)
+        first_is_split = decide_split_folders([path.split("/") for path in firsts.values()], images.root)
         if not options.folders_are_classes:
-            _refuse_folders_above_classes(image_paths, first_is_split, images.root)
-    yield from note_alike_classes([_reference(path, first_is_split, options) for path in paths])
+            _refuse_folders_above_classes([*firsts.values()], first_is_split, images.root)
+    labels = (_reference(path, first_is_split, options).label for path in classes.values())
+    notes = alike_classes(label for label in labels if label is not None)
+    taken = (path for path in images.sizes() if options.takes(path) or not is_document_name(path))
+    yield from with_notes((_reference(path, first_is_split, options) for path in taken), notes)
 
 
 def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, root: str) -> None:
@@ -78,17 +90,16 @@ def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, ro
         )
 
 
-def _refuse_other_layout(annotations: SourceFiles, images: SourceFiles, options: LayoutOptions) -> None:
+def _refuse_other_layout(annotations: SourceFiles, images: SourceFiles, folders: Iterable[str]) -> None:
     for files in (annotations,) if annotations is images else (annotations, images):
         if (found := other_layout(files)) is not None:
             raise AnnotationsError(
                 f"{files.root}: no class folders: {found}; or say --folders-are-classes to take each folder for a "
                 "class and pass over such files"
             )
-    folders = {path.rpartition("/")[0] for path in images.sizes() if options.takes(path)}
     names = {folder.rpartition("/")[2].lower() for folder in folders}
     if names and names <= _IMAGE_FOLDERS:
-        shown = sorted(folders)[0]
+        shown = min(folders)
         raise AnnotationsError(
             f"{images.root}: all images lie in {shown}, so that its name would be the only class; expected "
             f"class/image.jpg: name the folder that holds class folders, take the layout of the annotations, or say "

@@ -169,7 +169,7 @@ class LocalFiles:
         self.root = str(root)
         if not os.path.isdir(self.root):
             raise UsageError(f"{self.root}: {_why_no_folder(self.root)}")
-        self._sizes: dict[str, int] | None = None
+        self._sizes: Mapping[str, int] | None = None
         self._known: dict[str, int] = {}
         self._faults: dict[str, Problem] = {}
 

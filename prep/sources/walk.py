@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from halofeed.prep.sources.sizes import Sizes
 from halofeed.schemas.errors import Problem
 from halofeed.schemas.file_names import text_of_name
 from halofeed.schemas.layout import SELECTION
@@ -14,6 +16,8 @@ from halofeed.schemas.layout import SELECTION
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
 """Where a system shows itself as files: no folder of pictures, wherever a link leads."""
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - where users' own files lie nevertheless
+AS_A_DICT = 200_000
+"""So many files at most, where looking one up shall be quick; more shall take little memory."""
 REFUSED = (errno.EACCES, errno.EPERM, errno.EIO)
 """Errors after which it is not known what there is."""
 _OF_FILE_SYSTEMS = "lost+found"
@@ -38,7 +42,7 @@ class Listing:
         faults: (stage, reason, detail) of every folder whose files are not in `sizes`, or not under its own path.
     """
 
-    sizes: dict[str, int]
+    sizes: Mapping[str, int]
     faults: dict[str, Problem]
 
 
@@ -61,7 +65,8 @@ def list_below(root: str) -> Listing:
                 walk.go_through(path, full)
             else:
                 walk.faults[path] = away
-    return Listing(sizes=dict(sorted(walk.sizes.items())), faults=dict(sorted(walk.faults.items())))
+    sizes = dict(walk.sizes) if len(walk.sizes) <= AS_A_DICT else walk.sizes
+    return Listing(sizes=sizes, faults=dict(sorted(walk.faults.items())))
 
 
 def unlisted(path: str, error: OSError) -> Problem:
@@ -74,7 +79,7 @@ def unlisted(path: str, error: OSError) -> Problem:
 class _Walk:
     """What was found; `seen` is the path of each folder by device and inode, `links` are those yet to follow."""
 
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: Sizes = field(default_factory=Sizes)
     faults: dict[str, Problem] = field(default_factory=dict)
     links: list[tuple[str, str]] = field(default_factory=list)
     seen: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -85,6 +90,7 @@ class _Walk:
         while folders:
             path, full = folders.pop()
             inside: list[tuple[str, str]] = []
+            files: list[tuple[str, int]] = []
             try:
                 found = os.stat(full)
                 first = self.seen.setdefault((found.st_dev, found.st_ino), path)
@@ -93,34 +99,49 @@ class _Walk:
                     continue
                 with os.scandir(full) as entries:
                     for entry in entries:
-                        self._take(path, entry, inside)
+                        self._take(path, entry, files, inside)
             except OSError as error:
                 if not path:
                     raise
                 self.faults[path] = unlisted(path, error)
+            if files:
+                self.sizes.add_folder(path, files)
             folders += sorted(inside, reverse=True)
 
-    def _take(self, folder: str, entry: os.DirEntry[str], inside: list[tuple[str, str]]) -> None:
+    def _take(
+        self,
+        folder: str,
+        entry: os.DirEntry[str],
+        files: list[tuple[str, int]],
+        inside: list[tuple[str, str]],
+    ) -> None:
         name = text_of_name(entry.name)
         if is_hidden(name):
             return
-        path = f"{folder}/{name}" if folder else name
         may_be_folder = True
         try:
             if entry.is_dir(follow_symlinks=False):
-                inside.append((path, entry.path))
+                inside.append((_joined(folder, name), entry.path))
                 return
             may_be_folder = entry.is_symlink()
             found = entry.stat()
         except OSError as error:
-            self.sizes[path] = 0
+            files.append((name, 0))
             if may_be_folder and error.errno in REFUSED:
-                self.faults[path] = ("read", "entry cannot be looked at", error.strerror or str(error))
+                self.faults[_joined(folder, name)] = (
+                    "read",
+                    "entry cannot be looked at",
+                    error.strerror or str(error),
+                )
             return
         if stat.S_ISDIR(found.st_mode):
-            self.links.append((path, entry.path))
+            self.links.append((_joined(folder, name), entry.path))
         else:
-            self.sizes[path] = found.st_size if stat.S_ISREG(found.st_mode) else 0
+            files.append((name, found.st_size if stat.S_ISREG(found.st_mode) else 0))
+
+
+def _joined(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
 
 
 def _leads_away(link: str) -> Problem | None:

@@ -21,6 +21,7 @@ from halofeed.pipelines import convert as convert_module
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.options import RunnerChoice, choose_runner
 from halofeed.pipelines.plan import make_plan, open_sources
+from halofeed.pipelines.references import NumberedFiles, reference_file
 from halofeed.pipelines.series import SeriesSearch, find_series
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.formats.dicom import headers
@@ -107,13 +108,13 @@ def test_what_comes_to_this_process_does_not_grow_with_the_slices(tmp_path):
             options,
             Recipe(**OPTIONS),
             sources,
-            out,
+            written := NumberedFiles(out),
             lambda files, policy, below, search=search, sources=sources, spread=spread: find_series(
                 sources.images, search, spread
             ),
         )
         assert plan.convertible == 6
-        references = sum(len(out.read(name)) for name in plan.reference_files)
+        references = sum(len(out.read(reference_file(number))) for number in range(written.count))
         received[slices] = seen["bytes"], references
     for few, many in zip(received[5], received[50], strict=True):
         assert few < 20_000 and many < 1.15 * few

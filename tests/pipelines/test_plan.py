@@ -174,14 +174,6 @@ def test_more_shards_than_pictures_leaves_empty_ones(tmp_path):
     assert len(read_all(Path(done.folder), ["train"])) == 2
 
 
-def test_many_reference_files_are_all_read(tmp_path, monkeypatch):
-    draw_folders(tmp_path / "src", 25)
-    expected = read_all(Path(run_convert(tmp_path / "src", tmp_path / "a", **FOLDERS).folder), ["train"])
-    monkeypatch.setattr("halofeed.pipelines.plan.REFERENCES_PER_FILE", 7)
-    found = read_all(Path(run_convert(tmp_path / "src", tmp_path / "b", **FOLDERS).folder), ["train"])
-    assert len(found) == 25 and sorted(found) == sorted(expected)
-
-
 def test_file_names_that_are_no_utf8_come_through(tmp_path):
     draw_folders(tmp_path / "src", 4)
     old = tmp_path / "src/hat/0000.jpg"

@@ -11,7 +11,8 @@ import pytest
 
 from halofeed.pipelines.job import JobOptions, ShardJob, ShardKey
 from halofeed.pipelines.ordered import OrderedThreads
-from halofeed.pipelines.plan import make_plan, open_sources, read_references
+from halofeed.pipelines.plan import make_plan, open_sources
+from halofeed.pipelines.references import NumberedFiles, read_file
 from halofeed.pipelines.sinks import write_shard
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
@@ -74,8 +75,9 @@ def test_the_order_of_arrival_changes_no_byte(source, tmp_path):
     output = OutputFolder(options.folder)
     output.make()
     sources = open_sources(options)
-    plan = make_plan(options, recipe, sources, output)
-    references = [line.decode() for name in plan.reference_files for _, line in read_references(output, name)]
+    files = NumberedFiles(output)
+    plan = make_plan(options, recipe, sources, files)
+    references = [line.decode() for number in range(files.count) for _, line in read_file(output, number)]
     assert len(references) == 40
     generator, seen = random.Random(7), set()
     for number in range(4):

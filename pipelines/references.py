@@ -1,0 +1,140 @@
+"""Where references wait, below the output's temporary folder, from the plan until their shards are written.
+
+    for a runner's shuffle    references-00000.jsonl, each of as many as come one after the other
+    for this machine alone    references, in which each shard has its pieces, and references.npy, which says where
+
+This machine's own runner would hold all that it shuffles in memory. So they are put in the order of their shards by the
+one who lists them, a buffer at a time, and whoever writes a shard reads its pieces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+
+import numpy as np
+
+from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
+from halofeed.pipelines.storage import OutputFolder, TemporaryFile
+from halofeed.prep.sources.reference import Reference
+from halofeed.schemas.identity import shard_of
+from halofeed.schemas.layout import TEMPORARY_FOLDER
+
+REFERENCES_PER_FILE = 10_000
+BUFFER_BYTES = 32 << 20
+_BY_SHARD = f"{TEMPORARY_FOLDER}/references"
+_PLACES = f"{TEMPORARY_FOLDER}/references.npy"
+
+
+class NumberedFiles:
+    """Writes references into files for a runner's shuffle; `count` is how many files there are."""
+
+    def __init__(self, output: OutputFolder) -> None:
+        self._output = output
+        self._lines: list[bytes] = []
+        self.count = 0
+
+    def add(self, split: str, identity: int, line: bytes) -> None:
+        """Take one more reference, as text.
+
+        Args:
+            split: of the reference.
+            identity: of its example.
+        """
+        self._lines.append(line)
+        if len(self._lines) == REFERENCES_PER_FILE:
+            self._write()
+
+    def finish(self, splits: Sequence[str]) -> None:
+        """Have all of them lie there.
+
+        Args:
+            splits: of the data set; a reference of no split among them goes to the first, as it is rejected.
+        """
+        if self._lines:
+            self._write()
+
+    def close(self) -> None:
+        """Leave nothing behind that is not finished."""
+
+    def _write(self) -> None:
+        self._output.write(reference_file(self.count), b"\n".join(self._lines) + b"\n")
+        self._lines, self.count = [], self.count + 1
+
+
+class FileByShard:
+    """Writes references into one local file, those of a shard in a few pieces; methods as of `NumberedFiles`."""
+
+    count = 0
+
+    def __init__(self, output: OutputFolder, shards: int) -> None:
+        self._output, self._shards = output, shards
+        self._buffered: list[tuple[int, bytes]] = []
+        self._bytes = 0
+        self._splits: dict[str, int] = {}
+        self._places: list[np.ndarray] = []
+        self._stack = contextlib.ExitStack()
+        self._file: TemporaryFile | None = None
+
+    def add(self, split: str, identity: int, line: bytes) -> None:
+        number = self._splits.setdefault(split, len(self._splits)) * self._shards
+        self._buffered.append((number + shard_of(identity, self._shards), line))
+        self._bytes += len(line)
+        if self._bytes > BUFFER_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if self._file is None:
+            self._file = self._stack.enter_context(self._output.temporary())
+        self._buffered.sort(key=itemgetter(0))
+        places = []
+        for number, some in groupby(self._buffered, key=itemgetter(0)):
+            piece = b"".join(line + b"\n" for _, line in some)
+            places.append((number, self._file.stream.tell(), len(piece)))
+            self._file.stream.write(piece)
+        self._places.append(np.array(places, np.int64).reshape(-1, 3))
+        self._buffered, self._bytes = [], 0
+
+    def finish(self, splits: Sequence[str]) -> None:
+        self._write()
+        assert self._file is not None
+        places = np.concatenate(self._places)
+        of_split = np.array([splits.index(one) if one in splits else 0 for one in self._splits], np.int64)
+        split, shard = np.divmod(places[:, 0], self._shards)
+        places[:, 0] = of_split[split] * self._shards + shard
+        stream = io.BytesIO()
+        np.save(stream, places[np.argsort(places[:, 0], kind="stable")])
+        self._file.keep_as(_BY_SHARD)
+        self._output.write(_PLACES, stream.getvalue())
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def reference_file(number: int) -> str:
+    """The name of one of the files for a shuffle."""
+    return f"{TEMPORARY_FOLDER}/references-{number:05d}.jsonl"
+
+
+def read_file(output: OutputFolder, number: int) -> Iterator[tuple[Reference, bytes]]:
+    """The references of one file, parsed and as they stand."""
+    for line in output.read(reference_file(number)).split(b"\n"):
+        if line:
+            yield reference_from_json(line.decode("utf-8", "surrogateescape")), line
+
+
+def read_shard(job: ShardJob, key: ShardKey) -> list[bytes]:
+    """The references of a shard of a job whose references lie by shard."""
+    assert job.references_folder is not None
+    output = OutputFolder(job.references_folder)
+    places = np.load(output.path(_PLACES), mmap_mode="r")
+    first, last = np.searchsorted(places[:, 0], (job.number_of(key), job.number_of(key) + 1))
+    lines: list[bytes] = []
+    with output.open(_BY_SHARD) as stream:
+        for _, start, size in places[first:last].tolist():
+            stream.seek(start)
+            lines += stream.read(size).splitlines()
+    return lines

@@ -1,0 +1,55 @@
+"""Is a listing in arrays the sorted dict that it stands for?"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from halofeed.pipelines.storage import source_files
+from halofeed.prep.sources import walk
+from halofeed.prep.sources.sizes import Sizes
+from tests.allocations import traced
+from tests.pipelines.support import all_bytes, draw_folders, run_convert
+
+PARTS = ("a", "b", "a-", "a.b", "a0", "A", "é", "z\udc80", "\ud7ff", "\uffff", "\U00010000", "ab")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_tree_is_its_sorted_dict(seed):
+    generator = random.Random(seed)
+    folders = {"": set()}
+    for _ in range(60):
+        depth = generator.randrange(5)
+        folder = "/".join(generator.choice(PARTS) for _ in range(depth))
+        folders.setdefault(folder, set()).add(generator.choice(PARTS) + ".jpg")
+    expected, found = {}, Sizes()
+    for folder, names in generator.sample(sorted(folders.items()), len(folders)):
+        files = [(name, generator.randrange(1 << 40)) for name in names]
+        generator.shuffle(files)
+        found.add_folder(folder, files)
+        expected |= {f"{folder}/{name}" if folder else name: size for name, size in files}
+    expected = dict(sorted(expected.items()))
+    assert list(found) == list(expected) and len(found) == len(expected)
+    assert list(found.items()) == list(expected.items()) and found == expected
+    for path in generator.sample(sorted(expected), len(expected)):
+        assert found[path] == expected[path] and path + "x" not in found and path[:-1] not in found
+    assert "" not in found and "no/such" not in found
+
+
+def test_a_large_source_is_converted_as_a_small_one(tmp_path, monkeypatch):
+    draw_folders(tmp_path / "src", 30, broken=2)
+    small = run_convert(tmp_path / "src", tmp_path / "small", layout="folders", shards=2)
+    monkeypatch.setattr(walk, "AS_A_DICT", 0)
+    assert isinstance(source_files(str(tmp_path / "src")).sizes(), Sizes)
+    large = run_convert(tmp_path / "src", tmp_path / "large", layout="folders", shards=2)
+    assert small.manifest == large.manifest
+    assert all_bytes(tmp_path / "small") == all_bytes(tmp_path / "large")
+
+
+def test_a_file_takes_its_name_and_a_few_bytes():
+    sizes = Sizes()
+    with traced() as found:
+        for folder in range(10):
+            sizes.add_folder(f"class_{folder}", ((f"{number:08d}.jpg", number) for number in range(10_000)))
+    assert found.kept < 100_000 * 28
