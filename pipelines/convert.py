@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
-import logging
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
 from halofeed.pipelines.plan import Plan, Sources, make_plan, open_sources
 from halofeed.pipelines.progress import Bar, JobProgress
 from halofeed.pipelines.references import FileByShard, NumberedFiles
+from halofeed.pipelines.remote import describe, quiet_logging, run_remote, want
 from halofeed.pipelines.replace import discard, real_folder, replacement_of, take_place
 from halofeed.pipelines.room import check_room, record_bytes
 from halofeed.pipelines.scratch import scratch_folder
@@ -36,7 +36,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import MEBIBYTE
 from halofeed.schemas import stopping
-from halofeed.schemas.errors import HalofeedError, JobError, UsageError
+from halofeed.schemas.errors import JobError, UsageError
 from halofeed.schemas.layout import MANIFEST, TEMPORARY_FOLDER, index_file
 from halofeed.schemas.manifest import Manifest, is_intact, read_manifest
 from halofeed.schemas.origin import Origin, remember
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.listing import SeriesListing
 
 T = TypeVar("T")
-_OWN_ERROR = re.compile(r"halofeed\.schemas\.errors\.\w+: (.*)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +69,7 @@ def convert(
     Raises:
         UsageError: an option is wrong, or another recipe's data set stands there.
         AnnotationsError: the annotations as a whole cannot be used.
+        NotRunError: Beam's options ask for the job's description in place of a run.
         JobError: the job failed, and what it finished is kept, a committed version too; or more was rejected than
             the limit allows; or another run is writing into the folder (on local disk; on an object store nobody
             sees that).
@@ -159,12 +159,7 @@ class _Means:
             )
             if self.scratch is None:
                 pipeline = new_pipeline(self.choice)
-
-                def run() -> None:
-                    with _quiet_logging():
-                        pipeline.run().wait_until_finish()
-
-                return find_series_by_beam(sources.images, search, pipeline, lambda: _run_remote(run))
+                return find_series_by_beam(sources.images, search, pipeline, lambda: run_remote(pipeline))
             workers = self.workers()
             spread = map if workers is None else functools.partial(workers.map, what="listed DICOM series")
             return find_series(sources.images, search, spread)
@@ -262,7 +257,7 @@ def _make(
         series_folder=series_folder,
         references_folder=references_folder,
     )
-    _run(job, plan, references.count, means, pipeline, show_progress)
+    _run(job, plan, references.count, output, means, pipeline, show_progress)
 
 
 def _or_withdraw(output: OutputFolder, prepare: Callable[[], T]) -> T:
@@ -335,56 +330,63 @@ def _run(
     job: ShardJob,
     plan: Plan,
     reference_files: int,
+    output: OutputFolder,
     means: _Means,
     pipeline: beam.Pipeline,
     show_progress: bool,
 ) -> None:
-    def run() -> None:
-        with _quiet_logging():
-            build(pipeline, job, reference_files)
-            pipeline.run().wait_until_finish()
+    if job.progress_folder is None:
+        _run_elsewhere(job, reference_files, output, means.choice, pipeline, show_progress)
+    else:
+        build(pipeline, job, reference_files)
+        bar = Bar(plan.count, "examples", show=show_progress)
+        try:
+            _run_local(pipeline, JobProgress(job.progress_folder), bar, means.workers())
+        finally:
+            bar.close()
+    output.sweep()
 
-    bar = Bar(plan.count, "examples", show=show_progress)
+
+def _run_elsewhere(
+    job: ShardJob,
+    reference_files: int,
+    output: OutputFolder,
+    choice: RunnerChoice,
+    pipeline: beam.Pipeline,
+    show: bool,
+) -> None:
+    """Run the pipeline on another runner; what has come of it is seen by the files that are there."""
+    wanted = want(output)
+    build(pipeline, dataclasses.replace(job, wanted=wanted), reference_files)
+    if choice.dry_run or choice.template:
+        describe(pipeline, choice, output)
+    indexes = {index_file(job.shard_file(key)) for key in job.shard_keys()}
+    bar = Bar(len(indexes), "shards", show=show)
     try:
-        if job.progress_folder is None:
-            _run_remote(run)
-        else:
-            _run_local(run, JobProgress(job.progress_folder), bar, means.workers())
+        run_remote(
+            pipeline,
+            withdraw=lambda: output.delete([wanted]),
+            show=lambda: bar.update(len(indexes & output.sizes().keys()), None),
+        )
+    except JobError as error:
+        if _committed(output) is None:
+            raise
+        tell(f"halofeed convert: the data set is whole; after that, {error}")
     finally:
         bar.close()
+    if not output.exists(MANIFEST):
+        raise JobError(f"the job ended, and {output.path(MANIFEST)} is not there: was it cancelled? {KEPT}")
 
 
-class _quiet_logging:
-    """Beam tells of a worker's error at length before it raises it; the command line says it in one line."""
-
-    def __enter__(self) -> None:
-        self._before = logging.getLogger("apache_beam").level
-        logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
-
-    def __exit__(self, *details: Any) -> None:
-        logging.getLogger("apache_beam").setLevel(self._before)
-
-
-def _run_remote(run: Callable[[], None]) -> None:
-    try:
-        run()
-    except HalofeedError:
-        raise
-    except Exception as error:
-        found = _OWN_ERROR.findall(str(error))
-        if not found:
-            raise
-        raise JobError(found[-1].split(" [while running")[0]) from error
-
-
-def _run_local(run: Callable[[], None], progress: JobProgress, bar: Bar, workers: Workers | None) -> None:
+def _run_local(pipeline: beam.Pipeline, progress: JobProgress, bar: Bar, workers: Workers | None) -> None:
     """Run the pipeline in a thread of its own, so that this one can watch it."""
     failure: list[BaseException] = []
     finished = threading.Event()
 
     def target() -> None:
         try:
-            run()
+            with quiet_logging("apache_beam"):
+                pipeline.run().wait_until_finish()
         except BaseException as error:
             failure.append(error)
         finally:

@@ -96,8 +96,9 @@ class ShardJob:
 
     `folder` is where the shards are written, `replaces` the committed version whose place they will take, `room_bytes`
     the memory that the machine has for the inputs of one worker (None: nobody knows), `progress_folder` is where
-    the workers of a local run count, `series_folder` where the slices of DICOM series are listed, and
-    `references_folder` where the references lie by shard (None: they come by the runner's shuffle).
+    the workers of a local run count, `series_folder` where the slices of DICOM series are listed, `references_folder`
+    where the references lie by shard (None: they come by the runner's shuffle), and `wanted` the file of `folder` that
+    is there as long as the job is to go on (None: a local run, which ends with its command).
     """
 
     recipe: Recipe
@@ -116,6 +117,7 @@ class ShardJob:
     progress_folder: str | None
     series_folder: str | None = None
     references_folder: str | None = None
+    wanted: str | None = None
 
     def to_json(self) -> str:
         """As text."""

@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import (
+    GoogleCloudOptions,
+    PipelineOptions,
+    StandardOptions,
+    TestOptions,
+)
 from apache_beam.runners.runner import create_runner
 
 from halofeed.pipelines.job import JobOptions
@@ -28,7 +33,8 @@ class RunnerChoice:
     """A runner and how a job is spread over it.
 
     `local` says that the workers share this machine's process table and temporary folder; `room_bytes` is the memory
-    that it has for what one of them decodes at a time.
+    that it has for what one of them decodes at a time; `dry_run` and `template` that the job is not run but described,
+    and where.
     """
 
     local: bool
@@ -38,6 +44,8 @@ class RunnerChoice:
     threads: int
     workers: int
     room_bytes: int | None
+    dry_run: bool = False
+    template: str | None = None
 
 
 def choose_runner(
@@ -61,6 +69,8 @@ def choose_runner(
             threads=job.threads or 2,
             workers=0,
             room_bytes=None,
+            dry_run=bool(options.view_as(TestOptions).dry_run),
+            template=options.view_as(GoogleCloudOptions).template_location,
         )
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 

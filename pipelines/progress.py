@@ -132,29 +132,34 @@ class Bar:
         self._next = 0.0 if self._terminal else 10.0
         self._drawn = 0
 
-    def update(self, done: int, rejected: int = 0) -> None:
-        """Show a new state, at most five times a second on a terminal and every ten seconds elsewhere."""
+    def update(self, done: int, rejected: int | None = 0) -> None:
+        """Show a new state, at most five times a second on a terminal and every ten seconds elsewhere.
+
+        Args:
+            rejected: None where nobody knows yet.
+        """
         elapsed = time.monotonic() - self._start
         if self._show and elapsed >= self._next:
             self._next = elapsed + (0.2 if self._terminal else 10.0)
             self._draw(self.line(done, rejected, elapsed))
 
-    def line(self, done: int, rejected: int, elapsed: float) -> str:
+    def line(self, done: int, rejected: int | None, elapsed: float) -> str:
         """The text of a state.
 
         >>> Bar(200, "images").line(50, 2, 10.0)
         '[######..................]  26%  50 of 200 images  5.0/s  2 rejected  0:28 left'
         """
-        share = min(1.0, (done + rejected) / self.total) if self.total else 1.0
+        through_all = done + (rejected or 0)
+        share = min(1.0, through_all / self.total) if self.total else 1.0
         rate = done / elapsed if elapsed > 0 else 0.0
-        through = (done + rejected) / elapsed if elapsed > 0 else 0.0
-        left = (self.total - done - rejected) / through if through else None
+        through = through_all / elapsed if elapsed > 0 else 0.0
+        left = (self.total - through_all) / through if through else None
         filled = int(24 * share)
         pieces = [
             f"[{'#' * filled}{'.' * (24 - filled)}] {share:4.0%}",
             f"{done:,} of {self.total:,} {self.unit}",
             f"{rate:,.1f}/s",
-            f"{rejected:,} rejected",
+            "" if rejected is None else f"{rejected:,} rejected",
             "" if left is None else f"{int(left) // 60}:{int(left) % 60:02d} left",
         ]
         return "  ".join(piece for piece in pieces if piece)

@@ -16,6 +16,7 @@ from halofeed import __version__
 from halofeed.pipelines.inputs import contents_of, convert_input
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.ordered import OrderedThreads
+from halofeed.pipelines.remote import check_wanted
 from halofeed.pipelines.storage import OutputFolder, is_remote
 from halofeed.prep.annotations.contract import is_mostly_bad
 from halofeed.prep.convert.record import Record
@@ -114,6 +115,7 @@ def write_shard(
     Returns:
         whether the shard was written; False where it was there already.
     """
+    check_wanted(job)
     ordered, parsed, rejected = _classify(references)
     output = OutputFolder(job.folder)
     name = job.shard_file(key)
@@ -161,6 +163,7 @@ def write_shard(
             statistics=statistics.to_json(),
             rejected=tuple(sorted(rejected, key=_rejected_order)),
         )
+        check_wanted(job)
         file.keep_as(name)
     output.write(index_file(name), index.to_bytes())
     return True
@@ -308,6 +311,11 @@ def commit(job: ShardJob) -> Manifest:
     files = [shard.file for split in splits.values() for shard in split.shards]
     whole = [*files, *map(index_file, files), REJECTED, FEATURES, DATASET_INFO]
     output.delete([name for name in output.sizes() if is_own_file(name, job.name) and name not in whole])
+    check_wanted(job)
+    if (
+        job.wanted is None
+    ):  # else the runner may do all of this again, and needs what is there; the command sweeps
+        output.sweep()
     output.commit(manifest.to_json().encode(), after=whole)
     return manifest
 

@@ -257,7 +257,7 @@ class OutputFolder:
             file.keep_as(name)
 
     def commit(self, manifest: bytes, after: Iterable[str]) -> None:
-        """Sweep, and write the manifest: it has its name only once all that it names is on the disk.
+        """Write the manifest: it has its name only once all that it names is on the disk.
 
         Args:
             manifest: its text.
@@ -266,10 +266,8 @@ class OutputFolder:
         Raises:
             JobError: the disk failed, or has no room.
         """
-        self.sweep()
         if is_remote(self.root):  # where what is written is there for good
             self.write(MANIFEST, manifest)
-            self.sweep()
             return
         with self.temporary(name=UNCOMMITTED_MANIFEST) as file:
             file.stream.write(manifest)

@@ -99,6 +99,12 @@ class SystemLimitError(HalofeedError):
     """The system refuses what is needed, such as one more open file; the message says how to allow it."""
 
 
+class NotRunError(HalofeedError):
+    """The job was described, as was asked, and not run."""
+
+    exit_code = 0
+
+
 class JobError(HalofeedError):
     """The conversion as a whole failed."""
 

@@ -81,7 +81,17 @@ ONLY_IN_FILES = {
     ("prep", "rle"): {"prep/formats/dicom/run_lengths.py"},
     ("pipelines", "apache_beam"): {
         f"pipelines/{name}.py"
-        for name in ("build", "convert", "options", "series", "storage", "transforms", "worker", "progress")
+        for name in (
+            "build",
+            "convert",
+            "options",
+            "remote",
+            "series",
+            "storage",
+            "transforms",
+            "worker",
+            "progress",
+        )
     },
 }
 """Where a heavy package may appear at all."""

@@ -1,0 +1,227 @@
+"""A job on another runner, as the command sees it: submitted, watched, told to stop with it, its failure in brief.
+
+A runner may not stop a job that it says it cancelled (Beam's job server leaves Flink's running), and a command may be
+killed before it can ask. So a job is wanted only as long as a file of its own lies in its folder: its workers look
+for that before they write a shard and before they give one its name. Whoever stops the command deletes the file, and
+the next command, which sweeps the folder, does too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, Protocol
+
+import apache_beam as beam
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import DebugOptions
+
+from halofeed.pipelines.options import RunnerChoice
+from halofeed.pipelines.storage import OutputFolder
+from halofeed.pipelines.worker import KEPT
+from halofeed.schemas import stopping
+from halofeed.schemas.errors import HalofeedError, JobError, NotRunError
+from halofeed.schemas.layout import TEMPORARY_FOLDER
+
+_SECONDS_BETWEEN_LOOKS = 5.0
+_SECONDS_TO_CANCEL = 10.0
+_MOST_CHARACTERS = 400
+_WHERE = re.compile(r" \[while running.*", re.DOTALL)
+_OWN_ERROR = re.compile(r"halofeed\.schemas\.errors\.\w+: (.*(?:\n  .*)*)")
+_ERROR = re.compile(r"^(?:Caused by: )?((?:[\w$]+\.)*\w*(?:Error|Exception)(?:: .*)?)$", re.MULTILINE)
+
+
+class _Wanted(Protocol):
+    @property
+    def folder(self) -> str: ...
+    @property
+    def wanted(self) -> str | None: ...
+
+
+def want(output: OutputFolder) -> str:
+    """Write the file that says that a job is wanted; its name."""
+    name = f"{TEMPORARY_FOLDER}/wanted-{uuid.uuid4().hex}"
+    output.write(name, b"wanted\n")
+    return name
+
+
+def check_wanted(job: _Wanted) -> None:
+    """Go on only where the command that submitted the job wants it still.
+
+    Raises:
+        JobError: that command was stopped, or another one has taken over.
+    """
+    if job.wanted is not None and not OutputFolder(job.folder).exists(job.wanted):
+        raise JobError(
+            f"{job.folder}: the command that submitted this job was stopped, or another one goes on in its place"
+        )
+
+
+def run_remote(
+    pipeline: beam.Pipeline,
+    withdraw: Callable[[], object] = lambda: None,
+    show: Callable[[], object] = lambda: None,
+) -> None:
+    """Run a pipeline on its runner, to its end.
+
+    Args:
+        withdraw: what ends the job where this process is stopped, before the runner is asked to cancel it.
+        show: called every few seconds.
+
+    Raises:
+        JobError: the job failed; it says why in few lines.
+    """
+    stopping.say_at_stop(
+        outlook="its job is told to stop, and ends with the shards that it writes just now; "
+        "the same command goes on from there"
+    )
+    try:
+        with _ending_job_servers(pipeline.runner), quiet_logging(None, "apache_beam"), _quiet_threads():
+            result = _submit(pipeline)
+            with stopping.Undone(lambda: _cancel(result, withdraw)) as job:
+                _wait(result, show)
+                job.keep()
+    except HalofeedError as error:  # of a worker in this process
+        raise JobError(_WHERE.sub("", str(error))) from error
+    except Exception as error:
+        raise JobError(_in_brief(error, pipeline)) from error
+
+
+def describe(pipeline: beam.Pipeline, choice: RunnerChoice, output: OutputFolder) -> NoReturn:
+    """Have the runner describe the job in place of running it.
+
+    Args:
+        output: its folder. A template reads there when it is run; of a dry run nothing stays.
+
+    Raises:
+        NotRunError: it says what there is now.
+    """
+    try:
+        with quiet_logging(None, "apache_beam"):
+            result = pipeline.run()
+    except Exception as error:
+        output.withdraw()
+        raise JobError(_in_brief(error, pipeline)) from error
+    if choice.dry_run:
+        output.withdraw()
+        file = choice.options.view_as(DebugOptions).dataflow_job_file
+        if file:  # which Beam writes only with a job that it submits
+            with FileSystems.create(file) as stream:
+                stream.write(result.job.json().encode())
+        raise NotRunError(
+            "--dry_run: the job was built and not submitted" + (f"; it is in {file}" if file else "")
+        )
+    raise NotRunError(
+        f"{choice.template}: the job's template was written, and nothing run. When it has run, give the same command "
+        "without --template_location: it checks what is there and clears up"
+    )
+
+
+def _submit(pipeline: beam.Pipeline) -> Any:
+    before = signal.getsignal(signal.SIGINT)
+    result = pipeline.run()
+    if before is not None and signal.getsignal(signal.SIGINT) is not before:
+        signal.signal(signal.SIGINT, before)  # which a job server that Beam started has taken
+    return result
+
+
+def _wait(result: Any, show: Callable[[], object]) -> None:
+    """Wait in a thread of its own, so that this one hears signals and tells how far the job is."""
+    failure: list[BaseException] = []
+    finished = threading.Event()
+
+    def wait() -> None:
+        try:
+            result.wait_until_finish()
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            finished.set()
+
+    threading.Thread(target=wait, name="wait-for-job", daemon=True).start()
+    while not finished.wait(_SECONDS_BETWEEN_LOOKS):
+        show()
+    if failure:
+        raise failure[0]
+
+
+def _cancel(result: Any, withdraw: Callable[[], object]) -> None:
+    def cancel() -> None:
+        for ask in (withdraw, result.cancel):
+            with contextlib.suppress(Exception):
+                ask()
+
+    # In a thread, as the main one may hold what a client of the runner or the store needs.
+    thread = threading.Thread(target=cancel, name="cancel-job", daemon=True)
+    thread.start()
+    thread.join(_SECONDS_TO_CANCEL)
+
+
+@contextlib.contextmanager
+def _ending_job_servers(runner: Any) -> Iterator[None]:
+    """End the job servers that a runner starts: Beam leaves that to the end of Python, which a command does without."""
+    make = getattr(runner, "default_job_server", None)
+    if make is None:
+        yield
+        return
+    started: list[Any] = []
+
+    def note(options: Any) -> Any:
+        started.append(make(options))
+        return started[-1]
+
+    def stop() -> None:
+        while started:
+            with contextlib.suppress(Exception):
+                started.pop().stop()
+
+    runner.default_job_server = note
+    try:
+        with stopping.Undone(stop):
+            yield
+    finally:
+        del runner.default_job_server
+
+
+class quiet_logging:
+    """Beam tells of a worker's error at length before it raises it; the command line says it in one line."""
+
+    def __init__(self, *names: str | None) -> None:
+        self._loggers = [logging.getLogger(name) for name in names]
+
+    def __enter__(self) -> None:
+        self._before = [logger.level for logger in self._loggers]
+        for logger in self._loggers:
+            logger.setLevel(logging.CRITICAL)
+
+    def __exit__(self, *details: Any) -> None:
+        for logger, level in zip(self._loggers, self._before, strict=True):
+            logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _quiet_threads() -> Iterator[None]:
+    """Workers in this process end with an error in each of their threads, also where the job went well."""
+    before, threading.excepthook = threading.excepthook, lambda _: None
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+
+
+def _in_brief(error: Exception, pipeline: beam.Pipeline) -> str:
+    """Why a job failed: what a worker raised, or the last cause that the runner names."""
+    text = str(error)
+    if own := _OWN_ERROR.findall(text):
+        return str(_WHERE.sub("", own[-1]))
+    if type(error).__name__ == "FutureTimeoutError":
+        endpoint = pipeline.options.get_all_options().get("job_endpoint")
+        return f"after --, --job_endpoint={endpoint}: no job server answers there. {KEPT}"
+    causes = _ERROR.findall(_WHERE.sub("", text)) or text.splitlines() or [""]
+    cause = causes[-1].strip()[:_MOST_CHARACTERS] or type(error).__name__
+    return f"the job failed: {cause}. {KEPT}; --debug shows all that the runner said"

@@ -1,0 +1,150 @@
+"""What does a command do with a job on another runner: end with it, bear what is done twice, say why it failed?"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from halofeed.pipelines.convert import convert
+from halofeed.pipelines.job import JobOptions
+from halofeed.pipelines.remote import _in_brief, check_wanted
+from halofeed.prep.options.recipe import Recipe
+from halofeed.schemas.errors import JobError, NotRunError
+from tests.pipelines.far_runner import JobServer
+from tests.pipelines.support import all_bytes, convert_words, draw_folders, run_convert
+
+FAR = "--runner=tests.pipelines.far_runner.FarRunner"
+DATAFLOW = ["--runner=DataflowRunner", "--project=none", "--region=none", "--no_auth"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("source")
+    draw_folders(root, 12, broken=2)
+    return root
+
+
+@pytest.fixture(scope="module")
+def expected(source, tmp_path_factory) -> dict[str, bytes]:
+    done = run_convert(source, tmp_path_factory.mktemp("here"), layout="folders", shards=2)
+    return all_bytes(Path(done.folder))
+
+
+def convert_far(source: Path, out: Path, *beam: str, **options: object):
+    job = JobOptions(source=str(source), out=str(out), name="set", **options)
+    recipe = Recipe(layout="folders", height=16, width=24, shards=2)
+    return convert(job, recipe, list(beam) or [FAR])
+
+
+def test_a_job_that_is_done_all_over_after_its_commit_gives_the_same_bytes(
+    source, expected, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("FAR_TIMES", "2")
+    done = convert_far(source, tmp_path, max_rejected=2)
+    assert all_bytes(Path(done.folder)) == expected
+    assert sum(done.manifest.rejected.values()) == 2
+
+
+def test_a_job_that_fails_after_its_commit_has_made_the_data_set(
+    source, expected, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("FAR_ERROR", "1")
+    assert all_bytes(Path(convert_far(source, tmp_path).folder)) == expected
+    assert "the data set is whole" in capsys.readouterr().err
+
+
+def test_a_failure_is_told_in_one_line_with_what_to_do(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAR_TIMES", "0")
+    monkeypatch.setenv("FAR_ERROR", "1")
+    with pytest.raises(JobError) as failed:
+        convert_far(source, tmp_path)
+    assert str(failed.value) == (
+        "the job failed: ValueError: no such colour. What is finished is kept: run the same command again; "
+        "--debug shows all that the runner said"
+    )
+
+
+def test_a_job_that_ends_without_a_data_set_has_failed(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAR_TIMES", "0")
+    with pytest.raises(JobError, match="run the same command again"):
+        convert_far(source, tmp_path)
+
+
+def test_job_servers_that_beam_started_are_stopped(source, tmp_path):
+    convert_far(source, tmp_path)
+    assert JobServer.running == 0
+
+
+def test_an_own_error_keeps_its_words(source, tmp_path):
+    with pytest.raises(JobError, match=r"^more than --max-rejected 1 inputs were rejected") as failed:
+        convert_far(source, tmp_path, max_rejected=1)
+    assert "while running" not in str(failed.value)
+
+
+def test_an_error_that_crossed_a_runner_is_told_whole():
+    error = "halofeed.schemas.errors.JobError: too many:\n  a.png: bad"
+    text = f"java.lang.X: Traceback\n{error} [while running 'w']\n\n\tat"
+    assert _in_brief(RuntimeError(text), None) == "too many:\n  a.png: bad"
+
+
+def test_a_stopped_command_withdraws_and_cancels_its_job(source, tmp_path, monkeypatch):
+    hangs = tmp_path / "hangs"
+    monkeypatch.setenv("FAR_HANGS", str(hangs))
+    words = convert_words(source, tmp_path / "out", shards=2)
+    command = subprocess.Popen(
+        [sys.executable, "-m", "halofeed", *words, "--", FAR],
+        cwd=Path(__file__).parents[2],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not hangs.exists():
+        assert command.poll() is None
+        time.sleep(0.05)
+    incomplete = tmp_path / "out/set/1.0.0/.incomplete"
+    assert list(incomplete.glob("wanted-*"))
+    command.send_signal(signal.SIGINT)
+    assert "its job is told to stop" in command.communicate(timeout=60)[1]
+    assert command.returncode == 130
+    assert not hangs.exists()
+    assert not list(incomplete.glob("wanted-*"))
+
+
+def test_a_job_whose_command_is_gone_goes_no_further(tmp_path):
+    class Job:
+        folder, wanted = str(tmp_path), ".incomplete/wanted-1"
+
+    (tmp_path / ".incomplete").mkdir()
+    (tmp_path / Job.wanted).touch()
+    check_wanted(Job())
+    (tmp_path / Job.wanted).unlink()
+    with pytest.raises(JobError, match="was stopped, or another one goes on"):
+        check_wanted(Job())
+
+
+def test_a_job_server_that_does_not_answer_leaves_the_committed_version(source, expected, tmp_path):
+    convert_far(source, tmp_path)
+    beam = ["--runner=PortableRunner", "--job_endpoint=localhost:1", "--job_server_timeout=1"]
+    with pytest.raises(JobError, match="--job_endpoint=localhost:1: no job server answers there"):
+        convert_far(source, tmp_path, *beam, "--environment_type=LOOPBACK", overwrite=True)
+    assert all_bytes(tmp_path / "set/1.0.0") == expected
+
+
+@pytest.mark.parametrize("stands", [False, True])
+def test_a_dry_run_for_dataflow_needs_no_network_and_leaves_nothing(source, expected, tmp_path, stands):
+    pytest.importorskip("google.cloud.dataflow")
+    if stands:
+        convert_far(source, tmp_path / "out")
+    beam = [*DATAFLOW, "--temp_location=gs://none/temporary", "--dry_run=True"]
+    file = tmp_path / "job.json"
+    with pytest.raises(NotRunError, match=r"not submitted; it is in .*job\.json"):
+        convert_far(source, tmp_path / "out", *beam, f"--dataflow_job_file={file}", overwrite=True)
+    assert json.loads(file.read_text())
+    version = tmp_path / "out/set/1.0.0"
+    assert (all_bytes(version) if version.exists() else {}) == (expected if stands else {})
+    assert not (tmp_path / "out/set/.1.0.0.replacement").exists()
