@@ -38,7 +38,7 @@ examples:
 
   on a cluster (Beam's options follow --):
     halofeed convert --layout coco --source gs://bucket/coco --out gs://bucket/data --name coco \\
-        --max-rejected 100 -- --runner=DataflowRunner --extra_package=halofeed-0.1.0.tar.gz ...
+        --max-rejected 100 -- --runner=DataflowRunner --extra_package=halofeed-0.1.0-py3-none-any.whl ...
 
 Killed or failed? Run the same command again: finished shards are kept, and the result is the same.
 Every input that was not written stands in OUT/NAME/VERSION/rejected.jsonl with its reason.
@@ -287,11 +287,11 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
 
     package = command(
         "package",
-        "write halofeed's sdist for Beam's --extra_package",
+        "write halofeed's wheel and sdist for Beam's --extra_package",
         """\
         example:
           halofeed package --output .
-          halofeed convert ... -- --runner=DataflowRunner --extra_package=halofeed-0.1.0.tar.gz""",
+          halofeed convert ... -- --runner=DataflowRunner --extra_package=halofeed-0.1.0-py3-none-any.whl""",
     )
     package.add_argument("--output", default=".", metavar="FOLDER", help="where to write it (default: here)")
     return parser
@@ -427,9 +427,9 @@ def _demo(parsed: argparse.Namespace, _: list[str]) -> int:
 
 
 def _package(parsed: argparse.Namespace, _: list[str]) -> int:
-    from halofeed.packaging import write_sdist
+    from halofeed.packaging import write_packages
 
-    print(write_sdist(parsed.output))
+    print(*write_packages(parsed.output), sep="\n")
     return 0
 
 

@@ -1,14 +1,18 @@
-"""How an installed halofeed becomes an sdist again, for Beam's --extra_package.
+"""How an installed halofeed becomes a wheel and an sdist again, for Beam's --extra_package.
 
-Workers of a remote runner need the package; those who installed it with pip have no checkout to build from.
+Workers of a remote runner need the package; those who installed it with pip have no checkout to build from. The sdist
+is for those who build on what a worker has; the wheel installs where nothing can be built.
 """
 
 from __future__ import annotations
 
+import base64
 import gzip
+import hashlib
 import io
 import re
 import tarfile
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
@@ -33,10 +37,11 @@ setup(
 _EXTRA = re.compile(r"""\s*(?:;|\band\b)\s*extra\s*==\s*["']([^"']+)["']""")
 
 
-def write_sdist(folder: str) -> Path:
-    """Write halofeed-VERSION.tar.gz, holding this very code, and return its path; equal code gives equal bytes.
+def write_packages(folder: str) -> tuple[Path, Path]:
+    """Write the wheel and the sdist, holding this very code, and return their paths; equal code gives equal bytes.
 
-    Installing it gives what installing halofeed itself gave: the command, the requirements and the extras.
+    Installing either gives what installing halofeed itself gave, the command, the requirements and the extras, and
+    what extra `convert` brings besides Beam, which workers have: they read volumes too.
 
     Raises:
         UsageError: the folder is not there, or halofeed is not installed, so that nothing says what it requires.
@@ -44,61 +49,106 @@ def write_sdist(folder: str) -> Path:
     if not Path(folder).is_dir():
         raise UsageError(f"--output {folder}: no such folder; make it first")
     package = Path(__file__).resolve().parent
-    base = f"halofeed-{__version__}"
-    files = {f"{base}/{name}": text.encode() for name, text in _metadata().items()}
-    for path in sorted(_walk(package)):
-        files[f"{base}/halofeed/{path.relative_to(package).as_posix()}"] = path.read_bytes()
-    target = Path(folder) / f"{base}.tar.gz"
+    files = {
+        f"halofeed/{path.relative_to(package).as_posix()}": path.read_bytes()
+        for path in sorted(_walk(package))
+    }
+    installed = _Installed()
+    wheel = Path(folder) / f"halofeed-{__version__}-py3-none-any.whl"
+    sdist = Path(folder) / f"halofeed-{__version__}.tar.gz"
+    try:
+        write_whole(wheel, _wheel(installed, files))
+        write_whole(sdist, _sdist(installed, files))
+    except OSError as error:
+        raise UsageError(f"--output {folder}: cannot be written: {error.strerror or error}") from error
+    return wheel, sdist
+
+
+class _Installed:
+    """What was written down of this package when it was installed."""
+
+    def __init__(self) -> None:
+        try:
+            installed = metadata.distribution("halofeed")
+        except metadata.PackageNotFoundError as error:
+            raise UsageError(
+                "halofeed is not installed here, so nothing says what it requires; `pip install .` in its checkout "
+                "first"
+            ) from error
+        self.python = installed.metadata["Requires-Python"]
+        self.requires: list[str] = []
+        self.extras: dict[str, list[str]] = {
+            name: [] for name in installed.metadata.get_all("Provides-Extra") or ()
+        }
+        for line in installed.requires or ():
+            found = _EXTRA.search(line)
+            if found is None:
+                self.requires.append(line)
+            else:
+                self.extras.setdefault(found.group(1), []).append(line[: found.start()] + line[found.end() :])
+        self.requires += [
+            line for line in self.extras.get("convert", ()) if not line.startswith("apache-beam")
+        ]
+        self.scripts = [
+            f"{script.name} = {script.value}"
+            for script in installed.entry_points
+            if script.group == "console_scripts"
+        ]
+        lines = [
+            "Metadata-Version: 2.1",
+            "Name: halofeed",
+            f"Version: {__version__}",
+            f"Requires-Python: {self.python}",
+            *(f"Provides-Extra: {name}" for name in self.extras),
+            *(f"Requires-Dist: {line}" for line in self.requires),
+            *(
+                f'Requires-Dist: {line}; extra == "{name}"'
+                for name, lines in self.extras.items()
+                for line in lines
+            ),
+        ]
+        self.headers = "\n".join(lines) + "\n"
+
+
+def _sdist(installed: _Installed, files: dict[str, bytes]) -> bytes:
+    setup = _SETUP.format(
+        version=__version__,
+        python=installed.python,
+        requires=installed.requires,
+        extras=installed.extras,
+        scripts=installed.scripts,
+    )
+    files = {"setup.py": setup.encode(), "PKG-INFO": installed.headers.encode(), **files}
     packed = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=packed, mode="wb", mtime=0, filename="") as stream,
         tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name, data in files.items():
-            entry = tarfile.TarInfo(name)
+            entry = tarfile.TarInfo(f"halofeed-{__version__}/{name}")
             entry.size, entry.mode = len(data), 0o644
             archive.addfile(entry, io.BytesIO(data))
-    try:
-        write_whole(target, packed.getvalue())
-    except OSError as error:
-        raise UsageError(f"--output {folder}: cannot be written: {error.strerror or error}") from error
-    return target
+    return packed.getvalue()
 
 
-def _metadata() -> dict[str, str]:
-    """The texts of setup.py and PKG-INFO, from what was written down when halofeed was installed."""
-    try:
-        installed = metadata.distribution("halofeed")
-    except metadata.PackageNotFoundError as error:
-        raise UsageError(
-            "halofeed is not installed here, so nothing says what it requires; `pip install .` in its checkout first"
-        ) from error
-    python, lines = installed.metadata["Requires-Python"], installed.requires or []
-    requires: list[str] = []
-    extras: dict[str, list[str]] = {name: [] for name in installed.metadata.get_all("Provides-Extra") or ()}
-    for line in lines:
-        found = _EXTRA.search(line)
-        if found is None:
-            requires.append(line)
-        else:
-            extras.setdefault(found.group(1), []).append(line[: found.start()] + line[found.end() :])
-    scripts = [
-        f"{script.name} = {script.value}"
-        for script in installed.entry_points
-        if script.group == "console_scripts"
-    ]
-    headers = [
-        "Metadata-Version: 2.1",
-        "Name: halofeed",
-        f"Version: {__version__}",
-        f"Requires-Python: {python}",
-        *(f"Provides-Extra: {name}" for name in extras),
-        *(f"Requires-Dist: {line}" for line in lines),
-    ]
-    setup = _SETUP.format(
-        version=__version__, python=python, requires=requires, extras=extras, scripts=scripts
+def _wheel(installed: _Installed, files: dict[str, bytes]) -> bytes:
+    info = f"halofeed-{__version__}.dist-info"
+    scripts = "\n".join(["[console_scripts]", *installed.scripts, ""])
+    wheel = "Wheel-Version: 1.0\nGenerator: halofeed\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    texts = {"METADATA": installed.headers, "WHEEL": wheel, "entry_points.txt": scripts}
+    files = files | {f"{info}/{name}": text.encode() for name, text in texts.items()}
+    record = "".join(
+        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}\n"
+        for name, data in files.items()
     )
-    return {"setup.py": setup, "PKG-INFO": "\n".join(headers) + "\n"}
+    files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            entry = zipfile.ZipInfo(name)  # of 1980, whenever it is made
+            entry.external_attr, entry.compress_type = 0o644 << 16, zipfile.ZIP_DEFLATED
+            archive.writestr(entry, data)
+    return packed.getvalue()
 
 
 def _walk(folder: Path) -> list[Path]:

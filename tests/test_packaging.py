@@ -1,4 +1,4 @@
-"""Is the sdist that `halofeed package` writes a whole halofeed: its code, its command, its extras?"""
+"""Are the wheel and sdist of `halofeed package` a whole halofeed: code, command, extras, and what workers need?"""
 
 from __future__ import annotations
 
@@ -13,17 +13,24 @@ from pathlib import Path
 import pytest
 
 from halofeed import __version__
-from halofeed.packaging import write_sdist
+from halofeed.packaging import write_packages
 from halofeed.schemas.errors import UsageError
 
 ROOT = Path(__file__).parents[1]
 BASE = f"halofeed-{__version__}"
+OF_CONVERT = '; extra == "convert"'
+FOR_WORKERS = {*metadata.requires("halofeed")} | {
+    line.removesuffix(OF_CONVERT)
+    for line in metadata.requires("halofeed")
+    if line.endswith(OF_CONVERT) and not line.startswith("apache-beam")
+}
+"""Beam they have; what reads volumes they would lack."""
 
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sdist")
-    with tarfile.open(write_sdist(str(folder))) as archive:
+    with tarfile.open(write_packages(str(folder))[1]) as archive:
         # Python before 3.11.4 has no filters.
         archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     return folder / BASE
@@ -65,13 +72,13 @@ def test_an_installed_sdist_has_the_same_requirements_and_extras(built):
     written = {
         f'{line}; extra == "{extra}"' if extra else line for extra in sections for line in sections[extra]
     }
-    assert written == set(metadata.requires("halofeed"))
+    assert written == FOR_WORKERS
 
 
 def test_its_own_metadata_say_so_before_anything_is_built(unpacked):
     headers = Parser().parsestr((unpacked / "PKG-INFO").read_text())
     assert headers["Version"] == __version__
-    assert set(headers.get_all("Requires-Dist")) == set(metadata.requires("halofeed"))
+    assert set(headers.get_all("Requires-Dist")) == FOR_WORKERS
 
 
 def test_it_holds_every_file_of_the_package_and_the_same_bytes_each_time(unpacked, tmp_path):
@@ -83,8 +90,25 @@ def test_it_holds_every_file_of_the_package_and_the_same_bytes_each_time(unpacke
         theirs |= {Path(part.name) / p.relative_to(part.resolve()) for p in files}
     assert ours == theirs
     (tmp_path / "again").mkdir()
-    first, second = write_sdist(str(tmp_path)), write_sdist(str(tmp_path / "again"))
-    assert first.read_bytes() == second.read_bytes()
+    first, second = write_packages(str(tmp_path)), write_packages(str(tmp_path / "again"))
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_the_wheel_installs_without_building_and_has_the_same_files_and_metadata(unpacked, tmp_path):
+    wheel, _ = write_packages(str(tmp_path))
+    # With an import system that refuses setuptools and wheel, as on a worker that has neither.
+    script = (
+        "import sys; sys.modules['setuptools'] = sys.modules['wheel'] = None; "
+        "from pip._internal.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    install = [sys.executable, "-c", script, "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*install, "--target", str(tmp_path / "there"), str(wheel)], check=True, timeout=100)
+    there = tmp_path / "there"
+    for path in (unpacked / "halofeed").rglob("*.*"):
+        assert (there / path.relative_to(unpacked)).read_bytes() == path.read_bytes()
+    (info,) = there.glob("*.dist-info")
+    assert (info / "METADATA").read_text() == (unpacked / "PKG-INFO").read_text()
+    assert (there / "bin" / "halofeed").is_file()
 
 
 def test_a_checkout_that_is_not_installed_is_told(tmp_path, monkeypatch):
@@ -95,9 +119,9 @@ def test_a_checkout_that_is_not_installed_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(metadata, "metadata", absent)
     monkeypatch.setattr(metadata, "requires", absent)
     with pytest.raises(UsageError, match="pip install"):
-        write_sdist(str(tmp_path))
+        write_packages(str(tmp_path))
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path):
     with pytest.raises(UsageError, match="no such folder"):
-        write_sdist(str(tmp_path / "absent"))
+        write_packages(str(tmp_path / "absent"))

@@ -15,10 +15,10 @@ _ROOT = Path(__file__).parents[2]
 
 def worker_python() -> Path:
     """The interpreter of the environment, which is made once, and has the sdist of this very code."""
-    from halofeed.packaging import write_sdist
+    from halofeed.packaging import write_packages
 
     with tempfile.TemporaryDirectory() as folder:
-        sdist = write_sdist(folder)
+        _, sdist = write_packages(folder)
         lock = _ROOT / "requirements.lock"
         key = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:12]
         base = cache() / f"workers-{key}"
