@@ -15,10 +15,11 @@ from halofeed.loader.augment.made import Made
 from halofeed.loader.augment.source import Array, copy_view
 from halofeed.loader.augment.view import Ranges, View
 from halofeed.loader.augment.windows import draw_windows_alone
-from halofeed.loader.decode import array_dtype, read_classes, read_numbers, read_text
+from halofeed.loader.decode import array_dtype, read_classes, read_numbers, read_text, stored_dtype
+from halofeed.loader.in_memory import InMemory
 from halofeed.loader.pieces import is_little_endian
 from halofeed.loader.reading import AREA, BOXES, EXTENT, FOLLOWING, IMAGE, LABEL, Read, RecordReader, is_grid
-from halofeed.loader.record import StoredRecord, known_of_all
+from halofeed.loader.record import StoredRecord
 from halofeed.schemas.class_sets import members
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.fields import Field
@@ -35,6 +36,7 @@ _ATTEMPTS = 3
 """How often a record is read whose shard is written to meanwhile."""
 
 Batch = dict[str, NDArray[Any]]
+Known = Callable[[Sequence[str]], Mapping[str, NDArray[Any]] | None]
 Find = Callable[[float], StoredRecord]
 """From a number drawn, 0 (inclusive) to 1 (exclusive), to a record that may be shown with others."""
 
@@ -56,6 +58,7 @@ class Assembler:
         include: names of optional fields.
         augmentations: in order.
         slab: what is made of each image, and of each label on its grid, along the axes of what is shown; None is all.
+        decodes_fast: whether pixels of JPEG may differ a little, for speed.
 
     Attributes:
         spec: per array its shape (without the batch) and dtype.
@@ -68,6 +71,8 @@ class Assembler:
         include: Sequence[str],
         augmentations: Sequence[Augmentation | Combination],
         slab: Ranges | None = None,
+        *,
+        decodes_fast: bool = False,
     ) -> None:
         self._augmentations = tuple(augmentations)
         # Another record is read while one is shown, whose bytes must outlive the scratch they were read into.
@@ -121,6 +126,7 @@ class Assembler:
             moves=moves,
             sizes=moves or not {SIZE, EXTENT}.isdisjoint(include),
             as_stored=self._as_stored,
+            decodes_fast=decodes_fast,
         )
         self.spec = self._specify(include)
         wanted = [field for field in self._fields if field.name != ID and not field.is_raw]
@@ -199,33 +205,56 @@ class Assembler:
         self,
         batch: Batch,
         rows: NDArray[np.int64],
-        records: Sequence[StoredRecord],
+        ids: NDArray[np.int64],
+        known: Known,
         drawn: NDArray[np.float64],
-    ) -> list[View | None]:
+    ) -> list[View] | None:
         """What rows show, where that can be said of all of them at once, with all of them written but their pixels.
 
         Args:
             batch: arrays [row, ...] of `spec`.
             rows: int64 [row], which.
-            records: of each row.
+            ids: int64 [row], of the records in them.
+            known: gives the values of fields by name, [row, ...], where all of them are known.
             drawn: of `draw`.
 
         Returns:
-            for each row what `write_planned` takes; None where it is to be written by itself.
+            for each row what `write_planned` and `copy_planned` take; None where each is to be written by itself.
         """
         augmentations = self._augmentations
-        values = known_of_all(records, tuple(self._values)) if self._plans else None
-        if values is None or not draw_windows_alone(augmentations):
-            return [None] * len(records)
-        windows = self._reader.windows(values, len(records))
+        if not (self._plans and draw_windows_alone(augmentations)):
+            return None
+        values = known(tuple(self._values))
+        if values is None:
+            return None
+        windows = self._reader.windows(values, len(rows))
         for number, augmentation in enumerate(augmentations):
             augmentation.plan(windows, drawn[:, number])
-        batch[ID][rows] = [record.id for record in records]
+        batch[ID][rows] = ids
         batch[VALID][rows] = True
         for field in self._fields:
             if field.encoding == "value":
                 batch[field.name][rows] = values[field.name]
-        return list(windows.views())
+        return windows.views()
+
+    @property
+    def raw_keys(self) -> tuple[str, ...]:
+        """Of planned rows' pixels."""
+        return tuple(field.keys[0] for field in (self._image, self._label) if field is not None)
+
+    def copy_planned(self, batch: Batch, row: int, memory: InMemory, at: int, view: View) -> None:
+        """Write a planned row's pixels as `write_planned` does, from record `at` of those that lie in memory."""
+        if self._is_straight:
+            for key, out in self._into(batch, row).items():
+                np.copyto(out, memory.value(at, key))
+            return
+
+        def stored(field: Field) -> NDArray[Any]:
+            return memory.value(at, field.keys[0]).view(stored_dtype(field)).reshape(field.stored_shape)
+
+        self._copy(IMAGE, view, stored(self._image), batch[IMAGE][row])
+        if self._label is not None:
+            self._write_label(view, stored(self._label), batch[LABEL][row])
 
     def write_planned(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
         """Write a planned row's pixels; False where it is to be written by itself.

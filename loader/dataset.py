@@ -17,6 +17,7 @@ from halofeed.loader.augment import Augmentation, Combination, check_augmentatio
 from halofeed.loader.augment.view import Ranges
 from halofeed.loader.buffers import check_memory
 from halofeed.loader.chosen import Where, chosen_records, id_of
+from halofeed.loader.decode import DECODE
 from halofeed.loader.filling import ON_CORRUPT, Filler
 from halofeed.loader.gather import Shards
 from halofeed.loader.record import WHOLE, WHOLE_FOR_CROPS, WHOLE_FOR_SLABS, StoredRecord
@@ -108,6 +109,8 @@ class Loader(Stream):
             affine @ [depth, height, width, 1] in the patient, in millimeters. `extent` is int32 [batch, 2, 3]: the
             first voxel that shows the scan, and the one after the last; the rest of a volume is padding.
         concurrent_reads: how many requests are made at a time of an address.
+        decode: of JPEG: "accurate", pixels as libjpeg's slow integer transform and smooth upsampling give them; or
+            "fast", whose pixels differ by some levels, for more images a second (docs/loading.md says how many).
         where: only these records: their ids or the keys of their sources, as of `find`; or a function from all ids,
             int64 [record], to whether each is taken, bool [record]. They are numbered from 0.
         draw_by: how often each record is drawn in training; None: once an epoch. "class": each class equally often, and
@@ -147,6 +150,7 @@ class Loader(Stream):
         concurrent_reads: int = CONCURRENT_READS,
         verify: str = "first",
         on_corrupt: str = "fail",
+        decode: str = "accurate",
         include: Sequence[str] = (),
         where: Where | None = None,
         draw_by: DrawBy | None = None,
@@ -154,6 +158,8 @@ class Loader(Stream):
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         if on_corrupt not in ON_CORRUPT:
             raise UsageError(f"on_corrupt: expected one of {', '.join(ON_CORRUPT)}, got {on_corrupt!r}")
+        if decode not in DECODE:
+            raise UsageError(f"decode: expected one of {', '.join(DECODE)}, got {decode!r}")
         store = open_store(path, concurrent_reads)
         self.manifest: Manifest = store.manifest()
         stored = self.manifest.split(split)
@@ -180,8 +186,8 @@ class Loader(Stream):
         self.shard_count = _integer("shard_count", shard_count)
         check_hosts(self.batch_size, self.shard_index, self.shard_count)
         self._augmentations = check_augmentations(augment)
-        self._assembler = Assembler(self.manifest, include, self._augmentations)
-        self._include = tuple(include)
+        self._include, self._decodes_fast = tuple(include), decode == "fast"
+        self._assembler = self._assembler_of(self._augmentations)
         check_memory(self.spec, self.batch_size)
         store = cached(store, self.manifest, split, cache, cache_bytes)
         self._shards = Shards(store, self.manifest, split, verify)
@@ -313,6 +319,7 @@ class Loader(Stream):
             "augment": describe_augmentations(self._augmentations),
             "where": None if self._chosen is None else digest(self._chosen),
             "draw_by": None if self._draws is None else digest(self._draws.numbers),
+            "decode": "fast" if self._decodes_fast else None,
         }
 
     def fill(self, batch: Batch, rows: NDArray[np.int64], places: NDArray[np.int64]) -> None:
@@ -345,7 +352,7 @@ class Loader(Stream):
     def of_slab(self, slab: Ranges) -> Loader:
         """The same stream with a part of each image and label; see `Stream.of_slab`."""
         part = copy.copy(self)
-        part._assembler = Assembler(self.manifest, self._include, self._augmentations, slab)
+        part._assembler = self._assembler_of(self._augmentations, slab)
         if part._assembler.spec == self._assembler.spec:
             return self
         part._filler = self._filler_of(part._assembler, WHOLE_FOR_SLABS, skipped=self._filler.skipped)
@@ -370,7 +377,12 @@ class Loader(Stream):
 
     @functools.cached_property
     def _plain(self) -> Assembler:
-        return Assembler(self.manifest, self._include, ())
+        return self._assembler_of(())
+
+    def _assembler_of(
+        self, augmentations: Sequence[Augmentation | Combination], slab: Ranges | None = None
+    ) -> Assembler:
+        return Assembler(self.manifest, self._include, augmentations, slab, decodes_fast=self._decodes_fast)
 
 
 def _integer(name: str, value: int) -> int:

@@ -17,11 +17,16 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from halofeed.loader.record import StoredRecord
+from halofeed.prep.formats.picture.image import Size
 from halofeed.prep.formats.picture.stored import check_stored
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.tfexample import Decoded
 
+DECODE = {
+    "accurate": "JPEG by the slow integer transform, chroma smoothed where it is upsampled",
+    "fast": "JPEG by the fast integer transform, chroma repeated where it is upsampled",
+}
 _JPEG_COLORS = {1: "GRAY", 3: "RGB"}
 _PNG_ORDERS = {3: cv2.COLOR_BGR2RGB, 4: cv2.COLOR_BGRA2RGBA}
 _CURE = "run `halofeed verify` on the data set, and the same `halofeed convert` with --overwrite"
@@ -54,7 +59,12 @@ def stored_dtype(field: Field) -> np.dtype[Any]:
 
 
 def decode_image(
-    data: memoryview, field: Field, record: StoredRecord, out: NDArray[Any] | None = None
+    data: memoryview,
+    field: Field,
+    record: StoredRecord,
+    out: NDArray[Any] | None = None,
+    *,
+    fast: bool = False,
 ) -> NDArray[Any]:
     """Decode a stored picture.
 
@@ -63,6 +73,7 @@ def decode_image(
         field: the image's field; its shape is the largest there may be.
         record: for messages.
         out: [height, width, channel], contiguous; a JPEG of just that size is decoded into it.
+        fast: as DECODE["fast"] says.
 
     Returns:
         [height, width, channel] of the field's dtype; `out` itself where it was used.
@@ -73,8 +84,7 @@ def decode_image(
     largest = field.shape[0], field.shape[1]
     try:
         if field.encoding == "jpeg":
-            check_stored(data, "jpeg", largest)
-            pixels = _decode_jpeg(data, field.shape[2], out)
+            pixels = _decode_jpeg(bytes(data), field.shape[2], largest, out, fast)
         else:
             pixels = decode_png(data, largest)
     except ValueError as error:
@@ -104,13 +114,15 @@ def decode_label(
     return pixels[..., 0]
 
 
-def _decode_jpeg(data: memoryview, channels: int, out: NDArray[Any] | None) -> NDArray[Any]:
-    colors = _JPEG_COLORS[channels]
-    file = bytes(data)
-    if out is not None and simplejpeg.decode_jpeg_header(file)[:2] == out.shape[:2]:
-        simplejpeg.decode_jpeg(file, colors, buffer=out)
+def _decode_jpeg(
+    file: bytes, channels: int, largest: Size, out: NDArray[Any] | None, fast: bool
+) -> NDArray[Any]:
+    size = check_stored(file, "jpeg", largest)
+    how = {"fastdct": fast, "fastupsample": fast}
+    if out is not None and size == out.shape[:2]:
+        simplejpeg.decode_jpeg(file, _JPEG_COLORS[channels], buffer=out, **how)
         return out
-    pixels: NDArray[Any] = simplejpeg.decode_jpeg(file, colors)
+    pixels: NDArray[Any] = simplejpeg.decode_jpeg(file, _JPEG_COLORS[channels], **how)
     return pixels
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,41 +84,91 @@ class Filler:
 
     def _fill_rows(self, batch: Batch, places: NDArray[np.int64], rows: Rows) -> None:
         valid = np.flatnonzero(rows.valid)
-        records = self._stored(rows.records[valid])
-        ids = np.array([record.id for record in records], np.int64)
-        drawn = self._assembler.draw(self._seed, rows.epochs[valid], ids)
-        epochs = rows.epochs[valid].tolist()
-        self._assembler.write_epochs(batch, places[valid], epochs)
-        views = self._assembler.plan(batch, places[valid], records, drawn)
+        places, padding, epochs = places[valid], places[~rows.valid], rows.epochs[valid]
+        numbers = self._numbers(rows)
+        ids = self._shards.ids_of(numbers)
+        drawn = self._assembler.draw(self._seed, epochs, ids)
+        self._assembler.write_epochs(batch, places, epochs.tolist())
+        known = functools.partial(self._shards.known, numbers)
+        views = self._assembler.plan(batch, places, ids, known, drawn)
+        left = np.arange(len(places)) if views is None else self._not_copied(batch, places, numbers, views)
         columns = (
-            *(places[valid].tolist(), rows.records[valid].tolist(), records),
-            *(epochs, drawn, views),
+            *(places[left].tolist(), rows.records[valid][left].tolist(), self._shards.records(numbers[left])),
+            *(epochs[left].tolist(), drawn[left]),
+            [None] * len(left) if views is None else [views[at] for at in left.tolist()],
         )
-        todo = deque(zip(*columns, strict=True))
+        todo = deque(enumerate(zip(*columns, strict=True)))
         # Each record holds its file open from its first read on: nothing but the deque may hold on to it.
-        del records, columns
+        del columns
+
+        def write(
+            row: int,
+            number: int,
+            record: StoredRecord,
+            epoch: int,
+            drawn: NDArray[np.float64],
+            view: View | None,
+        ) -> None:
+            if view is None or not self._is_planned_row_written(batch, row, record, view):
+                self._fill(batch, row, number, record, epoch, drawn)
+
+        self._each(todo, write)
+        for row in padding.tolist():
+            self._assembler.fill(batch, row)
+
+    def _not_copied(
+        self, batch: Batch, places: NDArray[np.int64], numbers: NDArray[np.int64], views: Sequence[View]
+    ) -> NDArray[np.int64]:
+        """Copy the pixels of planned rows that lie in memory, and say which rows are left."""
+        try:
+            memory = self._shards.in_memory(numbers, self._assembler.raw_keys)
+        except CorruptFileError:
+            memory = None  # a row that needs the file fails again, and what becomes of that is seen to
+        if memory is None:
+            return np.arange(len(places))
+        copied = np.zeros(len(places), np.bool_)
+
+        def copy(at: int, row: int) -> None:
+            if memory.has(at):
+                self._assembler.copy_planned(batch, row, memory, at, views[at])
+                copied[at] = True
+
+        self._each(deque(enumerate(enumerate(places.tolist()))), copy)
+        return np.flatnonzero(~(copied & memory.sure()))
+
+    def _each(self, todo: deque[tuple[int, tuple[Any, ...]]], act: Callable[..., None]) -> None:
+        """Call `act` with each of the deque's numbered items, in several threads, of which this is one.
+
+        Raises:
+            Exception: what `act` raised for the first of them.
+        """
         failed: list[tuple[int, Exception]] = []
 
         def work() -> None:
             while todo and not failed:
                 try:
-                    row, number, record, epoch, drawn, view = todo.popleft()
+                    at, item = todo.popleft()
                 except IndexError:
                     return  # another thread was faster
                 try:
-                    if view is None or not self._is_planned_row_written(batch, row, record, view):
-                        self._fill(batch, row, number, record, epoch, drawn)
+                    act(*item)
                 except Exception as error:
-                    failed.append((row, error))
+                    failed.append((at, error))
+                del item
 
         executor, threads, _ = self._executor()
-        for future in [executor.submit(work) for _ in range(min(threads, len(todo)))]:
-            future.result()
+        others = [executor.submit(work) for _ in range(min(threads, len(todo)) - 1)]
+        try:
+            work()
+        except BaseException:
+            todo.clear()
+            raise
+        finally:
+            for other in others:
+                other.result()
         if failed:
-            # Rows are begun in order, so that this is the first that fails, however many threads there are.
+            # They are begun in order, so that this is the first that fails, however many threads there are.
             raise min(failed, key=operator.itemgetter(0))[1]
-        for row in places[~rows.valid].tolist():
-            self._assembler.fill(batch, row)
 
     def _is_planned_row_written(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
         try:

@@ -11,11 +11,13 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.columns import Columns
+from halofeed.loader.in_memory import InMemory, Looked
 from halofeed.loader.record import CHANGED, Scratch, StoredRecord
 from halofeed.loader.store.base import Span, Store
 from halofeed.schemas.checksum import BLOCK_BYTES, crc32c
@@ -24,7 +26,7 @@ from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.layout import index_file
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.memory import process_memory
-from halofeed.schemas.shard_file import CURE, OpenFile
+from halofeed.schemas.shard_file import CURE, OpenFile, most_open
 from halofeed.schemas.sizes import human_bytes
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
@@ -117,6 +119,57 @@ class Shards:
         return [
             StoredRecord(self, *row) for row in zip(*(column.tolist() for column in columns), strict=True)
         ]
+
+    def ids_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The ids of records, int64 [record]; errors as of `records`."""
+        self._loaded_shards(numbers)
+        return self.ids[numbers]
+
+    def known(self, numbers: NDArray[np.int64], names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
+        """The kept values of fields by name, [record, ...]; None where one was not kept; see `StoredRecord.known`."""
+        values: dict[str, NDArray[Any]] = {}
+        for name in names:
+            found = None if self.verify == "always" else self.columns.rows(name, numbers)
+            if found is None:
+                return None
+            values[name] = found
+        return values
+
+    def in_memory(self, numbers: NDArray[np.int64], keys: Sequence[str]) -> InMemory | None:
+        """The raw values of records, where all of them lie in memory and were checked; else they are read by place.
+
+        Raises:
+            CorruptFileError: as `records` and `open`.
+        """
+        if not self._is_verified(numbers, keys):
+            return None
+        shards = self._loaded_shards(numbers)
+        different = np.unique(shards).tolist()
+        if len(different) > most_open() // 2:
+            return None  # each is held open until the last row is copied
+        files = {}
+        for shard in different:
+            opened = self.open(shard)
+            stamp, whole = opened.stamp, None if opened.is_transferred else opened.look()
+            if whole is None:
+                return None
+            files[shard] = Looked(opened, stamp, whole)
+        columns = (column[numbers].tolist() for column in (self.offsets, self.lengths, self.checksums))
+        return InMemory(
+            shards.tolist(),
+            files,
+            list(zip(*columns, strict=True)),
+            {key: self.raw_starts[key][numbers].tolist() for key in keys},
+            self.raw_bytes,
+            sums_length=self.verify != "never",
+        )
+
+    def _is_verified(self, numbers: NDArray[np.int64], keys: Sequence[str]) -> bool:
+        """Whether no checksum of those records and raw values is to be computed, now or any more."""
+        if self.verify == "first":
+            blocks = (self.verified_blocks[key][numbers] for key in keys)
+            return bool(self.verified[numbers].all()) and all(bool(found.all()) for found in blocks)
+        return self.verify == "never"
 
     def all_ids(self) -> NDArray[np.int64]:
         """The id of each record, int64 [record].

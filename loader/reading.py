@@ -94,6 +94,7 @@ class RecordReader:
         moves: whether anything is augmented.
         sizes: whether anybody asks where in its padding an image is.
         as_stored: the fields that are read straight into the batch.
+        decodes_fast: as of `decode_image`.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class RecordReader:
         moves: bool,
         sizes: bool,
         as_stored: Collection[str],
+        decodes_fast: bool = False,
     ) -> None:
         known = {field.name: field for field in manifest.fields}
         self._image, self._axes = known[IMAGE], len(manifest.kind.axes)
@@ -111,7 +113,7 @@ class RecordReader:
         self._boxes = known.get(BOXES)
         self._lists = [field for field in fields if self._boxes is not None and field.encoding == "list"]
         self._masks = next((field for field in fields if field.encoding == "png_list"), None)
-        self._moves, self._as_stored = moves, as_stored
+        self._moves, self._as_stored, self._decodes_fast = moves, as_stored, decodes_fast
         self._pads_around = manifest.kind.pads_around
         self._sizes = [known[name] for name in (EXTENT, *_UNPADDED) if sizes and name in known]
         self._spacing = known.get(SPACING) if moves else None
@@ -152,7 +154,8 @@ class RecordReader:
             if IMAGE not in self._as_stored:
                 pixels = self.stored_array(field, record)
         else:
-            decoded = decode_image(one_file(field, features, record), field, record, out)
+            file = one_file(field, features, record)
+            decoded = decode_image(file, field, record, out, fast=self._decodes_fast)
             stored, pixels = decoded.shape[:-1], None if decoded is out else decoded
         label: Label | None = None
         if self.label is not None and LABEL not in self._as_stored:

@@ -26,6 +26,8 @@ CHANGED = (
 )
 WHOLE, WHOLE_FOR_CROPS, WHOLE_FOR_SLABS = 1 << 62, 2 << 20, BLOCK_BYTES
 """Up to which size raw values are fetched whole, whatever is seen of them: another request may cost more."""
+_TOGETHER_BYTES = 1 << 21
+"""Values up to this size are read in one call with what is around them, and summed while they are in the cache."""
 _KEPT_SCRATCH_BYTES = 1 << 24
 _NOWHERE: Mapping[str, Bytes] = {}
 _HEADER, _FOOTER = struct.Struct("<QI"), struct.Struct("<I")
@@ -119,7 +121,7 @@ class StoredRecord:
             return {}
         scratch = shards.scratch.bytes("rest", self.end - self._offset - shards.all_raw_bytes)
         rest = scratch.data
-        parts, pending = [], {}
+        parts, pending, unchecked = [], {}, {}
         group: list[Any] = []
         # Bytes of the file: where the next call begins and how many it reads, and up to where all is planned.
         start, size, at, used = self._offset, 0, self._offset, 0
@@ -130,9 +132,12 @@ class StoredRecord:
             group.append(parts[-1][1])
             size += begin - at
             out = into.get(key)
-            if out is not None and self._is_verified(key):
+            is_verified = out is not None and self._is_verified(key)
+            if out is not None and (is_verified or value_bytes <= _TOGETHER_BYTES):
                 group.append(out)
                 size += value_bytes
+                if not is_verified:
+                    unchecked[key] = out
             else:
                 opened.read_into(group, start, size)
                 start, size, group = begin + value_bytes, 0, []
@@ -150,6 +155,9 @@ class StoredRecord:
         parts[-1] = (parts[-1][0], parts[-1][1][:-FOOTER_BYTES])
         if self._mode == "always" or (self._mode == "first" and not shards.verified[number]):
             self._verify([part for _, part in parts])
+        for key, out in unchecked.items():
+            for block, start in enumerate(range(0, len(out), BLOCK_BYTES)):
+                self._check_block(key, block, out[start : start + BLOCK_BYTES])
         for key, out in pending.items():
             self.fetch(key, [0], len(out), out)
         if not keys:
@@ -349,6 +357,9 @@ class StoredRecord:
 
     def _read_block(self, key: str, block: int, out: memoryview) -> None:
         self._file().read_into((out,), self.raw_start(key) + block * BLOCK_BYTES, len(out))
+        self._check_block(key, block, out)
+
+    def _check_block(self, key: str, block: int, out: Any) -> None:
         if crc32c(out) != self._shards.raw_checksums[key][self._number, block]:
             raise self._wrong(f"the checksum is wrong of block {block} of {key}")
         self._found_right(key, block)
@@ -360,18 +371,3 @@ class StoredRecord:
     def _wrong(self, what: str) -> CorruptFileError:
         name = self._shards.file_name(self._shard)
         return CorruptFileError(f"{name}: record at byte {self._offset:,}: {what} (id {self.id}); {CURE}")
-
-
-def known_of_all(records: Sequence[StoredRecord], names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
-    """The kept values of fields by name, [record, ...]; None where one was not kept; see `StoredRecord.known`."""
-    shards = records[0]._shards if records else None
-    if shards is None or shards.verify == "always":
-        return None
-    numbers = np.array([record._number for record in records])
-    values = {}
-    for name in names:
-        found = shards.columns.rows(name, numbers)
-        if found is None:
-            return None
-        values[name] = found
-    return values

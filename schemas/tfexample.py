@@ -341,8 +341,16 @@ def decode_parts(parts: Sequence[tuple[int, memoryview]], length: int, keys: fro
     >>> bytes(decode_parts([(0, data[:13]), (16, data[16:])], len(data), frozenset("b"))["b"][0])
     b'uv'
     """
-    if len(parts) == 1:
-        return decode_example(parts[0][1], keys)
+    try:
+        return _decode_in_order(parts, length, keys)
+    except CorruptFileError:
+        if len(parts) > 1:
+            raise
+        return decode_example(parts[0][1], keys)  # which reads any form of the same message
+
+
+def _decode_in_order(parts: Sequence[tuple[int, memoryview]], length: int, keys: frozenset[str]) -> Decoded:
+    """`decode_parts` of the form that writers give a message: one map of features, and no other field."""
     wanted = _encoded_keys(keys)
     found: Decoded = {}
     left = _Left(sum(len(part) for _, part in parts))

@@ -11,9 +11,10 @@ Words = NDArray[np.uint64]
 
 _WORD = (1 << 64) - 1
 _ROUNDS = 10
-_MULTIPLIERS = np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157)
-_KEY_STEPS = 0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B
+_MULTIPLIERS = np.array([0xD2E7470EE14C6C93, 0xCA5A826395121157], np.uint64)[:, None, None, None]
+_KEY_STEPS = np.array([0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B], np.uint64)[:, None, None, None]
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+_TIMES_LOW, _TIMES_HIGH = _MULTIPLIERS & _LOW, _MULTIPLIERS >> _HALF
 _BLOCKS = np.array([1, 2], np.uint64)
 """The counters of the two blocks of four words, as NumPy's generator has them: it counts before it draws."""
 
@@ -51,34 +52,25 @@ def draw_uniforms(
     if not count:
         return np.zeros((len(ids), 0, 8))
     shape = (len(ids), count, len(_BLOCKS))
-    zeros = np.zeros(shape, np.uint64)
-    keys = zeros + np.uint64(seed & _WORD), zeros + epochs.astype(np.int64).view(np.uint64)[:, None, None]
-    counter = (
-        zeros + _BLOCKS,
-        zeros + np.uint64(partner),
-        zeros + ids.astype(np.int64).view(np.uint64)[:, None, None],
-        zeros + np.arange(count, dtype=np.uint64)[:, None],
-    )
-    raw = np.stack(_philox(keys, counter), axis=-1).reshape(len(ids), count, 8)
+    keys, first, second = (np.zeros((2, *shape), np.uint64) for _ in range(3))
+    keys[0], keys[1] = seed & _WORD, epochs.astype(np.int64).view(np.uint64)[:, None, None]
+    first[0], first[1] = _BLOCKS, ids.astype(np.int64).view(np.uint64)[:, None, None]
+    second[0], second[1] = partner, np.arange(count, dtype=np.uint64)[:, None]
+    raw = np.stack(_philox(keys, first, second), axis=-1).reshape(len(ids), count, 8)
     return np.asarray((raw >> np.uint64(11)) * 2.0**-53, np.float64)
 
 
-def _philox(keys: tuple[Words, Words], counter: tuple[Words, ...]) -> tuple[Words, ...]:
-    first, second, third, fourth = counter
-    for number in range(_ROUNDS):
-        one, other = (
-            key + np.uint64(number * step & _WORD) for key, step in zip(keys, _KEY_STEPS, strict=True)
-        )
-        highs = _high(first, _MULTIPLIERS[0]), _high(third, _MULTIPLIERS[1])
-        lows = first * _MULTIPLIERS[0], third * _MULTIPLIERS[1]
-        first, second, third, fourth = highs[1] ^ second ^ one, lows[1], highs[0] ^ fourth ^ other, lows[0]
-    return first, second, third, fourth
+def _philox(keys: Words, first: Words, second: Words) -> tuple[Words, ...]:
+    """Four words each of counters whose first and third, and second and fourth, words are given, uint64 [2, ...]."""
+    for _ in range(_ROUNDS):
+        first, second = _high(first)[::-1] ^ second ^ keys, (first * _MULTIPLIERS)[::-1]
+        keys = keys + _KEY_STEPS
+    return first[0], second[0], first[1], second[1]
 
 
-def _high(words: Words, multiplier: np.uint64) -> Words:
-    """The upper 64 bits of each product."""
+def _high(words: Words) -> Words:
+    """The upper 64 bits of each product with the multipliers."""
     low, high = words & _LOW, words >> _HALF
-    times_low, times_high = multiplier & _LOW, multiplier >> _HALF
-    crossed = low * times_high
-    middle = (low * times_low >> _HALF) + (crossed & _LOW) + high * times_low
-    return np.asarray(high * times_high + (crossed >> _HALF) + (middle >> _HALF), np.uint64)
+    crossed = low * _TIMES_HIGH
+    middle = (low * _TIMES_LOW >> _HALF) + (crossed & _LOW) + high * _TIMES_LOW
+    return np.asarray(high * _TIMES_HIGH + (crossed >> _HALF) + (middle >> _HALF), np.uint64)

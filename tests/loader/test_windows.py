@@ -7,6 +7,7 @@ import pytest
 
 from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop
 from halofeed.loader.assemble import Assembler
+from halofeed.schemas.shard_file import OpenFile
 from tests.volume_writer import draw_scans, write_scans
 
 CHAINS = {
@@ -33,20 +34,26 @@ def folders(draw, write, tmp_path_factory):
     }
 
 
+@pytest.mark.parametrize("in_memory", [True, False])
 @pytest.mark.parametrize("verify", ["first", "never"])
 @pytest.mark.parametrize(("kind", "number"), [(kind, at) for kind in CHAINS for at in range(4)])
-def test_planned_rows_are_those_written_one_by_one(folders, kind, number, verify, monkeypatch):
+def test_planned_rows_are_those_written_one_by_one(folders, kind, number, verify, in_memory, monkeypatch):
     loader = Loader(
         folders[kind], batch_size=7, seed=3, augment=CHAINS[kind][number], include=["epoch"], verify=verify
     )
     written = []
-    planned = Assembler.write_planned
+    planned, copied = Assembler.write_planned, Assembler.copy_planned
     monkeypatch.setattr(
         Assembler, "write_planned", lambda self, *row: written.append(planned(self, *row)) or written[-1]
     )
+    monkeypatch.setattr(
+        Assembler, "copy_planned", lambda self, *row: copied(self, *row) or written.append(True)
+    )
+    if not in_memory:
+        monkeypatch.setattr(OpenFile, "look", lambda self: None)
     batches = list(map(loader.batch, range(40)))
     assert len(written) >= 30 * 7 and all(written)  # all but those of the first epoch
-    monkeypatch.setattr(Assembler, "plan", lambda self, batch, rows, records, drawn: [None] * len(records))
+    monkeypatch.setattr(Assembler, "plan", lambda self, *rows: None)
     for step, found in enumerate(batches):
         expected = loader.batch(step)
         assert found.keys() == expected.keys()
@@ -59,6 +66,7 @@ def test_what_reads_more_than_windows_is_written_one_by_one(folders, monkeypatch
         raise AssertionError("planned")
 
     monkeypatch.setattr(Assembler, "write_planned", refuse)
+    monkeypatch.setattr(Assembler, "copy_planned", refuse)
     for kind, options in (
         ("volumes", {"augment": [RandomCrop(2, 3, 4, foreground=0.5)]}),
         ("volumes", {"augment": [FlipDepth()], "include": ["extent"]}),

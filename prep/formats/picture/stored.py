@@ -13,13 +13,16 @@ from halofeed.prep.formats.picture.png import SIGNATURE
 _IHDR_END = len(SIGNATURE) + 16
 
 
-def check_stored(data: memoryview, encoding: str, largest: Size) -> None:
+def check_stored(data: memoryview | bytes, encoding: str, largest: Size) -> Size:
     """Refuse to decode what is no picture of an encoding, or larger than it may be.
 
     Args:
         data: the file.
         encoding: jpeg or png.
         largest: (height, width).
+
+    Returns:
+        its (height, width).
 
     Raises:
         ValueError: says what is wrong.
@@ -38,3 +41,4 @@ def check_stored(data: memoryview, encoding: str, largest: Size) -> None:
         width, height = struct.unpack_from(">II", head, 16)
     if not (1 <= height <= largest[0] and 1 <= width <= largest[1]):
         raise ValueError(f"it is {height} x {width}, and at most {largest[0]} x {largest[1]} is expected")
+    return height, width
