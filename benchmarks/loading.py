@@ -9,8 +9,9 @@ by `halofeed convert`, and written from that by each loader's own writer; they l
 in a process of its own, which waits while the others are measured. A figure is the median of the rounds, of which each
 begins with an iterator of its own and some batches that are not counted; the loaders take turns. GB count what is
 shown of the records as they are stored, whatever a loader makes of it. "of memcpy" is beside one thread's copy of as
-many bytes into warm memory, "of decoding" beside decoding alone on all cores. Peers' JPEG files are decoded by
-simplejpeg, as ours, but tf.data's by TensorFlow; "differs by" says by how many of 255 levels pixels differ.
+many bytes into warm memory, "of decoding" beside decoding alone on all cores; "bare windows" is what the copies of
+crops and flips take alone, on all cores. Peers' JPEG files are decoded by simplejpeg, as ours, but tf.data's by
+TensorFlow; "differs by" says by how many of 255 levels pixels differ.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import far_step
 import from_disk
 import gather
 import numpy as np
-from peers import DECODE, MEMCPY, OURS, PEERS, Peer
+from peers import DECODE, FAST, MEMCPY, OURS, PEERS, WINDOWS, Peer
 from peers.common import CASES, Case, serve
 
 HERE = Path(__file__).resolve().parents[1]
@@ -194,10 +195,16 @@ def print_peers(versions: dict[str, dict[str, str]]) -> None:
 
 
 def chosen(case_name: str, only: str) -> list[str]:
-    """The rows of a case: all but the ceiling of the other kind."""
-    ceilings = {MEMCPY, DECODE} - {DECODE if CASES[case_name].is_encoded else MEMCPY}
-    wanted = [name for name in PEERS if not only or only in name or name in (MEMCPY, DECODE, OURS)]
-    return [name for name in wanted if name not in ceilings]
+    """The rows of a case: all but those of another kind."""
+    case = CASES[case_name]
+    special = {
+        MEMCPY: not case.is_encoded,
+        WINDOWS: bool(case.crop),
+        DECODE: case.is_encoded,
+        FAST: case.is_encoded,
+    }
+    wanted = [name for name in PEERS if not only or only in name or name in special or name == OURS]
+    return [name for name in wanted if special.get(name, True)]
 
 
 def main() -> None:

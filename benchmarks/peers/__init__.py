@@ -30,11 +30,16 @@ def _ways(*ways: str) -> tuple[dict[str, Any], ...]:
 
 
 MEMCPY, DECODE, OURS = "memcpy, one thread", "bare decoding, all cores", "halofeed, batches()"
+WINDOWS, FAST = "bare windows, all cores", 'halofeed, decode="fast"'
 WORKERS = ({"num_workers": 0}, {"num_workers": 2})
 PEERS = {
     MEMCPY: Peer("ceilings", ("numpy",), "np.copyto(warm, batch)", _ways("memcpy")),
     DECODE: Peer("ceilings", ("simplejpeg",), "simplejpeg.decode_jpeg(data, buffer=warm)", _ways("decode")),
+    WINDOWS: Peer(
+        "ceilings", ("numpy",), "halofeed's View.copy(map, warm) of windows drawn before", _ways("windows")
+    ),
     OURS: Peer("ours", ("halofeed",), "Loader(...).batches()", _ways("batches"), is_ours=True),
+    FAST: Peer("ours", ("halofeed",), 'Loader(..., decode="fast").batches()', _ways("fast"), is_ours=True),
     "halofeed, dataset()": Peer(
         "ours",
         ("halofeed", "tensorflow"),

@@ -1,4 +1,4 @@
-"""What no loader can pass: one thread's copy into warm memory, and decoding alone on all cores."""
+"""What no loader can pass: one thread's copy into warm memory, and windows or decoding alone on all cores."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def batches(folder: Path, case: Case, way: str) -> Iterator[dict[str, Any]]:
     warm = np.ones((case.batch_size, *case.shown), case.dtype)
     if way == "memcpy":
         return copied(source, case, numbers, warm)
+    if way == "windows":
+        return windows(source, case, warm)
     return decoded([source[int(number)]["image"] for number in numbers], numbers, warm)
 
 
@@ -42,6 +44,38 @@ def copied(source: Source, case: Case, numbers: Any, warm: Any) -> Iterator[dict
         for target, array in pairs:
             np.copyto(target, array)
         yield {"image": warm, "number": numbers}
+
+
+def windows(source: Source, case: Case, warm: Any) -> Iterator[dict[str, Any]]:
+    """Windows of records in any order, flipped or not, copied by as many threads as there are cores."""
+    from halofeed.loader.augment.view import View
+
+    rng = np.random.default_rng(0)
+    axes = len(case.crop)
+    flips = range(axes) if axes == 3 else [1]
+    targets = {"image": warm}
+    if case.has_labels:
+        targets["label"] = np.ones(warm.shape[:-1], np.uint8)
+    views = []
+    for _ in range(len(source)):
+        view = View.whole(case.shape[:-1])
+        for axis in flips:
+            view = view.flip(axis) if rng.random() < 0.5 else view
+        room = np.array(case.shape[:-1]) - case.crop
+        views.append(view.crop(rng.integers(room + 1).tolist(), case.crop))
+    examples = [source[number] for number in range(len(source))]
+
+    def copy(row: int, number: int) -> None:
+        for key, target in targets.items():
+            views[number].copy(examples[number][key], target[row])
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        while True:
+            for order in rng.permutation(len(source))[: len(source) // len(warm) * len(warm)].reshape(
+                -1, len(warm)
+            ):
+                list(pool.map(copy, range(len(warm)), order.tolist()))
+                yield {**targets, "number": order}
 
 
 def decoded(files: list[bytes], numbers: Any, warm: Any) -> Iterator[dict[str, Any]]:

@@ -22,7 +22,7 @@ def batches(folder: Path, case: Case, way: str) -> Iterator[dict[str, Any]]:
     if way == "first":
         loader, numbers = opened(folder, case, 1)
         return ours(loader.batches(), numbers)
-    loader, numbers = loader_after_epochs(folder, case)
+    loader, numbers = loader_after_epochs(folder, case, "fast" if way == "fast" else "accurate")
     if way == "dataset":
         return ours(loader.dataset().as_numpy_iterator(), numbers)
     if way == "on_mesh":
@@ -30,21 +30,23 @@ def batches(folder: Path, case: Case, way: str) -> Iterator[dict[str, Any]]:
     return ours(loader.batches(), numbers)
 
 
-def opened(folder: Path, case: Case, epochs: int | None) -> tuple[Any, Any]:
+def opened(folder: Path, case: Case, epochs: int | None, decode: str = "accurate") -> tuple[Any, Any]:
     """The case's loader, and the ids of all records by number."""
     from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop
 
     flips = [FlipLeftRight(), FlipUpDown(), FlipDepth()] if case.has_labels else [FlipLeftRight()]
     augment = [*flips, RandomCrop(*case.crop)] if case.crop else []
-    loader = Loader(folder / "set", batch_size=case.batch_size, augment=augment, num_epochs=epochs)
+    loader = Loader(
+        folder / "set", batch_size=case.batch_size, augment=augment, num_epochs=epochs, decode=decode
+    )
     ids = [loader.stored(number).id for number in range(loader.num_records)]
     return loader, {identity: number for number, identity in enumerate(ids)}
 
 
 @cache
-def loader_after_epochs(folder: Path, case: Case) -> tuple[Any, Any]:
+def loader_after_epochs(folder: Path, case: Case, decode: str) -> tuple[Any, Any]:
     """The case's loader, once it has verified every record; crops show all of one only in several epochs."""
-    loader, numbers = opened(folder, case, None)
+    loader, numbers = opened(folder, case, None, decode)
     for _ in zip(range(loader.steps_per_epoch * (4 if case.crop else 1)), loader.batches(), strict=False):
         pass
     return loader, numbers

@@ -72,7 +72,7 @@ def test_rows_of_a_shard_that_is_cut_meanwhile_are_an_error_that_names_it(loader
             os.truncate(shard, 100)
 
     copied_rows(monkeypatch, cut)
-    with pytest.raises(CorruptFileError, match="shortened|expected"):
+    with pytest.raises(CorruptFileError, match=r"shortened|expected"):
         loader.batch(8)
 
 
