@@ -39,7 +39,7 @@ def test_options_that_the_pages_name_exist() -> None:
     parser = _parser()
     commands = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     known = {flag for command in commands.choices.values() for flag in command._option_string_actions}
-    known |= {"--all", "--runner", "--against", "--planes"}
+    known |= {"--all", "--runner", "--parallelism", "--against", "--planes"}
     known |= {"--only", "--rounds", "--quick", "--larger-than-memory"}  # of benchmarks/loading.py
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?![\w-])", page.read_text()))

@@ -125,7 +125,8 @@ def worker_pids(home: Path) -> list[int]:
     for machine in MACHINES:
         pool = pid_of(home, f"pool-{machine}")
         if pool is not None:
-            found += map(int, Path(f"/proc/{pool}/task/{pool}/children").read_text().split())
+            for thread in Path(f"/proc/{pool}/task").iterdir():
+                found += map(int, (thread / "children").read_text().split())
     return found
 
 

@@ -69,6 +69,7 @@ def start_process(
             env={**os.environ, **(environment or {})},
         )
     (home / f"{name}.pid").write_text(f"{process.pid} {_born(process.pid)}")
+    process.returncode = 0  # else Python warns that it still runs when the object goes
     return process.pid
 
 

@@ -108,9 +108,9 @@ def test_a_stopped_command_withdraws_and_cancels_its_job(source, tmp_path, monke
         time.sleep(0.05)
     incomplete = tmp_path / "out/set/1.0.0/.incomplete"
     assert list(incomplete.glob("wanted-*"))
-    command.send_signal(signal.SIGINT)
+    command.send_signal(signal.SIGTERM)
     assert "its job is told to stop" in command.communicate(timeout=60)[1]
-    assert command.returncode == 130
+    assert command.returncode == 143
     assert not hangs.exists()
     assert not list(incomplete.glob("wanted-*"))
 
