@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,56 +28,15 @@ from typing import Any
 import gather
 
 HERE = Path(__file__).resolve().parents[1]
-SERVER = """
-import sys, time
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import WSGIRequestHandler, run_simple
+sys.path.insert(0, str(HERE))
+from tests.engines import s3  # noqa: E402 - of this checkout
 
-application = DomainDispatcherApplication(create_backend_app)
-
-def later(environment, start):
-    time.sleep(float(sys.argv[2]))
-    return application(environment, start)
-
-class Handler(WSGIRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_request(self, *arguments):
-        print(self.requestline, flush=True)
-
-run_simple("127.0.0.1", int(sys.argv[1]), later, threaded=True, request_handler=Handler)
-"""
 SETS = {
     "pictures": ("pictures", "raw", 64),
     "photographs": ("pictures", "jpeg", 64),
     "blocks": ("blocks", "raw", 8),
 }
 """What is converted, how it is stored, and the batch size."""
-
-
-def start_server(latency_seconds: float, log: Path) -> subprocess.Popen[bytes]:
-    """A server with an empty bucket; its address and credentials go into the environment."""
-    import boto3
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    credentials = {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    os.environ.update(credentials, AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}")
-    with log.open("wb") as stream:
-        command = [sys.executable, "-c", SERVER, str(port), str(latency_seconds)]
-        server = subprocess.Popen(command, stdout=stream, stderr=subprocess.DEVNULL)
-    for _ in range(300):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        time.sleep(0.1)
-    boto3.client("s3").create_bucket(Bucket="bucket")
-    return server
 
 
 def upload(name: str, counts: dict[str, int], folder: Path) -> None:
@@ -183,8 +140,9 @@ def main() -> None:
         "loader": Measured.load,
     }
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "requests"
-        server = start_server(options.latency_ms / 1000, log)
+        home = Path(folder) / "server"
+        os.environ.update(s3.start(home, options.latency_ms / 1000))
+        log = home / "server.log"
         try:
             print("data set     reads    plain cat_ranges   loader of plain requests", flush=True)
             for name in options.only:
@@ -212,8 +170,7 @@ def main() -> None:
                         flush=True,
                     )
         finally:
-            server.terminate()
-            server.wait(10)
+            s3.stop(home)
 
 
 if __name__ == "__main__":

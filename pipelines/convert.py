@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import apache_beam as beam
-from apache_beam.io.filesystems import FileSystems
 
 from halofeed.pipelines.build import build
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.lock import held
+from halofeed.pipelines.objects.choose import use_options
 from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
 from halofeed.pipelines.plan import Plan, Sources, make_plan, open_sources
 from halofeed.pipelines.progress import Bar, JobProgress
@@ -71,8 +71,8 @@ def convert(
         AnnotationsError: the annotations as a whole cannot be used.
         NotRunError: Beam's options ask for the job's description in place of a run.
         JobError: the job failed, and what it finished is kept, a committed version too; or more was rejected than
-            the limit allows; or another run is writing into the folder (on local disk; on an object store nobody
-            sees that).
+            the limit allows; or another run is writing into the folder.
+        StoreError: a store refuses, or does not answer.
     """
     for flag, path in (("--source", options.source), ("--images", options.images), ("--out", options.out)):
         check_reachable(flag, path or "")
@@ -80,7 +80,7 @@ def convert(
         recipe = normalized_like(recipe, read_manifest(options.normalize_like))
     choice = choose_runner(options, recipe.shards, beam_arguments, recipe.max_memory * MEBIBYTE)
     pipeline = new_pipeline(choice)
-    FileSystems.set_options(choice.options)
+    store_settings = use_options(choice.options)
     version = OutputFolder(real_folder(options.folder))
     replacement = OutputFolder(replacement_of(version.root))
     sources = open_sources(options)
@@ -91,7 +91,7 @@ def convert(
                 f"{version.path(MANIFEST)}: expected a regular file; move it away, or take another --version"
             )
         _or_withdraw(version, version.make)
-    with held(version.root), _Means(choice) as means:
+    with held(version.root) as version.holder, _Means(choice, store_settings) as means:
         committed = _committed(version)
         if committed is not None and not options.overwrite:
             _check_same(options, recipe, sources, committed, means)
@@ -105,7 +105,7 @@ def convert(
         if version.exists(MANIFEST):
             with _unharmed(options.folder, replacement.root):
                 _or_withdraw(replacement, replacement.make)
-                with held(replacement.root):
+                with held(replacement.root) as replacement.holder:
                     make(replacement, version, committed)
                     take_place(replacement, version, options.name)
         else:
@@ -119,8 +119,8 @@ def convert(
 class _Means:
     """What a run works with: on this machine a scratch folder, and worker processes once they are asked for."""
 
-    def __init__(self, choice: RunnerChoice) -> None:
-        self.choice = choice
+    def __init__(self, choice: RunnerChoice, store_settings: Mapping[str, Any]) -> None:
+        self.choice, self.store_settings = choice, store_settings
         self.scratch: str | None = None
         self._stack = contextlib.ExitStack()
         self._workers: Workers | None = None
@@ -155,7 +155,11 @@ class _Means:
             from halofeed.pipelines.series import SeriesSearch, find_series, find_series_by_beam
 
             search = SeriesSearch(
-                source=_for_workers(sources.images.root), policy=policy, below=tuple(below), folder=folder
+                source=_for_workers(sources.images.root),
+                policy=policy,
+                below=tuple(below),
+                folder=folder,
+                store_settings=self.store_settings,
             )
             if self.scratch is None:
                 pipeline = new_pipeline(self.choice)
@@ -256,6 +260,8 @@ def _make(
         progress_folder=means.scratch,
         series_folder=series_folder,
         references_folder=references_folder,
+        holder=output.holder,
+        store_settings=means.store_settings,
     )
     _run(job, plan, references.count, output, means, pipeline, show_progress)
 
@@ -357,7 +363,9 @@ def _run_elsewhere(
 ) -> None:
     """Run the pipeline on another runner; what has come of it is seen by the files that are there."""
     wanted = want(output)
-    build(pipeline, dataclasses.replace(job, wanted=wanted), reference_files)
+    # A template is run later, when this command holds the folder no more.
+    holder = None if choice.template else job.holder
+    build(pipeline, dataclasses.replace(job, wanted=wanted, holder=holder), reference_files)
     if choice.dry_run or choice.template:
         describe(pipeline, choice, output)
     indexes = {index_file(job.shard_file(key)) for key in job.shard_keys()}

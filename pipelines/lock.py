@@ -1,8 +1,8 @@
 """How one process holds a folder, so that a second run stays away: a lock that the kernel lets go of with its holder.
 
 The lock is on the folder itself, so that nothing is left behind, whichever way the holder ended. Where the file
-system knows no such locks (some network file systems; an object store has none at all) nothing is held, and two
-runs must be kept apart by whoever starts them.
+system knows no such locks (some network file systems) nothing is held, and two runs must be kept apart by whoever
+starts them. An object store's folders are leased (halofeed.pipelines.lease).
 """
 
 from __future__ import annotations
@@ -58,12 +58,18 @@ def _holder(folder: str) -> str:
 
 
 @contextmanager
-def held(folder: str) -> Iterator[None]:
-    """Hold a local folder that is there; one of an object store is not held.
+def held(folder: str) -> Iterator[str | None]:
+    """Hold a folder; a local one is there. Gives the word by which an object store's holder is known, else None.
 
     Raises:
         JobError: another run holds it; it is named.
     """
+    if folder.startswith(("s3://", "gs://")):
+        from halofeed.pipelines.lease import leased
+
+        with leased(folder) as token:
+            yield token
+        return
     try:
         descriptor = None if "://" in folder else try_lock(folder)
     except BlockingIOError as error:
@@ -72,7 +78,7 @@ def held(folder: str) -> Iterator[None]:
             "--name or --version"
         ) from error
     try:
-        yield
+        yield None
     finally:
         if descriptor is not None:
             os.close(descriptor)

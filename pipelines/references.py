@@ -88,7 +88,7 @@ class FileByShard:
 
     def _write(self) -> None:
         if self._file is None:
-            self._file = self._stack.enter_context(self._output.temporary())
+            self._file = self._stack.enter_context(self._output.temporary(_BY_SHARD))
         self._buffered.sort(key=itemgetter(0))
         places = []
         for number, some in groupby(self._buffered, key=itemgetter(0)):
@@ -107,7 +107,7 @@ class FileByShard:
         places[:, 0] = of_split[split] * self._shards + shard
         stream = io.BytesIO()
         np.save(stream, places[np.argsort(places[:, 0], kind="stable")])
-        self._file.keep_as(_BY_SHARD)
+        self._file.keep()
         self._output.write(_PLACES, stream.getvalue())
 
     def close(self) -> None:

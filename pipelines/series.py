@@ -11,13 +11,14 @@ On another runner it is a Beam job of its own, whose shuffle hands it on.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
 import apache_beam as beam
 
+from halofeed.pipelines.objects.choose import use_settings
 from halofeed.pipelines.storage import OutputFolder, RemoteFiles, source_files
 from halofeed.prep.formats.dicom.found import Listed, from_bytes, to_bytes
 from halofeed.prep.formats.dicom.grouping import Apart, Series, in_order_of_files, read_headers
@@ -44,12 +45,14 @@ class SeriesSearch:
         below: the folders below which each series is looked for, as tables name them, whose references keep their
             members; (): the whole source, whose members nobody but the workers needs.
         folder: where slices and what is on its way to them are written.
+        store_settings: as of a `ShardJob`.
     """
 
     source: str
     policy: SeriesPolicy
     below: tuple[str, ...]
     folder: str
+    store_settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def adopted(
@@ -82,6 +85,7 @@ def adopted(
 
 
 def _list(search: SeriesSearch) -> tuple[Listed, Iterator[Bundle]]:
+    use_settings(search.store_settings)
     files = source_files(search.source)
     try:
         named, bundles = list_bundles(files, search.below)
@@ -92,6 +96,7 @@ def _list(search: SeriesSearch) -> tuple[Listed, Iterator[Bundle]]:
 
 def _read(search: SeriesSearch, bundle: Bundle) -> tuple[dict[Key, bytes], list[tuple[str, Apart]]]:
     """What the files say, by series, and those that are no slices."""
+    use_settings(search.store_settings)
     folder, sizes = bundle
     files = source_files(search.source)
     files.adopt(sizes, {})
@@ -102,6 +107,7 @@ def _read(search: SeriesSearch, bundle: Bundle) -> tuple[dict[Key, bytes], list[
 
 def _join(search: SeriesSearch, key: Key, parts: Iterable[bytes]) -> list[tuple[str, Series]]:
     """The scans of a series, of which each has its slices written."""
+    use_settings(search.store_settings)
     found = [one for part in parts for one in from_bytes(part)]
     scans = []
     written = set()
@@ -139,12 +145,12 @@ def find_series(
 
 def _write_pieces(search: SeriesSearch, name: str, pieces: Iterable[bytes]) -> list[Place]:
     places, offset = [], 0
-    with OutputFolder(search.folder).temporary() as file:
+    with OutputFolder(search.folder).temporary(name) as file:
         for piece in pieces:
             file.stream.write(piece)
             places.append((name, offset, offset + len(piece)))
             offset += len(piece)
-        file.keep_as(name)
+        file.keep()
     return places
 
 
@@ -208,6 +214,7 @@ class _Write(beam.DoFn):  # type: ignore[misc]
         self._search = search
 
     def process(self, element: tuple[int, Iterable[Any]]) -> None:
+        use_settings(self._search.store_settings)
         OutputFolder(self._search.folder).write(_FOUND, to_bytes(list(element[1])))
 
 

@@ -17,7 +17,7 @@ from halofeed.pipelines.inputs import contents_of, convert_input
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.remote import check_wanted
-from halofeed.pipelines.storage import OutputFolder, is_remote
+from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.annotations.contract import is_mostly_bad
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.table import converter_of
@@ -117,7 +117,7 @@ def write_shard(
     """
     check_wanted(job)
     ordered, parsed, rejected = _classify(references)
-    output = OutputFolder(job.folder)
+    output = OutputFolder(job.folder, job.holder)
     name = job.shard_file(key)
     finished = _finished_index(job, key, ordered, parsed, sources, threads)
     if finished is not None:
@@ -135,7 +135,7 @@ def write_shard(
     )
     rows, contents = _Rows(), {}
     statistics = converter.new_statistics()
-    with output.temporary(_HEAVY_BUFFERS if heavy else 2) as file:
+    with output.temporary(name, _HEAVY_BUFFERS if heavy else 2) as file:
         writer = RecordWriter(file.stream)
         for outcome in outcomes:
             source = outcome.reference.source
@@ -164,7 +164,7 @@ def write_shard(
             rejected=tuple(sorted(rejected, key=_rejected_order)),
         )
         check_wanted(job)
-        file.keep_as(name)
+        file.keep()
     output.write(index_file(name), index.to_bytes())
     return True
 
@@ -252,7 +252,7 @@ def _finished_index(
         if job.fingerprint(key, ordered, contents) == index.fingerprint:
             if folder != job.folder:
                 for file in (name, index_file(name)):
-                    OutputFolder(job.folder).take(file, OutputFolder(folder))
+                    OutputFolder(job.folder, job.holder).take(file, OutputFolder(folder))
             return index
     return None
 
@@ -284,11 +284,11 @@ def commit(job: ShardJob) -> Manifest:
     Raises:
         JobError: too many inputs were rejected, or none was left; rejected.jsonl is there to read.
     """
-    output = OutputFolder(job.folder)
+    output = OutputFolder(job.folder, job.holder)
     splits: dict[str, Split] = {}
     reasons: Counter[str] = Counter()
     firsts: dict[str, Mapping[str, str]] = {}
-    with output.temporary() as listing:
+    with output.temporary(REJECTED) as listing:
         for split in job.splits:
             shards, statistics = [], []
             for number in range(job.recipe.shards):
@@ -298,10 +298,7 @@ def commit(job: ShardJob) -> Manifest:
                 _list_rejected(index.rejected, listing.stream, reasons, firsts)
                 del index
             splits[split] = Split(shards=tuple(shards), statistics=merge_statistics(statistics))
-        if reasons or not is_remote(job.folder):
-            listing.keep_as(REJECTED)
-        else:
-            output.write(REJECTED, b"")
+        listing.keep()
     records = sum(split.records for split in splits.values())
     _check_outcome(job, reasons, records, _example(reasons, firsts))
     _check_objects(job, splits, reasons, firsts)

@@ -1,4 +1,4 @@
-"""How the job reaches files: source folders and the output folder, on any of Beam's file systems."""
+"""How the job reaches files: source folders and the output folder, on local disk or in a store."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import importlib.util
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from halofeed.pipelines.direct_file import DirectFile
+from halofeed.pipelines.lease import check_holder
+from halofeed.pipelines.objects.base import ChangedError
+from halofeed.pipelines.objects.choose import store_of
+from halofeed.pipelines.objects.stream import ObjectReader, ObjectWriter
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.walk import is_hidden
 from halofeed.schemas.durable import sync
 from halofeed.schemas.errors import (
-    HalofeedError,
     JobError,
     MissingExtraError,
     Problem,
@@ -35,7 +37,6 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-_READ_AT_ONCE = 16 << 20
 _EXTRAS = {"gs": ("gcp", "google.cloud.storage"), "s3": ("aws", "boto3")}
 
 
@@ -70,7 +71,7 @@ def _is_installed(module: str) -> bool:
 
 
 class RemoteFiles:
-    """The files below a folder of one of Beam's remote file systems."""
+    """The files below an address."""
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
@@ -81,11 +82,10 @@ class RemoteFiles:
     def sizes(self) -> Mapping[str, int]:
         if self._sizes is None:
             found = {}
-            for match in FileSystems.match([self.root + "/**"]):
-                for entry in match.metadata_list:
-                    path = entry.path[len(self.root) + 1 :]
-                    if path and not path.endswith("/") and not is_hidden(path):
-                        found[path] = entry.size_in_bytes
+            for address, size in store_of(self.root).listed(f"{self.root}/"):
+                path = address[len(self.root) + 1 :]
+                if path and not path.endswith("/") and not is_hidden(path):
+                    found[path] = size
             if not found:
                 raise UsageError(f"{self.root}: no files there; name the folder that holds the source files")
             self._sizes = dict(sorted(found.items()))
@@ -111,32 +111,20 @@ class RemoteFiles:
         return folder == "." or any(path.startswith(f"{folder}/") for path in self.sizes())
 
     def read(self, path: str) -> bytes:
-        with self._open(path) as stream:
-            return bytes(stream.read())
+        return self._read(path, None)
 
     def head(self, path: str, size: int) -> bytes:
-        pieces: list[bytes] = []
-        with self._open(path) as stream:
-            # Room is made at once for all that is asked for, which may be more than there is.
-            while size and (piece := bytes(stream.read(min(size, _READ_AT_ONCE)))):
-                pieces.append(piece)
-                size -= len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return self._read(path, size)
 
     def adopt(self, sizes: Mapping[str, int], faults: Mapping[str, Problem]) -> None:
         """As of `LocalFiles`."""
         self._known.update(sizes)
 
-    @contextmanager
-    def _open(self, path: str) -> Iterator[Any]:
-        """A file that is there, in one request; where that fails, a second one asks whether it is."""
-        full = f"{self.root}/{path}"
+    def _read(self, path: str, size: int | None) -> bytes:
+        address = f"{self.root}/{path}"
         try:
-            with FileSystems.open(full, compression_type=CompressionTypes.UNCOMPRESSED) as stream:
-                yield stream
-        except Exception as error:
-            if isinstance(error, HalofeedError) or FileSystems.exists(full):
-                raise
+            return store_of(address).read(address, stop=size)
+        except FileNotFoundError as error:
             raise SourceError("read", "file cannot be read", "no such file") from error
 
 
@@ -169,28 +157,38 @@ def source_files(root: str) -> LocalFiles | RemoteFiles:
 
 
 class OutputFolder:
-    """The folder of one version of a data set: files appear in it whole or not at all."""
+    """The folder of one version of a data set: files appear in it whole or not at all.
 
-    def __init__(self, root: str) -> None:
+    Args:
+        root: its path or address.
+        holder: of a folder of an object store, who must hold it when a file is to appear, as `held` gave it.
+    """
+
+    def __init__(self, root: str, holder: str | None = None) -> None:
         self.root = root.rstrip("/")
+        self.holder = holder
         self._made: list[str] = []
 
     def path(self, name: str) -> str:
         """The full path of a file of this folder."""
-        return str(FileSystems.join(self.root, name))
+        return f"{self.root}/{name}" if is_remote(self.root) else os.path.join(self.root, name)
 
     def exists(self, name: str) -> bool:
         """Whether the file is there, and therefore whole; a pipe, a device or a folder of its name is none."""
         if not is_remote(self.root):
             return os.path.isfile(self.path(name))
-        return bool(FileSystems.exists(self.path(name)))
+        return store_of(self.root).stat(self.path(name)) is not None
 
     def open(self, name: str) -> Any:
         """A file as a stream of bytes."""
-        return FileSystems.open(self.path(name), compression_type=CompressionTypes.UNCOMPRESSED)
+        if is_remote(self.root):
+            return ObjectReader(store_of(self.root), self.path(name))
+        return open(self.path(name), "rb")
 
     def read(self, name: str) -> bytes:
         """The bytes of a small file."""
+        if is_remote(self.root):
+            return store_of(self.root).read(self.path(name))
         with self.open(name) as stream:
             return bytes(stream.read())
 
@@ -198,63 +196,92 @@ class OutputFolder:
         """The bytes of one file."""
         if not is_remote(self.root):
             return os.path.getsize(self.path(name))
-        return int(FileSystems.match([self.path(name)])[0].metadata_list[0].size_in_bytes)
+        stored = store_of(self.root).stat(self.path(name))
+        if stored is None:
+            raise FileNotFoundError(self.path(name))
+        return stored.size
 
     def sizes(self) -> dict[str, int]:
         """The files directly in the folder and their bytes."""
         if not is_remote(self.root):
             with os.scandir(self.root) as entries:
                 return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
-        found = {}
-        for match in FileSystems.match([self.path("*")]):
-            for entry in match.metadata_list:
-                name = entry.path[len(self.root) + 1 :]
-                if name and not name.endswith("/"):
-                    found[name] = entry.size_in_bytes
-        return found
+        prefix = f"{self.root}/"
+        listed = ((address[len(prefix) :], size) for address, size in store_of(self.root).listed(prefix))
+        return {name: size for name, size in listed if name and "/" not in name}
 
     def make(self) -> None:
         """Make the folder where folders need making."""
+        if is_remote(self.root):
+            return
         above = self.path(TEMPORARY_FOLDER)
-        while not is_remote(self.root) and above and not os.path.exists(above):
+        while above and not os.path.exists(above):
             self._made.append(above)
             above = os.path.dirname(above)
         for folder in (self.root, self.path(TEMPORARY_FOLDER)):
-            if not FileSystems.exists(folder):
+            if not os.path.exists(folder):
                 try:
-                    FileSystems.mkdirs(folder)
+                    os.makedirs(folder)
                 except OSError as error:
-                    if not FileSystems.exists(folder):
+                    if not os.path.exists(folder):
                         raise UsageError(f"{folder}: cannot be made: {error}") from error
         with _naming_what_the_disk_lacks(self.root):
             sync(os.path.dirname(folder) or "." for folder in self._made[1:])
 
     @contextmanager
-    def temporary(self, buffers: int = 2, name: str | None = None) -> Iterator[TemporaryFile]:
-        """A file under a temporary name, gone at the end unless it was renamed by `keep_as`.
+    def temporary(self, name: str, buffers: int = 2, *, aside: str | None = None) -> Iterator[TemporaryFile]:
+        """A file that is not there until `keep` gives it its name, and is gone at the end otherwise.
 
         Args:
+            name: its own.
             buffers: as of a `DirectFile`, where the folder is local.
-            name: the temporary one, in this folder; default: one of its own below `TEMPORARY_FOLDER`.
+            aside: the temporary one of a local folder; default: one of its own below `TEMPORARY_FOLDER`.
 
         Raises:
             JobError: the disk, a quota or a limit on a file's size has no room for it, or the disk fails.
         """
+        if is_remote(self.root):
+            writer = ObjectWriter(store_of(self.root), self.path(name))
+            file = TemporaryFile(name, writer, lambda _: self._keep(writer), writer.abort)
+            try:
+                yield file
+            finally:
+                file.discard()
+            return
+        path = self.path(aside or f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
         with _naming_what_the_disk_lacks(self.root):
-            file = TemporaryFile(self, name or f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}", buffers)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            stream = DirectFile(path, buffers)
+            file = TemporaryFile(
+                name,
+                stream,
+                lambda synced: _rename(stream, path, self.path(name), synced=synced),
+                lambda: _delete(stream, path),
+            )
             try:
                 yield file
             finally:
                 file.discard()
 
+    def _keep(self, writer: ObjectWriter) -> None:
+        """Finish an object while this run still holds the folder; one that is there by now must be the same."""
+        self._check_holder()
+        try:
+            writer.finish()
+        except ChangedError:
+            self._check_holder()
+            if not writer.is_there():
+                raise
+
+    def _check_holder(self) -> None:
+        if self.holder is not None:
+            check_holder(self.root, self.holder)
+
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file whole, by way of a temporary name; an empty one on s3:// is left out."""
-        if not data and self.root.startswith("s3://"):
-            self.delete([name])
-            return
-        with self.temporary() as file:
+        """Write a small file whole, by way of a temporary name."""
+        with self.temporary(name) as file:
             file.stream.write(data)
-            file.keep_as(name)
+            file.keep()
 
     def commit(self, manifest: bytes, after: Iterable[str]) -> None:
         """Write the manifest: it has its name only once all that it names is on the disk.
@@ -269,10 +296,10 @@ class OutputFolder:
         if is_remote(self.root):  # where what is written is there for good
             self.write(MANIFEST, manifest)
             return
-        with self.temporary(name=UNCOMMITTED_MANIFEST) as file:
+        with self.temporary(MANIFEST, aside=UNCOMMITTED_MANIFEST) as file:
             file.stream.write(manifest)
             sync([*map(self.path, after), self.root])
-            file.keep_as(MANIFEST, synced=True)
+            file.keep(synced=True)
             sync([self.root])
 
     def take(self, name: str, other: OutputFolder) -> None:
@@ -282,25 +309,25 @@ class OutputFolder:
             JobError: the disk failed, or has no room for a copy.
         """
         if is_remote(self.root):
-            FileSystems.copy([other.path(name)], [self.path(name)])
+            self._check_holder()
+            store_of(self.root).copy(other.path(name), self.path(name))
             return
         linked = self.path(f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
         try:
             os.link(other.path(name), linked)
             os.replace(linked, self.path(name))
         except OSError:  # another disk, or one without hard links
-            with other.open(name) as stream, self.temporary() as file:
+            with other.open(name) as stream, self.temporary(name) as file:
                 shutil.copyfileobj(stream, file.stream, _COPIED_AT_ONCE)
-                file.keep_as(name)
+                file.keep()
 
     def delete(self, names: list[str]) -> None:
         """Delete files of this folder; those that are not there are no error."""
-        present = [self.path(name) for name in names if self.exists(name)]
-        if not is_remote(self.root):
-            for path in present:
-                os.remove(path)
-        elif present:
-            FileSystems.delete(present)
+        if is_remote(self.root):
+            store_of(self.root).delete(self.path(name) for name in names)
+            return
+        for path in [self.path(name) for name in names if self.exists(name)]:
+            os.remove(path)
 
     def sweep(self) -> None:
         """Delete what interrupted runs left behind."""
@@ -314,8 +341,9 @@ class OutputFolder:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 shutil.rmtree(folder)
             return
-        with contextlib.suppress(BeamIOError):
-            FileSystems.delete([folder + "/"])
+        store = store_of(folder)
+        store.delete([address for address, _ in store.listed(f"{folder}/")])
+        store.abort_uploads(f"{self.root}/")
 
     def withdraw(self) -> None:
         """Delete what was begun, and the folders that `make` made."""
@@ -326,52 +354,49 @@ class OutputFolder:
 
 
 class TemporaryFile:
-    """A file of a folder that is being written under a temporary name."""
+    """A file of a folder that is being written and is not there yet.
 
-    def __init__(self, folder: OutputFolder, name: str, buffers: int) -> None:
-        self._folder = folder
-        self._path: str | None = folder.path(name)
-        self.stream: Any = self._create(buffers)
+    Args:
+        name: what it will be called.
+        stream: takes its bytes.
+        keep: closes the stream and gives the file its name; told whether its content must be on the disk before.
+        discard: closes the stream and leaves nothing of it.
+    """
 
-    def _create(self, buffers: int) -> Any:
-        if is_remote(self._folder.root):
-            return FileSystems.create(self._path, compression_type=CompressionTypes.UNCOMPRESSED)
-        assert self._path is not None
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        return DirectFile(self._path, buffers)
+    def __init__(
+        self, name: str, stream: Any, keep: Callable[[bool], object], discard: Callable[[], object]
+    ) -> None:
+        self.name, self.stream = name, stream
+        self._keep, self._discard = keep, discard
+        self._is_open = True
 
-    def keep_as(self, name: str, *, synced: bool = False) -> None:
+    def keep(self, *, synced: bool = False) -> None:
         """Close the file and give it its name, replacing what had it; `synced` has its content on the disk before.
 
         Raises:
-            JobError: the file is empty and the folder on s3://, where Beam's client cannot make one.
+            JobError: another run holds the folder of an object store.
+            StoreError: another has written the object meanwhile, and otherwise; or the store fails.
         """
-        target = self._folder.path(name)
-        if target.startswith("s3://") and not self.stream.tell():
-            raise JobError(f"{target} would be empty, which Beam cannot write to S3; take fewer --shards")
-        self.stream.close()
-        if is_remote(self._folder.root):
-            FileSystems.rename([self._path], [target])
-        else:
-            assert self._path is not None
-            if synced:
-                sync([self._path])
-            os.replace(self._path, target)
-        self._path = None
+        self._keep(synced)
+        self._is_open = False
 
     def discard(self) -> None:
         """Close and delete the file if it was not kept."""
-        if self._path is not None:
-            path, self._path = self._path, None
-            if not is_remote(path):
-                # A full disk fails here a second time, and the first error is the one to tell.
-                with contextlib.suppress(OSError):
-                    self.stream.close()
-                with contextlib.suppress(FileNotFoundError):
-                    os.remove(path)
-                return
-            # Closing is what uploads, and may fail; what led here is the error to be told.
-            with contextlib.suppress(Exception):
-                self.stream.close()
-            with contextlib.suppress(BeamIOError):
-                FileSystems.delete([path])
+        if self._is_open:
+            self._is_open = False
+            self._discard()
+
+
+def _rename(stream: DirectFile, path: str, name: str, *, synced: bool) -> None:
+    stream.close()
+    if synced:
+        sync([path])
+    os.replace(path, name)
+
+
+def _delete(stream: DirectFile, path: str) -> None:
+    # A full disk fails here a second time, and the first error is the one to tell.
+    with contextlib.suppress(OSError):
+        stream.close()
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(path)

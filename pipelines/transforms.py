@@ -10,6 +10,7 @@ from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 
 from halofeed.pipelines.job import ShardJob, ShardKey
+from halofeed.pipelines.objects.choose import use_settings
 from halofeed.pipelines.progress import WorkerProgress
 from halofeed.pipelines.references import read_file
 from halofeed.pipelines.shard_writer import ShardWriter, write_shard_of_job
@@ -18,6 +19,13 @@ from halofeed.pipelines.storage import OutputFolder
 from halofeed.pipelines.workers import workers_for
 from halofeed.schemas.errors import JobError
 from halofeed.schemas.identity import example_id, shard_of
+
+
+def _job_of(text: str) -> ShardJob:
+    """The job of a text, whose stores this process reaches from now on."""
+    job = ShardJob.from_json(text)
+    use_settings(job.store_settings)
+    return job
 
 
 class NameShards(beam.DoFn):  # type: ignore[misc]
@@ -42,7 +50,7 @@ class ReadReferences(beam.DoFn):  # type: ignore[misc]
         self._job = job
 
     def process(self, number: int) -> Iterator[tuple[str, bytes]]:
-        job = ShardJob.from_json(self._job)
+        job = _job_of(self._job)
         for reference, line in read_file(OutputFolder(job.folder), number):
             shard = shard_of(example_id(reference.key), job.recipe.shards)
             split = reference.split if reference.split in job.splits else job.splits[0]
@@ -59,7 +67,7 @@ class WriteShards(beam.DoFn):  # type: ignore[misc]
         self._text = job
 
     def setup(self) -> None:
-        job = ShardJob.from_json(self._text)
+        job = _job_of(self._text)
         self._workers = workers_for(job)
         self._writer = None
         if self._workers is None:
@@ -96,7 +104,7 @@ class Commit(beam.DoFn):  # type: ignore[misc]
         self._job = job
 
     def process(self, element: tuple[Any, Iterable[str]]) -> Iterator[int]:
-        job = ShardJob.from_json(self._job)
+        job = _job_of(self._job)
         written = set(element[1])
         if missing := [key.to_text() for key in job.shard_keys() if key.to_text() not in written]:
             raise JobError(f"shards were not written: {', '.join(missing)}; run the same command again")

@@ -93,11 +93,12 @@ def _serve(reading: BinaryIO, writing: BinaryIO) -> NoReturn:
 
 
 def _call(requests: queue.SimpleQueue[Any], writing: BinaryIO) -> None:
-    from apache_beam.io.filesystems import FileSystems
     from apache_beam.options.pipeline_options import PipelineOptions
 
+    from halofeed.pipelines.objects.choose import use_options
+
     tempfile.tempdir, beam_arguments = requests.get()
-    FileSystems.set_options(PipelineOptions(beam_arguments))
+    use_options(PipelineOptions(beam_arguments))
     _say(writing, DONE, os.getpid())
     while True:
         function, argument = requests.get()

@@ -38,7 +38,10 @@ MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
         "nibabel": ANYWHERE,
         "pydicom": ANYWHERE,
     },
-    "pipelines": {"numpy": ANYWHERE, "cv2": ANYWHERE, "apache_beam": ANYWHERE},
+    "pipelines": {
+        **dict.fromkeys(("numpy", "cv2", "apache_beam"), ANYWHERE),
+        **dict.fromkeys(("boto3", "botocore", "google", "requests"), INSIDE_FUNCTIONS),
+    },
     "loader": {
         "numpy": ANYWHERE,
         "cv2": ANYWHERE,
@@ -82,17 +85,22 @@ ONLY_IN_FILES = {
     ("pipelines", "apache_beam"): {
         f"pipelines/{name}.py"
         for name in (
-            "build",
-            "convert",
-            "options",
-            "remote",
-            "series",
-            "storage",
-            "transforms",
-            "worker",
-            "progress",
+            *(
+                "build",
+                "convert",
+                "options",
+                "remote",
+                "series",
+                "storage",
+                "transforms",
+                "worker",
+                "progress",
+            ),
+            *("objects/beam", "objects/choose"),
         )
     },
+    **{("pipelines", name): {"pipelines/objects/s3.py"} for name in ("boto3", "botocore")},
+    **{("pipelines", name): {"pipelines/objects/gcs.py"} for name in ("google", "requests")},
 }
 """Where a heavy package may appear at all."""
 

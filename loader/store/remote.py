@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import threading
 import time
 from collections import OrderedDict, deque
@@ -24,17 +23,15 @@ from halofeed.schemas.extras import needing
 from halofeed.schemas.layout import MANIFEST, index_file
 from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_BYTES
 from halofeed.schemas.manifest import Manifest, Shard
+from halofeed.schemas.repeating import LONGEST_PAUSE_SECONDS, is_final, pause_seconds
 from halofeed.schemas.shard_file import CURE
 
 ATTEMPTS = 5
 REQUEST_SECONDS = 30.0
 """For a request to be answered in full, and a second more for each MiB that it asks for."""
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
 PIECES_AHEAD = 16
 """Of a shard that is read whole."""
 _MOST_EXPECTED = 2
-_FINAL_STATUS = range(400, 500)
-_WORTH_ANOTHER = (408, 425, 429)
 _WEB, _S3 = ("http", "https"), ("s3", "s3a")
 _SIGNED_SECONDS = 3600
 _UNSIGNED = (400, 401, 403)
@@ -202,7 +199,7 @@ class RemoteStore:
         for attempt in range(ATTEMPTS):
             if attempt:
                 self.count_retry()
-                time.sleep(_pause(attempt))
+                time.sleep(pause_seconds(attempt))
             try:
                 data = process.request(name, start, stop)
             except Exception as error:
@@ -260,7 +257,7 @@ class RemoteStore:
                     problem = f"{type(error).__name__}: {error}"
                     raise StoreError(f"{self.place}/{name}: cannot be reached: {problem}") from error
             self.count_retry()
-            time.sleep(_pause(attempt + 1))
+            time.sleep(pause_seconds(attempt + 1))
         raise AssertionError
 
     def _here(self) -> _Process:
@@ -461,12 +458,6 @@ def _seconds(size: int) -> float:
     return REQUEST_SECONDS + size / (1 << 20)
 
 
-def _pause(attempt: int) -> float:
-    """Seconds before an attempt, 1 and on, so that those who failed together do not come back together."""
-    longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * (1 << attempt - 1))
-    return longest * random.uniform(0.5, 1)  # noqa: S311
-
-
 def _is_absent(error: Exception) -> bool:
     """Whether there is no such file; fsspec says so of a web server too that does not answer."""
     cause = error.__cause__
@@ -479,5 +470,5 @@ def _is_final(error: Exception) -> bool:
     """Whether asking again would give the same answer: no rights, or a request that is refused as such."""
     status = getattr(error, "status", None) or vars(error).get("code")
     if isinstance(status, int):
-        return status in _FINAL_STATUS and status not in _WORTH_ANOTHER
+        return is_final(status)
     return isinstance(error, PermissionError | HalofeedError)

@@ -114,15 +114,15 @@ DIE_AT = """
 import os, signal, sys
 from halofeed.pipelines import sinks, storage
 place, before = sys.argv[1], sys.argv[2] == "before"
-keep_as = storage.TemporaryFile.keep_as
-def deadly(self, name, **more):
-    here = name.endswith(place)
+keep = storage.TemporaryFile.keep
+def deadly(self, **more):
+    here = self.name.endswith(place)
     if here and before:
         os.kill(os.getpid(), signal.SIGKILL)
-    keep_as(self, name, **more)
+    keep(self, **more)
     if here:
         os.kill(os.getpid(), signal.SIGKILL)
-storage.TemporaryFile.keep_as = deadly
+storage.TemporaryFile.keep = deadly
 from halofeed.cli import main
 sys.exit(main(sys.argv[3:]))
 """

@@ -1,9 +1,11 @@
-"""Conversion from and to s3://, on a real object store server at loopback."""
+"""Conversion from and to s3:// and gs://, on servers at loopback: the bytes of a local run's, whatever goes wrong."""
 
 from __future__ import annotations
 
+import json
 import os
-import socket
+import random
+import signal
 import subprocess
 import sys
 import time
@@ -13,142 +15,269 @@ from pathlib import Path
 import pytest
 
 from halofeed.demo import draw_data_set
-from halofeed.inspection.verify import verify
-from halofeed.prep.sources.files import LocalFiles
+from halofeed.pipelines import lease
+from halofeed.pipelines.convert import convert as convert_here
+from halofeed.pipelines.job import JobOptions
+from halofeed.pipelines.lease import leased, lock_of
+from halofeed.pipelines.lock import held
+from halofeed.pipelines.objects.choose import store_of
+from halofeed.pipelines.storage import OutputFolder
+from halofeed.prep.options.recipe import Recipe
+from halofeed.schemas.errors import JobError, StoreError
 from tests.dicom_writer import draw_series
+from tests.fault_proxy import between
+from tests.pipelines.support import all_bytes
+from tests.stores import Place, convert, convert_words, found_by
 
-pytestmark = pytest.mark.long
+KILLS = int(os.environ.get("HALOFEED_KILLS", "2"))
+"""Of a driver, in a test; more by hand."""
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    draw_data_set(folder := tmp_path_factory.mktemp("drawn"), 24)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(drawn: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a local conversion writes."""
+    done = convert(drawn, out := tmp_path_factory.mktemp("undisturbed"))
+    assert done.returncode == 0, done.stderr
+    return all_bytes(out / "shapes/1.0.0")
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """A server with one empty bucket; gives boto3's client."""
-    boto3 = pytest.importorskip("boto3")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    settings = {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-    }
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with (tmp_path / "server.log").open("w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            for _ in range(300):
-                with socket.socket() as probe:
-                    if probe.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                assert server.poll() is None, (tmp_path / "server.log").read_text()
-                time.sleep(0.1)
-            client = boto3.client("s3")
-            client.create_bucket(Bucket="bucket")
-            yield client
-        finally:
-            server.terminate()
-            server.wait(10)
+def source(clean: Place, drawn: Path) -> str:
+    return clean.upload(drawn, "source")
 
 
-def convert(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command line, with small pictures and two shards."""
-    command = [sys.executable, "-m", "halofeed", "convert", "--layout", "coco", "--name", "shapes"]
-    command += ["--height", "32", "--width", "32", "--shards", "2", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+def here(source: str, out: str, **options: object) -> str:
+    """Convert in this process."""
+    job = JobOptions(source=source, out=out, name="shapes", workers=1, **options)
+    recipe = Recipe(layout="coco", height=32, width=32, shards=2)
+    return convert_here(job, recipe, show_progress=False).folder
 
 
-def test_an_object_store_gives_and_takes_the_same_files_as_a_local_folder(store, tmp_path: Path) -> None:
-    draw_data_set(tmp_path / "source", 24)
-    for path in sorted((tmp_path / "source").rglob("*.*")):
-        store.upload_file(str(path), "bucket", f"source/{path.relative_to(tmp_path / 'source')}")
-    local = convert("--source", str(tmp_path / "source"), "--out", str(tmp_path / "local"))
-    assert local.returncode == 0, local.stderr
-    remote = convert("--source", "s3://bucket/source", "--out", "s3://bucket/out")
-    assert remote.returncode == 0, remote.stderr
-
-    listed = store.list_objects_v2(Bucket="bucket", Prefix="out/")["Contents"]
-    folder = tmp_path / "copy" / "shapes" / "1.0.0"
-    folder.mkdir(parents=True)
-    for entry in listed:
-        store.download_file("bucket", entry["Key"], str(folder / os.path.basename(entry["Key"])))
-    expected = tmp_path / "local" / "shapes" / "1.0.0"
-    assert {path.name for path in folder.iterdir()} == {path.name for path in expected.iterdir()}
-    for path in expected.iterdir():
-        if path.name != "manifest.json":
-            assert (folder / path.name).read_bytes() == path.read_bytes(), path.name
-    assert verify(folder).ok
-
-    again = convert("--source", "s3://bucket/source", "--out", "s3://bucket/out")
-    assert again.returncode == 0
-    assert "already converted" in again.stdout
+def is_as(found: dict[str, bytes], expected: dict[str, bytes]) -> bool:
+    assert sorted(found) == sorted(expected)
+    return [name for name in found if found[name] != expected[name]] == []
 
 
-def test_dicom_series_are_listed_on_an_object_store_with_one_look_at_each_slice(
-    store, tmp_path: Path
-) -> None:
-    source = draw_series(tmp_path / "source", 3, 5)
-    for path in LocalFiles(source).sizes():
-        store.upload_file(str(source / path), "bucket", f"source/{path}")
-    options = ("--layout", "dicom", "--depth", "4", "--shards", "1")
-    local = convert("--source", str(source), "--out", str(tmp_path / "local"), *options)
-    assert local.returncode == 0, local.stderr
-    before = requests(tmp_path)
-    remote = convert("--source", "s3://bucket/source", "--out", str(tmp_path / "remote"), *options)
-    assert remote.returncode == 0, remote.stderr
+def test_a_store_gives_and_takes_the_same_files_as_a_local_folder(clean, source, undisturbed):
+    with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
+        here(source, f"{clean.address}/out")
+        asked = Counter(path for method, path in proxy.asked if method == "GET" and "images" in path)
+        assert len(asked) == 24 and set(asked.values()) == {2}, "once for its size, and once for all of it"
+    assert is_as(clean.objects("out/shapes/"), {f"1.0.0/{name}": data for name, data in undisturbed.items()})
+    assert clean.open_uploads() == []
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_conversion_through_faults_writes_the_same(clean, source, undisturbed):
+    with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
+        proxy.at_random(0.05, 3, ("500", "503", "429", "reset", "lost", "cut", "stall"))
+        here(source, f"{clean.address}/out")
+        assert proxy.faults
+    assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize(("kind", "told"), [("503", "in 8 attempts"), ("403", "credentials are still valid")])
+def test_a_fault_that_lasts_ends_a_conversion_with_the_object_named(clean, source, undisturbed, kind, told):
+    with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
+        proxy.fault = lambda method, path: kind if "shapes_0007" in path else ""
+        with pytest.raises((JobError, StoreError), match=f"shapes_0007.*: .*{told}"):
+            here(source, f"{clean.address}/out")
+        proxy.fault = lambda method, path: ""
+        here(source, f"{clean.address}/out")
+    assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)
+
+
+def test_an_object_that_vanished_is_rejected_by_name(clean, source):
+    store = clean.store()
+    lost = next(address for address, _ in store.listed(f"{source}/images/") if "0007" in address)
+    with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
+
+        def vanish(method: str, path: str) -> str:
+            if "images" in path and "prefix" not in path:
+                store.delete([lost])
+            return ""
+
+        proxy.fault = vanish
+        folder = here(source, f"{clean.address}/out")
+    listed = OutputFolder(folder).read("rejected.jsonl").decode().splitlines()
+    assert any(entry["reason"] == "file cannot be read" for entry in map(json.loads, listed)), listed
+
+
+@pytest.mark.long
+def test_a_driver_that_is_killed_leaves_what_the_next_run_ends_with(clean, source, undisturbed):
+    seed = random.SystemRandom().randrange(2**32)
+    generator, story = random.Random(seed), [f"seed {seed}"]
+    words = convert_words(source, f"{clean.address}/out", "--workers", "2")
+    store = clean.store()
+    for _ in range(KILLS):
+        store.delete([found for found, _ in store.listed(f"{clean.address}/out/") if "manifest" in found])
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        while process.poll() is None and not list(store.listed(f"{clean.address}/out/")):
+            time.sleep(0.02)
+        time.sleep(1.5 * generator.random())
+        process.kill()
+        _, said = process.communicate()
+        left = sorted(found.rpartition("/")[2] for found, _ in store.listed(f"{clean.address}/out/"))
+        story.append(f"{process.returncode}: {said[-300:]} {left}")
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, [*story, done.stderr]
+    assert is_as(clean.objects("out/"), {f"shapes/1.0.0/{k}": data for k, data in undisturbed.items()}), story
+    assert clean.open_uploads() == []
+    again = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert again.returncode == 0 and "already converted" in again.stdout
+
+
+@pytest.mark.long
+def test_options_of_s3_reach_every_worker(clean, source, undisturbed):
+    if clean.scheme == "gs":
+        pytest.skip("Beam has no such options for gs://")
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    options = ["--s3_access_key_id=test", "--s3_secret_access_key=test", "--s3_region_name=us-east-1"]
+    words = convert_words(source, f"{clean.address}/out", "--workers", "2", "--", *options)
+    done = subprocess.run(
+        [*words, f"--s3_endpoint_url={clean.endpoint}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env={**bare, "AWS_EC2_METADATA_DISABLED": "true"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)
+
+
+def test_dicom_series_are_listed_in_a_store_with_one_look_at_each_slice(clean, tmp_path: Path) -> None:
+    folder = draw_series(tmp_path / "source", 3, 5)
+    source = clean.upload(folder, "source")
+    options = {"layout": "dicom", "depth": 4, "height": 32, "width": 32, "shards": 1}
+    for root, out in ((str(folder), "local"), (source, "remote")):
+        job = JobOptions(source=root, out=str(tmp_path / out), name="scans", workers=1)
+        with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
+            convert_here(job, Recipe(**options), show_progress=False)
+            asked = len(proxy.asked)
     (first, *_), (second, *_) = (sorted((tmp_path / name).rglob("*-of-*")) for name in ("local", "remote"))
     assert first.read_bytes() == second.read_bytes()
-    asked = requests(tmp_path) - before
-    slices = Counter(
-        {
-            method: sum(n for what, n in asked.items() if f"{method} /bucket/source/" in what)
-            for method in ("HEAD", "GET")
-        }
+    assert asked == 34, (
+        "the folder is listed once, each slice is read twice, the middle one of a series once more"
     )
-    assert slices == {"HEAD": 33, "GET": 33}, (
-        "each slice is opened twice, and the middle one of a series once more"
-    )
-    assert sum(asked.values()) == 67, "the folder is listed once"
 
 
-def requests(folder: Path) -> Counter[str]:
-    """What the server was asked for, by method and path."""
-    lines = (folder / "server.log").read_text().splitlines()
-    return Counter(line.split('"')[1].rpartition(" ")[0] for line in lines if line.count('"') >= 2)
+def test_shards_without_records_are_written_too(clean, drawn, tmp_path):
+    words = {"layout": "coco", "height": 32, "width": 32, "shards": 20}
+    for out in (str(tmp_path), f"{clean.address}/out"):
+        job = JobOptions(source=str(drawn), out=out, name="shapes", workers=1)
+        convert_here(job, Recipe(**words), show_progress=False)
+    assert is_as(clean.objects("out/shapes/1.0.0/"), all_bytes(tmp_path / "shapes/1.0.0"))
 
 
-def test_an_empty_shard_is_refused_with_the_cure(store, tmp_path: Path) -> None:
-    draw_data_set(tmp_path / "source", 4)
-    done = convert("--source", str(tmp_path / "source"), "--out", "s3://bucket/out", "--shards", "40")
-    assert done.returncode == 1
-    assert "take fewer --shards" in done.stderr
-
-
-def objects(store, prefix: str) -> dict[str, bytes]:
-    listed = store.list_objects_v2(Bucket="bucket", Prefix=prefix).get("Contents", [])
-    return {
-        entry["Key"]: store.get_object(Bucket="bucket", Key=entry["Key"])["Body"].read() for entry in listed
-    }
-
-
-def test_a_version_on_an_object_store_stands_until_the_new_one_is_whole(store, tmp_path: Path) -> None:
-    draw_data_set(tmp_path / "source", 24)
-    options = ["--source", str(tmp_path / "source"), "--out", "s3://bucket/out"]
-    assert convert(*options).returncode == 0
-    before = objects(store, "out/shapes/1.0.0/")
-    picture = next((tmp_path / "source").rglob("*.jpg"))
+def test_a_version_in_a_store_stands_until_the_new_one_is_whole(clean, drawn, tmp_path):
+    source, out = tmp_path / "source", f"{clean.address}/out"
+    draw_data_set(source, 24)
+    here(str(source), out)
+    before = clean.objects("out/shapes/1.0.0/")
+    picture = next(source.rglob("*.jpg"))
     picture.write_bytes(picture.read_bytes()[:200])
-    failed = convert(*options, "--overwrite", "--max-rejected", "0")
-    assert failed.returncode == 1
-    assert "is as it was" in failed.stderr
-    assert objects(store, "out/shapes/1.0.0/") == before
-    done = convert(*options, "--overwrite")
-    assert done.returncode == 0, done.stderr
-    assert convert("--source", str(tmp_path / "source"), "--out", str(tmp_path / "local")).returncode == 0
-    expected = {
-        f"out/shapes/1.0.0/{path.name}": path.read_bytes()
-        for path in (tmp_path / "local/shapes/1.0.0").iterdir()
+    with pytest.raises(JobError, match="is as it was"):
+        here(str(source), out, overwrite=True, max_rejected=0)
+    assert clean.objects("out/shapes/1.0.0/") == before
+    here(str(source), out, overwrite=True)
+    here(str(source), str(tmp_path / "local"))
+    assert is_as(
+        clean.objects("out/"),
+        {f"shapes/1.0.0/{k}": v for k, v in all_bytes(tmp_path / "local/shapes/1.0.0").items()},
+    )
+
+
+HOLD = """
+import sys, time
+from halofeed.pipelines.lock import held
+with held(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_second_run_is_refused_and_the_holder_named_until_it_ends(clean, source):
+    folder = f"{clean.address}/out/shapes/1.0.0"
+    process = subprocess.Popen([sys.executable, "-c", HOLD, folder], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        told = rf"@.*, process {process.pid}, is converting into it: it renewed .*/\.1\.0\.0\.lock"
+        with pytest.raises(JobError, match=told):
+            here(source, f"{clean.address}/out")
+        refused = convert(source, f"{clean.address}/out")
+        assert refused.returncode == 1 and f"process {process.pid}, is converting into it" in refused.stderr
+        assert clean.objects("out/").keys() == {"shapes/.1.0.0.lock"}
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with held(folder):  # of a process that has ended on this machine nobody waits for the lease
+            pass
+    assert clean.objects("out/") == {}
+
+
+def test_a_lease_of_another_machine_is_taken_over_once_it_was_not_renewed(clean, monkeypatch):
+    folder, store = f"{clean.address}/out/shapes/1.0.0", clean.store()
+    elsewhere = {
+        "owner": "ana@far, process 7,",
+        "token": "x",
+        "machine": "another",
+        "process": 1,
+        "born": "1",
     }
-    assert objects(store, "out/") == expected
+    store.write(lock_of(folder), json.dumps(elsewhere).encode())
+    with pytest.raises(JobError, match="ana@far, process 7, is converting into it"), held(folder):
+        pass
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 1.0)
+    time.sleep(2.1)
+    with held(folder):
+        assert b"ana@far" not in store.read(lock_of(folder))
+    assert store.stat(lock_of(folder)) is None
+
+
+def test_a_lease_is_renewed_while_it_is_held(clean, monkeypatch):
+    monkeypatch.setattr(lease, "RENEWED_SECONDS", 0.05)
+    folder = f"{clean.address}/out/shapes/1.0.0"
+    with held(folder):
+        time.sleep(0.6)
+        assert json.loads(clean.store().read(lock_of(folder)))["renewals"] > 2
+    assert clean.objects("out/") == {}
+
+
+def test_what_writes_for_a_run_that_lost_its_folder_writes_no_more(clean):
+    address = f"{clean.address}/out/shapes/1.0.0"
+    with leased(address) as token:
+        zombie = OutputFolder(address, token)
+        zombie.write("shard", b"of the first run")
+        with zombie.temporary("late") as file:
+            file.stream.write(b"late")
+            store_of(address).write(
+                lock_of(address), json.dumps({"owner": "ana,", "token": "other"}).encode()
+            )
+            with pytest.raises(JobError, match="ana, holds it now"):
+                file.keep()
+    assert clean.objects("out/shapes/1.0.0/") == {"shard": b"of the first run"}
+
+
+def test_of_two_runs_that_begin_together_one_holds_the_folder(clean):
+    folder = f"{clean.address}/out/shapes/1.0.0"
+    program = HOLD.replace("time.sleep(100)", "time.sleep(3)")
+    several = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, folder],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=100) for process in several]
+    assert sorted(out for out, _ in said) == ["", "held\n"], said
+    assert any("is converting into it" in errors for _, errors in said)
+    assert clean.objects("out/") == {}

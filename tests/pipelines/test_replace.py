@@ -88,12 +88,12 @@ DIE_AT = """
 import os, signal, sys
 from halofeed.pipelines import replace, storage
 place, before, exchanges = sys.argv[1], sys.argv[2] == "before", sys.argv[3] == "exchange"
-calls = {"take": storage.OutputFolder.take, "keep_as": storage.TemporaryFile.keep_as, "remove": os.remove,
+calls = {"take": storage.OutputFolder.take, "keep": storage.TemporaryFile.keep, "remove": os.remove,
          "exchange": replace.exchange, "rename": os.rename, "rmdir": os.rmdir}
 def deadly(name):
     call = calls[name]
     def now(*arguments, **more):
-        here = place == name or (name == "keep_as" and arguments[1].endswith(place))
+        here = place == name or (name == "keep" and arguments[0].name.endswith(place))
         if here and before:
             os.kill(os.getpid(), signal.SIGKILL)
         result = call(*arguments, **more)
@@ -102,7 +102,7 @@ def deadly(name):
         return result
     return now
 storage.OutputFolder.take = deadly("take")
-storage.TemporaryFile.keep_as = deadly("keep_as")
+storage.TemporaryFile.keep = deadly("keep")
 replace.exchange = deadly("exchange") if exchanges else lambda one, other: False
 os.remove, os.rename, os.rmdir = deadly("remove"), deadly("rename"), deadly("rmdir")
 from halofeed.cli import main

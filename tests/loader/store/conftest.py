@@ -7,6 +7,7 @@ import pytest
 
 from halofeed.loader import FlipLeftRight, MixUp, RandomCrop
 from halofeed.loader.store import remote
+from halofeed.schemas import repeating
 from tests.volume_writer import draw_scans, write_scans
 
 KINDS = ["pictures", "crops", "mixed", "jpeg", "png", "volumes", "large volumes", "volume crops"]
@@ -34,7 +35,8 @@ def sets(draw, write, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch):
     """Pauses between attempts that tests have the time for."""
-    monkeypatch.setattr(remote, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(repeating, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(repeating, "LONGEST_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(remote, "LONGEST_PAUSE_SECONDS", 0.05)
 
 

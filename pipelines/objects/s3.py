@@ -1,0 +1,257 @@
+"""Objects of S3, and of what speaks like it, by one client of boto3's for a process."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from itertools import islice
+from typing import Any, Final
+
+from halofeed.pipelines.objects.base import (
+    ABSENT,
+    ANY,
+    CONNECT_SECONDS,
+    SILENT_SECONDS,
+    Fault,
+    Result,
+    Stored,
+    divided,
+    repeated,
+    whole,
+)
+from halofeed.schemas.errors import StoreError
+from halofeed.schemas.repeating import is_final
+
+_CONNECTIONS: Final = 64
+_DELETED_AT_ONCE: Final = 1000
+_ABSENT: Final = ("NoSuchKey", "404")
+_CREDENTIALS: Final = re.compile(r"Credential|Token|AccessDenied|AccessKey|Signature|Forbidden|Authori[sz]")
+_PASSING: Final = (
+    "SlowDown",
+    "RequestTimeout",
+    "InternalError",
+    "ServiceUnavailable",
+    "RequestLimitExceeded",
+)
+
+
+class S3Objects:
+    """See `halofeed.pipelines.objects.base.ObjectStore`.
+
+    Args:
+        settings: arguments of boto3's client beyond what its usual chain finds: endpoint_url, aws_access_key_id, ...
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        import boto3
+        from botocore import UNSIGNED
+        from botocore.config import Config
+
+        session = boto3.session.Session()
+        config: dict[str, Any] = {
+            "connect_timeout": CONNECT_SECONDS,
+            "read_timeout": SILENT_SECONDS,
+            "max_pool_connections": _CONNECTIONS,
+            "retries": {"total_max_attempts": 1},  # repeated here
+        }
+        if "aws_access_key_id" not in settings and session.get_credentials() is None:
+            config["signature_version"] = UNSIGNED
+        self._client = session.client("s3", config=Config(**config), **settings)
+
+    def read(self, address: str, start: int = 0, stop: int | None = None) -> bytes:
+        bucket, key = divided(address)
+        span = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"} if start or stop else {}
+
+        def get() -> bytes:
+            if stop is not None and stop <= start:
+                return b""
+            try:
+                answer = self._client.get_object(Bucket=bucket, Key=key, **span)
+            except Exception as error:
+                if _status(error) == 416:
+                    return b""
+                raise
+            with answer["Body"] as body:
+                return whole(body, None, answer["ContentLength"])
+
+        return self._asked(address, get)
+
+    def stat(self, address: str) -> Stored | None:
+        bucket, key = divided(address)
+        try:
+            found = self._asked(address, lambda: self._client.head_object(Bucket=bucket, Key=key))
+        except FileNotFoundError:
+            return None
+        now = found["ResponseMetadata"]["HTTPHeaders"].get("date")
+        age = (parsedate_to_datetime(now) if now else datetime.now(UTC)) - found["LastModified"]
+        return Stored(size=found["ContentLength"], version=found["ETag"], age_seconds=age.total_seconds())
+
+    def write(self, address: str, data: bytes, expected: str = ANY) -> str:
+        bucket, key = divided(address)
+        written = self._asked(
+            address,
+            lambda: self._client.put_object(Bucket=bucket, Key=key, Body=data, **_condition(expected)),
+        )
+        return str(written["ETag"])
+
+    def parts(self, address: str, expected: str = ANY) -> _S3Parts:
+        return _S3Parts(self, self._client, address, expected)
+
+    def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
+        bucket, key = divided(prefix)
+        for entry in self._pages(prefix, "list_objects_v2", "Contents", Bucket=bucket, Prefix=key):
+            yield f"s3://{bucket}/{entry['Key']}", entry["Size"]
+
+    def copy(self, source: str, target: str) -> None:
+        (bucket, key), (to_bucket, to_key) = divided(source), divided(target)
+        self._asked(source, lambda: self._client.copy({"Bucket": bucket, "Key": key}, to_bucket, to_key))
+
+    def delete(self, addresses: Iterable[str]) -> None:
+        by_bucket: dict[str, list[str]] = {}
+        for address in addresses:
+            bucket, key = divided(address)
+            by_bucket.setdefault(bucket, []).append(key)
+        for bucket, keys in by_bucket.items():
+            remaining = iter(keys)
+            while some := list(islice(remaining, _DELETED_AT_ONCE)):
+                self._delete(bucket, some)
+
+    def _delete(self, bucket: str, keys: list[str]) -> None:
+        def act() -> None:
+            answer = self._client.delete_objects(
+                Bucket=bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            )
+            for failed in answer.get("Errors", ()):
+                from botocore.exceptions import ClientError
+
+                raise ClientError({"Error": failed}, "DeleteObjects")
+
+        self._asked(f"s3://{bucket}/{keys[0]}", act)
+
+    def abort_uploads(self, prefix: str) -> None:
+        bucket, key = divided(prefix)
+        for entry in list(
+            self._pages(prefix, "list_multipart_uploads", "Uploads", Bucket=bucket, Prefix=key)
+        ):
+            self.abort(f"s3://{bucket}/{entry['Key']}", entry["UploadId"])
+
+    def abort(self, address: str, upload: str) -> None:
+        """End an upload in parts; one that has ended is no error."""
+        bucket, key = divided(address)
+        with contextlib.suppress(FileNotFoundError, UploadEndedError):
+            self._asked(
+                address,
+                lambda: self._client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload),
+            )
+
+    def _pages(self, place: str, method: str, what: str, **arguments: Any) -> Iterator[Mapping[str, Any]]:
+        more: dict[str, Any] = {}
+        while True:
+            call = functools.partial(getattr(self._client, method), **arguments, **more)
+            answer = self._asked(place, call)
+            yield from answer.get(what, ())
+            if not answer.get("IsTruncated"):
+                return
+            names = {
+                "ContinuationToken": "NextContinuationToken",
+                "KeyMarker": "NextKeyMarker",
+                "UploadIdMarker": "NextUploadIdMarker",
+            }
+            more = {name: answer[there] for name, there in names.items() if answer.get(there)}
+
+    def _asked(self, address: str, act: Callable[[], Result]) -> Result:
+        return repeated(address, act, _fault_of)
+
+
+class UploadEndedError(StoreError):
+    """An upload in parts is not there any more: it was finished, or another has aborted it."""
+
+
+class _S3Parts:
+    """See `halofeed.pipelines.objects.base.Parts`."""
+
+    def __init__(self, store: S3Objects, client: Any, address: str, expected: str) -> None:
+        self._store, self._client, self._address, self._expected = store, client, address, expected
+        self._bucket, self._key = divided(address)
+        begun = self._asked(lambda: client.create_multipart_upload(Bucket=self._bucket, Key=self._key))
+        self._upload = str(begun["UploadId"])
+        self._sent: list[Mapping[str, Any]] = []
+        self._bytes = 0
+
+    def send(self, data: bytes) -> None:
+        number = len(self._sent) + 1
+        part = {"Bucket": self._bucket, "Key": self._key, "UploadId": self._upload, "PartNumber": number}
+        sent = self._asked(lambda: self._client.upload_part(Body=data, **part))
+        self._sent.append({"ETag": sent["ETag"], "PartNumber": number})
+        self._bytes += len(data)
+
+    def finish(self, data: bytes) -> None:
+        if data:
+            self.send(data)
+        try:
+            self._asked(
+                lambda: self._client.complete_multipart_upload(
+                    Bucket=self._bucket,
+                    Key=self._key,
+                    UploadId=self._upload,
+                    MultipartUpload={"Parts": self._sent},
+                    **_condition(self._expected),
+                )
+            )
+        except UploadEndedError:
+            # Its first answer may have been lost.
+            stands = self._store.stat(self._address)
+            if stands is None or stands.size != self._bytes or f'-{len(self._sent)}"' not in stands.version:
+                raise
+
+    def abort(self) -> None:
+        self._store.abort(self._address, self._upload)
+
+    def _asked(self, act: Callable[[], Result]) -> Result:
+        return repeated(self._address, act, self._fault_of)
+
+    def _fault_of(self, error: Exception) -> Fault:
+        if _code(error) == "NoSuchUpload":
+            raise UploadEndedError(
+                f"{self._address}: its upload was ended by another run that took over"
+            ) from error
+        return _fault_of(error)
+
+
+def _condition(expected: str) -> dict[str, str]:
+    if expected == ANY:
+        return {}
+    return {"IfNoneMatch": "*"} if expected == ABSENT else {"IfMatch": expected}
+
+
+def _code(error: Exception) -> str:
+    response = getattr(error, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+
+
+def _status(error: Exception) -> int:
+    response = getattr(error, "response", None)
+    known = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
+    return int(known.get("HTTPStatusCode", 0))
+
+
+def _fault_of(error: Exception) -> Fault:
+    code, status = _code(error), _status(error)
+    if code in _ABSENT or code == "NoSuchBucket":
+        return Fault.ABSENT if code in _ABSENT else Fault.BUCKET
+    if status in (409, 412) or code in ("PreconditionFailed", "ConditionalRequestConflict"):
+        return Fault.CHANGED
+    if code in _PASSING or code.startswith(("Throttl", "5")):
+        return Fault.PASSING
+    if status in (401, 403) or _CREDENTIALS.search(code or type(error).__name__):
+        return Fault.CREDENTIALS
+    if code or is_final(status):
+        return Fault.PASSING if status >= 500 or status in (408, 429) else Fault.FINAL
+    # Connections that are refused, reset or cut off; what else the client cannot do is a mistake in its arguments.
+    named = {kind.__name__ for kind in type(error).__mro__}
+    passing = {"OSError", "HTTPClientError", "ConnectionError", "IncompleteReadError", "ClientError"}
+    return Fault.PASSING if named & passing else Fault.FINAL

@@ -1,0 +1,37 @@
+"""What tests of conversions on stores share: a server of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from halofeed.schemas import repeating
+from tests.engines.processes import MissingError
+from tests.stores import SCHEMES, Place, serving
+
+
+@pytest.fixture(scope="module", params=SCHEMES)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A store with an empty bucket, for the tests of a file."""
+    try:
+        with serving(request.param, tmp_path_factory.mktemp("store")) as found:
+            yield found
+    except MissingError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def clean(place: Place) -> Place:
+    """The store, of which nothing is left of earlier tests."""
+    store = place.store()
+    store.delete([address for address, _ in store.listed(f"{place.address}/")])
+    store.abort_uploads(f"{place.address}/")
+    return place
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short pauses between attempts, so that their number decides and not the time."""
+    monkeypatch.setattr(repeating, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(repeating, "LONGEST_PAUSE_SECONDS", 0.01)

@@ -1,0 +1,221 @@
+"""Do the stores' clients keep their promises on real servers: ranges, conditions, parts, and whatever goes wrong?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+from halofeed.pipelines.objects import base, stream
+from halofeed.pipelines.objects.base import ABSENT, ChangedError
+from halofeed.pipelines.objects.choose import store_of
+from halofeed.pipelines.objects.stream import ObjectReader, ObjectWriter
+from halofeed.pipelines.storage import OutputFolder
+from halofeed.schemas.errors import StoreError
+from tests.fault_proxy import between
+from tests.stores import Place, found_by
+
+SEVERAL_PARTS = os.urandom((5 << 20) * 2 + 12345)
+
+
+@pytest.fixture
+def store(clean: Place) -> base.ObjectStore:
+    return store_of(clean.address)
+
+
+def test_an_object_is_read_whole_by_ranges_and_in_order(clean, store):
+    address, data = f"{clean.address}/a folder/ä+b%20&c.bin", bytes(range(256)) * 40
+    store.write(address, data)
+    assert store.read(address) == data
+    assert store.read(address, 100, 300) == data[100:300]
+    assert store.read(address, stop=1 << 40) == data
+    assert store.read(address, len(data) - 5, len(data) + 9) == data[-5:]
+    assert store.read(address, len(data)) == store.read(address, 7, 7) == b""
+    with ObjectReader(store, address) as reader:
+        assert b"".join(iter(lambda: reader.read(999), b"")) == data
+    store.write(f"{clean.address}/empty", b"")
+    assert store.read(f"{clean.address}/empty", stop=10) == b""
+
+
+def test_what_is_not_there_is_said_to_be_absent(clean, store):
+    assert store.stat(f"{clean.address}/nothing") is None
+    with pytest.raises(FileNotFoundError):
+        store.read(f"{clean.address}/nothing")
+    store.delete([f"{clean.address}/nothing", f"{clean.address}/nothing else"])
+    with pytest.raises(StoreError, match="there is no such bucket"):
+        list(store.listed(f"{clean.scheme}://none/"))
+
+
+def test_a_write_on_condition_changes_nothing_that_another_wrote(clean, store):
+    address = f"{clean.address}/one"
+    first = store.write(address, b"first", ABSENT)
+    with pytest.raises(ChangedError, match="one"):
+        store.write(address, b"late", ABSENT)
+    second = store.write(address, b"second", first)
+    with pytest.raises(ChangedError):
+        store.write(address, b"late", first)
+    assert store.read(address) == b"second"
+    stands = store.stat(address)
+    assert (stands.size, stands.version) == (6, second) and -2 < stands.age_seconds < 60
+
+
+def test_all_objects_below_a_prefix_are_listed_copied_and_deleted(clean, store):
+    wanted = {f"{clean.address}/some/{number:04d}": number % 3 for number in range(40)}
+    for address, size in wanted.items():
+        store.write(address, b"x" * size)
+    store.write(f"{clean.address}/other", b"")
+    assert dict(store.listed(f"{clean.address}/some/")) == wanted
+    store.copy(f"{clean.address}/some/0002", f"{clean.address}/copy")
+    assert store.read(f"{clean.address}/copy") == b"xx"
+    store.delete(wanted)
+    assert list(store.listed(f"{clean.address}/some/")) == []
+
+
+def test_a_large_object_goes_in_parts_and_is_there_at_the_end(clean, store, monkeypatch):
+    monkeypatch.setattr(stream, "PART_BYTES", 5 << 20)
+    address = f"{clean.address}/large"
+    writer = ObjectWriter(store, address)
+    for start in range(0, len(SEVERAL_PARTS), 999_999):
+        writer.write(memoryview(SEVERAL_PARTS)[start : start + 999_999])
+    if clean.scheme == "s3":  # fake-gcs-server shows an object after its first part
+        assert store.stat(address) is None
+    writer.finish()
+    assert store.read(address) == SEVERAL_PARTS
+    assert clean.open_uploads() == []
+
+
+def test_the_late_writer_of_the_same_is_content_and_of_another_is_refused(clean, store, monkeypatch):
+    monkeypatch.setattr(stream, "PART_BYTES", 5 << 20)
+    folder = OutputFolder(f"{clean.address}/set")
+    for data in (b"small", SEVERAL_PARTS):
+        folder.delete(["shard"])
+        with folder.temporary("shard") as late:
+            late.stream.write(data[:100])
+            folder.write("shard", data)
+            late.stream.write(data[100:])
+            late.keep()
+        assert folder.read("shard") == data
+        folder.write("shard", b"of another recipe")
+        with folder.temporary("shard") as zombie:
+            zombie.stream.write(data[:-1] + b"!")
+            folder.write("shard", data)
+            with pytest.raises(ChangedError, match="shard"):
+                zombie.keep()
+        assert folder.read("shard") == data
+        assert clean.open_uploads() == []
+
+
+def test_a_writer_that_gives_up_leaves_nothing(clean, store, monkeypatch):
+    monkeypatch.setattr(stream, "PART_BYTES", 5 << 20)
+    if clean.scheme == "gs":
+        pytest.skip("fake-gcs-server shows an object after its first part")
+    folder = OutputFolder(f"{clean.address}/set")
+    with folder.temporary("shard") as file:
+        file.stream.write(SEVERAL_PARTS)
+    assert clean.objects("") == {} and clean.open_uploads() == []
+
+
+DIE_IN_THE_MIDDLE = """
+import os, signal, sys
+from halofeed.pipelines.objects import stream
+from halofeed.pipelines.storage import OutputFolder
+stream.PART_BYTES = 5 << 20
+with OutputFolder(sys.argv[1]).temporary("shard") as file:
+    file.stream.write(bytes(16 << 20))
+    file.stream._wait()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_upload_left_is_swept(clean):
+    if clean.scheme == "gs":
+        pytest.skip("an unfinished upload to Google's store cannot be seen, and is gone after a week")
+    address = f"{clean.address}/set/1.0.0"
+    died = subprocess.run([sys.executable, "-c", DIE_IN_THE_MIDDLE, address], check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert clean.open_uploads() == ["set/1.0.0/shard"]
+    OutputFolder(f"{clean.address}/set/2.0.0").sweep()
+    assert clean.open_uploads() == ["set/1.0.0/shard"]
+    OutputFolder(address).sweep()
+    assert clean.open_uploads() == [] and clean.objects("") == {}
+
+
+@pytest.mark.usefixtures("hasty")
+def test_passing_faults_change_nothing(clean, monkeypatch):
+    monkeypatch.setattr(stream, "PART_BYTES", 5 << 20)
+    with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
+        proxy.stall_seconds = 0.05
+        proxy.at_random(0.25, 5, ("500", "503", "429", "reset", "lost", "cut", "stall"))
+        store, folder = store_of(clean.address), OutputFolder(f"{clean.address}/set")
+        for number in range(40):
+            folder.write(f"{number:02d}", bytes([number]) * 1000)
+        for number in range(40):
+            assert folder.read(f"{number:02d}") == bytes([number]) * 1000
+        writer = ObjectWriter(store, f"{clean.address}/large")
+        writer.write(SEVERAL_PARTS)
+        writer.finish()
+        assert store.read(f"{clean.address}/large") == SEVERAL_PARTS
+        assert len(list(store.listed(f"{clean.address}/"))) == 41
+        assert proxy.faults.total() > 20, proxy.faults
+    assert clean.open_uploads() == []
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("kind", ["500", "503", "429", "reset"])
+def test_a_lasting_fault_is_told_with_the_object_after_a_few_attempts(clean, kind):
+    with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
+        store = store_of(clean.address)
+        proxy.fault = lambda method, path: kind
+        for act in (store.read, store.stat, lambda address: store.write(address, b"x")):
+            proxy.asked.clear()
+            with pytest.raises(StoreError, match=rf"{clean.address}/cards/7.jpg: .* in 8 attempts; the last"):
+                act(f"{clean.address}/cards/7.jpg")
+            assert len(proxy.asked) == base.ATTEMPTS
+
+
+def test_credentials_that_expired_are_told_at_once(clean):
+    with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
+        store = store_of(clean.address)
+        proxy.fault = lambda method, path: "403"
+        for act in (store.read, store.stat, lambda address: store.write(address, b"x")):
+            began = time.monotonic()
+            with pytest.raises(
+                StoreError, match=rf"{clean.address}/cards/7.jpg: .*credentials are still valid"
+            ):
+                act(f"{clean.address}/cards/7.jpg")
+            assert time.monotonic() - began < 5
+        assert len(proxy.asked) == 3
+
+
+def test_a_server_that_never_answers_is_not_waited_for(clean, monkeypatch):
+    """The time-outs are the client's own; here they are a tenth of a second."""
+    module = sys.modules[type(store_of(clean.address)).__module__]
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(base, "ATTEMPTS", 2)
+    with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
+        proxy.stall_seconds = 5
+        proxy.fault = lambda method, path: "stall"
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="in 2 attempts"):
+            store_of(clean.address).read(f"{clean.address}/cards/7.jpg")
+        assert time.monotonic() - began < 4
+
+
+def test_one_client_serves_all_requests_of_a_process_one_request_each(clean, monkeypatch):
+    store = store_of(clean.address)
+    for number in range(10):
+        store.write(f"{clean.address}/src/{number}", b"x")
+    with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
+        from halofeed.pipelines.storage import source_files
+
+        files = source_files(f"{clean.address}/src")
+        assert len(files.sizes()) == 10
+        for number in range(10):
+            files.head(str(number), 1 << 20)
+        assert len({id(store_of(clean.address)) for _ in range(3)}) == 1
+        assert Counter(method for method, _ in proxy.asked) == {"GET": 11}, "a listing and ten objects"
