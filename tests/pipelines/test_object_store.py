@@ -29,6 +29,7 @@ from tests.fault_proxy import between
 from tests.pipelines.support import all_bytes
 from tests.stores import Place, convert, convert_words, found_by
 
+pytestmark = pytest.mark.long
 KILLS = int(os.environ.get("HALOFEED_KILLS", "2"))
 """Of a driver, in a test; more by hand."""
 
@@ -110,7 +111,6 @@ def test_an_object_that_vanished_is_rejected_by_name(clean, source):
     assert any(entry["reason"] == "file cannot be read" for entry in map(json.loads, listed)), listed
 
 
-@pytest.mark.long
 def test_a_driver_that_is_killed_leaves_what_the_next_run_ends_with(clean, source, undisturbed):
     seed = random.SystemRandom().randrange(2**32)
     generator, story = random.Random(seed), [f"seed {seed}"]
@@ -134,7 +134,6 @@ def test_a_driver_that_is_killed_leaves_what_the_next_run_ends_with(clean, sourc
     assert again.returncode == 0 and "already converted" in again.stdout
 
 
-@pytest.mark.long
 def test_options_of_s3_reach_every_worker(clean, source, undisturbed):
     if clean.scheme == "gs":
         pytest.skip("Beam has no such options for gs://")

@@ -132,6 +132,7 @@ with OutputFolder(sys.argv[1]).temporary("shard") as file:
 """
 
 
+@pytest.mark.long
 def test_what_a_killed_upload_left_is_swept(clean):
     if clean.scheme == "gs":
         pytest.skip("an unfinished upload to Google's store cannot be seen, and is gone after a week")
@@ -145,6 +146,7 @@ def test_what_a_killed_upload_left_is_swept(clean):
     assert clean.open_uploads() == [] and clean.objects("") == {}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("hasty")
 def test_passing_faults_change_nothing(clean, monkeypatch):
     monkeypatch.setattr(stream, "PART_BYTES", 5 << 20)
