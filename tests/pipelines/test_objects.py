@@ -100,7 +100,7 @@ def test_the_late_writer_of_the_same_is_content_and_of_another_is_refused(clean,
             late.stream.write(data[100:])
             late.keep()
         assert folder.read("shard") == data
-        folder.write("shard", b"of another recipe")
+        folder.delete(["shard"])  # moto's end of parts knows no other condition
         with folder.temporary("shard") as zombie:
             zombie.stream.write(data[:-1] + b"!")
             folder.write("shard", data)
