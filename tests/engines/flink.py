@@ -12,7 +12,15 @@ import zipfile
 from pathlib import Path
 
 from tests.engines.java import BEAM, jars, java
-from tests.engines.processes import free_port, pid_of, start_process, stop_all, stop_process, wait_for_port
+from tests.engines.processes import (
+    born,
+    free_port,
+    pid_of,
+    start_process,
+    stop_all,
+    stop_process,
+    wait_for_port,
+)
 from tests.engines.worker_environment import worker_python
 
 FLINK = "1.19.0"
@@ -127,7 +135,7 @@ def worker_pids(home: Path) -> list[int]:
         if pool is not None:
             for thread in Path(f"/proc/{pool}/task").iterdir():
                 found += map(int, (thread / "children").read_text().split())
-    return found
+    return [pid for pid in found if born(pid)]
 
 
 def _jars() -> Path:

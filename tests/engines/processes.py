@@ -68,7 +68,7 @@ def start_process(
             cwd=home,
             env={**os.environ, **(environment or {})},
         )
-    (home / f"{name}.pid").write_text(f"{process.pid} {_born(process.pid)}")
+    (home / f"{name}.pid").write_text(f"{process.pid} {born(process.pid)}")
     process.returncode = 0  # else Python warns that it still runs when the object goes
     return process.pid
 
@@ -90,10 +90,10 @@ def wait_for_port(home: Path, name: str, port: int, address: str = "127.0.0.1", 
 def pid_of(home: Path, name: str) -> int | None:
     """The id of a process that was started under this name; None where it has ended."""
     try:
-        pid, born = (home / f"{name}.pid").read_text().split()
+        pid, at = (home / f"{name}.pid").read_text().split()
     except (FileNotFoundError, ValueError):
         return None
-    return int(pid) if _born(int(pid)) == born else None
+    return int(pid) if born(int(pid)) == at else None
 
 
 def stop_process(home: Path, name: str, how: signal.Signals = signal.SIGTERM) -> None:
@@ -117,8 +117,8 @@ def stop_all(home: Path) -> None:
     shutil.rmtree(home, ignore_errors=True)
 
 
-def _born(pid: int) -> str:
-    """When a process began, as /proc tells it, so that another one of the same id is not taken for it."""
+def born(pid: int) -> str:
+    """When a process began, as /proc tells it, so that another one of its id is not taken for it; "" once it ended."""
     try:
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
