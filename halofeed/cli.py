@@ -183,14 +183,16 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
         "check every checksum, record, index entry and promise of a data set",
         "example:\n  halofeed verify data/cards/1.0.0      # exit 1 and the place, if anything is wrong",
     )
-    verify.add_argument("path", metavar="FOLDER", help="the data set's version folder, e.g. data/cards/1.0.0")
+    verify.add_argument(
+        "path", metavar="FOLDER", help="the data set's version folder or address, e.g. data/cards/1.0.0"
+    )
 
     inspect = command(
         "inspect",
         "say what is in a data set, or in one record of it",
         "examples:\n  halofeed inspect data/cards/1.0.0\n  halofeed inspect data/cards/1.0.0 --record train:17",
     )
-    inspect.add_argument("path", metavar="FOLDER", help="the data set's version folder")
+    inspect.add_argument("path", metavar="FOLDER", help="the data set's version folder or address")
     inspect.add_argument("--record", metavar="SPLIT:NUMBER", help="show one record, counted from 0")
 
     report = command(
@@ -198,7 +200,9 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
         "write one self-contained HTML file about a data set or a training run",
         "examples:\n  halofeed report data/cards/1.0.0 --output cards.html\n  halofeed report runs/cards",
     )
-    report.add_argument("path", metavar="FOLDER", help="the data set's version folder, or a run's folder")
+    report.add_argument(
+        "path", metavar="FOLDER", help="the data set's version folder or address, or a run's folder"
+    )
     report.add_argument(
         "--output",
         metavar="FILE",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from halofeed.pipelines.convert import Conversion
-from halofeed.pipelines.storage import OutputFolder, is_remote
+from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.statistics.pictures import merge_statistics
 from halofeed.schemas.layout import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.manifest import Manifest, Split
@@ -46,8 +46,7 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
         lines += [f"  warning: {name}: {words}" for words in _volume_warnings(manifest, split, warn_cut)]
     warned = merge_statistics(split.statistics for split in manifest.splits.values()).get("warnings", {})
     lines += [f"  warning: {_counted(count, 'input')}: {text}" for text, count in warned.items()]
-    where = "copy it to a local folder, then look at it" if is_remote(done.folder) else "look at it"
-    lines.append(f"{done.folder}: {where} with `halofeed report {done.folder}`")
+    lines.append(f"{done.folder}: look at it with `halofeed report {done.folder}`")
     return "\n".join(lines)
 
 

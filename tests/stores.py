@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import fsspec
+
 from halofeed.pipelines.objects import choose
 from halofeed.pipelines.objects.base import ObjectStore
 from halofeed.pipelines.objects.gcs import GcsObjects
@@ -105,15 +107,22 @@ def found_by(settings: Mapping[str, str]) -> Iterator[None]:
     """Have clients of this process, and of those that it starts, find a server by these settings."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
-    choose._stores.clear()
+    _forget_clients()
     try:
         yield
     finally:
-        choose._stores.clear()
+        _forget_clients()
         for name, value in before.items():
             os.environ.pop(name)
             if value is not None:
                 os.environ[name] = value
+
+
+def _forget_clients() -> None:
+    """Those of conversions and of the loader, which would go on with the server that they know."""
+    choose._stores.clear()
+    for scheme in SCHEMES:
+        fsspec.get_filesystem_class(scheme).clear_instance_cache()
 
 
 def convert_words(source: str | Path, out: str | Path, *more: str) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from halofeed.inspection.stored.features import integer_of
 from halofeed.inspection.stored.geometry import extent_of, spacing_of
+from halofeed.inspection.stored.place import Place
 from halofeed.inspection.stored.shard import StoredShard
 from halofeed.prep.geometry.resize import displayed_to_file
 from halofeed.schemas.limits import SIDE
@@ -65,7 +66,9 @@ class Candidate:
     anisotropy: float = 1.0
 
 
-def find_candidates(folder: Path, manifest: Manifest, limit: int = CANDIDATES_PER_SPLIT) -> list[Candidate]:
+def find_candidates(
+    folder: Path | Place, manifest: Manifest, limit: int = CANDIDATES_PER_SPLIT
+) -> list[Candidate]:
     """At most `limit` records of each split, evenly spread; only their small features are read."""
     found = []
     for split, content in manifest.splits.items():

@@ -8,9 +8,10 @@ from pathlib import Path
 from halofeed.inspection.facts.dataset import Facts, split_reason
 from halofeed.inspection.html.page import check_output, rendered, write_page
 from halofeed.inspection.html.sections import VALUES, Report
-from halofeed.inspection.stored.opened import lines_of, open_manifest
+from halofeed.inspection.stored.opened import open_manifest
+from halofeed.inspection.stored.place import Place, open_place
 from halofeed.schemas.errors import CorruptFileError, UsageError
-from halofeed.schemas.layout import REJECTED, local_folder
+from halofeed.schemas.layout import REJECTED
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.origin import recall
 from halofeed.schemas.plain_json import parse_json
@@ -29,8 +30,8 @@ def write_report(
     """Write one self-contained HTML file about a data set; equal data sets give equal bytes.
 
     Args:
-        path: the version's folder.
-        output: the file to write; default: <version>-report.html beside that folder.
+        path: the version's folder or address.
+        output: the file to write; default: <version>-report.html beside that folder, of an address here.
         sources: the folder of the source pictures, to which the samples' names are relative; default: where they lay
             when this user converted them here, else they are not shown. Volumes are shown as stored, without.
         samples: how many records to show.
@@ -45,20 +46,25 @@ def write_report(
     """
     if samples < 0:
         raise UsageError(f"--samples {samples}: expected 0 or more")
-    folder = local_folder(path)
-    manifest = open_manifest(folder)
-    absolute = Path(os.path.abspath(folder))
-    file = absolute.parent / f"{absolute.name}-report.html" if output is None else Path(output)
-    if output is None and not folder.is_absolute():
-        file = Path(os.path.relpath(file))
+    place = open_place(path)
+    manifest = open_manifest(place)
+    is_far = "://" in str(path)
+    if output is not None:
+        file = Path(output)
+    elif is_far:
+        file = Path(f"{str(path).rstrip('/').rpartition('/')[2]}-report.html")
+    else:
+        absolute = Path(os.path.abspath(path))
+        file = absolute.parent / f"{absolute.name}-report.html"
+        file = file if Path(path).is_absolute() else Path(os.path.relpath(file))
     check_output(file, "report.html")
-    if folder.resolve() in file.resolve().parents:
+    if not is_far and Path(path).resolve() in file.resolve().parents:
         raise UsageError(
             f"--output {file}: lies in the version's folder, where `halofeed verify` allows the data set's files only; "
             "name a file elsewhere"
         )
-    facts = Facts.of(str(path), manifest, _read_rejects(folder, manifest), recall(str(folder), manifest))
-    report = Report(facts=facts, folder=folder, sources=sources, samples=samples)
+    facts = Facts.of(str(path), manifest, _read_rejects(place, manifest), recall(str(place), manifest))
+    report = Report(facts=facts, folder=place, sources=sources, samples=samples)
     colors = [(f"s{at}", name) for at, name in enumerate(facts.splits)]
     parts = [
         rendered(f"sections/{name}.html", facts=facts, split_colors=colors, **values)
@@ -70,13 +76,13 @@ def write_report(
     return write_page(file, "report.html", "report.css", **values)
 
 
-def _read_rejects(folder: Path, manifest: Manifest) -> dict[tuple[str, str], list[dict[str, str]]]:
+def _read_rejects(folder: Place, manifest: Manifest) -> dict[tuple[str, str], list[dict[str, str]]]:
     """The first few entries of rejected.jsonl for each stage and reason that the manifest counts."""
     found: dict[tuple[str, str], list[dict[str, str]]] = {split_reason(key): [] for key in manifest.rejected}
     wanted, kept = sum(min(EXAMPLES_PER_REASON, count) for count in manifest.rejected.values()), 0
-    file = folder / REJECTED
+    file = folder.path(REJECTED)
     try:
-        for number, line in enumerate(lines_of(file), 1):
+        for number, line in enumerate(folder.lines(REJECTED), 1):
             try:
                 entry = parse_json(line.decode("utf-8", "surrogateescape"), _MOST_LINE_VALUES)
                 examples = found.get((str(entry["stage"]), str(entry["reason"])))

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from halofeed.inspection.pictures.boxes import place_boxes
 from halofeed.inspection.pictures.planes import load_scan
 from halofeed.inspection.pictures.samples import Sample, load_sample, open_sources
 from halofeed.inspection.stored.labels import class_channels
+from halofeed.inspection.stored.place import Place
 from halofeed.prep.options.option import flag
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.statistics.counts import mean_and_deviation as volume_mean_and_deviation
@@ -67,7 +67,7 @@ class Report:
     """
 
     facts: Facts
-    folder: Path
+    folder: Place
     sources: str | None
     samples: int
 
@@ -467,7 +467,7 @@ def partitions(report: Report) -> dict[str, Any]:
 
 def plan(report: Report) -> dict[str, Any] | None:
     """What `halofeed plan` said of the data set."""
-    made = read_plan(report.folder)
+    made = read_plan(str(report.folder))
     return None if made is None else plan_values(made)
 
 

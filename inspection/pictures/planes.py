@@ -36,6 +36,7 @@ from halofeed.inspection.stored.labels import (
     shown_classes,
     stored_image,
 )
+from halofeed.inspection.stored.place import Place
 from halofeed.inspection.stored.shard import StoredShard
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.manifest import Manifest
@@ -147,7 +148,7 @@ def cut_planes(
 
 
 def load_scan(
-    folder: Path,
+    folder: Path | Place,
     manifest: Manifest,
     chosen: tuple[Candidate, str | None],
     display: Display,

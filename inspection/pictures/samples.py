@@ -19,6 +19,7 @@ from halofeed.inspection.pictures.overlay import overlay
 from halofeed.inspection.pictures.source_sheet import source_sheet
 from halofeed.inspection.stored.features import integer_of, text_of
 from halofeed.inspection.stored.labels import class_counts, label_map, shown_classes, stored_image
+from halofeed.inspection.stored.place import Place
 from halofeed.inspection.stored.shard import StoredShard
 from halofeed.loader.sheet import contact_sheet, shown_frames
 from halofeed.prep.formats.picture import DecodedImage, ReadOptions, read_image
@@ -97,7 +98,7 @@ def open_sources(origin: Origin | None, named: str | None) -> tuple[SourceFiles 
 
 
 def load_sample(
-    folder: Path,
+    folder: Path | Place,
     manifest: Manifest,
     chosen: tuple[Candidate, str | None],
     sources: SourceFiles | None,
@@ -117,7 +118,7 @@ def load_sample(
     shard = StoredShard(folder, candidate.shard)
     features = shard.features(candidate.row)
     source = (text_of(features, "image/filename") or "")[:_LONGEST_NAME]
-    boxes = _boxes_of(features, f"{folder / candidate.shard.file}: record {candidate.row}", folder)
+    boxes = _boxes_of(features, f"{folder}/{candidate.shard.file}: record {candidate.row}", folder)
     pixels = stored_image(features, manifest)
     if pixels is None:
         field = manifest.field("image")
@@ -172,7 +173,7 @@ def load_sample(
     )
 
 
-def _boxes_of(features: Decoded, place: str, folder: Path) -> NDArray[np.float64]:
+def _boxes_of(features: Decoded, place: str, folder: Path | Place) -> NDArray[np.float64]:
     """float64 [box, 4]; none of a record without boxes."""
     corners = [features.get(key, np.zeros(0)) for key in _CORNERS]
     numbers = [value for value in corners if isinstance(value, np.ndarray)]

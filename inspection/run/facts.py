@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.facts.kinds import TASKS, TaskWords
-from halofeed.inspection.stored.opened import lines_of
+from halofeed.inspection.stored.place import lines_of
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.files import read_regular
 from halofeed.schemas.kinds import EARLY_KINDS

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from halofeed.inspection.stored.place import Place, open_place
 from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.layout import index_file
 from halofeed.schemas.limits import INDEX_BYTES
 from halofeed.schemas.manifest import Shard
-from halofeed.schemas.shard_file import ShardFile, read_whole
 from halofeed.schemas.tfexample import Decoded, decode_example, decode_small
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES, check_record, footer_of
 
@@ -23,22 +23,23 @@ class StoredShard:
         CorruptFileError: the index is missing, damaged or another one.
     """
 
-    def __init__(self, folder: Path, shard: Shard) -> None:
-        self._folder, self._shard = folder, shard
-        path = folder / index_file(shard.file)
-        data = read_whole(path, min(shard.index_bytes, INDEX_BYTES))
+    def __init__(self, folder: Path | Place, shard: Shard) -> None:
+        self._place, self._shard = open_place(folder), shard
+        name = index_file(shard.file)
+        path = self._place.path(name)
+        data = self._place.index(name, min(shard.index_bytes, INDEX_BYTES))
         if crc32c(data) != shard.index_crc32c:
             raise CorruptFileError(f"{path}: its checksum is not the manifest's; {self._cure}")
-        self.index = ShardIndex.from_bytes(data, str(path))
+        self.index = ShardIndex.from_bytes(data, path)
         if len(self.index) != shard.records:
             raise CorruptFileError(
                 f"{path}: holds {len(self.index)} records, the manifest says {shard.records}; {self._cure}"
             )
-        self._file = ShardFile(folder / shard.file)
+        self._file = self._place.source(shard)
 
     @property
     def _cure(self) -> str:
-        return f"run `halofeed verify {self._folder}`"
+        return f"run `halofeed verify {self._place}`"
 
     def place(self, row: int) -> tuple[int, int]:
         """At which byte of the file a record begins, and how many bytes of data it has.
@@ -87,6 +88,6 @@ class StoredShard:
             raise self._wrong(row, str(error)) from error
 
     def _wrong(self, row: int, what: str) -> CorruptFileError:
-        path = self._folder / self._shard.file
+        path = self._place.path(self._shard.file)
         place = f"{path}: record {row} at byte {int(self.index.offsets[row]):,}: "
-        return CorruptFileError(what if what.startswith(str(path)) else f"{place}{what}; {self._cure}")
+        return CorruptFileError(what if what.startswith(path) else f"{place}{what}; {self._cure}")

@@ -22,6 +22,7 @@ from halofeed.inspection.stored.geometry import (
 )
 from halofeed.inspection.stored.labels import class_counts, is_volumetric, label_map, stored_image
 from halofeed.inspection.stored.opened import open_manifest
+from halofeed.inspection.stored.place import open_place
 from halofeed.inspection.stored.shard import StoredShard
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas.errors import UsageError
@@ -41,16 +42,17 @@ def describe_record(path: str | Path, record: str) -> str:
     """One record: where it lies, where it came from, its features, and its boxes or its classes and its geometry.
 
     Args:
-        path: the data set's folder.
+        path: the data set's folder or address.
         record: `split:number`; numbers begin at 0 and follow the shards' order.
 
     Raises:
         UsageError: there is no such record; says which there are.
         CorruptFileError: its bytes are not what was written.
     """
-    manifest = open_manifest(path)
+    place = open_place(path)
+    manifest = open_manifest(place)
     shard, number = find_record(manifest, record)
-    stored = StoredShard(Path(path), shard)
+    stored = StoredShard(place, shard)
     (offset, _), features = stored.place(number), stored.features(number)
     lines = [
         f"{manifest.name} {manifest.version}, record {record}",

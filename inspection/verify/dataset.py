@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from halofeed.inspection.facts.kinds import task_of
 from halofeed.inspection.stored.features import bytes_of, integer_of, text_of
 from halofeed.inspection.stored.labels import ClassCounts, class_counts, is_volumetric, label_field, label_map
-from halofeed.inspection.stored.opened import check_recipe, lines_of
+from halofeed.inspection.stored.opened import check_recipe
+from halofeed.inspection.stored.place import Place, open_place
 from halofeed.inspection.stored.whole_shard import WholeShard
 from halofeed.inspection.verify.counted import Counts, VoxelCounts, count_of
 from halofeed.inspection.verify.record import block_problems, record_problems
@@ -25,7 +26,6 @@ from halofeed.inspection.verify.segmentation import segmentation_problems
 from halofeed.prep.statistics.pictures import merge_statistics
 from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
-from halofeed.schemas.files import read_regular
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.layout import (
@@ -35,12 +35,10 @@ from halofeed.schemas.layout import (
     REJECTED,
     TEMPORARY_FOLDER,
     index_file,
-    local_folder,
 )
 from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_BYTES
-from halofeed.schemas.manifest import Manifest, Shard, read_manifest
+from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.plain_json import parse_json
-from halofeed.schemas.shard_file import ShardFile
 from halofeed.schemas.tasks import TASKS
 from halofeed.schemas.tfds import dataset_info_json, features_json
 from halofeed.schemas.tfexample import Decoded, decode_example
@@ -109,26 +107,26 @@ def verify(path: str | Path, progress: Progress | None = None) -> VerifyReport:
     """Check a data set from its first byte to its last, one record in memory at a time.
 
     Args:
-        path: the folder that holds manifest.json.
+        path: the folder or address that holds manifest.json.
         progress: told how many of the shards' bytes are checked.
 
     Raises:
         UsageError: there is no such folder.
     """
-    folder = local_folder(path)
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder; name the one that holds {MANIFEST}")
-    if not (folder / MANIFEST).exists():
+    place = open_place(path)
+    if "://" not in str(path) and not Path(path).is_dir():
+        raise UsageError(f"{path}: no such folder; name the one that holds {MANIFEST}")
+    if not place.exists(MANIFEST):
         # Says what the folder is in place of a data set; an unfinished one is checked like any other.
         with contextlib.suppress(ManifestError):
-            read_manifest(folder)
-    run = _Run(folder=folder, progress=progress or (lambda done, total: None))
+            place.manifest()
+    run = _Run(place=place, progress=progress or (lambda done, total: None))
     with contextlib.suppress(_TooManyProblemsError):
         manifest = run.manifest()
         if manifest is not None:
             run.check(manifest)
     return VerifyReport(
-        folder=str(folder),
+        folder=str(place),
         files=run.files,
         records=run.records,
         bytes=run.bytes_read,
@@ -144,7 +142,7 @@ class _TooManyProblemsError(Exception):
 class _Run:
     """One verification: where it stands, and what it found."""
 
-    folder: Path
+    place: Place
     progress: Progress
     problems: list[Problem] = field(default_factory=list)
     files: int = 0
@@ -166,7 +164,7 @@ class _Run:
     def read(self, name: str, most_bytes: int) -> bytes | None:
         """A small file's bytes; None and a problem where it cannot be read."""
         try:
-            data = read_regular(self.folder / name, most_bytes)
+            data = self.place.read(name, most_bytes)
         except FileNotFoundError:
             self.add(name, "it is missing")
             return None
@@ -178,7 +176,7 @@ class _Run:
         return data
 
     def manifest(self) -> Manifest | None:
-        if not (self.folder / MANIFEST).exists():
+        if not self.place.exists(MANIFEST):
             self.add(
                 MANIFEST,
                 "it is missing: the conversion did not finish; run the same `halofeed convert` again",
@@ -235,21 +233,19 @@ class _Run:
             if len(statistics) == len(split.shards) and merge_statistics(statistics) != split.statistics:
                 self.add(MANIFEST, f"splits.{name}.statistics: not the sum of the shards' statistics")
         self.unique_ids()
-        indexes_read = all((self.folder / index_file(shard.file)).exists() for shard in shards)
+        indexes_read = all(self.place.exists(index_file(shard.file)) for shard in shards)
         self.rejects(manifest, indexes_read and not any(p.file.endswith(".index") for p in self.problems))
 
     def leftovers(self, shard_files: set[str]) -> None:
         """Name what lies in the folder and belongs to nothing."""
         known = shard_files | {MANIFEST, REJECTED, DATASET_INFO, FEATURES}
-        for entry in sorted(self.folder.iterdir()):
-            if entry.name == TEMPORARY_FOLDER:
-                self.add(entry.name, "unfinished files of a conversion that was stopped; delete the folder")
-            elif entry.name not in known:
-                self.add(
-                    entry.name, "it belongs to nothing that the manifest names; delete it or move it away"
-                )
-            elif not entry.is_file():
-                self.add(entry.name, "expected a file")
+        for name, is_file in (self.place.entries() or {}).items():
+            if name == TEMPORARY_FOLDER:
+                self.add(name, "unfinished files of a conversion that was stopped; delete the folder")
+            elif name not in known:
+                self.add(name, "it belongs to nothing that the manifest names; delete it or move it away")
+            elif not is_file:
+                self.add(name, "expected a file")
 
     def index(self, shard: Shard, manifest: Manifest) -> ShardIndex | None:
         """The shard's index, checked against the manifest; None where it cannot be used."""
@@ -303,7 +299,7 @@ class _Run:
     ) -> None:
         """Check a shard's file and each of its records."""
         try:
-            file = ShardFile(self.folder / shard.file, shard.file).open()
+            file = self.place.in_order(shard)
         except CorruptFileError as error:
             self.add(shard.file, str(error).removeprefix(f"{shard.file}: "))
             return
@@ -418,7 +414,7 @@ class _Run:
         reasons = Counter(dict.fromkeys(manifest.rejected, 0))
         count = 0
         try:
-            for number, line in enumerate(lines_of(self.folder / REJECTED)):
+            for number, line in enumerate(self.place.lines(REJECTED)):
                 self.bytes_read += len(line)
                 if not line.endswith(b"\n"):
                     self.add(REJECTED, "its last line does not end", record=number)
@@ -432,7 +428,7 @@ class _Run:
             self.add(REJECTED, f"it cannot be read: {error.strerror or error}")
             return
         except CorruptFileError as error:
-            self.add(REJECTED, str(error).removeprefix(f"{self.folder / REJECTED}: "))
+            self.add(REJECTED, str(error).removeprefix(f"{self.place.path(REJECTED)}: "))
             return
         self.files += 1
         if complete and count != len(self.rejected):

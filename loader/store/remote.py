@@ -64,7 +64,7 @@ class RemoteStore:
 
     def manifest(self) -> Manifest:
         name = f"{self.place}/{MANIFEST}"
-        size = self._size(MANIFEST)
+        size = self.size(MANIFEST)
         if size is None:
             raise UsageError(
                 f"{name}: there is none; name the folder that `halofeed convert` wrote, <out>/<name>/<version>, "
@@ -219,7 +219,7 @@ class RemoteStore:
             problem = f"it was cut off after {len(data):,} bytes"
         size = None
         with contextlib.suppress(HalofeedError):
-            size = self._size(name)
+            size = self.size(name)
         if size is not None and size < stop:
             raise CorruptFileError(
                 f"{place}: it ends at byte {size:,}, and {what} belong to it: it was shortened; {CURE}"
@@ -229,19 +229,23 @@ class RemoteStore:
             "can be reached, and run again"
         )
 
-    def _size(self, name: str) -> int | None:
+    def size(self, name: str) -> int | None:
         """The bytes of a file; None where there is none."""
         try:
             return self._retried(name, lambda process: process.size(name))
         except FileNotFoundError:
             return None
 
+    def listed(self) -> Mapping[str, int] | None:
+        """The bytes of every file there; None where the store does not list."""
+        return self._retried("", lambda process: process.sizes())
+
     def _sizes(self, names: Sequence[str]) -> dict[str, int]:
         """The bytes of each of those files that are there, from one listing where the store can list."""
-        listed = self._retried("", lambda process: process.sizes())
+        listed = self.listed()
         if listed is not None:
             return {name: listed[name] for name in names if name in listed}
-        found = zip(names, self.each(self._size, names), strict=True)
+        found = zip(names, self.each(self.size, names), strict=True)
         return {name: size for name, size in found if size is not None}
 
     def _retried(self, name: str, act: Callable[[_Process], Result]) -> Result:

@@ -121,9 +121,11 @@ def test_a_folder_without_a_data_set_and_damaged_files_give_readable_errors(tmp_
 
 
 @pytest.mark.parametrize("look", [describe, verify, write_report])
-def test_a_folder_of_an_object_store_is_refused_with_the_cure(look: Callable[[str], object]) -> None:
-    with pytest.raises(UsageError, match=r"gs://bucket/set/1\.0\.0: .*local disk; copy the folder"):
-        look("gs://bucket/set/1.0.0")
+def test_an_address_that_nobody_reads_is_refused_with_what_is_known(look: Callable[[str], object]) -> None:
+    with pytest.raises(
+        UsageError, match=r"nowhere://bucket/set/1\.0\.0: .*expected a local folder, gs://, s3://"
+    ):
+        look("nowhere://bucket/set/1.0.0")
 
 
 def test_what_a_terminal_would_obey_is_escaped(tmp_path: Path) -> None:
