@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -10,18 +11,22 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from halofeed.demo import draw_data_set
 from halofeed.pipelines import lease
+from halofeed.pipelines.build import build
 from halofeed.pipelines.convert import convert as convert_here
-from halofeed.pipelines.job import JobOptions
+from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.lease import leased, lock_of
 from halofeed.pipelines.lock import held
-from halofeed.pipelines.objects.choose import store_of
+from halofeed.pipelines.objects import choose
+from halofeed.pipelines.objects.choose import store_of, use_settings
 from halofeed.pipelines.storage import OutputFolder
+from halofeed.pipelines.transforms import Commit
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import JobError, StoreError
 from tests.dicom_writer import draw_series
@@ -53,11 +58,11 @@ def source(clean: Place, drawn: Path) -> str:
     return clean.upload(drawn, "source")
 
 
-def here(source: str, out: str, **options: object) -> str:
+def here(source: str, out: str, beam_arguments: Sequence[str] = (), **options: object) -> str:
     """Convert in this process."""
     job = JobOptions(source=source, out=out, name="shapes", workers=1, **options)
     recipe = Recipe(layout="coco", height=32, width=32, shards=2)
-    return convert_here(job, recipe, show_progress=False).folder
+    return convert_here(job, recipe, beam_arguments, show_progress=False).folder
 
 
 def is_as(found: dict[str, bytes], expected: dict[str, bytes]) -> bool:
@@ -149,6 +154,31 @@ def test_options_of_s3_reach_every_worker(clean, source, undisturbed):
         env={**bare, "AWS_EC2_METADATA_DISABLED": "true"},
     )
     assert done.returncode == 0, done.stderr
+    assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)
+
+
+def test_a_job_takes_the_options_of_s3_to_workers_elsewhere(clean, source, undisturbed, monkeypatch):
+    """A worker of an external pool has neither the driver's environment nor Beam's options for file systems."""
+    if clean.scheme == "gs":
+        pytest.skip("Beam has no such options for gs://")
+    jobs = []
+
+    def noted(pipeline: object, job: ShardJob, *more: object) -> None:
+        jobs.append(job)
+        build(pipeline, job, *more)
+
+    monkeypatch.setattr("halofeed.pipelines.convert.build", noted)
+    for name in clean.settings:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    options = ["--s3_access_key_id=test", "--s3_secret_access_key=test", "--s3_region_name=us-east-1"]
+    choose._stores.clear()
+    here(source, f"{clean.address}/out", beam_arguments=[*options, f"--s3_endpoint_url={clean.endpoint}"])
+    use_settings({})
+    clean.store().delete([f"{clean.address}/out/shapes/1.0.0/manifest.json"])
+    job = dataclasses.replace(jobs[0], progress_folder=None, holder=None)
+    list(Commit(job.to_json()).process((0, [key.to_text() for key in job.shard_keys()])))
+    use_settings({})
     assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)
 
 
