@@ -212,9 +212,10 @@ def reference_to_json(reference: Reference) -> str:
 
     The members of a series all lie in one folder, which is written once, before their names.
     """
-    absent = (None, False, ())
     document = {
-        key: value for key, value in vars(reference).items() if not any(value is none for none in absent)
+        key: value
+        for key, value in vars(reference).items()
+        if value is not None and value is not False and value is not _NOTHING
     }
     if reference.boxes is not None:
         document["boxes"] = [_box_to_json(box) for box in reference.boxes]
@@ -224,7 +225,11 @@ def reference_to_json(reference: Reference) -> str:
         folder = common_folder(reference.members)
         folder = "" if folder == "." else f"{folder}/"
         document["members"] = [folder, *(path[len(folder) :] for path in reference.members)]
-    return json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return _TO_JSON(document)
+
+
+_NOTHING = ()
+_TO_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _box_to_json(box: Box) -> dict[str, Any]:

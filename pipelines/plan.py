@@ -130,6 +130,7 @@ def make_plan(
     totals = _Totals()
     digest = hashlib.sha256()
     identities = array("q")
+    has_choice = bool(recipe.class_choice())
 
     def listed() -> Iterator[Reference]:
         return _references(options, recipe, layout, sources, list_series)
@@ -142,7 +143,7 @@ def make_plan(
                     f"{reference.source}: channels in files of their own are taken of volumes; say their static shape "
                     "with --depth, --height and --width"
                 )
-            if recipe.class_choice() and reference.problem is None:
+            if has_choice and reference.problem is None:
                 totals.masks.update(reference.masks)
             line = reference_to_json(reference)
             digest.update(f"{line} {[sources.images.size(path) for path in reference.paths]}\n".encode())

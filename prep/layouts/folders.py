@@ -43,7 +43,7 @@ def list_references(
     for path in filter(options.takes, images.sizes()):
         folder = path.rpartition("/")[0]
         firsts.setdefault(folder, path)
-        if folder not in classes and splitext(path)[1].lower() not in UNREAD_EXTENSIONS:
+        if folder not in classes and not path.lower().endswith(UNREAD_EXTENSIONS):
             classes[folder] = path
         count += 1
     if not options.folders_are_classes:
@@ -110,14 +110,15 @@ def _refuse_other_layout(annotations: SourceFiles, images: SourceFiles, folders:
 def _reference(path: str, first_is_split: bool, options: LayoutOptions) -> Reference:
     *folders, _ = path.split("/")
     split = folders.pop(0) if first_is_split and folders else "train"
-    extension = splitext(path)[1].lower()
+    is_unread = path.lower().endswith(UNREAD_EXTENSIONS)
     problem = None
-    if not options.takes(path) and extension not in UNREAD_EXTENSIONS:
+    if not is_unread and not options.takes(path):
         hint = "a video; --frames takes clips" if is_video_name(path) else ""
         problem = ("selection", "not an image file name", hint)
     elif not folders:
         problem = ("selection", "image lies in no class folder", "")
-    elif extension in UNREAD_EXTENSIONS:
+    elif is_unread:
+        extension = splitext(path)[1].lower()
         problem = ("decode", "format not supported", f"{extension}; convert it to JPEG or PNG first")
     label = folders[0] if problem is None else None
     return Reference(source=path, key=path, split=split, label=label, problem=problem)

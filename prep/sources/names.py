@@ -26,7 +26,7 @@ def is_image_name(path: str) -> bool:
     >>> is_image_name("a/b.JPG"), is_image_name("a/b.dcm"), is_image_name("a/b")
     (True, False, False)
     """
-    return splitext(path)[1].lower() in IMAGE_EXTENSIONS
+    return path.lower().endswith(IMAGE_EXTENSIONS) and splitext(path)[1].lower() in IMAGE_EXTENSIONS
 
 
 def is_document_name(path: str) -> bool:

@@ -21,6 +21,8 @@ from halofeed.prep.sources.names import IMAGE_EXTENSIONS, is_document_name
 from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS, PARTNERS, VOLUME_EXTENSIONS
 from halofeed.schemas.errors import Problem, SourceError
 
+_EXTENSIONS = (*VOLUME_EXTENSIONS, *IMAGE_EXTENSIONS, *DICOM_EXTENSIONS)
+
 
 def extension_of(path: str) -> str:
     """The extension of a scan, a picture or a DICOM file as it is written, "" for any other name.
@@ -30,9 +32,10 @@ def extension_of(path: str) -> str:
     >>> extension_of("a/b.NII.gz"), extension_of("b.png"), extension_of("CT.1.2.840")
     ('.NII.gz', '.png', '')
     """
-    name = path.rpartition("/")[2]
-    for extension in (*VOLUME_EXTENSIONS, *IMAGE_EXTENSIONS, *DICOM_EXTENSIONS):
-        if name.lower().endswith(extension) and len(name) > len(extension):
+    name = path[path.rfind("/") + 1 :]
+    lower = name.lower()
+    for extension in _EXTENSIONS if lower.endswith(_EXTENSIONS) else ():
+        if lower.endswith(extension) and len(name) > len(extension):
             return name[-len(extension) :]
     return ""
 
