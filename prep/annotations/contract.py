@@ -319,4 +319,9 @@ def problem_of(error: SourceError) -> tuple[str, str, str]:
 
 def in_order(references: list[Reference]) -> list[Reference]:
     """The references by source, then key: an order that does not depend on the order of the annotations."""
-    return sorted(references, key=lambda reference: (reference.source, str(reference.key)))
+    return sorted(references, key=order_of)
+
+
+def order_of(reference: Reference) -> tuple[str, str]:
+    """The place of a reference among all of a source."""
+    return (reference.source, str(reference.key))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import unicodedata
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -149,10 +150,48 @@ class ImageIndex:
         depths: dict[str, int] = {}
         for candidate in candidates.values():
             if isinstance(candidate, _Candidate):
-                names = claims.setdefault(candidate.path, {})
-                names[candidate.name] = names.get(candidate.name, False) or candidate.is_whole
-                folder = candidate.path.rpartition("/")[0]
-                depths[folder] = max(depths.get(folder, 0), candidate.shared)
+                _claim(claims, candidate)
+                _deepen(depths, candidate)
+        return self._judged(candidates, claims, depths)
+
+    def match_others(
+        self, list_wanted: Callable[[], Iterable[tuple[Key, Wanted]]]
+    ) -> dict[Key, Found | SourceError]:
+        """As `match` of names of which there may be millions, without those that are the path of their file.
+
+        Args:
+            list_wanted: gives what each annotation says, the same each time; equal ones may come again.
+        """
+        others: dict[Key, _Candidate | SourceError] = {}
+        depths: dict[str, int] = {}
+        last = None
+        for key, one in list_wanted():
+            if key == last or key in others:
+                continue
+            last = key
+            try:
+                candidate = self._candidate(one)
+            except SourceError as error:
+                others[key] = error.with_traceback(None)
+                continue
+            _deepen(depths, candidate)
+            if not candidate.is_whole or candidate.path != one.name:
+                others[key] = candidate
+        claims: dict[str, dict[str, bool]] = {}
+        for other in others.values():
+            if isinstance(other, _Candidate):
+                _claim(claims, other)
+        for key, one in list_wanted() if claims else ():
+            if one.name in claims and key not in others:
+                claims[one.name][one.name] = True
+        return self._judged(others, claims, depths)
+
+    def _judged(
+        self,
+        candidates: Mapping[Key, _Candidate | SourceError],
+        claims: Mapping[str, Mapping[str, bool]],
+        depths: Mapping[str, int],
+    ) -> dict[Key, Found | SourceError]:
         return {
             key: candidate
             if isinstance(candidate, SourceError)
@@ -322,26 +361,67 @@ class ImageIndex:
                 f"(known extensions: {' '.join(IMAGE_EXTENSIONS)}); name the folder that holds the images"
             )
 
-    def without_annotation(self, used: Mapping[str, str], *, beside_used: bool) -> Iterator[Reference]:
+    def without_annotation(
+        self, list_used: Callable[[], Iterable[tuple[str, str]]], *, beside_used: bool
+    ) -> Iterator[Reference]:
         """A problem for each image file that no annotation names.
 
         Args:
-            used: the split of each file that annotations name. A file that none names has that of the others in its
-                folder, or of all; "train" where these have several.
+            list_used: gives each file that annotations name once, with its split, the same each time. A file that none
+                names has that of the others in its folder, or of all; "train" where these have several.
             beside_used: only those in folders that hold a used file, for when one of several annotation files
                 was read; no other folder is listed.
         """
         by_folder: dict[str, set[str]] = {}
-        for path, split in used.items():
-            by_folder.setdefault(path.rpartition("/")[0], set()).add(split)
-        folders, everywhere = sorted(by_folder), set(used.values())
-        paths = (path for folder in folders for path in self._files.files_in(folder))
-        for path in paths if beside_used else self.paths:
-            if path not in used and self._takes(path):
+        left: dict[str, _Balance] = defaultdict(_Balance)
+        for path, split in list_used():
+            folder = path.rpartition("/")[0]
+            by_folder.setdefault(folder, set()).add(split)
+            left[folder].add(path, -1)
+        everywhere = set().union(*by_folder.values())
+
+        def listed() -> Iterator[str]:
+            folders = (path for folder in sorted(by_folder) for path in self._files.files_in(folder))
+            return filter(self._takes, folders if beside_used else self.paths)
+
+        for path in listed():
+            left[path.rpartition("/")[0]].add(path, 1)
+        uneven = {folder for folder, balance in left.items() if not balance.is_even}
+        used = {path for path, _ in list_used() if path.rpartition("/")[0] in uneven} if uneven else ()
+        for path in listed() if uneven else ():
+            if path.rpartition("/")[0] in uneven and path not in used:
                 beside = by_folder.get(path.rpartition("/")[0], everywhere)
                 split = next(iter(beside)) if len(beside) == 1 else "train"
                 fault = ("selection", "image has no annotation", "")
                 yield Reference(source=path, key=path, split=split, problem=fault)
+
+
+@dataclass
+class _Balance:
+    """Whether two lists of paths are of the same ones: told by their number and the sum of their hashes."""
+
+    count: int = 0
+    hashes: int = 0
+
+    def add(self, path: str, sign: int) -> None:
+        self.count += sign
+        self.hashes += sign * hash(path)
+
+    @property
+    def is_even(self) -> bool:
+        return self.count == self.hashes == 0
+
+
+def _claim(claims: dict[str, dict[str, bool]], candidate: _Candidate) -> None:
+    """Note by which name, and whether by its whole name, a file is meant."""
+    names = claims.setdefault(candidate.path, {})
+    names[candidate.name] = names.get(candidate.name, False) or candidate.is_whole
+
+
+def _deepen(depths: dict[str, int], candidate: _Candidate) -> None:
+    """Note how many of a folder's names an annotation shares."""
+    folder = candidate.path.rpartition("/")[0]
+    depths[folder] = max(depths.get(folder, 0), candidate.shared)
 
 
 def _fold_extension(name: str) -> str:

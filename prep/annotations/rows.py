@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from halofeed.prep.annotations.columns import Reading, can_hold, squash
@@ -62,14 +64,25 @@ class Table:
     """All rows of one file.
 
     `header` is what its first line, or any of its objects, names; `columns` are those of them that are known, by the
-    names under which `Row.cell` has them, and `unread` those that nothing is made of.
+    names under which `Row.cell` has them, and `unread` those that nothing is made of. The rows of a large file are read
+    anew whenever they are gone through.
     """
 
     file: str
     header: tuple[str, ...]
     columns: tuple[str, ...]
     unread: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: Iterable[Row]
+
+
+class _RowsAnew:
+    """Rows that are nowhere held."""
+
+    def __init__(self, read: Callable[[], Iterator[Row]]) -> None:
+        self._read = read
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._read()
 
 
 def unread_note(table: Table) -> tuple[str, ...]:
@@ -87,6 +100,8 @@ def check_ignored(tables: Sequence[Table], ignored: Sequence[str]) -> None:
         raise UsageError(f"--ignore-columns {','.join(missing)}: no table has it; found {', '.join(header)}")
 
 
+HELD_BYTES = 4 << 20
+"""Of a table whose rows are held; those of a larger one take a hundred times its bytes."""
 CSV_EXTENSIONS = (".csv", ".tsv")
 JSONL_EXTENSIONS = (".jsonl", ".ndjson")
 
@@ -162,45 +177,63 @@ def _decode(name: str, data: bytes) -> str:
         ) from error
 
 
+def _lines(name: str, data: bytes, newline: str) -> io.TextIOWrapper:
+    """The text of a table line by line: as a whole it would take up to four bytes a character."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for start in range(0, len(data), HELD_BYTES):
+            decoder.decode(data[start : start + HELD_BYTES])
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        _decode(name, data)
+    return io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline=newline)
+
+
 def read_csv(name: str, data: bytes, rule: Columns) -> Table:
     """The rows of a CSV file; a row with too few or too many cells keeps that as its fault."""
-    delimiter = _delimiter(name, data, rule)
-    # Line by line: as a whole text it would take four bytes a character.
-    lines = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", newline="")
-    reader = csv.reader(lines, delimiter=delimiter)
-    header: list[str] = []
-    reading: Reading | None = None
-    rows = []
-    try:
-        for cells in reader:
-            if not any(cell.strip() for cell in cells):
-                continue
-            if reading is None:
-                header = [cell.strip() for cell in cells]
-                reading = _check_columns(name, header, rule)
-                cells_of = _cells_of(reading, rule)
-                continue
+    delimiter = _delimiter(_lines(name, data, ""), rule)
+
+    def written() -> Iterator[tuple[int, list[str]]]:
+        reader = csv.reader(_lines(name, data, ""), delimiter=delimiter)
+        try:
+            for cells in reader:
+                if any(cell.strip() for cell in cells):
+                    yield reader.line_num, cells
+        except csv.Error as error:
+            raise AnnotationsError(f"{name}:{reader.line_num}: not readable as CSV: {error}") from error
+
+    header = [cell.strip() for cell in next(written(), (0, []))[1]]
+    reading = _check_columns(name, header, rule)
+    cells_of = _cells_of(reading, rule)
+
+    def rows() -> Iterator[Row]:
+        for line, cells in islice(written(), 1, None):
             if not any(cells[len(header) :]):
                 cells = cells[: len(header)]
             fault = "" if len(cells) == len(header) else f"{len(cells)} cells under {len(header)} columns"
-            known = cells_of(f"{name}:{reader.line_num}", dict(zip(header, cells, strict=False)))
-            rows.append(Row(file=name, line=reader.line_num, cells=known, fault=fault))
-    except csv.Error as error:
-        raise AnnotationsError(f"{name}:{reader.line_num}: not readable as CSV: {error}") from error
-    return _table(name, header, reading or _check_columns(name, [], rule), rows)
+            known = cells_of(f"{name}:{line}", dict(zip(header, cells, strict=False)))
+            yield Row(file=name, line=line, cells=known, fault=fault)
+
+    return _table(name, header, reading, rows, len(data))
 
 
-def _table(name: str, header: Sequence[str], reading: Reading, rows: Sequence[Row]) -> Table:
+def _table(
+    name: str, header: Sequence[str], reading: Reading, rows: Callable[[], Iterator[Row]], byte_count: int
+) -> Table:
     return Table(
-        file=name, header=tuple(header), columns=reading.known, unread=reading.unread, rows=tuple(rows)
+        file=name,
+        header=tuple(header),
+        columns=reading.known,
+        unread=reading.unread,
+        rows=tuple(rows()) if byte_count <= HELD_BYTES else _RowsAnew(rows),
     )
 
 
 _FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
 
 
-def _delimiter(name: str, data: bytes, rule: Columns) -> str:
-    found = _FIRST_LINE.search(_decode(name, data))
+def _delimiter(lines: Iterable[str], rule: Columns) -> str:
+    found = next(filter(None, map(_FIRST_LINE.search, lines)), None)
     header = found[0] if found else ""
     for delimiter in (",", ";", "\t"):
         if can_hold(next(csv.reader([header], delimiter=delimiter), []), rule.required, rule.spellings):
@@ -225,23 +258,30 @@ def _check_columns(name: str, header: Sequence[str], rule: Columns) -> Reading:
 
 def read_jsonl(name: str, data: bytes, rule: Columns) -> Table:
     """The rows of a JSONL file; absent keys and null are empty cells."""
-    entries: list[tuple[int, dict[str, Any]]] = []
+
+    def entries() -> Iterator[tuple[int, dict[str, Any]]]:
+        for line, text in enumerate(_lines(name, data, "\n"), start=1):
+            if not text.strip():
+                continue
+            try:
+                entry = json.loads(text.removesuffix("\n"))
+            except (ValueError, RecursionError) as error:
+                raise AnnotationsError(f"{name}:{line}: expected one JSON object a line: {error}") from error
+            if not isinstance(entry, dict):
+                raise AnnotationsError(f"{name}:{line}: expected a JSON object, got {type(entry).__name__}")
+            yield line, entry
+
     header: dict[str, None] = {}
-    for line, text in enumerate(_decode(name, data).split("\n"), start=1):
-        if not text.strip():
-            continue
-        try:
-            entry = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise AnnotationsError(f"{name}:{line}: expected one JSON object a line: {error}") from error
-        if not isinstance(entry, dict):
-            raise AnnotationsError(f"{name}:{line}: expected a JSON object, got {type(entry).__name__}")
+    for _, entry in entries():
         header.update(dict.fromkeys(entry))
-        entries.append((line, entry))
     reading = _check_columns(name, list(header), rule)
     cells_of = _cells_of(reading, rule)
-    rows = [Row(file=name, line=line, cells=cells_of(f"{name}:{line}", entry)) for line, entry in entries]
-    return _table(name, list(header), reading, rows)
+
+    def rows() -> Iterator[Row]:
+        for line, entry in entries():
+            yield Row(file=name, line=line, cells=cells_of(f"{name}:{line}", entry))
+
+    return _table(name, list(header), reading, rows, len(data))
 
 
 def _cells_of(reading: Reading, rule: Columns) -> Callable[[str, Mapping[str, object]], dict[str, str]]:

@@ -35,7 +35,7 @@ def settle_boxes(
 
 def note_alike_classes(listed: Sequence[Reference]) -> list[Reference]:
     """The references, noted where they have a class that only case or blanks part from another: mostly a slip."""
-    return list(with_notes(listed, alike_classes(label for one in listed for label in _labels(one))))
+    return list(with_notes(listed, alike_classes(label for one in listed for label in labels_of(one))))
 
 
 def alike_classes(found: Iterable[str]) -> dict[str, str]:
@@ -54,11 +54,12 @@ def alike_classes(found: Iterable[str]) -> dict[str, str]:
 def with_notes(references: Iterable[Reference], notes: Mapping[str, str]) -> Iterator[Reference]:
     """The references, those with classes of which something is to be said with that among their notes."""
     for one in references:
-        said = dict.fromkeys(notes[label] for label in _labels(one) if label in notes) if notes else {}
+        said = dict.fromkeys(notes[label] for label in labels_of(one) if label in notes) if notes else {}
         yield replace(one, notes=(*one.notes, *said)) if said else one
 
 
-def _labels(reference: Reference) -> list[str]:
+def labels_of(reference: Reference) -> list[str]:
+    """The classes that a reference without a problem has."""
     if reference.problem is not None:
         return []
     of_boxes = {box.label for box in reference.boxes or ()}

@@ -115,7 +115,7 @@ def list_references(
     listed = _check_sources(listed)
     known = {one.path for one in found.values() if isinstance(one, Found)}
     used = {reference.source: reference.split for reference in listed if reference.source in known}
-    listed += index.without_annotation(used, beside_used=annotation_file is not None)
+    listed += index.without_annotation(used.items, beside_used=annotation_file is not None)
     yield from in_order(note_alike_classes(listed))
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 
 from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, read_columns
 from halofeed.prep.annotations.contract import (
@@ -13,6 +16,7 @@ from halofeed.prep.annotations.contract import (
     declared_size,
     in_order,
     number,
+    order_of,
     problem_of,
     sound_boxes,
     split_in_file_name,
@@ -28,9 +32,21 @@ from halofeed.prep.annotations.rows import (
     split_folder,
     unread_note,
 )
-from halofeed.prep.annotations.settle import note_alike_classes, settle_boxes
+from halofeed.prep.annotations.settle import (
+    alike_classes,
+    labels_of,
+    note_alike_classes,
+    settle_boxes,
+    with_notes,
+)
+from halofeed.prep.annotations.sorted_records import Record, SortedRecords
 from halofeed.prep.layouts import segmentation_table
-from halofeed.prep.layouts.table_classes import check_separators, classes_of, listed_classes
+from halofeed.prep.layouts.table_classes import (
+    check_separators,
+    classes_of,
+    listed_classes,
+    written_classes,
+)
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.reference import Box, Reference
@@ -126,43 +142,124 @@ def _references(
         )
     if not with_boxes:
         check_separators(tables, options)
-    folders = {table.file: split_folder(table.file) or "" for table in tables}
-    names = {(folders[table.file], row.cell("filename")) for table in tables for row in table.rows}
-    if not names:
+    if not any(True for table in tables for _ in table.rows):
         raise AnnotationsError(f"{tables[0].file}: a header and no rows; name a table that has rows")
-    found = index.match({key: _wanted(*key) for key in sorted(names) if key[1]})
-    by_source: dict[str, list[tuple[Row, str]]] = {}
-    notes: dict[str, dict[str, None]] = {}
-    lost: dict[str, tuple[SourceError, list[tuple[Row, str]]]] = {}
+    by_source = SortedRecords()
+    classes: set[str] = set()
+    is_lost = [False, False]
+    for place, (source, error, row, split, notes) in enumerate(_placed(tables, index, options)):
+        fault = None if error is None else (error.stage, error.reason, error.detail)
+        by_source.add((source, place, (fault, row.file, row.line, row.cells, row.fault, split, notes)))
+        classes.add(row.cell("class"))
+        is_lost[fault is not None] = True
+    if is_lost == [False, True]:
+        index.check_any_image(tables[0].file)
+
+    def images_of_rows() -> Iterator[_Image]:
+        return (_image(source, some) for source, some in groupby(by_source, itemgetter(0)))
+
+    def references() -> Iterator[Reference]:
+        for image in images_of_rows():
+            found = [_reference(image, with_boxes, options)] if image.rows else []
+            lost = [_lost_reference(image.source, image.lost, image.error)] if image.error else []
+            yield from in_order([*found, *lost])
+
+    def splits() -> Iterator[tuple[str, str]]:
+        return ((image.source, image.rows[0][1]) for image in images_of_rows() if image.rows)
+
+    others = in_order(list(index.without_annotation(splits, beside_used=one_file)))
+    if with_boxes:
+        settled = _settled(images_of_rows(), images, options)
+        yield from in_order(note_alike_classes([*settled, *others]))
+        return
+    alike = alike_classes(name for cell in classes for name in _names(cell, options))
+    if alike:  # which holds those of rejected images as well
+        alike = alike_classes(label for one in references() for label in labels_of(one))
+    yield from with_notes(heapq.merge(references(), others, key=order_of), alike)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Image:
+    """The rows of one image with their splits, or of what is not there with the reason.
+
+    `number` is that of its first row among all.
+    """
+
+    source: str
+    number: int
+    rows: list[tuple[Row, str]]
+    notes: tuple[str, ...]
+    lost: list[tuple[Row, str]]
+    error: SourceError | None
+
+
+def _image(source: str, records: Iterable[Record]) -> _Image:
+    rows: list[tuple[Row, str]] = []
+    lost: list[tuple[Row, str]] = []
+    said: dict[str, None] = {}
+    error = None
+    first = -1
+    for _, place, (fault, file, line, cells, row_fault, split, notes) in records:
+        row = Row(file=file, line=line, cells=cells, fault=row_fault)
+        first = place if first < 0 else first
+        (rows if fault is None else lost).append((row, split))
+        said.update(dict.fromkeys(notes))
+        error = error or (None if fault is None else SourceError(*fault))
+    return _Image(source=source, number=first, rows=rows, notes=tuple(said), lost=lost, error=error)
+
+
+def _placed(
+    tables: Sequence[Table], index: ImageIndex, options: LayoutOptions
+) -> Iterator[tuple[str, SourceError | None, Row, str, tuple[str, ...]]]:
+    """Every row with its image, or with the name of what is not there and why; with its split, and what to note."""
+    folders = {table.file: split_folder(table.file) or "" for table in tables}
+
+    def names() -> Iterator[tuple[tuple[str, str], Wanted]]:
+        for table in tables:
+            folder = folders[table.file]
+            for row in table.rows:
+                if name := row.cell("filename"):
+                    yield (folder, name), _wanted(folder, name)
+
+    others = index.match_others(names)
     for table in tables:
         folder = folders[table.file]
         table_split = folder or split_in_file_name(table.file) or "train"
         unread = (*unread_note(table), *_left_note(table, options))
         for row in table.rows:
             named, split = row.cell("filename"), row.cell("split") or table_split
-            image = found.get((folder, named)) or _NO_NAME
+            image = others.get((folder, named)) if named else _NO_NAME
             if isinstance(image, SourceError):
                 place = index.relative(posixpath.join(folder, named)) if named else row.place
-                lost.setdefault(place, (image, []))[1].append((row, split))
-                continue
-            by_source.setdefault(image.path, []).append((row, split))
-            if unread or image.note:
-                said = (*unread, *([image.note] if image.note else []))
-                notes.setdefault(image.path, {}).update(dict.fromkeys(said))
-    if lost and not by_source:
-        index.check_any_image(tables[0].file)
-    listed = [_lost_reference(named, rows, error) for named, (error, rows) in lost.items()]
+                yield place, image, row, split, ()
+            elif image is None:
+                yield _wanted(folder, named).name, None, row, split, unread
+            else:
+                yield image.path, None, row, split, (*unread, image.note) if image.note else unread
+
+
+def _settled(listed: Iterable[_Image], images: SourceFiles, options: LayoutOptions) -> list[Reference]:
+    """The references of images with boxes, what those count being decided for each table from all of its images."""
+    references: list[Reference] = []
+    found: list[tuple[int, str, Reference]] = []
+    for image in listed:
+        if image.rows:
+            found.append((image.number, image.rows[0][0].file, _reference(image, True, options)))
+        if image.error:
+            references.append(_lost_reference(image.source, image.lost, image.error))
     by_table: dict[str, list[Reference]] = {}
-    for source, rows in by_source.items():
-        reference = _reference(source, rows, with_boxes, options)
-        if source in notes:
-            reference = replace(reference, notes=tuple(notes[source]))
-        by_table.setdefault(rows[0][0].file, []).append(reference)
-    for file, references in by_table.items():
-        listed += settle_boxes(references, images, options, file)
-    splits = {source: rows[0][1] for source, rows in by_source.items()}
-    listed += index.without_annotation(splits, beside_used=one_file)
-    yield from in_order(note_alike_classes(listed))
+    for _, file, reference in sorted(found, key=itemgetter(0)):
+        by_table.setdefault(file, []).append(reference)
+    for file, some in by_table.items():
+        references += settle_boxes(some, images, options, file)
+    return references
+
+
+def _names(cell: str, options: LayoutOptions) -> Sequence[str]:
+    try:
+        return written_classes(Row(file="", line=0, cells={"class": cell}), options)
+    except SourceError:
+        return ()
 
 
 def _wanted(folder: str, name: str) -> Wanted:
@@ -212,7 +309,12 @@ def _agree(source: str, rows: Sequence[tuple[Row, str]], column: str, values: It
     return first[1] if first else ""
 
 
-def _reference(
+def _reference(image: _Image, with_boxes: bool, options: LayoutOptions) -> Reference:
+    reference = _unnoted_reference(image.source, image.rows, with_boxes, options)
+    return replace(reference, notes=image.notes) if image.notes else reference
+
+
+def _unnoted_reference(
     source: str, rows: Sequence[tuple[Row, str]], with_boxes: bool, options: LayoutOptions
 ) -> Reference:
     for row, _ in rows:

@@ -67,7 +67,7 @@ def classes_of(source: str, rows: Sequence[Row], options: LayoutOptions) -> tupl
     places: dict[str, str] = {}
     lacking = None
     for row in rows:
-        found = _written(row, options)
+        found = written_classes(row, options)
         lacking = lacking or (None if found else row)
         for name in found:
             places.setdefault(name, row.place)
@@ -88,7 +88,8 @@ def _is_empty_list(row: Row) -> bool:
     return listed_classes(row.cell("class")) == ()
 
 
-def _written(row: Row, options: LayoutOptions) -> list[str]:
+def written_classes(row: Row, options: LayoutOptions) -> list[str]:
+    """The classes that one row gives; SourceError where one has no name."""
     cell = row.cell("class")
     listed = listed_classes(cell)
     if listed is None:

@@ -75,7 +75,7 @@ def list_references(
     if annotation_file is None:
         listed += [
             reference
-            for reference in index.without_annotation(used, beside_used=False)
+            for reference in index.without_annotation(used.items, beside_used=False)
             if not set(reference.source.split("/")[:-1]).intersection(_MASK_FOLDERS)
         ]
         paths += [reference.source for reference in listed[len(paths) :]]
