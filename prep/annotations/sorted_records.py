@@ -6,6 +6,7 @@ import heapq
 import marshal
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +21,8 @@ class SortedRecords:
     """Records that are sorted by their text, then their number, whenever they are gone through.
 
     >>> records = SortedRecords()
-    >>> records.add(("b", 0, None)); records.add(("a", 2, None)); records.add(("a", 1, None))
+    >>> for text, number in (("b", 0), ("a", 2), ("a", 1)):
+    ...     records.add((text, number, None))
     >>> [record[:2] for record in records]
     [('a', 1), ('a', 2), ('b', 0)]
     """
@@ -39,6 +41,7 @@ class SortedRecords:
     def _write_run(self) -> None:
         if self._file is None:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 - gone with this object
+            weakref.finalize(self, self._file.close)
         self._held.sort()
         places = []
         for first in range(0, len(self._held), _CHUNK):
