@@ -42,7 +42,7 @@ class Columns:
     read: Callable[[str, Sequence[str]], Reading]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
     """One row of a table: where it stands, its cells by column, and what is wrong with its form."""
 

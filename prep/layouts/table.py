@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
@@ -21,7 +22,7 @@ from halofeed.prep.annotations.contract import (
     sound_boxes,
     split_in_file_name,
 )
-from halofeed.prep.annotations.images import ImageIndex, Wanted
+from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
 from halofeed.prep.annotations.rows import (
     Columns,
     Row,
@@ -140,17 +141,18 @@ def _references(
             "--several-classes keep: has no effect on boxes, each of which has its class; add --task classification, "
             "or leave it out"
         )
-    if not with_boxes:
-        check_separators(tables, options)
     if not any(True for table in tables for _ in table.rows):
         raise AnnotationsError(f"{tables[0].file}: a header and no rows; name a table that has rows")
     by_source = SortedRecords()
-    classes: set[str] = set()
+    classes: dict[str, str] = {}
+    others_than_paths = index.match_others(partial(_names, tables, classes))
+    if not with_boxes:
+        check_separators(classes, options)
     is_lost = [False, False]
-    for place, (source, error, row, split, notes) in enumerate(_placed(tables, index, options)):
+    rows = _placed(tables, index, others_than_paths, options)
+    for place, (source, error, row, split, notes) in enumerate(rows):
         fault = None if error is None else (error.stage, error.reason, error.detail)
         by_source.add((source, place, (fault, row.file, row.line, row.cells, row.fault, split, notes)))
-        classes.add(row.cell("class"))
         is_lost[fault is not None] = True
     if is_lost == [False, True]:
         index.check_any_image(tables[0].file)
@@ -165,14 +167,15 @@ def _references(
             yield from in_order([*found, *lost])
 
     def splits() -> Iterator[tuple[str, str]]:
-        return ((image.source, image.rows[0][1]) for image in images_of_rows() if image.rows)
+        found = ((source, payload[-2]) for source, _, payload in by_source if payload[0] is None)
+        return (next(some) for _, some in groupby(found, itemgetter(0)))
 
     others = in_order(list(index.without_annotation(splits, beside_used=one_file)))
     if with_boxes:
         settled = _settled(images_of_rows(), images, options)
         yield from in_order(note_alike_classes([*settled, *others]))
         return
-    alike = alike_classes(name for cell in classes for name in _names(cell, options))
+    alike = alike_classes(name for cell in classes for name in _classes(cell, options))
     if alike:  # which holds those of rejected images as well
         alike = alike_classes(label for one in references() for label in labels_of(one))
     yield from with_notes(heapq.merge(references(), others, key=order_of), alike)
@@ -208,22 +211,30 @@ def _image(source: str, records: Iterable[Record]) -> _Image:
     return _Image(source=source, number=first, rows=rows, notes=tuple(said), lost=lost, error=error)
 
 
+_Name = tuple[str, str]
+"""The folder of the split of a table, and the name of an image that stands in it."""
+
+
+def _names(tables: Sequence[Table], classes: dict[str, str]) -> Iterator[tuple[_Name, Wanted]]:
+    """What every row says of its image's place; adds to `classes` the first place of each."""
+    for table in tables:
+        folder = split_folder(table.file) or ""
+        for row in table.rows:
+            if (written := row.cell("class")) not in classes:
+                classes[written] = row.place
+            if name := row.cell("filename"):
+                yield (folder, name), _wanted(folder, name)
+
+
 def _placed(
-    tables: Sequence[Table], index: ImageIndex, options: LayoutOptions
+    tables: Sequence[Table],
+    index: ImageIndex,
+    others: Mapping[_Name, Found | SourceError],
+    options: LayoutOptions,
 ) -> Iterator[tuple[str, SourceError | None, Row, str, tuple[str, ...]]]:
     """Every row with its image, or with the name of what is not there and why; with its split, and what to note."""
-    folders = {table.file: split_folder(table.file) or "" for table in tables}
-
-    def names() -> Iterator[tuple[tuple[str, str], Wanted]]:
-        for table in tables:
-            folder = folders[table.file]
-            for row in table.rows:
-                if name := row.cell("filename"):
-                    yield (folder, name), _wanted(folder, name)
-
-    others = index.match_others(names)
     for table in tables:
-        folder = folders[table.file]
+        folder = split_folder(table.file) or ""
         table_split = folder or split_in_file_name(table.file) or "train"
         unread = (*unread_note(table), *_left_note(table, options))
         for row in table.rows:
@@ -255,7 +266,7 @@ def _settled(listed: Iterable[_Image], images: SourceFiles, options: LayoutOptio
     return references
 
 
-def _names(cell: str, options: LayoutOptions) -> Sequence[str]:
+def _classes(cell: str, options: LayoutOptions) -> Sequence[str]:
     try:
         return written_classes(Row(file="", line=0, cells={"class": cell}), options)
     except SourceError:

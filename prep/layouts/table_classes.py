@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 from halofeed.prep.annotations.contract import LayoutOptions
-from halofeed.prep.annotations.rows import Row, Table
+from halofeed.prep.annotations.rows import Row
 from halofeed.schemas.errors import AnnotationsError, SourceError
 
 _SEPARATORS = ("|", ";", ",")
@@ -35,18 +35,17 @@ def listed_classes(cell: str) -> tuple[str, ...] | None:
     return None
 
 
-def check_separators(tables: Iterable[Table], options: LayoutOptions) -> None:
+def check_separators(places: Mapping[str, str], options: LayoutOptions) -> None:
     """Refuse a class whose parts are classes of other rows, where nobody said whether it is several.
+
+    Args:
+        places: of each class, as a row writes it, the first place.
 
     Raises:
         AnnotationsError: with the option that says it.
     """
     if options.class_separator != "auto":
         return
-    places: dict[str, str] = {}
-    for table in tables:
-        for row in table.rows:
-            places.setdefault(row.cell("class"), row.place)
     for cell, place in places.items():
         for separator in _SEPARATORS:
             parts = [part.strip() for part in cell.split(separator)]

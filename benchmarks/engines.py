@@ -1,0 +1,300 @@
+"""What does a conversion cost on many machines: its driver, its shuffle, its workers, and so 100 TB?
+
+    python benchmarks/engines.py
+    python benchmarks/engines.py driver --references 100000,1000000,10000000 --layouts folders,csv,jsonl
+    python benchmarks/engines.py workers --pictures 2000
+    python benchmarks/engines.py commit --shards 1000,10000
+    python benchmarks/engines.py model --per-second 300 --driver-us 60
+
+`driver` plans drawn listings, of which no file is there, each in a fresh process: its time, its processor time and its
+whole memory, Beam's included; what a file system takes to list and to look up files comes on top. `workers` converts
+drawn pictures on this machine. `commit` merges what shards say of themselves. `model` multiplies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from halofeed.pipelines.job import JobOptions
+from halofeed.pipelines.plan import Sources, make_plan
+from halofeed.pipelines.references import FileByShard, NumberedFiles
+from halofeed.pipelines.storage import OutputFolder
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.sources.sizes import Sizes
+
+HERE = Path(__file__).resolve().parents[1]
+CLASSES = 1000
+SHARDS = 1024
+FILE_BYTES = 110_000
+
+
+class DrawnFiles(LocalFiles):
+    """So many pictures in class folders, and a table of them, that are nowhere."""
+
+    def __init__(self, root: str, count: int) -> None:
+        super().__init__(root)
+        self._count = count
+
+    def _name(self, number: int) -> str:
+        return f"{number:08d}.jpg"
+
+    def sizes(self) -> Sizes:
+        if self._sizes is None:
+            self._sizes = Sizes()
+            for folder in range(CLASSES):
+                names = ((self._name(number), FILE_BYTES) for number in range(folder, self._count, CLASSES))
+                self._sizes.add_folder(f"class_{folder:03d}", names)
+        assert isinstance(self._sizes, Sizes)
+        return self._sizes
+
+    def size(self, path: str) -> int | None:
+        folder, _, name = path.partition("/")
+        there = name[:8].isdecimal() and int(name[:8]) < self._count
+        return FILE_BYTES if there and f"class_{int(name[:8]) % CLASSES:03d}" == folder else None
+
+    def files_in(self, folder: str) -> list[str]:
+        first = int(folder.removeprefix("class_"))
+        return [f"{folder}/{self._name(number)}" for number in range(first, self._count, CLASSES)]
+
+    def read(self, path: str) -> bytes:
+        table = bytearray(b"filename,class\n" if path.endswith(".csv") else b"")
+        line = "{0}/{1},{0}\n" if path.endswith(".csv") else '{{"filename": "{0}/{1}", "class": "{0}"}}\n'
+        for number in range(self._count):
+            table += line.format(f"class_{number % CLASSES:03d}", self._name(number)).encode()
+        return bytes(table)
+
+
+def plan(layout: str, count: int) -> dict[str, float]:
+    """Plan a drawn listing in this process."""
+    with tempfile.TemporaryDirectory() as scratch:
+        options = JobOptions(source=scratch, out=scratch, name="set")
+        files = DrawnFiles(scratch, count)
+        named = None if layout == "folders" else f"table.{layout}"
+        sources = Sources(annotations=files, images=files, annotation_file=named)
+        written = FileByShard(OutputFolder(scratch), SHARDS)
+        recipe = Recipe(layout=layout, height=224, width=224, shards=SHARDS)
+        start, processor = time.perf_counter(), time.process_time()
+        found = make_plan(options, recipe, sources, written)
+        seconds, processor = time.perf_counter() - start, time.process_time() - processor
+        assert found.convertible == count
+        line_bytes = sum(path.stat().st_size for path in Path(scratch).rglob("references")) / count
+    return {
+        "seconds": seconds,
+        "processor_seconds": processor,
+        "mebibytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "line_bytes": line_bytes,
+    }
+
+
+def own_process(*words: object) -> dict[str, float]:
+    """What this program prints for these words, in a fresh process."""
+    command = [sys.executable, __file__, *map(str, words)]
+    environment = {**os.environ, "PYTHONPATH": str(HERE)}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def print_row(*cells: object) -> None:
+    """A row of a table."""
+    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+def driver(layouts: list[str], counts: list[int]) -> None:
+    """Print what planning takes."""
+    print_row("layout", "references", "seconds", "processor s", "us each", "peak MiB", "bytes a reference")
+    print_row(*["---"] * 7)
+    for count in counts:
+        for layout in layouts:
+            found = own_process("plan", layout, count)
+            print_row(
+                layout,
+                f"{count:,}",
+                f"{found['seconds']:.1f}",
+                f"{found['processor_seconds']:.1f}",
+                f"{found['processor_seconds'] / count * 1e6:.0f}",
+                f"{found['mebibytes']:.0f}",
+                f"{found['line_bytes']:.0f}",
+            )
+
+
+def shuffle_bytes(count: int = 10_000) -> float:
+    """Bytes that cross the shuffle for each reference of drawn class folders, as Beam encodes them."""
+    from apache_beam.coders import BytesCoder, StrUtf8Coder, TupleCoder
+
+    coder = TupleCoder([StrUtf8Coder(), BytesCoder()])
+    with tempfile.TemporaryDirectory() as scratch:
+        output, files = OutputFolder(scratch), DrawnFiles(scratch, count)
+        output.make()
+        written = NumberedFiles(output)
+        sources = Sources(annotations=files, images=files, annotation_file=None)
+        recipe = Recipe(layout="folders", height=224, width=224, shards=SHARDS)
+        make_plan(JobOptions(source=scratch, out=scratch, name="set"), recipe, sources, written)
+        lines = [
+            line for path in Path(scratch).rglob("references-*") for line in path.read_bytes().splitlines()
+        ]
+    assert len(lines) == count
+    return sum(len(coder.encode(("train/1000", line))) for line in lines) / count
+
+
+def draw_pictures(root: Path, count: int) -> None:
+    """Noisy JPEGs of 500 x 375 in ten classes; each of a hundred is linked under many names."""
+    import numpy as np
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    first: list[Path] = []
+    for number in range(count):
+        path = root / f"class_{number % 10}" / f"{number:06d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if number < 100:
+            small = generator.integers(0, 256, (96, 128, 3)).astype(np.uint8)
+            Image.fromarray(small).resize((500, 375)).save(path, quality=90)
+            first.append(path)
+        else:
+            os.link(first[number % 100], path)
+
+
+def convert(source: Path, out: Path, workers: int) -> float:
+    """Seconds of a conversion by the command line, its start and end included."""
+    words = ["convert", "--layout", "folders", "--source", str(source), "--out", str(out), "--name", "set"]
+    words += [
+        "--height",
+        "224",
+        "--width",
+        "224",
+        "--encoding",
+        "jpeg",
+        "--shards",
+        "16",
+        "--workers",
+        str(workers),
+    ]
+    start = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "halofeed", *words],
+        env={**os.environ, "PYTHONPATH": str(HERE)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    return time.perf_counter() - start
+
+
+def workers(pictures: int) -> None:
+    """Print how many pictures a second so many processes convert; a conversion of a tenth is taken off."""
+    print_row("workers", "pictures/s", "times one worker's")
+    print_row(*["---"] * 3)
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = {count: Path(scratch) / str(count) for count in (pictures // 10, pictures)}
+        for count, folder in folders.items():
+            draw_pictures(folder, count)
+        one = 0.0
+        for number in (1, 2, 4):
+            seconds = {
+                count: min(
+                    convert(folder, Path(scratch) / f"out-{number}-{count}-{again}", number)
+                    for again in (0, 1)
+                )
+                for count, folder in folders.items()
+            }
+            rate = (pictures - pictures // 10) / (seconds[pictures] - seconds[pictures // 10])
+            one = one or rate
+            print_row(number, f"{rate:,.0f}", f"{rate / one:.2f}")
+
+
+def commit(shard_counts: list[int]) -> None:
+    """Print what merging the statistics and rejects of so many shards takes, as the commit does."""
+    from halofeed.prep.statistics.pictures import merge_statistics
+    from halofeed.schemas.index import ShardIndex
+
+    with tempfile.TemporaryDirectory() as scratch:
+        draw_pictures(Path(scratch) / "in", 1000)
+        convert(Path(scratch) / "in", Path(scratch) / "out", 1)
+        index = next(Path(scratch).rglob("*.index"))
+        data = index.read_bytes()
+    print_row("shards", "index kB", "read and parse s", "merge s", "of all in s")
+    print_row(*["---"] * 5)
+    for count in shard_counts:
+        start = time.perf_counter()
+
+        def parts(count: int = count) -> Iterator[dict[str, Any]]:
+            for _ in range(count):
+                yield dict(ShardIndex.from_bytes(data, "index").statistics)
+
+        found = list(parts())
+        read = time.perf_counter() - start
+        merge_statistics(found)
+        both = time.perf_counter() - start
+        print_row(f"{count:,}", f"{len(data) / 1e3:.1f}", f"{read:.1f}", f"{both - read:.1f}", f"{both:.1f}")
+
+
+def model(terabytes: float, per_second: float, driver_us: float, machines: list[int], price: float) -> None:
+    """Print hours and cost of a source, with everything that is assumed."""
+    pictures = terabytes * 1e12 / FILE_BYTES
+    shuffled = pictures * shuffle_bytes() / 1e9
+    print(f"{terabytes:g} TB are {pictures:,.0f} pictures of {FILE_BYTES:,} bytes; assumed:")
+    print(f"- one core converts {per_second:g} pictures a second (measure: workers), and machines have four;")
+    print("- storage keeps up with all of them, and no worker waits or is lost;")
+    print(
+        f"- the driver, one core, takes {driver_us:g} us a reference (measure: driver) before the first picture;"
+    )
+    print(f"- {shuffled:,.1f} GB cross the shuffle, {shuffle_bytes():.0f} bytes a reference;")
+    print(f"- a core with its memory costs {price:g} an hour; shuffle, requests and traffic come on top.")
+    print_row("machines of 4 cores", "driver hours", "conversion hours", "hours", "cost")
+    print_row(*["---"] * 5)
+    listing = pictures * driver_us / 1e6 / 3600
+    for count in machines:
+        hours = pictures / (per_second * 4 * count) / 3600
+        cost = (hours * count * 4 + listing) * price
+        print_row(count, f"{listing:.1f}", f"{hours:.1f}", f"{listing + hours:.1f}", f"{cost:,.0f}")
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "what", nargs="?", choices=("driver", "workers", "shuffle", "commit", "model", "plan")
+    )
+    parser.add_argument("drawn", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("--references", default="100000,1000000")
+    parser.add_argument("--layouts", default="folders,csv,jsonl")
+    parser.add_argument("--pictures", type=int, default=2000)
+    parser.add_argument("--shards", default="1000,10000")
+    parser.add_argument("--terabytes", type=float, default=100)
+    parser.add_argument("--per-second", type=float, default=300)
+    parser.add_argument("--driver-us", type=float, default=60)
+    parser.add_argument("--machines", default="10,100,1000")
+    parser.add_argument("--price", type=float, default=0.06, help="of a core with its memory for an hour")
+    given = parser.parse_args()
+    if given.what == "plan":
+        print(json.dumps(plan(given.drawn[0], int(given.drawn[1]))))
+        return
+    if given.what in (None, "driver"):
+        driver(given.layouts.split(","), [int(count) for count in given.references.split(",")])
+    if given.what in (None, "shuffle"):
+        print(f"{shuffle_bytes():.0f} bytes cross the shuffle for each reference of class folders")
+    if given.what in (None, "workers"):
+        workers(given.pictures)
+    if given.what in (None, "commit"):
+        commit([int(count) for count in given.shards.split(",")])
+    if given.what in (None, "model"):
+        machines = [int(count) for count in given.machines.split(",")]
+        model(given.terabytes, given.per_second, given.driver_us, machines, given.price)
+
+
+if __name__ == "__main__":
+    main()
