@@ -8,12 +8,12 @@ import pytest
 
 from halofeed.schemas import repeating
 from tests.engines.processes import MissingError
-from tests.stores import SCHEMES, Place, serving
+from tests.stores import Place, serving
 
 
-@pytest.fixture(scope="module", params=SCHEMES)
+@pytest.fixture(scope="module", params=["s3", pytest.param("gs", marks=pytest.mark.long)])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A store with an empty bucket, for the tests of a file."""
+    """A store with an empty bucket, for the tests of a file; the server of gs:// is built at the first time."""
     try:
         with serving(request.param, tmp_path_factory.mktemp("store")) as found:
             yield found
