@@ -78,8 +78,8 @@ HEADLINES = (
 SPLITS = {1: "v3-8", 2: "v3-8", 4: "v3-8", 8: "v3-8", 16: "v3-16"}
 """Cores of a replica, and the machine."""
 SIZES = (
-    ("retinanet_resnet50_fpn_2560_8way", 8, 8, ((), (1280, 1280, 3), (640, 640, 3))),
-    ("unet3d_256_16way", 16, 1, ((), (128, 128, 128, 1), (64, 64, 64, 1))),
+    ("retinanet_resnet50_fpn_2560_8way", 8, 8, ((), (1280, 1280, 3), (640, 640, 3), (320, 320, 3))),
+    ("unet3d_256_16way", 16, 1, ((), (128, 128, 128, 1), (64, 64, 64, 1), (32, 32, 32, 1))),
 )
 """Config, cores of a replica, images of it, and sizes, the first the config's own."""
 
