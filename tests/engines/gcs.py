@@ -6,7 +6,16 @@ import json
 import urllib.request
 from pathlib import Path
 
-from tests.engines.processes import cache, free_port, need, prepare, start_process, stop_all, wait_for_port
+from tests.engines.processes import (
+    alone,
+    cache,
+    free_port,
+    need,
+    prepare,
+    start_process,
+    stop_all,
+    wait_for_port,
+)
 
 BUCKET = "bucket"
 VERSION = "v1.56.1"
@@ -15,9 +24,10 @@ VERSION = "v1.56.1"
 def build() -> Path:
     """The server's program, which is built at the first time, some two minutes; MissingError where it cannot be."""
     folder = cache() / f"fake-gcs-server-{VERSION}"
-    if not (folder / "fake-gcs-server").is_file():
-        module = f"github.com/fsouza/fake-gcs-server@{VERSION}"
-        prepare([need("go", "golang"), "install", module], folder / "build.log", {"GOBIN": str(folder)})
+    with alone("gcs"):
+        if not (folder / "fake-gcs-server").is_file():
+            module = f"github.com/fsouza/fake-gcs-server@{VERSION}"
+            prepare([need("go", "golang"), "install", module], folder / "build.log", {"GOBIN": str(folder)})
     return folder / "fake-gcs-server"
 
 

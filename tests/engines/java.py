@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.engines.processes import cache, need, prepare
+from tests.engines.processes import alone, cache, need, prepare
 
 BEAM = "2.62.0"
 """The newest whose Java runners resolve whole; it takes pipelines of later Python SDKs."""
@@ -35,9 +35,14 @@ def jars(name: str, dependencies: Sequence[str]) -> Path:
     maven = need("mvn", "maven")
     digest = hashlib.sha256(" ".join(dependencies).encode()).hexdigest()[:12]
     folder = cache() / f"{name}-{digest}"
-    if folder.is_dir():
-        return folder
-    work = cache() / f"{name}-{digest}.part"
+    with alone(name):
+        if not folder.is_dir():
+            _download(folder, maven, name, dependencies)
+    return folder
+
+
+def _download(folder: Path, maven: str, name: str, dependencies: Sequence[str]) -> None:
+    work = folder.with_suffix(".part")
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     wanted = "".join(
@@ -55,7 +60,6 @@ def jars(name: str, dependencies: Sequence[str]) -> Path:
     prepare([*command, f"-DoutputDirectory={work / 'jars'}", "-DincludeScope=runtime"], work / "maven.log")
     (work / "jars").rename(folder)
     shutil.rmtree(work)
-    return folder
 
 
 def java(folder: Path, main: str, *arguments: str, mebibytes: int, flags: Sequence[str] = ()) -> list[str]:

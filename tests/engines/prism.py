@@ -5,7 +5,16 @@ from __future__ import annotations
 from importlib import metadata
 from pathlib import Path
 
-from tests.engines.processes import cache, free_port, need, prepare, start_process, stop_all, wait_for_port
+from tests.engines.processes import (
+    alone,
+    cache,
+    free_port,
+    need,
+    prepare,
+    start_process,
+    stop_all,
+    wait_for_port,
+)
 
 MODULE = "github.com/apache/beam/sdks/v2/go/cmd/prism"
 
@@ -14,9 +23,10 @@ def start(home: Path) -> dict[str, str]:
     """Bring it up; Beam's options for it are in HALOFEED_BEAM_OPTIONS."""
     version = metadata.version("apache-beam")
     folder = cache() / f"prism-{version}"
-    if not (folder / "prism").is_file():
-        command = [need("go", "golang"), "install", f"{MODULE}@v{version}"]
-        prepare(command, cache() / "prism.log", {"GOBIN": str(folder)})
+    with alone("prism"):
+        if not (folder / "prism").is_file():
+            command = [need("go", "golang"), "install", f"{MODULE}@v{version}"]
+            prepare(command, cache() / "prism.log", {"GOBIN": str(folder)})
     port = free_port()
     arguments = [f"--job_port={port}", "--web_port=0", "--serve_http=false", "--idle_shutdown_timeout=-1s"]
     start_process(home, "prism", [folder / "prism", *arguments])

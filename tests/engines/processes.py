@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 
@@ -21,6 +22,15 @@ def cache() -> Path:
     """The folder that keeps what was downloaded and built."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "halofeed" / "engines"
+
+
+@contextlib.contextmanager
+def alone(name: str) -> Iterator[None]:
+    """Keep other processes from making the same thing in the cache meanwhile."""
+    cache().mkdir(parents=True, exist_ok=True)
+    with (cache() / f"{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def need(program: str, package: str) -> str:

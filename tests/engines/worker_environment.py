@@ -8,7 +8,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from tests.engines.processes import cache, prepare
+from tests.engines.processes import alone, cache, prepare
 
 _ROOT = Path(__file__).parents[2]
 
@@ -17,7 +17,7 @@ def worker_python() -> Path:
     """The interpreter of the environment, which is made once, and has the sdist of this very code."""
     from halofeed.packaging import write_packages
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, alone("workers"):
         _, sdist = write_packages(folder)
         lock = _ROOT / "requirements.lock"
         key = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:12]
