@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -105,9 +106,23 @@ def test_flink_workers_that_installed_the_sdist_give_the_local_bytes(
     assert run(source, tmp_path, case, cluster["HALOFEED_BEAM_OPTIONS"]) == expected[case]
 
 
+@contextlib.contextmanager
+def begun(source: Path, out: Path, beam: str) -> Iterator[subprocess.Popen[str]]:
+    """The pictures' conversion, which is ended with the block."""
+    command = subprocess.Popen(
+        words(source, out, "pictures", beam), cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield command
+    finally:
+        if command.returncode is None:
+            command.terminate()
+            command.communicate()
+
+
 def wait_for_shards(out: Path, count: int, command: subprocess.Popen[str]) -> None:
     """Return once so many shards are there."""
-    end = time.monotonic() + 200
+    end = time.monotonic() + 300
     while len(list(out.glob("set/1.0.0/*.index"))) < count:
         assert command.poll() is None, command.communicate()[1]
         assert time.monotonic() < end
@@ -119,29 +134,25 @@ def wait_for_shards(out: Path, count: int, command: subprocess.Popen[str]) -> No
 def test_killed_workers_and_task_managers_cost_no_byte_and_count_no_input_twice(
     cluster, cluster_home, source, expected, tmp_path, time_of_it
 ):
-    beam = cluster["HALOFEED_BEAM_OPTIONS"]
-    command = subprocess.Popen(
-        words(source, tmp_path, "pictures", beam), cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
-    wait_for_shards(tmp_path, time_of_it % 4, command)
-    while len(workers := flink.worker_pids(cluster_home)) < len(flink.MACHINES):
-        time.sleep(0.05)
-    os.kill(workers[time_of_it % 2], signal.SIGKILL)
-    wait_for_shards(tmp_path, 4 + time_of_it % 7, command)
-    flink.kill_task_manager(cluster_home, flink.MACHINES[time_of_it % 2])
-    _, said = command.communicate(timeout=240)
+    with begun(source, tmp_path, cluster["HALOFEED_BEAM_OPTIONS"]) as command:
+        # Flink waits without end for a worker that is killed before it has said that it is there.
+        wait_for_shards(tmp_path, 1 + time_of_it % 4, command)
+        while len(workers := flink.worker_pids(cluster_home)) < len(flink.MACHINES):
+            assert command.poll() is None, command.communicate()[1]
+            time.sleep(0.05)
+        os.kill(workers[time_of_it % 2], signal.SIGKILL)
+        wait_for_shards(tmp_path, 5 + time_of_it % 7, command)
+        flink.kill_task_manager(cluster_home, flink.MACHINES[time_of_it % 2])
+        _, said = command.communicate(timeout=400)
     assert command.returncode == 0, said
     assert all_bytes(tmp_path / "set/1.0.0") == expected["pictures"]
 
 
 def test_a_stopped_command_ends_its_job_on_flink(cluster, source, tmp_path):
-    beam = cluster["HALOFEED_BEAM_OPTIONS"]
-    command = subprocess.Popen(
-        words(source, tmp_path, "pictures", beam), cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
-    wait_for_shards(tmp_path, 1, command)
-    command.send_signal(signal.SIGTERM)
-    assert "its job is told to stop" in command.communicate(timeout=60)[1]
+    with begun(source, tmp_path, cluster["HALOFEED_BEAM_OPTIONS"]) as command:
+        wait_for_shards(tmp_path, 1, command)
+        command.send_signal(signal.SIGTERM)
+        assert "its job is told to stop" in command.communicate(timeout=60)[1]
     end = time.monotonic() + 100
     while True:
         with urllib.request.urlopen(f"{cluster['FLINK_REST']}/jobs") as answer:
