@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import urlsplit
+
+from tests.loopback import listening
 
 Fault = Callable[[str, str], str]
 """What goes wrong with a request, by its method and path: one of `Proxy`'s words, or ""."""
@@ -120,25 +122,9 @@ def _handler_of(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-class _Listener(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-
-    def handle_error(self, *arguments: object) -> None:
-        """A client that went away is nothing to tell."""
-
-
 @contextmanager
 def between(target: str) -> Iterator[Proxy]:
     """A proxy before an endpoint while the block runs."""
     proxy = Proxy(target)
-    listener = _Listener(("127.0.0.1", 0), _handler_of(proxy))
-    proxy.endpoint = f"http://127.0.0.1:{listener.server_address[1]}"
-    thread = threading.Thread(target=listener.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with listening(_handler_of(proxy)) as proxy.endpoint:
         yield proxy
-    finally:
-        listener.shutdown()
-        listener.server_close()
-        thread.join()

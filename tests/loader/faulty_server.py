@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+
+from tests.loopback import listening
 
 Fault = Callable[[str, int], str]
 """What goes wrong with a request, by the file's name and the request's number: one of `Server`'s words, or ""."""
@@ -115,25 +117,9 @@ def handler_of(folder: Path, server: Server) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-class _Listener(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-
-    def handle_error(self, *arguments: object) -> None:
-        """A client that went away is nothing to tell."""
-
-
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
     """A server of a folder's files while the block runs."""
     server = Server("")
-    listener = _Listener(("127.0.0.1", 0), handler_of(folder, server))
-    server.address = f"http://127.0.0.1:{listener.server_address[1]}"
-    thread = threading.Thread(target=listener.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with listening(handler_of(folder, server)) as server.address:
         yield server
-    finally:
-        listener.shutdown()
-        listener.server_close()
-        thread.join()

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from halofeed.pipelines.convert import Conversion, convert
-from halofeed.pipelines.job import JobOptions
+from halofeed.pipelines.job import JobOptions, ShardJob
+from halofeed.pipelines.plan import Plan
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.tfexample import decode_example
 from halofeed.schemas.tfrecord import read_records
@@ -142,3 +143,26 @@ def draw_folders(root: Path, images: int, *, seed: int = 0, side: int = 40, brok
             height, width = (int(n) for n in generator.integers(side // 2, side, 2))
             pixels = generator.integers(0, 256, (height // 4 + 1, width // 4 + 1, 3)).astype(np.uint8)
             Image.fromarray(pixels).resize((width, height)).save(path, quality=90)
+
+
+def shard_job(recipe: Recipe, plan: Plan, source: Path, folder: str | Path, **more: Any) -> ShardJob:
+    """The job of a plan that writes into a folder, as a conversion describes it to its workers."""
+    usual = {
+        "replaces": None,
+        "inputs": {},
+        "max_rejected": None,
+        "threads": 1,
+        "room_bytes": None,
+        "progress_folder": None,
+    }
+    return ShardJob(
+        recipe=recipe,
+        task=plan.task,
+        labels=plan.labels,
+        name="set",
+        version="1.0.0",
+        images=str(source),
+        folder=str(folder),
+        splits=plan.splits,
+        **usual | more,
+    )

@@ -18,7 +18,7 @@ from halofeed.pipelines.plan import make_plan, open_sources
 from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
-from tests.pipelines.support import all_bytes, draw_folders
+from tests.pipelines.support import all_bytes, draw_folders, shard_job
 
 RECIPE = Recipe(layout="folders", height=16, width=24, shards=3, split_shares=("train=0.7", "test=0.3"))
 BREAKS = {common_urns.primitives.GROUP_BY_KEY.urn, common_urns.composites.RESHUFFLE.urn}
@@ -28,21 +28,12 @@ def planned(source, out, written) -> ShardJob:
     """A job whose references lie there."""
     options = JobOptions(source=str(source), out=str(out), name="set")
     plan = make_plan(options, RECIPE, open_sources(options), written)
-    return ShardJob(
-        recipe=RECIPE,
-        task=plan.task,
-        labels=plan.labels,
-        name="set",
-        version="1.0.0",
-        images=str(source),
-        folder=str(out),
-        replaces=None,
-        splits=plan.splits,
+    return shard_job(
+        RECIPE,
+        plan,
+        source,
+        out,
         inputs={"count": plan.count, "fingerprint": plan.fingerprint},
-        max_rejected=None,
-        threads=1,
-        room_bytes=None,
-        progress_folder=None,
         references_folder=str(out) if isinstance(written, FileByShard) else None,
     )
 

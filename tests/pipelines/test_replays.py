@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from halofeed.pipelines.convert import convert
-from halofeed.pipelines.job import JobOptions, ShardJob
+from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.plan import make_plan, open_sources
 from halofeed.pipelines.progress import JobProgress
 from halofeed.pipelines.references import NumberedFiles, read_file
@@ -14,7 +14,7 @@ from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import JobError
-from tests.pipelines.support import draw_folders, rejected_entries, shard_bytes
+from tests.pipelines.support import draw_folders, rejected_entries, shard_bytes, shard_job
 
 RECIPE = Recipe(layout="folders", height=16, width=24, shards=2)
 BROKEN = 7
@@ -44,22 +44,8 @@ def job(source, tmp_path):
     files = NumberedFiles(output)
     plan = make_plan(options, RECIPE, open_sources(options), files)
     (tmp_path / "progress").mkdir()
-    written = ShardJob(
-        recipe=RECIPE,
-        task=plan.task,
-        labels=plan.labels,
-        name="set",
-        version="1.0.0",
-        images=str(source),
-        folder=output.root,
-        replaces=None,
-        splits=plan.splits,
-        inputs={},
-        max_rejected=BROKEN,
-        threads=1,
-        room_bytes=None,
-        progress_folder=str(tmp_path / "progress"),
-    )
+    progress = str(tmp_path / "progress")
+    written = shard_job(RECIPE, plan, source, output.root, max_rejected=BROKEN, progress_folder=progress)
     return written, [line for number in range(files.count) for _, line in read_file(output, number)]
 
 

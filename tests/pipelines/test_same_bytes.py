@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from halofeed.pipelines.job import JobOptions, ShardJob, ShardKey
+from halofeed.pipelines.job import JobOptions, ShardKey
 from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.plan import make_plan, open_sources
 from halofeed.pipelines.references import NumberedFiles, read_file
 from halofeed.pipelines.sinks import write_shard
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
-from tests.pipelines.support import all_bytes, draw_folders, run_convert, shard_bytes
+from tests.pipelines.support import all_bytes, draw_folders, run_convert, shard_bytes, shard_job
 
 OPTIONS = {"layout": "folders", "shards": 3, "split_shares": ("train=0.7", "test=0.3")}
 
@@ -81,22 +81,7 @@ def test_the_order_of_arrival_changes_no_byte(source, tmp_path):
     assert len(references) == 40
     generator, seen = random.Random(7), set()
     for number in range(4):
-        job = ShardJob(
-            recipe=recipe,
-            task=plan.task,
-            labels=plan.labels,
-            name="set",
-            version="1.0.0",
-            images=str(source),
-            folder=str(tmp_path / str(number)),
-            replaces=None,
-            splits=plan.splits,
-            inputs={},
-            max_rejected=None,
-            threads=2,
-            room_bytes=None,
-            progress_folder=None,
-        )
+        job = shard_job(recipe, plan, source, tmp_path / str(number), threads=2)
         OutputFolder(job.folder).make()
         generator.shuffle(references)
         counted: list[tuple[int, int]] = []
