@@ -130,7 +130,9 @@ class Sampler:
     num_epochs: int | None = None
     drop_remainder: bool = False
     draws: Draws | None = None
-    _blocks: dict[tuple[int, int, int], Rows] = field(default_factory=dict, compare=False, repr=False)
+    _blocks: dict[tuple[int, int, int], Rows] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
     """Rows of several steps, by the block's number and which rows of each; of the last ones asked for."""
 
     def __post_init__(self) -> None:

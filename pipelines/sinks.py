@@ -309,10 +309,8 @@ def commit(job: ShardJob) -> Manifest:
     whole = [*files, *map(index_file, files), REJECTED, FEATURES, DATASET_INFO]
     output.delete([name for name in output.sizes() if is_own_file(name, job.name) and name not in whole])
     check_wanted(job)
-    if (
-        job.wanted is None
-    ):  # else the runner may do all of this again, and needs what is there; the command sweeps
-        output.sweep()
+    if job.wanted is None:
+        output.sweep()  # elsewhere the runner may do all of this again, and needs what is there; the command sweeps
     output.commit(manifest.to_json().encode(), after=whole)
     return manifest
 

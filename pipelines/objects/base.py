@@ -147,20 +147,16 @@ def _refuse(address: str, fault: Fault, error: Exception, attempts: int) -> NoRe
     ) from error
 
 
-def whole(stream: Any, most: int | None, size: int) -> bytes:
-    """What a response's body gives, up to so many bytes, within the time that it may take.
+def whole(stream: Any, size: int) -> bytes:
+    """What a response's body gives, within the time that so many bytes may take.
 
     Raises:
         OSError: it takes longer.
     """
     deadline = time.monotonic() + SILENT_SECONDS + size / READ_AT_ONCE
-    pieces, left = [], most
-    while left is None or left > 0:
-        piece = stream.read(READ_AT_ONCE if left is None else min(READ_AT_ONCE, left))
-        if not piece:
-            break
+    pieces = []
+    while piece := stream.read(READ_AT_ONCE):
         pieces.append(piece)
-        left = None if left is None else left - len(piece)
         if time.monotonic() > deadline:
             raise TimeoutError("the body takes too long")
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

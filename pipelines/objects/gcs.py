@@ -69,7 +69,7 @@ class GcsObjects:
                 announced = answer.headers.get("Content-Length")
                 encoded = "Content-Encoding" in answer.headers
                 answer.raw.decode_content = True
-                data = whole(answer.raw, None, int(announced or 0))
+                data = whole(answer.raw, int(announced or 0))
                 if announced is not None and not encoded and len(data) != int(announced):
                     raise ConnectionError(f"it was cut off after {len(data):,} of {int(announced):,} bytes")
                 return data

@@ -76,7 +76,7 @@ class S3Objects:
                     return b""
                 raise
             with answer["Body"] as body:
-                return whole(body, None, answer["ContentLength"])
+                return whole(body, answer["ContentLength"])
 
         return self._asked(address, get)
 
