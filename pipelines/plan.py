@@ -215,8 +215,8 @@ def _references(
     named: set[str] = set()
     with _telling_faults(sources):
         for reference in assign_splits(with_written_texts(references), split_options):
-            faults = _faults(sources)
-            named |= faults.keys() & reference.paths if faults else set()
+            if faults := _faults(sources):
+                named |= faults.keys() & reference.paths
             yield listing.complete(reference)
     for path, problem in _faults(sources).items():
         if path not in named:
@@ -304,8 +304,8 @@ def _count(reference: Reference, totals: _Totals) -> None:
         )
         return
     totals.first_volume = totals.first_volume or _volume_of(reference)
-    if is_image_name(reference.source):
-        totals.first_picture = totals.first_picture or reference.source
+    if not totals.first_picture and is_image_name(reference.source):
+        totals.first_picture = reference.source
     totals.splits.add(reference.split)
     totals.has_boxes |= reference.boxes is not None
     totals.objects += len(reference.boxes or ()) + len(reference.bad_objects)
@@ -313,10 +313,14 @@ def _count(reference: Reference, totals: _Totals) -> None:
         totals.bad_objects[reason] += 1
         totals.first_bad_object = totals.first_bad_object or f"{reference.source}: {reason} ({detail})"
     totals.has_label |= reference.label is not None or reference.labels is not None
-    masks = [(name, reference.source) for name, _ in reference.class_masks]
-    for label, source in (*labels.label_uses([reference]), *masks):
+    boxes = reference.boxes or ()
+    for label in (
+        *reference.classes,
+        *(box.label for box in boxes),
+        *(name for name, _ in reference.class_masks),
+    ):
         totals.labels[label] += 1
-        totals.first_sources.setdefault(label, source)
+        totals.first_sources.setdefault(label, reference.source)
 
 
 def _refuse_all(totals: _Totals, images: str) -> None:

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+from array import array
 from collections.abc import Iterator, Sequence
-from itertools import groupby
-from operator import itemgetter
 
 import numpy as np
 
 from halofeed.pipelines.job import ShardJob, ShardKey, reference_from_json
 from halofeed.pipelines.storage import OutputFolder, TemporaryFile
 from halofeed.prep.sources.reference import Reference
-from halofeed.schemas.identity import shard_of
+from halofeed.schemas.identity import shards_of
 from halofeed.schemas.layout import TEMPORARY_FOLDER
 
 REFERENCES_PER_FILE = 10_000
@@ -72,7 +71,8 @@ class FileByShard:
 
     def __init__(self, output: OutputFolder, shards: int) -> None:
         self._output, self._shards = output, shards
-        self._buffered: list[tuple[int, bytes]] = []
+        self._lines: list[bytes] = []
+        self._numbers, self._identities = array("q"), array("q")
         self._bytes = 0
         self._splits: dict[str, int] = {}
         self._places: list[np.ndarray] = []
@@ -80,8 +80,9 @@ class FileByShard:
         self._file: TemporaryFile | None = None
 
     def add(self, split: str, identity: int, line: bytes) -> None:
-        number = self._splits.setdefault(split, len(self._splits)) * self._shards
-        self._buffered.append((number + shard_of(identity, self._shards), line))
+        self._numbers.append(self._splits.setdefault(split, len(self._splits)))
+        self._identities.append(identity)
+        self._lines.append(line)
         self._bytes += len(line)
         if self._bytes > BUFFER_BYTES:
             self._write()
@@ -89,14 +90,16 @@ class FileByShard:
     def _write(self) -> None:
         if self._file is None:
             self._file = self._stack.enter_context(self._output.temporary(_BY_SHARD))
-        self._buffered.sort(key=itemgetter(0))
+        numbers = np.array(self._numbers) * self._shards + shards_of(np.array(self._identities), self._shards)
+        order = np.argsort(numbers, kind="stable")
+        pieces = np.flatnonzero(np.diff(numbers[order])) + 1
         places = []
-        for number, some in groupby(self._buffered, key=itemgetter(0)):
-            piece = b"".join(line + b"\n" for _, line in some)
-            places.append((number, self._file.stream.tell(), len(piece)))
+        for some in np.split(order, pieces) if self._lines else ():
+            piece = b"".join(self._lines[line] + b"\n" for line in some.tolist())
+            places.append((numbers[some[0]], self._file.stream.tell(), len(piece)))
             self._file.stream.write(piece)
         self._places.append(np.array(places, np.int64).reshape(-1, 3))
-        self._buffered, self._bytes = [], 0
+        self._lines, self._numbers, self._identities, self._bytes = [], array("q"), array("q"), 0
 
     def finish(self, splits: Sequence[str]) -> None:
         self._write()

@@ -23,6 +23,9 @@ def with_written_texts(references: Iterable[Reference]) -> Iterator[Reference]:
     annotation; text holds a lone surrogate; id 'a\\ud800' is no Unicode text: correct it
     """
     for reference in references:
+        if _is_plain(reference):
+            yield reference
+            continue
         fault = next((one for one in _texts(reference) if not can_be_named(one[1])), None)
         fault = fault or next((one for one in _kept_texts(reference) if not can_be_encoded(one[1])), None)
         if fault is None:
@@ -35,6 +38,20 @@ def with_written_texts(references: Iterable[Reference]) -> Iterator[Reference]:
             split=escaped(reference.split),
             problem=("annotation", REASON, f"{what} {text!r} is no Unicode text: correct it"),
         )
+
+
+def _is_plain(reference: Reference) -> bool:
+    """Whether a reference is that of an image with at most its class, and is written in ASCII, as most are."""
+    return (
+        reference.source.isascii()
+        and str(reference.key).isascii()
+        and reference.split.isascii()
+        and (reference.label or "").isascii()
+        and (reference.group or "").isascii()
+        and not (reference.boxes or reference.labels or reference.mask or reference.class_masks)
+        and not (reference.members or reference.channels or reference.more_masks)
+        and not (reference.problem or reference.notes or reference.bad_objects)
+    )
 
 
 def can_be_encoded(text: str) -> bool:

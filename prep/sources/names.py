@@ -6,6 +6,7 @@ import re
 from posixpath import splitext
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif")
+_IMAGE_EXTENSIONS = frozenset(IMAGE_EXTENSIONS)
 VIDEO_EXTENSIONS = (".mp4", ".m4v", ".mov", ".3gp", ".avi", ".webm", ".mkv")
 """Of the containers that `halofeed.prep.formats.clip.table` reads."""
 UNREAD_EXTENSIONS = (".avif", ".heic", ".heif", ".jp2", ".j2k", ".jxl")
@@ -26,7 +27,9 @@ def is_image_name(path: str) -> bool:
     >>> is_image_name("a/b.JPG"), is_image_name("a/b.dcm"), is_image_name("a/b")
     (True, False, False)
     """
-    return path.lower().endswith(IMAGE_EXTENSIONS) and splitext(path)[1].lower() in IMAGE_EXTENSIONS
+    stem, dot, extension = path.rpartition(".")
+    # As of `splitext`: what only dots stand before is no extension.
+    return f"{dot}{extension.lower()}" in _IMAGE_EXTENSIONS and stem.rpartition("/")[2].strip(".") != ""
 
 
 def is_document_name(path: str) -> bool:

@@ -113,6 +113,8 @@ class Reference:
         >>> Reference(source="ct.hdr", key="ct.hdr", mask="seg.nii.gz").paths
         ('ct.hdr', 'ct.img', 'seg.nii.gz')
         """
+        if not (self.members or self.stored or self.is_labelled or self.channels or self.parts):
+            return files_of(self.source)
         masks = [*(path for _, path in self.class_masks), *self.masks]
         image = self.members or (() if self.stored else files_of(self.source))
         more = [file for path in (*self.channels, *masks) for file in files_of(path)]

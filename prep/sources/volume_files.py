@@ -21,6 +21,7 @@ from halofeed.prep.sources.names import IMAGE_EXTENSIONS, is_document_name
 from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS, PARTNERS, VOLUME_EXTENSIONS
 from halofeed.schemas.errors import Problem, SourceError
 
+_PAIRED = tuple(PARTNERS)
 _EXTENSIONS = (*VOLUME_EXTENSIONS, *IMAGE_EXTENSIONS, *DICOM_EXTENSIONS)
 
 
@@ -55,7 +56,7 @@ def is_volume_name(path: str) -> bool:
     >>> is_volume_name("a.nii.gz"), is_volume_name("a.mha"), is_volume_name("a.gz")
     (True, True, False)
     """
-    return extension_of(path).lower() in VOLUME_EXTENSIONS
+    return path.lower().endswith(VOLUME_EXTENSIONS) and extension_of(path).lower() in VOLUME_EXTENSIONS
 
 
 def is_scan_name(path: str) -> bool:
@@ -69,7 +70,7 @@ def partner_of(path: str) -> str | None:
     >>> partner_of("a/b.hdr"), partner_of("a/b.IMG"), partner_of("a/b.nii")
     ('a/b.img', 'a/b.HDR', None)
     """
-    extension = extension_of(path)
+    extension = extension_of(path) if path.lower().endswith(_PAIRED) else ""
     partner = PARTNERS.get(extension.lower())
     if partner is None:
         return None

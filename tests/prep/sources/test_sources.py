@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from posixpath import splitext
 
 import pytest
 
 from halofeed.prep.sources import walk
 from halofeed.prep.sources.files import LocalFiles, unlisted_folders
+from halofeed.prep.sources.names import IMAGE_EXTENSIONS, is_image_name
 from halofeed.schemas.errors import SourceError, UsageError
 
 TWICE = ("selection", "folder is listed under another path")
@@ -222,3 +225,12 @@ def test_a_root_without_rights_is_an_error_that_names_the_cure(ordinary_folder, 
         pytest.raises(UsageError, match="Permission denied; name a folder that you may read"),
     ):
         LocalFiles(ordinary_folder / "closed/in")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_image_is_told_by_what_splits_off_as_its_extension(seed: int) -> None:
+    generator = random.Random(seed)
+    parts = ("a", ".", "/", "..", ".jpg", ".JPG", "jpg", ".png", ".txt", "İ", " ", "")
+    for _ in range(3_000):
+        path = "".join(generator.choices(parts, k=5))
+        assert is_image_name(path) == (splitext(path)[1].lower() in IMAGE_EXTENSIONS), path
