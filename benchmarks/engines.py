@@ -40,11 +40,19 @@ FILE_BYTES = 110_000
 
 
 class DrawnFiles(LocalFiles):
-    """So many pictures in class folders, and a table of them, that are nowhere."""
+    """So many pictures in class folders that are nowhere, and beside them a table of them."""
 
-    def __init__(self, root: str, count: int) -> None:
+    def __init__(self, root: str, count: int, table: str | None = None) -> None:
         super().__init__(root)
         self._count = count
+        if table is not None:
+            line = (
+                "{0}/{1},{0}\n" if table.endswith(".csv") else '{{"filename": "{0}/{1}", "class": "{0}"}}\n'
+            )
+            with open(os.path.join(root, table), "w") as stream:
+                stream.write("filename,class\n" if table.endswith(".csv") else "")
+                for number in range(count):
+                    stream.write(line.format(f"class_{number % CLASSES:03d}", self._name(number)))
 
     def _name(self, number: int) -> str:
         return f"{number:08d}.jpg"
@@ -67,20 +75,13 @@ class DrawnFiles(LocalFiles):
         first = int(folder.removeprefix("class_"))
         return [f"{folder}/{self._name(number)}" for number in range(first, self._count, CLASSES)]
 
-    def read(self, path: str) -> bytes:
-        table = bytearray(b"filename,class\n" if path.endswith(".csv") else b"")
-        line = "{0}/{1},{0}\n" if path.endswith(".csv") else '{{"filename": "{0}/{1}", "class": "{0}"}}\n'
-        for number in range(self._count):
-            table += line.format(f"class_{number % CLASSES:03d}", self._name(number)).encode()
-        return bytes(table)
-
 
 def plan(layout: str, count: int) -> dict[str, float]:
     """Plan a drawn listing in this process."""
     with tempfile.TemporaryDirectory() as scratch:
         options = JobOptions(source=scratch, out=scratch, name="set")
-        files = DrawnFiles(scratch, count)
         named = None if layout == "folders" else f"table.{layout}"
+        files = DrawnFiles(scratch, count, named)
         sources = Sources(annotations=files, images=files, annotation_file=named)
         written = FileByShard(OutputFolder(scratch), SHARDS)
         recipe = Recipe(layout=layout, height=224, width=224, shards=SHARDS)

@@ -10,7 +10,7 @@ from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.storage import OutputFolder, is_remote
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.table import Converter
-from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.files import ByteStream, SourceFiles
 from halofeed.prep.sources.memory import MemoryBudget, Share, lacks_memory, with_room
 from halofeed.prep.sources.reference import Reference
 from halofeed.schemas.errors import HalofeedError, JobError, Problem, SourceError
@@ -51,6 +51,9 @@ class _HashedFiles:
 
     def has_folder(self, folder: str) -> bool:
         return self._files.has_folder(folder)
+
+    def open(self, path: str) -> ByteStream:
+        return self._files.open(path)
 
     def head(self, path: str, size: int) -> bytes:
         return self._files.head(path, size)

@@ -313,12 +313,8 @@ def _count(reference: Reference, totals: _Totals) -> None:
         totals.bad_objects[reason] += 1
         totals.first_bad_object = totals.first_bad_object or f"{reference.source}: {reason} ({detail})"
     totals.has_label |= reference.label is not None or reference.labels is not None
-    boxes = reference.boxes or ()
-    for label in (
-        *reference.classes,
-        *(box.label for box in boxes),
-        *(name for name, _ in reference.class_masks),
-    ):
+    labels = [*reference.classes, *[box.label for box in reference.boxes or ()]]
+    for label in [*labels, *[name for name, _ in reference.class_masks]]:
         totals.labels[label] += 1
         totals.first_sources.setdefault(label, reference.source)
 

@@ -19,7 +19,7 @@ from halofeed.pipelines.lease import check_holder
 from halofeed.pipelines.objects.base import ChangedError
 from halofeed.pipelines.objects.choose import store_of
 from halofeed.pipelines.objects.stream import ObjectReader, ObjectWriter
-from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.sources.files import ByteStream, LocalFiles
 from halofeed.prep.sources.walk import is_hidden
 from halofeed.schemas.durable import sync
 from halofeed.schemas.errors import (
@@ -112,6 +112,10 @@ class RemoteFiles:
 
     def read(self, path: str) -> bytes:
         return self._read(path, None)
+
+    def open(self, path: str) -> ByteStream:
+        address = f"{self.root}/{path}"
+        return ObjectReader(store_of(address), address)
 
     def head(self, path: str, size: int) -> bytes:
         return self._read(path, size)

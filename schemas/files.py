@@ -22,14 +22,14 @@ _KINDS = {
 }
 
 
-def open_regular(path: str | os.PathLike[str]) -> FileIO:
-    """A regular file as a stream of bytes without a buffer; links to one are followed.
+def open_regular(path: str | os.PathLike[str], most_bytes: int | None = None) -> FileIO:
+    """A regular file, of at most `most_bytes`, as a stream of bytes without a buffer; links to one are followed.
 
     Raises:
         OSError: there is none, it may not be read, or it is a folder, a pipe, a device or a socket, as `strerror` says;
             none of them is waited for, or opened if it can be helped.
     """
-    descriptor, _ = _opened(path)
+    descriptor, _ = _opened(path, most_bytes)
     return open(descriptor, "rb", buffering=0)
 
 
@@ -39,11 +39,8 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     Raises:
         OSError: as `open_regular`, and where it is larger.
     """
-    descriptor, size = _opened(path)
+    descriptor, size = _opened(path, most_bytes)
     try:
-        if size > most_bytes:
-            message = f"it holds {human_bytes(size)}, and at most {human_bytes(most_bytes)} are read"
-            raise OSError(errno.EFBIG, message, os.fspath(path))
         if size > _MOST_AT_ONCE:
             # Filled piece by piece in one place: pieces put together would take the memory twice.
             with open(descriptor, "rb", closefd=False) as stream:
@@ -56,13 +53,16 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
         os.close(descriptor)
 
 
-def _opened(path: str | os.PathLike[str]) -> tuple[int, int]:
+def _opened(path: str | os.PathLike[str], most_bytes: int | None) -> tuple[int, int]:
     """The descriptor and the size of a regular file."""
     _check_regular(os.stat(path), path)  # before it is opened: opening a device may do something
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
         _check_regular(found, path)
+        if most_bytes is not None and found.st_size > most_bytes:
+            message = f"it holds {human_bytes(found.st_size)}, and at most {human_bytes(most_bytes)} are read"
+            raise OSError(errno.EFBIG, message, os.fspath(path))
     except BaseException:
         os.close(descriptor)
         raise

@@ -35,7 +35,11 @@ class ObjectReader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what was read ahead."""
+        self._ahead = b""
 
 
 class ObjectWriter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -213,9 +214,16 @@ def split_in_file_name(path: str) -> str | None:
 
 def read_whole(annotations: SourceFiles, name: str) -> bytes:
     """The bytes of a file on which all references depend; AnnotationsError where it cannot be read."""
-    try:
+    with telling_unread(annotations, name):
         return annotations.read(name)
-    except SourceError as error:
+
+
+@contextmanager
+def telling_unread(annotations: SourceFiles, name: str) -> Iterator[None]:
+    """Turn what a file on which all references depend cannot be read for into an AnnotationsError."""
+    try:
+        yield
+    except (SourceError, OSError) as error:
         raise AnnotationsError(
             f"{name} in {annotations.root}: {error}; name a file that can be read"
         ) from error

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import heapq
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import groupby
+from itertools import count, groupby
 from operator import itemgetter
 
 from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, read_columns
@@ -22,7 +21,7 @@ from halofeed.prep.annotations.contract import (
     sound_boxes,
     split_in_file_name,
 )
-from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
+from halofeed.prep.annotations.images import Found, ImageIndex, Matching, Tally, Wanted
 from halofeed.prep.annotations.rows import (
     Columns,
     Row,
@@ -143,18 +142,10 @@ def _references(
         )
     if not any(True for table in tables for _ in table.rows):
         raise AnnotationsError(f"{tables[0].file}: a header and no rows; name a table that has rows")
-    by_source = SortedRecords()
-    classes: dict[str, str] = {}
-    others_than_paths = index.match_others(partial(_names, tables, classes))
+    by_source, classes, named = _by_source(tables, index, options)
     if not with_boxes:
         check_separators(classes, options)
-    is_lost = [False, False]
-    rows = _placed(tables, index, others_than_paths, options)
-    for place, (source, error, row, split, notes) in enumerate(rows):
-        fault = None if error is None else (error.stage, error.reason, error.detail)
-        by_source.add((source, place, (fault, row.file, row.line, row.cells, row.fault, split, notes)))
-        is_lost[fault is not None] = True
-    if is_lost == [False, True]:
+    if all(payload[0] is not None for _, _, payload in by_source):
         index.check_any_image(tables[0].file)
 
     def images_of_rows() -> Iterator[_Image]:
@@ -170,7 +161,9 @@ def _references(
         found = ((source, payload[-2]) for source, _, payload in by_source if payload[0] is None)
         return (next(some) for _, some in groupby(found, itemgetter(0)))
 
-    others = in_order(list(index.without_annotation(splits, beside_used=one_file)))
+    others = []
+    if not index.are_named_once(named, beside_used=one_file):
+        others = in_order(list(index.without_annotation(splits, beside_used=one_file)))
     if with_boxes:
         settled = _settled(images_of_rows(), images, options)
         yield from in_order(note_alike_classes([*settled, *others]))
@@ -181,7 +174,7 @@ def _references(
     yield from with_notes(heapq.merge(references(), others, key=order_of), alike)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class _Image:
     """The rows of one image with their splits, or of what is not there with the reason.
 
@@ -215,38 +208,46 @@ _Name = tuple[str, str]
 """The folder of the split of a table, and the name of an image that stands in it."""
 
 
-def _names(tables: Sequence[Table], classes: dict[str, str]) -> Iterator[tuple[_Name, Wanted]]:
-    """What every row says of its image's place; adds to `classes` the first place of each."""
-    for table in tables:
-        folder = split_folder(table.file) or ""
-        for row in table.rows:
-            if (written := row.cell("class")) not in classes:
-                classes[written] = row.place
-            if name := row.cell("filename"):
-                yield (folder, name), _wanted(folder, name)
+def _by_source(
+    tables: Sequence[Table], index: ImageIndex, options: LayoutOptions
+) -> tuple[SortedRecords, dict[str, str], Tally]:
+    """The rows of all tables by the image that each means, the first place of each class, and the images' tally.
 
-
-def _placed(
-    tables: Sequence[Table],
-    index: ImageIndex,
-    others: Mapping[_Name, Found | SourceError],
-    options: LayoutOptions,
-) -> Iterator[tuple[str, SourceError | None, Row, str, tuple[str, ...]]]:
-    """Every row with its image, or with the name of what is not there and why; with its split, and what to note."""
+    A row is (fault, file, line, cells, fault of its form, split, notes); that of an image that is not there stands
+    under the name that it gives, and has that for its fault.
+    """
+    found, others = SortedRecords(), SortedRecords()
+    matching: Matching[_Name] = Matching(index)
+    classes: dict[str, str] = {}
+    tally, places = Tally(), count()
     for table in tables:
         folder = split_folder(table.file) or ""
         table_split = folder or split_in_file_name(table.file) or "train"
-        unread = (*unread_note(table), *_left_note(table, options))
+        notes = (*unread_note(table), *_left_note(table, options))
         for row in table.rows:
-            named, split = row.cell("filename"), row.cell("split") or table_split
-            image = others.get((folder, named)) if named else _NO_NAME
-            if isinstance(image, SourceError):
-                place = index.relative(posixpath.join(folder, named)) if named else row.place
-                yield place, image, row, split, ()
-            elif image is None:
-                yield _wanted(folder, named).name, None, row, split, unread
+            if (written := row.cell("class")) not in classes:
+                classes[written] = row.place
+            split, named = row.cell("split") or table_split, row.cell("filename")
+            wanted = _wanted(folder, named)
+            is_path = bool(named) and matching.is_path((folder, named), wanted)
+            payload = (None, row.file, row.line, row.cells, row.fault, split, notes)
+            if is_path:
+                tally.add(wanted.name, -1)
+                found.add((wanted.name, next(places), payload))
             else:
-                yield image.path, None, row, split, (*unread, image.note) if image.note else unread
+                others.add((named, next(places), payload))
+    images = matching.others(lambda: (source for source, _, _ in found))
+    for named, place, (_, file, line, cells, row_fault, split, notes) in others:
+        folder = split_folder(file) or ""
+        image = images[folder, named] if named else _NO_NAME
+        if isinstance(image, Found):
+            source, fault, notes = image.path, None, (*notes, image.note) if image.note else notes
+            tally.add(source, -1)
+        else:
+            source = index.relative(posixpath.join(folder, named)) if named else f"{file}:{line}"
+            fault, notes = problem_of(image), ()
+        found.add((source, place, (fault, file, line, cells, row_fault, split, notes)))
+    return found, classes, tally
 
 
 def _settled(listed: Iterable[_Image], images: SourceFiles, options: LayoutOptions) -> list[Reference]:
@@ -309,6 +310,8 @@ def _has_boxes(tables: Sequence[Table], wanted: bool | None) -> bool:
 
 
 def _agree(source: str, rows: Sequence[tuple[Row, str]], column: str, values: Iterable[str]) -> str:
+    if len(rows) == 1:
+        return next(iter(values))
     first: tuple[Row, str] | None = None
     for (row, _), value in zip(rows, values, strict=True):
         if first is not None and value != first[1]:

@@ -63,6 +63,8 @@ def classes_of(source: str, rows: Sequence[Row], options: LayoutOptions) -> tupl
         AnnotationsError: there are several, and nobody said that they shall be kept.
         SourceError: a row has no class; an empty list stands for none where several are kept.
     """
+    if len(rows) == 1 and len(only := written_classes(rows[0], options)) == 1:
+        return (only[0],)
     places: dict[str, str] = {}
     lacking = None
     for row in rows:

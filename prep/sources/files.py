@@ -20,6 +20,16 @@ UNREAD = "file cannot be read"
 """The reason of `SourceError` where there is a file, and its bytes are not to be had."""
 
 
+class ByteStream(Protocol):
+    """What is read in order, piece by piece."""
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes, at most so many; none at the end."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
 class SourceFiles(Protocol):
     """A folder of source files, local or remote."""
 
@@ -50,6 +60,9 @@ class SourceFiles(Protocol):
 
     def read(self, path: str) -> bytes:
         """The bytes of one file, by its relative path; SourceError of stage `read` if that fails."""
+
+    def open(self, path: str) -> ByteStream:
+        """One file as a stream that does not hold it; SourceError as `read`, and OSError while it is read."""
 
     def head(self, path: str, size: int) -> bytes:
         """The first bytes of one file, all of them where it is shorter; SourceError as `read`."""
@@ -234,6 +247,12 @@ class LocalFiles:
         try:
             return read_regular(self._full(path), machine_memory())
         except (OSError, ValueError, MemoryError) as error:
+            raise _unread(error) from error
+
+    def open(self, path: str) -> ByteStream:
+        try:
+            return open_regular(self._full(path), machine_memory())
+        except (OSError, ValueError) as error:
             raise _unread(error) from error
 
     def head(self, path: str, size: int) -> bytes:

@@ -23,10 +23,13 @@ from halofeed.pipelines.convert import convert as convert_here
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.lease import leased, lock_of
 from halofeed.pipelines.lock import held
-from halofeed.pipelines.objects import choose
+from halofeed.pipelines.objects import choose, stream
 from halofeed.pipelines.objects.choose import store_of, use_settings
-from halofeed.pipelines.storage import OutputFolder
+from halofeed.pipelines.storage import OutputFolder, source_files
 from halofeed.pipelines.transforms import Commit
+from halofeed.prep.annotations import table_bytes
+from halofeed.prep.annotations.contract import LayoutOptions
+from halofeed.prep.layouts import find_layout
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import JobError, StoreError
 from tests.dicom_writer import draw_series
@@ -114,6 +117,21 @@ def test_an_object_that_vanished_is_rejected_by_name(clean, source):
         folder = here(source, f"{clean.address}/out")
     listed = OutputFolder(folder).read("rejected.jsonl").decode().splitlines()
     assert any(entry["reason"] == "file cannot be read" for entry in map(json.loads, listed)), listed
+
+
+@pytest.mark.parametrize("layout", ["csv", "jsonl"])
+def test_a_table_of_a_store_that_is_not_held_is_listed_as_a_local_one(clean, tmp_path, monkeypatch, layout):
+    monkeypatch.setattr(table_bytes, "HELD_BYTES", 5)
+    monkeypatch.setattr(stream, "PART_BYTES", 50)
+    row = "{0}.jpg,hat\n" if layout == "csv" else '{{"filename": "{0}.jpg", "class": "hat"}}\n'
+    lines = ["filename,class\n"] * (layout == "csv") + [row.format(number) for number in range(40)]
+    (tmp_path / f"table.{layout}").write_text("".join(lines))
+    for number in range(39):
+        (tmp_path / f"{number}.jpg").write_bytes(b"x")
+    local, there = source_files(str(tmp_path)), source_files(clean.upload(tmp_path, "listed"))
+    references = find_layout(layout).list_references
+    found = [list(references(files, files, f"table.{layout}", LayoutOptions())) for files in (local, there)]
+    assert len(found[0]) == 40 and found[0] == found[1]
 
 
 def test_a_driver_that_is_killed_leaves_what_the_next_run_ends_with(clean, source, undisturbed):

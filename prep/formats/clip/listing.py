@@ -8,7 +8,7 @@ from functools import cached_property
 from posixpath import splitext
 
 from halofeed.prep.formats.clip.frame_folder import natural_order
-from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.files import ByteStream, SourceFiles
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.names import is_image_name, is_video_name
 from halofeed.prep.sources.reference import Reference
@@ -115,6 +115,9 @@ class _ClipFiles:
 
     def read(self, path: str) -> bytes:
         return self._files.read(path)
+
+    def open(self, path: str) -> ByteStream:
+        return self._files.open(path)
 
     def head(self, path: str, size: int) -> bytes:
         return self._files.head(path, size)

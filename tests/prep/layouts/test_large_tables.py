@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from halofeed.prep.annotations import rows, sorted_records
+from halofeed.prep.annotations import sorted_records, table_bytes
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.sorted_records import SortedRecords
 from halofeed.prep.layouts import find_layout
@@ -57,7 +57,7 @@ def test_the_same_references_come_of_a_table_that_is_not_held(tmp_path, monkeypa
     options = {"several_classes": "keep"}
     held = listed(tmp_path, layout, **options)
     assert sum(one.problem is not None for one in held) > 10 and sum(bool(one.notes) for one in held) > 10
-    monkeypatch.setattr(rows, "HELD_BYTES", 5)
+    monkeypatch.setattr(table_bytes, "HELD_BYTES", 5)
     monkeypatch.setattr(sorted_records, "AT_ONCE", 7)
     assert listed(tmp_path, layout, **options) == held
 
@@ -67,7 +67,7 @@ def test_faults_of_a_table_that_is_not_held_are_told_alike(tmp_path, monkeypatch
     draw(tmp_path, layout, [["a.jpg", "hat", "train", ""], ["a.jpg", "coat", "train", ""]], ["a.jpg"])
     told = []
     for size in (1 << 20, 5):
-        monkeypatch.setattr(rows, "HELD_BYTES", size)
+        monkeypatch.setattr(table_bytes, "HELD_BYTES", size)
         with pytest.raises(AnnotationsError, match="two values of class") as caught:
             listed(tmp_path, layout)
         told.append(str(caught.value))
@@ -94,3 +94,50 @@ def fill(records, count):
         assert last < (text, number)
         last, found = (text, number), found + 1
     return found
+
+
+@pytest.mark.parametrize("layout", ["csv", "jsonl"])
+@pytest.mark.parametrize("change", ["longer", "shorter", "other", "no text"])
+def test_a_table_that_changes_between_two_passes_is_noticed(tmp_path, monkeypatch, layout, change):
+    monkeypatch.setattr(table_bytes, "HELD_BYTES", 5)
+    files = [f"{number}.jpg" for number in range(30)]
+    draw(tmp_path, layout, [[name, "hat", "train", ""] for name in files], files)
+    table = tmp_path / f"table.{layout}"
+    before = table.read_bytes()
+    line = before.splitlines(keepends=True)[-1]
+    changed = {"longer": before + line, "shorter": before.removesuffix(line)}
+    changed |= {"other": before.replace(b"29", b"28"), "no text": before.replace(b"29", b"\xff\xff")}
+    passes = []
+
+    def opens(files, path, opened=LocalFiles.open):
+        passes.append(path)
+        if len(passes) == 2:
+            table.write_bytes(changed[change])
+        return opened(files, path)
+
+    monkeypatch.setattr(LocalFiles, "open", opens)
+    with pytest.raises(AnnotationsError, match="changed while it was read"):
+        listed(tmp_path, layout)
+
+
+def test_a_large_table_is_not_held(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_bytes, "HELD_BYTES", 1 << 16)
+    monkeypatch.setattr(sorted_records, "AT_ONCE", 1_000)
+    (tmp_path / "a.jpg").touch()
+    (tmp_path / "table.csv").write_text("filename,class,note\n" + f"a.jpg,hat,{'x' * 1_000}\n" * 20_000)
+    sources = LocalFiles(tmp_path)
+    with traced() as found:
+        (only,) = find_layout("csv").list_references(sources, sources, "table.csv", LayoutOptions())
+    assert only.label == "hat" and found.peak < 12_000_000  # of 20 MB of text
+
+
+@pytest.mark.parametrize("size", [1 << 22, 5])
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"\xff", b"\xe2\x82"])
+def test_the_first_byte_that_is_no_text_is_named(tmp_path, monkeypatch, size, start, end):
+    monkeypatch.setattr(table_bytes, "HELD_BYTES", size)
+    monkeypatch.setattr(table_bytes, "_PIECE_BYTES", 7)
+    text = start + "filename,class\né€.jpg,hat\n".encode()
+    (tmp_path / "table.csv").write_bytes(text + end)
+    with pytest.raises(AnnotationsError, match=f"byte {len(text)} is 0x{end[0]:02x}"):
+        listed(tmp_path, "csv")
