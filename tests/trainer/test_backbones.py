@@ -122,3 +122,15 @@ def test_resnet_on_two_rows_a_core_gives_what_one_device_gives() -> None:
         strict=True,
     ):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_backward_pass_keeps_no_more_of_the_stem_than_its_convolution_gives() -> None:
+    model = ResNet(Layers(rngs=nnx.Rngs(0), dtype=jnp.float32), blocks=(1, 1, 1, 1), width=8)
+    graph, parameters, statistics = nnx.split(model, nnx.Param, ...)
+
+    def maps(parameters: Any, image: jax.Array) -> Any:
+        return nnx.merge(graph, parameters, statistics, copy=True)(image, Pass())
+
+    _, backward = jax.vjp(maps, parameters, jnp.ones((2, 64, 64, 3)))
+    of_stem = [leaf for leaf in jax.tree.leaves(backward) if leaf.shape == (2, 32, 32, 8)]
+    assert len(of_stem) == 2, "the convolution's output, and what its variance is made of"

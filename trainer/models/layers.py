@@ -162,8 +162,11 @@ class ConvolutionNorm(nnx.Module):
         self.activation = activation
         self.volume_convolution = layers.volume_convolution
 
-    def __call__(self, x: jax.Array, run: Pass) -> jax.Array:
-        """[batch, ..., before] to [batch, ..., after]."""
+    def __call__(self, x: jax.Array, run: Pass, then: Activation | None = None) -> jax.Array:
+        """[batch, ..., before] to [batch, ..., after].
+
+        What `then` makes of it is given in its place, and the backward pass computes all after the convolution again.
+        """
         if computed_by_planes(self.convolution, self.volume_convolution, run.mesh):
             x = run.hold(convolve_planes(self.convolution, x, run.mesh, run.dims))
         elif is_depthwise(self.convolution):
@@ -172,7 +175,14 @@ class ConvolutionNorm(nnx.Module):
             x = run.hold(jax.checkpoint(self.convolution)(x))
         else:
             x = run.hold(self.convolution(x))
-        x = self.norm(kept(x), valid=run.valid, training=run.training)
+        x = kept(x)
+        if then is None:
+            return self._activated(self.norm(x, valid=run.valid, training=run.training))
+        normalize = self.norm.fitted(x, valid=run.valid, training=run.training)
+        finished: jax.Array = jax.checkpoint(lambda x: then(self._activated(normalize(x))))(x)
+        return finished
+
+    def _activated(self, x: jax.Array) -> jax.Array:
         return x if self.activation is None else self.activation(x)
 
 

@@ -11,7 +11,37 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 
-class BatchNorm(nnx.Module):
+class Norm(nnx.Module):
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, computed in the precision of scale and bias."""
+
+    scale: nnx.Param[jax.Array]
+    bias: nnx.Param[jax.Array]
+    epsilon: float
+
+    def __call__(self, x: jax.Array, *, valid: jax.Array | None = None, training: bool = True) -> jax.Array:
+        """Normalize x [batch, ..., channel]; `valid`, bool [batch], says which rows a whole batch's moments span."""
+        wide = x.astype(self.scale[...].dtype)
+        return self._normalize(wide, *self._moments(wide, valid, training)).astype(x.dtype)
+
+    def fitted(
+        self, x: jax.Array, *, valid: jax.Array | None = None, training: bool = True
+    ) -> Callable[[jax.Array], jax.Array]:
+        """What normalizes x by its moments, for a backward pass that need not take them again."""
+        moments = self._moments(x.astype(self.scale[...].dtype), valid, training)
+        return lambda x: self._normalize(x.astype(self.scale[...].dtype), *moments).astype(x.dtype)
+
+    def _normalize(self, wide: jax.Array, mean: jax.Array, variance: jax.Array) -> jax.Array:
+        scale = self.scale[...] * jax.lax.rsqrt(variance + self.epsilon)
+        return (wide - mean) * scale + self.bias[...]
+
+    def _moments(
+        self, wide: jax.Array, valid: jax.Array | None, training: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        """Mean and variance, in a shape that broadcasts with x."""
+        raise NotImplementedError
+
+
+class BatchNorm(Norm):
     """Per channel, (x - mean) / sqrt(variance + epsilon) * scale + bias.
 
     Unlike flax's own, the running statistics have the parameters' precision (float64 for the parity
@@ -38,22 +68,20 @@ class BatchNorm(nnx.Module):
         self.variance = nnx.BatchStat(jnp.ones(features, param_dtype))
         self.decay, self.epsilon = decay, epsilon
 
-    def __call__(self, x: jax.Array, *, valid: jax.Array | None = None, training: bool = True) -> jax.Array:
-        """Normalize x [batch, ..., channel]; `valid`, bool [batch], says which rows the statistics span."""
-        wide = x.astype(self.scale[...].dtype)
-        if training:
-            mean, variance = _moments(wide, valid)
-            self.mean[...] = self.decay * self.mean[...] + (1 - self.decay) * jax.lax.stop_gradient(mean)
-            self.variance[...] = self.decay * self.variance[...] + (1 - self.decay) * jax.lax.stop_gradient(
-                variance
-            )
-        else:
-            mean, variance = self.mean[...], self.variance[...]
-        scale = self.scale[...] * jax.lax.rsqrt(variance + self.epsilon)
-        return ((wide - mean) * scale + self.bias[...]).astype(x.dtype)
+    def _moments(
+        self, wide: jax.Array, valid: jax.Array | None, training: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        if not training:
+            return self.mean[...], self.variance[...]
+        mean, variance = _over_batch(wide, valid)
+        self.mean[...] = self.decay * self.mean[...] + (1 - self.decay) * jax.lax.stop_gradient(mean)
+        self.variance[...] = self.decay * self.variance[...] + (1 - self.decay) * jax.lax.stop_gradient(
+            variance
+        )
+        return mean, variance
 
 
-def _moments(x: jax.Array, valid: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+def _over_batch(x: jax.Array, valid: jax.Array | None) -> tuple[jax.Array, jax.Array]:
     axes = tuple(range(x.ndim - 1))
     if valid is None:
         return jnp.mean(x, axes), jnp.var(x, axes)
@@ -65,7 +93,7 @@ def _moments(x: jax.Array, valid: jax.Array | None) -> tuple[jax.Array, jax.Arra
     return mean, variance
 
 
-class GroupNorm(nnx.Module):
+class GroupNorm(Norm):
     """Per example and group of channels, (x - mean) / sqrt(variance + epsilon), then * scale + bias per channel.
 
     Nothing is remembered from step to step: training and evaluation compute the same. With as many groups as
@@ -91,13 +119,11 @@ class GroupNorm(nnx.Module):
         self.groups = features if groups is None else groups
         self.epsilon = epsilon
 
-    def __call__(self, x: jax.Array, *, valid: jax.Array | None = None, training: bool = True) -> jax.Array:
-        """Normalize x [batch, ..., channel]; rows do not depend on each other, so `valid` changes nothing."""
-        wide = x.astype(self.scale[...].dtype)
+    def _moments(
+        self, wide: jax.Array, valid: jax.Array | None, training: bool
+    ) -> tuple[jax.Array, jax.Array]:
         mean = self._over_groups(wide)
-        variance = self._over_groups(jnp.square(wide - mean))
-        scale = self.scale[...] * jax.lax.rsqrt(variance + self.epsilon)
-        return ((wide - mean) * scale + self.bias[...]).astype(x.dtype)
+        return mean, self._over_groups(jnp.square(wide - mean))
 
     def _over_groups(self, x: jax.Array) -> jax.Array:
         """The mean of each example's groups, for every channel of them: [batch, 1, ..., 1, channel]."""
@@ -120,6 +146,5 @@ def _group(features: int, *, decay: float, epsilon: float, param_dtype: DTypeLik
     return GroupNorm(features, groups=groups, epsilon=epsilon, param_dtype=param_dtype)
 
 
-Norm = BatchNorm | GroupNorm
 NORMS: dict[str, Callable[..., Norm]] = {"batch": BatchNorm, "instance": _instance, "group": _group}
 """Called with (features, decay=, epsilon=, param_dtype=)."""

@@ -82,14 +82,18 @@ class ResNet(nnx.Module):
     def __call__(self, image: jax.Array, run: Pass) -> list[jax.Array]:
         """C2 to C5, [batch, height, width, channel] each, of normalized images [batch, height, width, channel]."""
         first = stem_pass(image.shape, run)
-        x = self.stem(first.hold(image), first)
-        x = run.hold(nnx.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1))))  # type: ignore[no-untyped-call]
+        x = self.stem(first.hold(image), first, then=lambda x: run.hold(_pooled(x)))
         maps = []
         for stage in self.stages:
             for block in stage:
                 x = block(x, run)
             maps.append(x)
         return maps
+
+
+def _pooled(x: jax.Array) -> jax.Array:
+    pooled: jax.Array = nnx.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))  # type: ignore[no-untyped-call]
+    return pooled
 
 
 def stem_pass(shape: Sequence[int], run: Pass) -> Pass:

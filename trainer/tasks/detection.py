@@ -93,9 +93,7 @@ class Detection:
             targets = take(table, matched)
             is_matched = matched >= 0
             counts = (matched != IGNORED) & valid[:, None, None, None]
-            is_class = targets[..., 4:] == jnp.arange(1, level.class_logits.shape[-1] + 1, dtype=dtype)
-            focal = sigmoid_focal(level.class_logits, is_class, alpha=self.alpha, gamma=self.gamma)
-            class_loss += jnp.sum(jnp.where(counts[..., None], focal, 0))
+            class_loss += self._class_loss(level.class_logits, jnp.where(counts, targets[..., 4], -1))
             off = level.box_codes - encode(targets[..., :4], level_anchors)
             of_codes = BOX_LOSSES[self.box_loss](off, self.delta)
             box_loss += jnp.sum(jnp.where(is_matched[..., None], of_codes, 0))
@@ -104,6 +102,23 @@ class Detection:
         class_loss, box_loss = class_loss / matched_anchors, box_loss / matched_anchors
         loss = self.class_loss_weight * class_loss + self.box_loss_weight * box_loss
         return loss, {"class_loss": class_loss, "box_loss": box_loss}
+
+    def _class_loss(self, logits: jax.Array, labels: jax.Array) -> jax.Array:
+        """The sum over all anchors whose label [batch, height, width, anchor] is a class, from 1, or 0, background.
+
+        Anchor and class are one axis, as the convolution gives them: a TPU would lay out the two again, in several
+        arrays of the logits' size.
+        """
+        anchors, classes = logits.shape[3:]
+        place = jnp.arange(anchors * classes)
+        of_place = jnp.full((), -1, labels.dtype)
+        for anchor in range(anchors):
+            of_place = jnp.where(place // classes == anchor, labels[..., anchor : anchor + 1], of_place)
+        is_class = of_place == place % classes + 1
+        focal = sigmoid_focal(
+            logits.reshape(*logits.shape[:3], -1), is_class, alpha=self.alpha, gamma=self.gamma
+        )
+        return jnp.sum(jnp.where(of_place >= 0, focal, 0))
 
     def predict(self, outputs: Sequence[Level], batch: Batch) -> dict[str, jax.Array]:
         """The detections of `select`, and `image_size`, int32 [batch, 2]: height and width that boxes are shares of."""

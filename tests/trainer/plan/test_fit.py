@@ -34,6 +34,8 @@ def test_a_row_fits_or_not_as_promised_and_gathers_no_fine_level(row: Row) -> No
     if split["refused"] == UNKNOWN:
         pytest.skip("not compiled yet; `python benchmarks/fit.py` fills the cache")
     assert split["fits"] == row.promise.startswith("fits")
+    if split["fits"] and row.sketch_gib is not None:
+        assert split["memory"]["total"] <= row.sketch_gib * 2**30
     size = row.size or {"retinanet": (2560,) * 2, "unet3d": (256,) * 3}.get(row.config.partition("_")[0], ())
     if split["fits"] and row.cores > 1:
         second = size[0] // FINEST[next(name for name in FINEST if row.config.startswith(name))]
