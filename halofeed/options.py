@@ -60,14 +60,17 @@ def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any, show_defa
         return
     choices = field.metadata.get("choices")
     metavar = None if choices else _METAVARS.get(hint, field.name.rpartition("_")[2].upper())
-    parser.add_argument(
-        flag,
-        type=_parser_of(hint, field.metadata.get("separator", ",")),
-        choices=choices,
-        metavar=metavar,
-        default=argparse.SUPPRESS,
-        help=text,
-    )
+    earlier = field.metadata.get("earlier_flag")
+    for name, said in ((flag, text), *([(earlier, argparse.SUPPRESS)] if earlier else [])):
+        parser.add_argument(
+            name,
+            dest=field.name,
+            type=_parser_of(hint, field.metadata.get("separator", ",")),
+            choices=choices,
+            metavar=metavar,
+            default=argparse.SUPPRESS,
+            help=said,
+        )
 
 
 def from_options(kind: type[T], parsed: argparse.Namespace, **more: Any) -> T:

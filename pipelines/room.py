@@ -31,7 +31,7 @@ def record_bytes(recipe: Recipe, task: str, label_dtype: str) -> int | None:
     shape = recipe.static_shape()
     if recipe.encoding != "raw" or shape is None:
         return None
-    stored = np.dtype({"bfloat16": "uint16"}.get(recipe.store, recipe.store)).itemsize * recipe.channels
+    stored = np.dtype({"bfloat16": "uint16"}.get(recipe.dtype, recipe.dtype)).itemsize * recipe.channels
     label = np.dtype(label_dtype).itemsize if task_named(task).has_label_image else 0
     return math.prod(shape) * (stored + label)
 

@@ -399,7 +399,7 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
         kind=recipe.rules.kind,
         shape=recipe.static_shape() or tuple(largest),
         channels=recipe.channels,
-        dtype=recipe.store,
+        dtype=recipe.dtype,
         encoding=recipe.encoding,
         pad_value=recipe.rules.padding(recipe),
         label_dtype=job.labels.dtype,

@@ -42,6 +42,8 @@ from halofeed.schemas.tasks import TASKS, field_problems
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 FORMAT_VERSION = 1
+EARLIER_OPTIONS = {"store": "dtype"}
+"""Options of the recipe by the names that earlier versions wrote."""
 _MOST_NAMED = 8
 
 
@@ -299,7 +301,10 @@ class _Reader:
             "task": task,
             "fields": self.fields(self.item(document, "fields", list)),
             "labels": self.labels(self.item(document, "labels", dict)),
-            "recipe": self.item(document, "recipe", dict),
+            "recipe": {
+                EARLIER_OPTIONS.get(name, name): value
+                for name, value in self.item(document, "recipe", dict).items()
+            },
             "inputs": self.item(document, "inputs", dict),
             "splits": {
                 split: self.split(document["splits"][split], f"splits.{split}", name, split)

@@ -102,11 +102,11 @@ def write_sound_sets(root: Path, count: int = 6) -> list[Path]:
         "boxes": ("coco", {"layout": "coco", **shares}),
         "masks": ("coco", {"layout": "coco", "masks": True, "encoding": "png", **fit}),
         "photos": ("classes", {"layout": "csv", "encoding": "jpeg", **fit}),
-        "gray": ("classes", {"layout": "csv", "channels": 1, "store": "uint16", **shares}),
+        "gray": ("classes", {"layout": "csv", "channels": 1, "dtype": "uint16", **shares}),
         "several": ("several", {"layout": "csv", "several_classes": "keep"}),
         "labels": ("labels", {"layout": "csv", "task": "segmentation", "encoding": "png"}),
         "scans": ("scans", {**VOLUMES, **shares}),
-        "tiles": ("scans", {**VOLUMES, "fit": "tiles", "depth": 3, "store": "float32"}),
+        "tiles": ("scans", {**VOLUMES, "fit": "tiles", "depth": 3, "dtype": "float32"}),
     }
     folders = []
     for name, (drawn, options) in kinds.items():

@@ -266,7 +266,7 @@ def real(test_data, tmp_path_factory) -> Conversion:
     folder = tmp_path_factory.mktemp("real")
     scans = all_scans(test_data)
     table = write_table(folder, [(f"scan {number}", *pair) for number, pair in enumerate(scans)])
-    options = {"depth": 48, "height": 128, "width": 128, "store": "float32", "max_rejected": None}
+    options = {"depth": 48, "height": 128, "width": 128, "dtype": "float32", "max_rejected": None}
     return run_convert(table, folder / "out", images=str(test_data), **TABLE, **options)
 
 
@@ -291,7 +291,7 @@ def test_every_real_scan_converts_or_is_refused_with_a_true_reason(real, test_da
 
 def test_scans_of_several_channels_convert_once_the_channels_are_said(test_data, tmp_path):
     for name, channels in EXTRA_CHANNELS.items():
-        size = {"depth": 24, "height": 96, "width": 128, "channels": channels, "store": "float32"}
+        size = {"depth": 24, "height": 96, "width": 128, "channels": channels, "dtype": "float32"}
         (record,) = stored_volumes(convert_one(test_data, tmp_path / name, name, **size))
         truth = np.asarray(nibabel.load(test_data / name).dataobj)
         if truth.dtype.names:
@@ -401,7 +401,7 @@ def test_a_label_of_the_phantom_maps_back_through_any_orientation(converted, nam
 
 def test_reoriented_and_resampled_voxels_are_those_of_simpleitk(test_data, tmp_path):
     # The new voxels are no larger than the old, where no smoothing comes before linear interpolation.
-    size = {"depth": 68, "height": 186, "width": 184, "spacing_mm": (1.9, 0.7, 0.7), "store": "float32"}
+    size = {"depth": 68, "height": 186, "width": 184, "spacing_mm": (1.9, 0.7, 0.7), "dtype": "float32"}
     how = {"slice_wise": "never", "mask_interpolation": "nearest"}
     (record,) = stored_volumes(convert_one(test_data, tmp_path, SPLEEN, SPLEEN_LABEL, **size, **how))
     target = as_simpleitk(np.zeros(record.grid.shape, np.uint8), record.grid)

@@ -79,13 +79,13 @@ CONVERSIONS: Mapping[str, tuple[str, str | None, dict[str, Any]]] = {
     "not compressed": ("ct.nii", "mask.nii.gz", WHOLE),
     "without label": ("ct.nii.gz", None, WHOLE),
     "cropped": ("ct.nii.gz", "mask.nii.gz", SMALLER),
-    "window": ("ct.nii.gz", "mask.nii.gz", {**WHOLE, "window_hu": (-160.0, 240.0), "store": "uint8"}),
+    "window": ("ct.nii.gz", "mask.nii.gz", {**WHOLE, "window_hu": (-160.0, 240.0), "dtype": "uint8"}),
     "percentiles": (
         "ct.nii.gz",
         "mask.nii.gz",
-        {**WHOLE, "window_percentiles": (0.0, 99.9), "store": "uint8"},
+        {**WHOLE, "window_percentiles": (0.0, 99.9), "dtype": "uint8"},
     ),
-    "float32": ("ct.nii.gz", "mask.nii.gz", {**WHOLE, "store": "float32"}),
+    "float32": ("ct.nii.gz", "mask.nii.gz", {**WHOLE, "dtype": "float32"}),
     "finer": ("ct.nii.gz", "mask.nii.gz", {**WHOLE, "spacing_mm": (2.0, 0.7, 0.7)}),
     "coarser": ("ct.nii.gz", "mask.nii.gz", {**SMALLER, "spacing_mm": (5.0, 3.0, 3.0)}),
     "tiles": (

@@ -32,7 +32,7 @@ RECIPE = {
     "spacing_mm": [],
     "window_hu": [],
     "window_percentiles": [],
-    "store": "int16",
+    "dtype": "int16",
     "fit": "crop-or-pad",
 }
 

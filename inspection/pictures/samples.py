@@ -264,7 +264,7 @@ def _read_source(sources: SourceFiles, wanted: _Wanted) -> tuple[DecodedImage, s
     own = [
         "opaque alpha added",
         "decoded at",
-        *(["16 bit scaled"] if manifest.recipe.get("store") == "uint16" else []),
+        *(["16 bit scaled"] if manifest.recipe.get("dtype") == "uint16" else []),
     ]
     notes = tuple(note for note in image.notes if not note.startswith(tuple(own)))
     image = DecodedImage(**{**vars(image), "notes": notes})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.options.volume import default_store
+from halofeed.prep.options.volume import default_dtype
 from halofeed.prep.statistics.counts import Counts, mean_and_deviation, percentile
 from halofeed.prep.voxels.intensity import Standard, Window
 from halofeed.schemas.errors import UsageError
@@ -59,5 +59,5 @@ def normalized_like(recipe: Recipe, manifest: Manifest, split: str = "train") ->
         window_hu=(window.low, window.high),
         window_unit="any",
         normalize=f"{standard.mean:.6g}/{standard.deviation:.6g}",
-        store="float32" if recipe.store == default_store(recipe) else recipe.store,
+        dtype="float32" if recipe.dtype == default_dtype(recipe) else recipe.dtype,
     )

@@ -47,7 +47,7 @@ class PictureConverter:
         recipe = self.recipe
         options = ReadOptions(
             channels=recipe.channels,
-            dtype=recipe.store,
+            dtype=recipe.dtype,
             alpha=recipe.alpha,
             background=recipe.backdrop(),
             max_pixels=recipe.max_pixels,
@@ -100,7 +100,7 @@ class PictureConverter:
         """
         recipe = self.recipe
         needs = need or recipe.lone_need()
-        scaled = recipe.kernel == SCALED_DECODE_KERNEL and recipe.store == "uint8"
+        scaled = recipe.kernel == SCALED_DECODE_KERNEL and recipe.dtype == "uint8"
         needed = self.needed_size if scaled else None
         label_bytes = 0 if label is None else label.nbytes
 

@@ -35,7 +35,7 @@ def picture_bytes(
         footprint: what reading it takes.
         plan: of the displayed picture.
     """
-    sample_bytes = np.dtype(recipe.store).itemsize
+    sample_bytes = np.dtype(recipe.dtype).itemsize
     channels = recipe.channels
     resized, output = plan.resized_size, plan.output_size
     moved = resized != footprint.size or output != resized

@@ -139,7 +139,7 @@ class VolumeConverter:
         scan, scans = replace(scan, read=_is_read), []
         least = float(in_memory_order(image)[0].min())
         values = self._plan_values(image, least)
-        rounded = _check_whole(image) if self.recipe.store == "int16" and values[0].window is None else ()
+        rounded = _check_whole(image) if self.recipe.dtype == "int16" and values[0].window is None else ()
         sized, parts = self._plan(canonical.target, image, None if labels is None else labels.values)
         coverage = measure_coverage(
             canonical.target,
@@ -249,11 +249,11 @@ class VolumeConverter:
         if recipe.window_percentiles:
             low, high = recipe.window_percentiles
             windows = [percentile_window(channel, low, high, above=least) for channel in channels]
-            return [IntensityPlan(store=recipe.store, window=window) for window in windows]
+            return [IntensityPlan(store=recipe.dtype, window=window) for window in windows]
         if recipe.normalize == SCAN:
-            return [IntensityPlan(store=recipe.store, standard=standard_of(channel)) for channel in channels]
+            return [IntensityPlan(store=recipe.dtype, standard=standard_of(channel)) for channel in channels]
         plan = IntensityPlan(
-            store=recipe.store, window=recipe.fixed_window(), standard=recipe.fixed_standard()
+            store=recipe.dtype, window=recipe.fixed_window(), standard=recipe.fixed_standard()
         )
         return [plan] * len(channels)
 
@@ -269,7 +269,7 @@ class VolumeConverter:
             2 * sum(math.prod(part.plan.target.shape) for part in parts) >= image.size
             and len(values) == 1
             and values[0].window is not None
-            and self.recipe.store in ("uint8", "int16")
+            and self.recipe.dtype in ("uint8", "int16")
             and image.dtype.kind in "iu"
             and image.dtype.itemsize <= 2
             and not any(part.plan.resamples for part in parts)
@@ -322,7 +322,7 @@ class VolumeConverter:
             features["image/intensity/scale"] = np.array(slopes, np.float32)
             features["image/intensity/offset"] = np.array(intercepts, np.float32)
         body, foreground = count_values(
-            image, self.recipe.store, None if labels is None else stored_labels, least
+            image, self.recipe.dtype, None if labels is None else stored_labels, least
         )
         counted = {} if labels is None else count_labels(stored_labels)
         facts = VolumeFacts(
@@ -393,7 +393,7 @@ def _check_whole(image: Voxels) -> tuple[Finding, ...]:
     least, most = float(image.min()), float(image.max())
     detail = f"they run from {least:g} to {most:g}"
     if most - least < _NARROW_RANGE:
-        cure = "take --store float32, or --window-percentiles"
+        cure = "take --dtype float32, or --window-percentiles"
         raise SourceError("intensity", "whole numbers would flatten the values", f"{detail}; {cure}")
     return (Finding(name="fractions rounded to whole numbers", treatment="corrected", detail=detail),)
 

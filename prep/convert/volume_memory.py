@@ -57,7 +57,7 @@ def conversion_bytes(recipe: Recipe, canonical: Plan, scans: Sequence[Scan], lab
     grid = canonical.target
     voxels, channels = math.prod(grid.shape), sum(scan.channels for scan in scans)
     item = np.result_type(*(np.dtype(scan.dtype) for scan in scans)).itemsize
-    stored = _STORED_BYTES[recipe.store]
+    stored = _STORED_BYTES[recipe.dtype]
     image, labels = voxels * channels * item, voxels * label_item_bytes
     sampled, chain, count = _targets(recipe, grid)
     target = chain[-1]
@@ -72,7 +72,7 @@ def conversion_bytes(recipe: Recipe, canonical: Plan, scans: Sequence[Scan], lab
     reading = held_bytes(scans) + sum(scan.read_bytes for scan in scans)
     # Channels of several files are put together; what is declared wider than it is, is narrowed.
     again = image if len(scans) > 1 else image // 2 if item == 4 else 0
-    as_it_is = recipe.store == "int16" == scans[0].dtype and len(scans) == 1 and recipe.fixed_window() is None
+    as_it_is = recipe.dtype == "int16" == scans[0].dtype and len(scans) == 1 and recipe.fixed_window() is None
     stages = [
         reading + labels + again,
         image + labels + before + (moved + ordered) * item + target * (channels - 1) * item,
@@ -82,7 +82,7 @@ def conversion_bytes(recipe: Recipe, canonical: Plan, scans: Sequence[Scan], lab
     ]
     if recipe.fixed_window() is not None and stored <= 2 and item <= 2:
         stages.append(image + labels + voxels * channels * stored)
-    in_floats = item == 4 or stored == 4 or recipe.store == "bfloat16"
+    in_floats = item == 4 or stored == 4 or recipe.dtype == "bfloat16"
     planes = max(sampled, COMPUTED_PLANE if in_floats else MOVED_PLANE)
     planes *= max(_plane(grid.shape), _plane((recipe.depth or 1, recipe.height, recipe.width)))
     return with_margin(max(stages) + planes + BESIDES)

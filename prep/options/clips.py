@@ -20,7 +20,7 @@ TASK = "classification"
 
 
 def _defaults(recipe: Recipe) -> Mapping[str, Any]:
-    return {"store": "uint8", "channels": 3, "pad_value": (0,), "max_memory": VOLUMES_MIB}
+    return {"dtype": "uint8", "channels": 3, "pad_value": (0,), "max_memory": VOLUMES_MIB}
 
 
 def _problems(recipe: Recipe) -> Iterator[str]:
@@ -34,8 +34,8 @@ def _problems(recipe: Recipe) -> Iterator[str]:
         yield "--frames is for clips and --depth for volumes; leave one of them out"
     if recipe.encoding != "raw":
         yield f"--encoding {recipe.encoding}: clips are stored raw"
-    if recipe.store != "uint8":
-        yield f"--store {recipe.store}: clips are stored as uint8"
+    if recipe.dtype != "uint8":
+        yield f"--dtype {recipe.dtype}: clips are stored as uint8"
     if recipe.channels != 3:
         yield f"--channels {recipe.channels}: clips have 3"
     if shape_of_pictures(recipe) is None:

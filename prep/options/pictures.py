@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def _defaults(recipe: Recipe) -> Mapping[str, Any]:
-    return {"store": "uint8", "channels": 3, "pad_value": (0,), "max_memory": PICTURES_MIB}
+    return {"dtype": "uint8", "channels": 3, "pad_value": (0,), "max_memory": PICTURES_MIB}
 
 
 def _problems(recipe: Recipe) -> Iterator[str]:
     if recipe.channels not in (1, 3, 4):
         yield f"--channels {recipe.channels}: expected 1, 3 or 4 of pictures"
-    if recipe.store not in ("uint8", "uint16"):
-        yield f"--store {recipe.store}: of pictures expected uint8 or uint16; volumes need --depth"
+    if recipe.dtype not in ("uint8", "uint16"):
+        yield f"--dtype {recipe.dtype}: of pictures expected uint8 or uint16; volumes need --depth"
     if recipe.resize == "keep-aspect" and recipe.min_dimension > recipe.max_dimension:
         yield f"--min-dimension {recipe.min_dimension} is more than --max-dimension {recipe.max_dimension}; swap them"
     if recipe.holds_class_sets():
@@ -34,13 +34,13 @@ def _problems(recipe: Recipe) -> Iterator[str]:
             f"--encoding raw needs one size for all, and --resize {recipe.resize} without padding has none; "
             "add --pad (keep-aspect), or take --encoding jpeg or png and let the loader pad"
         )
-    if recipe.encoding == "jpeg" and (recipe.store != "uint8" or recipe.channels == 4):
+    if recipe.encoding == "jpeg" and (recipe.dtype != "uint8" or recipe.channels == 4):
         yield "--encoding jpeg holds 8 bits and 1 or 3 channels; take png or raw"
     if not 1 <= recipe.jpeg_quality <= 100:
         yield f"--jpeg-quality {recipe.jpeg_quality}: expected 1 to 100"
     if len(recipe.pad_value) not in (1, recipe.channels):
         yield f"--pad-value: expected 1 or {recipe.channels} values, got {len(recipe.pad_value)}"
-    limit = 255 if recipe.store == "uint8" else 65_535
+    limit = 255 if recipe.dtype == "uint8" else 65_535
     if any(not 0 <= value <= limit for value in recipe.pad_value):
         yield f"--pad-value {','.join(map(str, recipe.pad_value))}: expected 0 to {limit}"
     if len(recipe.background) not in (1, 3) or any(not 0 <= value <= 255 for value in recipe.background):

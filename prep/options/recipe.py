@@ -124,11 +124,12 @@ class Recipe(ClipOptions, VolumeOptions):
         0,
         "pictures: 1 gray, 3 color (default), 4 color and alpha; volumes: how many each scan has (default: 1)",
     )
-    store: str = option(
+    dtype: str = option(
         "",
         "stored type. Pictures: uint8 scales 16-bit sources down, uint16 keeps them (default: uint8). Volumes: int16 "
         "whole HU (default), uint8 the window (default with one), float32, bfloat16",
         choices=("uint8", "uint16", "int16", "float32", "bfloat16"),
+        earlier_flag="--store",
     )
     alpha: str = option(
         "drop", "transparency: drop ignores it, blend puts --background behind it", choices=("drop", "blend")

@@ -349,7 +349,7 @@ class VolumeOptions:
         )
 
 
-def default_store(options: VolumeOptions) -> str:
+def default_dtype(options: VolumeOptions) -> str:
     """What a record holds unless it is said: whole Hounsfield units, or the window in 8 bits."""
     if options.normalize:
         return "float32"

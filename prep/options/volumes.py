@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.options.rules import KindRules
-from halofeed.prep.options.volume import default_store
+from halofeed.prep.options.volume import default_dtype
 from halofeed.prep.sources.data_files import with_data_files
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.memory import VOLUMES_MIB
@@ -21,7 +21,7 @@ TASK = "segmentation"
 
 
 def _defaults(recipe: Recipe) -> Mapping[str, Any]:
-    return {"store": default_store(recipe), "channels": 1, "pad_value": (), "max_memory": VOLUMES_MIB}
+    return {"dtype": default_dtype(recipe), "channels": 1, "pad_value": (), "max_memory": VOLUMES_MIB}
 
 
 def _problems(recipe: Recipe) -> Iterator[str]:
@@ -41,12 +41,12 @@ def _problems(recipe: Recipe) -> Iterator[str]:
         yield f"--depth goes with --task {TASK}, not with {recipe.task}"
     if recipe.encoding != "raw":
         yield f"--encoding {recipe.encoding}: volumes are stored raw"
-    if recipe.store not in STORES:
-        yield f"--store {recipe.store}: of volumes expected one of {', '.join(STORES)}"
-    if recipe.normalize and recipe.store not in ("float32", "bfloat16"):
-        yield f"--store {recipe.store}: --normalize needs float32 or bfloat16"
-    elif recipe.store == "uint8" and default_store(recipe) != "uint8":
-        yield "--store uint8 needs a window: give --window, --window-hu or --window-percentiles"
+    if recipe.dtype not in STORES:
+        yield f"--dtype {recipe.dtype}: of volumes expected one of {', '.join(STORES)}"
+    if recipe.normalize and recipe.dtype not in ("float32", "bfloat16"):
+        yield f"--dtype {recipe.dtype}: --normalize needs float32 or bfloat16"
+    elif recipe.dtype == "uint8" and default_dtype(recipe) != "uint8":
+        yield "--dtype uint8 needs a window: give --window, --window-hu or --window-percentiles"
     if recipe.channels < 1:
         yield f"--channels {recipe.channels}: expected 1 or more"
     if len(recipe.pad_value) > 1:
@@ -68,7 +68,7 @@ def _padding(recipe: Recipe) -> tuple[float, ...]:
         return (0,) * recipe.channels
     value = float(recipe.pad_value[0])
     return (
-        stored_value(value, recipe.fixed_window(), recipe.store, recipe.fixed_standard()),
+        stored_value(value, recipe.fixed_window(), recipe.dtype, recipe.fixed_standard()),
     ) * recipe.channels
 
 

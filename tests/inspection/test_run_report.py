@@ -72,7 +72,7 @@ def write_run(folder: Path, task: str, *, steps: int = 200, volume: bool | None 
         "mesh": {"replica": 2, "core0": 2, "core1": 2},
         "platform": "cpu",
         "best_metric": {"detection": "mAP", "classification": "accuracy", "segmentation": "dice"}[task],
-        "recipe": {"store": "int16", "window_hu": [-160, 240]} if volume else {"resize": "keep-aspect"},
+        "recipe": {"dtype": "int16", "window_hu": [-160, 240]} if volume else {"resize": "keep-aspect"},
         **more,
     }
     folder.mkdir(parents=True, exist_ok=True)

@@ -69,7 +69,7 @@ MISTAKES = {
     "a window that is not known": usage(volumes(*SIZE, "--window", "belly"), "'belly'", "abdomen", "lung"),
     "two windows": usage(volumes(*SIZE, "--window", "lung", "--window-hu", "0,1"), "give one of them"),
     "uint8 volumes without a window": usage(
-        volumes(*SIZE, "--store", "uint8"), "--store uint8 needs a window"
+        volumes(*SIZE, "--dtype", "uint8"), "--dtype uint8 needs a window"
     ),
     "jpeg volumes": usage(volumes(*SIZE, "--encoding", "jpeg"), "--encoding jpeg: volumes are stored raw"),
     "boxes of volumes": usage(volumes(*SIZE, "--task", "detection"), "--depth goes with --task segmentation"),

@@ -67,7 +67,7 @@ def test_real_scans_have_the_same_bytes_as_from_nifti(test_data: Path, tmp_path:
         for ending in ENDINGS:
             rows.append((f"{number}{ending}", *(name + ending[1:] + ending for name in names), *more))
     table = write_table(tmp_path / "t", rows)
-    size = {"depth": 40, "height": 64, "width": 64, "store": "float32"}
+    size = {"depth": 40, "height": 64, "width": 64, "dtype": "float32"}
     options = {"layout": "csv", "task": "segmentation", "images": str(tmp_path), **size}
     found = {record.key: record for record in by_name(run_convert(table, tmp_path / "o", **options)).values()}
     assert len(found) == len(rows) == 5 * len(scans)

@@ -60,11 +60,11 @@ class Case:
 
 CASES = {
     "keeps its grid": Case(bound=2.1),
-    "window": Case(bound=2.2, options={"window_hu": (-160.0, 240.0), "store": "uint8"}),
+    "window": Case(bound=2.2, options={"window_hu": (-160.0, 240.0), "dtype": "uint8"}),
     "padded": Case(bound=2.9, size=(1.04, 1.0625, 1.0625)),
     "coarser": Case(bound=2.2, size=(1.25, 0.54, 0.54), options={"spacing_mm": (2.0, 1.5, 1.5)}),
     "finer": Case(bound=2.8, options={"spacing_mm": (2.0, 0.7, 0.7)}),
-    "float32": Case(bound=3.8, options={"store": "float32"}),
+    "float32": Case(bound=3.8, options={"dtype": "float32"}),
     "DICOM": Case(bound=1.9, source="series"),
     # The tiles cover 1.4 times the scan's voxels, and with the mask's each voxel counts one and a half.
     "tiles": Case(bound=4.0, size=(0.16, 0.375, 0.375), options={"fit": "tiles"}),
@@ -148,9 +148,9 @@ def test_a_scan_becomes_its_records_within_a_few_volumes(small_scan: tuple[Path,
             ((0.4, 0.4, 0.4), {"fit": "tiles"}),
         )
         for options in (
-            {"window_hu": (-160.0, 240.0), "store": "uint8"},
-            {"window_hu": (-160.0, 240.0), "store": "int16"},
-            {"window_percentiles": (1.0, 99.0), "store": "uint8"},
+            {"window_hu": (-160.0, 240.0), "dtype": "uint8"},
+            {"window_hu": (-160.0, 240.0), "dtype": "int16"},
+            {"window_percentiles": (1.0, 99.0), "dtype": "uint8"},
         )
     ],
     ids=repr,

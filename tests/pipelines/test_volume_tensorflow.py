@@ -42,7 +42,7 @@ def source(tmp_path_factory) -> Path:
 def converted(source: Path, out: Path, store: str) -> Conversion:
     depth, height, width = SHAPE
     options = {"layout": "csv", "task": "segmentation", "depth": depth, "height": height, "width": width}
-    return run_convert(source, out, store=store, shards=2, **STORES[store], **options)
+    return run_convert(source, out, dtype=store, shards=2, **STORES[store], **options)
 
 
 @pytest.mark.parametrize("store", STORES)

@@ -127,6 +127,11 @@ def test_what_is_written_is_read_again_and_gives_the_same_bytes(manifest: Manife
     assert text == text.encode().decode()
 
 
+def test_the_options_of_a_recipe_have_todays_names_whoever_wrote_them() -> None:
+    earlier = dataclasses.replace(sample(), recipe={"store": "int16", "depth": 4})
+    assert Manifest.from_json(earlier.to_json().encode()).recipe == {"dtype": "int16", "depth": 4}
+
+
 @settings(deadline=None)
 @given(manifests())
 def test_equal_manifests_give_equal_bytes(manifest: Manifest) -> None:

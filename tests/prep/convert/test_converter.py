@@ -68,15 +68,15 @@ def test_uint8_runs_from_one_end_of_the_window_to_the_other(tmp_path, window):
 @pytest.mark.parametrize("store", ["int16", "float32", "bfloat16"])
 def test_the_other_types_are_clipped_to_the_window_and_keep_the_unit(tmp_path, store):
     array = draw(-1024, 3072)
-    record = one(tmp_path, array, window_hu=(-150.0, 250.0), store=store)
+    record = one(tmp_path, array, window_hu=(-150.0, 250.0), dtype=store)
     difference = np.abs(record.image[..., 0] - np.clip(array, -150, 250).astype(np.float32))
     assert difference.max() <= (0.5 if store == "bfloat16" else 0)
 
 
 def test_float32_keeps_fractions_and_bfloat16_eight_bits_of_them(tmp_path):
     array = (draw(-1000, 1000) / 7).astype(np.float32)
-    assert np.array_equal(one(tmp_path, array, store="float32").image[..., 0], array)
-    rounded = one(tmp_path, array, store="bfloat16").image[..., 0]
+    assert np.array_equal(one(tmp_path, array, dtype="float32").image[..., 0], array)
+    rounded = one(tmp_path, array, dtype="bfloat16").image[..., 0]
     assert (np.abs(rounded - array) <= np.abs(array) / 256).all() and not np.array_equal(rounded, array)
 
 
@@ -94,7 +94,7 @@ def test_percentiles_make_a_window_for_each_scan_and_channel(tmp_path):
 def test_values_that_int16_cannot_hold_refuse_the_scan(tmp_path):
     with pytest.raises(JobError, match="values do not fit int16"):
         one(tmp_path, draw(0, 60000, np.uint16))
-    assert one(tmp_path, draw(0, 60000, np.uint16), store="float32").image.max() > 40000
+    assert one(tmp_path, draw(0, 60000, np.uint16), dtype="float32").image.max() > 40000
 
 
 def test_fractions_are_rounded_with_a_finding(tmp_path):
@@ -111,7 +111,7 @@ def test_fractions_anywhere_in_a_narrow_range_are_refused_for_whole_numbers(tmp_
     array[place] = 0.5
     with pytest.raises(JobError, match="whole numbers would flatten the values"):
         one(tmp_path, array)
-    assert one(tmp_path, array, store="float32").image[(*place, 0)] == 0.5
+    assert one(tmp_path, array, dtype="float32").image[(*place, 0)] == 0.5
 
 
 def test_the_type_that_a_file_declares_changes_no_resampled_voxel(tmp_path):

@@ -59,7 +59,7 @@ def undone(done: Conversion, key: str) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize("store", ["float32", "bfloat16"])
 def test_a_z_score_of_each_scan_and_channel_is_undone_by_its_record(tmp_path, channels, store):
-    done = convert(tmp_path, channels=channels, normalize="scan", store=store)
+    done = convert(tmp_path, channels=channels, normalize="scan", dtype=store)
     stored = {name.split("/")[-1]: record.image for name, record in by_name(done).items()}
     for name, values in scans(tmp_path, channels).items():
         for channel in range(channels):
@@ -78,7 +78,7 @@ def test_one_normalization_for_all_is_undone_by_the_recipe(tmp_path):
     recipe = Recipe.from_json(read_manifest(done.folder).recipe)
     standard = recipe.fixed_standard()
     assert standard is not None and (standard.mean, standard.deviation) == (40, 50)
-    assert done.manifest.recipe["store"] == "float32"
+    assert done.manifest.recipe["dtype"] == "float32"
 
 
 def test_padding_is_normalized_too(tmp_path):
@@ -106,7 +106,7 @@ def test_a_conversion_is_normalized_by_the_labeled_voxels_of_an_earlier_one(tmp_
     assert standard.mean == pytest.approx(labeled.mean(), rel=0.15)
     assert window.high == pytest.approx(np.percentile(labeled, 99.5), rel=0.15)
     recipe = second.manifest.recipe
-    assert recipe["window_hu"] == [window.low, window.high] and recipe["store"] == "float32"
+    assert recipe["window_hu"] == [window.low, window.high] and recipe["dtype"] == "float32"
     for name, values in scans(tmp_path).items():
         expected = (np.clip(values, window.low, window.high) - standard.mean) / standard.deviation
         np.testing.assert_allclose(by_name(second)[name].image, expected, atol=1e-3)
@@ -123,7 +123,7 @@ def test_a_conversion_is_normalized_by_the_labeled_voxels_of_an_earlier_one(tmp_
         ({"normalize": "zscore"}, "--normalize 'zscore': expected scan, or MEAN/DEVIATION"),
         ({"normalize": "40/0"}, r"--normalize '40/0': .*a deviation above 0"),
         ({"normalize": "scan", "window": "lung"}, "takes no window"),
-        ({"normalize": "scan", "store": "int16"}, "--normalize needs float32 or bfloat16"),
+        ({"normalize": "scan", "dtype": "int16"}, "--normalize needs float32 or bfloat16"),
         ({"normalize": "40/50", "window_percentiles": (1.0, 99.0)}, "take --normalize scan"),
     ],
 )

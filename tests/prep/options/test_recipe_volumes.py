@@ -28,8 +28,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"window": "40/-400"}, "--window: window: expected a low below a high, got 240.0 and -160.0"),
     ({"window": "40/wide"}, "--window: expected a name or center/width, got '40/wide'"),
     ({"window": "lung", "window_hu": (0.0, 1.0)}, "give one of them"),
-    ({"store": "uint8"}, "--store uint8 needs a window: give --window, --window-hu or --window-percentiles"),
-    ({"store": "uint16"}, "--store uint16: of volumes expected one of int16, uint8, float32, bfloat16"),
+    ({"dtype": "uint8"}, "--dtype uint8 needs a window: give --window, --window-hu or --window-percentiles"),
+    ({"dtype": "uint16"}, "--dtype uint16: of volumes expected one of int16, uint8, float32, bfloat16"),
     ({"encoding": "png"}, "--encoding png: volumes are stored raw"),
     ({"channels": -1}, "--channels -1: expected 1 or more"),
     ({"pad_value": (1, 2)}, "--pad-value: expected one value of volumes, got 2"),
@@ -98,15 +98,16 @@ def test_every_layout_whose_messages_name_missing_classes_takes_it(layout):
 
 def test_defaults_follow_depth_and_window():
     plain, windowed = Recipe(**TABLE), Recipe(**TABLE, window="abdomen")
-    assert (plain.store, plain.channels, plain.pad_value) == ("int16", 1, ())
-    assert windowed.store == "uint8" and windowed.fixed_window() is not None
+    assert (plain.dtype, plain.channels, plain.pad_value) == ("int16", 1, ())
+    assert windowed.dtype == "uint8" and windowed.fixed_window() is not None
     assert Recipe.from_json(windowed.to_json()) == windowed
     picture = Recipe(layout="csv", task="segmentation")
-    assert (picture.store, picture.channels, picture.pad_value) == ("uint8", 3, (0,))
+    assert (picture.dtype, picture.channels, picture.pad_value) == ("uint8", 3, (0,))
 
 
 COMMANDS: list[tuple[str, str]] = [
-    ("--depth 4 --store uint8", "--store uint8 needs a window"),
+    ("--depth 4 --dtype uint8", "--dtype uint8 needs a window"),
+    ("--depth 4 --store uint8", "--dtype uint8 needs a window"),
     ("--spacing-mm 1,1,1", "--spacing-mm has no effect without --depth"),
     ("--depth 4 --spacing-mm 1,2", "--spacing-mm 1,2: expected three lengths"),
     ("--depth 4 --spacing-mm 1,x,2", "argument --spacing-mm"),

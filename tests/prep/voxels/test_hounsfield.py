@@ -17,7 +17,7 @@ from tests.volume_support import findings, save_nifti, stored_volumes, write_tab
 
 SHAPE = (4, 6, 8)
 REFUSED = "the window is in HU and the values are not"
-WINDOWS = ({"window_hu": (-160.0, 240.0)}, {"window": "abdomen"}, {"window": "40/400", "store": "int16"})
+WINDOWS = ({"window_hu": (-160.0, 240.0)}, {"window": "abdomen"}, {"window": "40/400", "dtype": "int16"})
 
 
 def draw(low: int, high: int) -> np.ndarray:
