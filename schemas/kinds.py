@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from halofeed.schemas import keys
 from halofeed.schemas.fields import Field
 
 Shape = tuple[int, ...]
@@ -52,25 +53,25 @@ def value(name: str, key: str, dtype: str, *, optional: bool = True) -> Field:
     return Field(name=name, keys=(key,), dtype=dtype, encoding="value", optional=optional)
 
 
-def numbers(name: str, keys: tuple[str, ...], dtype: str, shape: Shape, axes: tuple[str, ...] = ()) -> Field:
+def numbers(name: str, of: tuple[str, ...], dtype: str, shape: Shape, axes: tuple[str, ...] = ()) -> Field:
     """An optional field of as many numbers as the shape says."""
     axes = axes or (("coordinate",) if len(shape) == 1 else ("row", "column"))
-    return Field(name=name, keys=keys, dtype=dtype, axes=axes, shape=shape, encoding="value", optional=True)
+    return Field(name=name, keys=of, dtype=dtype, axes=axes, shape=shape, encoding="value", optional=True)
 
 
 _NAMES = (
-    Field(name="id", keys=("image/source_id",), dtype="int64", encoding="text"),
-    Field(name="source", keys=("image/filename",), dtype="str", encoding="text", optional=True),
-    Field(name="key", keys=("image/key/source",), dtype="str", encoding="text", optional=True),
+    Field(name="id", keys=(keys.SOURCE_ID,), dtype="int64", encoding="text"),
+    Field(name="source", keys=(keys.FILENAME,), dtype="str", encoding="text", optional=True),
+    Field(name="key", keys=(keys.KEY_SOURCE,), dtype="str", encoding="text", optional=True),
 )
 
 _PICTURE_ORIGIN = (
     *_NAMES,
-    value("unpadded_height", "image/unpadded/height", "int32"),
-    value("unpadded_width", "image/unpadded/width", "int32"),
-    value("source_height", "image/source/height", "int32"),
-    value("source_width", "image/source/width", "int32"),
-    numbers("transform", ("image/transform",), "float32", (2, 3)),
+    value("unpadded_height", keys.UNPADDED_HEIGHT, "int32"),
+    value("unpadded_width", keys.UNPADDED_WIDTH, "int32"),
+    value("source_height", keys.SOURCE_HEIGHT, "int32"),
+    value("source_width", keys.SOURCE_WIDTH, "int32"),
+    numbers("transform", (keys.TRANSFORM,), "float32", (2, 3)),
 )
 """Where a record came from. The unpadded size is the picture's before padding to the static shape.
 
@@ -79,13 +80,13 @@ coordinates whose origin is the corner of the first pixel."""
 
 _VOLUME_ORIGIN = (
     *_NAMES,
-    numbers("spacing_mm", ("image/spacing_mm",), "float32", (3,)),
-    numbers("affine", ("image/affine",), "float32", (4, 4)),
-    numbers("source_affine", ("image/source/affine",), "float32", (4, 4)),
-    numbers("source_shape", ("image/source/shape",), "int32", (3,)),
-    numbers("extent", ("image/extent",), "int32", (2, 3)),
-    value("tile", "image/tile", "int32"),
-    numbers("tile_origin", ("image/tile/origin",), "int32", (3,)),
+    numbers("spacing_mm", (keys.SPACING_MM,), "float32", (3,)),
+    numbers("affine", (keys.AFFINE,), "float32", (4, 4)),
+    numbers("source_affine", (keys.SOURCE_AFFINE,), "float32", (4, 4)),
+    numbers("source_shape", (keys.SOURCE_SHAPE,), "int32", (3,)),
+    numbers("extent", (keys.EXTENT,), "int32", (2, 3)),
+    value("tile", keys.TILE, "int32"),
+    numbers("tile_origin", (keys.TILE_ORIGIN,), "int32", (3,)),
 )
 """Where the record of a volume came from; triples are depth, height, width.
 
@@ -104,8 +105,8 @@ def _clip_origin(shape: Shape) -> tuple[Field, ...]:
 
     -1 of a folder of frames whose rate nobody said. `tile` counts the records of a source from 0.
     """
-    times = numbers("times_s", ("image/times_s",), "float32", shape[:1], ("frame",))
-    return (*_PICTURE_ORIGIN, times, value("tile", "image/tile", "int32"))
+    times = numbers("times_s", (keys.TIMES_S,), "float32", shape[:1], ("frame",))
+    return (*_PICTURE_ORIGIN, times, value("tile", keys.TILE, "int32"))
 
 
 KINDS = {

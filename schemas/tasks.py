@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from halofeed.schemas import kinds
+from halofeed.schemas import keys, kinds
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.kinds import Kind, kind_of
@@ -66,7 +66,7 @@ class Task:
         """
         pixels = Field(
             name="image",
-            keys=("image/encoded",),
+            keys=(keys.ENCODED,),
             dtype=image.dtype,
             axes=(*image.kind.axes, "channel"),
             shape=(*image.shape, image.channels),
@@ -76,8 +76,11 @@ class Task:
         origin = image.kind.origin(image.shape)
         if image.scaled:
             scale = [
-                kinds.numbers(f"intensity_{name}", (f"image/intensity/{name}",), "float32", (image.channels,))
-                for name in ("scale", "offset")
+                kinds.numbers(name, (key,), "float32", (image.channels,))
+                for name, key in (
+                    ("intensity_scale", keys.INTENSITY_SCALE),
+                    ("intensity_offset", keys.INTENSITY_OFFSET),
+                )
             ]
             origin = (*origin, *scale)
         kept = [
@@ -92,13 +95,13 @@ class Task:
 
 
 def _classification(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
-    return (kinds.value("label", "image/class/label", "int32", optional=False),)
+    return (kinds.value("label", keys.CLASS_LABEL, "int32", optional=False),)
 
 
 def _several_classes(classes: int) -> Field:
     return Field(
         name="labels",
-        keys=("image/class/label",),
+        keys=(keys.CLASS_LABEL,),
         dtype="uint8",
         axes=("class",),
         shape=(classes,),
@@ -119,48 +122,47 @@ def _per_box(name: str, key: str, dtype: str, max_boxes: int, *, optional: bool 
 
 
 def _detection(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
-    corners = tuple(f"image/object/bbox/{corner}" for corner in ("ymin", "xmin", "ymax", "xmax"))
     fields = (
         Field(
             name="boxes",
-            keys=corners,
+            keys=keys.BOX_CORNERS,
             dtype="float32",
             axes=("box", "coordinate"),
             shape=(max_boxes, 4),
             encoding="list",
         ),
-        _per_box("classes", "image/object/class/label", "int32", max_boxes),
-        _per_box("is_crowd", "image/object/is_crowd", "bool", max_boxes),
-        _per_box("area", "image/object/area", "float32", max_boxes),
-        _per_box("difficult", "image/object/difficult", "bool", max_boxes, optional=True),
-        _per_box("truncated", "image/object/truncated", "bool", max_boxes, optional=True),
+        _per_box("classes", keys.OBJECT_CLASS_LABEL, "int32", max_boxes),
+        _per_box("is_crowd", keys.OBJECT_IS_CROWD, "bool", max_boxes),
+        _per_box("area", keys.OBJECT_AREA, "float32", max_boxes),
+        _per_box("difficult", keys.OBJECT_DIFFICULT, "bool", max_boxes, optional=True),
+        _per_box("truncated", keys.OBJECT_TRUNCATED, "bool", max_boxes, optional=True),
     )
     if not masks:
         return fields
     # A mask is as large as its own picture, so that the field names no shape: the loader gives uint8 [box, height,
     # width], 0 and 1, where `box` and its size are those of `boxes`, `height` and `width` those of `image`.
-    mask = Field(name="masks", keys=("image/object/mask",), dtype="uint8", encoding="png_list", optional=True)
+    mask = Field(name="masks", keys=(keys.OBJECT_MASK,), dtype="uint8", encoding="png_list", optional=True)
     return (*fields, mask)
 
 
 def _segmentation(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:
     label = Field(
         name="label",
-        keys=("image/label",),
+        keys=(keys.LABEL,),
         dtype="uint8" if image.classes else image.label_dtype,
         axes=(*image.kind.axes, "class") if image.classes else image.kind.axes,
         shape=(*image.shape, image.classes) if image.classes else image.shape,
         encoding="sets" if image.classes else "raw" if image.encoding == "raw" else "png",
     )
-    return (label, kinds.value("labelled", "image/labelled", "bool", optional=False))
+    return (label, kinds.value("labelled", keys.LABELLED, "bool", optional=False))
 
 
 KEPT = {
-    "category_id": "image/object/class/source_label",
-    "group_of": "image/object/group_of",
-    "keypoints": "image/object/keypoint",
-    "occluded": "image/object/occluded",
-    "view": "image/object/view",
+    "category_id": keys.OBJECT_CLASS_SOURCE_LABEL,
+    "group_of": keys.OBJECT_GROUP_OF,
+    "keypoints": keys.OBJECT_KEYPOINT,
+    "occluded": keys.OBJECT_OCCLUDED,
+    "view": keys.OBJECT_VIEW,
 }
 """What records of detection can hold of each object beside what they always do, and the key of each. The view is a
 text, and of keypoints (whose keys begin so) there are several an object: TensorFlow's readers give both, and no field

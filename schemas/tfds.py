@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from halofeed.schemas import keys
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tasks import KEPT
@@ -19,15 +20,15 @@ from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 _PACKAGE = "tensorflow_datasets.core.features"
 _DESCRIPTIVE = {
-    "": {"image/format": "text", "image/height": "int64", "image/width": "int64"},
-    "classification": {"image/class/text": "text"},
-    "detection": {"image/object/class/text": "texts"},
+    "": {keys.FORMAT: "text", keys.HEIGHT: "int64", keys.WIDTH: "int64"},
+    "classification": {keys.CLASS_TEXT: "text"},
+    "detection": {keys.OBJECT_CLASS_TEXT: "texts"},
     "segmentation": {},
-    "volume": {"image/depth": "int64"},
-    "clip": {"image/frames": "int64"},
-    "jpeg": {"image/key/sha256": "text"},
-    "png": {"image/key/sha256": "text"},
-    "classes": {"image/class/text": "texts"},
+    "volume": {keys.DEPTH: "int64"},
+    "clip": {keys.FRAMES: "int64"},
+    "jpeg": {keys.KEY_SHA256: "text"},
+    "png": {keys.KEY_SHA256: "text"},
+    "classes": {keys.CLASS_TEXT: "texts"},
     "keep view": {KEPT["view"]: "texts"},
     "keep keypoints": {
         **{f"{KEPT['keypoints']}/{part}": "floats" for part in ("x", "y")},

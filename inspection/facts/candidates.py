@@ -16,6 +16,7 @@ from halofeed.inspection.stored.geometry import extent_of, spacing_of
 from halofeed.inspection.stored.place import Place
 from halofeed.inspection.stored.shard import StoredShard
 from halofeed.prep.geometry.resize import displayed_to_file
+from halofeed.schemas import keys
 from halofeed.schemas.limits import SIDE
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.tfexample import Decoded
@@ -24,17 +25,18 @@ CANDIDATES_PER_SPLIT = 1000
 """Records whose labels and sizes are looked at to choose from; evenly spread over the split."""
 MOST_OBJECTS = 10_000
 """Of one record, more are not counted or drawn."""
-SIDES = ("height", "width")
 _CHOICE_KEYS = frozenset(
     {
-        "image/class/label",
-        "image/object/class/label",
-        "image/transform",
-        "image/labelled",
-        "image/depth",
-        "image/extent",
-        "image/spacing_mm",
-        *(f"image/{grid}{side}" for grid in ("", "unpadded/", "source/") for side in SIDES),
+        keys.CLASS_LABEL,
+        keys.OBJECT_CLASS_LABEL,
+        keys.TRANSFORM,
+        keys.LABELLED,
+        keys.DEPTH,
+        keys.EXTENT,
+        keys.SPACING_MM,
+        *keys.SIDES,
+        *keys.UNPADDED_SIDES,
+        *keys.SOURCE_SIDES,
     }
 )
 
@@ -158,18 +160,18 @@ def side_of(features: Decoded, key: str) -> int:
 
 
 def _candidate(features: Decoded, split: str, number: int, shard: Shard, row: int) -> Candidate:
-    sizes = {
-        grid: [side_of(features, f"image/{grid}{side}") for side in SIDES]
-        for grid in ("", "unpadded/", "source/")
-    }
-    objects = features.get("image/object/class/label")
-    labels = features.get("image/class/label", []) if objects is None else objects
-    padding = 1 - math.prod(sizes["unpadded/"]) / math.prod(sizes[""])
-    elongation = abs(math.log2(sizes["source/"][1] / sizes["source/"][0]))
+    stored, unpadded, source = (
+        [side_of(features, key) for key in sides]
+        for sides in (keys.SIDES, keys.UNPADDED_SIDES, keys.SOURCE_SIDES)
+    )
+    objects = features.get(keys.OBJECT_CLASS_LABEL)
+    labels = features.get(keys.CLASS_LABEL, []) if objects is None else objects
+    padding = 1 - math.prod(unpadded) / math.prod(stored)
+    elongation = abs(math.log2(source[1] / source[0]))
     extent, spacing = extent_of(features), spacing_of(features)
     if extent is not None:
-        depth = side_of(features, "image/depth")
-        padding = 1 - math.prod((extent[1] - extent[0]).tolist()) / (depth * math.prod(sizes[""]))
+        depth = side_of(features, keys.DEPTH)
+        padding = 1 - math.prod((extent[1] - extent[0]).tolist()) / (depth * math.prod(stored))
     return Candidate(
         split=split,
         number=number,
@@ -178,8 +180,8 @@ def _candidate(features: Decoded, split: str, number: int, shard: Shard, row: in
         labels=tuple(labels[:MOST_OBJECTS].tolist()) if isinstance(labels, np.ndarray) else (),
         padding=padding,
         elongation=elongation,
-        orientation=_orientation_of(features.get("image/transform")),
-        labelled=integer_of(features, "image/labelled") != 0,
+        orientation=_orientation_of(features.get(keys.TRANSFORM)),
+        labelled=integer_of(features, keys.LABELLED) != 0,
         anisotropy=float(spacing.max() / spacing.min())
         if spacing is not None and (spacing > 0).all()
         else 1.0,

@@ -38,6 +38,7 @@ from halofeed.inspection.stored.labels import (
 )
 from halofeed.inspection.stored.place import Place
 from halofeed.inspection.stored.shard import StoredShard
+from halofeed.schemas import keys
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.manifest import Manifest
 
@@ -165,7 +166,7 @@ def load_scan(
     volume, label = stored_image(features, manifest), label_map(features, manifest)
     affine, extent = affine_of(features), extent_of(features)
     spacing = spacing_of(features)
-    source = text_of(features, "image/filename") or ""
+    source = text_of(features, keys.FILENAME) or ""
     if volume is None or label is None or affine is None or extent is None or spacing is None:
         raise CorruptFileError(
             f"{source}: the record is no volume with a label; run `halofeed verify {folder}`"
@@ -183,8 +184,8 @@ def load_scan(
         ranks,
         side,
     )
-    source_affine = affine_of(features, "image/source/affine")
-    shape = triple_of(features, "image/source/shape", "i")
+    source_affine = affine_of(features, keys.SOURCE_AFFINE)
+    shape = triple_of(features, keys.SOURCE_SHAPE, "i")
     lengths = np.zeros(0) if source_affine is None else np.linalg.norm(source_affine[:3, :3], axis=0)
     return ScanSample(
         candidate=candidate,
@@ -195,7 +196,7 @@ def load_scan(
         spacing_mm=tuple(spacing.tolist()),
         source_shape=() if shape is None else tuple(shape.tolist()),
         source_spacing_mm=tuple(lengths.tolist()),
-        tile=integer_of(features, "image/tile") or 0,
+        tile=integer_of(features, keys.TILE) or 0,
     )
 
 

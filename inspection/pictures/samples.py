@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.facts.candidates import MOST_OBJECTS, SIDES, Candidate, side_of
+from halofeed.inspection.facts.candidates import MOST_OBJECTS, Candidate, side_of
 from halofeed.inspection.pictures.overlay import overlay
 from halofeed.inspection.pictures.source_sheet import source_sheet
 from halofeed.inspection.stored.features import integer_of, text_of
@@ -27,6 +27,7 @@ from halofeed.prep.formats.picture.pixels import apply_orientation, scale_depth
 from halofeed.prep.geometry.resize import apply_to_boxes
 from halofeed.prep.sources.files import LocalFiles, SourceFiles
 from halofeed.prep.voxels.encode import encode_jpeg, encode_png
+from halofeed.schemas import keys
 from halofeed.schemas.errors import CorruptFileError, SourceError, UsageError
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.origin import Origin
@@ -38,7 +39,6 @@ _COLORS = 3
 _EXACT_PIXELS = 96 * 96
 """Pictures up to this many pixels are shown as PNG, since JPEG's blocks would be seen."""
 _TURN_BACK = {6: 8, 8: 6}
-_CORNERS = tuple(f"image/object/bbox/{corner}" for corner in ("ymin", "xmin", "ymax", "xmax"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ def load_sample(
     candidate, reason = chosen
     shard = StoredShard(folder, candidate.shard)
     features = shard.features(candidate.row)
-    source = (text_of(features, "image/filename") or "")[:_LONGEST_NAME]
+    source = (text_of(features, keys.FILENAME) or "")[:_LONGEST_NAME]
     boxes = _boxes_of(features, f"{folder}/{candidate.shard.file}: record {candidate.row}", folder)
     pixels = stored_image(features, manifest)
     if pixels is None:
@@ -175,7 +175,7 @@ def load_sample(
 
 def _boxes_of(features: Decoded, place: str, folder: Path | Place) -> NDArray[np.float64]:
     """float64 [box, 4]; none of a record without boxes."""
-    corners = [features.get(key, np.zeros(0)) for key in _CORNERS]
+    corners = [features.get(key, np.zeros(0)) for key in keys.BOX_CORNERS]
     numbers = [value for value in corners if isinstance(value, np.ndarray)]
     if len(numbers) < len(corners) or len({len(value) for value in numbers}) > 1:
         raise CorruptFileError(
@@ -204,8 +204,8 @@ _Before = tuple[Picture, str | None, tuple[str, ...]]
 def _unpadded(size: tuple[int, int], features: Decoded) -> list[int]:
     """What of a stored picture is no padding."""
     return [
-        min(max(1, integer_of(features, f"image/unpadded/{name}") or side), side)
-        for name, side in zip(SIDES, size, strict=True)
+        min(max(1, integer_of(features, key) or side), side)
+        for key, side in zip(keys.UNPADDED_SIDES, size, strict=True)
     ]
 
 
@@ -227,7 +227,7 @@ def _source_picture(sources: SourceFiles, wanted: _Wanted) -> _Before:
 
 
 def _source_clip(sources: SourceFiles, wanted: _Wanted) -> _Before:
-    tile = integer_of(wanted.features, "image/tile") or 0
+    tile = integer_of(wanted.features, keys.TILE) or 0
     try:
         sheet, shape = source_sheet(sources, wanted.path, tile, wanted.manifest)
     except UsageError as error:
@@ -275,8 +275,8 @@ def _before(image: DecodedImage, wanted: _Wanted) -> Picture:
     """The picture in the grid that its annotations speak of, and the stored boxes mapped back to it."""
     boxes, orientation = wanted.boxes, wanted.orientation
     pixels = apply_orientation(image.pixels, _TURN_BACK.get(orientation, orientation))
-    height, width = (side_of(wanted.features, f"image/source/{name}") for name in SIDES)
-    transform = wanted.features.get("image/transform")
+    height, width = (side_of(wanted.features, key) for key in keys.SOURCE_SIDES)
+    transform = wanted.features.get(keys.TRANSFORM)
     if not isinstance(transform, np.ndarray) or transform.shape != (6,) or not np.isfinite(transform).all():
         raise SourceError("boxes", "the record does not say how it was transformed")
     try:

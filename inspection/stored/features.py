@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.formats.picture.stored import check_stored
+from halofeed.schemas import keys
 from halofeed.schemas.tfexample import Decoded
-
-IMAGE_KEY = "image/encoded"
-SIZE_KEYS = ("image/height", "image/width", "image/unpadded/height", "image/unpadded/width")
 
 
 def item_bytes(dtype: str) -> int:
@@ -44,7 +42,7 @@ def text_of(features: Decoded, key: str) -> str | None:
 
 def key_of(features: Decoded) -> str | None:
     """What a record's id is made of: the source's key, and of a scan's further tiles their number too."""
-    key, tile = text_of(features, "image/key/source"), integer_of(features, "image/tile")
+    key, tile = text_of(features, keys.KEY_SOURCE), integer_of(features, keys.TILE)
     return f"{key}#{tile}" if key is not None and tile else key
 
 

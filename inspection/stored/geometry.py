@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.stored.features import integer_of
+from halofeed.schemas import keys
 from halofeed.schemas.fields import Field
 from halofeed.schemas.tfexample import Decoded
 
@@ -35,17 +36,17 @@ def triple_of(features: Decoded, key: str, kind: str = "f") -> NDArray[Any] | No
 
 def spacing_of(features: Decoded) -> NDArray[np.float32] | None:
     """Millimeters between voxels along each axis; None where it is not there, or no three finite numbers."""
-    spacing = triple_of(features, "image/spacing_mm")
+    spacing = triple_of(features, keys.SPACING_MM)
     return spacing if spacing is not None and spacing.shape == (3,) and np.isfinite(spacing).all() else None
 
 
 def extent_of(features: Decoded) -> NDArray[np.int64] | None:
     """[first and one after last, axis] of what shows the scan; None where it is not there."""
-    extent = triple_of(features, "image/extent", "i")
+    extent = triple_of(features, keys.EXTENT, "i")
     return extent.reshape(2, 3) if extent is not None and extent.shape == (6,) else None
 
 
-def affine_of(features: Decoded, key: str = "image/affine") -> NDArray[np.float64] | None:
+def affine_of(features: Decoded, key: str = keys.AFFINE) -> NDArray[np.float64] | None:
     """float64 [4, 4], or None where it is not there."""
     value = triple_of(features, key)
     return value.reshape(4, 4).astype(np.float64) if value is not None and value.shape == (16,) else None

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.stored.features import IMAGE_KEY, bytes_of, decode_stored
+from halofeed.inspection.stored.features import bytes_of, decode_stored
 from halofeed.prep.statistics.pictures import count_labels
+from halofeed.schemas import keys
 from halofeed.schemas.class_sets import count_members, ids_of_field, top_classes, unknown_bits
 from halofeed.schemas.fields import Field
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
 
-LABEL_KEY = "image/label"
 CHUNK_VALUES = 1 << 22
 
 
@@ -39,7 +39,7 @@ class ClassCounts:
 
 def label_field(manifest: Manifest) -> Field | None:
     """The field of the class indices, or None where the data set has none."""
-    return next((field for field in manifest.fields if LABEL_KEY in field.keys), None)
+    return next((field for field in manifest.fields if keys.LABEL in field.keys), None)
 
 
 def is_volumetric(manifest: Manifest) -> bool:
@@ -52,7 +52,7 @@ def label_map(features: Decoded, manifest: Manifest) -> NDArray[Any] | None:
 
     That is a class index, or a set of classes where the label's field says so: see `shown_classes`, `class_counts`.
     """
-    field, value = label_field(manifest), features.get(LABEL_KEY)
+    field, value = label_field(manifest), features.get(keys.LABEL)
     if field is None or not isinstance(value, list) or len(value) != 1 or not len(value[0]):
         return None
     if field.is_raw:
@@ -105,7 +105,7 @@ def stored_image(features: Decoded, manifest: Manifest) -> NDArray[Any] | None:
 
     bfloat16 comes as its bits in uint16, see `halofeed.prep.voxels.intensity.as_numbers`.
     """
-    field, data = manifest.field("image"), bytes_of(features, IMAGE_KEY)
+    field, data = manifest.field("image"), bytes_of(features, keys.ENCODED)
     if data is None:
         return None
     if field.is_raw:

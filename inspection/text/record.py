@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.facts.words import percent, printable, section, table
-from halofeed.inspection.stored.features import IMAGE_KEY, bytes_of, integer_of, item_bytes, text_of
+from halofeed.inspection.stored.features import bytes_of, integer_of, item_bytes, text_of
 from halofeed.inspection.stored.geometry import (
     AXES,
     affine_of,
@@ -25,6 +25,7 @@ from halofeed.inspection.stored.opened import open_manifest
 from halofeed.inspection.stored.place import open_place
 from halofeed.inspection.stored.shard import StoredShard
 from halofeed.prep.voxels.intensity import as_numbers
+from halofeed.schemas import keys
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.sizes import human_bytes
@@ -58,18 +59,18 @@ def describe_record(path: str | Path, record: str) -> str:
         f"{manifest.name} {manifest.version}, record {record}",
         "",
         f"  file    {shard.file}, record {number}, byte {offset:,}",
-        f"  id      {text_of(features, 'image/source_id')!s:.80}",
-        f"  source  {text_of(features, 'image/filename')!s:.4096} "
-        f"(key {text_of(features, 'image/key/source')!r:.4096})",
+        f"  id      {text_of(features, keys.SOURCE_ID)!s:.80}",
+        f"  source  {text_of(features, keys.FILENAME)!s:.4096} "
+        f"(key {text_of(features, keys.KEY_SOURCE)!r:.4096})",
         *_image_lines(features, manifest),
     ]
-    classes = features.get("image/class/label")
+    classes = features.get(keys.CLASS_LABEL)
     if isinstance(classes, np.ndarray) and classes.dtype == np.int64:
         labels = classes[:_MOST_BOXES].tolist()
         named = [f"{label} {manifest.labels.get(label, '(not in the label map)')}" for label in labels]
         lines.append(f"  label   {', '.join(named) or 'no class'}")
     lines += record_lines(features, manifest)
-    if "image/object/class/label" in features:
+    if keys.OBJECT_CLASS_LABEL in features:
         lines += section("Boxes, in pixels of the stored image", _boxes_table(features, manifest))
     rows = [(key, *_shortened(value)) for key, value in sorted(features.items())]
     lines += section("Features", table(("key", "dtype", "length", "values"), rows, right=(2,)))
@@ -101,36 +102,36 @@ def find_record(manifest: Manifest, record: str) -> tuple[Shard, int]:
 
 
 def _image_lines(features: Decoded, manifest: Manifest) -> list[str]:
-    image, data = manifest.field("image"), bytes_of(features, IMAGE_KEY)
+    image, data = manifest.field("image"), bytes_of(features, keys.ENCODED)
     if data is None or is_volumetric(manifest):
         return []
     sizes = [
-        " x ".join(str(integer_of(features, f"image/{prefix}{side}")) for side in ("height", "width"))
-        for prefix in ("", "unpadded/", "source/")
+        " x ".join(str(integer_of(features, key)) for key in sides)
+        for sides in (keys.SIDES, keys.UNPADDED_SIDES, keys.SOURCE_SIDES)
     ]
-    pixels = (integer_of(features, "image/height") or 0) * (integer_of(features, "image/width") or 0)
+    pixels = (integer_of(features, keys.HEIGHT) or 0) * (integer_of(features, keys.WIDTH) or 0)
     plain = pixels * image.shape[-1] * item_bytes(image.dtype)
     share = (
         f", {100 * len(data) / plain:.0f} % of the plain pixels" if image.encoding != "raw" and plain else ""
     )
     return [
-        f"  image   {sizes[0]} x {image.shape[-1]} {image.dtype}, {text_of(features, 'image/format')}, "
+        f"  image   {sizes[0]} x {image.shape[-1]} {image.dtype}, {text_of(features, keys.FORMAT)}, "
         f"{human_bytes(len(data))}{share} (height x width)",
         f"          {sizes[1]} without padding, {sizes[2]} in the source",
     ]
 
 
 def _boxes_table(features: Decoded, manifest: Manifest) -> list[str]:
-    sides = [integer_of(features, "image/height") or 0, integer_of(features, "image/width") or 0] * 2
+    sides = [integer_of(features, keys.HEIGHT) or 0, integer_of(features, keys.WIDTH) or 0] * 2
 
     def numbers(key: str) -> NDArray[Any]:
-        value = features.get(f"image/object/{key}")
+        value = features.get(key)
         return value if isinstance(value, np.ndarray) else np.zeros(0)
 
-    corners = [numbers(f"bbox/{name}") for name in ("ymin", "xmin", "ymax", "xmax")]
-    labels = np.nan_to_num(numbers("class/label")).astype(np.int64)
-    flags = {name: numbers(name) for name in ("is_crowd", "difficult", "truncated")}
-    areas = numbers("area")
+    corners = [numbers(key) for key in keys.BOX_CORNERS]
+    labels = np.nan_to_num(numbers(keys.OBJECT_CLASS_LABEL)).astype(np.int64)
+    flags = {name: numbers(key) for name, key in keys.OBJECT_FLAGS.items()}
+    areas = numbers(keys.OBJECT_AREA)
     if not len(labels):
         return []
     rows = [
@@ -213,11 +214,11 @@ _SLICES = 16
 def record_lines(features: Decoded, manifest: Manifest) -> list[str]:
     """The geometry, values and classes of one record; nothing of a record that is not segmentation's."""
     label = label_map(features, manifest)
-    volume = stored_image(features, manifest) if "image/depth" in features else None
+    volume = stored_image(features, manifest) if keys.DEPTH in features else None
     lines = [] if volume is None else _geometry_lines(features, manifest, volume)
     if label is None:
         return lines
-    if not integer_of(features, "image/labelled"):
+    if not integer_of(features, keys.LABELLED):
         return [*lines, "  label   none: the source has no mask, so that it is 0 throughout"]
     classes = class_counts(label, manifest)
     counts, foreground = {**classes.voxels}, classes.foreground
@@ -235,11 +236,11 @@ def record_lines(features: Decoded, manifest: Manifest) -> list[str]:
 def _geometry_lines(features: Decoded, manifest: Manifest, volume: NDArray[Any]) -> list[str]:
     field = manifest.field("image")
     size = " x ".join(map(str, volume.shape))
-    data = bytes_of(features, IMAGE_KEY)
+    data = bytes_of(features, keys.ENCODED)
     lines = [
-        f"  image   {size} {field.dtype}, {text_of(features, 'image/format')}, "
+        f"  image   {size} {field.dtype}, {text_of(features, keys.FORMAT)}, "
         f"{human_bytes(len(data or b''))} (depth x height x width x channel)",
-        f"  spacing {_numbers(triple_of(features, 'image/spacing_mm'))} mm",
+        f"  spacing {_numbers(triple_of(features, keys.SPACING_MM))} mm",
     ]
     affine = affine_of(features)
     if affine is not None and np.isfinite(affine).all():
@@ -252,8 +253,8 @@ def _geometry_lines(features: Decoded, manifest: Manifest, volume: NDArray[Any])
             f"  {'affine ' if row == 0 else '       '} [{'  '.join(f'{value:11.4f}' for value in affine[row])}]"
             for row in range(4)
         ]
-    source = triple_of(features, "image/source/shape", "i")
-    first = affine_of(features, "image/source/affine")
+    source = triple_of(features, keys.SOURCE_SHAPE, "i")
+    first = affine_of(features, keys.SOURCE_AFFINE)
     if source is not None:
         spacing = "" if first is None else f" every {_numbers(np.linalg.norm(first[:3, :3], axis=0))} mm"
         lines.append(f"  source  {' x '.join(map(str, source.tolist()))}{spacing}, as its file lists them")
@@ -263,7 +264,7 @@ def _geometry_lines(features: Decoded, manifest: Manifest, volume: NDArray[Any])
         spans = ", ".join(f"{axis} {a} to {b}" for axis, a, b in zip(AXES, *extent.tolist(), strict=True))
         padding = percent(1 - inside / max(1, int(np.prod(volume.shape[:3]))))
         lines.append(f"  extent  {spans}; {padding} of the voxels are padding")
-    tile, origin = integer_of(features, "image/tile"), triple_of(features, "image/tile/origin", "i")
+    tile, origin = integer_of(features, keys.TILE), triple_of(features, keys.TILE_ORIGIN, "i")
     if origin is not None and (tile or origin.any()):
         lines.append(f"  tile    {tile}, from voxel {_numbers(origin)} of the scan's grid")
     return [*lines, *_value_lines(volume, field.dtype)]

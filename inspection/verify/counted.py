@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from halofeed.inspection.stored.features import SIZE_KEYS, integer_of
+from halofeed.inspection.stored.features import integer_of
 from halofeed.inspection.stored.geometry import extent_of
 from halofeed.inspection.stored.labels import ClassCounts
+from halofeed.schemas import keys
 from halofeed.schemas.tfexample import Decoded
 
 
@@ -72,13 +73,13 @@ class VoxelCounts(Counts):
     def add_record(self, features: Decoded, classes: ClassCounts) -> None:
         """Count one record; `classes` are those of its label."""
         counted = dict(count_of(features))
-        if integer_of(features, "image/labelled"):
+        if integer_of(features, keys.LABELLED):
             self.labelled += 1
             counted["labels"] = list(classes.voxels)
             self.label_voxels.update({str(value): count for value, count in classes.voxels.items()})
             self.foreground += classes.foreground
         if self.volumes:
-            counted["stored_pixels"] *= integer_of(features, "image/depth") or 0
+            counted["stored_pixels"] *= integer_of(features, keys.DEPTH) or 0
             extent = extent_of(features)
             counted["pixels"] = 0 if extent is None else int(np.prod(extent[1] - extent[0]))
         self.add(counted)
@@ -99,14 +100,14 @@ def count_of(features: Decoded) -> Mapping[str, Any]:
 
     Those of segmentation are counted by `halofeed.inspection.segmentation`.
     """
-    sizes = [integer_of(features, key) or 0 for key in SIZE_KEYS]
-    objects = features.get("image/object/class/label")
-    labels = features.get("image/class/label") if objects is None else objects
+    sizes = [integer_of(features, key) or 0 for key in (*keys.SIDES, *keys.UNPADDED_SIDES)]
+    objects = features.get(keys.OBJECT_CLASS_LABEL)
+    labels = features.get(keys.CLASS_LABEL) if objects is None else objects
     return {
         "labels": labels.tolist() if isinstance(labels, np.ndarray) else [],
         "boxes": None if objects is None else len(objects),
         "stored_pixels": sizes[0] * sizes[1],
         "pixels": sizes[2] * sizes[3],
         "size": (sizes[0], sizes[1]),
-        "is_tile": bool(integer_of(features, "image/tile")),
+        "is_tile": bool(integer_of(features, keys.TILE)),
     }

@@ -24,6 +24,7 @@ from halofeed.inspection.verify.counted import Counts, VoxelCounts, count_of
 from halofeed.inspection.verify.record import block_problems, record_problems
 from halofeed.inspection.verify.segmentation import segmentation_problems
 from halofeed.prep.statistics.pictures import merge_statistics
+from halofeed.schemas import keys
 from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.schemas.identity import example_id, shard_of
@@ -372,7 +373,7 @@ class _Run:
             found += segmentation_problems(features, manifest, classes)
         else:
             counts.add(count_of(features))
-        stored = text_of(features, "image/source_id") or ""
+        stored = text_of(features, keys.SOURCE_ID) or ""
         if index is not None:
             if stored != str(identity):
                 found.append(f"image/source_id: {stored!r:.80}, the index says {identity}")
@@ -387,7 +388,7 @@ class _Run:
                     found += [
                         f"{key}: {text}" for text in block_problems(value, index.raw_checksums[key][record])
                     ]
-        owner, tile = _owner(features, stored), integer_of(features, "image/tile") or 0
+        owner, tile = _owner(features, stored), integer_of(features, keys.TILE) or 0
         if owner is not None and shard_of(owner, shard_count) != shard:
             found.append(f"its id belongs into shard {shard_of(owner, shard_count)}, it lies in {shard}")
         if owner is not None and index is not None and index.statistics.get("tiles"):
@@ -459,8 +460,8 @@ class _Run:
 
 def _owner(features: Decoded, stored: str) -> int | None:
     """The id that decides on a record's shard: its own, or of a scan's further tiles that of the first."""
-    key = text_of(features, "image/key/source")
-    if key is not None and integer_of(features, "image/tile"):
+    key = text_of(features, keys.KEY_SOURCE)
+    if key is not None and integer_of(features, keys.TILE):
         return example_id(key)
     return int(stored) if stored.isdecimal() and len(stored) < 20 else None
 

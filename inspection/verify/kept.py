@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from halofeed.inspection.facts.kinds import task_of
+from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tasks import KEPT
 from halofeed.schemas.tfexample import Decoded
@@ -20,7 +21,7 @@ def kept_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
     kept = manifest.recipe.get("keep", ())
     if not task_of(manifest).has_boxes:
         return
-    boxes = len(features.get("image/object/class/label", ()))
+    boxes = len(features.get(keys.OBJECT_CLASS_LABEL, ()))
     if "view" in kept:
         key = KEPT["view"]
         if key not in features:

@@ -12,8 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.stored.features import (
-    IMAGE_KEY,
-    SIZE_KEYS,
     bytes_of,
     decode_stored,
     integer_of,
@@ -24,6 +22,7 @@ from halofeed.inspection.stored.features import (
 from halofeed.inspection.stored.labels import is_volumetric
 from halofeed.inspection.verify.kept import kept_problems
 from halofeed.prep.formats.picture.stored import check_stored
+from halofeed.schemas import keys
 from halofeed.schemas.checksum import block_checksums
 from halofeed.schemas.fields import Field
 from halofeed.schemas.identity import example_id
@@ -92,7 +91,7 @@ def _compressed(value: Any, field: Field, features: Decoded) -> Iterator[str]:
     if pixels is None:
         yield _undecodable(value[0], field)
         return
-    size = (integer_of(features, "image/height"), integer_of(features, "image/width"))
+    size = (integer_of(features, keys.HEIGHT), integer_of(features, keys.WIDTH))
     if pixels.shape[:2] != size:
         stated = f"image/height and image/width say {size[0]} x {size[1]}"
         yield f"decodes to {pixels.shape[0]} x {pixels.shape[1]}, {stated}"
@@ -140,7 +139,7 @@ def _masks(value: Any, features: Decoded, manifest: Manifest) -> Iterator[str]:
         yield f"expected PNG files, got {_kind(value)}"
         return
     image = manifest.field("image")
-    size = (integer_of(features, "image/height"), integer_of(features, "image/width"), 1)
+    size = (integer_of(features, keys.HEIGHT), integer_of(features, keys.WIDTH), 1)
     for number, data in enumerate(value):
         pixels = decode_stored(data, "png", (image.shape[0], image.shape[1]))
         if pixels is None:
@@ -152,7 +151,7 @@ def _masks(value: Any, features: Decoded, manifest: Manifest) -> Iterator[str]:
 
 
 def _classes(value: Any, field: Field, features: Decoded) -> Iterator[str]:
-    texts = features.get("image/class/text", ())
+    texts = features.get(keys.CLASS_TEXT, ())
     if len(texts) != len(value):
         yield f"{len(value)} labels, but {len(texts)} texts"
     if not len(value):
@@ -176,22 +175,22 @@ _CHECKS = {
 
 
 def _parallel_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
-    keys = [key for field in manifest.fields if field.encoding in ("list", "png_list") for key in field.keys]
-    if "image/object/class/label" in keys:
-        keys.append("image/object/class/text")
-    lengths = {key: len(features[key]) for key in keys if key in features}
+    lists = [key for field in manifest.fields if field.encoding in ("list", "png_list") for key in field.keys]
+    if keys.OBJECT_CLASS_LABEL in lists:
+        lists.append(keys.OBJECT_CLASS_TEXT)
+    lengths = {key: len(features[key]) for key in lists if key in features}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{key} {length}" for key, length in lengths.items())
         yield f"expected lists of one length, got {counts}"
 
 
 def _image_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
-    image, data = manifest.field("image"), bytes_of(features, IMAGE_KEY)
+    image, data = manifest.field("image"), bytes_of(features, keys.ENCODED)
     if data is None:
         return
-    if (stored := text_of(features, "image/format")) != image.encoding:
+    if (stored := text_of(features, keys.FORMAT)) != image.encoding:
         yield f"image/format: expected {image.encoding!r} as the manifest says, got {stored!r}"
-    stored = text_of(features, "image/key/sha256")
+    stored = text_of(features, keys.KEY_SHA256)
     # A raw image has the index's block checksums in its stead.
     if (stored is not None or image.encoding != "raw") and (
         digest := hashlib.sha256(data).hexdigest()
@@ -199,63 +198,71 @@ def _image_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
         yield f"image/key/sha256: image/encoded has {digest}, the record says {stored!r:.80}"
     if is_volumetric(manifest):
         return  # a volume's sizes are checked with its geometry
-    height, width, unpadded_height, unpadded_width = (integer_of(features, key) for key in SIZE_KEYS)
+    height, width, unpadded_height, unpadded_width = (
+        integer_of(features, key) for key in (*keys.SIDES, *keys.UNPADDED_SIDES)
+    )
     if height is None or width is None:
         yield "image/height, image/width: expected one integer each"
         return
     if image.encoding == "raw" and (height, width) != image.shape[-3:-1]:
         yield f"image/height, image/width: expected {list(image.shape[-3:-1])} of a raw image, got {[height, width]}"
-    for name, inner, outer in (("height", unpadded_height, height), ("width", unpadded_width, width)):
+    inside = zip(keys.UNPADDED_SIDES, (unpadded_height, unpadded_width), (height, width), strict=True)
+    for key, inner, outer in inside:
         if inner is not None and not 1 <= inner <= outer:
-            yield f"image/unpadded/{name}: expected 1 to {outer}, got {inner}"
-    for key in ("image/source/height", "image/source/width"):
+            yield f"{key}: expected 1 to {outer}, got {inner}"
+    for key in keys.SOURCE_SIDES:
         if (side := integer_of(features, key)) is not None and side < 1:
             yield f"{key}: expected 1 or more, got {side}"
 
 
 def _box_problems(features: Decoded) -> Iterator[str]:
-    corners = {name: features.get(f"image/object/bbox/{name}") for name in ("ymin", "xmin", "ymax", "xmax")}
-    floats = {name: value for name, value in corners.items() if isinstance(value, np.ndarray)}
-    for name, values in floats.items():
+    corners = {key: features.get(key) for key in keys.BOX_CORNERS}
+    floats = {key: value for key, value in corners.items() if isinstance(value, np.ndarray)}
+    for key, values in floats.items():
         # Written so that NaN is outside too.
         for box in np.flatnonzero(~((values >= 0) & (values <= 1))):
-            yield f"image/object/bbox/{name}: box {box}: expected 0 to 1, got {values[box]}"
-    for low, high in (("ymin", "ymax"), ("xmin", "xmax")):
+            yield f"{key}: box {box}: expected 0 to 1, got {values[box]}"
+    for low, high in zip(keys.BOX_CORNERS[:2], keys.BOX_CORNERS[2:], strict=True):
         if low in floats and high in floats and len(floats[low]) == len(floats[high]):
             for box in np.flatnonzero(floats[low] > floats[high]):
+                what, _, side = low.rpartition("/")
                 yield (
-                    f"image/object/bbox: box {box}: {low} {floats[low][box]} is more than {high} {floats[high][box]}"
+                    f"{what}: box {box}: {side} {floats[low][box]} is more than "
+                    f"{high.rpartition('/')[2]} {floats[high][box]}"
                 )
-    area = features.get("image/object/area")
+    area = features.get(keys.OBJECT_AREA)
     if isinstance(area, np.ndarray):
         for box in np.flatnonzero(area < 0):
             yield f"image/object/area: box {box}: expected 0 or more, got {area[box]}"
 
 
 def _label_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
-    for prefix, what in (("image/class", "label"), ("image/object/class", "box")):
-        labels, texts = features.get(f"{prefix}/label"), features.get(f"{prefix}/text")
+    for label_key, text_key, what in (
+        (keys.CLASS_LABEL, keys.CLASS_TEXT, "label"),
+        (keys.OBJECT_CLASS_LABEL, keys.OBJECT_CLASS_TEXT, "box"),
+    ):
+        labels, texts = features.get(label_key), features.get(text_key)
         if labels is None:
             continue
         if not isinstance(texts, list):
             yield (
-                f"{prefix}/text is missing"
+                f"{text_key} is missing"
                 if texts is None
-                else f"{prefix}/text: expected texts, got {_kind(texts)}"
+                else f"{text_key}: expected texts, got {_kind(texts)}"
             )
             texts = []
         if isinstance(labels, list):
             continue
         for number, label in enumerate(labels.tolist()):
             if label not in manifest.labels:
-                yield f"{prefix}/label: {what} {number}: {label} is not in the manifest's labels"
+                yield f"{label_key}: {what} {number}: {label} is not in the manifest's labels"
             elif number < len(texts) and bytes(texts[number]) != manifest.labels[label].encode():
                 text = str(texts[number], "utf-8", "replace")
-                yield f"{prefix}/text: {what} {number}: {text!r}, but label {label} is {manifest.labels[label]!r}"
+                yield f"{text_key}: {what} {number}: {text!r}, but label {label} is {manifest.labels[label]!r}"
 
 
 def _identity_problems(features: Decoded) -> Iterator[str]:
-    stored, key = text_of(features, "image/source_id"), text_of(features, "image/key/source")
+    stored, key = text_of(features, keys.SOURCE_ID), text_of(features, keys.KEY_SOURCE)
     if stored is None or key is None:
         return
     if not re.fullmatch("0|[1-9][0-9]{0,18}", stored):

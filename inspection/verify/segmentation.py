@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.stored.features import IMAGE_KEY, bytes_of, integer_of
+from halofeed.inspection.stored.features import bytes_of, integer_of
 from halofeed.inspection.stored.geometry import (
     AXES,
     CANONICAL,
@@ -21,7 +21,8 @@ from halofeed.inspection.stored.geometry import (
     shape_of,
     triple_of,
 )
-from halofeed.inspection.stored.labels import CHUNK_VALUES, LABEL_KEY, ClassCounts, is_volumetric, label_field
+from halofeed.inspection.stored.labels import CHUNK_VALUES, ClassCounts, is_volumetric, label_field
+from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
 
@@ -43,22 +44,22 @@ def segmentation_problems(features: Decoded, manifest: Manifest, counts: ClassCo
     if field is None:
         return
     for what, count in (counts.unknown if counts else {}).items():
-        yield f"{LABEL_KEY}: {count:,} {what}, which is not in the manifest's labels"
+        yield f"{keys.LABEL}: {count:,} {what}, which is not in the manifest's labels"
     marked = counts.foreground if counts else 0
-    if integer_of(features, "image/labelled") == 0 and marked:
-        yield f"{LABEL_KEY}: expected 0 throughout, as image/labelled is 0; {marked:,} are not"
+    if integer_of(features, keys.LABELLED) == 0 and marked:
+        yield f"{keys.LABEL}: expected 0 throughout, as image/labelled is 0; {marked:,} are not"
     if not is_volumetric(manifest):
         return
-    yield from _value_problems(bytes_of(features, IMAGE_KEY), manifest.field("image").dtype)
+    yield from _value_problems(bytes_of(features, keys.ENCODED), manifest.field("image").dtype)
     shape, stored = field.stored_shape, shape_of(features, field)
     if stored != shape:
         yield f"image/depth, image/height, image/width: expected {list(shape)} of a volume, got {list(stored)}"
     yield from _extent_problems(features, shape)
     yield from _affine_problems(features)
-    source = triple_of(features, "image/source/shape", "i")
+    source = triple_of(features, keys.SOURCE_SHAPE, "i")
     if source is not None and (source < 1).any():
         yield f"image/source/shape: expected 1 or more along each axis, got {source.tolist()}"
-    tile = integer_of(features, "image/tile")
+    tile = integer_of(features, keys.TILE)
     if tile is not None and tile < 0:
         yield f"image/tile: expected 0 or more, got {tile}"
 
@@ -77,7 +78,7 @@ def _value_problems(data: memoryview | None, dtype: str) -> Iterator[str]:
         finite = (part & 0x7F80) != 0x7F80 if dtype == "bfloat16" else np.isfinite(part)
         wrong += int(part.size - np.count_nonzero(finite))
     if wrong:
-        yield f"{IMAGE_KEY}: {wrong:,} of {len(values):,} values are infinite or no number"
+        yield f"{keys.ENCODED}: {wrong:,} of {len(values):,} values are infinite or no number"
 
 
 def _extent_problems(features: Decoded, shape: tuple[int, ...]) -> Iterator[str]:
@@ -90,7 +91,7 @@ def _extent_problems(features: Decoded, shape: tuple[int, ...]) -> Iterator[str]
 
 
 def _affine_problems(features: Decoded) -> Iterator[str]:
-    for key in ("image/affine", "image/source/affine"):
+    for key in (keys.AFFINE, keys.SOURCE_AFFINE):
         affine = affine_of(features, key)
         if affine is None or not np.isfinite(affine).all():
             continue  # told by the check of its values
@@ -102,13 +103,13 @@ def _affine_problems(features: Decoded) -> Iterator[str]:
             or abs(np.linalg.det(affine[:3, :3] / np.where(lengths, lengths, 1))) < _FLATTEST
         ):
             yield f"{key}: it cannot be inverted: voxels of a volume lie on one plane of the patient"
-        elif key == "image/affine":
+        elif key == keys.AFFINE:
             yield from _spacing_problems(features, lengths)
             yield from _direction_problems(affine)
 
 
 def _spacing_problems(features: Decoded, lengths: NDArray[np.float64]) -> Iterator[str]:
-    spacing = triple_of(features, "image/spacing_mm")
+    spacing = triple_of(features, keys.SPACING_MM)
     if spacing is None or spacing.shape != (3,):
         return
     for axis, stated, length in zip(AXES, spacing.tolist(), lengths.tolist(), strict=True):

@@ -24,6 +24,7 @@ from halofeed.prep.statistics.pictures import Facts, Statistics, sum_pixels
 from halofeed.prep.tasks.labels import LabelMap
 from halofeed.prep.voxels.encode import encode_raw
 from halofeed.prep.voxels.kernels import resize_image
+from halofeed.schemas import keys
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.tfexample import Value, encode_example
 
@@ -96,21 +97,21 @@ class ClipConverter:
         height, width = plan.output_size
         times_s = np.full(len(window), -1.0) if clip.times_s is None else clip.times_s[window]
         features: dict[str, Value] = {
-            "image/encoded": encoded,
-            "image/format": b"raw",
-            "image/frames": np.array([len(window)]),
-            "image/height": np.array([height]),
-            "image/width": np.array([width]),
-            "image/unpadded/height": np.array([plan.resized_size[0]]),
-            "image/unpadded/width": np.array([plan.resized_size[1]]),
-            "image/source/height": np.array([clip.height]),
-            "image/source/width": np.array([clip.width]),
-            "image/times_s": times_s.astype(np.float32),
-            "image/tile": np.array([number]),
-            "image/filename": reference.source.encode("utf-8", "surrogateescape"),
-            "image/key/source": str(reference.key).encode("utf-8", "surrogateescape"),
-            "image/source_id": str(identity).encode(),
-            "image/transform": stored_to_file(plan),
+            keys.ENCODED: encoded,
+            keys.FORMAT: b"raw",
+            keys.FRAMES: np.array([len(window)]),
+            keys.HEIGHT: np.array([height]),
+            keys.WIDTH: np.array([width]),
+            keys.UNPADDED_HEIGHT: np.array([plan.resized_size[0]]),
+            keys.UNPADDED_WIDTH: np.array([plan.resized_size[1]]),
+            keys.SOURCE_HEIGHT: np.array([clip.height]),
+            keys.SOURCE_WIDTH: np.array([clip.width]),
+            keys.TIMES_S: times_s.astype(np.float32),
+            keys.TILE: np.array([number]),
+            keys.FILENAME: reference.source.encode("utf-8", "surrogateescape"),
+            keys.KEY_SOURCE: str(reference.key).encode("utf-8", "surrogateescape"),
+            keys.SOURCE_ID: str(identity).encode(),
+            keys.TRANSFORM: stored_to_file(plan),
         }
         added, ids = class_features(reference, self.labels)
         features |= added
@@ -128,6 +129,6 @@ class ClipConverter:
         return Record(
             id=identity,
             example=encode_example(features),
-            raw={"image/encoded": RawValue.of(encoded)},
+            raw={keys.ENCODED: RawValue.of(encoded)},
             facts=facts,
         )

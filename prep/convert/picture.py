@@ -27,6 +27,7 @@ from halofeed.prep.statistics.pictures import Facts, Statistics, sum_pixels
 from halofeed.prep.tasks.labels import LabelMap
 from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.kernels import resize_image
+from halofeed.schemas import keys
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.tfexample import Value, encode_example
 
@@ -120,21 +121,21 @@ class PictureConverter:
         identity = example_id(reference.key)
         frame_size = displayed_size(orientation, plan.source_size)
         features: dict[str, Value] = {
-            "image/encoded": encoded,
-            "image/format": recipe.encoding.encode(),
-            "image/height": np.array([plan.output_size[0]]),
-            "image/width": np.array([plan.output_size[1]]),
-            "image/unpadded/height": np.array([plan.resized_size[0]]),
-            "image/unpadded/width": np.array([plan.resized_size[1]]),
-            "image/source/height": np.array([frame_size[0]]),
-            "image/source/width": np.array([frame_size[1]]),
-            "image/filename": reference.source.encode("utf-8", "surrogateescape"),
-            "image/key/source": str(reference.key).encode("utf-8", "surrogateescape"),
-            "image/source_id": str(identity).encode(),
-            "image/transform": stored_to_file(plan, orientation),
+            keys.ENCODED: encoded,
+            keys.FORMAT: recipe.encoding.encode(),
+            keys.HEIGHT: np.array([plan.output_size[0]]),
+            keys.WIDTH: np.array([plan.output_size[1]]),
+            keys.UNPADDED_HEIGHT: np.array([plan.resized_size[0]]),
+            keys.UNPADDED_WIDTH: np.array([plan.resized_size[1]]),
+            keys.SOURCE_HEIGHT: np.array([frame_size[0]]),
+            keys.SOURCE_WIDTH: np.array([frame_size[1]]),
+            keys.FILENAME: reference.source.encode("utf-8", "surrogateescape"),
+            keys.KEY_SOURCE: str(reference.key).encode("utf-8", "surrogateescape"),
+            keys.SOURCE_ID: str(identity).encode(),
+            keys.TRANSFORM: stored_to_file(plan, orientation),
         }
         if recipe.encoding != "raw":
-            features["image/key/sha256"] = hashlib.sha256(encoded).hexdigest().encode()
+            features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
         facts = Facts(
             pixel_sums=sum_pixels(pixels[: plan.resized_size[0], : plan.resized_size[1]]),
             stored_size=plan.output_size,

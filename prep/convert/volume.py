@@ -60,6 +60,7 @@ from halofeed.prep.voxels.foreground import (
 from halofeed.prep.voxels.hounsfield import check_declared, check_values
 from halofeed.prep.voxels.intensity import IntensityPlan
 from halofeed.prep.voxels.memory_order import in_memory_order
+from halofeed.schemas import keys
 from halofeed.schemas.class_sets import count_members
 from halofeed.schemas.errors import SourceError
 from halofeed.schemas.identity import example_id
@@ -299,28 +300,28 @@ class VolumeConverter:
         encoded, encoded_labels = encode_raw(image, 0), encode_raw(stored_labels, 0)
         depth, height, width = grid.shape
         features: dict[str, Value] = {
-            "image/encoded": encoded,
-            "image/format": b"raw",
-            "image/label": encoded_labels,
-            "image/labelled": np.array([int(labels is not None)]),
-            "image/depth": np.array([depth]),
-            "image/height": np.array([height]),
-            "image/width": np.array([width]),
-            "image/spacing_mm": np.array(grid.spacing_mm, np.float32),
-            "image/affine": np.array(stored_affine(grid), np.float32),
-            "image/source/affine": np.array(stored_affine(source.grid), np.float32),
-            "image/source/shape": np.array(source.grid.shape),
-            "image/extent": np.array(extent).reshape(-1),
-            "image/tile": np.array([part.number]),
-            "image/tile/origin": np.array(part.origin),
-            "image/filename": reference.source.encode("utf-8", "surrogateescape"),
-            "image/key/source": str(reference.key).encode("utf-8", "surrogateescape"),
-            "image/source_id": str(identity).encode(),
+            keys.ENCODED: encoded,
+            keys.FORMAT: b"raw",
+            keys.LABEL: encoded_labels,
+            keys.LABELLED: np.array([int(labels is not None)]),
+            keys.DEPTH: np.array([depth]),
+            keys.HEIGHT: np.array([height]),
+            keys.WIDTH: np.array([width]),
+            keys.SPACING_MM: np.array(grid.spacing_mm, np.float32),
+            keys.AFFINE: np.array(stored_affine(grid), np.float32),
+            keys.SOURCE_AFFINE: np.array(stored_affine(source.grid), np.float32),
+            keys.SOURCE_SHAPE: np.array(source.grid.shape),
+            keys.EXTENT: np.array(extent).reshape(-1),
+            keys.TILE: np.array([part.number]),
+            keys.TILE_ORIGIN: np.array(part.origin),
+            keys.FILENAME: reference.source.encode("utf-8", "surrogateescape"),
+            keys.KEY_SOURCE: str(reference.key).encode("utf-8", "surrogateescape"),
+            keys.SOURCE_ID: str(identity).encode(),
         }
         if self.recipe.scales_each_scan():
             slopes, intercepts = zip(*(plan.scale for plan in values), strict=True)
-            features["image/intensity/scale"] = np.array(slopes, np.float32)
-            features["image/intensity/offset"] = np.array(intercepts, np.float32)
+            features[keys.INTENSITY_SCALE] = np.array(slopes, np.float32)
+            features[keys.INTENSITY_OFFSET] = np.array(intercepts, np.float32)
         body, foreground = count_values(
             image, self.recipe.dtype, None if labels is None else stored_labels, least
         )
@@ -343,7 +344,7 @@ class VolumeConverter:
         return Record(
             id=identity,
             example=encode_example(features),
-            raw={"image/encoded": RawValue.of(encoded), "image/label": RawValue.of(encoded_labels)},
+            raw={keys.ENCODED: RawValue.of(encoded), keys.LABEL: RawValue.of(encoded_labels)},
             facts=facts,
         )
 

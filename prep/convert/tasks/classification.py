@@ -8,6 +8,7 @@ from halofeed.prep.convert.tasks.annotated import AnnotatedPicture, BadObjects
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.statistics.pictures import Facts
 from halofeed.prep.tasks.labels import LabelMap
+from halofeed.schemas import keys
 from halofeed.schemas.errors import SourceError
 from halofeed.schemas.tfexample import Value
 
@@ -25,4 +26,4 @@ def class_features(reference: Reference, labels: LabelMap) -> tuple[dict[str, Va
         raise SourceError("annotation", "no class", "a classification example needs one")
     ids = sorted({labels.id_of(label) for label in reference.classes})
     names = [labels.names[label].encode() for label in ids]
-    return {"image/class/label": np.array(ids, np.int64), "image/class/text": names}, ids
+    return {keys.CLASS_LABEL: np.array(ids, np.int64), keys.CLASS_TEXT: names}, ids

@@ -18,6 +18,7 @@ from halofeed.prep.geometry.resize import displayed_size
 from halofeed.prep.sources.reference import Box
 from halofeed.prep.statistics.pictures import Facts
 from halofeed.prep.voxels.masks import encode_mask_png, stored_mask
+from halofeed.schemas import keys
 from halofeed.schemas.errors import SourceError
 from halofeed.schemas.tasks import KEPT
 from halofeed.schemas.tfexample import Value
@@ -49,14 +50,14 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Fact
     if recipe.masks:
         placed, masks, undrawn = _draw_masks(picture, boxes, placed)
         bad_objects += undrawn
-        features["image/object/mask"] = masks
+        features[keys.OBJECT_MASK] = masks
     kept = [boxes[index] for index in placed.kept]
     ids = [labels.id_of(box.label) for box in kept]
     features.update(_box_features(placed))
-    features["image/object/class/label"] = np.array(ids, np.int64)
-    features["image/object/class/text"] = [labels.names[identity].encode() for identity in ids]
-    for name in ("is_crowd", "difficult", "truncated"):
-        features[f"image/object/{name}"] = np.array([getattr(box, name) for box in kept], np.int64)
+    features[keys.OBJECT_CLASS_LABEL] = np.array(ids, np.int64)
+    features[keys.OBJECT_CLASS_TEXT] = [labels.names[identity].encode() for identity in ids]
+    for name, key in keys.OBJECT_FLAGS.items():
+        features[key] = np.array([getattr(box, name) for box in kept], np.int64)
     features.update(_kept_features(kept, recipe.keep))
     if "keypoints" in recipe.keep:
         points, leave = keypoint_features([box.keypoints for box in kept], plan, orientation)
@@ -106,8 +107,5 @@ def _kept_features(boxes: Sequence[Box], keep: Collection[str]) -> dict[str, Val
 
 
 def _box_features(placed: PlacedBoxes) -> dict[str, NDArray[Any]]:
-    corners = ("ymin", "xmin", "ymax", "xmax")
-    features = {
-        f"image/object/bbox/{corner}": placed.boxes[:, column] for column, corner in enumerate(corners)
-    }
-    return {**features, "image/object/area": placed.area}
+    corners = dict(zip(keys.BOX_CORNERS, placed.boxes.T, strict=True))
+    return {**corners, keys.OBJECT_AREA: placed.area}

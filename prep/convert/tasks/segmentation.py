@@ -9,6 +9,7 @@ from halofeed.prep.convert.tasks.annotated_grid import label_orientation
 from halofeed.prep.convert.tasks.label_image import label_on_grid
 from halofeed.prep.statistics.pictures import Facts, count_labels
 from halofeed.prep.voxels.encode import ENCODERS
+from halofeed.schemas import keys
 from halofeed.schemas.tfexample import Value
 
 
@@ -26,6 +27,6 @@ def add_label_image(picture: AnnotatedPicture, features: dict[str, Value], facts
         facts.labels.extend(facts.label_voxels)
     facts.labelled = label is not None
     stored = ENCODERS["raw" if picture.recipe.encoding == "raw" else "png"](indices[..., None], 0)
-    features["image/label"] = stored
-    features["image/labelled"] = np.array([int(label is not None)])
+    features[keys.LABEL] = stored
+    features[keys.LABELLED] = np.array([int(label is not None)])
     return ()

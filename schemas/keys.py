@@ -1,0 +1,66 @@
+"""What are the features of a record called in its tf.train.Example?"""
+
+from __future__ import annotations
+
+SOURCE_ID = "image/source_id"
+FILENAME = "image/filename"
+KEY_SOURCE = "image/key/source"
+KEY_SHA256 = "image/key/sha256"
+
+ENCODED = "image/encoded"
+FORMAT = "image/format"
+DEPTH = "image/depth"
+HEIGHT = "image/height"
+WIDTH = "image/width"
+UNPADDED_HEIGHT = "image/unpadded/height"
+UNPADDED_WIDTH = "image/unpadded/width"
+SOURCE_HEIGHT = "image/source/height"
+SOURCE_WIDTH = "image/source/width"
+SIDES = (HEIGHT, WIDTH)
+UNPADDED_SIDES = (UNPADDED_HEIGHT, UNPADDED_WIDTH)
+SOURCE_SIDES = (SOURCE_HEIGHT, SOURCE_WIDTH)
+TRANSFORM = "image/transform"
+
+SPACING_MM = "image/spacing_mm"
+AFFINE = "image/affine"
+SOURCE_AFFINE = "image/source/affine"
+SOURCE_SHAPE = "image/source/shape"
+EXTENT = "image/extent"
+TILE = "image/tile"
+TILE_ORIGIN = "image/tile/origin"
+INTENSITY_SCALE = "image/intensity/scale"
+INTENSITY_OFFSET = "image/intensity/offset"
+
+FRAMES = "image/frames"
+TIMES_S = "image/times_s"
+
+LABEL = "image/label"
+LABELLED = "image/labelled"
+CLASS_LABEL = "image/class/label"
+CLASS_TEXT = "image/class/text"
+
+BOX_CORNERS = (
+    "image/object/bbox/ymin",
+    "image/object/bbox/xmin",
+    "image/object/bbox/ymax",
+    "image/object/bbox/xmax",
+)
+OBJECT_CLASS_LABEL = "image/object/class/label"
+OBJECT_CLASS_TEXT = "image/object/class/text"
+OBJECT_CLASS_SOURCE_LABEL = "image/object/class/source_label"
+OBJECT_AREA = "image/object/area"
+OBJECT_IS_CROWD = "image/object/is_crowd"
+OBJECT_DIFFICULT = "image/object/difficult"
+OBJECT_TRUNCATED = "image/object/truncated"
+OBJECT_FLAGS = {
+    "is_crowd": OBJECT_IS_CROWD,
+    "difficult": OBJECT_DIFFICULT,
+    "truncated": OBJECT_TRUNCATED,
+}
+"""The key of each flag of a box that every record holds, by the name of the flag."""
+OBJECT_OCCLUDED = "image/object/occluded"
+OBJECT_GROUP_OF = "image/object/group_of"
+OBJECT_VIEW = "image/object/view"
+OBJECT_MASK = "image/object/mask"
+OBJECT_KEYPOINT = "image/object/keypoint"
+"""Where a box's keypoints begin: each of their features has a key below it."""
