@@ -396,11 +396,25 @@ def _show(parsed: argparse.Namespace, _: list[str]) -> int:
         batch_size=_or_default(parsed.batch_size, config.batch_size if config else 8),
         seed=_or_default(parsed.seed, config.seed if config else 0),
         augment=config.augment if config else (),
+        device_augment=config.device_augment if config else (),
+        values=_black_and_white(config, parsed) if config and config.device_augment else None,
         partition=parsed.partition or (config.partition if config else ""),
         side=parsed.side,
     )
     print(file)
     return 0
+
+
+def _black_and_white(config: TrainConfig, parsed: argparse.Namespace) -> tuple[float, float] | None:
+    """Which values count as such where a recipe augments within the step; None where the stored type says it."""
+    from halofeed.loader.store.choose import open_store
+    from halofeed.trainer.problem import normalization_of
+    from halofeed.trainer.shared.facts import data_facts
+
+    manifest = open_store(parsed.path).manifest()
+    if manifest.field("image").dtype == "uint8":
+        return None
+    return normalization_of(config, data_facts(manifest, parsed.split)).values()
 
 
 def _or_default(given: int | None, default: int) -> int:

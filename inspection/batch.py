@@ -7,8 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
+from halofeed.loader.device import AUGMENTATIONS, augment_on_device, device_keys
+from halofeed.loader.picture import draw_batch
 from halofeed.loader.store.choose import open_store
 from halofeed.prep.voxels.encode import encode_png
 from halofeed.schemas.beside import write_whole
@@ -25,6 +29,8 @@ def write_batch(
     batch_size: int = 8,
     seed: int = 0,
     augment: Sequence[Mapping[str, object]] = (),
+    device_augment: Sequence[Mapping[str, object]] = (),
+    values: tuple[float, float] | None = None,
     partition: str = "",
     side: int = 320,
 ) -> Path:
@@ -34,7 +40,8 @@ def write_batch(
         folder: the version's.
         output: the PNG to write.
         split, step, batch_size, seed: as of a `Loader`.
-        augment: tables of augmentations, as in a training recipe.
+        augment, device_augment: tables of augmentations, as in a training recipe.
+        values: of `augment_on_device`.
         partition: how images are split, such as "image=1,4,1,1"; "" draws no lines.
         side: the longer side of each image shown, in pixels.
 
@@ -50,13 +57,14 @@ def write_batch(
         raise UsageError(f"{file}: a batch is written as PNG; name a .png")
     manifest = open_store(folder).manifest()
     masks = ["masks"] if any(field.name == "masks" for field in manifest.fields) else []
+    on_device = build_augmentations(device_augment, AUGMENTATIONS, "device_augment")
     loader = Loader(
         folder,
         split=split,
         batch_size=batch_size,
         seed=seed,
         augment=build_augmentations(augment),
-        include=masks,
+        include=[*masks, *(device_keys(manifest) if on_device else ())],
     )
     shape = loader.spec["image"].shape
     parts = None
@@ -66,6 +74,11 @@ def write_batch(
         for count in counts[0].split(",") if counts else ():
             cores *= int(count)
         parts = Partition.parse(partition, cores_per_replica=cores).resolve({"image": shape})["image"]
-    drawn = loader.picture(step, split=parts, side=side)
+    batch = loader.batch(step)
+    if on_device:
+        changed = augment_on_device(batch, on_device, seed=seed, values=values)["image"]
+        stored = batch["image"].dtype
+        batch["image"] = np.asarray(changed.round() if stored.kind == "u" else changed, stored)
+    drawn = draw_batch(batch, loader.kind, loader.class_names, split=parts, side=side)
     write_whole(file, bytes(encode_png(drawn, 0)))
     return file

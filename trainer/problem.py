@@ -58,7 +58,7 @@ def build_problem(config: TrainConfig, facts: DataFacts, mesh: Mesh | None = Non
             model.build, classes=facts.classes, image_shape=facts.image_shape, **config.model_options
         ),
         task=build_task(facts, config.task_options),
-        normalization=_normalization(config, facts),
+        normalization=normalization_of(config, facts),
         augment=tuple(device_augmentations(config)),
         augment_seed=config.seed,
         compute_dtype=config.compute_dtype,
@@ -92,7 +92,8 @@ def device_augmentations(config: TrainConfig) -> list[DeviceAugmentation]:
     return build_augmentations(config.device_augment, AUGMENTATIONS, "device_augment")
 
 
-def _normalization(config: TrainConfig, facts: DataFacts) -> Normalization:
+def normalization_of(config: TrainConfig, facts: DataFacts) -> Normalization:
+    """What a config makes of stored pixels; UsageError where the data set does not have what that needs."""
     if config.normalization == "dataset":
         return Normalization(mean=facts.mean, std=facts.std)
     if config.normalization == "foreground":

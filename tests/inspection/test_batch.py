@@ -8,6 +8,8 @@ import pytest
 
 from halofeed.inspection.batch import write_batch
 from halofeed.loader import FlipLeftRight, Loader
+from halofeed.loader.device import Brightness, augment_on_device
+from halofeed.loader.picture import draw_batch
 from halofeed.schemas.errors import PartitionError, UsageError
 from tests.pipelines.support import draw_folders, halofeed, run_convert
 
@@ -60,3 +62,19 @@ def test_what_cannot_be_shown_is_refused_and_nothing_is_written(photos, tmp_path
     with pytest.raises(error, match=words):
         write_batch(photos, tmp_path / given.pop("output"), **given)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_recipe_does_within_the_step_is_shown_too(photos, tmp_path):
+    config = tmp_path / "mine.toml"
+    config.write_text(
+        'model = "classifier"\nbatch_size = 4\ndevice_augment = [{ name = "Brightness", shift = [0.3, 0.3] }]\n'
+    )
+    done = halofeed("show", photos, "--config", config, "--seed", 7, "--side", 64, "-o", tmp_path / "a.png")
+    assert done.returncode == 0, done.stderr
+    loader = Loader(photos, split="train", batch_size=4, seed=7, include=["epoch", "size"])
+    batch = loader.batch(0)
+    brighter = augment_on_device(batch, [Brightness(shift=(0.3, 0.3))], seed=7)["image"]
+    assert (np.asarray(brighter) > batch["image"]).any()
+    batch["image"] = np.asarray(brighter).round().astype(np.uint8)
+    expected = draw_batch(batch, loader.kind, loader.class_names, side=64)
+    np.testing.assert_array_equal(read(tmp_path / "a.png"), expected)
