@@ -8,7 +8,8 @@
 
 `driver` plans drawn listings, of which no file is there, each in a fresh process: its time, its processor time and its
 whole memory, Beam's included; what a file system takes to list and to look up files comes on top. `workers` converts
-drawn pictures on this machine. `commit` merges what shards say of themselves. `model` multiplies.
+drawn pictures on this machine. `commit` sums up what shards say of themselves, 256 at a time, and
+puts those sums together. `model` multiplies.
 """
 
 from __future__ import annotations
@@ -21,9 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.plan import Sources, make_plan
@@ -216,29 +215,51 @@ def workers(pictures: int) -> None:
 
 
 def commit(shard_counts: list[int]) -> None:
-    """Print what merging the statistics and rejects of so many shards takes, as the commit does."""
-    from halofeed.prep.statistics.pictures import merge_statistics
-    from halofeed.schemas.index import ShardIndex
+    """Print what it takes to sum up a group of shards, which workers do side by side, and to put all sums together."""
+    from halofeed.pipelines.commit import SHARDS_AT_ONCE, merged, sum_up
+    from halofeed.pipelines.job import ShardJob
+    from halofeed.prep.tasks.labels import LabelMap
+    from halofeed.schemas.layout import index_file
 
-    with tempfile.TemporaryDirectory() as scratch:
-        draw_pictures(Path(scratch) / "in", 1000)
-        convert(Path(scratch) / "in", Path(scratch) / "out", 1)
-        index = next(Path(scratch).rglob("*.index"))
-        data = index.read_bytes()
-    print_row("shards", "index kB", "read and parse s", "merge s", "of all in s")
-    print_row(*["---"] * 5)
+    print_row("shards", "index kB", "groups", "s a group", "all groups put together s", "sums MB")
+    print_row(*["---"] * 6)
     for count in shard_counts:
-        start = time.perf_counter()
-
-        def parts(count: int = count) -> Iterator[dict[str, Any]]:
-            for _ in range(count):
-                yield dict(ShardIndex.from_bytes(data, "index").statistics)
-
-        found = list(parts())
-        read = time.perf_counter() - start
-        merge_statistics(found)
-        both = time.perf_counter() - start
-        print_row(f"{count:,}", f"{len(data) / 1e3:.1f}", f"{read:.1f}", f"{both - read:.1f}", f"{both:.1f}")
+        with tempfile.TemporaryDirectory() as scratch:
+            draw_pictures(Path(scratch) / "in", 1000)
+            convert(Path(scratch) / "in", Path(scratch) / "out", 1)
+            index = next(Path(scratch).rglob("*.index"))
+            job = ShardJob(
+                recipe=Recipe(layout="folders", height=224, width=224, shards=count),
+                task="classification",
+                labels=LabelMap(entries=((0, "object"),), first_id=0, where=""),
+                name="set",
+                version="1.0.0",
+                images=scratch,
+                folder=scratch,
+                replaces=None,
+                splits=("train",),
+                inputs={},
+                max_rejected=None,
+                threads=1,
+                room_bytes=None,
+                progress_folder=None,
+            )
+            for key in job.shard_keys():
+                os.link(index, Path(scratch) / index_file(job.shard_file(key)))
+            numbers = range(-(-count // SHARDS_AT_ONCE))
+            start = time.perf_counter()
+            sums = [sum_up(job, number) for number in numbers]
+            each = (time.perf_counter() - start) / len(numbers)
+            start = time.perf_counter()
+            merged(job, map(json.loads, sums))
+            print_row(
+                f"{count:,}",
+                f"{index.stat().st_size / 1e3:.1f}",
+                len(numbers),
+                f"{each:.1f}",
+                f"{time.perf_counter() - start:.1f}",
+                f"{sum(map(len, sums)) / 1e6:.1f}",
+            )
 
 
 def model(terabytes: float, per_second: float, driver_us: float, machines: list[int], price: float) -> None:

@@ -1,9 +1,8 @@
 """The Beam pipeline of a conversion, as a graph.
 
-reference files ─> Reshuffle ─> ReadReferences ─┐
-                                                ├─> GroupByKey ─> WriteShards ─> GroupByKey ─> Commit
-ranges of shards ─> Reshuffle ─> their keys ────┘   (shard)      (one shard      (all)        (manifest)
-                                                                  per call)
+reference files ─> Reshuffle ─> ReadReferences ┐
+                                               ├> GroupByKey > WriteShards > GroupByKey > SumUp > GroupByKey > Commit
+ranges of shards ─> Reshuffle ─> their keys ───┘  (a shard)                    (some shards)          (all)
 
 A runner fuses what stands between two shuffles and gives it to one worker, so there is one before whatever takes long.
 What is named in the graph is a range of numbers, and does not grow with the data. On this machine the references do not
@@ -18,7 +17,7 @@ from typing import Any
 import apache_beam as beam
 
 from halofeed.pipelines.job import ShardJob
-from halofeed.pipelines.transforms import Commit, NameShards, ReadReferences, WriteShards
+from halofeed.pipelines.transforms import Commit, NameShards, ReadReferences, SumUp, WriteShards
 
 SHARDS_AT_ONCE = 1_000
 _Keyed = tuple[str, bytes]
@@ -49,15 +48,12 @@ def build(pipeline: Any, job: ShardJob, reference_files: int) -> None:
         (shards, *references)
         | "gather" >> beam.Flatten()
         | "group by shard" >> beam.GroupByKey()
-        | "write shards" >> beam.ParDo(WriteShards(text)).with_output_types(str)
-        | "to one" >> beam.Map(_to_one).with_output_types(tuple[int, str])
+        | "write shards" >> beam.ParDo(WriteShards(text)).with_output_types(tuple[int, str])
+        | "some shards" >> beam.GroupByKey()
+        | "sum up" >> beam.ParDo(SumUp(text)).with_output_types(tuple[int, str])
         | "all shards" >> beam.GroupByKey()
         | "commit" >> beam.ParDo(Commit(text)).with_output_types(int)
     )
-
-
-def _to_one(key: str) -> tuple[int, str]:
-    return 0, key
 
 
 class _Numbers(beam.PTransform):  # type: ignore[misc]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import apache_beam as beam
 
 from halofeed.pipelines.build import build
+from halofeed.pipelines.commit import check_committed_budget
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.lock import held
 from halofeed.pipelines.objects.choose import use_options
@@ -25,7 +26,6 @@ from halofeed.pipelines.remote import describe, quiet_logging, run_remote, want
 from halofeed.pipelines.replace import discard, real_folder, replacement_of, take_place
 from halofeed.pipelines.room import check_room, record_bytes
 from halofeed.pipelines.scratch import scratch_folder
-from halofeed.pipelines.sinks import check_committed_budget
 from halofeed.pipelines.storage import OutputFolder, check_reachable, is_remote
 from halofeed.pipelines.worker import KEPT
 from halofeed.pipelines.workers import Workers, workers_in

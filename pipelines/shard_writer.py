@@ -8,11 +8,12 @@ from functools import lru_cache
 
 import cv2
 
+from halofeed.pipelines.commit import is_failure
 from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.progress import WorkerProgress
 from halofeed.pipelines.references import read_shard
-from halofeed.pipelines.sinks import is_failure, write_shard
+from halofeed.pipelines.sinks import write_shard
 from halofeed.pipelines.storage import source_files
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.errors import JobError, SourceError

@@ -9,12 +9,12 @@ import apache_beam as beam
 from apache_beam.metrics import Metrics
 from apache_beam.transforms.window import GlobalWindows
 
+from halofeed.pipelines.commit import commit, group_of, shards_of_group, sum_up
 from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.objects.choose import use_settings
 from halofeed.pipelines.progress import WorkerProgress
 from halofeed.pipelines.references import read_file
 from halofeed.pipelines.shard_writer import ShardWriter, write_shard_of_job
-from halofeed.pipelines.sinks import commit
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.pipelines.workers import workers_for
 from halofeed.schemas.errors import JobError
@@ -57,57 +57,82 @@ class ReadReferences(beam.DoFn):  # type: ignore[misc]
             yield ShardKey(split, shard).to_text(), line
 
 
-class WriteShards(beam.DoFn):  # type: ignore[misc]
-    """From (shard key, its references) to the shard's file and index; passes the key on.
-
-    A local job with worker processes has them write, all at once, and waits for them at the end of the bundle.
-    """
+class _Spread(beam.DoFn):  # type: ignore[misc]
+    """Has calls made: here, or all at once by a local job's worker processes, for which the bundle's end waits."""
 
     def __init__(self, job: str) -> None:
         self._text = job
 
     def setup(self) -> None:
-        job = _job_of(self._text)
-        self._workers = workers_for(job)
+        self._job = _job_of(self._text)
+        self._workers = workers_for(self._job)
+
+    def finish_bundle(self) -> Iterator[Any]:
+        for key, given in self._workers.answers() if self._workers is not None else ():
+            yield GlobalWindows.windowed_value(self._result(key, given))
+
+    def _result(self, key: str, given: Any) -> Any:
+        raise NotImplementedError
+
+
+class WriteShards(_Spread):
+    """From (shard key, its references) to the shard's file and index; gives (number of its group, shard key)."""
+
+    def setup(self) -> None:
+        super().setup()
         self._writer = None
         if self._workers is None:
-            self._writer = ShardWriter(job, Metrics.counter("halofeed", "rejected").inc)
+            self._writer = ShardWriter(self._job, Metrics.counter("halofeed", "rejected").inc)
 
-    def process(self, element: tuple[str, Iterable[bytes]]) -> Iterator[str]:
+    def process(self, element: tuple[str, Iterable[bytes]]) -> Iterator[tuple[int, str]]:
         key, grouped = element
         references = [line for line in grouped if line]
         if self._workers is not None:
             self._workers.ask(write_shard_of_job, (self._text, key, references), f"wrote shard {key}", key)
         elif self._writer is not None:
-            _count_shard(self._writer.write(key, references))
-            yield key
+            yield self._result(key, self._writer.write(key, references))
 
-    def finish_bundle(self) -> Iterator[Any]:
-        if self._workers is not None:
-            for key, made in self._workers.answers():
-                _count_shard(made)
-                yield GlobalWindows.windowed_value(key)
+    def _result(self, key: str, given: bool) -> tuple[int, str]:
+        Metrics.counter("halofeed", "shards written" if given else "shards kept").inc()
+        return group_of(self._job, ShardKey.from_text(key)), key
 
     def teardown(self) -> None:
         if self._writer is not None:
             self._writer.close()
 
 
-def _count_shard(made: bool) -> None:
-    Metrics.counter("halofeed", "shards written" if made else "shards kept").inc()
+class SumUp(_Spread):
+    """From (number of a group, its shards' keys) to (0, what they say of themselves)."""
+
+    def process(self, element: tuple[int, Iterable[str]]) -> Iterator[tuple[int, str]]:
+        number, written = element[0], set(element[1])
+        keys = [key.to_text() for key in shards_of_group(self._job, number)]
+        if missing := [key for key in keys if key not in written]:
+            raise JobError(f"shards were not written: {', '.join(missing)}; run the same command again")
+        if self._workers is not None:
+            self._workers.ask(_sum_up_of_job, (self._text, number), f"summed up shards from {keys[0]}")
+        else:
+            yield self._result("", _sum_up_of_job((self._text, number)))
+
+    def _result(self, key: str, given: str) -> tuple[int, str]:
+        return 0, given
+
+
+def _sum_up_of_job(group: tuple[str, int]) -> str:
+    """From a job's text and the number of a group to what `sum_up` gives."""
+    job = _job_of(group[0])
+    with WorkerProgress(job.progress_folder).reporting("the commit"):
+        return sum_up(job, group[1])
 
 
 class Commit(beam.DoFn):  # type: ignore[misc]
-    """From all shard keys to the committed manifest."""
+    """From what all groups of shards say of themselves to the committed manifest."""
 
     def __init__(self, job: str) -> None:
         self._job = job
 
     def process(self, element: tuple[Any, Iterable[str]]) -> Iterator[int]:
         job = _job_of(self._job)
-        written = set(element[1])
-        if missing := [key.to_text() for key in job.shard_keys() if key.to_text() not in written]:
-            raise JobError(f"shards were not written: {', '.join(missing)}; run the same command again")
         with WorkerProgress(job.progress_folder).reporting("the commit"):
-            manifest = commit(job)
+            manifest = commit(job, element[1])
         yield sum(split.records for split in manifest.splits.values())

@@ -11,16 +11,19 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from halofeed.pipelines import references
+from halofeed.pipelines import commit, references
 from halofeed.pipelines.build import build
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.plan import make_plan, open_sources
 from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.pipelines.storage import OutputFolder
+from halofeed.pipelines.transforms import SumUp
 from halofeed.prep.options.recipe import Recipe
+from halofeed.schemas.errors import JobError
 from tests.pipelines.support import all_bytes, draw_folders, shard_job
 
 RECIPE = Recipe(layout="folders", height=16, width=24, shards=3, split_shares=("train=0.7", "test=0.3"))
+LONG = ("read references", "name shards", "write shards", "sum up")
 BREAKS = {common_urns.primitives.GROUP_BY_KEY.urn, common_urns.composites.RESHUFFLE.urn}
 
 
@@ -72,6 +75,30 @@ def test_what_is_shuffled_and_what_lies_by_shard_give_the_same_bytes(source, tmp
     assert first == second and sum(".tfrecord-" in name for name in first) == 2 * 2 * RECIPE.shards
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 4, 5])
+def test_shards_that_are_summed_up_by_several_give_the_same_bytes(source, tmp_path, monkeypatch, at_once):
+    """Two splits of three shards, so that groups have shards of both, and rejects lie in several."""
+    folders = []
+    for name, size in (("all", 256), ("some", at_once)):
+        monkeypatch.setattr(commit, "SHARDS_AT_ONCE", size)
+        output = OutputFolder(str(tmp_path / name))
+        output.make()
+        files = NumberedFiles(output)
+        run(planned(source, output.root, files), files.count)
+        folders.append(all_bytes(tmp_path / name))
+    assert folders[0] == folders[1] and folders[0]["rejected.jsonl"].count(b"\n") == 2
+
+
+def test_a_shard_that_nobody_wrote_ends_the_commit_by_its_name(job, monkeypatch):
+    monkeypatch.setattr(commit, "SHARDS_AT_ONCE", 2)
+    summing = SumUp(job.to_json())
+    summing.setup()
+    with pytest.raises(JobError, match="were not written: train/0; run the same command again"):
+        list(summing.process((1, ["test/2"])))
+    with pytest.raises(JobError, match=r"were not written: test/0, .*, train/2; run the same command again"):
+        commit.commit(job, [])
+
+
 def test_work_that_takes_long_stands_behind_a_break_of_fusion(job):
     components = graph(job, 9).components
     made_by = {
@@ -93,11 +120,7 @@ def test_work_that_takes_long_stands_behind_a_break_of_fusion(job):
                 return steps
             steps += 1
 
-    assert {name: distance(name) for name in ("read references", "name shards", "write shards")} == {
-        "read references": 0,
-        "name shards": 0,
-        "write shards": 0,
-    }
+    assert {name: distance(name) for name in LONG} == dict.fromkeys(LONG, 0)
 
 
 def test_what_crosses_a_shuffle_is_not_pickled_and_keys_are_deterministic(job):
@@ -108,7 +131,7 @@ def test_what_crosses_a_shuffle_is_not_pickled_and_keys_are_deterministic(job):
         if one.spec.urn == common_urns.primitives.GROUP_BY_KEY.urn
     ]
     ours = [one for one in grouped if "Reshuffle" not in one.unique_name]
-    assert {one.unique_name for one in ours} == {"group by shard", "all shards"}
+    assert {one.unique_name for one in ours} == {"group by shard", "some shards", "all shards"}
     for transform in ours:
         (collection,) = transform.inputs.values()
         coder = context.coders.get_by_id(proto.components.pcollections[collection].coder_id)

@@ -26,7 +26,7 @@ from halofeed.pipelines.lock import held
 from halofeed.pipelines.objects import choose, stream
 from halofeed.pipelines.objects.choose import store_of, use_settings
 from halofeed.pipelines.storage import OutputFolder, source_files
-from halofeed.pipelines.transforms import Commit
+from halofeed.pipelines.transforms import Commit, SumUp
 from halofeed.prep.annotations import table_bytes
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.layouts import find_layout
@@ -195,7 +195,10 @@ def test_a_job_takes_the_options_of_s3_to_workers_elsewhere(clean, source, undis
     use_settings({})
     clean.store().delete([f"{clean.address}/out/shapes/1.0.0/manifest.json"])
     job = dataclasses.replace(jobs[0], progress_folder=None, holder=None)
-    list(Commit(job.to_json()).process((0, [key.to_text() for key in job.shard_keys()])))
+    summing = SumUp(job.to_json())
+    summing.setup()
+    sums = [text for _, text in summing.process((0, [key.to_text() for key in job.shard_keys()]))]
+    list(Commit(job.to_json()).process((0, sums)))
     use_settings({})
     assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)
 

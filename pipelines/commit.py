@@ -1,0 +1,294 @@
+"""How a data set is committed once all shards are there: some of them are summed up at a time, then the sums.
+
+A worker reads the indexes of a few hundred shards; who commits reads what came of each, and no index.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+from halofeed import __version__
+from halofeed.pipelines.job import ShardJob, ShardKey
+from halofeed.pipelines.remote import check_wanted
+from halofeed.pipelines.storage import OutputFolder
+from halofeed.prep.annotations.contract import is_mostly_bad
+from halofeed.prep.statistics.pictures import merge_statistics
+from halofeed.schemas.checksum import crc32c
+from halofeed.schemas.errors import JobError
+from halofeed.schemas.index import ShardIndex
+from halofeed.schemas.layout import (
+    DATASET_INFO,
+    FEATURES,
+    MANIFEST,
+    OBJECT,
+    REJECTED,
+    SELECTION,
+    TEMPORARY_FOLDER,
+    index_file,
+    is_own_file,
+)
+from halofeed.schemas.manifest import Manifest, Shard, Split
+from halofeed.schemas.tasks import ImageFormat, task_named
+from halofeed.schemas.tfds import dataset_info_json, features_json
+
+SHARDS_AT_ONCE = 256
+_LINES_AT_ONCE = 1_000
+_COPIED_AT_ONCE = 4 << 20
+
+
+def is_failure(rejected: Mapping[str, str]) -> bool:
+    """Whether an entry counts against --max-rejected: neither what was left out on purpose, nor a single object."""
+    return rejected["stage"] not in (SELECTION, OBJECT)
+
+
+def check_committed_budget(manifest: Manifest, max_rejected: int | None, folder: str) -> None:
+    """Refuse a committed version of which more inputs were rejected than a later command allows.
+
+    Raises:
+        JobError: it names the reasons.
+    """
+    failures, reasons = _count_failures(manifest.rejected), _most_common(Counter(manifest.rejected))
+    if max_rejected is not None and failures > max_rejected:
+        raise JobError(
+            f"{folder} is converted, but {failures} of its inputs were rejected and --max-rejected allows "
+            f"{max_rejected} ({reasons}); see {OutputFolder(folder).path(REJECTED)}. Nothing was changed: fix the "
+            "sources and add --overwrite, or raise the limit"
+        )
+
+
+def _stage(reason: str) -> str:
+    return reason.partition(": ")[0]
+
+
+def _count_failures(reasons: Mapping[str, int]) -> int:
+    return sum(count for reason, count in reasons.items() if is_failure({"stage": _stage(reason)}))
+
+
+def _failures_first(reasons: Counter[str]) -> Counter[str]:
+    """The reasons of failures; all of them where nothing failed."""
+    failures = {reason: count for reason, count in reasons.items() if is_failure({"stage": _stage(reason)})}
+    return Counter(failures) or reasons
+
+
+def _most_common(reasons: Counter[str]) -> str:
+    return "; ".join(f"{count} x {reason}" for reason, count in _failures_first(reasons).most_common(3))
+
+
+def sum_up(job: ShardJob, number: int) -> str:
+    """What the shards of one group say of themselves, as text; their rejects are listed in a file of the group.
+
+    Args:
+        number: of the group, each of `SHARDS_AT_ONCE` shards in their order.
+    """
+    output = OutputFolder(job.folder, job.holder)
+    shards: dict[str, list[dict[str, Any]]] = {}
+    statistics: dict[str, dict[str, Any]] = {}
+    reasons: Counter[str] = Counter()
+    firsts: dict[str, Mapping[str, str]] = {}
+    with output.temporary(_rejected_file(number)) as listing:
+        for key in shards_of_group(job, number):
+            shard, index = _read_shard(job, key, output)
+            shards.setdefault(key.split, []).append(vars(shard))
+            statistics[key.split] = merge_statistics([statistics.get(key.split, {}), index.statistics])
+            _list_rejected(index.rejected, listing.stream, reasons, firsts)
+            del index
+        listing.keep()
+    return json.dumps(
+        {"number": number, "shards": shards, "statistics": statistics, "reasons": reasons, "firsts": firsts}
+    )
+
+
+def shards_of_group(job: ShardJob, number: int) -> list[ShardKey]:
+    """The shards that are summed up together."""
+    return job.shard_keys()[number * SHARDS_AT_ONCE : (number + 1) * SHARDS_AT_ONCE]
+
+
+def group_of(job: ShardJob, key: ShardKey) -> int:
+    """The number of the group to which a shard belongs."""
+    return job.number_of(key) // SHARDS_AT_ONCE
+
+
+def _rejected_file(number: int) -> str:
+    return f"{TEMPORARY_FOLDER}/rejected-{number:05d}.jsonl"
+
+
+def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
+    """Put what groups of shards say of themselves together and write the manifest, which is the commit mark.
+
+    A runner may do this again. On this machine what it takes is gone by then, and the manifest there; elsewhere it is
+    the command that sweeps.
+
+    Args:
+        sums: what `sum_up` gave of every group, in any order.
+
+    Raises:
+        JobError: too many inputs were rejected, or none was left; rejected.jsonl is there to read.
+    """
+    output = OutputFolder(job.folder, job.holder)
+    if job.wanted is None and output.exists(MANIFEST):
+        return Manifest.from_json(output.read(MANIFEST), output.path(MANIFEST))
+    groups = sorted(map(json.loads, sums), key=lambda one: one["number"])
+    splits = merged(job, groups)
+    reasons: Counter[str] = Counter()
+    firsts: dict[str, Mapping[str, str]] = {}
+    with output.temporary(REJECTED) as listing:
+        for group in groups:
+            with output.open(_rejected_file(group["number"])) as stream:
+                shutil.copyfileobj(stream, listing.stream, _COPIED_AT_ONCE)
+            reasons.update(group["reasons"])
+            firsts = {**group["firsts"], **firsts}
+        listing.keep()
+    records = sum(split.records for split in splits.values())
+    _check_outcome(job, reasons, records, _example(reasons, firsts))
+    _check_objects(job, splits, reasons, firsts)
+    manifest = _manifest(job, splits, reasons)
+    output.write(FEATURES, features_json(manifest).encode())
+    output.write(DATASET_INFO, dataset_info_json(manifest).encode())
+    files = [shard.file for split in splits.values() for shard in split.shards]
+    whole = {*files, *map(index_file, files), REJECTED, FEATURES, DATASET_INFO}
+    output.delete([name for name in output.sizes() if is_own_file(name, job.name) and name not in whole])
+    check_wanted(job)
+    if job.wanted is None:
+        output.sweep()
+    output.commit(manifest.to_json().encode(), after=sorted(whole))
+    return manifest
+
+
+def merged(job: ShardJob, groups: Iterable[Mapping[str, Any]]) -> dict[str, Split]:
+    """The shards and statistics of each split, from those of groups in their order.
+
+    Raises:
+        JobError: a shard is missing.
+    """
+    groups = list(groups)
+    splits = {}
+    for split in job.splits:
+        parts = [group for group in groups if split in group["shards"]]
+        shards = tuple(Shard(**shard) for group in parts for shard in group["shards"][split])
+        statistics = merge_statistics(group["statistics"][split] for group in parts)
+        splits[split] = Split(shards=shards, statistics=statistics)
+    found = {shard.file for split in splits.values() for shard in split.shards}
+    if missing := [key.to_text() for key in job.shard_keys() if job.shard_file(key) not in found]:
+        raise JobError(f"shards were not written: {', '.join(missing)}; run the same command again")
+    return splits
+
+
+def _list_rejected(
+    rejected: Iterable[Mapping[str, str]],
+    stream: Any,
+    reasons: Counter[str],
+    firsts: dict[str, Mapping[str, str]],
+) -> None:
+    """Write a line for each rejected input; add to the counts by stage and reason, and to the first of each."""
+    entries = iter(rejected)
+    while some := list(islice(entries, _LINES_AT_ONCE)):
+        text = "".join(json.dumps(dict(entry), ensure_ascii=False) + "\n" for entry in some)
+        stream.write(text.encode("utf-8", "surrogateescape"))
+        for entry in some:
+            reason = f"{entry['stage']}: {entry['reason']}"
+            reasons[reason] += 1
+            firsts.setdefault(reason, entry)
+
+
+def _read_shard(job: ShardJob, key: ShardKey, output: OutputFolder) -> tuple[Shard, ShardIndex]:
+    name = job.shard_file(key)
+    data = output.read(index_file(name))
+    index = ShardIndex.from_bytes(data, index_file(name))
+    shard = Shard(
+        file=name,
+        records=len(index),
+        bytes=index.file_bytes,
+        crc32c=index.file_checksum,
+        index_bytes=len(data),
+        index_crc32c=crc32c(data),
+    )
+    return shard, index
+
+
+def _check_outcome(job: ShardJob, reasons: Counter[str], records: int, example: str) -> None:
+    failures = _count_failures(reasons)
+    most = _most_common(reasons)
+    listing = OutputFolder(job.folder).path(REJECTED)
+    if job.max_rejected is not None and failures > job.max_rejected:
+        raise JobError(
+            f"{failures} inputs were rejected and --max-rejected allows {job.max_rejected} ({most}); see {listing}. "
+            "What is finished is kept: fix the sources or raise the limit, then run the same command again"
+            f"{example}"
+        )
+    if not records:
+        raise JobError(
+            f"nothing was converted: all {reasons.total()} inputs were rejected ({most}); see {listing}"
+            f"{example}"
+        )
+
+
+def _check_objects(
+    job: ShardJob, splits: Mapping[str, Split], reasons: Counter[str], firsts: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Refuse a data set of whose objects most had to be dropped, as planning does where the annotations show it."""
+    dropped = Counter({reason: count for reason, count in reasons.items() if _stage(reason) == OBJECT})
+    stored = sum(
+        int(boxes) * images
+        for split in splits.values()
+        for boxes, images in split.statistics.get("boxes_per_image", {}).items()
+    )
+    if is_mostly_bad(dropped.total(), dropped.total() + stored):
+        raise JobError(
+            f"{dropped.total()} of {dropped.total() + stored} objects could not be used "
+            f"({'; '.join(f'{count} x {reason}' for reason, count in dropped.most_common(3))}); see "
+            f"{OutputFolder(job.folder).path(REJECTED)}; correct the annotations, leave --masks out, or reject the "
+            f"images that have such objects with --on-bad-object reject{_example(dropped, firsts)}"
+        )
+
+
+def _example(reasons: Counter[str], firsts: Mapping[str, Mapping[str, str]]) -> str:
+    """The first reject of the most common reason, on a line of its own: its detail says what to do."""
+    if not reasons:
+        return ""
+    entry = firsts[_failures_first(reasons).most_common(1)[0][0]]
+    detail = f" ({entry['detail']})" if entry["detail"] else ""
+    return f"\nsuch as {entry['source']}: {entry['reason']}{detail}"
+
+
+def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) -> Manifest:
+    recipe, task = job.recipe, task_named(job.task)
+    largest = merge_statistics(split.statistics for split in splits.values())["largest"]
+    image = ImageFormat(
+        kind=recipe.rules.kind,
+        shape=recipe.static_shape() or tuple(largest),
+        channels=recipe.channels,
+        dtype=recipe.dtype,
+        encoding=recipe.encoding,
+        pad_value=recipe.rules.padding(recipe),
+        label_dtype=job.labels.dtype,
+        classes=len(job.labels.channels) if recipe.holds_class_sets() else 0,
+        scaled=recipe.rules.is_scaled(recipe),
+    )
+    names = job.labels.names
+    if job.labels.is_open:
+        found = merge_statistics(split.statistics for split in splits.values())["label_voxels"]
+        names = {**{int(value): value for value in found}, **names}
+    several = job.task == "classification" and recipe.several_classes == "keep"
+    return Manifest(
+        name=job.name,
+        version=job.version,
+        task=job.task,
+        fields=task.fields(
+            image,
+            max_boxes=recipe.max_boxes,
+            masks=recipe.masks,
+            keep=recipe.keep,
+            several_classes=len(names) if several else None,
+        ),
+        labels=dict(sorted(names.items())),
+        recipe=recipe.to_json(),
+        inputs=job.inputs,
+        splits=splits,
+        rejected=dict(reasons),
+        software={"halofeed": __version__},
+    )
