@@ -20,6 +20,7 @@ from halofeed.pipelines.objects.base import ChangedError
 from halofeed.pipelines.objects.choose import store_of
 from halofeed.pipelines.objects.stream import ObjectReader, ObjectWriter
 from halofeed.prep.sources.files import ByteStream, LocalFiles
+from halofeed.prep.sources.sizes import Sizes
 from halofeed.prep.sources.walk import is_hidden
 from halofeed.schemas.durable import sync
 from halofeed.schemas.errors import (
@@ -75,20 +76,22 @@ class RemoteFiles:
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
-        self._sizes: dict[str, int] | None = None
+        self._listing = Sizes()
+        self._sizes: Mapping[str, int] | None = None
         self._known: dict[str, int] = {}
-        self._folders: dict[str, list[str]] | None = None
 
     def sizes(self) -> Mapping[str, int]:
         if self._sizes is None:
-            found = {}
-            for address, size in store_of(self.root).listed(f"{self.root}/"):
-                path = address[len(self.root) + 1 :]
-                if path and not path.endswith("/") and not is_hidden(path):
-                    found[path] = size
-            if not found:
+            listed = store_of(self.root).listed(f"{self.root}/")
+            found = ((address[len(self.root) + 1 :], size) for address, size in listed)
+            self._listing.add_files(
+                (path, size)
+                for path, size in found
+                if path and not path.endswith("/") and not is_hidden(path)
+            )
+            if not self._listing:
                 raise UsageError(f"{self.root}: no files there; name the folder that holds the source files")
-            self._sizes = dict(sorted(found.items()))
+            self._sizes = self._listing.quickest()
         return self._sizes
 
     def faults(self) -> Mapping[str, Problem]:
@@ -101,11 +104,8 @@ class RemoteFiles:
         return ""
 
     def files_in(self, folder: str) -> list[str]:
-        if self._folders is None:
-            self._folders = {}
-            for path in self.sizes():
-                self._folders.setdefault(path.rpartition("/")[0], []).append(path)
-        return self._folders.get(folder, [])
+        self.sizes()
+        return self._listing.in_folder(folder)
 
     def has_folder(self, folder: str) -> bool:
         return folder == "." or any(path.startswith(f"{folder}/") for path in self.sizes())

@@ -5,10 +5,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 import numpy as np
 
+AS_A_DICT = 200_000
+"""So many files at most, where looking one up shall be quick; more shall take little memory."""
 _AT_ONCE = 4096
+_ADDED_AT_ONCE = 100_000
 
 
 class Sizes(Mapping[str, int]):
@@ -25,12 +29,32 @@ class Sizes(Mapping[str, int]):
         self._folders: dict[str, _Folder] = {}
         self._inside: dict[str, set[str]] = {}
 
+    def add_files(self, files: Iterable[tuple[str, int]]) -> None:
+        """Add (path, bytes) as a store lists them: in any order, though those in sorted order take the least time."""
+        left = iter(files)
+        while some := list(islice(left, _ADDED_AT_ONCE)):
+            by_folder: dict[str, list[tuple[str, int]]] = {}
+            for path, size in some:
+                folder, _, name = path.rpartition("/")
+                by_folder.setdefault(folder, []).append((name, size))
+            for folder, inside in by_folder.items():
+                self.add_folder(folder, inside)
+
     def add_folder(self, folder: str, files: Iterable[tuple[str, int]]) -> None:
-        """Add what lies straight in one folder ("" is the root), as (name, bytes); each folder once."""
-        self._folders[folder] = _Folder(sorted(files))
+        """Add what lies straight in one folder ("" is the root), as (name, bytes)."""
+        self._folders.setdefault(folder, _Folder()).add(sorted(files))
         while folder and (entry := folder.rpartition("/"))[2] not in self._inside.get(entry[0], ()):
             folder = entry[0]
             self._inside.setdefault(folder, set()).add(entry[2])
+
+    def quickest(self) -> Mapping[str, int]:
+        """The same as a dict, where they are few."""
+        return dict(self) if len(self) <= AS_A_DICT else self
+
+    def in_folder(self, folder: str) -> list[str]:
+        """The files straight in one folder, in sorted order."""
+        start = f"{folder}/" if folder else ""
+        return [start + name for name in self._folders.get(folder, ())]
 
     def __len__(self) -> int:
         return sum(map(len, self._folders.values()))
@@ -64,15 +88,24 @@ class Sizes(Mapping[str, int]):
 class _Folder:
     """The names of a folder's files, one after the other, and where each ends."""
 
-    def __init__(self, files: list[tuple[str, int]]) -> None:
+    def __init__(self) -> None:
+        self._text = b""
+        self._ends = np.zeros(1, np.uint32)
+        self._sizes = array("q")
+        self._next = 0
+
+    def add(self, files: list[tuple[str, int]]) -> None:
+        """Take sorted files that are not there yet."""
+        if len(self) and files and files[0][0] < self._name(len(self) - 1):
+            files = sorted([*zip(self, self._sizes, strict=True), *files])
+            self._text, self._ends, self._sizes = b"", self._ends[:1], array("q")
         # Lone surrogates are in names that are no UTF-8, and stand here for themselves.
         encoded = [name.encode("utf-8", "surrogatepass") for name, _ in files]
-        self._text = b"".join(encoded)
-        self._ends = np.cumsum([0, *map(len, encoded)]).astype(
-            np.uint32 if len(self._text) < 1 << 32 else np.uint64
-        )
-        self._sizes = array("q", (size for _, size in files))
-        self._next = 0
+        ends = len(self._text) + np.cumsum([0, *map(len, encoded)])
+        self._text += b"".join(encoded)
+        wide = np.uint32 if len(self._text) < 1 << 32 else np.uint64
+        self._ends = np.concatenate([self._ends.astype(wide), ends[1:].astype(wide)])
+        self._sizes.extend(size for _, size in files)
 
     def __len__(self) -> int:
         return len(self._sizes)

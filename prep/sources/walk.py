@@ -16,8 +16,6 @@ from halofeed.schemas.layout import SELECTION
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
 """Where a system shows itself as files: no folder of pictures, wherever a link leads."""
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - where users' own files lie nevertheless
-AS_A_DICT = 200_000
-"""So many files at most, where looking one up shall be quick; more shall take little memory."""
 REFUSED = (errno.EACCES, errno.EPERM, errno.EIO)
 """Errors after which it is not known what there is."""
 _OF_FILE_SYSTEMS = "lost+found"
@@ -65,8 +63,7 @@ def list_below(root: str) -> Listing:
                 walk.go_through(path, full)
             else:
                 walk.faults[path] = away
-    sizes = dict(walk.sizes) if len(walk.sizes) <= AS_A_DICT else walk.sizes
-    return Listing(sizes=sizes, faults=dict(sorted(walk.faults.items())))
+    return Listing(sizes=walk.sizes.quickest(), faults=dict(sorted(walk.faults.items())))
 
 
 def unlisted(path: str, error: OSError) -> Problem:
