@@ -79,7 +79,7 @@ def list_references(
             definition or shares its name with another, or an image lies in two splits.
     """
     names = _instance_files(annotations, annotation_file)
-    documents = [read_document(name, read_whole(annotations, name)) for name in names]
+    documents = [_read_document(annotations, name, outlines=options.masks) for name in names]
     index = ImageIndex(images, annotations.root)
     ids = Counter(identity_of(entry["id"]) for document in documents for entry in document.images)
     ids_restart = any(count > 1 for count in ids.values())
@@ -122,7 +122,7 @@ def list_references(
 def list_labels(annotations: SourceFiles, annotation_file: str | None) -> tuple[str, ...]:
     """The category names in the order of their ids, whether or not an object has them."""
     names = _instance_files(annotations, annotation_file)
-    documents = [read_document(name, read_whole(annotations, name)) for name in names]
+    documents = [_read_document(annotations, name, outlines=False) for name in names]
     names_by_id: dict[int, str] = {}
     for document in documents:
         for identity in document.used:
@@ -155,10 +155,20 @@ def _instance_files(annotations: SourceFiles, annotation_file: str | None) -> li
     return chosen
 
 
-def read_document(name: str, data: bytes) -> Document:
+def _without_outline(entry: dict[str, Any]) -> dict[str, Any]:
+    """An object of an instances file with nothing for its outline, which is most of what it holds."""
+    if "segmentation" in entry:
+        entry["segmentation"] = None
+    return entry
+
+
+def _read_document(annotations: SourceFiles, name: str, *, outlines: bool) -> Document:
     """The lists of an instances file, checked as far as the whole depends on it."""
     try:
-        content = json.loads(data.decode("utf-8-sig"))
+        content = json.loads(
+            read_whole(annotations, name).decode("utf-8-sig"),
+            object_hook=None if outlines else _without_outline,
+        )
     except (ValueError, RecursionError) as error:
         raise AnnotationsError(f"{name}: expected COCO instances as JSON: {error}") from error
     lists: dict[str, list[dict[str, Any]]] = {}
@@ -177,19 +187,20 @@ def read_document(name: str, data: bytes) -> Document:
         raise AnnotationsError(
             f"{name}: no annotation has a bbox (found {keys}); expected an instances file, not captions"
         )
-    annotations = [
-        {**entry, "category_id": identity_of(entry.get("category_id"))} for entry in lists["annotations"]
-    ]
-    used = {entry["category_id"] for entry in annotations}
+    objects = lists["annotations"]
+    written = [entry.get("category_id") for entry in objects]
+    for entry in objects:
+        entry["category_id"] = identity_of(entry.get("category_id"))
+    used = {entry["category_id"] for entry in objects}
     names_by_id = _names_by_id(name, lists["categories"], used)
-    _refuse_lost_categories(name, lists["annotations"], annotations, names_by_id)
+    _refuse_lost_categories(name, written, objects, names_by_id)
     return Document(
         file=name,
         split=_split_of(name) or "train",
         names_split=_split_of(name) is not None,
         images=images,
         faulty=faulty,
-        annotations=tuple(annotations),
+        annotations=tuple(objects),
         names_by_id=names_by_id,
         used=frozenset(identity for identity in names_by_id if identity in used),
         categories=tuple({**one, "id": identity_of(one.get("id"))} for one in lists["categories"]),
@@ -238,20 +249,20 @@ def _sound_images(
 
 def _refuse_lost_categories(
     name: str,
-    written: Sequence[dict[str, Any]],
+    written: Sequence[object],
     annotations: Sequence[dict[str, Any]],
     names_by_id: Mapping[int, str],
 ) -> None:
     """Refuse a file that lacks categories of its annotations; a few such are bad objects, see `_box`."""
     lost = [
-        one
-        for one, known in zip(written, annotations, strict=True)
-        if known["category_id"] not in names_by_id
+        (one.get("id"), category)
+        for one, category in zip(annotations, written, strict=True)
+        if one["category_id"] not in names_by_id
     ]
     many = len(lost) >= LEAST_BAD_OBJECTS and len(lost) > _SHARE_LOST * len(annotations)
     if lost and (many or len(lost) == len(annotations)):
         raise AnnotationsError(
-            f"{name}: annotation {lost[0].get('id')} has category_id {lost[0].get('category_id')!r}, which is no "
+            f"{name}: annotation {lost[0][0]} has category_id {lost[0][1]!r}, which is no "
             f"category, as have {len(lost)} of {len(annotations)} annotations; defined: "
             f"{_some(sorted(names_by_id)) or 'none'}; add what is missing to categories"
         )

@@ -12,6 +12,7 @@ import pytest
 from halofeed.prep.layouts.coco import list_labels
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
+from tests.allocations import traced
 from tests.prep.layouts.support import list_references, make
 
 read = partial(list_references, "coco")
@@ -289,3 +290,17 @@ def test_what_is_not_json_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "instances.json").unlink()
     with pytest.raises(AnnotationsError, match=r"no \.json file"):
         read(tmp_path)
+
+
+def test_outlines_are_held_only_where_they_are_asked_for(tmp_path: Path) -> None:
+    polygon = [[float(number) for number in range(200)]]
+    one = {"image_id": 7, "category_id": 3, "bbox": [1, 2, 3, 0.5], "area": 1.5, "segmentation": polygon}
+    write(
+        tmp_path, document(annotations=[{"id": number, **one} for number in range(2_000)]), "a.jpg", "b.jpg"
+    )
+    with traced() as plain:
+        (boxes, *_) = read(tmp_path)
+    with traced() as full:
+        (with_masks, *_) = read(tmp_path, masks=True)
+    assert len(boxes.boxes or ()) == len(with_masks.boxes or ()) == 2_000
+    assert full.peak - plain.peak > 2_000 * 200 * 20
