@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
+from halofeed.prep.sources.aside import Aside
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.volume_files import stem_of
 from halofeed.schemas.errors import AnnotationsError, UsageError
@@ -16,6 +18,9 @@ from halofeed.schemas.errors import AnnotationsError, UsageError
 _NO_GROUP = ("selection", "group pattern does not match", "")
 _NO_LIST = ("selection", "in no split list", "")
 _RANGE = 2**64
+_RANKED = 2**48
+_NOWHERE = 5 * _RANKED
+_SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,26 +158,73 @@ def split_by_lists(references: Iterable[Reference], lists: Mapping[str, str]) ->
     An entry is compared with the images' paths first, then with paths without extension, ids, file names and
     stems; the first of these that any image has decides.
     """
-    listed = list(references)
-    by_name = _index_names(listed)
-    chosen: dict[int, tuple[str, str]] = {}
-    for split, text in lists.items():
-        for line, entry in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
-            if not entry.strip():
-                continue
-            place = f"{split} list, line {line}"
-            position = _position(entry.strip(), by_name, listed, place)
-            if position in chosen:
-                other = f"{chosen[position][0]} list ({chosen[position][1]})"
-                raise AnnotationsError(
-                    f"{place}: {listed[position].source} is already in the {other}; list each image once"
-                )
-            chosen[position] = (split, f"{entry.strip()!r}")
-    for position, reference in enumerate(listed):
-        if position in chosen:
-            yield replace(reference, split=chosen[position][0])
+    wanted: dict[str, int] = {_name_of(entry): _NOWHERE for _, _, entry in _entries(lists)}
+    several: dict[str, list[int]] = {}
+    aside: Aside[Reference] = Aside()
+    count = 0
+    for count, reference in enumerate(references, start=1):
+        _note_names(count - 1, reference, wanted, several)
+        aside.add(reference)
+    names = list(lists)
+    chosen = array("h", [-1]) * count
+    for split, line, entry in _entries(lists):
+        place, position = f"{split} list, line {line}", wanted[_name_of(entry)] % _RANKED
+        if wanted[_name_of(entry)] == _NOWHERE:
+            raise AnnotationsError(
+                f"{place}: {entry!r} means no image; expected a path, file name, stem or id"
+            )
+        if among := several.get(_name_of(entry)):
+            named = " and ".join(_sources(aside, among))
+            raise AnnotationsError(f"{place}: {entry!r} means several images: {named}; write the path")
+        if chosen[position] >= 0:
+            other = next(one for _, _, one in _entries(lists) if wanted[_name_of(one)] % _RANKED == position)
+            raise AnnotationsError(
+                f"{place}: {_sources(aside, [position])[0]} is already in the {names[chosen[position]]} list "
+                f"({other!r}); list each image once"
+            )
+        chosen[position] = names.index(split)
+    for number, reference in zip(chosen, aside, strict=True):
+        if number >= 0:
+            yield replace(reference, split=names[number])
         else:
             yield replace(reference, problem=reference.problem or _NO_LIST)
+
+
+def _entries(lists: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
+    """The split, line and text of every entry of all lists."""
+    for split, text in lists.items():
+        for line, entry in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+            if entry.strip():
+                yield split, line, entry.strip()
+
+
+def _name_of(entry: str) -> str:
+    return entry.replace("\\", "/").removeprefix("./")
+
+
+def _note_names(
+    position: int, reference: Reference, wanted: dict[str, int], several: dict[str, list[int]]
+) -> None:
+    """Note of each wanted name that a reference has where it is, if none has it of a better rank.
+
+    Args:
+        wanted: the rank of the best so far, times `_RANKED`, plus its position.
+        several: the first positions, where several have it of that rank.
+    """
+    path = PurePosixPath(reference.source)
+    names = (reference.source, str(path.with_suffix("")), str(reference.key), path.name, path.stem)
+    for rank, name in enumerate(names):
+        if (best := wanted.get(name)) is None:
+            continue
+        if rank < best // _RANKED:
+            wanted[name] = rank * _RANKED + position
+            several.pop(name, None)
+        elif rank == best // _RANKED and len(several.get(name, ())) < _SHOWN:
+            several.setdefault(name, [best % _RANKED]).append(position)
+
+
+def _sources(references: Iterable[Reference], positions: Sequence[int]) -> list[str]:
+    return [one.source for number, one in enumerate(references) if number in positions]
 
 
 def cases_of_fold(document: object, fold: int | None) -> dict[str, tuple[str, ...]]:
@@ -235,26 +287,3 @@ def split_by_cases(
 def _case_names(reference: Reference) -> set[str]:
     stem = stem_of(reference.source)
     return {str(reference.key), stem, re.sub(r"_[0-9]{4}$", "", stem)}
-
-
-def _index_names(references: Iterable[Reference]) -> tuple[dict[str, list[int]], ...]:
-    tables: tuple[dict[str, list[int]], ...] = ({}, {}, {}, {}, {})
-    for position, reference in enumerate(references):
-        path = PurePosixPath(reference.source)
-        names = (reference.source, str(path.with_suffix("")), str(reference.key), path.name, path.stem)
-        for table, name in zip(tables, names, strict=True):
-            table.setdefault(name, []).append(position)
-    return tables
-
-
-def _position(
-    entry: str, tables: tuple[dict[str, list[int]], ...], references: list[Reference], place: str
-) -> int:
-    name = entry.replace("\\", "/").removeprefix("./")
-    found = next((table[name] for table in tables if name in table), [])
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise AnnotationsError(f"{place}: {entry!r} means no image; expected a path, file name, stem or id")
-    named = " and ".join(references[position].source for position in found[:3])
-    raise AnnotationsError(f"{place}: {entry!r} means several images: {named}; write the path")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from posixpath import basename
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from halofeed.prep.layouts import Reference
+from halofeed.prep.sources import aside
+from halofeed.prep.sources.volume_files import stem_of
 from halofeed.prep.tasks.splits import SplitOptions, assign_splits, cases_of_fold, split_of
 from halofeed.schemas.errors import AnnotationsError, UsageError
+from tests.allocations import traced
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 IMAGES = st.lists(
@@ -185,3 +190,47 @@ def test_folds_of_nnunet_divide_the_training_cases_and_leave_the_others() -> Non
 def test_what_is_no_fold_of_nnunet_is_refused(document: Any, fold: int | None, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         cases_of_fold(document, fold)
+
+
+NAMES = st.sampled_from(["a/1.jpg", "a/2.jpg", "b/1.png", "b/c/2.jpg", "3.jpg", "a/3.jpg"])
+
+
+@given(
+    st.lists(NAMES, unique=True, min_size=1),
+    st.lists(NAMES | st.sampled_from(["1", "3.jpg", "c/2", "a\\2.jpg", "x"])),
+)
+def test_an_entry_means_the_one_image_that_its_best_name_has(sources: list[str], entries: list[str]) -> None:
+    """Whether the references stay in memory or not."""
+
+    def meant(entry: str) -> list[str]:
+        for name_of in (str, lambda one: one.rpartition(".")[0], lambda one: f"id {one}", basename, stem_of):
+            if found := [one for one in sources if name_of(one) == entry.replace("\\", "/")]:
+                return found
+        return []
+
+    references = [Reference(source=one, key=f"id {one}") for one in sources]
+    given_lists = {"val": "\n".join(entries)}
+    means = [meant(entry) for entry in entries]
+    with mock.patch.multiple(aside, AT_ONCE=2, _CHUNK=1):
+        if any(len(one) != 1 for one in means) or len({one[0] for one in means}) < len(means):
+            with pytest.raises(
+                AnnotationsError, match=r"means no image|means several|already in the val list"
+            ):
+                assign(references, lists=given_lists)
+            return
+        assigned = assign(references, lists=given_lists)
+    chosen = {one[0] for one in means}
+    assert {source for source, one in assigned.items() if one.split == "val"} == chosen
+    assert all((one.problem is None) == (source in chosen) for source, one in assigned.items())
+
+
+def test_references_beside_lists_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside, "AT_ONCE", 1_000)
+    names = [f"a/{number:06d}.jpg" for number in range(20_000)]
+    options = SplitOptions(lists={"val": "\n".join(names)})
+    with traced() as found:
+        assert (
+            sum(1 for _ in assign_splits((Reference(source=one, key=one) for one in names), options))
+            == 20_000
+        )
+    assert found.peak < 20_000 * 500
