@@ -4,7 +4,7 @@
     python benchmarks/engines.py driver --references 100000,1000000,10000000 --layouts folders,csv,jsonl
     python benchmarks/engines.py workers --pictures 2000
     python benchmarks/engines.py commit --shards 1000,10000
-    python benchmarks/engines.py model --per-second 300 --driver-us 60
+    python benchmarks/engines.py model --per-second 300 --driver-us 25
 
 `driver` plans drawn listings, of which no file is there, each in a fresh process: its time, its processor time and its
 whole memory, Beam's included; what a file system takes to list and to look up files comes on top. `workers` converts
@@ -298,7 +298,7 @@ def main() -> None:
     parser.add_argument("--shards", default="1000,10000")
     parser.add_argument("--terabytes", type=float, default=100)
     parser.add_argument("--per-second", type=float, default=300)
-    parser.add_argument("--driver-us", type=float, default=60)
+    parser.add_argument("--driver-us", type=float, default=25)
     parser.add_argument("--machines", default="10,100,1000")
     parser.add_argument("--price", type=float, default=0.06, help="of a core with its memory for an hour")
     given = parser.parse_args()
