@@ -2,7 +2,7 @@
 
     python benchmarks/engines.py
     python benchmarks/engines.py driver --references 100000,1000000,10000000 --layouts folders,csv,jsonl
-    python benchmarks/engines.py workers --pictures 2000
+    python benchmarks/engines.py workers --pictures 4000 --rounds 5
     python benchmarks/engines.py commit --shards 1000,10000
     python benchmarks/engines.py model --per-second 300 --driver-us 25
 
@@ -15,19 +15,24 @@ puts those sums together. `model` multiplies.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.plan import Sources, make_plan
 from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.pipelines.storage import OutputFolder
+from halofeed.pipelines.workers import available_cores
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.sizes import Sizes
@@ -166,52 +171,82 @@ def draw_pictures(root: Path, count: int) -> None:
             os.link(first[number % 100], path)
 
 
-def convert(source: Path, out: Path, workers: int) -> float:
-    """Seconds of a conversion by the command line, its start and end included."""
-    words = ["convert", "--layout", "folders", "--source", str(source), "--out", str(out), "--name", "set"]
-    words += [
-        "--height",
-        "224",
-        "--width",
-        "224",
-        "--encoding",
-        "jpeg",
-        "--shards",
-        "16",
-        "--workers",
-        str(workers),
-    ]
-    start = time.perf_counter()
+@dataclass(frozen=True)
+class Taken:
+    """What a conversion took: seconds, its processors' seconds, and those that other programs took meanwhile."""
+
+    seconds: float
+    processor: float
+    others: float
+
+    @property
+    def share_of_others(self) -> float:
+        """Of what the cores could do meanwhile."""
+        return self.others / self.seconds / available_cores()
+
+
+def convert(source: Path, out: Path, workers: int) -> Taken:
+    """Convert by the command line, each worker with one thread."""
+    words = ["convert", "--layout", "folders", "--source", source, "--out", out, "--name", "set"]
+    words += ["--height", 224, "--width", 224, "--encoding", "jpeg", "--shards", 16]
+    start, before, all_before = time.perf_counter(), _children_seconds(), _machine_seconds()
     subprocess.run(
-        [sys.executable, "-m", "halofeed", *words],
+        [sys.executable, "-m", "halofeed", *map(str, words), "--workers", str(workers), "--threads", "1"],
         env={**os.environ, "PYTHONPATH": str(HERE)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         check=True,
     )
-    return time.perf_counter() - start
+    seconds, all_ = time.perf_counter() - start, _machine_seconds() - all_before
+    with contextlib.suppress(ChildProcessError):  # the workers, which the command ended and did not wait for
+        while True:
+            os.wait()
+    processor = _children_seconds() - before
+    return Taken(seconds, processor, max(0.0, all_ - processor))
 
 
-def workers(pictures: int) -> None:
-    """Print how many pictures a second so many processes convert; a conversion of a tenth is taken off."""
-    print_row("workers", "pictures/s", "times one worker's")
-    print_row(*["---"] * 3)
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _machine_seconds() -> float:
+    """Processor seconds of all programs since this machine started."""
+    user, nice, system, _, _, *interrupts = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+
+
+def workers(numbers: list[int], pictures: int, rounds: int) -> None:
+    """Print how many pictures a second so many processes convert; a conversion of a tenth is taken off.
+
+    The numbers of workers take turns. Believe those rounds in which other programs had little.
+    """
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: else nobody knows what orphans took
+    print_row("workers", "pictures/s", "times the first", "processor ms a picture", "others had of the cores")
+    print_row(*["---"] * 5)
     with tempfile.TemporaryDirectory() as scratch:
-        folders = {count: Path(scratch) / str(count) for count in (pictures // 10, pictures)}
-        for count, folder in folders.items():
-            draw_pictures(folder, count)
-        one = 0.0
-        for number in (1, 2, 4):
-            seconds = {
-                count: min(
-                    convert(folder, Path(scratch) / f"out-{number}-{count}-{again}", number)
-                    for again in (0, 1)
+        few, many = (Path(scratch) / name for name in ("few", "many"))
+        draw_pictures(few, pictures // 10)
+        draw_pictures(many, pictures)
+        counted = pictures - pictures // 10
+        for _ in range(rounds):
+            first = 0.0
+            for number in numbers:
+                taken = []
+                for folder in (few, many):
+                    taken.append(convert(folder, Path(scratch) / "out", number))
+                    shutil.rmtree(Path(scratch) / "out")
+                less, more = taken
+                rate = counted / (more.seconds - less.seconds)
+                first = first or rate
+                each = (more.processor - less.processor) / counted * 1e3
+                print_row(
+                    number,
+                    f"{rate:,.0f}",
+                    f"{rate / first:.2f}",
+                    f"{each:.2f}",
+                    f"{more.share_of_others:.0%}",
                 )
-                for count, folder in folders.items()
-            }
-            rate = (pictures - pictures // 10) / (seconds[pictures] - seconds[pictures // 10])
-            one = one or rate
-            print_row(number, f"{rate:,.0f}", f"{rate / one:.2f}")
 
 
 def commit(shard_counts: list[int]) -> None:
@@ -294,7 +329,9 @@ def main() -> None:
     parser.add_argument("drawn", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--references", default="100000,1000000")
     parser.add_argument("--layouts", default="folders,csv,jsonl")
-    parser.add_argument("--pictures", type=int, default=2000)
+    parser.add_argument("--workers", default="1,2,4")
+    parser.add_argument("--pictures", type=int, default=4000)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--shards", default="1000,10000")
     parser.add_argument("--terabytes", type=float, default=100)
     parser.add_argument("--per-second", type=float, default=300)
@@ -310,7 +347,7 @@ def main() -> None:
     if given.what in (None, "shuffle"):
         print(f"{shuffle_bytes():.0f} bytes cross the shuffle for each reference of class folders")
     if given.what in (None, "workers"):
-        workers(given.pictures)
+        workers([int(number) for number in given.workers.split(",")], given.pictures, given.rounds)
     if given.what in (None, "commit"):
         commit([int(count) for count in given.shards.split(",")])
     if given.what in (None, "model"):

@@ -163,7 +163,10 @@ class _Means:
             )
             if self.scratch is None:
                 pipeline = new_pipeline(self.choice)
-                return find_series_by_beam(sources.images, search, pipeline, lambda: run_remote(pipeline))
+                output = OutputFolder(folder.removesuffix(TEMPORARY_FOLDER))
+                return find_series_by_beam(
+                    sources.images, search, pipeline, lambda: run_remote(pipeline, look=output.begun)
+                )
             workers = self.workers()
             spread = map if workers is None else functools.partial(workers.map, what="listed DICOM series")
             return find_series(sources.images, search, spread)
@@ -370,12 +373,14 @@ def _run_elsewhere(
         describe(pipeline, choice, output)
     indexes = {index_file(job.shard_file(key)) for key in job.shard_keys()}
     bar = Bar(len(indexes), "shards", show=show)
+
+    def look() -> object:
+        there = indexes & output.sizes().keys()
+        bar.update(len(there), None)
+        return there, output.begun()
+
     try:
-        run_remote(
-            pipeline,
-            withdraw=lambda: output.delete([wanted]),
-            show=lambda: bar.update(len(indexes & output.sizes().keys()), None),
-        )
+        run_remote(pipeline, withdraw=lambda: output.delete([wanted]), look=look)
     except JobError as error:
         if _committed(output) is None:
             raise

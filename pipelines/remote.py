@@ -4,6 +4,9 @@ A runner may not stop a job that it says it cancelled (Beam's job server leaves 
 killed before it can ask. So a job is wanted only as long as a file of its own lies in its folder: its workers look
 for that before they write a shard and before they give one its name. Whoever stops the command deletes the file, and
 the next command, which sweeps the folder, does too.
+
+A runner may also wait without end, for a worker that was killed while it started. So workers let a file beside that one
+grow while they are at work, and a command that sees nothing change for long says so, and then gives the job up.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import logging
 import re
 import signal
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Protocol
@@ -27,9 +31,13 @@ from halofeed.pipelines.worker import KEPT
 from halofeed.schemas import stopping
 from halofeed.schemas.errors import HalofeedError, JobError, NotRunError
 from halofeed.schemas.layout import TEMPORARY_FOLDER
+from halofeed.schemas.telling import tell
 
 _SECONDS_BETWEEN_LOOKS = 5.0
 _SECONDS_TO_CANCEL = 10.0
+_SECONDS_BETWEEN_SIGNS = 30.0
+_SECONDS_TO_WONDER = 120.0
+_SECONDS_TO_GIVE_UP = 900.0
 _MOST_CHARACTERS = 400
 _WHERE = re.compile(r" \[while running.*", re.DOTALL)
 _OWN_ERROR = re.compile(r"halofeed\.schemas\.errors\.\w+: (.*(?:\n  .*)*)")
@@ -62,16 +70,82 @@ def check_wanted(job: _Wanted) -> None:
         )
 
 
+class SignsOfLife:
+    """By which a job's command sees that this process works for it: a file that grows now and then.
+
+    Args:
+        job: that it works for; one of this machine alone needs no signs.
+    """
+
+    def __init__(self, job: _Wanted) -> None:
+        self._job = job
+        self._name = f"{TEMPORARY_FOLDER}/alive-{uuid.uuid4().hex}"
+        self._given, self._next = 0, 0.0
+
+    def give(self) -> None:
+        """Give one, if the last was long ago.
+
+        Raises:
+            JobError: the job is not wanted any more.
+        """
+        if self._job.wanted is None or time.monotonic() < self._next:
+            return
+        check_wanted(self._job)
+        self._given += 1
+        OutputFolder(self._job.folder).write(self._name, b"." * self._given)
+        self._next = time.monotonic() + _SECONDS_BETWEEN_SIGNS
+
+
+class _Watch:
+    """Notices that nothing has come of a job for long.
+
+    Args:
+        before: what was there before it was submitted.
+    """
+
+    def __init__(self, before: object) -> None:
+        self._before = self._seen = before
+        self._since, self._told = time.monotonic(), False
+
+    def see(self, now: object) -> None:
+        """Take what there is now.
+
+        Raises:
+            JobError: it has been the same for so long that nobody can be at work any more.
+        """
+        if now != self._seen:
+            self._seen, self._since, self._told = now, time.monotonic(), False
+            return
+        quiet = time.monotonic() - self._since
+        has_begun = self._seen != self._before  # else it may wait for its turn
+        if has_begun and quiet > _SECONDS_TO_GIVE_UP:
+            raise JobError(
+                f"no worker has given a sign of life for {_SECONDS_TO_GIVE_UP / 60:g} minutes, and the job is told to "
+                "stop; a runner may wait without end for a worker that was killed while it started. See whether the "
+                f"job still holds the cluster's slots, and cancel it there. {KEPT}"
+            )
+        if quiet > _SECONDS_TO_WONDER and not self._told:
+            self._told = True
+            tell(
+                f"halofeed convert: nothing was heard of the job's workers for {_SECONDS_TO_WONDER / 60:g} minutes"
+                + (
+                    f"; it is given up after {_SECONDS_TO_GIVE_UP / 60:g}"
+                    if has_begun
+                    else ": has the cluster free slots, and can it start workers? This waits on; Ctrl-C ends the job"
+                )
+            )
+
+
 def run_remote(
     pipeline: beam.Pipeline,
     withdraw: Callable[[], object] = lambda: None,
-    show: Callable[[], object] = lambda: None,
+    look: Callable[[], object] = lambda: None,
 ) -> None:
     """Run a pipeline on its runner, to its end.
 
     Args:
         withdraw: what ends the job where this process is stopped, before the runner is asked to cancel it.
-        show: called every few seconds.
+        look: called every few seconds; what it returns changes as long as the job goes on.
 
     Raises:
         JobError: the job failed; it says why in few lines.
@@ -82,9 +156,10 @@ def run_remote(
     )
     try:
         with _ending_job_servers(pipeline.runner), quiet_logging(None, "apache_beam"), _quiet_threads():
+            watch = _Watch(look())
             result = _submit(pipeline)
             with stopping.Undone(lambda: _cancel(result, withdraw)) as job:
-                _wait(result, show)
+                _wait(result, lambda: watch.see(look()))
                 job.keep()
     except HalofeedError as error:  # of a worker in this process
         raise JobError(_WHERE.sub("", str(error))) from error
@@ -130,8 +205,8 @@ def _submit(pipeline: beam.Pipeline) -> Any:
     return result
 
 
-def _wait(result: Any, show: Callable[[], object]) -> None:
-    """Wait in a thread of its own, so that this one hears signals and tells how far the job is."""
+def _wait(result: Any, look: Callable[[], object]) -> None:
+    """Wait in a thread of its own, so that this one hears signals and looks how far the job is."""
     failure: list[BaseException] = []
     finished = threading.Event()
 
@@ -145,7 +220,7 @@ def _wait(result: Any, show: Callable[[], object]) -> None:
 
     threading.Thread(target=wait, name="wait-for-job", daemon=True).start()
     while not finished.wait(_SECONDS_BETWEEN_LOOKS):
-        show()
+        look()
     if failure:
         raise failure[0]
 
@@ -222,6 +297,7 @@ def _in_brief(error: Exception, pipeline: beam.Pipeline) -> str:
     if type(error).__name__ == "FutureTimeoutError":
         endpoint = pipeline.options.get_all_options().get("job_endpoint")
         return f"after --, --job_endpoint={endpoint}: no job server answers there. {KEPT}"
-    causes = _ERROR.findall(_WHERE.sub("", text)) or text.splitlines() or [""]
+    lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
+    causes = _ERROR.findall(_WHERE.sub("", text)) or lines or [""]
     cause = causes[-1].strip()[:_MOST_CHARACTERS] or type(error).__name__
     return f"the job failed: {cause}. {KEPT}; --debug shows all that the runner said"

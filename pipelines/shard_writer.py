@@ -13,6 +13,7 @@ from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.progress import WorkerProgress
 from halofeed.pipelines.references import read_shard
+from halofeed.pipelines.remote import SignsOfLife
 from halofeed.pipelines.sinks import write_shard
 from halofeed.pipelines.storage import source_files
 from halofeed.prep.sources.files import SourceFiles
@@ -38,6 +39,7 @@ class ShardWriter:
         self._opencv_threads = cv2.getNumThreads()
         cv2.setNumThreads(1)
         self._progress = WorkerProgress(job.progress_folder)
+        self._signs = SignsOfLife(job)
         self._shard: ShardKey | None = None
         self._last: deque[tuple[ShardKey | None, Mapping[str, str]]] = deque(maxlen=LISTED)
 
@@ -67,6 +69,7 @@ class ShardWriter:
 
     def _count(self, done: int, rejected: Sequence[Mapping[str, str]]) -> None:
         """Count, and stop as soon as this process alone has passed the budget."""
+        self._signs.give()
         failures = [entry for entry in rejected if is_failure(entry)]
         limit = self._job.max_rejected
         if limit is not None:

@@ -214,6 +214,18 @@ class OutputFolder:
         listed = ((address[len(prefix) :], size) for address, size in store_of(self.root).listed(prefix))
         return {name: size for name, size in listed if name and "/" not in name}
 
+    def begun(self) -> dict[str, int]:
+        """The files below its temporary folder and their bytes; some may be gone by now."""
+        folder = self.path(TEMPORARY_FOLDER)
+        if is_remote(folder):
+            return dict(store_of(folder).listed(f"{folder}/"))
+        found = {}
+        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    found[entry.name] = entry.stat().st_size
+        return found
+
     def make(self) -> None:
         """Make the folder where folders need making."""
         if is_remote(self.root):

@@ -14,6 +14,7 @@ from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.objects.choose import use_settings
 from halofeed.pipelines.progress import WorkerProgress
 from halofeed.pipelines.references import read_file
+from halofeed.pipelines.remote import SignsOfLife
 from halofeed.pipelines.shard_writer import ShardWriter, write_shard_of_job
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.pipelines.workers import workers_for
@@ -47,10 +48,15 @@ class ReadReferences(beam.DoFn):  # type: ignore[misc]
     """From the number of a file of references to (shard key, reference)."""
 
     def __init__(self, job: str) -> None:
-        self._job = job
+        self._text = job
+
+    def setup(self) -> None:
+        self._job = _job_of(self._text)
+        self._signs = SignsOfLife(self._job)
 
     def process(self, number: int) -> Iterator[tuple[str, bytes]]:
-        job = _job_of(self._job)
+        job = self._job
+        self._signs.give()
         for reference, line in read_file(OutputFolder(job.folder), number):
             shard = shard_of(example_id(reference.key), job.recipe.shards)
             split = reference.split if reference.split in job.splits else job.splits[0]

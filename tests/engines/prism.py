@@ -1,4 +1,4 @@
-"""Prism, Beam's own portable runner; the pipeline's process has the workers."""
+"""Prism, Beam's own portable runner."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.engines.processes import (
     alone,
     cache,
+    children_of,
     free_port,
     need,
     prepare,
@@ -15,6 +16,7 @@ from tests.engines.processes import (
     stop_all,
     wait_for_port,
 )
+from tests.engines.worker_environment import worker_options
 
 MODULE = "github.com/apache/beam/sdks/v2/go/cmd/prism"
 
@@ -31,8 +33,13 @@ def start(home: Path) -> dict[str, str]:
     arguments = [f"--job_port={port}", "--web_port=0", "--serve_http=false", "--idle_shutdown_timeout=-1s"]
     start_process(home, "prism", [folder / "prism", *arguments])
     wait_for_port(home, "prism", port)
-    options = ["--runner=PortableRunner", f"--job_endpoint=localhost:{port}", "--environment_type=LOOPBACK"]
+    options = ["--runner=PortableRunner", f"--job_endpoint=localhost:{port}", *worker_options(home)]
     return {"HALOFEED_BEAM_OPTIONS": " ".join(options)}
+
+
+def worker_pids(home: Path) -> list[int]:
+    """The Python workers that run."""
+    return children_of(home, "prism")
 
 
 def stop(home: Path) -> None:

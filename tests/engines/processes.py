@@ -106,6 +106,17 @@ def pid_of(home: Path, name: str) -> int | None:
     return int(pid) if born(int(pid)) == at else None
 
 
+def children_of(home: Path, name: str) -> list[int]:
+    """The ids of the processes that one started and that run."""
+    found: list[int] = []
+    parent = pid_of(home, name)
+    if parent is not None:
+        for thread in Path(f"/proc/{parent}/task").iterdir():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found += map(int, (thread / "children").read_text().split())
+    return sorted(pid for pid in found if born(pid))
+
+
 def stop_process(home: Path, name: str, how: signal.Signals = signal.SIGTERM) -> None:
     """End a process with all that it started, by force where it does not within ten seconds."""
     for number in (how, signal.SIGKILL):

@@ -1,11 +1,12 @@
-"""Spark with two executor threads in one process, and Beam's job server; the pipeline's process has the workers."""
+"""Spark with two executor threads in one process, which try a task four times, and Beam's job server."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from tests.engines.java import BEAM, jars, java
-from tests.engines.processes import free_port, start_process, stop_all, wait_for_port
+from tests.engines.processes import children_of, free_port, start_process, stop_all, wait_for_port
+from tests.engines.worker_environment import worker_options
 
 SPARK = "3.5.7"
 
@@ -17,13 +18,18 @@ def start(home: Path) -> dict[str, str]:
     port = free_port()
     (home / "artifacts").mkdir(parents=True)
     server = "org.apache.beam.runners.spark.SparkJobServerDriver"
-    arguments = ["--spark-master-url=local[2]", f"--job-port={port}", "--job-host=localhost"]
+    arguments = ["--spark-master-url=local[2,4]", f"--job-port={port}", "--job-host=localhost"]
     arguments += ["--artifact-port=0", "--expansion-port=0", f"--artifacts-dir={home / 'artifacts'}"]
     flags = ["-Dspark.ui.enabled=false", "-Dspark.driver.host=localhost", f"-Dspark.local.dir={home}"]
     start_process(home, "jobserver", java(folder, server, *arguments, mebibytes=1024, flags=flags))
     wait_for_port(home, "jobserver", port)
-    options = ["--runner=PortableRunner", f"--job_endpoint=localhost:{port}", "--environment_type=LOOPBACK"]
+    options = ["--runner=PortableRunner", f"--job_endpoint=localhost:{port}", *worker_options(home)]
     return {"HALOFEED_BEAM_OPTIONS": " ".join(options)}
+
+
+def worker_pids(home: Path) -> list[int]:
+    """The Python workers that run."""
+    return children_of(home, "jobserver")
 
 
 def stop(home: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 import tempfile
 from importlib import metadata
@@ -11,6 +12,17 @@ from pathlib import Path
 from tests.engines.processes import alone, cache, prepare
 
 _ROOT = Path(__file__).parents[2]
+
+
+def worker_options(home: Path) -> list[str]:
+    """Beam's options with which an engine starts workers of this environment itself."""
+    script = home / "worker"
+    script.write_text(
+        f'#!/bin/sh\nPYTHONPATH= exec {worker_python()} -m halofeed.pipelines.beam_worker "$@"\n'
+    )
+    script.chmod(0o755)
+    command = json.dumps({"command": str(script)}, separators=(",", ":"))
+    return ["--environment_type=PROCESS", f"--environment_config={command}"]
 
 
 def worker_python() -> Path:

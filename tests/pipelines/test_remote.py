@@ -6,14 +6,16 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from halofeed.pipelines import remote
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions
-from halofeed.pipelines.remote import _in_brief, check_wanted
+from halofeed.pipelines.remote import SignsOfLife, _in_brief, _Watch, check_wanted
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import JobError, NotRunError
 from tests.pipelines.far_runner import JobServer
@@ -115,16 +117,64 @@ def test_a_stopped_command_withdraws_and_cancels_its_job(source, tmp_path, monke
     assert not list(incomplete.glob("wanted-*"))
 
 
-def test_a_job_whose_command_is_gone_goes_no_further(tmp_path):
+@pytest.fixture
+def job(tmp_path):
     class Job:
         folder, wanted = str(tmp_path), ".incomplete/wanted-1"
 
     (tmp_path / ".incomplete").mkdir()
     (tmp_path / Job.wanted).touch()
-    check_wanted(Job())
-    (tmp_path / Job.wanted).unlink()
+    return Job()
+
+
+def test_a_job_whose_command_is_gone_goes_no_further(job, tmp_path):
+    check_wanted(job)
+    (tmp_path / job.wanted).unlink()
     with pytest.raises(JobError, match="was stopped, or another one goes on"):
-        check_wanted(Job())
+        check_wanted(job)
+
+
+def test_a_worker_gives_signs_of_life_as_long_as_its_job_is_wanted(job, tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "_SECONDS_BETWEEN_SIGNS", 0)
+    signs = SignsOfLife(job)
+    sizes = []
+    for _ in range(3):
+        signs.give()
+        (file,) = tmp_path.glob(".incomplete/alive-*")
+        sizes.append(file.stat().st_size)
+    assert sizes == [1, 2, 3]
+    (tmp_path / job.wanted).unlink()
+    with pytest.raises(JobError, match="was stopped, or another one goes on"):
+        signs.give()
+    assert file.stat().st_size == 3
+
+
+def test_a_job_that_waits_for_its_turn_is_told_of_and_waited_for(monkeypatch, capsys):
+    monkeypatch.setattr(remote, "_SECONDS_TO_WONDER", 0)
+    monkeypatch.setattr(remote, "_SECONDS_TO_GIVE_UP", 0)
+    watch = _Watch({})
+    for _ in range(3):
+        watch.see({})
+    assert capsys.readouterr().err.count("has the cluster free slots") == 1
+
+
+def test_a_job_whose_workers_are_all_silent_is_ended_and_named(source, tmp_path, monkeypatch, capsys):
+    for name, seconds in (("BETWEEN_LOOKS", 0.05), ("TO_WONDER", 0.2), ("TO_GIVE_UP", 0.5)):
+        monkeypatch.setattr(remote, f"_SECONDS_{name}", seconds)
+    hangs, version = tmp_path / "hangs", tmp_path / "set/1.0.0"
+    monkeypatch.setenv("FAR_HANGS", str(hangs))
+
+    def begin() -> None:
+        while not hangs.exists():
+            time.sleep(0.01)
+        (version / ".incomplete/alive-1").write_text(".")
+
+    threading.Thread(target=begin, daemon=True).start()
+    with pytest.raises(JobError, match=r"no worker has given a sign of life.*run the same command again"):
+        convert_far(source, tmp_path)
+    assert "nothing was heard of the job's workers" in capsys.readouterr().err
+    assert not hangs.exists()
+    assert not list(version.glob(".incomplete/wanted-*"))
 
 
 def test_a_job_server_that_does_not_answer_leaves_the_committed_version(source, expected, tmp_path):
