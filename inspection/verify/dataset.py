@@ -242,8 +242,8 @@ class _Run:
         known = shard_files | {MANIFEST, REJECTED, DATASET_INFO, FEATURES}
         for name, is_file in (self.place.entries() or {}).items():
             if name == TEMPORARY_FOLDER:
-                self.add(name, "unfinished files of a conversion that was stopped; delete the folder")
-            elif name not in known:
+                continue  # of a command that was killed after the commit; the next one of its kind deletes it
+            if name not in known:
                 self.add(name, "it belongs to nothing that the manifest names; delete it or move it away")
             elif not is_file:
                 self.add(name, "expected a file")

@@ -116,12 +116,16 @@ def test_every_missing_file_is_named(copied: Path) -> None:
         path.write_bytes(data)
 
 
-def test_leftovers_are_named(copied: Path) -> None:
+def test_what_a_command_that_was_killed_after_the_commit_left_harms_nothing(copied: Path) -> None:
     (copied / ".incomplete").mkdir()
+    (copied / ".incomplete" / "references-00000.jsonl").write_text("{}\n")
+    assert verify(copied).ok
+
+
+def test_leftovers_are_named(copied: Path) -> None:
     (copied / "tiny-train.tfrecord-00000-of-00009").write_bytes(b"")
     (copied / "notes.txt").write_text("mine")
     assert [problem.file for problem in verify(copied).problems] == [
-        ".incomplete",
         "notes.txt",
         "tiny-train.tfrecord-00000-of-00009",
     ]
