@@ -95,7 +95,7 @@ class Loader(Stream):
             is read from where it is.
         verify: whether the checksums of what is read are computed: "first" when it is first read, "always" or "never".
             Of raw fields these are the index's of each MiB, so that of a crop no more is read than the MiBs it lies in.
-            Of what is fetched from an address, "first" means of every transfer anew.
+            Of what is fetched from an address, "first" means with every transfer.
         on_corrupt: what becomes of a record that cannot be read: "fail" with an error that names file, offset and id;
             or "skip": another record takes its place, the same one whenever this batch is made; in evaluation its row
             is not valid. `skipped` tells them. More than one in a hundred (and more than one) are an error in any case.

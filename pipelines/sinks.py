@@ -22,10 +22,7 @@ from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import CorruptFileError, SourceError
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.layout import (
-    OBJECT,
-    index_file,
-)
+from halofeed.schemas.layout import OBJECT, index_file
 from halofeed.schemas.tfrecord import HEADER_BYTES, RecordWriter
 
 _HEAVY_BUFFERS = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -77,8 +78,9 @@ class _Spread(beam.DoFn):  # type: ignore[misc]
         for key, given in self._workers.answers() if self._workers is not None else ():
             yield GlobalWindows.windowed_value(self._result(key, given))
 
+    @abc.abstractmethod
     def _result(self, key: str, given: Any) -> Any:
-        raise NotImplementedError
+        """What is given on of one call's answer."""
 
 
 class WriteShards(_Spread):

@@ -63,7 +63,7 @@ class OpenFile:
     """
 
     is_transferred = False
-    """Whether its bytes come anew with each read, so that they are asked for beforehand and checked each time."""
+    """Whether its bytes come again with each read, so that they are asked for beforehand and checked each time."""
 
     __slots__ = (
         *("_bytes", "_mapped", "_number", "_stream"),

@@ -194,7 +194,7 @@ class _Pieces(io.RawIOBase):
 
 
 class _InOrder(HeldFile):
-    """A shard of a store whose bytes come ahead of who reads them in order; what lies behind is asked for anew."""
+    """A shard of a store whose bytes come ahead of who reads them in order; what lies behind is asked for again."""
 
     __slots__ = ("_coming", "_held", "_shard", "_start", "_store")
 

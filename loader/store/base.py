@@ -81,7 +81,7 @@ class Store(Protocol):
         ...
 
     def settled(self, name: str) -> bool:
-        """Whether a shard's bytes are at hand, and not transferred anew by each read."""
+        """Whether a shard's bytes are at hand, and not transferred again by each read."""
         ...
 
     def each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

@@ -1,7 +1,7 @@
 """A data set's files in an object store or on a web server, read by ranges through fsspec.
 
 Each request has a time-out, is repeated with growing pauses where it may help, and gives just as many bytes as were
-asked for; whether they are the right ones is what the index's checksums say, of every transfer anew.
+asked for; whether they are the right ones is what the index's checksums say, with every transfer.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ class RemoteStore:
         return process
 
     def __getstate__(self) -> Mapping[str, Any]:
-        raise TypeError("a store is made anew in each process")
+        raise TypeError("a store is made again in each process")
 
 
 class _Process:

@@ -64,7 +64,7 @@ class Table:
 
     `header` is what its first line, or any of its objects, names; `columns` are those of them that are known, by the
     names under which `Row.cell` has them, and `unread` those that nothing is made of. The rows of a large file are read
-    anew whenever they are gone through.
+    again whenever they are gone through.
     """
 
     file: str

@@ -1,4 +1,4 @@
-"""The bytes of a table, which may be more than memory holds: read anew for each pass, and the same each time."""
+"""The bytes of a table, which may be more than memory holds: read again for each pass, and the same each time."""
 
 from __future__ import annotations
 

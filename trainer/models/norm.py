@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable
 
@@ -34,11 +35,11 @@ class Norm(nnx.Module):
         scale = self.scale[...] * jax.lax.rsqrt(variance + self.epsilon)
         return (wide - mean) * scale + self.bias[...]
 
+    @abc.abstractmethod
     def _moments(
         self, wide: jax.Array, valid: jax.Array | None, training: bool
     ) -> tuple[jax.Array, jax.Array]:
         """Mean and variance, in a shape that broadcasts with x."""
-        raise NotImplementedError
 
 
 class BatchNorm(Norm):
