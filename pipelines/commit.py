@@ -152,7 +152,7 @@ def commit(job: ShardJob, sums: Iterable[str]) -> Manifest:
     files = [shard.file for split in splits.values() for shard in split.shards]
     whole = {*files, *map(index_file, files), REJECTED, FEATURES, DATASET_INFO}
     output.delete([name for name in output.sizes() if is_own_file(name, job.name) and name not in whole])
-    check_wanted(job)
+    check_wanted(job.wanted)
     if job.wanted is None:
         output.sweep()
     output.commit(manifest.to_json().encode(), after=sorted(whole))

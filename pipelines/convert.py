@@ -162,10 +162,11 @@ class _Means:
                 store_settings=self.store_settings,
             )
             if self.scratch is None:
+                wanted = want(OutputFolder(folder.removesuffix(TEMPORARY_FOLDER)))
+                search = dataclasses.replace(search, wanted=wanted)
                 pipeline = new_pipeline(self.choice)
-                output = OutputFolder(folder.removesuffix(TEMPORARY_FOLDER))
                 return find_series_by_beam(
-                    sources.images, search, pipeline, lambda: run_remote(pipeline, look=output.begun)
+                    sources.images, search, pipeline, lambda: run_remote(pipeline, wanted)
                 )
             workers = self.workers()
             spread = map if workers is None else functools.partial(workers.map, what="listed DICOM series")
@@ -365,7 +366,7 @@ def _run_elsewhere(
     show: bool,
 ) -> None:
     """Run the pipeline on another runner; what has come of it is seen by the files that are there."""
-    wanted = want(output)
+    wanted = want(OutputFolder(job.folder))
     # A template is run later, when this command holds the folder no more.
     holder = None if choice.template else job.holder
     build(pipeline, dataclasses.replace(job, wanted=wanted, holder=holder), reference_files)
@@ -374,13 +375,8 @@ def _run_elsewhere(
     indexes = {index_file(job.shard_file(key)) for key in job.shard_keys()}
     bar = Bar(len(indexes), "shards", show=show)
 
-    def look() -> object:
-        there = indexes & output.sizes().keys()
-        bar.update(len(there), None)
-        return there, output.begun()
-
     try:
-        run_remote(pipeline, withdraw=lambda: output.delete([wanted]), look=look)
+        run_remote(pipeline, wanted, lambda sizes: bar.update(len(indexes & sizes.keys()), None))
     except JobError as error:
         if _committed(output) is None:
             raise

@@ -97,8 +97,8 @@ class ShardJob:
     `folder` is where the shards are written, `replaces` the committed version whose place they will take, `room_bytes`
     the memory that the machine has for the inputs of one worker (None: nobody knows), `progress_folder` is where
     the workers of a local run count, `series_folder` where the slices of DICOM series are listed, `references_folder`
-    where the references lie by shard (None: they come by the runner's shuffle), `wanted` the file of `folder` that is
-    there as long as the job is to go on (None: a local run, which ends with its command), `holder` who must hold
+    where the references lie by shard (None: they come by the runner's shuffle), `wanted` the path of the file that
+    is there as long as the job is to go on (None: a local run, which ends with its command), `holder` who must hold
     `folder` where that is in an object store, and `store_settings` how S3 is reached, beyond its usual chain.
     """
 

@@ -2,8 +2,8 @@
 
 A runner may not stop a job that it says it cancelled (Beam's job server leaves Flink's running), and a command may be
 killed before it can ask. So a job is wanted only as long as a file of its own lies in its folder: its workers look
-for that before they write a shard and before they give one its name. Whoever stops the command deletes the file, and
-the next command, which sweeps the folder, does too.
+for that before they write a shard and before they give one its name, and before each step of listing DICOM series.
+Whoever stops the command deletes the file, and the next command, which sweeps the folder, does too.
 
 A runner may also wait without end, for a worker that was killed while it started. So workers let a file beside that one
 grow while they are at work, and a command that sees nothing change for long says so, and then gives the job up.
@@ -18,8 +18,8 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
@@ -34,6 +34,9 @@ from halofeed.schemas.layout import TEMPORARY_FOLDER
 from halofeed.schemas.telling import tell
 
 _SECONDS_BETWEEN_LOOKS = 5.0
+_MOST_SECONDS_BETWEEN_LOOKS = 60.0
+_LOOKS_BETWEEN_LOOKS = 10.0
+"""What a look took, so many times, goes by before the next: a folder of many shards is listed for a while."""
 _SECONDS_TO_CANCEL = 10.0
 _SECONDS_BETWEEN_SIGNS = 30.0
 _SECONDS_TO_WONDER = 120.0
@@ -44,29 +47,33 @@ _OWN_ERROR = re.compile(r"halofeed\.schemas\.errors\.\w+: (.*(?:\n  .*)*)")
 _ERROR = re.compile(r"^(?:Caused by: )?((?:[\w$]+\.)*\w*(?:Error|Exception)(?:: .*)?)$", re.MULTILINE)
 
 
-class _Wanted(Protocol):
-    @property
-    def folder(self) -> str: ...
-    @property
-    def wanted(self) -> str | None: ...
-
-
 def want(output: OutputFolder) -> str:
-    """Write the file that says that a job is wanted; its name."""
+    """Write the file that says that a job is wanted; its path, which says as well where the job's files lie."""
     name = f"{TEMPORARY_FOLDER}/wanted-{uuid.uuid4().hex}"
     output.write(name, b"wanted\n")
-    return name
+    return output.path(name)
 
 
-def check_wanted(job: _Wanted) -> None:
-    """Go on only where the command that submitted the job wants it still.
+def _place(wanted: str) -> tuple[OutputFolder, str]:
+    folder, _, name = wanted.rpartition(f"/{TEMPORARY_FOLDER}/")
+    return OutputFolder(folder), f"{TEMPORARY_FOLDER}/{name}"
+
+
+def check_wanted(wanted: str | None) -> None:
+    """Go on only where the command that submitted a job wants it still.
+
+    Args:
+        wanted: the job's file; None: of this machine alone, which ends with its command.
 
     Raises:
         JobError: that command was stopped, or another one has taken over.
     """
-    if job.wanted is not None and not OutputFolder(job.folder).exists(job.wanted):
+    if wanted is None:
+        return
+    output, name = _place(wanted)
+    if not output.exists(name):
         raise JobError(
-            f"{job.folder}: the command that submitted this job was stopped, or another one goes on in its place"
+            f"{output.root}: the command that submitted this job was stopped, or another one goes on in its place"
         )
 
 
@@ -74,11 +81,11 @@ class SignsOfLife:
     """By which a job's command sees that this process works for it: a file that grows now and then.
 
     Args:
-        job: that it works for; one of this machine alone needs no signs.
+        wanted: the job's file; a job of this machine alone has none, and needs no signs.
     """
 
-    def __init__(self, job: _Wanted) -> None:
-        self._job = job
+    def __init__(self, wanted: str | None) -> None:
+        self._wanted = wanted
         self._name = f"{TEMPORARY_FOLDER}/alive-{uuid.uuid4().hex}"
         self._given, self._next = 0, 0.0
 
@@ -88,12 +95,36 @@ class SignsOfLife:
         Raises:
             JobError: the job is not wanted any more.
         """
-        if self._job.wanted is None or time.monotonic() < self._next:
+        if self._wanted is None or time.monotonic() < self._next:
             return
-        check_wanted(self._job)
+        check_wanted(self._wanted)
         self._given += 1
-        OutputFolder(self._job.folder).write(self._name, b"." * self._given)
+        _place(self._wanted)[0].write(self._name, b"." * self._given)
         self._next = time.monotonic() + _SECONDS_BETWEEN_SIGNS
+
+    @contextlib.contextmanager
+    def meanwhile(self) -> Iterator[None]:
+        """Give them in a block that may take long and has no place of its own for it.
+
+        Raises:
+            JobError: the job is not wanted as the block begins.
+        """
+        check_wanted(self._wanted)
+        ended = threading.Event()
+
+        def go_on() -> None:
+            while True:
+                with contextlib.suppress(Exception):  # one sign less; the block meets the same fault
+                    self.give()
+                if ended.wait(min(_SECONDS_BETWEEN_SIGNS, _SECONDS_BETWEEN_LOOKS)):
+                    return
+
+        if self._wanted is not None:
+            threading.Thread(target=go_on, name="signs-of-life", daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
 
 
 class _Watch:
@@ -137,15 +168,13 @@ class _Watch:
 
 
 def run_remote(
-    pipeline: beam.Pipeline,
-    withdraw: Callable[[], object] = lambda: None,
-    look: Callable[[], object] = lambda: None,
+    pipeline: beam.Pipeline, wanted: str, see: Callable[[Mapping[str, int]], object] = lambda sizes: None
 ) -> None:
     """Run a pipeline on its runner, to its end.
 
     Args:
-        withdraw: what ends the job where this process is stopped, before the runner is asked to cancel it.
-        look: called every few seconds; what it returns changes as long as the job goes on.
+        wanted: the job's file, which is deleted where this process is stopped, before the runner is asked to cancel.
+        see: is called now and then with the files that are there and their bytes.
 
     Raises:
         JobError: the job failed; it says why in few lines.
@@ -154,12 +183,19 @@ def run_remote(
         outlook="its job is told to stop, and ends with the shards that it writes just now; "
         "the same command goes on from there"
     )
+    output, name = _place(wanted)
+
+    def look() -> None:
+        sizes = output.sizes(begun=True)
+        see(sizes)
+        watch.see(sizes)
+
     try:
         with _ending_job_servers(pipeline.runner), quiet_logging(None, "apache_beam"), _quiet_threads():
-            watch = _Watch(look())
+            watch = _Watch(output.sizes(begun=True))
             result = _submit(pipeline)
-            with stopping.Undone(lambda: _cancel(result, withdraw)) as job:
-                _wait(result, lambda: watch.see(look()))
+            with stopping.Undone(lambda: _cancel(result, lambda: output.delete([name]))) as job:
+                _wait(result, look)
                 job.keep()
     except HalofeedError as error:  # of a worker in this process
         raise JobError(_WHERE.sub("", str(error))) from error
@@ -219,10 +255,18 @@ def _wait(result: Any, look: Callable[[], object]) -> None:
             finished.set()
 
     threading.Thread(target=wait, name="wait-for-job", daemon=True).start()
-    while not finished.wait(_SECONDS_BETWEEN_LOOKS):
+    pause = _SECONDS_BETWEEN_LOOKS
+    while not finished.wait(pause):
+        before = time.monotonic()
         look()
+        pause = _pause_after(time.monotonic() - before)
     if failure:
         raise failure[0]
+
+
+def _pause_after(look_seconds: float) -> float:
+    """How long to wait after a look that took so long."""
+    return min(max(_SECONDS_BETWEEN_LOOKS, _LOOKS_BETWEEN_LOOKS * look_seconds), _MOST_SECONDS_BETWEEN_LOOKS)
 
 
 def _cancel(result: Any, withdraw: Callable[[], object]) -> None:

@@ -10,6 +10,7 @@ On another runner it is a Beam job of its own, whose shuffle hands it on.
 
 from __future__ import annotations
 
+import abc
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from typing import Any
 import apache_beam as beam
 
 from halofeed.pipelines.objects.choose import use_settings
+from halofeed.pipelines.remote import SignsOfLife
 from halofeed.pipelines.storage import OutputFolder, RemoteFiles, source_files
 from halofeed.prep.formats.dicom.found import Listed, from_bytes, to_bytes
 from halofeed.prep.formats.dicom.grouping import Apart, Series, in_order_of_files, read_headers
@@ -45,7 +47,7 @@ class SeriesSearch:
         below: the folders below which each series is looked for, as tables name them, whose references keep their
             members; (): the whole source, whose members nobody but the workers needs.
         folder: where slices and what is on its way to them are written.
-        store_settings: as of a `ShardJob`.
+        store_settings, wanted: as of a `ShardJob`.
     """
 
     source: str
@@ -53,6 +55,7 @@ class SeriesSearch:
     below: tuple[str, ...]
     folder: str
     store_settings: Mapping[str, Any] = field(default_factory=dict)
+    wanted: str | None = None
 
 
 def adopted(
@@ -185,37 +188,57 @@ def _join_from_files(task: tuple[SeriesSearch, Key, Sequence[Place]]) -> list[tu
 _FOUND = "found"
 
 
-class _List(beam.DoFn):  # type: ignore[misc]
-    """From a search to the bundles of its files; what else was listed goes to the side."""
-
-    def process(self, search: SeriesSearch) -> Iterator[Any]:
-        listed, bundles = _list(search)
-        yield beam.pvalue.TaggedOutput(_FOUND, ("", listed))
-        yield from bundles
-
-
-class _Read(beam.DoFn):  # type: ignore[misc]
-    """From a bundle to (series, what its files say of it); files that are no slices go to the side."""
+class _Step(beam.DoFn):  # type: ignore[misc]
+    """Takes elements as long as the search is wanted, and gives signs of life meanwhile."""
 
     def __init__(self, search: SeriesSearch) -> None:
         self._search = search
 
-    def process(self, bundle: Bundle) -> Iterator[Any]:
-        found, apart = _read(self._search, bundle)
+    def setup(self) -> None:
+        use_settings(self._search.store_settings)
+        self._signs = SignsOfLife(self._search.wanted)
+
+    def process(self, element: Any) -> Iterator[Any]:
+        with self._signs.meanwhile():
+            yield from self._take(element)
+
+    @abc.abstractmethod
+    def _take(self, element: Any) -> Iterator[Any]:
+        """What comes of one element."""
+
+
+class _List(_Step):
+    """From anything to the bundles of the search's files; what else was listed goes to the side."""
+
+    def _take(self, element: object) -> Iterator[Any]:
+        listed, bundles = _list(self._search)
+        yield beam.pvalue.TaggedOutput(_FOUND, ("", listed))
+        yield from bundles
+
+
+class _Read(_Step):
+    """From a bundle to (series, what its files say of it); files that are no slices go to the side."""
+
+    def _take(self, element: Bundle) -> Iterator[Any]:
+        found, apart = _read(self._search, element)
         for one in apart:
             yield beam.pvalue.TaggedOutput(_FOUND, one)
         yield from found.items()
 
 
-class _Write(beam.DoFn):  # type: ignore[misc]
+class _Join(_Step):
+    """From (series, what files say of it) to its scans."""
+
+    def _take(self, element: tuple[Key, Iterable[bytes]]) -> Iterator[Any]:
+        yield from _join(self._search, *element)
+
+
+class _Write(_Step):
     """From everything that was found to one file."""
 
-    def __init__(self, search: SeriesSearch) -> None:
-        self._search = search
-
-    def process(self, element: tuple[int, Iterable[Any]]) -> None:
-        use_settings(self._search.store_settings)
+    def _take(self, element: tuple[int, Iterable[Any]]) -> Iterator[Any]:
         OutputFolder(self._search.folder).write(_FOUND, to_bytes(list(element[1])))
+        yield from ()
 
 
 def find_series_by_beam(
@@ -233,19 +256,15 @@ def find_series_by_beam(
     """
     listed = (
         pipeline
-        | "name the source" >> beam.Create([search], reshuffle=False)
-        | "list files" >> beam.ParDo(_List()).with_outputs(_FOUND, main="bundles")
+        | "begin" >> beam.Impulse()
+        | "list files" >> beam.ParDo(_List(search)).with_outputs(_FOUND, main="bundles")
     )
     read = (
         listed.bundles
         | "spread" >> beam.Reshuffle()
         | "read headers" >> beam.ParDo(_Read(search)).with_outputs(_FOUND, main="parts")
     )
-    series = (
-        read.parts
-        | "group by series" >> beam.GroupByKey()
-        | "sort slices" >> beam.FlatMap(lambda element: _join(search, *element))
-    )
+    series = read.parts | "group by series" >> beam.GroupByKey() | "sort slices" >> beam.ParDo(_Join(search))
     (
         (listed[_FOUND], read[_FOUND], series)
         | "gather" >> beam.Flatten()

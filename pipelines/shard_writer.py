@@ -39,7 +39,7 @@ class ShardWriter:
         self._opencv_threads = cv2.getNumThreads()
         cv2.setNumThreads(1)
         self._progress = WorkerProgress(job.progress_folder)
-        self._signs = SignsOfLife(job)
+        self._signs = SignsOfLife(job.wanted)
         self._shard: ShardKey | None = None
         self._last: deque[tuple[ShardKey | None, Mapping[str, str]]] = deque(maxlen=LISTED)
 

@@ -59,7 +59,7 @@ def write_shard(
     Returns:
         whether the shard was written; False where it was there already.
     """
-    check_wanted(job)
+    check_wanted(job.wanted)
     ordered, parsed, rejected = _classify(references)
     output = OutputFolder(job.folder, job.holder)
     name = job.shard_file(key)
@@ -107,7 +107,7 @@ def write_shard(
             statistics=statistics.to_json(),
             rejected=tuple(sorted(rejected, key=_rejected_order)),
         )
-        check_wanted(job)
+        check_wanted(job.wanted)
         file.keep()
     output.write(index_file(name), index.to_bytes())
     return True

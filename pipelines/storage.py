@@ -160,6 +160,15 @@ def source_files(root: str) -> LocalFiles | RemoteFiles:
     return RemoteFiles(root) if is_remote(root) else LocalFiles(root)
 
 
+def _local_sizes(folder: str) -> Iterator[tuple[str, int]]:
+    """The files directly in a folder and their bytes, but for those that go meanwhile."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                if entry.is_file():
+                    yield entry.name, entry.stat().st_size
+
+
 class OutputFolder:
     """The folder of one version of a data set: files appear in it whole or not at all.
 
@@ -205,25 +214,26 @@ class OutputFolder:
             raise FileNotFoundError(self.path(name))
         return stored.size
 
-    def sizes(self) -> dict[str, int]:
-        """The files directly in the folder and their bytes."""
-        if not is_remote(self.root):
-            with os.scandir(self.root) as entries:
-                return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
-        prefix = f"{self.root}/"
-        listed = ((address[len(prefix) :], size) for address, size in store_of(self.root).listed(prefix))
-        return {name: size for name, size in listed if name and "/" not in name}
+    def sizes(self, *, begun: bool = False) -> dict[str, int]:
+        """The files directly in the folder and their bytes.
 
-    def begun(self) -> dict[str, int]:
-        """The files below its temporary folder and their bytes; some may be gone by now."""
-        folder = self.path(TEMPORARY_FOLDER)
-        if is_remote(folder):
-            return dict(store_of(folder).listed(f"{folder}/"))
-        found = {}
-        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-            for entry in entries:
-                with contextlib.suppress(FileNotFoundError):
-                    found[entry.name] = entry.stat().st_size
+        Args:
+            begun: with those of its temporary folder, of which some may be gone by now, by the same listing.
+        """
+        if is_remote(self.root):
+            prefix = f"{self.root}/"
+            listed = ((address[len(prefix) :], size) for address, size in store_of(self.root).listed(prefix))
+            below = f"{TEMPORARY_FOLDER}/"
+            return {
+                name: size
+                for name, size in listed
+                if name and ("/" not in name or (begun and name.startswith(below)))
+            }
+        found = dict(_local_sizes(self.root))
+        if begun:
+            with contextlib.suppress(FileNotFoundError):
+                inside = _local_sizes(self.path(TEMPORARY_FOLDER))
+                found.update((f"{TEMPORARY_FOLDER}/{name}", size) for name, size in inside)
         return found
 
     def make(self) -> None:

@@ -53,7 +53,7 @@ class ReadReferences(beam.DoFn):  # type: ignore[misc]
 
     def setup(self) -> None:
         self._job = _job_of(self._text)
-        self._signs = SignsOfLife(self._job)
+        self._signs = SignsOfLife(self._job.wanted)
 
     def process(self, number: int) -> Iterator[tuple[str, bytes]]:
         job = self._job

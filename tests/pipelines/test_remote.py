@@ -8,16 +8,24 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import apache_beam as beam
 import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from halofeed.pipelines import remote
+from halofeed.pipelines import remote, series, storage
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions
-from halofeed.pipelines.remote import SignsOfLife, _in_brief, _Watch, check_wanted
+from halofeed.pipelines.remote import SignsOfLife, _in_brief, _pause_after, _Watch, check_wanted, want
+from halofeed.pipelines.series import SeriesSearch, find_series_by_beam
+from halofeed.pipelines.storage import OutputFolder
+from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import JobError, NotRunError
+from tests.dicom_writer import draw_series
 from tests.pipelines.far_runner import JobServer
 from tests.pipelines.support import all_bytes, convert_words, draw_folders, run_convert
 
@@ -118,35 +126,85 @@ def test_a_stopped_command_withdraws_and_cancels_its_job(source, tmp_path, monke
 
 
 @pytest.fixture
-def job(tmp_path):
-    class Job:
-        folder, wanted = str(tmp_path), ".incomplete/wanted-1"
-
-    (tmp_path / ".incomplete").mkdir()
-    (tmp_path / Job.wanted).touch()
-    return Job()
+def wanted(tmp_path) -> str:
+    return want(OutputFolder(str(tmp_path)))
 
 
-def test_a_job_whose_command_is_gone_goes_no_further(job, tmp_path):
-    check_wanted(job)
-    (tmp_path / job.wanted).unlink()
+def test_a_job_whose_command_is_gone_goes_no_further(wanted):
+    check_wanted(wanted)
+    Path(wanted).unlink()
     with pytest.raises(JobError, match="was stopped, or another one goes on"):
-        check_wanted(job)
+        check_wanted(wanted)
 
 
-def test_a_worker_gives_signs_of_life_as_long_as_its_job_is_wanted(job, tmp_path, monkeypatch):
+def test_a_worker_gives_signs_of_life_as_long_as_its_job_is_wanted(wanted, tmp_path, monkeypatch):
     monkeypatch.setattr(remote, "_SECONDS_BETWEEN_SIGNS", 0)
-    signs = SignsOfLife(job)
+    signs = SignsOfLife(wanted)
     sizes = []
     for _ in range(3):
         signs.give()
         (file,) = tmp_path.glob(".incomplete/alive-*")
         sizes.append(file.stat().st_size)
     assert sizes == [1, 2, 3]
-    (tmp_path / job.wanted).unlink()
+    Path(wanted).unlink()
     with pytest.raises(JobError, match="was stopped, or another one goes on"):
         signs.give()
     assert file.stat().st_size == 3
+
+
+def found_by_job(tmp_path: Path, wanted: str, reading: Callable[[], object], monkeypatch) -> int:
+    """How many DICOM series a job finds, which calls this before it reads the headers of a bundle."""
+    source, pipeline = draw_series(tmp_path / "source", 2, 3), beam.Pipeline(runner=FnApiRunner())
+    folder, policy, read_headers = str(tmp_path / ".incomplete"), SeriesPolicy(), series.read_headers
+    monkeypatch.setattr(series, "read_headers", lambda *given: (reading(), read_headers(*given))[1])
+    search = SeriesSearch(source=str(source), policy=policy, below=(), folder=folder, wanted=wanted)
+    found = find_series_by_beam(
+        LocalFiles(source), search, pipeline, lambda: pipeline.run().wait_until_finish()
+    )
+    return len(found["."].series)
+
+
+def test_workers_that_list_series_give_signs_of_life_while_a_step_lasts(wanted, tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "_SECONDS_BETWEEN_SIGNS", 0.01)
+
+    def given() -> int:
+        return sum(file.stat().st_size for file in tmp_path.glob(".incomplete/alive-*"))
+
+    def reading() -> None:
+        before, end = given(), time.monotonic() + 20
+        while given() < before + 3:
+            assert time.monotonic() < end, "no sign of life"
+            time.sleep(0.01)
+
+    assert found_by_job(tmp_path, wanted, reading, monkeypatch) == 2
+
+
+def test_a_job_that_lists_series_goes_no_further_once_its_command_is_gone(wanted, tmp_path, monkeypatch):
+    with pytest.raises(Exception, match="was stopped, or another one goes on"):
+        found_by_job(tmp_path, wanted, lambda: Path(wanted).unlink(missing_ok=True), monkeypatch)
+    assert not (tmp_path / ".incomplete/found").exists()
+
+
+def test_a_look_lists_a_store_once(monkeypatch):
+    listed = []
+
+    class Store:
+        def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
+            listed.append(prefix)
+            for name in ("a.index", ".incomplete/alive-1", "notes/a", ".incomplete/deep/b"):
+                yield prefix + name, 7
+
+    monkeypatch.setattr(storage, "store_of", lambda _: Store())
+    output = OutputFolder("s3://bucket/set/1.0.0")
+    assert output.sizes() == {"a.index": 7}
+    assert output.sizes(begun=True) == dict.fromkeys(
+        ("a.index", ".incomplete/alive-1", ".incomplete/deep/b"), 7
+    )
+    assert listed == ["s3://bucket/set/1.0.0/"] * 2
+
+
+def test_looks_that_take_long_are_rarer():
+    assert [_pause_after(seconds) for seconds in (0.01, 0.5, 2, 30)] == [5, 5, 20, 60]
 
 
 def test_a_job_that_waits_for_its_turn_is_told_of_and_waited_for(monkeypatch, capsys):
