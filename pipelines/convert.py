@@ -166,7 +166,10 @@ class _Means:
                 search = dataclasses.replace(search, wanted=wanted)
                 pipeline = new_pipeline(self.choice)
                 return find_series_by_beam(
-                    sources.images, search, pipeline, lambda: run_remote(pipeline, wanted)
+                    sources.images,
+                    search,
+                    pipeline,
+                    lambda: run_remote(pipeline, wanted, self.choice.max_silence_seconds),
                 )
             workers = self.workers()
             spread = map if workers is None else functools.partial(workers.map, what="listed DICOM series")
@@ -376,7 +379,12 @@ def _run_elsewhere(
     bar = Bar(len(indexes), "shards", show=show)
 
     try:
-        run_remote(pipeline, wanted, lambda sizes: bar.update(len(indexes & sizes.keys()), None))
+        run_remote(
+            pipeline,
+            wanted,
+            choice.max_silence_seconds,
+            lambda sizes: bar.update(len(indexes & sizes.keys()), None),
+        )
     except JobError as error:
         if _committed(output) is None:
             raise

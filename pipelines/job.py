@@ -62,6 +62,12 @@ class JobOptions:
     threads: int | None = option(
         None, "decoding threads per worker; default: all cores shared by the workers"
     )
+    max_silence_minutes: float | None = option(
+        None,
+        "another runner's job: end it when none of its workers is heard of for so long, also at the beginning; they "
+        "give a sign every half minute, but none while a runner shuffles; default: 60 once one was heard of, and no "
+        "limit before that, as a job may wait for its turn",
+    )
 
     def __post_init__(self) -> None:
         problems = [f"--{name}: say which" for name in ("source", "out", "name") if not getattr(self, name)]
@@ -71,6 +77,8 @@ class JobOptions:
                 problems.append(f"--{name} {value}: expected 1 or more")
         if self.max_rejected is not None and self.max_rejected < 0:
             problems.append(f"--max-rejected {self.max_rejected}: expected 0 or more")
+        if self.max_silence_minutes is not None and not self.max_silence_minutes >= 1:
+            problems.append(f"--max-silence-minutes {self.max_silence_minutes:g}: expected 1 or more")
         if self.disk_check not in ("refuse", "ignore"):
             problems.append(f"--disk-check {self.disk_check!r}: expected refuse or ignore")
         if not 0 <= self.warn_cut <= 1:

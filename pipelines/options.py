@@ -33,8 +33,8 @@ class RunnerChoice:
     """A runner and how a job is spread over it.
 
     `local` says that the workers share this machine's process table and temporary folder; `room_bytes` is the memory
-    that it has for what one of them decodes at a time; `dry_run` and `template` that the job is not run but described,
-    and where.
+    that it has for what one of them decodes at a time; `max_silence_seconds` after which a job is given up of whose
+    workers nothing is heard; `dry_run` and `template` that the job is not run but described, and where.
     """
 
     local: bool
@@ -44,6 +44,7 @@ class RunnerChoice:
     threads: int
     workers: int
     room_bytes: int | None
+    max_silence_seconds: float | None = None
     dry_run: bool = False
     template: str | None = None
 
@@ -69,8 +70,14 @@ def choose_runner(
             threads=job.threads or 2,
             workers=0,
             room_bytes=None,
+            max_silence_seconds=None if job.max_silence_minutes is None else 60 * job.max_silence_minutes,
             dry_run=bool(options.view_as(TestOptions).dry_run),
             template=options.view_as(GoogleCloudOptions).template_location,
+        )
+    if job.max_silence_minutes is not None:
+        raise UsageError(
+            "--max-silence-minutes has no effect on this machine's own workers; leave it out, or name another runner "
+            "after --"
         )
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 

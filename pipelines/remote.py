@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 import signal
 import threading
@@ -132,10 +133,12 @@ class _Watch:
 
     Args:
         before: what was there before it was submitted.
+        most_seconds: of silence, after which the job is given up; None: an hour, but no limit before it has begun.
     """
 
-    def __init__(self, before: object) -> None:
+    def __init__(self, before: object, most_seconds: float | None = None) -> None:
         self._before = self._seen = before
+        self._most_seconds = most_seconds
         self._since, self._told = time.monotonic(), False
 
     def see(self, now: object) -> None:
@@ -149,31 +152,38 @@ class _Watch:
             return
         quiet = time.monotonic() - self._since
         has_begun = self._seen != self._before  # else it may wait for its turn
-        if has_begun and quiet > _SECONDS_TO_GIVE_UP:
+        most_seconds = self._most_seconds or (_SECONDS_TO_GIVE_UP if has_begun else math.inf)
+        if quiet > most_seconds:
             raise JobError(
-                f"no worker has given a sign of life for {_SECONDS_TO_GIVE_UP / 60:g} minutes, and the job is told to "
-                "stop; a runner may wait without end for a worker that was killed while it started. See whether the "
-                f"job still holds the cluster's slots, and cancel it there. {KEPT}"
+                f"no worker has given a sign of life for {most_seconds / 60:g} min, and the job is told to stop; "
+                "a runner may wait without end for a worker that was killed while it started"
+                + ("" if has_begun else ", or has no free slots, or cannot start workers")
+                + f". See whether the job still holds the cluster's slots, and cancel it there. {KEPT}"
             )
         if quiet > _SECONDS_TO_WONDER and not self._told:
             self._told = True
+            limit = f"it is given up after {most_seconds / 60:g} min"
+            if most_seconds == math.inf:
+                limit = "this waits on (--max-silence-minutes sets a limit); Ctrl-C ends the job"
+            asked = "" if has_begun else ": has the cluster free slots, and can it start workers?"
             tell(
-                f"halofeed convert: nothing was heard of the job's workers for {_SECONDS_TO_WONDER / 60:g} minutes"
-                + (
-                    f"; it is given up after {_SECONDS_TO_GIVE_UP / 60:g}"
-                    if has_begun
-                    else ": has the cluster free slots, and can it start workers? This waits on; Ctrl-C ends the job"
-                )
+                f"halofeed convert: nothing was heard of the job's workers for {_SECONDS_TO_WONDER / 60:g} "
+                f"minutes{asked}; {limit}"
             )
 
 
 def run_remote(
-    pipeline: beam.Pipeline, wanted: str, see: Callable[[Mapping[str, int]], object] = lambda sizes: None
+    pipeline: beam.Pipeline,
+    wanted: str,
+    max_silence_seconds: float | None,
+    see: Callable[[Mapping[str, int]], object] = lambda sizes: None,
 ) -> None:
     """Run a pipeline on its runner, to its end.
 
     Args:
         wanted: the job's file, which is deleted where this process is stopped, before the runner is asked to cancel.
+        max_silence_seconds: how long nothing may be heard of its workers; None: an hour, but no limit before they are
+            heard of at all.
         see: is called now and then with the files that are there and their bytes.
 
     Raises:
@@ -192,7 +202,7 @@ def run_remote(
 
     try:
         with _ending_job_servers(pipeline.runner), quiet_logging(None, "apache_beam"), _quiet_threads():
-            watch = _Watch(output.sizes(begun=True))
+            watch = _Watch(output.sizes(begun=True), max_silence_seconds)
             result = _submit(pipeline)
             with stopping.Undone(lambda: _cancel(result, lambda: output.delete([name]))) as job:
                 _wait(result, look)

@@ -37,9 +37,9 @@ def draw(root: Path, copies: int = 14) -> None:
     draw_series(root / "volumes", 6, 5)
 
 
-def words(source: Path, out: Path, case: str, beam: str) -> list[str]:
+def words(source: Path, out: Path, case: str, beam: str, more: str = "") -> list[str]:
     """A conversion's command."""
-    command = [sys.executable, "-m", "halofeed", "convert", "--name", "set", *CASES[case].split()]
+    command = [sys.executable, "-m", "halofeed", "convert", "--name", "set", *f"{CASES[case]} {more}".split()]
     places = ["--source", str(source / case), "--out", str(out)]
     return [*command, *places, *(["--", *beam.split()] if beam else [])]
 
@@ -54,10 +54,14 @@ def run(source: Path, out: Path, case: str, beam: str = "") -> dict[str, bytes]:
 
 
 @contextlib.contextmanager
-def begun(source: Path, out: Path, case: str, beam: str) -> Iterator[subprocess.Popen[str]]:
+def begun(source: Path, out: Path, case: str, beam: str, more: str = "") -> Iterator[subprocess.Popen[str]]:
     """A conversion, which is ended with the block."""
     command = subprocess.Popen(
-        words(source, out, case, beam), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        words(source, out, case, beam, more),
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         yield command

@@ -38,8 +38,8 @@ def start(home: Path) -> dict[str, str]:
 
 
 def worker_pids(home: Path) -> list[int]:
-    """The Python workers that run."""
-    return children_of(home, "prism")
+    """The Python workers that run, those of a pool too."""
+    return [*children_of(home, "prism"), *children_of(home, "pool")]
 
 
 def stop(home: Path) -> None:

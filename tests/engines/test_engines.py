@@ -23,6 +23,7 @@ from tests.engines.conversions import (
     wait_for,
 )
 from tests.engines.processes import MissingError
+from tests.engines.worker_environment import pool_options
 from tests.pipelines.support import all_bytes
 
 pytestmark = pytest.mark.long
@@ -81,6 +82,22 @@ def test_spark_and_prism_with_workers_that_installed_the_sdist_give_the_local_by
             assert command.returncode == 1
             assert "run the same command again" in said
         assert run(source, out, "pictures", beam) == expected["pictures"]
+
+
+def test_a_pool_gives_the_local_bytes_and_a_job_whose_worker_never_starts_ends_at_its_limit(
+    source, expected, tmp_path
+):
+    home = tmp_path / "engine"
+    for beam in running(prism, home):
+        pool = " ".join([beam, *pool_options(home)])
+        assert run(source, tmp_path / "masks", "masks", pool) == expected["masks"]
+        out = tmp_path / "pictures"
+        with begun(source, out, "pictures", pool, "--max-silence-minutes 1") as command:
+            assert kill_worker(prism, home, 0, command)  # for which Prism waits without end
+            _, said = command.communicate(timeout=120)
+        assert command.returncode == 1
+        assert "no worker has given a sign of life for 1 min, and the job is told to stop" in said
+        assert run(source, out, "pictures", pool) == expected["pictures"]
 
 
 @pytest.mark.parametrize("case", ["masks", "volumes"])

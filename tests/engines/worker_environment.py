@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from tests.engines.processes import alone, cache, prepare
+from tests.engines.processes import alone, cache, free_port, prepare, start_process, wait_for_port
 
 _ROOT = Path(__file__).parents[2]
 
@@ -23,6 +24,16 @@ def worker_options(home: Path) -> list[str]:
     script.chmod(0o755)
     command = json.dumps({"command": str(script)}, separators=(",", ":"))
     return ["--environment_type=PROCESS", f"--environment_config={command}"]
+
+
+def pool_options(home: Path) -> list[str]:
+    """Beam's options for a pool of such workers, a server that is started here; its workers are its children."""
+    port, python = free_port(), worker_python()
+    program = [python, "-m", "apache_beam.runners.worker.worker_pool_main", "--service_port", str(port)]
+    # Which starts whatever is called python there.
+    start_process(home, "pool", program, {"PYTHONPATH": "", "PATH": f"{python.parent}:{os.environ['PATH']}"})
+    wait_for_port(home, "pool", port)
+    return ["--environment_type=EXTERNAL", f"--environment_config=localhost:{port}"]
 
 
 def worker_python() -> Path:

@@ -24,7 +24,7 @@ from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import JobError, NotRunError
+from halofeed.schemas.errors import JobError, NotRunError, UsageError
 from tests.dicom_writer import draw_series
 from tests.pipelines.far_runner import JobServer
 from tests.pipelines.support import all_bytes, convert_words, draw_folders, run_convert
@@ -214,6 +214,24 @@ def test_a_job_that_waits_for_its_turn_is_told_of_and_waited_for(monkeypatch, ca
     for _ in range(3):
         watch.see({})
     assert capsys.readouterr().err.count("has the cluster free slots") == 1
+
+
+def test_a_job_that_never_begins_is_given_up_at_its_limit_and_told_of_before(monkeypatch, capsys):
+    monkeypatch.setattr(remote, "_SECONDS_TO_WONDER", 0)
+    watch = _Watch({}, 0.1)
+    watch.see({})
+    assert "can it start workers?; it is given up after" in capsys.readouterr().err
+    time.sleep(0.1)
+    with pytest.raises(JobError, match=r"no worker has given a sign of life.*or cannot start workers"):
+        watch.see({})
+
+
+def test_a_limit_of_silence_is_for_other_runners_and_no_shorter_than_their_signs(source, tmp_path):
+    with pytest.raises(UsageError, match="has no effect on this machine's own workers"):
+        run_convert(source, tmp_path, layout="folders", max_silence_minutes=5)
+    for wrong in (0.5, float("nan")):
+        with pytest.raises(UsageError, match=r"--max-silence-minutes .*: expected 1 or more"):
+            convert_far(source, tmp_path, max_silence_minutes=wrong)
 
 
 def test_a_job_whose_workers_are_all_silent_is_ended_and_named(source, tmp_path, monkeypatch, capsys):
