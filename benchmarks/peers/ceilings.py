@@ -63,18 +63,21 @@ def windows(source: Source, case: Case, warm: Any) -> Iterator[dict[str, Any]]:
             view = view.flip(axis) if rng.random() < 0.5 else view
         room = np.array(case.shape[:-1]) - case.crop
         views.append(view.crop(rng.integers(room + 1).tolist(), case.crop))
-    examples = [source[number] for number in range(len(source))]
+    examples = [{key: np.asarray(source[number][key]) for key in targets} for number in range(len(source))]
+    threads = len(os.sched_getaffinity(0))
 
-    def copy(row: int, number: int) -> None:
-        for key, target in targets.items():
-            views[number].copy(examples[number][key], target[row])
+    def copy(first: int, order: Any) -> None:
+        for row in range(first, len(order), threads):
+            number = int(order[row])
+            for key, target in targets.items():
+                views[number].copy(examples[number][key], target[row])
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         while True:
             for order in rng.permutation(len(source))[: len(source) // len(warm) * len(warm)].reshape(
                 -1, len(warm)
             ):
-                list(pool.map(copy, range(len(warm)), order.tolist()))
+                list(pool.map(copy, range(threads), [order] * threads))
                 yield {**targets, "number": order}
 
 

@@ -13,6 +13,7 @@ that a view begins as the whole of it, and `extent` says where in the view the s
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,6 +34,11 @@ _WORDS = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.float64}
 _SMALLEST_SIDE = 16
 """Planes below this are left to NumPy: calling OpenCV costs more than copying."""
 _LARGE_PLANE_BYTES = 1 << 17
+_MIRRORED_BYTES = 3 << 18
+"""Planes of colors are mirrored in pieces of about so many, which OpenCV writes past the cache."""
+_ALIGNMENT = 64
+_SWAPPED_BYTES = (1, 2, 4)
+"""Numbers whose colors OpenCV exchanges."""
 _MOST_CHANNELS, _MOST_TURNED_CHANNELS = 64, 4
 """What OpenCV flips for certain, and what it transposes."""
 
@@ -162,7 +168,7 @@ class View:
         turned = self.order != tuple(sorted(self.order))
         if window.dtype != out.dtype or not (turned or self.backwards[-1]):
             # Whole rows, perhaps in another order.
-            out[...] = window
+            _copy_rows(window, out)
             return
         axes = len(self.shape)
         if window.ndim == axes:
@@ -205,6 +211,32 @@ def mirror(array: NDArray[Any], axis: int) -> None:
         rows[...] = rows[:, ::-1].copy()
 
 
+def _copy_rows(window: NDArray[Any], out: NDArray[Any]) -> None:
+    """Copies an array whose rows are not turned; a large plane by OpenCV, which writes it past the cache.
+
+    Crops of 512 of 640 pixels take 1.4 times as long by NumPy.
+    """
+    if (
+        window.dtype == out.dtype
+        and window.nbytes >= _LARGE_PLANE_BYTES
+        and _is_plane(window)
+        and _is_plane(out)
+    ):
+        cv2.copyTo(_lines(window), None, _lines(out))  # type: ignore[call-overload]
+    else:
+        out[...] = window
+
+
+def _is_plane(array: NDArray[Any]) -> bool:
+    """Whether an array is rows of bytes that lie together, one row after the other."""
+    row = array[0]
+    return bool(array.strides[0] >= row.nbytes and row.flags.c_contiguous)
+
+
+def _lines(plane: NDArray[Any]) -> NDArray[np.uint8]:
+    return plane.reshape(len(plane), -1).view(np.uint8)
+
+
 def _copy_mirrored(window: NDArray[Any], out: NDArray[Any]) -> None:
     """Copies a volume [depth, height, width, channel] whose rows are read backwards into contiguous memory.
 
@@ -226,7 +258,7 @@ def _copy_mirrored(window: NDArray[Any], out: NDArray[Any]) -> None:
 
 
 def _copy_colors(window: NDArray[Any], out: NDArray[Any]) -> None:
-    """Copies a plane [height, width, channel] of interleaved colors: 17 GB/s, where NumPy's strides give 0.6."""
+    """Copies a plane [height, width, channel] of interleaved colors, which NumPy's strides do at 0.6 GB/s."""
     reversed_axes = tuple(axis for axis in range(2) if window.strides[axis] < 0)
     forward = np.flip(window, reversed_axes)
     turned = forward.strides[0] < forward.strides[1]
@@ -239,7 +271,46 @@ def _copy_colors(window: NDArray[Any], out: NDArray[Any]) -> None:
     if not reversed_axes:
         out[...] = forward
         return
+    is_large = window.nbytes >= _LARGE_PLANE_BYTES and _is_plane(forward) and _is_plane(out)
+    if reversed_axes == (1,) and window.shape[2] == 3 and is_large and window.itemsize in _SWAPPED_BYTES:
+        _mirror_colors(forward, out)
+        return
     flipped = cv2.flip(forward, {(0,): 0, (1,): 1, (0, 1): -1}[reversed_axes], dst=out)
     # OpenCV writes into `out` unless the layouts disagree.
     if not np.shares_memory(flipped, out):
         out[...] = flipped.reshape(out.shape)
+
+
+class _Swapped(threading.local):
+    """Memory of a thread for one piece of a plane, kept from piece to piece."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    def bytes(self, size: int) -> NDArray[np.uint8]:
+        """So many, the first at a multiple of 64: a tenth faster than elsewhere."""
+        if len(self._memory) < size + _ALIGNMENT:
+            self._memory = np.empty(size + _ALIGNMENT, np.uint8)
+        start = -self._memory.ctypes.data % _ALIGNMENT
+        return self._memory[start : start + size]
+
+
+_swapped = _Swapped()
+
+
+def _mirror_colors(source: NDArray[Any], out: NDArray[Any]) -> None:
+    """Copies a plane [height, width, 3] with its rows backwards.
+
+    Their colors are exchanged in the cache; number by number backwards the rows are then right. So OpenCV writes past
+    the cache, which it does not where it mirrors pixels of colors; that takes a third longer.
+    """
+    if source.itemsize == 4:
+        source, out = source.view(np.float32), out.view(np.float32)
+    height = len(source)
+    rows = -(-height // max(1, source.nbytes // _MIRRORED_BYTES))
+    swapped = _swapped.bytes(rows * source[0].nbytes).view(source.dtype).reshape(rows, *source.shape[1:])
+    for low in range(0, height, rows):
+        piece, target = source[low : low + rows], out[low : low + rows]
+        cv2.cvtColor(piece, cv2.COLOR_BGR2RGB, dst=swapped[: len(piece)])
+        numbers = swapped[: len(piece)].reshape(len(piece), -1)
+        cv2.flip(numbers, 1, dst=target.reshape(len(piece), -1))

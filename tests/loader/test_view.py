@@ -104,3 +104,22 @@ def test_large_planes_are_mirrored_too(reverse, cropped, channels):
     out = np.empty((*view.shape, channels), np.int16)
     view.copy(source, out)
     assert np.array_equal(out, np.flip(seen, reverse))
+
+
+@pytest.mark.parametrize("reverse", [(), (0,), (1,), (0, 1)])
+@pytest.mark.parametrize("channels", [0, 1, 3, 4])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64", "bfloat16"])
+def test_large_pictures_keep_every_bit(reverse, channels, dtype):
+    # Of 4 bytes on more than one piece, of which the last is shorter; odd bits of floats are no numbers.
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    shape = (611, 433, channels) if channels else (611, 433)
+    data = np.random.default_rng(0).integers(0, 256, kind.itemsize * int(np.prod(shape)) + 1, np.uint8)
+    source = np.frombuffer(data.tobytes(), kind, offset=1).reshape(shape)
+    view = View.whole(shape[:2]).crop((7, 5), (601, 421))
+    for axis in reverse:
+        view = view.flip(axis)
+    out = np.zeros((610, 430, *shape[2:]), kind)
+    view.copy(source, out[:601, :421])
+    expected = np.flip(source[7:608, 5:426], reverse)
+    assert out[:601, :421].tobytes() == expected.tobytes()
+    assert not out[601:].view(np.uint8).any() and not out[:, 421:].copy().view(np.uint8).any()
