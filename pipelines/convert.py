@@ -309,7 +309,7 @@ def _check_apart(options: JobOptions, sources: Sources) -> None:
 
 def _is_same(plan: Plan, recipe: Recipe, manifest: Manifest) -> bool:
     """Whether a committed version is of the same recipe and sources."""
-    return not recipe.difference(manifest.recipe) and plan.fingerprint == manifest.inputs.get("fingerprint")
+    return not recipe.difference(manifest.recipe) and manifest.inputs.get("fingerprint") in plan.fingerprints
 
 
 def _check_same(

@@ -3,52 +3,50 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
-from array import array
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from halofeed.pipelines.classes import check_channels, check_choice, region_classes, segmentation_classes
-from halofeed.pipelines.job import JobOptions, reference_to_json
+from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.pipelines.storage import RemoteFiles, is_remote, source_files
-from halofeed.prep.annotations.contract import INVERTED, LEAST_BAD_OBJECTS, ListSeries, is_mostly_bad
+from halofeed.pipelines.totals import Totals
+from halofeed.prep.annotations.contract import LayoutOptions, ListSeries
 from halofeed.prep.annotations.texts import can_be_encoded, with_written_texts
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles, check_source
-from halofeed.prep.sources.names import is_image_name
+from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.reference import Reference
-from halofeed.prep.sources.volume_files import is_volume_name
 from halofeed.prep.tasks import labels
 from halofeed.prep.tasks.class_choice import ClassChoice
 from halofeed.prep.tasks.class_order import in_class_order
 from halofeed.prep.tasks.labels import LabelMap
 from halofeed.prep.tasks.splits import SplitOptions, assign_splits, cases_of_fold
 from halofeed.prep.voxels.hounsfield import check_channel_names
-from halofeed.schemas.errors import AnnotationsError, JobError, Problem, SourceError, UsageError
+from halofeed.schemas.errors import AnnotationsError, Problem, SourceError, UsageError
 from halofeed.schemas.file_names import text_of_name
 from halofeed.schemas.files import read_regular
-from halofeed.schemas.identity import example_id, refuse_repeated
+from halofeed.schemas.identity import refuse_repeated
 from halofeed.schemas.layout import check_split
 from halofeed.schemas.limits import SHARDS, SPLITS
 from halofeed.schemas.memory import machine_memory
 from halofeed.schemas.tasks import task_named
 
 _SHOWN = 3
-SHARE_INVERTED = 0.1
-"""Of boxes that end before they begin: more are no slips, but two other numbers than the far corner's."""
 
 
 @dataclass(kw_only=True)
 class Plan:
     """The outcome of planning: what is known of all references.
 
-    Of `count` references `convertible` ones have no problem that is known before their files are read.
+    Args:
+        count: of references; `convertible` ones have no problem that is known before their files are read.
+        fingerprints: of the references and labels; after the first those that earlier versions may have given them.
     """
 
     task: str
@@ -56,28 +54,12 @@ class Plan:
     splits: tuple[str, ...]
     count: int
     convertible: int
-    fingerprint: str
+    fingerprints: tuple[str, ...]
 
-
-@dataclass(kw_only=True)
-class _Totals:
-    """What is gathered in the one pass over the references."""
-
-    count: int = 0
-    splits: set[str] = field(default_factory=set)
-    labels: Counter[str] = field(default_factory=Counter)
-    first_sources: dict[str, str] = field(default_factory=dict)
-    objects: int = 0
-    bad_objects: Counter[str] = field(default_factory=Counter)
-    first_bad_object: str = ""
-    problems: Counter[str] = field(default_factory=Counter)
-    first_problems: dict[str, str] = field(default_factory=dict)
-    has_boxes: bool = False
-    has_label: bool = False
-    first_volume: str = ""
-    masks: set[str] = field(default_factory=set)
-    first_picture: str = ""
-    digest: str = ""
+    @property
+    def fingerprint(self) -> str:
+        """Of the references and labels."""
+        return self.fingerprints[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +69,9 @@ class Sources:
     annotations: LocalFiles | RemoteFiles
     images: LocalFiles | RemoteFiles
     annotation_file: str | None
+
+
+ListInJob: TypeAlias = "Callable[[Layout, LayoutOptions, SplitOptions], Totals | None]"
 
 
 def open_sources(options: JobOptions) -> Sources:
@@ -109,12 +94,15 @@ def make_plan(
     sources: Sources,
     written: NumberedFiles | FileByShard | None,
     list_series: ListSeries | None = None,
+    in_job: ListInJob | None = None,
 ) -> Plan:
     """Read the annotations and write the references for the workers.
 
     Args:
         written: what writes them; None only counts and checks.
         list_series: see `LayoutOptions`.
+        in_job: has workers list and count the references, and write them instead; it may give None, where they are
+            better listed here.
 
     Raises:
         AnnotationsError: unknown labels, two sources with one id, a group divided over splits, names of splits
@@ -127,34 +115,32 @@ def make_plan(
     layout.check_keep(recipe.keep)
     with _telling_faults(sources):
         _check_channels(recipe, layout, sources)
-    totals = _Totals()
-    digest = hashlib.sha256()
-    identities = array("q")
-    has_choice = bool(recipe.class_choice())
+    split_options = SplitOptions(
+        shares=recipe.shares(),
+        lists=_split_lists(options),
+        cases=_fold(options),
+        seed=recipe.split_seed,
+        group_pattern=recipe.group_pattern,
+    )
+    listing = recipe.rules.listing(sources.images)
+    layout_options = replace(
+        recipe.layout_options(options.salt),
+        source_splits=not (split_options.shares or split_options.lists),
+        takes=listing.takes,
+    )
+    totals = None
+    if in_job is not None:
+        with _telling_faults(sources):
+            totals = in_job(layout, layout_options, split_options)
 
     def listed() -> Iterator[Reference]:
-        return _references(options, recipe, layout, sources, list_series)
+        return _references(
+            layout, sources, listing, replace(layout_options, list_series=list_series), split_options
+        )
 
-    with contextlib.nullcontext() if written is None else contextlib.closing(written):
-        for reference in listed():
-            _count(reference, totals)
-            if reference.channels and not recipe.rules.joins_files:
-                raise UsageError(
-                    f"{reference.source}: channels in files of their own are taken of volumes; say their static shape "
-                    "with --depth, --height and --width"
-                )
-            if has_choice and reference.problem is None:
-                totals.masks.update(reference.masks)
-            line = reference_to_json(reference)
-            digest.update(f"{line} {[sources.images.size(path) for path in reference.paths]}\n".encode())
-            identity = example_id(reference.key)
-            if reference.problem is None:
-                identities.append(identity)
-            if written is not None:
-                written.add(reference.split, identity, line.encode("utf-8", "surrogateescape"))
-        splits = tuple(sorted(totals.splits)) or ("train",)
-        if written is not None and totals.count:
-            written.finish(splits)
+    if totals is None:
+        totals = _gather(listed, recipe, sources, written)
+    splits = _splits_of(totals)
     if not totals.count:
         raise AnnotationsError(
             f"--source {options.source}: no images and no annotations there for layout {recipe.layout}"
@@ -170,45 +156,62 @@ def make_plan(
     )
     if refused := recipe.rules.refuses(recipe, totals.first_volume, totals.first_picture):
         raise UsageError(refused)
-    if not identities and options.max_rejected is None:
-        _refuse_all(totals, sources.images.root)
-    refuse_repeated(identities, lambda: ((one.key, one.source) for one in listed() if one.problem is None))
-    _check_objects(totals)
+    if not totals.convertible and options.max_rejected is None:
+        totals.refuse_all(sources.images.root)
+    refuse_repeated(
+        totals.identities, lambda: ((one.key, one.source) for one in listed() if one.problem is None)
+    )
+    totals.check_objects()
     likely = "detection" if totals.has_boxes or not totals.has_label else "classification"
     task = recipe.task or recipe.rules.task or (likely if likely in layout.tasks else layout.tasks[0])
     label_map = _label_map(options, recipe, layout, sources, totals, task)
-    digest.update(json.dumps(label_map.to_json()).encode())
     return Plan(
         task=task,
         labels=label_map,
         splits=splits,
         count=totals.count,
-        convertible=len(identities),
-        fingerprint=digest.hexdigest(),
+        convertible=totals.convertible,
+        fingerprints=totals.fingerprints(json.dumps(label_map.to_json()).encode()),
     )
+
+
+def _gather(
+    listed: Callable[[], Iterator[Reference]],
+    recipe: Recipe,
+    sources: Sources,
+    written: NumberedFiles | FileByShard | None,
+) -> Totals:
+    """Go through all references in this process, and write them."""
+    totals = Totals()
+    has_choice = bool(recipe.class_choice())
+    with contextlib.nullcontext() if written is None else contextlib.closing(written):
+        for reference in listed():
+            if reference.channels and not recipe.rules.joins_files:
+                raise UsageError(
+                    f"{reference.source}: channels in files of their own are taken of volumes; say their static shape "
+                    "with --depth, --height and --width"
+                )
+            if has_choice and reference.problem is None:
+                totals.masks.update(reference.masks)
+            identity, line = totals.take(reference, sources.images.size)
+            if written is not None:
+                written.add(reference.split, identity, line)
+        if written is not None and totals.count:
+            written.finish(_splits_of(totals))
+    return totals
+
+
+def _splits_of(totals: Totals) -> tuple[str, ...]:
+    return tuple(sorted(totals.splits)) or ("train",)
 
 
 def _references(
-    options: JobOptions,
-    recipe: Recipe,
     layout: Layout,
     sources: Sources,
-    list_series: ListSeries | None,
+    listing: Listing,
+    layout_options: LayoutOptions,
+    split_options: SplitOptions,
 ) -> Iterator[Reference]:
-    split_options = SplitOptions(
-        shares=recipe.shares(),
-        lists=_split_lists(options),
-        cases=_fold(options),
-        seed=recipe.split_seed,
-        group_pattern=recipe.group_pattern,
-    )
-    listing = recipe.rules.listing(sources.images)
-    layout_options = replace(
-        recipe.layout_options(options.salt),
-        source_splits=not (split_options.shares or split_options.lists),
-        takes=listing.takes,
-        list_series=list_series,
-    )
     references = layout.list_references(
         sources.annotations, listing.files, sources.annotation_file, layout_options
     )
@@ -294,71 +297,6 @@ def _read_file(path: str) -> bytes:
         raise UsageError(f"{path}: {error.detail or error.reason}") from error
 
 
-def _count(reference: Reference, totals: _Totals) -> None:
-    totals.count += 1
-    if reference.problem is not None:
-        stage, reason, detail = reference.problem
-        totals.problems[f"{stage}: {reason}"] += 1
-        totals.first_problems.setdefault(
-            f"{stage}: {reason}", f"{reference.source}" + (f": {detail}" if detail else "")
-        )
-        return
-    totals.first_volume = totals.first_volume or _volume_of(reference)
-    if not totals.first_picture and is_image_name(reference.source):
-        totals.first_picture = reference.source
-    totals.splits.add(reference.split)
-    totals.has_boxes |= reference.boxes is not None
-    totals.objects += len(reference.boxes or ()) + len(reference.bad_objects)
-    for reason, detail in reference.bad_objects:
-        totals.bad_objects[reason] += 1
-        totals.first_bad_object = totals.first_bad_object or f"{reference.source}: {reason} ({detail})"
-    totals.has_label |= reference.label is not None or reference.labels is not None
-    labels = [*reference.classes, *[box.label for box in reference.boxes or ()]]
-    for label in [*labels, *[name for name, _ in reference.class_masks]]:
-        totals.labels[label] += 1
-        totals.first_sources.setdefault(label, reference.source)
-
-
-def _refuse_all(totals: _Totals, images: str) -> None:
-    """Refuse to begin where the annotations alone reject every input.
-
-    Args:
-        images: the folder in which the images are looked for.
-
-    Raises:
-        JobError: the one that a conversion ends with of which nothing is left.
-    """
-    most = totals.problems.most_common(3)
-    listed = [f"{count} x {reason}, the first {totals.first_problems[reason]}" for reason, count in most]
-    head = (
-        f"nothing was converted: all {totals.count} inputs were rejected by their annotations; correct those:"
-    )
-    if any("file" in reason for reason, _ in most):
-        listed.append(f"the images' folder is {images}; --images names another")
-    raise JobError("\n".join([head, *listed]))
-
-
-def _check_objects(totals: _Totals) -> None:
-    """Refuse annotations of which most objects cannot be used: that is a fault of the whole, and no slip."""
-    bad = sum(totals.bad_objects.values())
-    inverted = totals.bad_objects[INVERTED]
-    many_inverted = inverted >= LEAST_BAD_OBJECTS and inverted > SHARE_INVERTED * totals.objects
-    if not many_inverted and not is_mostly_bad(bad, totals.objects):
-        return
-    reasons = "; ".join(f"{count} x {reason}" for reason, count in totals.bad_objects.most_common(3))
-    raise AnnotationsError(
-        f"{bad} of {totals.objects} objects cannot be used ({reasons}), the first in {totals.first_bad_object}; "
-        "correct the annotations"
-        + (
-            ", or call the columns x,y,w,h and say --box-form corner-size if they hold a width and a height"
-            if many_inverted
-            else ""
-        )
-        + (", or leave --masks out" if any("segmentation" in reason for reason in totals.bad_objects) else "")
-        + ", or reject the images that have such objects with --on-bad-object reject"
-    )
-
-
 def _check_splits(names: set[str], *, named_by_option: bool) -> None:
     """Refuse names that cannot stand in file names, or only side by side where upper and lower case differ."""
     try:
@@ -390,13 +328,8 @@ def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
         )
 
 
-def _volume_of(reference: Reference) -> str:
-    has_slices = reference.members or reference.stored
-    return reference.source if has_slices or is_volume_name(reference.source) else ""
-
-
 def _label_map(
-    options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources, totals: _Totals, task: str
+    options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources, totals: Totals, task: str
 ) -> LabelMap:
     first_id = task_named(task).first_label_id
     if task_named(task).has_label_image:
@@ -415,7 +348,7 @@ def _label_map(
     return label_map
 
 
-def _check_known(label_map: LabelMap, totals: _Totals, file: str) -> None:
+def _check_known(label_map: LabelMap, totals: Totals, file: str) -> None:
     """Refuse a label map that lacks classes of the data, naming all of them at once."""
     if unknown := [name for name in in_class_order(totals.labels) if name not in label_map.ids]:
         listed = [
@@ -428,7 +361,7 @@ def _check_known(label_map: LabelMap, totals: _Totals, file: str) -> None:
 
 
 def _classes(
-    options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources, totals: _Totals
+    options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources, totals: Totals
 ) -> LabelMap:
     """The classes of segmentation: of --label-map, of the layout's own files, or whatever values there are."""
     given = None

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.sources.files import SourceFiles
@@ -135,6 +135,29 @@ class LayoutOptions:
         return ClassChoice.of(self.classes, self.map_classes)
 
 
+class Seen(Protocol):
+    """What is known of a part of a source."""
+
+    def add(self, other: Any, /) -> None:
+        """Add what is known of another part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InParts:
+    """How a layout of which each reference depends on one path alone is listed in parts, in several processes.
+
+    Args:
+        look: from the paths of a part to what must be known of all parts.
+        settle: (that, the paths of all files but images, files, options) to the rules of all references; None where
+            more must be known, so that the source is to be listed at once.
+        references_of: (paths, rules, options) to their references.
+    """
+
+    look: Callable[[Iterable[str], LayoutOptions], Seen]
+    settle: Callable[[Any, Iterable[str], SourceFiles, LayoutOptions], Any]
+    references_of: Callable[[Iterable[str], Any, LayoutOptions], Iterator[Reference]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """One way in which people lay out images and annotations.
@@ -156,6 +179,7 @@ class Layout:
             ("CT",), as the layout gives them.
         regions: segmentation: (annotations, annotation_file) to the values of each class, where some have several or
             share one; else {}.
+        in_parts: how it is listed in parts, which gives the same references.
         chooses_classes: whether references and `label_values` hold the data set's classes already.
     """
 
@@ -173,6 +197,7 @@ class Layout:
     regions: Callable[[SourceFiles, str | None], Mapping[str, tuple[int, ...]]] | None = None
     chooses_classes: bool = False
     takes_clips: bool = False
+    in_parts: InParts | None = None
 
     def check_keep(self, keep: Iterable[str]) -> None:
         """Refuse to keep what this layout's annotations cannot say."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from posixpath import basename, splitext
+from typing import Protocol
 
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.names import is_image_name
@@ -24,13 +25,46 @@ _MASK_FOLDER = re.compile(r"(labels?|masks?|segmentations?|segs?|annotations?)(t
 _IMAGE_FOLDER = re.compile(r"(images?|imgs?)(tr|ts)?", re.IGNORECASE)
 
 
-def other_layout(files: SourceFiles) -> str | None:
+class _Files(Protocol):
+    def sizes(self) -> Mapping[str, int]: ...
+    def head(self, path: str, size: int) -> bytes: ...
+
+
+def other_layout(files: _Files) -> str | None:
     """What the files are, and the layout that fits, as one clause of a message; None where nothing gives it away.
 
     Only names and the heads of a few files are looked at, so that it is a hint and no proof of its absence.
     """
     others = [path for path in files.sizes() if not is_image_name(path)]
     return next((found for sign in _SIGNS if (found := sign(files, others)) is not None), None)
+
+
+def may_be_other_layout(files: SourceFiles, others: Iterable[str], images: Iterable[str]) -> bool:
+    """Whether another layout may be given away, where not all images are known; rather once too often.
+
+    Args:
+        files: opens them.
+        others: the paths of all files but images.
+        images: one of each folder.
+    """
+    others, images = list(others), list(images)
+    beside_texts = [f"{splitext(path)[0]}.jpg" for path in others if path.lower().endswith(".txt")]
+    of_masks = [f"images/{basename(path)}" for path in images if _lies_in(_MASK_FOLDER, path)]
+    known = _Known(files, [*others, *images, *of_masks])
+    return (
+        other_layout(known) is not None or _yolo(_Known(files, [*others, *beside_texts]), others) is not None
+    )
+
+
+class _Known:
+    """Some of a folder's files."""
+
+    def __init__(self, files: SourceFiles, paths: Iterable[str]) -> None:
+        self.head = files.head
+        self._sizes = dict.fromkeys(sorted(paths), 0)
+
+    def sizes(self) -> Mapping[str, int]:
+        return self._sizes
 
 
 def hint(files: SourceFiles, own: str) -> str:
@@ -41,18 +75,18 @@ def hint(files: SourceFiles, own: str) -> str:
     return "" if found is None or f"--layout {own}" in found else f"; {found}"
 
 
-def _images(files: SourceFiles) -> Iterator[str]:
+def _images(files: _Files) -> Iterator[str]:
     return filter(is_image_name, files.sizes())
 
 
-def _holds_several_classes(files: SourceFiles) -> bool:
+def _holds_several_classes(files: _Files) -> bool:
     """Whether images lie in more than one folder, so that folders can be classes."""
     folders = (path.rpartition("/")[0] for path in _images(files))
     first = next(folders, None)
     return any(folder != first for folder in folders)
 
 
-def _heads(files: SourceFiles, paths: Sequence[str], *extensions: str) -> Iterator[tuple[str, str]]:
+def _heads(files: _Files, paths: Sequence[str], *extensions: str) -> Iterator[tuple[str, str]]:
     """The path and the first bytes, as text, of a few files with one of these extensions, the topmost first."""
     chosen = sorted((path for path in paths if path.lower().endswith(extensions)), key=lambda p: p.count("/"))
     for path in islice(chosen, _MOST_LOOKED_AT):
@@ -62,7 +96,7 @@ def _heads(files: SourceFiles, paths: Sequence[str], *extensions: str) -> Iterat
             continue
 
 
-def _dataset_json(files: SourceFiles, paths: Sequence[str]) -> str | None:
+def _dataset_json(files: _Files, paths: Sequence[str]) -> str | None:
     for path, text in _heads(files, [path for path in paths if basename(path) == "dataset.json"], ".json"):
         try:
             keys = set(json.loads(text))
@@ -75,7 +109,7 @@ def _dataset_json(files: SourceFiles, paths: Sequence[str]) -> str | None:
     return None
 
 
-def _coco(files: SourceFiles, paths: Sequence[str]) -> str | None:
+def _coco(files: _Files, paths: Sequence[str]) -> str | None:
     for path, text in _heads(files, paths, ".json"):
         if _COCO_LIST.search(text) and _COCO_KEY.search(text):
             return f"{path} is COCO's: take --layout coco"
@@ -84,14 +118,14 @@ def _coco(files: SourceFiles, paths: Sequence[str]) -> str | None:
     return None
 
 
-def _voc(files: SourceFiles, paths: Sequence[str]) -> str | None:
+def _voc(files: _Files, paths: Sequence[str]) -> str | None:
     for path, text in _heads(files, paths, ".xml"):
         if _VOC_ROOT.search(text):
             return f"{path} is a Pascal VOC annotation: take --layout voc"
     return None
 
 
-def _yolo(files: SourceFiles, paths: Sequence[str]) -> str | None:
+def _yolo(files: _Files, paths: Sequence[str]) -> str | None:
     texts = [path for path in paths if path.lower().endswith(".txt")]
     named = {splitext(basename(path))[0] for path in texts}
     stems = (
@@ -108,7 +142,7 @@ def _yolo(files: SourceFiles, paths: Sequence[str]) -> str | None:
     return None
 
 
-def _dicom(files: SourceFiles, paths: Sequence[str]) -> str | None:
+def _dicom(files: _Files, paths: Sequence[str]) -> str | None:
     named = [path for path in paths if path.lower().endswith(DICOM_EXTENSIONS)]
     unnamed = [path for path in paths if "." not in basename(path)]
     for path in islice((*named[:2], *unnamed), _MOST_LOOKED_AT):
@@ -120,14 +154,14 @@ def _dicom(files: SourceFiles, paths: Sequence[str]) -> str | None:
     return None
 
 
-def _volumes(files: SourceFiles, paths: Sequence[str]) -> str | None:
+def _volumes(files: _Files, paths: Sequence[str]) -> str | None:
     volume = next((path for path in paths if path.lower().endswith(VOLUME_EXTENSIONS)), None)
     if volume is None or any(_images(files)):
         return None
     return f"{volume} is a volume: take --layout pairs, class-masks, lits, msd or nnunet, and --depth"
 
 
-def _unread(files: SourceFiles, paths: Sequence[str]) -> str | None:
+def _unread(files: _Files, paths: Sequence[str]) -> str | None:
     from halofeed.prep.formats.volumes import RECOGNIZED
 
     for path in paths:
@@ -137,13 +171,16 @@ def _unread(files: SourceFiles, paths: Sequence[str]) -> str | None:
     return None
 
 
-def _masks(files: SourceFiles, paths: Sequence[str]) -> str | None:
+def _lies_in(folders: re.Pattern[str], path: str) -> bool:
+    return any(folders.fullmatch(folder) for folder in path.split("/")[:-1])
+
+
+def _masks(files: _Files, paths: Sequence[str]) -> str | None:
     """images/a.jpg with masks/a.png: a label image each."""
     by_kind: dict[bool, dict[str, str]] = {True: {}, False: {}}
     for path in _images(files):
-        folders = path.split("/")[:-1]
-        is_mask = any(_MASK_FOLDER.fullmatch(folder) for folder in folders)
-        if not is_mask and not any(_IMAGE_FOLDER.fullmatch(folder) for folder in folders):
+        is_mask = _lies_in(_MASK_FOLDER, path)
+        if not is_mask and not _lies_in(_IMAGE_FOLDER, path):
             return None
         by_kind[is_mask].setdefault(splitext(basename(path))[0], path)
     shared = next((stem for stem in by_kind[False] if stem in by_kind[True]), None)
@@ -152,7 +189,7 @@ def _masks(files: SourceFiles, paths: Sequence[str]) -> str | None:
     return f"{by_kind[True][shared]} is the mask of {by_kind[False][shared]} by its name: take --layout pairs"
 
 
-def _table(files: SourceFiles, paths: Sequence[str]) -> str | None:
+def _table(files: _Files, paths: Sequence[str]) -> str | None:
     near = [path for path in paths if "/" not in path]
     for layout, extensions in (("csv", (".csv", ".tsv")), ("jsonl", (".jsonl", ".ndjson"))):
         for path, text in _heads(files, near, *extensions):
@@ -165,6 +202,6 @@ def _table(files: SourceFiles, paths: Sequence[str]) -> str | None:
 
 
 # Each is given the paths of all files but images, of which there are many.
-_SIGNS: tuple[Callable[[SourceFiles, Sequence[str]], str | None], ...] = (
+_SIGNS: tuple[Callable[[_Files, Sequence[str]], str | None], ...] = (
     *(_dataset_json, _coco, _voc, _yolo, _dicom, _volumes, _unread, _masks, _table),
 )

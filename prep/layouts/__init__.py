@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from halofeed.prep.annotations.contract import Layout, LayoutOptions
+from halofeed.prep.annotations.contract import InParts, Layout, LayoutOptions
 from halofeed.prep.layouts import class_masks, coco, dicom, folders, lits, msd, nnunet, pairs, table, voc
 from halofeed.prep.sources.reference import Box, Reference
 from halofeed.schemas.errors import UsageError
@@ -21,6 +21,7 @@ LAYOUTS: dict[str, Layout] = {
             summary="split/class/image or class/image",
             list_references=folders.list_references,
             takes_clips=True,
+            in_parts=InParts(look=folders.look, settle=folders.settle, references_of=folders.references_of),
         ),
         Layout(
             name="csv",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from posixpath import splitext
 
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
-from halofeed.prep.annotations.recognize import other_layout
+from halofeed.prep.annotations.recognize import may_be_other_layout, other_layout
 from halofeed.prep.annotations.settle import alike_classes, with_notes
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.names import UNREAD_EXTENSIONS, is_document_name, is_video_name
@@ -35,35 +36,93 @@ def list_references(
     """
     if annotation_file is not None:
         raise AnnotationsError(f"{annotation_file}: class folders need no annotation file; name the folder")
-    firsts: dict[
-        str, str
-    ] = {}  # What follows depends on the folders alone: the first image of each stands for all.
-    classes: dict[str, str] = {}
-    count = 0
-    for path in filter(options.takes, images.sizes()):
-        folder = path.rpartition("/")[0]
-        firsts.setdefault(folder, path)
-        if folder not in classes and not path.lower().endswith(UNREAD_EXTENSIONS):
-            classes[folder] = path
-        count += 1
+    seen = look(images.sizes(), options)
     if not options.folders_are_classes:
-        _refuse_other_layout(annotations, images, firsts)
+        _refuse_other_layout(annotations, images)
+    rules = _settle(seen, images.root, options)
+    yield from references_of(images.sizes(), rules, options)
+
+
+@dataclass(kw_only=True)
+class Seen:
+    """What the paths of images show: all that follows depends on their folders, of which one image each is enough.
+
+    Args:
+        firsts: of each folder the first image; `classes` the first one whose format is read.
+        count: how many images there are.
+    """
+
+    firsts: dict[str, str] = field(default_factory=dict)
+    classes: dict[str, str] = field(default_factory=dict)
+    count: int = 0
+
+    def add(self, other: Seen) -> None:
+        """Add what was seen of other folders."""
+        self.firsts |= other.firsts
+        self.classes |= other.classes
+        self.count += other.count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What the folders mean: whether the first is a split, and what is to be said of classes."""
+
+    first_is_split: bool
+    notes: dict[str, str]
+
+
+def look(paths: Iterable[str], options: LayoutOptions) -> Seen:
+    """What the paths of all files, or of all below some folders, show."""
+    seen = Seen()
+    for path in filter(options.takes, paths):
+        folder = path.rpartition("/")[0]
+        seen.firsts.setdefault(folder, path)
+        if folder not in seen.classes and not path.lower().endswith(UNREAD_EXTENSIONS):
+            seen.classes[folder] = path
+        seen.count += 1
+    return seen
+
+
+def settle(seen: Seen, others: Iterable[str], files: SourceFiles, options: LayoutOptions) -> Rules | None:
+    """The rules by what was seen of all parts; None where all paths are needed to say that these are class folders.
+
+    Args:
+        others: the paths of all files but images.
+        files: opens them.
+
+    Raises:
+        AnnotationsError: as `list_references`.
+    """
+    if not options.folders_are_classes and may_be_other_layout(files, others, seen.firsts.values()):
+        return None
+    return _settle(seen, files.root, options)
+
+
+def _settle(seen: Seen, root: str, options: LayoutOptions) -> Rules:
+    firsts = sorted(seen.firsts.values())
+    if not options.folders_are_classes:
+        _refuse_folders_of_images(seen.firsts, root)
     if not firsts:
-        raise AnnotationsError(f"{images.root}: no image file lies below it; expected class/image.jpg")
-    if not any(firsts):
+        raise AnnotationsError(f"{root}: no image file lies below it; expected class/image.jpg")
+    if not any(seen.firsts):
         raise AnnotationsError(
-            f"{images.root}: {count} images lie straight in it, and none in a class folder; expected "
+            f"{root}: {seen.count} images lie straight in it, and none in a class folder; expected "
             "class/image.jpg: name the folder above"
         )
     first_is_split = options.split_folders
     if first_is_split is None:
-        first_is_split = decide_split_folders([path.split("/") for path in firsts.values()], images.root)
+        first_is_split = decide_split_folders([path.split("/") for path in firsts], root)
         if not options.folders_are_classes:
-            _refuse_folders_above_classes([*firsts.values()], first_is_split, images.root)
-    labels = (_reference(path, first_is_split, options).label for path in classes.values())
+            _refuse_folders_above_classes(firsts, first_is_split, root)
+    labels = (_reference(path, first_is_split, options).label for path in seen.classes.values())
     notes = alike_classes(label for label in labels if label is not None)
-    taken = (path for path in images.sizes() if options.takes(path) or not is_document_name(path))
-    yield from with_notes((_reference(path, first_is_split, options) for path in taken), notes)
+    return Rules(first_is_split=first_is_split, notes=notes)
+
+
+def references_of(paths: Iterable[str], rules: Rules, options: LayoutOptions) -> Iterator[Reference]:
+    """The references of these paths, in their order."""
+    taken = (path for path in paths if options.takes(path) or not is_document_name(path))
+    return with_notes((_reference(path, rules.first_is_split, options) for path in taken), rules.notes)
 
 
 def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, root: str) -> None:
@@ -90,18 +149,21 @@ def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, ro
         )
 
 
-def _refuse_other_layout(annotations: SourceFiles, images: SourceFiles, folders: Iterable[str]) -> None:
+def _refuse_other_layout(annotations: SourceFiles, images: SourceFiles) -> None:
     for files in (annotations,) if annotations is images else (annotations, images):
         if (found := other_layout(files)) is not None:
             raise AnnotationsError(
                 f"{files.root}: no class folders: {found}; or say --folders-are-classes to take each folder for a "
                 "class and pass over such files"
             )
+
+
+def _refuse_folders_of_images(folders: Iterable[str], root: str) -> None:
     names = {folder.rpartition("/")[2].lower() for folder in folders}
     if names and names <= _IMAGE_FOLDERS:
         shown = min(folders)
         raise AnnotationsError(
-            f"{images.root}: all images lie in {shown}, so that its name would be the only class; expected "
+            f"{root}: all images lie in {shown}, so that its name would be the only class; expected "
             f"class/image.jpg: name the folder that holds class folders, take the layout of the annotations, or say "
             "--folders-are-classes"
         )

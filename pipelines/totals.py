@@ -1,0 +1,175 @@
+"""What is gathered in one pass over references, or put together from passes over parts of them."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from halofeed.pipelines.job import reference_to_json
+from halofeed.prep.annotations.contract import INVERTED, LEAST_BAD_OBJECTS, is_mostly_bad
+from halofeed.prep.sources.names import is_image_name
+from halofeed.prep.sources.reference import Reference
+from halofeed.prep.sources.volume_files import is_volume_name
+from halofeed.schemas.errors import AnnotationsError, JobError
+from halofeed.schemas.identity import example_id
+
+SHARE_INVERTED = 0.1
+"""Of boxes that end before they begin: more are no slips, but two other numbers than the far corner's."""
+_DIGESTS = 2**256
+
+
+@dataclass(kw_only=True)
+class Totals:
+    """All that a plan needs to know of references.
+
+    Args:
+        count: how many there are, `convertible` of them without a problem that is known before their files are read.
+        identities: of the convertible ones, where they are not checked to be unique elsewhere.
+        digests: the sum of the SHA-256 of each with its files' sizes, modulo 2**256: the same in any order.
+        in_order: the digest of the same one after the other, as earlier versions knew them; None if they came in parts.
+        first_sources: of each label the first image.
+    """
+
+    count: int = 0
+    convertible: int = 0
+    identities: array[int] = field(default_factory=lambda: array("q"))
+    digests: int = 0
+    in_order: Any = field(default_factory=hashlib.sha256)
+    splits: set[str] = field(default_factory=set)
+    labels: Counter[str] = field(default_factory=Counter)
+    first_sources: dict[str, str] = field(default_factory=dict)
+    objects: int = 0
+    bad_objects: Counter[str] = field(default_factory=Counter)
+    first_bad_object: str = ""
+    problems: Counter[str] = field(default_factory=Counter)
+    first_problems: dict[str, str] = field(default_factory=dict)
+    has_boxes: bool = False
+    has_label: bool = False
+    first_volume: str = ""
+    first_picture: str = ""
+    masks: set[str] = field(default_factory=set)
+
+    def take(self, reference: Reference, size: Callable[[str], int | None]) -> tuple[int, bytes]:
+        """Count one more reference.
+
+        Args:
+            size: the bytes of a source file.
+
+        Returns:
+            The id of its example, and the reference as text.
+        """
+        line = reference_to_json(reference)
+        told = f"{line} {[size(path) for path in reference.paths]}\n".encode()
+        self.digests = (self.digests + int.from_bytes(hashlib.sha256(told).digest(), "big")) % _DIGESTS
+        self.in_order.update(told)
+        identity = example_id(reference.key)
+        self.count += 1
+        if reference.problem is None:
+            self.identities.append(identity)
+            self.convertible += 1
+            self._take_sound(reference)
+        else:
+            stage, reason, detail = reference.problem
+            self.problems[f"{stage}: {reason}"] += 1
+            self.first_problems.setdefault(
+                f"{stage}: {reason}", f"{reference.source}" + (f": {detail}" if detail else "")
+            )
+        return identity, line.encode("utf-8", "surrogateescape")
+
+    def _take_sound(self, reference: Reference) -> None:
+        self.first_volume = self.first_volume or _volume_of(reference)
+        if not self.first_picture and is_image_name(reference.source):
+            self.first_picture = reference.source
+        self.splits.add(reference.split)
+        self.has_boxes |= reference.boxes is not None
+        self.objects += len(reference.boxes or ()) + len(reference.bad_objects)
+        for reason, detail in reference.bad_objects:
+            self.bad_objects[reason] += 1
+            self.first_bad_object = self.first_bad_object or f"{reference.source}: {reason} ({detail})"
+        self.has_label |= reference.label is not None or reference.labels is not None
+        labels = [*reference.classes, *[box.label for box in reference.boxes or ()]]
+        for label in [*labels, *[name for name, _ in reference.class_masks]]:
+            self.labels[label] += 1
+            self.first_sources.setdefault(label, reference.source)
+
+    def add(self, later: Totals) -> None:
+        """Add what was gathered of references that come later."""
+        self.count += later.count
+        self.convertible += later.convertible
+        self.identities.extend(later.identities)
+        self.digests = (self.digests + later.digests) % _DIGESTS
+        self.in_order = None
+        self.splits |= later.splits
+        self.labels.update(later.labels)
+        self.first_sources = later.first_sources | self.first_sources
+        self.objects += later.objects
+        self.bad_objects.update(later.bad_objects)
+        self.first_bad_object = self.first_bad_object or later.first_bad_object
+        self.problems.update(later.problems)
+        self.first_problems = later.first_problems | self.first_problems
+        self.has_boxes |= later.has_boxes
+        self.has_label |= later.has_label
+        self.first_volume = self.first_volume or later.first_volume
+        self.first_picture = self.first_picture or later.first_picture
+        self.masks |= later.masks
+
+    def fingerprints(self, labels: bytes) -> tuple[str, ...]:
+        """The digest of all references with the labels; after it that of earlier versions, where it is known.
+
+        Args:
+            labels: the label map as text.
+        """
+        found = [hashlib.sha256(self.digests.to_bytes(32, "big") + labels)]
+        if self.in_order is not None:
+            found.append(self.in_order.copy())
+            found[1].update(labels)
+        return tuple(one.hexdigest() for one in found)
+
+    def refuse_all(self, images: str) -> None:
+        """Refuse to begin where the annotations alone reject every input.
+
+        Args:
+            images: the folder in which the images are looked for.
+
+        Raises:
+            JobError: the one that a conversion ends with of which nothing is left.
+        """
+        most = self.problems.most_common(3)
+        listed = [f"{count} x {reason}, the first {self.first_problems[reason]}" for reason, count in most]
+        head = f"nothing was converted: all {self.count} inputs were rejected by their annotations; correct those:"
+        if any("file" in reason for reason, _ in most):
+            listed.append(f"the images' folder is {images}; --images names another")
+        raise JobError("\n".join([head, *listed]))
+
+    def check_objects(self) -> None:
+        """Refuse annotations of which most objects cannot be used: that is a fault of the whole, and no slip."""
+        bad = sum(self.bad_objects.values())
+        inverted = self.bad_objects[INVERTED]
+        many_inverted = inverted >= LEAST_BAD_OBJECTS and inverted > SHARE_INVERTED * self.objects
+        if not many_inverted and not is_mostly_bad(bad, self.objects):
+            return
+        reasons = "; ".join(f"{count} x {reason}" for reason, count in self.bad_objects.most_common(3))
+        raise AnnotationsError(
+            f"{bad} of {self.objects} objects cannot be used ({reasons}), the first in {self.first_bad_object}; "
+            "correct the annotations"
+            + (
+                ", or call the columns x,y,w,h and say --box-form corner-size if they hold a width and a height"
+                if many_inverted
+                else ""
+            )
+            + (
+                ", or leave --masks out"
+                if any("segmentation" in reason for reason in self.bad_objects)
+                else ""
+            )
+            + ", or reject the images that have such objects with --on-bad-object reject"
+        )
+
+
+def _volume_of(reference: Reference) -> str:
+    has_slices = reference.members or reference.stored
+    return reference.source if has_slices or is_volume_name(reference.source) else ""
