@@ -34,14 +34,14 @@ def build(pipeline: Any, job: ShardJob, reference_files: int) -> None:
     text = job.to_json()
     shards = (
         pipeline
-        | "ranges of shards" >> _Numbers(len(job.splits) * job.recipe.shards, SHARDS_AT_ONCE)
+        | "ranges of shards" >> Numbers(len(job.splits) * job.recipe.shards, SHARDS_AT_ONCE)
         | "name shards" >> beam.ParDo(NameShards(text, SHARDS_AT_ONCE)).with_output_types(_Keyed)
     )
     references = []
     if job.references_folder is None:
         references += [
             pipeline
-            | "reference files" >> _Numbers(reference_files, 1)
+            | "reference files" >> Numbers(reference_files, 1)
             | "read references" >> beam.ParDo(ReadReferences(text)).with_output_types(_Keyed)
         ]
     (
@@ -56,7 +56,7 @@ def build(pipeline: Any, job: ShardJob, reference_files: int) -> None:
     )
 
 
-class _Numbers(beam.PTransform):  # type: ignore[misc]
+class Numbers(beam.PTransform):  # type: ignore[misc]
     """The first number of each range of so many below a limit, wherever a worker is idle."""
 
     def __init__(self, limit: int, step: int) -> None:

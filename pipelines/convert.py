@@ -16,6 +16,7 @@ import apache_beam as beam
 from halofeed.pipelines.build import build
 from halofeed.pipelines.commit import check_committed_budget
 from halofeed.pipelines.job import JobOptions, ShardJob
+from halofeed.pipelines.listing import BELIEVED, ListingInJob
 from halofeed.pipelines.lock import held
 from halofeed.pipelines.objects.choose import use_options
 from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
@@ -26,7 +27,8 @@ from halofeed.pipelines.remote import describe, quiet_logging, run_remote, want
 from halofeed.pipelines.replace import discard, real_folder, replacement_of, take_place
 from halofeed.pipelines.room import check_room, record_bytes
 from halofeed.pipelines.scratch import scratch_folder
-from halofeed.pipelines.storage import OutputFolder, check_reachable, is_remote
+from halofeed.pipelines.spread import spread_by_beam
+from halofeed.pipelines.storage import OutputFolder, check_reachable, for_workers, is_remote
 from halofeed.pipelines.worker import KEPT
 from halofeed.pipelines.workers import Workers, workers_in
 from halofeed.prep.annotations.contract import ListSeries
@@ -145,8 +147,22 @@ class _Means:
         return (
             os.path.join(self.scratch, "series")
             if self.scratch
-            else _for_workers(output.path(TEMPORARY_FOLDER))
+            else for_workers(output.path(TEMPORARY_FOLDER))
         )
+
+    def list_in_job(
+        self, options: JobOptions, recipe: Recipe, sources: Sources, output: OutputFolder
+    ) -> ListingInJob | None:
+        """What lists the sources by the workers of another runner; None where this command does."""
+        if options.listing == "command" or self.choice.dry_run or self.choice.template:
+            return None
+        if self.choice.local:
+            if options.listing == "job":
+                raise UsageError("--listing job: is for another runner (-- --runner=...); leave it out here")
+            return None
+        new = functools.partial(new_pipeline, self.choice)
+        spread = spread_by_beam(new, for_workers(output.root), BELIEVED, self.store_settings)
+        return ListingInJob(recipe, sources, output, spread, insist=options.listing == "job")
 
     def find_series(self, sources: Sources, folder: str) -> ListSeries:
         """A function that finds the DICOM series of the sources by whatever writes the shards later."""
@@ -155,7 +171,7 @@ class _Means:
             from halofeed.pipelines.series import SeriesSearch, find_series, find_series_by_beam
 
             search = SeriesSearch(
-                source=_for_workers(sources.images.root),
+                source=for_workers(sources.images.root),
                 policy=policy,
                 below=tuple(below),
                 folder=folder,
@@ -180,7 +196,7 @@ class _Means:
 
 def _remember(options: JobOptions, sources: Sources, manifest: Manifest) -> None:
     """Keep for this user where the sources lie, so that a report can show them; the data set does not say it."""
-    source, images = map(_for_workers, (options.source, sources.images.root))
+    source, images = map(for_workers, (options.source, sources.images.root))
     remember(options.folder, manifest, Origin(source=source, images=images))
 
 
@@ -233,13 +249,19 @@ def _make(
     references: NumberedFiles | FileByShard = NumberedFiles(output)
     references_folder = None
     if choice.local:
-        references_folder = means.scratch if is_remote(output.root) else _for_workers(output.root)
+        references_folder = means.scratch if is_remote(output.root) else for_workers(output.root)
         references = FileByShard(OutputFolder(references_folder or ""), recipe.shards)
 
     def prepare() -> Plan:
+        nonlocal references
         output.make()
         output.sweep()
-        plan = make_plan(options, recipe, sources, references, means.find_series(sources, series_folder))
+        in_job = means.list_in_job(options, recipe, sources, output)
+        plan = make_plan(
+            options, recipe, sources, references, means.find_series(sources, series_folder), in_job
+        )
+        if in_job is not None and in_job.reference_files:
+            references = NumberedFiles(output, in_job.reference_files)
         label_dtype = plan.labels.stored_dtype(sets=recipe.holds_class_sets())
         each = record_bytes(recipe, plan.task, label_dtype)
         present = output.sizes()
@@ -256,9 +278,9 @@ def _make(
         labels=plan.labels,
         name=options.name,
         version=options.version,
-        images=_for_workers(sources.images.root),
-        folder=_for_workers(output.root),
-        replaces=None if replaces is None else _for_workers(replaces.root),
+        images=for_workers(sources.images.root),
+        folder=for_workers(output.root),
+        replaces=None if replaces is None else for_workers(replaces.root),
         splits=plan.splits,
         inputs={"count": plan.count, "fingerprint": plan.fingerprint},
         max_rejected=options.max_rejected,
@@ -322,7 +344,12 @@ def _check_same(
     version = OutputFolder(real_folder(options.folder))
     try:
         plan = make_plan(
-            options, recipe, sources, None, means.find_series(sources, means.series_folder(version))
+            options,
+            recipe,
+            sources,
+            None,
+            means.find_series(sources, means.series_folder(version)),
+            means.list_in_job(options, recipe, sources, version),
         )
     finally:
         if not means.choice.local:
@@ -332,11 +359,6 @@ def _check_same(
         raise UsageError(
             f"{options.folder} was converted from other sources or labels ({before} inputs then, {now} now); {cure}"
         )
-
-
-def _for_workers(path: str) -> str:
-    """A path that means the same in another working directory."""
-    return path if is_remote(path) else os.path.abspath(path)
 
 
 def _run(

@@ -47,6 +47,12 @@ class JobOptions:
         "records that the local disk has no room for, worked out before the first is written: refuse, or ignore",
         choices=("refuse", "ignore"),
     )
+    listing: str = option(
+        "auto",
+        "on another runner: where class folders of pictures are listed: by the command, in the job by its workers, or "
+        "auto: in the job where there are more than 100,000 files",
+        choices=("auto", "command", "job"),
+    )
     warn_cut: float = option(
         0.01, "volumes: warn where the static shape cuts off more than this share of a class"
     )
@@ -81,6 +87,8 @@ class JobOptions:
             problems.append(f"--max-silence-minutes {self.max_silence_minutes:g}: expected 1 or more")
         if self.disk_check not in ("refuse", "ignore"):
             problems.append(f"--disk-check {self.disk_check!r}: expected refuse or ignore")
+        if self.listing not in ("auto", "command", "job"):
+            problems.append(f"--listing {self.listing!r}: expected auto, command or job")
         if not 0 <= self.warn_cut <= 1:
             problems.append(f"--warn-cut {self.warn_cut}: expected a share, 0 to 1")
         for check, value in ((check_name, self.name), (check_version, self.version)):

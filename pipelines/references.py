@@ -29,12 +29,16 @@ _PLACES = f"{TEMPORARY_FOLDER}/references.npy"
 
 
 class NumberedFiles:
-    """Writes references into files for a runner's shuffle; `count` is how many files there are."""
+    """Writes references into files for a runner's shuffle; `count` is how many files there are.
 
-    def __init__(self, output: OutputFolder) -> None:
+    Args:
+        count: how many there are already.
+    """
+
+    def __init__(self, output: OutputFolder, count: int = 0) -> None:
         self._output = output
         self._lines: list[bytes] = []
-        self.count = 0
+        self.count = count
 
     def add(self, split: str, identity: int, line: bytes) -> None:
         """Take one more reference, as text.

@@ -10,7 +10,8 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 from apache_beam.io.filesystems import FileSystems
 
@@ -21,7 +22,7 @@ from halofeed.pipelines.objects.choose import store_of
 from halofeed.pipelines.objects.stream import ObjectReader, ObjectWriter
 from halofeed.prep.sources.files import ByteStream, LocalFiles
 from halofeed.prep.sources.sizes import Sizes
-from halofeed.prep.sources.walk import is_hidden
+from halofeed.prep.sources.walk import FILES_NEAR_TOP, Part, is_hidden
 from halofeed.schemas.durable import sync
 from halofeed.schemas.errors import (
     JobError,
@@ -36,6 +37,11 @@ from halofeed.schemas.layout import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANI
 def is_remote(path: str) -> bool:
     """Whether a path names another file system than the local one: gs://, s3://, hdfs://."""
     return "://" in path
+
+
+def for_workers(path: str) -> str:
+    """A path that means the same in another working directory."""
+    return path if is_remote(path) else os.path.abspath(path)
 
 
 _EXTRAS = {"gs": ("gcp", "google.cloud.storage"), "s3": ("aws", "boto3")}
@@ -71,6 +77,9 @@ def _is_installed(module: str) -> bool:
         return False
 
 
+_Size = TypeVar("_Size", int, int | None)
+
+
 class RemoteFiles:
     """The files below an address."""
 
@@ -82,17 +91,53 @@ class RemoteFiles:
 
     def sizes(self) -> Mapping[str, int]:
         if self._sizes is None:
-            listed = store_of(self.root).listed(f"{self.root}/")
-            found = ((address[len(self.root) + 1 :], size) for address, size in listed)
-            self._listing.add_files(
-                (path, size)
-                for path, size in found
-                if path and not path.endswith("/") and not is_hidden(path)
-            )
-            if not self._listing:
-                raise UsageError(f"{self.root}: no files there; name the folder that holds the source files")
-            self._sizes = self._listing.quickest()
+            self._know(self._below(""))
+            assert self._sizes is not None
         return self._sizes
+
+    def lists_within(self, count: int) -> bool:
+        """As of `LocalFiles`."""
+        if self._sizes is None:
+            found = list(islice(self._below(""), count + 1))
+            if len(found) > count:
+                return False
+            self._know(found)
+        return len(self.sizes()) <= count
+
+    def straight(self, folder: str) -> Part | None:
+        """As of `LocalFiles`."""
+        listed = store_of(self.root).straight(f"{self.root}/{_start(folder)}")
+        if listed is None:
+            return None
+        folders: list[str] = []
+        files: dict[str, int] = {}
+        for path, size in self._visible(listed):
+            if size is None:
+                folders.append(path.rstrip("/"))
+            else:
+                files[path] = size
+            if len(files) > FILES_NEAR_TOP:
+                return None
+        return Part(files=files.items(), folders=tuple(folders))
+
+    def below(self, folder: str) -> Part:
+        """As of `LocalFiles`; they are listed as they are gone through."""
+        return Part(files=self._below(_start(folder)))
+
+    def _below(self, start: str) -> Iterator[tuple[str, int]]:
+        """The files whose paths begin so."""
+        listed = store_of(self.root).listed(f"{self.root}/{start}")
+        return ((path, size) for path, size in self._visible(listed) if not path.endswith("/"))
+
+    def _visible(self, listed: Iterable[tuple[str, _Size]]) -> Iterator[tuple[str, _Size]]:
+        found = ((address[len(self.root) + 1 :], size) for address, size in listed)
+        return ((path, size) for path, size in found if path and not is_hidden(path))
+
+    def _know(self, files: Iterable[tuple[str, int]]) -> None:
+        self._listing.add_files(files)
+        if not self._listing:
+            raise UsageError(f"{self.root}: no files there; name the folder that holds the source files")
+        self._sizes = self._listing.quickest()
 
     def faults(self) -> Mapping[str, Problem]:
         return {}
@@ -130,6 +175,10 @@ class RemoteFiles:
             return store_of(address).read(address, stop=size)
         except FileNotFoundError as error:
             raise SourceError("read", "file cannot be read", "no such file") from error
+
+
+def _start(folder: str) -> str:
+    return f"{folder}/" if folder else ""
 
 
 _COPIED_AT_ONCE = 4 << 20

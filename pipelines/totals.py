@@ -53,6 +53,13 @@ class Totals:
     first_picture: str = ""
     masks: set[str] = field(default_factory=set)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels between processes: all but the ids, which are 8 bytes each, and the order."""
+        return {**vars(self), "identities": None, "in_order": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, identities=array("q"))
+
     def take(self, reference: Reference, size: Callable[[str], int | None]) -> tuple[int, bytes]:
         """Count one more reference.
 
@@ -65,7 +72,8 @@ class Totals:
         line = reference_to_json(reference)
         told = f"{line} {[size(path) for path in reference.paths]}\n".encode()
         self.digests = (self.digests + int.from_bytes(hashlib.sha256(told).digest(), "big")) % _DIGESTS
-        self.in_order.update(told)
+        if self.in_order is not None:
+            self.in_order.update(told)
         identity = example_id(reference.key)
         self.count += 1
         if reference.problem is None:

@@ -92,6 +92,7 @@ ONLY_IN_FILES = {
                 "options",
                 "remote",
                 "series",
+                "spread",
                 "storage",
                 "transforms",
                 "worker",

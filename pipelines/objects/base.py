@@ -79,6 +79,14 @@ class ObjectStore(Protocol):
         """The address and size of every object whose address begins so."""
         ...
 
+    def straight(self, prefix: str) -> Iterator[tuple[str, int | None]] | None:
+        """What lies straight in the folder whose address, with a slash, is `prefix`: objects with sizes, and folders.
+
+        A folder's address ends with a slash, and its size is None. None in place of all of it where the store cannot
+        tell without going through everything below.
+        """
+        ...
+
     def copy(self, source: str, target: str) -> None:
         """Write an object that is the same as another one of this store."""
         ...

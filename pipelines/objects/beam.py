@@ -46,6 +46,9 @@ class BeamObjects:
         for entry in self._match(prefix + "**"):
             yield entry.path, entry.size_in_bytes
 
+    def straight(self, prefix: str) -> None:
+        """None: Beam goes through all that is below."""
+
     def copy(self, source: str, target: str) -> None:
         FileSystems.copy([source], [target])
 

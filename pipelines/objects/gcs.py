@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -107,16 +107,29 @@ class GcsObjects:
         return _GcsParts(self, address, expected)
 
     def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
+        for page in self._pages(prefix):
+            yield from self._items(prefix, page)
+
+    def straight(self, prefix: str) -> Iterator[tuple[str, int | None]]:
+        for page in self._pages(prefix, delimiter="/"):
+            for folder in page.get("prefixes", ()):
+                yield f"gs://{divided(prefix)[0]}/{folder}", None
+            yield from self._items(prefix, page)
+
+    def _items(self, prefix: str, page: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+        for item in page.get("items", ()):
+            yield f"gs://{divided(prefix)[0]}/{item['name']}", int(item["size"])
+
+    def _pages(self, prefix: str, **arguments: str) -> Iterator[Mapping[str, Any]]:
         bucket, key = divided(prefix)
-        asked = {"prefix": key, "fields": "items(name,size),nextPageToken"}
+        asked = {"prefix": key, "fields": "items(name,size),prefixes,nextPageToken", **arguments}
         while True:
             page = self._asked(
                 prefix,
                 lambda: _check(self._request("GET", self._bucket(bucket), params=asked)).json(),
                 _fault_of_bucket,
             )
-            for item in page.get("items", ()):
-                yield f"gs://{bucket}/{item['name']}", int(item["size"])
+            yield page
             if "nextPageToken" not in page:
                 return
             asked["pageToken"] = page["nextPageToken"]

@@ -103,8 +103,17 @@ class S3Objects:
 
     def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
         bucket, key = divided(prefix)
-        for entry in self._pages(prefix, "list_objects_v2", "Contents", Bucket=bucket, Prefix=key):
-            yield f"s3://{bucket}/{entry['Key']}", entry["Size"]
+        for page in self._pages(prefix, "list_objects_v2", Bucket=bucket, Prefix=key):
+            for entry in page.get("Contents", ()):
+                yield f"s3://{bucket}/{entry['Key']}", entry["Size"]
+
+    def straight(self, prefix: str) -> Iterator[tuple[str, int | None]]:
+        bucket, key = divided(prefix)
+        for page in self._pages(prefix, "list_objects_v2", Bucket=bucket, Prefix=key, Delimiter="/"):
+            for folder in page.get("CommonPrefixes", ()):
+                yield f"s3://{bucket}/{folder['Prefix']}", None
+            for entry in page.get("Contents", ()):
+                yield f"s3://{bucket}/{entry['Key']}", entry["Size"]
 
     def copy(self, source: str, target: str) -> None:
         (bucket, key), (to_bucket, to_key) = divided(source), divided(target)
@@ -134,10 +143,9 @@ class S3Objects:
 
     def abort_uploads(self, prefix: str) -> None:
         bucket, key = divided(prefix)
-        for entry in list(
-            self._pages(prefix, "list_multipart_uploads", "Uploads", Bucket=bucket, Prefix=key)
-        ):
-            self.abort(f"s3://{bucket}/{entry['Key']}", entry["UploadId"])
+        for page in list(self._pages(prefix, "list_multipart_uploads", Bucket=bucket, Prefix=key)):
+            for entry in page.get("Uploads", ()):
+                self.abort(f"s3://{bucket}/{entry['Key']}", entry["UploadId"])
 
     def abort(self, address: str, upload: str) -> None:
         """End an upload in parts; one that has ended is no error."""
@@ -148,12 +156,12 @@ class S3Objects:
                 lambda: self._client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload),
             )
 
-    def _pages(self, place: str, method: str, what: str, **arguments: Any) -> Iterator[Mapping[str, Any]]:
+    def _pages(self, place: str, method: str, **arguments: Any) -> Iterator[Mapping[str, Any]]:
         more: dict[str, Any] = {}
         while True:
             call = functools.partial(getattr(self._client, method), **arguments, **more)
             answer = self._asked(place, call)
-            yield from answer.get(what, ())
+            yield answer
             if not answer.get("IsTruncated"):
                 return
             names = {

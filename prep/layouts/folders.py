@@ -57,9 +57,9 @@ class Seen:
     count: int = 0
 
     def add(self, other: Seen) -> None:
-        """Add what was seen of other folders."""
-        self.firsts |= other.firsts
-        self.classes |= other.classes
+        """Add what was seen of files that come later."""
+        self.firsts = other.firsts | self.firsts
+        self.classes = other.classes | self.classes
         self.count += other.count
 
 

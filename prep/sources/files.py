@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-from halofeed.prep.sources.walk import REFUSED, is_hidden, list_below, unlisted
+from halofeed.prep.sources.walk import REFUSED, Part, holds_many, is_hidden, list_below, list_part, unlisted
 from halofeed.schemas.errors import Problem, SourceError, UsageError
 from halofeed.schemas.file_names import system_name, text_of_name
 from halofeed.schemas.files import kind_of, open_regular, read_regular
@@ -266,6 +266,24 @@ class LocalFiles:
         """Take over what another process found of the folder; `size` of these files asks nobody again."""
         self._known.update(sizes)
         self._faults.update(faults)
+
+    def lists_within(self, count: int) -> bool:
+        """Whether there are at most so many files; where there are more, they are not listed."""
+        if self._sizes is None:
+            found = 0
+            for _, _, names in os.walk(self.root):
+                found += len(names)
+                if found > count:
+                    return False
+        return len(self.sizes()) <= count
+
+    def straight(self, folder: str) -> Part | None:
+        """What lies straight in a folder; None where that is very many files, or takes as long as `below`."""
+        return None if holds_many(self.root, folder) else list_part(self.root, folder, deep=False)
+
+    def below(self, folder: str) -> Part:
+        """What lies below a folder, without a look at the rest; links to folders are not followed."""
+        return list_part(self.root, folder, deep=True)
 
     def _full(self, path: str) -> str:
         return os.path.join(self.root, system_name(path))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from halofeed.prep.sources.sizes import Sizes
 from halofeed.schemas.errors import Problem
-from halofeed.schemas.file_names import text_of_name
+from halofeed.schemas.file_names import system_name, text_of_name
 from halofeed.schemas.layout import SELECTION
 
 _SYSTEM = ("/proc/", "/sys/", "/dev/")
@@ -55,21 +57,77 @@ def list_below(root: str) -> Listing:
         OSError: the folder itself cannot be listed.
     """
     walk = _Walk()
-    walk.go_through("", root)
+    walk.go_through([("", root)])
     while walk.links:
         links, walk.links = sorted(walk.links), []
         for path, full in links:
             if (away := _leads_away(full)) is None:
-                walk.go_through(path, full)
+                walk.go_through([(path, full)])
             else:
                 walk.faults[path] = away
     return Listing(sizes=walk.sizes.quickest(), faults=dict(sorted(walk.faults.items())))
+
+
+FILES_NEAR_TOP = 1000
+"""Where more lie straight in a folder, it is a folder of files, and nobody looks for further folders in it."""
+
+
+def holds_many(root: str, folder: str) -> bool:
+    """Whether more than `FILES_NEAR_TOP` files lie straight in a folder of a folder of this machine."""
+    with contextlib.suppress(OSError), os.scandir(_full(root, folder)) as entries:
+        files = (entry for entry in entries if not entry.is_dir(follow_symlinks=False))
+        return len(list(islice(files, FILES_NEAR_TOP + 1))) > FILES_NEAR_TOP
+    return False
+
+
+def _full(root: str, folder: str) -> str:
+    return os.path.join(root, system_name(folder)) if folder else root
+
+
+def list_part(root: str, folder: str, *, deep: bool) -> Part:
+    """The files below one folder of a folder of this machine, or straight in it, as `list_below` would list them.
+
+    Args:
+        root: the folder to which paths are relative.
+        folder: its relative path; "" is the root itself.
+        deep: whether what lies in folders inside is listed too.
+    """
+    walk = _Walk()
+    inside = walk.enter(folder, _full(root, folder))
+    if deep:
+        walk.go_through(inside)
+    return Part(
+        files=walk.sizes.items(),
+        folders=() if deep else tuple(path for path, _ in inside),
+        faults=walk.faults,
+        seen=tuple(walk.seen),
+        has_links=bool(walk.links),
+    )
 
 
 def unlisted(path: str, error: OSError) -> Problem:
     """The fault of a folder that cannot be listed."""
     stage = SELECTION if path == _OF_FILE_SYSTEMS else "read"
     return (stage, "folder cannot be listed", error.strerror or str(error))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What lies below one folder of a source, or straight in it.
+
+    Args:
+        files: relative path and bytes of each.
+        folders: inside, that are not listed.
+        faults: as of a `Listing`.
+        seen: what proves that no folder is listed twice: device and inode of each.
+        has_links: whether links to folders were found and not followed.
+    """
+
+    files: Iterable[tuple[str, int]]
+    folders: tuple[str, ...] = ()
+    faults: Mapping[str, Problem] = field(default_factory=dict)
+    seen: tuple[tuple[int, int], ...] = ()
+    has_links: bool = False
 
 
 @dataclass(kw_only=True)
@@ -81,29 +139,32 @@ class _Walk:
     links: list[tuple[str, str]] = field(default_factory=list)
     seen: dict[tuple[int, int], str] = field(default_factory=dict)
 
-    def go_through(self, path: str, full: str) -> None:
-        """Everything below a folder but what further links lead to."""
-        folders = [(path, full)]
-        while folders:
-            path, full = folders.pop()
-            inside: list[tuple[str, str]] = []
-            files: list[tuple[str, int]] = []
-            try:
-                found = os.stat(full)
-                first = self.seen.setdefault((found.st_dev, found.st_ino), path)
-                if first != path:
-                    self.faults[path] = (SELECTION, "folder is listed under another path", first or ".")
-                    continue
-                with os.scandir(full) as entries:
-                    for entry in entries:
-                        self._take(path, entry, files, inside)
-            except OSError as error:
-                if not path:
-                    raise
-                self.faults[path] = unlisted(path, error)
-            if files:
-                self.sizes.add_folder(path, files)
-            folders += sorted(inside, reverse=True)
+    def go_through(self, folders: Sequence[tuple[str, str]]) -> None:
+        """Everything below folders but what further links lead to."""
+        left = list(reversed(folders))
+        while left:
+            left += reversed(self.enter(*left.pop()))
+
+    def enter(self, path: str, full: str) -> list[tuple[str, str]]:
+        """What lies straight in a folder; the folders in it, in sorted order."""
+        inside: list[tuple[str, str]] = []
+        files: list[tuple[str, int]] = []
+        try:
+            found = os.stat(full)
+            first = self.seen.setdefault((found.st_dev, found.st_ino), path)
+            if first != path:
+                self.faults[path] = (SELECTION, "folder is listed under another path", first or ".")
+                return []
+            with os.scandir(full) as entries:
+                for entry in entries:
+                    self._take(path, entry, files, inside)
+        except OSError as error:
+            if not path:
+                raise
+            self.faults[path] = unlisted(path, error)
+        if files:
+            self.sizes.add_folder(path, files)
+        return sorted(inside)
 
     def _take(
         self,

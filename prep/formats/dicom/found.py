@@ -1,20 +1,19 @@
-"""What listing has found, as it travels: of files what they say, so that nobody need read their headers again.
-
-It is written as a pickle, in which the classes below alone are believed: nothing in such a file is executed.
-"""
+"""What listing has found, as it travels: of files what they say, so that nobody need read their headers again."""
 
 from __future__ import annotations
 
 import hashlib
-import io
-import pickle
 from dataclasses import dataclass
 from typing import Any
 
 from halofeed.prep.formats.dicom.facts import FileFacts, Frame, PixelFormat, Rescale
 from halofeed.prep.formats.dicom.grouping import Apart, Images, Series
 from halofeed.prep.formats.dicom.headers import PixelPlace
+from halofeed.schemas import pickles
 from halofeed.schemas.errors import Problem, SourceError
+from halofeed.schemas.pickles import to_bytes
+
+__all__ = ["FoundFiles", "Listed", "from_bytes", "to_bytes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +31,7 @@ class Listed:
     refusal: str = ""
 
 
-_CLASSES: dict[tuple[str, str], type] = {
-    (one.__module__, one.__name__): one
-    for one in (Apart, FileFacts, Frame, Listed, PixelFormat, PixelPlace, Rescale, Series, SourceError)
-}
+_CLASSES = (Apart, FileFacts, Frame, Listed, PixelFormat, PixelPlace, Rescale, Series, SourceError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,18 +52,6 @@ class FoundFiles:
         return hashlib.sha256(listed.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-def to_bytes(found: object) -> bytes:
-    """Plain values and the classes of this file, to be read by `from_bytes`."""
-    return pickle.dumps(found, protocol=5)
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _CLASSES:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of what a DICOM file says")
-        return _CLASSES[module, name]
-
-
 def from_bytes(data: bytes) -> Any:
     """What `to_bytes` was given; UnpicklingError where it is anything else."""
-    return _Unpickler(io.BytesIO(data)).load()
+    return pickles.from_bytes(data, _CLASSES)

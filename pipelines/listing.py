@@ -1,0 +1,356 @@
+"""How a source of very many files is listed, divided into splits and counted by a job's workers.
+
+    this command         each folder              each 100,000 files              each 16 million ids
+    names the folders ─> its files are listed, ─> references are made, counted ─> is there any twice?
+    near the top         and what they show       and written, and their ids
+
+What the workers find lies below the output's temporary folder; this command gets sums of it. Between the first step and
+the second it settles what all references depend on: whether the first folder is a split, which classes are alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+
+from halofeed.pipelines.objects.choose import store_of
+from halofeed.pipelines.plan import Sources
+from halofeed.pipelines.references import REFERENCES_PER_FILE, NumberedFiles, read_file, reference_file
+from halofeed.pipelines.spread import Spread
+from halofeed.pipelines.storage import OutputFolder, RemoteFiles, for_workers, is_remote, source_files
+from halofeed.pipelines.totals import Totals
+from halofeed.prep.annotations.contract import InParts, LayoutOptions
+from halofeed.prep.annotations.texts import with_written_texts
+from halofeed.prep.layouts import Layout, find_layout, folders
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.sources.names import is_image_name
+from halofeed.prep.sources.reference import Reference
+from halofeed.prep.sources.walk import Part
+from halofeed.prep.tasks.splits import SplitOptions, assign_splits
+from halofeed.schemas.errors import Problem, UsageError
+from halofeed.schemas.identity import ID_LIMIT, refuse_repeated
+from halofeed.schemas.kinds import KINDS
+from halofeed.schemas.layout import TEMPORARY_FOLDER
+from halofeed.schemas.telling import tell
+
+FILES_IN_COMMAND = 100_000
+"""So many files at most are listed by the command itself, where nobody says otherwise."""
+_FOLDERS, _DEEPEST = 1000, 3
+"""The folders that are listed side by side: the first level that has so many, or the last that is looked at."""
+_OTHERS = 1000
+"""Files that are no images, of one folder: more make the source one that must be seen as a whole."""
+_PIECES_AT_ONCE = 10
+_IDS_AT_ONCE = 16_000_000
+_THREADS = 16
+
+_Place = tuple[str, int, int]
+"""A file below the output's folder, and where something in it begins and ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """What workers need to know: whose files are listed, by which rules, and where they write.
+
+    Args:
+        images: the source's folder.
+        folder: the output's.
+    """
+
+    images: str
+    folder: str
+    layout: str
+    options: LayoutOptions
+    splits: SplitOptions
+
+
+@dataclass(kw_only=True)
+class _Listed:
+    """What was found of one folder.
+
+    Args:
+        shown: what it shows of the layout.
+        others: files that are no images, a few more than `_OTHERS` at the most.
+        faults: as of a `Part`, likewise `seen` and `has_links`.
+        files: of `faults` those that are files.
+        pieces: where its files are listed, up to 10,000 together.
+        count: of files.
+    """
+
+    shown: Any
+    others: list[str]
+    faults: dict[str, Problem]
+    files: list[str]
+    seen: tuple[tuple[int, int], ...]
+    has_links: bool
+    pieces: list[_Place]
+    count: int
+
+
+@dataclass(kw_only=True)
+class _Planned:
+    """What was found of some pieces: the totals, and where their ids lie, divided at each `_Search`'s limits."""
+
+    totals: Totals
+    ids: list[_Place]
+
+
+BELIEVED = (_Listed, _Planned, Totals, folders.Seen, folders.Rules, Counter)
+"""What travels between the command and its workers."""
+
+
+class ListingInJob:
+    """Lists a source by `spread`, as `make_plan` may be given it.
+
+    Args:
+        sources: of the conversion.
+        output: the folder of the version that is made.
+        spread: has calls made by workers.
+        insist: whether the user asks for it, however few files there are.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        sources: Sources,
+        output: OutputFolder,
+        spread: Spread,
+        *,
+        insist: bool,
+    ) -> None:
+        self._recipe, self._sources, self._output = recipe, sources, output
+        self._spread, self._insists = spread, insist
+        self.reference_files = 0
+
+    def _unfit(self, layout: Layout, splits: SplitOptions) -> str:
+        if layout.in_parts is None or self._sources.annotation_file is not None:
+            return f"--layout {layout.name} is read as a whole"
+        if self._recipe.rules.kind is not KINDS["picture"]:
+            return "it is for pictures"
+        if self._sources.annotations is not self._sources.images:
+            return "it is for one folder, without --images"
+        if splits.lists or splits.cases:
+            return "lists of splits are compared with all names"
+        if splits.group_pattern is not None and not splits.shares:
+            return "groups are compared with the splits of all images; --split-shares divides by groups"
+        return ""
+
+    def __call__(self, layout: Layout, options: LayoutOptions, splits: SplitOptions) -> Totals | None:
+        """The totals of all references, which are written then; None where they must be listed at once."""
+        why = self._unfit(layout, splits)
+        if why and self._insists:
+            raise UsageError(f"--listing job: {why}; leave it out")
+        if why or layout.in_parts is None:
+            return None
+        if not self._insists and self._sources.images.lists_within(FILES_IN_COMMAND):
+            return None
+        try:
+            return self._listed(layout.in_parts, layout.name, options, splits)
+        except _WholeError as error:
+            tell(f"halofeed convert: the source is listed by this command, and not in the job: {error}")
+            return None
+
+    def _listed(self, in_parts: InParts, layout: str, options: LayoutOptions, splits: SplitOptions) -> Totals:
+        files = self._sources.images
+        search = _Search(
+            images=for_workers(files.root),
+            folder=for_workers(self._output.root),
+            layout=layout,
+            options=options,
+            splits=splits,
+        )
+        names, near_top = _divided(files)
+        list_folder = functools.partial(_list_folder, search)
+        listed = [_write_listing(search, "", near_top), *self._spread(list_folder, names)]
+        _check_proven(listed)
+        shown = listed[0].shown
+        for one in listed[1:]:
+            shown.add(one.shown)
+        others = [path for one in listed for path in one.others]
+        rules = in_parts.settle(shown, others, files, options)
+        if rules is None:
+            raise _WholeError("what lies beside the images may say more of them")
+        faults = {path: problem for one in listed for path, problem in one.faults.items()}
+        files.adopt({}, faults)
+        totals = self._planned(search, rules, listed)
+        of_files = {path for one in listed for path in one.files}
+        named = {one.source for one in in_parts.references_of(sorted(of_files), rules, options)}
+        written = NumberedFiles(self._output, self.reference_files)
+        for path, problem in sorted(faults.items()):
+            if path not in named:
+                reference = Reference(source=path, key=path, problem=problem)
+                written.add(reference.split, *totals.take(reference, files.size))
+        written.finish(())
+        self.reference_files = written.count
+        return totals
+
+    def _planned(self, search: _Search, rules: Any, listed: list[_Listed]) -> Totals:
+        pieces = [place for one in listed for place in one.pieces]
+        some = [
+            (first, pieces[first : first + _PIECES_AT_ONCE])
+            for first in range(0, len(pieces), _PIECES_AT_ONCE)
+        ]
+        parts = -(-sum(one.count for one in listed) // _IDS_AT_ONCE)
+        totals = Totals()
+        ids: list[list[_Place]] = [[] for _ in range(parts)]
+        for planned in self._spread(functools.partial(_plan_pieces, search, rules, parts), some):
+            totals.add(planned.totals)
+            for part, place in zip(ids, planned.ids, strict=True):
+                part.append(place)
+        self.reference_files = len(pieces)
+        spread = self._spread if parts > 1 else map
+        for repeated in spread(functools.partial(_repeated, self._output.root), ids):
+            refuse_repeated(array("q", 2 * repeated), self._named)
+        return totals
+
+    def _named(self) -> Iterator[tuple[str | int, str]]:
+        for number in range(self.reference_files):
+            for reference, _ in read_file(self._output, number):
+                if reference.problem is None:
+                    yield reference.key, reference.source
+
+
+class _WholeError(Exception):
+    """Why a source must be listed at once."""
+
+
+def _divided(files: LocalFiles | RemoteFiles) -> tuple[list[str], list[Part]]:
+    """Folders that hold all files but those near the top, and what lies there."""
+    whole: list[str] = []
+    parts: list[Part] = []
+    level = [""]
+    for _ in range(_DEEPEST):
+        if not level or len(level) >= _FOLDERS:
+            break
+        deeper: list[str] = []
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for folder, part in zip(level, pool.map(files.straight, level), strict=True):
+                if part is None:
+                    whole.append(folder)
+                else:
+                    deeper += part.folders
+                    parts.append(part)
+        level = deeper
+    return [*whole, *level], parts
+
+
+def _check_proven(listed: Iterable[_Listed]) -> None:
+    """Refuse parts that may not make the whole."""
+    seen: set[tuple[int, int]] = set()
+    for one in listed:
+        if one.has_links:
+            raise _WholeError("links lead to folders")
+        if not seen.isdisjoint(one.seen):
+            raise _WholeError("a folder is there under two paths")
+        if len(one.others) > _OTHERS:
+            raise _WholeError("there are many files that are no images")
+        seen.update(one.seen)
+
+
+def _list_folder(search: _Search, folder: str) -> _Listed:
+    """List all below a folder of the source."""
+    return _write_listing(search, folder, [source_files(search.images).below(folder)])
+
+
+def _write_listing(search: _Search, folder: str, parts: Iterable[Part]) -> _Listed:
+    """Write what was listed in a folder; where files lie near the top, "" and all of those."""
+    in_parts = find_layout(search.layout).in_parts
+    assert in_parts is not None
+    hashed = hashlib.sha256(folder.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    name = f"{TEMPORARY_FOLDER}/listed-{hashed}"
+    found = _Listed(
+        shown=in_parts.look((), search.options),
+        others=[],
+        faults={},
+        files=[],
+        seen=(),
+        has_links=False,
+        pieces=[],
+        count=0,
+    )
+    start = 0
+    with OutputFolder(search.folder).temporary(name) as file:
+        for part in parts:
+            files = iter(part.files)
+            while some := list(islice(files, REFERENCES_PER_FILE)):
+                piece = json.dumps(some).encode()
+                file.stream.write(piece)
+                found.pieces.append((name, start, start + len(piece)))
+                start += len(piece)
+                paths = [path for path, _ in some]
+                found.shown.add(in_parts.look(paths, search.options))
+                others = (path for path in paths if not is_image_name(path))
+                found.others += islice(others, _OTHERS + 1 - len(found.others))
+                found.files += part.faults.keys() & set(paths)
+                found.count += len(some)
+            found.faults.update(part.faults)
+            found.seen += part.seen
+            found.has_links |= part.has_links
+        file.keep()
+    return found
+
+
+def _plan_pieces(search: _Search, rules: Any, parts: int, some: tuple[int, list[_Place]]) -> _Planned:
+    """Write the references of some pieces, each in a file, and their ids, divided into equal ranges of numbers.
+
+    Args:
+        parts: how many ranges.
+        some: the number of the first piece, and where they lie.
+    """
+    layout, output = find_layout(search.layout), OutputFolder(search.folder)
+    assert layout.in_parts is not None
+    totals = Totals()
+    first, places = some
+    for number, place in enumerate(places, start=first):
+        sizes = dict(json.loads(_read_piece(search.folder, place)))
+        size = functools.partial(_size, search.images, sizes)
+        references = layout.in_parts.references_of(sizes, rules, search.options)
+        lines = [
+            totals.take(reference, size)[1] + b"\n"
+            for reference in assign_splits(with_written_texts(references), search.splits)
+        ]
+        output.write(reference_file(number), b"".join(lines))
+    ids = np.sort(np.frombuffer(totals.identities, np.int64))
+    name = f"{TEMPORARY_FOLDER}/ids-{first:05d}"
+    output.write(name, ids.tobytes())
+    limits = [-(-number * ID_LIMIT // parts) for number in range(1, parts)]
+    ends = [0, *(8 * np.searchsorted(ids, np.array(limits, np.int64))).tolist(), ids.nbytes]
+    return _Planned(totals=totals, ids=[(name, start, end) for start, end in pairwise(ends)])
+
+
+def _size(images: str, known: Mapping[str, int], path: str) -> int | None:
+    """The bytes of a file of the source; None where there is none."""
+    if path in known:
+        return known[path]
+    if not is_remote(images):
+        return LocalFiles(images).size(path)
+    stored = store_of(images).stat(f"{images}/{path}")
+    return None if stored is None else stored.size
+
+
+def _repeated(folder: str, places: Iterable[_Place]) -> list[int]:
+    """The ids of some ranges of files that come more than once."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = list(pool.map(functools.partial(_read_piece, folder), places))
+    ids = np.sort(np.frombuffer(b"".join(found), np.int64))
+    return [int(one) for one in np.unique(ids[1:][ids[1:] == ids[:-1]])]
+
+
+def _read_piece(folder: str, place: _Place) -> bytes:
+    name, start, end = place
+    output = OutputFolder(folder)
+    if is_remote(folder):
+        return store_of(folder).read(output.path(name), start, end)
+    with output.open(name) as stream:
+        stream.seek(start)
+        return bytes(stream.read(end - start))

@@ -1,0 +1,121 @@
+"""Calls of a function that a runner's workers make, whose answers come back to this process by files.
+
+A file of arguments  ──>  (number of a call)  ──>  answers, 256 together  ──>  files of answers
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import apache_beam as beam
+
+from halofeed.pipelines.build import Numbers
+from halofeed.pipelines.objects.choose import use_settings
+from halofeed.pipelines.remote import SignsOfLife, run_remote, want
+from halofeed.pipelines.storage import OutputFolder
+from halofeed.schemas.layout import TEMPORARY_FOLDER
+from halofeed.schemas.pickles import from_bytes, to_bytes
+
+Spread = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+"""From a function and its arguments to what it gives for each, in their order."""
+_TOGETHER = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Calls:
+    """What a worker needs to know of calls: where their arguments lie and their answers go, and of which classes.
+
+    Args:
+        folder: of the data set's version.
+        name: of the file of arguments, and what those of answers begin with.
+        wanted: as of a `ShardJob`.
+        believed: classes of which arguments and answers may be made.
+        store_settings: as of a `ShardJob`.
+    """
+
+    folder: str
+    name: str
+    wanted: str
+    believed: tuple[Any, ...]
+    store_settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def spread_by_beam(
+    new_pipeline: Callable[[], beam.Pipeline],
+    folder: str,
+    believed: Iterable[Any],
+    store_settings: Mapping[str, Any],
+) -> Spread:
+    """A `Spread` of which each use is a job of Beam's.
+
+    Args:
+        new_pipeline: gives an empty one each time.
+        folder: where all workers can read and write; `.incomplete` below it is what is used.
+        believed: classes of which arguments and answers may be made.
+        store_settings: how S3 is reached, beyond its usual chain.
+    """
+    output = OutputFolder(folder)
+
+    def spread(function: Callable[[Any], Any], arguments: Iterable[Any]) -> Iterator[Any]:
+        given = list(arguments)
+        if not given:
+            return
+        calls = _Calls(
+            folder=folder,
+            name=f"{TEMPORARY_FOLDER}/calls-{uuid.uuid4().hex}",
+            wanted=want(output),
+            believed=tuple(believed),
+            store_settings=store_settings,
+        )
+        output.write(calls.name, to_bytes(given))
+        pipeline = new_pipeline()
+        (
+            pipeline
+            | "calls" >> Numbers(len(given), 1)
+            | "call" >> beam.ParDo(_Call(function, calls)).with_output_types(tuple[int, tuple[int, bytes]])
+            | "some answers" >> beam.GroupByKey()
+            | "write answers" >> beam.ParDo(_WriteAnswers(calls))
+        )
+        withdraw = functools.partial(output.delete, [calls.wanted])
+        run_remote(pipeline, withdraw=withdraw, look=output.begun)
+        withdraw()
+        for group in range(-(-len(given) // _TOGETHER)):
+            for answer in from_bytes(output.read(f"{calls.name}-{group}"), ()):
+                yield from_bytes(answer, calls.believed)
+
+    return spread
+
+
+class _Call(beam.DoFn):  # type: ignore[misc]
+    """From the number of a call to (number of its group, (its own, the answer))."""
+
+    def __init__(self, function: Callable[[Any], Any], calls: _Calls) -> None:
+        self._function, self._calls = function, calls
+
+    def setup(self) -> None:
+        use_settings(self._calls.store_settings)
+        self._signs = SignsOfLife(self._calls)
+        self._arguments = from_bytes(
+            OutputFolder(self._calls.folder).read(self._calls.name), self._calls.believed
+        )
+
+    def process(self, number: int) -> Iterator[tuple[int, tuple[int, bytes]]]:
+        self._signs.give()
+        yield number // _TOGETHER, (number, to_bytes(self._function(self._arguments[number])))
+
+
+class _WriteAnswers(beam.DoFn):  # type: ignore[misc]
+    """From the answers of a group of calls to their file."""
+
+    def __init__(self, calls: _Calls) -> None:
+        self._calls = calls
+
+    def process(self, element: tuple[int, Iterable[tuple[int, bytes]]]) -> None:
+        use_settings(self._calls.store_settings)
+        group, answers = element
+        found = [answer for _, answer in sorted(dict(answers).items())]
+        OutputFolder(self._calls.folder).write(f"{self._calls.name}-{group}", to_bytes(found))
