@@ -2,14 +2,16 @@
 
     python benchmarks/engines.py
     python benchmarks/engines.py driver --references 100000,1000000,10000000 --layouts folders,csv,jsonl
+    python benchmarks/engines.py listing --references 1000000,10000000
     python benchmarks/engines.py workers --pictures 4000 --rounds 5
     python benchmarks/engines.py commit --shards 1000,10000
     python benchmarks/engines.py model --per-second 300 --driver-us 25
 
-`driver` plans drawn listings, of which no file is there, each in a fresh process: its time, its processor time and its
-whole memory, Beam's included; what a file system takes to list and to look up files comes on top. `workers` converts
-drawn pictures on this machine. `commit` sums up what shards say of themselves, 256 at a time, and
-puts those sums together. `model` multiplies.
+`driver` plans drawn listings, of which no file is there, each in a fresh process: its time, its processor time and
+its whole memory, Beam's included; what a file system takes to list and to look up files comes on top. `listing` has
+such class folders listed in parts by two processes beside it, as a job's workers do, and says what is left to the
+driver. `workers` converts drawn pictures on this machine. `commit` sums up what shards say of themselves, 256 at a
+time, and puts those sums together. `model` multiplies.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import functools
 import json
+import multiprocessing
 import os
 import resource
 import shutil
@@ -25,9 +29,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from halofeed.pipelines import listing
 from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.plan import Sources, make_plan
 from halofeed.pipelines.references import FileByShard, NumberedFiles
@@ -36,6 +43,8 @@ from halofeed.pipelines.workers import available_cores
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.sizes import Sizes
+from halofeed.prep.sources.walk import Part
+from halofeed.schemas.pickles import from_bytes, to_bytes
 
 HERE = Path(__file__).resolve().parents[1]
 CLASSES = 1000
@@ -70,6 +79,12 @@ class DrawnFiles(LocalFiles):
         assert isinstance(self._sizes, Sizes)
         return self._sizes
 
+    def straight(self, folder: str) -> Part:
+        return Part(files=(), folders=tuple(f"class_{number:03d}" for number in range(CLASSES)))
+
+    def below(self, folder: str) -> Part:
+        return Part(files=((path, FILE_BYTES) for path in self.files_in(folder)))
+
     def size(self, path: str) -> int | None:
         folder, _, name = path.partition("/")
         there = name[:8].isdecimal() and int(name[:8]) < self._count
@@ -100,6 +115,72 @@ def plan(layout: str, count: int) -> dict[str, float]:
         "mebibytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "line_bytes": line_bytes,
     }
+
+
+def list_in_parts(count: int) -> dict[str, float]:
+    """Plan drawn class folders in this process, whose parts two others list and count."""
+    received = 0
+
+    def spread(function: Callable[[Any], Any], arguments: Iterable[Any]) -> Iterator[Any]:
+        nonlocal received
+        for answer in pool.imap(functools.partial(_answer, function), arguments):
+            received += len(answer)
+            yield from_bytes(answer, listing.BELIEVED)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        files, output = DrawnFiles(scratch, count), OutputFolder(scratch)
+        output.make()
+        listing.source_files = lambda _: DrawnFiles(scratch, count)
+        options = JobOptions(source=scratch, out=scratch, name="set")
+        sources = Sources(annotations=files, images=files, annotation_file=None)
+        recipe = Recipe(layout="folders", height=224, width=224, shards=SHARDS)
+        in_job = listing.ListingInJob(recipe, sources, output, spread, insist=True)
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            start, processor = time.perf_counter(), time.process_time()
+            found = make_plan(options, recipe, sources, None, None, in_job)
+            seconds, processor = time.perf_counter() - start, time.process_time() - processor
+            pool.close()
+            pool.join()
+        assert found.convertible == count
+    return {
+        "seconds": seconds,
+        "processor_seconds": processor,
+        "workers_seconds": _children_seconds(),
+        "mebibytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "worker_mebibytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
+        "received_bytes": received,
+    }
+
+
+def _answer(function: Callable[[Any], Any], argument: Any) -> bytes:
+    return to_bytes(function(argument))
+
+
+def in_parts(counts: list[int]) -> None:
+    """Print what listing in parts takes of the driver and of its workers."""
+    print_row(
+        *(
+            "references",
+            "driver's processor s",
+            "peak MiB",
+            "workers' processor s",
+            "us each",
+            "peak MiB of one",
+        ),
+        "MB to the driver",
+    )
+    print_row(*["---"] * 7)
+    for count in counts:
+        found = own_process("parts", count)
+        print_row(
+            f"{count:,}",
+            f"{found['processor_seconds']:.1f}",
+            f"{found['mebibytes']:.0f}",
+            f"{found['workers_seconds']:.0f}",
+            f"{found['workers_seconds'] / count * 1e6:.0f}",
+            f"{found['worker_mebibytes']:.0f}",
+            f"{found['received_bytes'] / 1e6:.1f}",
+        )
 
 
 def own_process(*words: object) -> dict[str, float]:
@@ -324,7 +405,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "what", nargs="?", choices=("driver", "workers", "shuffle", "commit", "model", "plan")
+        "what",
+        nargs="?",
+        choices=("driver", "listing", "workers", "shuffle", "commit", "model", "plan", "parts"),
     )
     parser.add_argument("drawn", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--references", default="100000,1000000")
@@ -342,6 +425,11 @@ def main() -> None:
     if given.what == "plan":
         print(json.dumps(plan(given.drawn[0], int(given.drawn[1]))))
         return
+    if given.what == "parts":
+        print(json.dumps(list_in_parts(int(given.drawn[0]))))
+        return
+    if given.what in (None, "listing"):
+        in_parts([int(count) for count in given.references.split(",")])
     if given.what in (None, "driver"):
         driver(given.layouts.split(","), [int(count) for count in given.references.split(",")])
     if given.what in (None, "shuffle"):

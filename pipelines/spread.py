@@ -5,7 +5,6 @@ A file of arguments  ──>  (number of a call)  ──>  answers, 256 together
 
 from __future__ import annotations
 
-import functools
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -80,9 +79,7 @@ def spread_by_beam(
             | "some answers" >> beam.GroupByKey()
             | "write answers" >> beam.ParDo(_WriteAnswers(calls))
         )
-        withdraw = functools.partial(output.delete, [calls.wanted])
-        run_remote(pipeline, withdraw=withdraw, look=output.begun)
-        withdraw()
+        run_remote(pipeline, calls.wanted)
         for group in range(-(-len(given) // _TOGETHER)):
             for answer in from_bytes(output.read(f"{calls.name}-{group}"), ()):
                 yield from_bytes(answer, calls.believed)
@@ -98,14 +95,15 @@ class _Call(beam.DoFn):  # type: ignore[misc]
 
     def setup(self) -> None:
         use_settings(self._calls.store_settings)
-        self._signs = SignsOfLife(self._calls)
+        self._signs = SignsOfLife(self._calls.wanted)
         self._arguments = from_bytes(
             OutputFolder(self._calls.folder).read(self._calls.name), self._calls.believed
         )
 
     def process(self, number: int) -> Iterator[tuple[int, tuple[int, bytes]]]:
-        self._signs.give()
-        yield number // _TOGETHER, (number, to_bytes(self._function(self._arguments[number])))
+        with self._signs.meanwhile():
+            answer = self._function(self._arguments[number])
+        yield number // _TOGETHER, (number, to_bytes(answer))
 
 
 class _WriteAnswers(beam.DoFn):  # type: ignore[misc]

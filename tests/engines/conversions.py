@@ -44,10 +44,15 @@ def words(source: Path, out: Path, case: str, beam: str, more: str = "") -> list
     return [*command, *places, *(["--", *beam.split()] if beam else [])]
 
 
-def run(source: Path, out: Path, case: str, beam: str = "") -> dict[str, bytes]:
+def run(source: Path, out: Path, case: str, beam: str = "", more: str = "") -> dict[str, bytes]:
     """Every file that a conversion leaves."""
     done = subprocess.run(
-        words(source, out, case, beam), cwd=ROOT, capture_output=True, text=True, timeout=500, check=False
+        words(source, out, case, beam, more),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return all_bytes(out / VERSION)

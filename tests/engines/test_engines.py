@@ -82,6 +82,8 @@ def test_spark_and_prism_with_workers_that_installed_the_sdist_give_the_local_by
             assert command.returncode == 1
             assert "run the same command again" in said
         assert run(source, out, "pictures", beam) == expected["pictures"]
+        listed_in_job = run(source, tmp_path / "listed", "pictures", beam, "--listing job")
+        assert listed_in_job == expected["pictures"]
 
 
 def test_a_pool_gives_the_local_bytes_and_a_job_whose_worker_never_starts_ends_at_its_limit(
@@ -100,11 +102,12 @@ def test_a_pool_gives_the_local_bytes_and_a_job_whose_worker_never_starts_ends_a
         assert run(source, out, "pictures", pool) == expected["pictures"]
 
 
-@pytest.mark.parametrize("case", ["masks", "volumes"])
+@pytest.mark.parametrize("case", ["masks", "volumes", "pictures"])
 def test_flink_workers_that_installed_the_sdist_give_the_local_bytes(
     case, cluster, source, expected, tmp_path
 ):
-    assert run(source, tmp_path, case, cluster) == expected[case]
+    more = "--listing job" if case == "pictures" else ""
+    assert run(source, tmp_path, case, cluster, more) == expected[case]
 
 
 def test_a_killed_worker_and_a_killed_task_manager_cost_no_byte_and_count_no_input_twice(
