@@ -5,7 +5,7 @@
     python benchmarks/engines.py listing --references 1000000,10000000
     python benchmarks/engines.py workers --pictures 4000 --rounds 5
     python benchmarks/engines.py commit --shards 1000,10000
-    python benchmarks/engines.py model --per-second 300 --driver-us 25
+    python benchmarks/engines.py model --per-second 300 --listing-us 25
 
 `driver` plans drawn listings, of which no file is there, each in a fresh process: its time, its processor time and
 its whole memory, Beam's included; what a file system takes to list and to look up files comes on top. `listing` has
@@ -378,7 +378,7 @@ def commit(shard_counts: list[int]) -> None:
             )
 
 
-def model(terabytes: float, per_second: float, driver_us: float, machines: list[int], price: float) -> None:
+def model(terabytes: float, per_second: float, listing_us: float, machines: list[int], price: float) -> None:
     """Print hours and cost of a source, with everything that is assumed."""
     pictures = terabytes * 1e12 / FILE_BYTES
     shuffled = pictures * shuffle_bytes() / 1e9
@@ -386,17 +386,21 @@ def model(terabytes: float, per_second: float, driver_us: float, machines: list[
     print(f"- one core converts {per_second:g} pictures a second (measure: workers), and machines have four;")
     print("- storage keeps up with all of them, and no worker waits or is lost;")
     print(
-        f"- the driver, one core, takes {driver_us:g} us a reference (measure: driver) before the first picture;"
+        f"- a reference takes {listing_us:g} us before the first picture, of the workers' cores (class folders; "
+        "measure: listing) or of the driver's one (tables; measure: driver);"
     )
     print(f"- {shuffled:,.1f} GB cross the shuffle, {shuffle_bytes():.0f} bytes a reference;")
     print(f"- a core with its memory costs {price:g} an hour; shuffle, requests and traffic come on top.")
-    print_row("machines of 4 cores", "driver hours", "conversion hours", "hours", "cost")
+    print_row(
+        "machines of 4 cores", "conversion hours", "listing in the job, hours", "by the driver, hours", "cost"
+    )
     print_row(*["---"] * 5)
-    listing = pictures * driver_us / 1e6 / 3600
+    listing_hours = pictures * listing_us / 1e6 / 3600
     for count in machines:
         hours = pictures / (per_second * 4 * count) / 3600
-        cost = (hours * count * 4 + listing) * price
-        print_row(count, f"{listing:.1f}", f"{hours:.1f}", f"{listing + hours:.1f}", f"{cost:,.0f}")
+        in_job = listing_hours / (4 * count)
+        cost = (hours * count * 4 + listing_hours) * price
+        print_row(count, f"{hours:.1f}", f"{in_job:.2f}", f"{listing_hours:.1f}", f"{cost:,.0f}")
 
 
 def main() -> None:
@@ -418,7 +422,7 @@ def main() -> None:
     parser.add_argument("--shards", default="1000,10000")
     parser.add_argument("--terabytes", type=float, default=100)
     parser.add_argument("--per-second", type=float, default=300)
-    parser.add_argument("--driver-us", type=float, default=25)
+    parser.add_argument("--listing-us", type=float, default=25)
     parser.add_argument("--machines", default="10,100,1000")
     parser.add_argument("--price", type=float, default=0.06, help="of a core with its memory for an hour")
     given = parser.parse_args()
@@ -440,7 +444,7 @@ def main() -> None:
         commit([int(count) for count in given.shards.split(",")])
     if given.what in (None, "model"):
         machines = [int(count) for count in given.machines.split(",")]
-        model(given.terabytes, given.per_second, given.driver_us, machines, given.price)
+        model(given.terabytes, given.per_second, given.listing_us, machines, given.price)
 
 
 if __name__ == "__main__":

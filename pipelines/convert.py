@@ -160,8 +160,7 @@ class _Means:
             if options.listing == "job":
                 raise UsageError("--listing job: is for another runner (-- --runner=...); leave it out here")
             return None
-        new = functools.partial(new_pipeline, self.choice)
-        spread = spread_by_beam(new, for_workers(output.root), BELIEVED, self.store_settings)
+        spread = spread_by_beam(self.choice, for_workers(output.root), BELIEVED, self.store_settings)
         return ListingInJob(recipe, sources, output, spread, insist=options.listing == "job")
 
     def find_series(self, sources: Sources, folder: str) -> ListSeries:

@@ -34,13 +34,13 @@ from halofeed.prep.annotations.texts import with_written_texts
 from halofeed.prep.layouts import Layout, find_layout, folders
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.walk import Part
 from halofeed.prep.tasks.splits import SplitOptions, assign_splits
 from halofeed.schemas.errors import Problem, UsageError
 from halofeed.schemas.identity import ID_LIMIT, refuse_repeated
-from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.layout import TEMPORARY_FOLDER
 from halofeed.schemas.telling import tell
 
@@ -135,7 +135,8 @@ class ListingInJob:
     def _unfit(self, layout: Layout, splits: SplitOptions) -> str:
         if layout.in_parts is None or self._sources.annotation_file is not None:
             return f"--layout {layout.name} is read as a whole"
-        if self._recipe.rules.kind is not KINDS["picture"]:
+        images = self._sources.images
+        if self._recipe.rules.listing(images) != Listing(files=images):
             return "it is for pictures"
         if self._sources.annotations is not self._sources.images:
             return "it is for one folder, without --images"

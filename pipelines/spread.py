@@ -14,6 +14,7 @@ import apache_beam as beam
 
 from halofeed.pipelines.build import Numbers
 from halofeed.pipelines.objects.choose import use_settings
+from halofeed.pipelines.options import RunnerChoice, new_pipeline
 from halofeed.pipelines.remote import SignsOfLife, run_remote, want
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.schemas.layout import TEMPORARY_FOLDER
@@ -44,7 +45,7 @@ class _Calls:
 
 
 def spread_by_beam(
-    new_pipeline: Callable[[], beam.Pipeline],
+    choice: RunnerChoice,
     folder: str,
     believed: Iterable[Any],
     store_settings: Mapping[str, Any],
@@ -52,7 +53,7 @@ def spread_by_beam(
     """A `Spread` of which each use is a job of Beam's.
 
     Args:
-        new_pipeline: gives an empty one each time.
+        choice: of the runner.
         folder: where all workers can read and write; `.incomplete` below it is what is used.
         believed: classes of which arguments and answers may be made.
         store_settings: how S3 is reached, beyond its usual chain.
@@ -71,7 +72,7 @@ def spread_by_beam(
             store_settings=store_settings,
         )
         output.write(calls.name, to_bytes(given))
-        pipeline = new_pipeline()
+        pipeline = new_pipeline(choice)
         (
             pipeline
             | "calls" >> Numbers(len(given), 1)
@@ -79,7 +80,7 @@ def spread_by_beam(
             | "some answers" >> beam.GroupByKey()
             | "write answers" >> beam.ParDo(_WriteAnswers(calls))
         )
-        run_remote(pipeline, calls.wanted)
+        run_remote(pipeline, calls.wanted, choice.max_silence_seconds)
         for group in range(-(-len(given) // _TOGETHER)):
             for answer in from_bytes(output.read(f"{calls.name}-{group}"), ()):
                 yield from_bytes(answer, calls.believed)
