@@ -7,6 +7,7 @@ lives while they wait for it. For a worker of a pool (EXTERNAL) that is killed w
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 
 from halofeed.pipelines.memory import importing, keep_freed_memory
@@ -27,7 +28,10 @@ def main() -> None:
         from apache_beam.runners.worker.channel_factory import GRPCChannelFactory
         from apache_beam.runners.worker.sdk_worker import SdkHarness
 
-        import halofeed.pipelines.transforms  # noqa: F401 - before the runner waits for it
+        with contextlib.suppress(
+            ImportError
+        ):  # which the first bundle meets again, and the command is told of
+            import halofeed.pipelines.transforms  # noqa: F401 - before the runner waits for it
     keep_freed_memory()
     with GRPCChannelFactory.insecure_channel(endpoint) as channel:
         told = beam_provision_api_pb2_grpc.ProvisionServiceStub(channel).GetProvisionInfo(

@@ -15,7 +15,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.reference import Box, Keypoint, Reference
 from halofeed.prep.sources.volume_files import common_folder
 from halofeed.prep.tasks.labels import LabelMap
-from halofeed.schemas.errors import UsageError
+from halofeed.schemas.errors import JobError, UsageError
 from halofeed.schemas.layout import check_name, check_version, shard_file
 
 
@@ -106,6 +106,19 @@ class JobOptions:
         return "/".join([self.out.rstrip("/") or "/", self.name, self.version])
 
 
+def check_software(submitted: str) -> None:
+    """Go on only where the command that submitted a job has the version of halofeed that this worker has.
+
+    Raises:
+        JobError: it says both.
+    """
+    if submitted != __version__:
+        raise JobError(
+            f"a worker has halofeed {__version__}, and the command that submitted the job {submitted}: install the "
+            "same where both run (`halofeed package` writes a wheel), then run the same command again"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ShardJob:
     """What a worker needs to know to write any shard of a job; travels as JSON.
@@ -141,12 +154,18 @@ class ShardJob:
     def to_json(self) -> str:
         """As text."""
         document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return json.dumps({**document, "recipe": self.recipe.to_json(), "labels": self.labels.to_json()})
+        texts = {"recipe": self.recipe.to_json(), "labels": self.labels.to_json(), "software": __version__}
+        return json.dumps({**document, **texts})
 
     @classmethod
     def from_json(cls, text: str) -> ShardJob:
-        """From text."""
+        """From text.
+
+        Raises:
+            JobError: another version of halofeed wrote it.
+        """
         document = json.loads(text)
+        check_software(document.pop("software", "of no known version"))
         document["recipe"] = Recipe.from_json(document["recipe"])
         document["labels"] = LabelMap.from_json(document["labels"])
         document["splits"] = tuple(document["splits"])

@@ -26,6 +26,7 @@ import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import DebugOptions
 
+from halofeed import __version__
 from halofeed.pipelines.options import RunnerChoice
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.pipelines.worker import KEPT
@@ -45,6 +46,7 @@ _SECONDS_TO_GIVE_UP = 3600.0
 _MOST_CHARACTERS = 400
 _WHERE = re.compile(r" \[while running.*", re.DOTALL)
 _OWN_ERROR = re.compile(r"halofeed\.schemas\.errors\.\w+: (.*(?:\n  .*)*)")
+_LACKS = re.compile(r"(ModuleNotFoundError|ImportError)\b|AttributeError: .*\bhalofeed\b")
 _ERROR = re.compile(r"^(?:Caused by: )?((?:[\w$]+\.)*\w*(?:Error|Exception)(?:: .*)?)$", re.MULTILINE)
 
 
@@ -354,4 +356,9 @@ def _in_brief(error: Exception, pipeline: beam.Pipeline) -> str:
     lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
     causes = _ERROR.findall(_WHERE.sub("", text)) or lines or [""]
     cause = causes[-1].strip()[:_MOST_CHARACTERS] or type(error).__name__
+    if _LACKS.match(cause):
+        return (
+            f"a worker's environment lacks what the job needs: {cause}. Install halofeed {__version__} with all that "
+            "it depends on where workers run (`halofeed package` writes a wheel), then run the same command again"
+        )
     return f"the job failed: {cause}. {KEPT}; --debug shows all that the runner said"

@@ -19,6 +19,8 @@ from typing import Any
 
 import apache_beam as beam
 
+from halofeed import __version__
+from halofeed.pipelines.job import check_software
 from halofeed.pipelines.objects.choose import use_settings
 from halofeed.pipelines.remote import SignsOfLife
 from halofeed.pipelines.storage import OutputFolder, RemoteFiles, source_files
@@ -192,9 +194,10 @@ class _Step(beam.DoFn):  # type: ignore[misc]
     """Takes elements as long as the search is wanted, and gives signs of life meanwhile."""
 
     def __init__(self, search: SeriesSearch) -> None:
-        self._search = search
+        self._search, self._software = search, __version__
 
     def setup(self) -> None:
+        check_software(self._software)
         use_settings(self._search.store_settings)
         self._signs = SignsOfLife(self._search.wanted)
 

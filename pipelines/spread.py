@@ -12,7 +12,9 @@ from typing import Any
 
 import apache_beam as beam
 
+from halofeed import __version__
 from halofeed.pipelines.build import Numbers
+from halofeed.pipelines.job import check_software
 from halofeed.pipelines.objects.choose import use_settings
 from halofeed.pipelines.options import RunnerChoice, new_pipeline
 from halofeed.pipelines.remote import SignsOfLife, run_remote, want
@@ -35,6 +37,7 @@ class _Calls:
         wanted: as of a `ShardJob`.
         believed: classes of which arguments and answers may be made.
         store_settings: as of a `ShardJob`.
+        software: the version of halofeed that asks.
     """
 
     folder: str
@@ -42,6 +45,7 @@ class _Calls:
     wanted: str
     believed: tuple[Any, ...]
     store_settings: Mapping[str, Any] = field(default_factory=dict)
+    software: str = __version__
 
 
 def spread_by_beam(
@@ -95,6 +99,7 @@ class _Call(beam.DoFn):  # type: ignore[misc]
         self._function, self._calls = function, calls
 
     def setup(self) -> None:
+        check_software(self._calls.software)
         use_settings(self._calls.store_settings)
         self._signs = SignsOfLife(self._calls.wanted)
         self._arguments = from_bytes(

@@ -102,6 +102,25 @@ def test_a_pool_gives_the_local_bytes_and_a_job_whose_worker_never_starts_ends_a
         assert run(source, out, "pictures", pool) == expected["pictures"]
 
 
+def test_what_is_wrong_on_a_worker_is_told_with_its_cure(source, tmp_path):
+    home = tmp_path / "engine"
+    lacking = tmp_path / "lacking"
+    lacking.mkdir()
+    (lacking / "cv2.py").write_text("raise ModuleNotFoundError(\"No module named 'cv2'\")")
+    told = {
+        f"PYTHONPATH={lacking} exec": "No module named 'cv2'. Install halofeed",
+        "ulimit -f 200; PYTHONPATH= exec": "File too large; what is finished is kept: make room",
+    }
+    for beam in running(prism, home):
+        script = (home / "worker").read_text()
+        for beginning, expected in told.items():
+            (home / "worker").write_text(script.replace("PYTHONPATH= exec", beginning))
+            with begun(source, tmp_path / "out", "pictures", beam) as command:
+                _, said = command.communicate(timeout=100)
+            assert command.returncode == 1
+            assert expected in said
+
+
 @pytest.mark.parametrize("case", ["masks", "volumes", "pictures"])
 def test_flink_workers_that_installed_the_sdist_give_the_local_bytes(
     case, cluster, source, expected, tmp_path

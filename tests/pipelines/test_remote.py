@@ -15,9 +15,10 @@ import apache_beam as beam
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
+from halofeed import __version__
 from halofeed.pipelines import remote, series, storage
 from halofeed.pipelines.convert import convert
-from halofeed.pipelines.job import JobOptions
+from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.remote import SignsOfLife, _in_brief, _pause_after, _Watch, check_wanted, want
 from halofeed.pipelines.series import SeriesSearch, find_series_by_beam
 from halofeed.pipelines.storage import OutputFolder
@@ -95,6 +96,34 @@ def test_an_own_error_keeps_its_words(source, tmp_path):
     with pytest.raises(JobError, match=r"^more than --max-rejected 1 inputs were rejected") as failed:
         convert_far(source, tmp_path, max_rejected=1)
     assert "while running" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ModuleNotFoundError: No module named 'cv2'",
+        "AttributeError: Can't get attribute 'SumUp' on <module 'halofeed.pipelines.transforms' from 'x.py'>",
+    ],
+)
+def test_what_a_worker_lacks_is_named_with_its_cure(error):
+    told = _in_brief(RuntimeError(f"java.lang.X: Traceback\n{error}\n\tat"), None)
+    assert told.startswith(
+        f"a worker's environment lacks what the job needs: {error}. Install halofeed {__version__}"
+    )
+
+
+def test_a_worker_of_another_version_goes_no_further_and_says_both(source, tmp_path, monkeypatch):
+    submitted = ShardJob.to_json
+
+    def elsewhere(job: ShardJob) -> str:
+        return submitted(job).replace(f'"software": "{__version__}"', '"software": "9.9", "new": 1')
+
+    monkeypatch.setattr(ShardJob, "to_json", elsewhere)
+    with pytest.raises(
+        JobError,
+        match=rf"^a worker has halofeed {__version__}, and the command that submitted the job 9\.9: install",
+    ):
+        convert_far(source, tmp_path)
 
 
 def test_an_error_that_crossed_a_runner_is_told_whole():
