@@ -208,5 +208,5 @@ def test_a_file_that_has_changed_since_it_was_listed_is_not_read(tmp_path):
 
 def test_a_file_of_slices_makes_nothing_else(tmp_path):
     assert from_bytes(to_bytes([("a", 1.5)])) == [("a", 1.5)]
-    with pytest.raises(pickle.UnpicklingError, match="system is no part of what"):
+    with pytest.raises(pickle.UnpicklingError, match="system is nothing that is sent here"):
         from_bytes(b"cposix\nsystem\n(S'true'\ntR.")
