@@ -187,7 +187,8 @@ class Assembler:
     def fill(self, batch: Batch, row: int) -> None:
         """Make a row of padding: the fields' fill values, id -1, `valid` False."""
         for name, spec in self.spec.items():
-            batch[name][row] = spec.fill if len(spec.fill) > 1 else spec.fill[0]
+            fill = spec.fill if len(spec.fill) > 1 else spec.fill[0]
+            batch[name][row] = self._padding.get(name, fill)
 
     def write_epochs(self, batch: Batch, rows: NDArray[np.int64], epochs: Sequence[int]) -> None:
         """Write the epochs of rows, where the batch has them."""

@@ -71,6 +71,7 @@ class StoredRecord:
 
     __slots__ = (
         "_length",
+        "_looked",
         "_mode",
         "_number",
         "_offset",
@@ -94,6 +95,7 @@ class StoredRecord:
         self._mode = shards.verify
         self._stamp: tuple[int, ...] = ()
         self._whole: Bytes | None = None
+        self._looked = False
         self._pass = object()
 
     @property
@@ -111,7 +113,7 @@ class StoredRecord:
         """
         shards, number = self._shards, self._number
         self._opened = opened = shards.open(self._shard)
-        self._stamp, self._whole = opened.stamp, opened.look()
+        self._stamp, self._looked = opened.stamp, False
         self._pass = object()  # what was found in the scratch before counts for nothing
         if opened.is_transferred:
             if self._mode == "first":
@@ -175,10 +177,13 @@ class StoredRecord:
 
     def _is_copied_from_memory(self, opened: OpenFile, into: Mapping[str, Bytes]) -> bool:
         """Whether the shard is mapped and nothing is to be checked but the frame, so that copies did it."""
-        shards, number, whole = self._shards, self._number, self._whole
-        if whole is None or not all(self._is_verified(key) for key in into):
+        shards, number = self._shards, self._number
+        if not all(self._is_verified(key) for key in into):
             return False
         if not (self._mode == "never" or (self._mode == "first" and shards.verified[number])):
+            return False
+        whole = self._in_memory()
+        if whole is None:
             return False
         self.check_frame(
             whole[self._offset : self._offset + HEADER_BYTES].data,
@@ -255,10 +260,11 @@ class StoredRecord:
         Raises:
             CorruptFileError: as `features`, of the blocks in which those parts lie.
         """
-        if self._whole is None:
+        whole = self._in_memory()
+        if whole is None:
             return None
         shards, begin = self._shards, self.raw_start(key)
-        value = self._whole[begin : begin + shards.raw_bytes[key]]
+        value = whole[begin : begin + shards.raw_bytes[key]]
         if not self._is_verified(key):
             for block in self._blocks(key, *runs()):
                 data = value[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]
@@ -266,6 +272,12 @@ class StoredRecord:
                     return None  # read by place it is found wrong again, or said why it cannot be read
                 self._found_right(key, block)
         return value
+
+    def _in_memory(self) -> Bytes | None:
+        """All of the shard's bytes, looked at once a reading: asking takes as long as a tenth of a picture's copy."""
+        if not self._looked:
+            self._whole, self._looked = self._file().look(), True
+        return self._whole
 
     def _blocks(self, key: str, starts: Sequence[int], length: int) -> list[int]:
         """The blocks in which parts of a raw value lie whose checksums are to be computed."""

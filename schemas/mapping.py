@@ -95,6 +95,8 @@ class _Guard:
             *(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
         )
         self._library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        # Asked often, by a call that keeps the interpreter's lock: to take it again costs more than the answer.
+        self._ask = ctypes.PyDLL(None).sigaction
         kind = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
         self._callback = kind(self._handle)  # lives as long as the handler may be called
         self._handler = ctypes.cast(self._callback, ctypes.c_void_p).value
@@ -106,7 +108,7 @@ class _Guard:
         if not self._is_set:
             self._set()
         found = _Sigaction()
-        self._library.sigaction(signal.SIGBUS, None, ctypes.byref(found))
+        self._ask(signal.SIGBUS, None, ctypes.byref(found))
         return bool(found.handler == self._handler)
 
     def map(self, address: int | None, size: int, flags: int, descriptor: int) -> int:

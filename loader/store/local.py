@@ -15,8 +15,8 @@ from halofeed.schemas.limits import INDEX_BYTES
 from halofeed.schemas.manifest import Manifest, Shard, read_manifest
 from halofeed.schemas.shard_file import CURE, ShardFile, read_whole
 
-_COLD_BATCHES = 64
-"""For so many batches the next one is read ahead, once one had to wait for the disk; then it is found out again."""
+_COLD_BATCHES = 4
+"""For so many batches the next one is read ahead, once something came from the disk; to ask the system takes time."""
 
 
 class LocalStore:
@@ -33,6 +33,7 @@ class LocalStore:
         self._folder = folder
         self.place = str(folder)
         self._cold_batches, self._expected = _COLD_BATCHES, b""
+        self._disk_reads = _disk_reads()
 
     @property
     def reads_ahead(self) -> bool:
@@ -80,9 +81,10 @@ class LocalStore:
 
     @contextlib.contextmanager
     def window(self, key: bytes, spans: Callable[[], list[Span]]) -> Iterator[None]:
-        before = _disk_faults()
         yield
-        self._cold_batches = _COLD_BATCHES if _disk_faults() > before else max(0, self._cold_batches - 1)
+        # What was read ahead since the last batch counts too: while the disk is needed it goes on.
+        before, self._disk_reads = self._disk_reads, _disk_reads()
+        self._cold_batches = _COLD_BATCHES if self._disk_reads > before else max(0, self._cold_batches - 1)
 
     def forget(self, name: str, start: int, stop: int) -> None:
         pass
@@ -108,6 +110,7 @@ def _read_ahead(path: Path, places: Sequence[tuple[int, int]]) -> None:
         os.close(descriptor)
 
 
-def _disk_faults() -> int:
-    """How often this process has waited for a mapped file's bytes to come from the disk."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+def _disk_reads() -> int:
+    """Grows when something that this process reads comes from the disk: by place, ahead, or out of a mapped file."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_inblock + used.ru_majflt
