@@ -46,7 +46,9 @@ _SECONDS_TO_GIVE_UP = 3600.0
 _MOST_CHARACTERS = 400
 _WHERE = re.compile(r" \[while running.*", re.DOTALL)
 _OWN_ERROR = re.compile(r"halofeed\.schemas\.errors\.\w+: (.*(?:\n  .*)*)")
-_LACKS = re.compile(r"(ModuleNotFoundError|ImportError)\b|AttributeError: .*\bhalofeed\b")
+_LACKS = re.compile(
+    r"(ModuleNotFoundError|ImportError)\b|AttributeError: .*\bhalofeed\b|.*Process died with exit code (1|126|127)\b"
+)
 _ERROR = re.compile(r"^(?:Caused by: )?((?:[\w$]+\.)*\w*(?:Error|Exception)(?:: .*)?)$", re.MULTILINE)
 
 
@@ -159,7 +161,7 @@ class _Watch:
             raise JobError(
                 f"no worker has given a sign of life for {most_seconds / 60:g} min, and the job is told to stop; "
                 "a runner may wait without end for a worker that was killed while it started"
-                + ("" if has_begun else ", or has no free slots, or cannot start workers")
+                + ("" if has_begun else ", or has no free slots, or cannot start workers, as its log says")
                 + f". See whether the job still holds the cluster's slots, and cancel it there. {KEPT}"
             )
         if quiet > _SECONDS_TO_WONDER and not self._told:
@@ -167,7 +169,11 @@ class _Watch:
             limit = f"it is given up after {most_seconds / 60:g} min"
             if most_seconds == math.inf:
                 limit = "this waits on (--max-silence-minutes sets a limit); Ctrl-C ends the job"
-            asked = "" if has_begun else ": has the cluster free slots, and can it start workers?"
+            asked = (
+                ""
+                if has_begun
+                else ": has the cluster free slots, and does its log say that it cannot start workers?"
+            )
             tell(
                 f"halofeed convert: nothing was heard of the job's workers for {_SECONDS_TO_WONDER / 60:g} "
                 f"minutes{asked}; {limit}"
@@ -359,6 +365,7 @@ def _in_brief(error: Exception, pipeline: beam.Pipeline) -> str:
     if _LACKS.match(cause):
         return (
             f"a worker's environment lacks what the job needs: {cause}. Install halofeed {__version__} with all that "
-            "it depends on where workers run (`halofeed package` writes a wheel), then run the same command again"
+            "it depends on where workers run (`halofeed package` writes a wheel), then run the same command again; "
+            "the engine's log says more"
         )
     return f"the job failed: {cause}. {KEPT}; --debug shows all that the runner said"

@@ -16,7 +16,7 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from halofeed import __version__
-from halofeed.pipelines import remote, series, storage
+from halofeed.pipelines import remote, series, spread, storage
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.remote import SignsOfLife, _in_brief, _pause_after, _Watch, check_wanted, want
@@ -99,14 +99,18 @@ def test_an_own_error_keeps_its_words(source, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("text", "error"),
     [
-        "ModuleNotFoundError: No module named 'cv2'",
-        "AttributeError: Can't get attribute 'SumUp' on <module 'halofeed.pipelines.transforms' from 'x.py'>",
+        ("java.lang.X: Traceback\n{}\n\tat", "ModuleNotFoundError: No module named 'cv2'"),
+        (
+            "java.lang.X: Traceback\n{}\n\tat",
+            "AttributeError: Can't get attribute 'X' on <module 'halofeed.x'>",
+        ),
+        ("{}", "Pipeline job failed in state FAILED: java.lang.X: Process died with exit code 1"),
     ],
 )
-def test_what_a_worker_lacks_is_named_with_its_cure(error):
-    told = _in_brief(RuntimeError(f"java.lang.X: Traceback\n{error}\n\tat"), None)
+def test_what_a_worker_lacks_is_named_with_its_cure(text, error):
+    told = _in_brief(RuntimeError(text.format(error)), None)
     assert told.startswith(
         f"a worker's environment lacks what the job needs: {error}. Install halofeed {__version__}"
     )
@@ -124,6 +128,16 @@ def test_a_worker_of_another_version_goes_no_further_and_says_both(source, tmp_p
         match=rf"^a worker has halofeed {__version__}, and the command that submitted the job 9\.9: install",
     ):
         convert_far(source, tmp_path)
+
+
+def test_jobs_that_list_are_for_workers_of_their_version_too(wanted, tmp_path):
+    search = SeriesSearch(source="", policy=SeriesPolicy(), below=(), folder=str(tmp_path), wanted=wanted)
+    reads = series._Read(search)
+    reads._software = "9.9"
+    calls = spread._Calls(folder=str(tmp_path), name="", wanted=wanted, believed=(), software="9.9")
+    for step in (reads, spread._Call(len, calls)):
+        with pytest.raises(JobError, match=r"that submitted the job 9\.9: install the same"):
+            step.setup()
 
 
 def test_an_error_that_crossed_a_runner_is_told_whole():
@@ -249,7 +263,7 @@ def test_a_job_that_never_begins_is_given_up_at_its_limit_and_told_of_before(mon
     monkeypatch.setattr(remote, "_SECONDS_TO_WONDER", 0)
     watch = _Watch({}, 0.1)
     watch.see({})
-    assert "can it start workers?; it is given up after" in capsys.readouterr().err
+    assert "cannot start workers?; it is given up after" in capsys.readouterr().err
     time.sleep(0.1)
     with pytest.raises(JobError, match=r"no worker has given a sign of life.*or cannot start workers"):
         watch.see({})
