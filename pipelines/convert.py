@@ -23,7 +23,7 @@ from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
 from halofeed.pipelines.plan import Plan, Sources, make_plan, open_sources
 from halofeed.pipelines.progress import Bar, JobProgress
 from halofeed.pipelines.references import FileByShard, NumberedFiles
-from halofeed.pipelines.remote import describe, quiet_logging, run_remote, want
+from halofeed.pipelines.remote import describe, quiet_logging, restarted, run_remote, want
 from halofeed.pipelines.replace import discard, real_folder, replacement_of, take_place
 from halofeed.pipelines.room import check_room, record_bytes
 from halofeed.pipelines.scratch import scratch_folder
@@ -176,16 +176,19 @@ class _Means:
                 folder=folder,
                 store_settings=self.store_settings,
             )
-            if self.scratch is None:
+
+            def find_elsewhere() -> Mapping[str, SeriesListing]:
                 wanted = want(OutputFolder(folder.removesuffix(TEMPORARY_FOLDER)))
-                search = dataclasses.replace(search, wanted=wanted)
                 pipeline = new_pipeline(self.choice)
                 return find_series_by_beam(
                     sources.images,
-                    search,
+                    dataclasses.replace(search, wanted=wanted),
                     pipeline,
                     lambda: run_remote(pipeline, wanted, self.choice.max_silence_seconds),
                 )
+
+            if self.scratch is None:
+                return restarted(self.choice.job_restarts, find_elsewhere)
             workers = self.workers()
             spread = map if workers is None else functools.partial(workers.map, what="listed DICOM series")
             return find_series(sources.images, search, spread)
@@ -389,27 +392,34 @@ def _run_elsewhere(
     pipeline: beam.Pipeline,
     show: bool,
 ) -> None:
-    """Run the pipeline on another runner; what has come of it is seen by the files that are there."""
-    wanted = want(OutputFolder(job.folder))
-    # A template is run later, when this command holds the folder no more.
-    holder = None if choice.template else job.holder
-    build(pipeline, dataclasses.replace(job, wanted=wanted, holder=holder), reference_files)
+    """Run the job on another runner; what has come of it is seen by the files that are there."""
     if choice.dry_run or choice.template:
+        # A template is run later, when this command holds the folder no more.
+        holder = None if choice.template else job.holder
+        wanted = want(OutputFolder(job.folder))
+        build(pipeline, dataclasses.replace(job, wanted=wanted, holder=holder), reference_files)
         describe(pipeline, choice, output)
     indexes = {index_file(job.shard_file(key)) for key in job.shard_keys()}
     bar = Bar(len(indexes), "shards", show=show)
 
+    def run() -> None:
+        wanted = want(OutputFolder(job.folder))
+        pipeline = new_pipeline(choice)
+        build(pipeline, dataclasses.replace(job, wanted=wanted), reference_files)
+        try:
+            run_remote(
+                pipeline,
+                wanted,
+                choice.max_silence_seconds,
+                lambda sizes: bar.update(len(indexes & sizes.keys()), None),
+            )
+        except JobError as error:
+            if _committed(output) is None:
+                raise
+            tell(f"halofeed convert: the data set is whole; after that, {error}")
+
     try:
-        run_remote(
-            pipeline,
-            wanted,
-            choice.max_silence_seconds,
-            lambda sizes: bar.update(len(indexes & sizes.keys()), None),
-        )
-    except JobError as error:
-        if _committed(output) is None:
-            raise
-        tell(f"halofeed convert: the data set is whole; after that, {error}")
+        restarted(choice.job_restarts, run)
     finally:
         bar.close()
     if not output.exists(MANIFEST):

@@ -74,6 +74,11 @@ class JobOptions:
         "give a sign every half minute, but none while a runner shuffles; default: 60 once one was heard of, and no "
         "limit before that, as a job may wait for its turn",
     )
+    job_restarts: int = option(
+        0,
+        "another runner's job: start it again, at most so often, where it fails for no fault that a worker names, or "
+        "falls silent; it goes on from what is finished. For runners without retries (Prism), or beyond those",
+    )
 
     def __post_init__(self) -> None:
         problems = [f"--{name}: say which" for name in ("source", "out", "name") if not getattr(self, name)]
@@ -85,6 +90,8 @@ class JobOptions:
             problems.append(f"--max-rejected {self.max_rejected}: expected 0 or more")
         if self.max_silence_minutes is not None and not self.max_silence_minutes >= 1:
             problems.append(f"--max-silence-minutes {self.max_silence_minutes:g}: expected 1 or more")
+        if self.job_restarts < 0:
+            problems.append(f"--job-restarts {self.job_restarts}: expected 0 or more")
         if self.disk_check not in ("refuse", "ignore"):
             problems.append(f"--disk-check {self.disk_check!r}: expected refuse or ignore")
         if self.listing not in ("auto", "command", "job"):

@@ -11,8 +11,8 @@ the second it settles what all references depend on: whether the first folder is
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
+import uuid
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -172,7 +172,7 @@ class ListingInJob:
         )
         names, near_top = _divided(files)
         list_folder = functools.partial(_list_folder, search)
-        listed = [_write_listing(search, "", near_top), *self._spread(list_folder, names)]
+        listed = [_write_listing(search, near_top), *self._spread(list_folder, names)]
         _check_proven(listed)
         shown = listed[0].shown
         for one in listed[1:]:
@@ -260,15 +260,15 @@ def _check_proven(listed: Iterable[_Listed]) -> None:
 
 def _list_folder(search: _Search, folder: str) -> _Listed:
     """List all below a folder of the source."""
-    return _write_listing(search, folder, [source_files(search.images).below(folder)])
+    return _write_listing(search, [source_files(search.images).below(folder)])
 
 
-def _write_listing(search: _Search, folder: str, parts: Iterable[Part]) -> _Listed:
-    """Write what was listed in a folder; where files lie near the top, "" and all of those."""
+def _write_listing(search: _Search, parts: Iterable[Part]) -> _Listed:
+    """Write what was listed."""
     in_parts = find_layout(search.layout).in_parts
     assert in_parts is not None
-    hashed = hashlib.sha256(folder.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    name = f"{TEMPORARY_FOLDER}/listed-{hashed}"
+    # One that is listed twice, in a folder that changes, may be listed in two ways.
+    name = f"{TEMPORARY_FOLDER}/listed-{uuid.uuid4().hex}"
     found = _Listed(
         shown=in_parts.look((), search.options),
         others=[],

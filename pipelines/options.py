@@ -34,7 +34,8 @@ class RunnerChoice:
 
     `local` says that the workers share this machine's process table and temporary folder; `room_bytes` is the memory
     that it has for what one of them decodes at a time; `max_silence_seconds` after which a job is given up of whose
-    workers nothing is heard; `dry_run` and `template` that the job is not run but described, and where.
+    workers nothing is heard, `job_restarts` how often a lost one is run again; `dry_run` and `template` that the job is
+    not run but described, and where.
     """
 
     local: bool
@@ -45,6 +46,7 @@ class RunnerChoice:
     workers: int
     room_bytes: int | None
     max_silence_seconds: float | None = None
+    job_restarts: int = 0
     dry_run: bool = False
     template: str | None = None
 
@@ -71,12 +73,14 @@ def choose_runner(
             workers=0,
             room_bytes=None,
             max_silence_seconds=None if job.max_silence_minutes is None else 60 * job.max_silence_minutes,
+            job_restarts=job.job_restarts,
             dry_run=bool(options.view_as(TestOptions).dry_run),
             template=options.view_as(GoogleCloudOptions).template_location,
         )
-    if job.max_silence_minutes is not None:
+    if job.max_silence_minutes is not None or job.job_restarts:
+        named = "--job-restarts" if job.max_silence_minutes is None else "--max-silence-minutes"
         raise UsageError(
-            "--max-silence-minutes has no effect on this machine's own workers; leave it out, or name another runner "
+            f"{named} has no effect on this machine's own workers; leave it out, or name another runner "
             "after --"
         )
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner

@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
@@ -31,10 +31,11 @@ from halofeed.pipelines.options import RunnerChoice
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.pipelines.worker import KEPT
 from halofeed.schemas import stopping
-from halofeed.schemas.errors import HalofeedError, JobError, NotRunError
+from halofeed.schemas.errors import HalofeedError, JobError, LostJobError, NotRunError
 from halofeed.schemas.layout import TEMPORARY_FOLDER
 from halofeed.schemas.telling import tell
 
+T = TypeVar("T")
 _SECONDS_BETWEEN_LOOKS = 5.0
 _MOST_SECONDS_BETWEEN_LOOKS = 60.0
 _LOOKS_BETWEEN_LOOKS = 10.0
@@ -149,7 +150,7 @@ class _Watch:
         """Take what there is now.
 
         Raises:
-            JobError: it has been the same for so long that nobody can be at work any more.
+            LostJobError: it has been the same for so long that nobody can be at work any more.
         """
         if now != self._seen:
             self._seen, self._since, self._told = now, time.monotonic(), False
@@ -158,7 +159,7 @@ class _Watch:
         has_begun = self._seen != self._before  # else it may wait for its turn
         most_seconds = self._most_seconds or (_SECONDS_TO_GIVE_UP if has_begun else math.inf)
         if quiet > most_seconds:
-            raise JobError(
+            raise LostJobError(
                 f"no worker has given a sign of life for {most_seconds / 60:g} min, and the job is told to stop; "
                 "a runner may wait without end for a worker that was killed while it started"
                 + ("" if has_begun else ", or has no free slots, or cannot start workers, as its log says")
@@ -195,7 +196,8 @@ def run_remote(
         see: is called now and then with the files that are there and their bytes.
 
     Raises:
-        JobError: the job failed; it says why in few lines.
+        LostJobError: the job failed, and its workers have not said why, or nothing was heard of them.
+        JobError: one of them did.
     """
     stopping.say_at_stop(
         outlook="its job is told to stop, and ends with the shards that it writes just now; "
@@ -215,10 +217,33 @@ def run_remote(
             with stopping.Undone(lambda: _cancel(result, lambda: output.delete([name]))) as job:
                 _wait(result, look)
                 job.keep()
+    except LostJobError:
+        raise
     except HalofeedError as error:  # of a worker in this process
         raise JobError(_WHERE.sub("", str(error))) from error
     except Exception as error:
-        raise JobError(_in_brief(error, pipeline)) from error
+        kind = JobError if _OWN_ERROR.search(str(error)) else LostJobError
+        raise kind(_in_brief(error, pipeline)) from error
+
+
+def restarted(times: int, run: Callable[[], T]) -> T:
+    """What a run of a job gives, which is run again where it is lost.
+
+    Args:
+        times: how often at most.
+
+    Raises:
+        LostJobError: it was lost each time.
+    """
+    for left in range(times, 0, -1):
+        try:
+            return run()
+        except LostJobError as error:
+            tell(
+                f"halofeed convert: {error}\nThe job is started again (--job-restarts leaves {left - 1} more)."
+            )
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+    return run()
 
 
 def describe(pipeline: beam.Pipeline, choice: RunnerChoice, output: OutputFolder) -> NoReturn:

@@ -17,7 +17,7 @@ from halofeed.pipelines.build import Numbers
 from halofeed.pipelines.job import check_software
 from halofeed.pipelines.objects.choose import use_settings
 from halofeed.pipelines.options import RunnerChoice, new_pipeline
-from halofeed.pipelines.remote import SignsOfLife, run_remote, want
+from halofeed.pipelines.remote import SignsOfLife, restarted, run_remote, want
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.schemas.layout import TEMPORARY_FOLDER
 from halofeed.schemas.pickles import from_bytes, to_bytes
@@ -68,23 +68,30 @@ def spread_by_beam(
         given = list(arguments)
         if not given:
             return
-        calls = _Calls(
-            folder=folder,
-            name=f"{TEMPORARY_FOLDER}/calls-{uuid.uuid4().hex}",
-            wanted=want(output),
-            believed=tuple(believed),
-            store_settings=store_settings,
-        )
-        output.write(calls.name, to_bytes(given))
-        pipeline = new_pipeline(choice)
-        (
-            pipeline
-            | "calls" >> Numbers(len(given), 1)
-            | "call" >> beam.ParDo(_Call(function, calls)).with_output_types(tuple[int, tuple[int, bytes]])
-            | "some answers" >> beam.GroupByKey()
-            | "write answers" >> beam.ParDo(_WriteAnswers(calls))
-        )
-        run_remote(pipeline, calls.wanted, choice.max_silence_seconds)
+        name = f"{TEMPORARY_FOLDER}/calls-{uuid.uuid4().hex}"
+        output.write(name, to_bytes(given))
+
+        def run() -> _Calls:
+            calls = _Calls(
+                folder=folder,
+                name=name,
+                wanted=want(output),
+                believed=tuple(believed),
+                store_settings=store_settings,
+            )
+            pipeline = new_pipeline(choice)
+            (
+                pipeline
+                | "calls" >> Numbers(len(given), 1)
+                | "call"
+                >> beam.ParDo(_Call(function, calls)).with_output_types(tuple[int, tuple[int, bytes]])
+                | "some answers" >> beam.GroupByKey()
+                | "write answers" >> beam.ParDo(_WriteAnswers(calls))
+            )
+            run_remote(pipeline, calls.wanted, choice.max_silence_seconds)
+            return calls
+
+        calls = restarted(choice.job_restarts, run)
         for group in range(-(-len(given) // _TOGETHER)):
             for answer in from_bytes(output.read(f"{calls.name}-{group}"), ()):
                 yield from_bytes(answer, calls.believed)

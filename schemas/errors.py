@@ -109,5 +109,9 @@ class JobError(HalofeedError):
     """The conversion as a whole failed."""
 
 
+class LostJobError(JobError):
+    """A job on another runner failed for no fault that its workers name; started again it may go on."""
+
+
 class TrainingError(HalofeedError):
     """A training run cannot go on: the loss is not a number, or the data ended before the first step."""

@@ -28,6 +28,7 @@ class FarRunner(PipelineRunner):
     """Runs a pipeline in a thread of this process.
 
     The environment says more: FAR_TIMES, how often it runs the whole pipeline; FAR_ERROR, whether it fails after that;
+    FAR_LOST, a file with the number of jobs that fail before they begin;
     FAR_HANGS, a file that it makes before it waits for ever in place of running, and deletes when it is cancelled.
     """
 
@@ -43,6 +44,9 @@ class FarRunner(PipelineRunner):
             if hang := os.environ.get("FAR_HANGS"):
                 Path(hang).touch()
                 threading.Event().wait()
+            if (lost := os.environ.get("FAR_LOST")) and (left := int(Path(lost).read_text())):
+                Path(lost).write_text(str(left - 1))
+                raise RuntimeError("worker 2 was lost")
             for _ in range(int(os.environ.get("FAR_TIMES", "1"))):
                 FnApiRunner().run_pipeline(pipeline, options).wait_until_finish()
             if os.environ.get("FAR_ERROR"):

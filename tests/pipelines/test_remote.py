@@ -277,6 +277,29 @@ def test_a_limit_of_silence_is_for_other_runners_and_no_shorter_than_their_signs
             convert_far(source, tmp_path, max_silence_minutes=wrong)
 
 
+@pytest.mark.parametrize("listing", ["command", "job"])
+def test_a_lost_job_is_started_again_as_often_as_asked_for(
+    source, expected, tmp_path, monkeypatch, capsys, listing
+):
+    monkeypatch.setattr(remote, "_SECONDS_BETWEEN_LOOKS", 0.05)
+    lost = tmp_path / "lost"
+    monkeypatch.setenv("FAR_LOST", str(lost))
+    lost.write_text("3")
+    with pytest.raises(JobError, match="worker 2 was lost"):
+        convert_far(source, tmp_path, job_restarts=2, listing=listing)
+    assert capsys.readouterr().err.count("started again") == 2
+    lost.write_text("2")
+    assert all_bytes(Path(convert_far(source, tmp_path, job_restarts=2, listing=listing).folder)) == expected
+
+
+def test_a_job_that_fails_for_a_fault_of_its_input_is_not_started_again(source, tmp_path, capsys):
+    with pytest.raises(JobError, match="--max-rejected"):
+        convert_far(source, tmp_path, max_rejected=1, job_restarts=2)
+    assert "started again" not in capsys.readouterr().err
+    with pytest.raises(UsageError, match="--job-restarts has no effect on this machine's own workers"):
+        run_convert(source, tmp_path, layout="folders", job_restarts=1)
+
+
 def test_a_job_whose_workers_are_all_silent_is_ended_and_named(source, tmp_path, monkeypatch, capsys):
     for name, seconds in (("BETWEEN_LOOKS", 0.05), ("TO_WONDER", 0.2), ("TO_GIVE_UP", 0.5)):
         monkeypatch.setattr(remote, f"_SECONDS_{name}", seconds)
