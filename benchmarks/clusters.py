@@ -6,6 +6,7 @@
 
 The engines run on this machine (tests/engines), each for as long as it is needed. `kills` kills as many workers, and on
 Flink as many task managers, at moments that take turns; where an engine gives a job up, the same command is run again.
+Prism tries nothing again, so there the command is told to (--job-restarts).
 `shards` converts the same pictures into few and into many shards, here and there; the numbers take turns.
 """
 
@@ -38,6 +39,7 @@ from tests.engines.conversions import (
 from tests.pipelines.support import all_bytes
 
 SECONDS_TO_END = 400
+PATIENCE = {"prism": "--job-restarts 3 --max-silence-minutes 1"}
 
 
 @contextmanager
@@ -91,7 +93,7 @@ def _kill(
     out = root / "out" / f"{_name(engine)}-{what}-{number}".replace(" ", "-")
     case, when, reached = _moment(out, number)
     start = time.perf_counter()
-    with begun(root, out, case, beam) as command:
+    with begun(root, out, case, beam, PATIENCE.get(_name(engine), "")) as command:
         hit = wait_for(reached, command)
         if hit and what == "worker":
             hit = kill_worker(engine, home, number, command)

@@ -48,8 +48,8 @@ FILES_IN_COMMAND = 100_000
 """So many files at most are listed by the command itself, where nobody says otherwise."""
 _FOLDERS, _DEEPEST = 1000, 3
 """The folders that are listed side by side: the first level that has so many, or the last that is looked at."""
-_OTHERS = 1000
-"""Files that are no images, of one folder: more make the source one that must be seen as a whole."""
+_OTHERS = 10_000
+"""Files that are no images: more make the source one that must be seen as a whole."""
 _PIECES_AT_ONCE = 10
 _IDS_AT_ONCE = 16_000_000
 _THREADS = 16
@@ -238,6 +238,8 @@ def _divided(files: LocalFiles | RemoteFiles) -> tuple[list[str], list[Part]]:
             for folder, part in zip(level, pool.map(files.straight, level), strict=True):
                 if part is None:
                     whole.append(folder)
+                elif part.has_links:
+                    raise _WholeError("links lead to folders")
                 else:
                     deeper += part.folders
                     parts.append(part)
@@ -248,12 +250,14 @@ def _divided(files: LocalFiles | RemoteFiles) -> tuple[list[str], list[Part]]:
 def _check_proven(listed: Iterable[_Listed]) -> None:
     """Refuse parts that may not make the whole."""
     seen: set[tuple[int, int]] = set()
+    others = 0
     for one in listed:
+        others += len(one.others)
         if one.has_links:
             raise _WholeError("links lead to folders")
         if not seen.isdisjoint(one.seen):
             raise _WholeError("a folder is there under two paths")
-        if len(one.others) > _OTHERS:
+        if others > _OTHERS:
             raise _WholeError("there are many files that are no images")
         seen.update(one.seen)
 

@@ -114,7 +114,7 @@ class RemoteFiles:
         for path, size in self._visible(listed):
             if size is None:
                 folders.append(path.rstrip("/"))
-            else:
+            elif not path.endswith("/"):
                 files[path] = size
             if len(files) > FILES_NEAR_TOP:
                 return None

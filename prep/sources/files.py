@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -188,21 +189,26 @@ class LocalFiles:
 
     def sizes(self) -> Mapping[str, int]:
         if self._sizes is None:
-            if os.path.realpath(self.root) == "/":
-                raise UsageError(
-                    f"{self.root}: every file of this machine would be listed; name the folder that holds the source "
-                    "files, or a table that gives each file's whole path"
-                )
-            try:
+            with self._listed():
                 listing = list_below(self.root)
-            except OSError as error:
-                raise UsageError(
-                    f"{self.root}: cannot be listed: {error.strerror or error}; give yourself the right to read it "
-                    "(chmod u+rx), or name another folder"
-                ) from error
             self._sizes = listing.sizes
             self._faults |= listing.faults
         return self._sizes
+
+    @contextmanager
+    def _listed(self) -> Iterator[None]:
+        if os.path.realpath(self.root) == "/":
+            raise UsageError(
+                f"{self.root}: every file of this machine would be listed; name the folder that holds the source "
+                "files, or a table that gives each file's whole path"
+            )
+        try:
+            yield
+        except OSError as error:
+            raise UsageError(
+                f"{self.root}: cannot be listed: {error.strerror or error}; give yourself the right to read it "
+                "(chmod u+rx), or name another folder"
+            ) from error
 
     def faults(self) -> Mapping[str, Problem]:
         return self._faults
@@ -271,19 +277,22 @@ class LocalFiles:
         """Whether there are at most so many files; where there are more, they are not listed."""
         if self._sizes is None:
             found = 0
-            for _, _, names in os.walk(self.root):
-                found += len(names)
-                if found > count:
-                    return False
+            with self._listed():
+                for _, _, names in os.walk(self.root):
+                    found += len(names)
+                    if found > count:
+                        return False
         return len(self.sizes()) <= count
 
     def straight(self, folder: str) -> Part | None:
         """What lies straight in a folder; None where that is very many files, or takes as long as `below`."""
-        return None if holds_many(self.root, folder) else list_part(self.root, folder, deep=False)
+        with self._listed():
+            return None if holds_many(self.root, folder) else list_part(self.root, folder, deep=False)
 
     def below(self, folder: str) -> Part:
         """What lies below a folder, without a look at the rest; links to folders are not followed."""
-        return list_part(self.root, folder, deep=True)
+        with self._listed():
+            return list_part(self.root, folder, deep=True)
 
     def _full(self, path: str) -> str:
         return os.path.join(self.root, system_name(path))

@@ -198,8 +198,18 @@ def test_a_store_is_listed_folder_by_folder(clean: Place, tmp_path):
         source,
         *(f"{split}/{one}/{n}.jpg" for split in ("train", "val") for one in ("hat", "ä b") for n in range(5)),
     )
-    clean.upload(source, "src")
+    clean.store().write(f"{clean.upload(source, 'src')}/train/", b"")  # as consoles mark folders
     check_same(f"{clean.address}/src", tmp_path / "out")
+
+
+def test_a_store_is_listed_in_the_job_and_holds_nothing_of_it_afterwards(clean: Place, tmp_path):
+    draw_folders(tmp_path / "in", 12, broken=1)
+    recipe = Recipe(layout="folders", height=16, width=24, shards=2)
+    given = {"source": clean.upload(tmp_path / "in", "src"), "name": "set"}
+    here = convert(JobOptions(**given, out=str(tmp_path / "out")), recipe, show_progress=False)
+    there = convert(JobOptions(**given, out=f"{clean.address}/out", listing="job"), recipe, [FAR])
+    assert there.folder == f"{clean.address}/out/set/1.0.0"
+    assert clean.objects("out/set/1.0.0/") == all_bytes(Path(here.folder))
 
 
 @pytest.mark.parametrize("listing_option", ["job", "auto"])
