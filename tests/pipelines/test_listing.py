@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -230,6 +231,21 @@ def test_a_conversion_whose_source_is_listed_in_the_job_is_the_same_byte_for_byt
     (source / "stray.png").unlink()
     with pytest.raises(UsageError, match="other sources"):
         convert(JobOptions(source=str(source), out=str(tmp_path / listing_option), name="set"), recipe, [FAR])
+
+
+def test_a_set_whose_fingerprint_is_that_of_earlier_versions_is_known_to_be_the_same(tmp_path):
+    draw_folders(tmp_path / "in", 6)
+    job = JobOptions(source=str(tmp_path / "in"), out=str(tmp_path / "out"), name="set")
+    recipe = Recipe(layout="folders", height=16, width=24, shards=2)
+    done = convert(job, recipe, show_progress=False)
+    plan = make_plan(job, recipe, open_sources(job), None)
+    assert done.manifest.inputs["fingerprint"] == plan.fingerprint != plan.fingerprints[1]
+    earlier = replace(done.manifest, inputs={**done.manifest.inputs, "fingerprint": plan.fingerprints[1]})
+    Path(done.folder, "manifest.json").write_text(earlier.to_json())
+    assert convert(job, recipe, show_progress=False).was_there
+    (tmp_path / "in" / "hat" / "0002.jpg").unlink()
+    with pytest.raises(UsageError, match="other sources"):
+        convert(job, recipe, show_progress=False)
 
 
 def test_what_cannot_be_listed_in_the_job_is_refused_where_it_is_asked_for(tmp_path):
