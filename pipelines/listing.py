@@ -99,7 +99,7 @@ class _Listed:
 
 @dataclass(kw_only=True)
 class _Planned:
-    """What was found of some pieces: the totals, and where their ids lie, divided at each `_Search`'s limits."""
+    """What was found of some pieces: the totals, and where their ids lie, those of each range by themselves."""
 
     totals: Totals
     ids: list[_Place]

@@ -113,7 +113,8 @@ class Totals:
         self.in_order = None
         self.splits |= later.splits
         self.labels.update(later.labels)
-        self.first_sources = later.first_sources | self.first_sources
+        for label, source in later.first_sources.items():
+            self.first_sources.setdefault(label, source)
         self.objects += later.objects
         self.bad_objects.update(later.bad_objects)
         self.first_bad_object = self.first_bad_object or later.first_bad_object

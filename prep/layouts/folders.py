@@ -58,8 +58,10 @@ class Seen:
 
     def add(self, other: Seen) -> None:
         """Add what was seen of files that come later."""
-        self.firsts = other.firsts | self.firsts
-        self.classes = other.classes | self.classes
+        for folder, path in other.firsts.items():
+            self.firsts.setdefault(folder, path)
+        for folder, path in other.classes.items():
+            self.classes.setdefault(folder, path)
         self.count += other.count
 
 
