@@ -432,6 +432,8 @@ def _bench(parsed: argparse.Namespace, _: list[str]) -> int:
         split=parsed.split,
         batch_size=_or_default(parsed.batch_size, config.batch_size if config else 32),
         augment=config.augment if config else (),
+        device_augment=config.device_augment if config else (),
+        values=_black_and_white(config, parsed) if config and config.device_augment else None,
         seconds=parsed.seconds,
     )
     print(found, *([] if parsed.appetite is None else [found.feeds(parsed.appetite)]), sep="\n")

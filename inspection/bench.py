@@ -15,6 +15,7 @@ import numpy as np
 from halofeed.loader import Loader
 from halofeed.loader.augment import build_augmentations
 from halofeed.loader.decode import decode_image, read_bytes
+from halofeed.loader.device import AUGMENTATIONS, DeviceAugmentation, augment_on_device, device_keys
 from halofeed.loader.store.base import Store
 from halofeed.loader.store.choose import open_store
 from halofeed.schemas.errors import UsageError
@@ -27,6 +28,7 @@ _DECODED_RECORDS = 64
 COPY, DISK, DECODE = "memory copy, one thread", "shards read in order", "decoding alone, all cores"
 PLAIN, VERIFIED, AUGMENTED = "batches", "batches, checksums each time", "batches, augmented"
 TENSORFLOW, TRANSFER = "dataset(), through tf.data", "onto this host's device"
+ON_DEVICE = "augmented on this host's device"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,8 @@ def bench(
     split: str = "train",
     batch_size: int = 32,
     augment: Sequence[Mapping[str, object]] = (),
+    device_augment: Sequence[Mapping[str, object]] = (),
+    values: tuple[float, float] | None = None,
     seconds: float = 1.0,
 ) -> Bench:
     """Measure the parts of the way from shards to a device, in turn, several rounds; medians.
@@ -81,7 +85,8 @@ def bench(
     Args:
         folder: the version's.
         split, batch_size: as of a `Loader`.
-        augment: tables of augmentations, as in a training recipe.
+        augment, device_augment: tables of augmentations, as in a training recipe.
+        values: of `augment_on_device`.
         seconds: how long each part is measured in each round.
 
     Raises:
@@ -89,6 +94,8 @@ def bench(
     """
     if not 0 < seconds < 3600:
         raise UsageError(f"seconds: expected more than 0 and less than an hour, got {seconds}")
+
+    on_device = build_augmentations(device_augment, AUGMENTATIONS, "device_augment")
 
     def loader(**options: object) -> Loader:
         return Loader(folder, split=split, batch_size=batch_size, **options)  # type: ignore[arg-type]
@@ -112,6 +119,10 @@ def bench(
         parts[TENSORFLOW] = _through_tensorflow(plain)
     if importlib.util.find_spec("jax"):
         parts[TRANSFER] = _onto_device(plain)
+    if on_device:
+        parts[ON_DEVICE] = _on_device(
+            loader(verify="never", include=device_keys(plain.manifest)), on_device, values
+        )
     rates = _measured(parts, seconds)
     head = (
         f"{plain.manifest.name} {plain.manifest.version}, {split}: {plain.num_records:,} records, {encoding}, batches "
@@ -221,6 +232,25 @@ def _onto_device(loader: Loader) -> Callable[[int], tuple[float, float]]:
     return place
 
 
+def _on_device(
+    loader: Loader, augmentations: Sequence[DeviceAugmentation], values: tuple[float, float] | None
+) -> Callable[[int], tuple[float, float]]:
+    """What is done within the step to a batch that is there already."""
+    from halofeed.loader.mesh import on_device
+
+    batch = loader.batch(0)
+    needed = {key: batch[key] for key in ("image", "id", *device_keys(loader.manifest))}
+    act = on_device(
+        lambda batch: augment_on_device(batch, augmentations, seed=0, values=values)["image"], needed
+    )
+
+    def augment(_: int) -> tuple[float, float]:
+        act()
+        return loader.batch_size, batch["image"].nbytes
+
+    return augment
+
+
 def _slowest(rates: Mapping[str, Rate]) -> str:
     """Which part of an image's way takes longest, by what it adds to a batch."""
     each = {name: 1 / rate.images for name, rate in rates.items()}
@@ -233,5 +263,7 @@ def _slowest(rates: Mapping[str, Rate]) -> str:
     costs["checksums"] = max(0.0, each[VERIFIED] - each[PLAIN])
     if TRANSFER in each:
         costs["the way onto the device"] = each[TRANSFER]
+    if ON_DEVICE in each:
+        costs["augmentation on the device"] = each[ON_DEVICE]
     name = max(costs, key=lambda part: costs[part])
     return f"what takes longest of an image's way: {name}, {costs[name] / sum(costs.values()):.0%} of it"

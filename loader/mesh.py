@@ -30,6 +30,21 @@ def put_on_device(array: np.ndarray[Any, Any]) -> None:
     jax.device_put(array).block_until_ready()
 
 
+def on_device(
+    act: Callable[[Mapping[str, Any]], Any], batch: Mapping[str, np.ndarray[Any, Any]]
+) -> Callable[[], None]:
+    """`act` compiled, and a batch put onto the first device: what is given does one with the other and waits for it."""
+    with needing("train", "jax"):
+        import jax
+
+    placed, compiled = jax.device_put({**batch, "id": split_id(batch["id"])}), jax.jit(act)
+
+    def run() -> None:
+        jax.block_until_ready(compiled(placed))  # type: ignore[no-untyped-call]
+
+    return run
+
+
 def partition_specs(
     partition: Partition, shapes: Mapping[str, tuple[int, ...]], *, replicas: int = 1
 ) -> dict[str, PartitionSpec]:

@@ -12,6 +12,7 @@ from halofeed.inspection.bench import (
     COPY,
     DECODE,
     DISK,
+    ON_DEVICE,
     PLAIN,
     TENSORFLOW,
     TRANSFER,
@@ -43,6 +44,14 @@ def test_every_part_of_the_way_has_a_rate(folders, encoding, more):
     assert found.stream == found.rates[AUGMENTED]
     assert re.search(r"what takes longest of an image's way: [a-z, ]+, \d+% of it$", str(found))
     assert f"12 records, {encoding}, batches of 4" in str(found)
+
+
+def test_what_a_recipe_does_on_the_device_has_a_rate(folders):
+    device = [{"name": "Brightness", "shift": [-0.1, 0.1]}, {"name": "GaussianNoise"}]
+    found = bench(folders["raw"], batch_size=4, device_augment=device, seconds=0.01)
+    assert found.rates[ON_DEVICE].images > 0
+    assert found.stream == found.rates[PLAIN]
+    assert ON_DEVICE not in bench(folders["raw"], batch_size=4, seconds=0.01).rates
 
 
 def test_the_part_that_is_slow_is_named(folders, monkeypatch):
