@@ -47,6 +47,7 @@ _SECONDS_TO_GIVE_UP = 3600.0
 _MOST_CHARACTERS = 400
 _WHERE = re.compile(r" \[while running.*", re.DOTALL)
 _OWN_ERROR = re.compile(r"halofeed\.schemas\.errors\.\w+: (.*(?:\n  .*)*)")
+_LACKING = "a worker's environment lacks what the job needs"
 _LACKS = re.compile(
     r"(ModuleNotFoundError|ImportError)\b|AttributeError: .*\bhalofeed\b|.*Process died with exit code (1|126|127)\b"
 )
@@ -222,8 +223,9 @@ def run_remote(
     except HalofeedError as error:  # of a worker in this process
         raise JobError(_WHERE.sub("", str(error))) from error
     except Exception as error:
-        kind = JobError if _OWN_ERROR.search(str(error)) else LostJobError
-        raise kind(_in_brief(error, pipeline)) from error
+        told = _in_brief(error, pipeline)
+        is_named = _OWN_ERROR.search(str(error)) or told.startswith(_LACKING)
+        raise (JobError if is_named else LostJobError)(told) from error
 
 
 def restarted(times: int, run: Callable[[], T]) -> T:
@@ -389,7 +391,7 @@ def _in_brief(error: Exception, pipeline: beam.Pipeline) -> str:
     cause = causes[-1].strip()[:_MOST_CHARACTERS] or type(error).__name__
     if _LACKS.match(cause):
         return (
-            f"a worker's environment lacks what the job needs: {cause}. Install halofeed {__version__} with all that "
+            f"{_LACKING}: {cause}. Install halofeed {__version__} with all that "
             "it depends on where workers run (`halofeed package` writes a wheel), then run the same command again; "
             "the engine's log says more"
         )

@@ -27,6 +27,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import JobError, NotRunError, UsageError
 from tests.dicom_writer import draw_series
+from tests.pipelines import far_runner
 from tests.pipelines.far_runner import JobServer
 from tests.pipelines.support import all_bytes, convert_words, draw_folders, run_convert
 
@@ -298,6 +299,17 @@ def test_a_job_that_fails_for_a_fault_of_its_input_is_not_started_again(source, 
     assert "started again" not in capsys.readouterr().err
     with pytest.raises(UsageError, match="--job-restarts has no effect on this machine's own workers"):
         run_convert(source, tmp_path, layout="folders", job_restarts=1)
+
+
+def test_a_job_that_fails_for_what_its_workers_lack_is_not_started_again(
+    source, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("FAR_TIMES", "0")
+    monkeypatch.setenv("FAR_ERROR", "1")
+    monkeypatch.setattr(far_runner, "LONG_ERROR", "ModuleNotFoundError: No module named 'cv2'")
+    with pytest.raises(JobError, match="environment lacks what the job needs"):
+        convert_far(source, tmp_path, job_restarts=1)
+    assert "started again" not in capsys.readouterr().err
 
 
 def test_a_job_whose_workers_are_all_silent_is_ended_and_named(source, tmp_path, monkeypatch, capsys):
