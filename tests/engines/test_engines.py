@@ -123,19 +123,18 @@ def test_what_is_wrong_on_a_worker_is_told_with_its_cure(source, tmp_path):
             assert expected in said
 
 
-@pytest.mark.parametrize("case", ["masks", "volumes", "pictures"])
+@pytest.mark.parametrize("case", ["masks", "volumes"])
 def test_flink_workers_that_installed_the_sdist_give_the_local_bytes(
     case, cluster, source, expected, tmp_path
 ):
-    more = "--listing job" if case == "pictures" else ""
-    assert run(source, tmp_path, case, cluster, more) == expected[case]
+    assert run(source, tmp_path, case, cluster) == expected[case]
 
 
 def test_a_killed_worker_and_a_killed_task_manager_cost_no_byte_and_count_no_input_twice(
     cluster, cluster_home, source, expected, tmp_path
 ):
-    """At other moments, ten of each: python benchmarks/clusters.py kills."""
-    with begun(source, tmp_path, "pictures", cluster) as command:
+    """The worker's while it lists the source. At other moments, ten of each: python benchmarks/clusters.py kills."""
+    with begun(source, tmp_path, "pictures", cluster, "--listing job") as command:
         assert kill_worker(flink, cluster_home, 0, command)
         assert wait_for(moments(tmp_path)["shards are written"], command)
         kill_task_manager(cluster_home, 0)
