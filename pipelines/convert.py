@@ -254,16 +254,14 @@ def _make(
         references_folder = means.scratch if is_remote(output.root) else for_workers(output.root)
         references = FileByShard(OutputFolder(references_folder or ""), recipe.shards)
 
+    in_job = means.list_in_job(options, recipe, sources, output)
+
     def prepare() -> Plan:
-        nonlocal references
         output.make()
         output.sweep()
-        in_job = means.list_in_job(options, recipe, sources, output)
         plan = make_plan(
             options, recipe, sources, references, means.find_series(sources, series_folder), in_job
         )
-        if in_job is not None and in_job.reference_files:
-            references = NumberedFiles(output, in_job.reference_files)
         label_dtype = plan.labels.stored_dtype(sets=recipe.holds_class_sets())
         each = record_bytes(recipe, plan.task, label_dtype)
         present = output.sizes()
@@ -294,7 +292,8 @@ def _make(
         holder=output.holder,
         store_settings=means.store_settings,
     )
-    _run(job, plan, references.count, output, means, pipeline, show_progress)
+    reference_files = references.count if in_job is None else in_job.reference_files or references.count
+    _run(job, plan, reference_files, output, means, pipeline, show_progress)
 
 
 def _or_withdraw(output: OutputFolder, prepare: Callable[[], T]) -> T:

@@ -105,7 +105,7 @@ class _Planned:
     ids: list[_Place]
 
 
-BELIEVED = (_Listed, _Planned, Totals, folders.Seen, folders.Rules, Counter)
+BELIEVED = (_Listed, _Planned, Totals, folders.Seen, Counter)
 """What travels between the command and its workers."""
 
 
@@ -210,7 +210,7 @@ class ListingInJob:
                 part.append(place)
         self.reference_files = len(pieces)
         spread = self._spread if parts > 1 else map
-        for repeated in spread(functools.partial(_repeated, self._output.root), ids):
+        for repeated in spread(functools.partial(_repeated, search.folder), ids):
             refuse_repeated(array("q", 2 * repeated), self._named)
         return totals
 
@@ -314,10 +314,10 @@ def _plan_pieces(search: _Search, rules: Any, parts: int, some: tuple[int, list[
     """
     layout, output = find_layout(search.layout), OutputFolder(search.folder)
     assert layout.in_parts is not None
-    totals = Totals()
+    totals = Totals(in_order=None)
     first, places = some
     for number, place in enumerate(places, start=first):
-        sizes = dict(json.loads(_read_piece(search.folder, place)))
+        sizes = dict(json.loads(output.read(*place)))
         size = functools.partial(_size, search.images, sizes)
         references = layout.in_parts.references_of(sizes, rules, search.options)
         lines = [
@@ -345,17 +345,8 @@ def _size(images: str, known: Mapping[str, int], path: str) -> int | None:
 
 def _repeated(folder: str, places: Iterable[_Place]) -> list[int]:
     """The ids of some ranges of files that come more than once."""
+    output = OutputFolder(folder)
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(functools.partial(_read_piece, folder), places))
+        found = list(pool.map(lambda place: output.read(*place), places))
     ids = np.sort(np.frombuffer(b"".join(found), np.int64))
     return [int(one) for one in np.unique(ids[1:][ids[1:] == ids[:-1]])]
-
-
-def _read_piece(folder: str, place: _Place) -> bytes:
-    name, start, end = place
-    output = OutputFolder(folder)
-    if is_remote(folder):
-        return store_of(folder).read(output.path(name), start, end)
-    with output.open(name) as stream:
-        stream.seek(start)
-        return bytes(stream.read(end - start))

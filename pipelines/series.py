@@ -23,6 +23,7 @@ from halofeed import __version__
 from halofeed.pipelines.job import check_software
 from halofeed.pipelines.objects.choose import use_settings
 from halofeed.pipelines.remote import SignsOfLife
+from halofeed.pipelines.spread import Spread
 from halofeed.pipelines.storage import OutputFolder, RemoteFiles, source_files
 from halofeed.prep.formats.dicom.found import Listed, from_bytes, to_bytes
 from halofeed.prep.formats.dicom.grouping import Apart, Series, in_order_of_files, read_headers
@@ -31,8 +32,6 @@ from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import UsageError
 
-Spread = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
-"""From a function and its arguments to its results, in any order."""
 Key = tuple[str, str]
 """The folder below which a series was looked for, and its own key."""
 Place = tuple[str, int, int]
@@ -159,13 +158,6 @@ def _write_pieces(search: SeriesSearch, name: str, pieces: Iterable[bytes]) -> l
     return places
 
 
-def _read_piece(search: SeriesSearch, place: Place) -> bytes:
-    name, start, end = place
-    with OutputFolder(search.folder).open(name) as stream:
-        stream.seek(start)
-        return bytes(stream.read(end - start))
-
-
 def _list_to_file(search: SeriesSearch) -> tuple[Listed, list[Place]]:
     listed, bundles = _list(search)
     return listed, _write_pieces(search, "bundles", map(to_bytes, bundles))
@@ -175,14 +167,14 @@ def _read_to_file(
     task: tuple[SeriesSearch, Place],
 ) -> tuple[list[tuple[Key, Place]], list[tuple[str, Apart]]]:
     search, place = task
-    found, apart = _read(search, from_bytes(_read_piece(search, place)))
+    found, apart = _read(search, from_bytes(OutputFolder(search.folder).read(*place)))
     places = _write_pieces(search, f"headers-{place[1]}", found.values())
     return list(zip(found, places, strict=True)), apart
 
 
 def _join_from_files(task: tuple[SeriesSearch, Key, Sequence[Place]]) -> list[tuple[str, Series]]:
     search, key, places = task
-    return _join(search, key, (_read_piece(search, place) for place in places))
+    return _join(search, key, (OutputFolder(search.folder).read(*place) for place in places))
 
 
 # On another runner ----------------------------------------------------------------------------------------

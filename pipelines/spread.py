@@ -23,7 +23,7 @@ from halofeed.schemas.layout import TEMPORARY_FOLDER
 from halofeed.schemas.pickles import from_bytes, to_bytes
 
 Spread = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
-"""From a function and its arguments to what it gives for each, in their order."""
+"""From a function and its arguments to what it gives for each, in any order."""
 _TOGETHER = 256
 
 

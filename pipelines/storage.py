@@ -247,12 +247,13 @@ class OutputFolder:
             return ObjectReader(store_of(self.root), self.path(name))
         return open(self.path(name), "rb")
 
-    def read(self, name: str) -> bytes:
-        """The bytes of a small file."""
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """The bytes of a small file, or those from `start` to before `stop` of a large one."""
         if is_remote(self.root):
-            return store_of(self.root).read(self.path(name))
+            return store_of(self.root).read(self.path(name), start, stop)
         with self.open(name) as stream:
-            return bytes(stream.read())
+            stream.seek(start)
+            return bytes(stream.read(-1 if stop is None else stop - start))
 
     def size(self, name: str) -> int:
         """The bytes of one file."""
