@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from halofeed.schemas.checksum import crc32c
+from halofeed.schemas.earlier_options import in_todays_names
 from halofeed.schemas.errors import ManifestError, UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.files import read_regular
@@ -42,8 +43,6 @@ from halofeed.schemas.tasks import TASKS, field_problems
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 FORMAT_VERSION = 1
-EARLIER_OPTIONS = {"store": "dtype"}
-"""Options of the recipe by the names that earlier versions wrote."""
 _MOST_NAMED = 8
 
 
@@ -301,10 +300,7 @@ class _Reader:
             "task": task,
             "fields": self.fields(self.item(document, "fields", list)),
             "labels": self.labels(self.item(document, "labels", dict)),
-            "recipe": {
-                EARLIER_OPTIONS.get(name, name): value
-                for name, value in self.item(document, "recipe", dict).items()
-            },
+            "recipe": in_todays_names(self.item(document, "recipe", dict)),
             "inputs": self.item(document, "inputs", dict),
             "splits": {
                 split: self.split(document["splits"][split], f"splits.{split}", name, split)

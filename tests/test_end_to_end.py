@@ -18,14 +18,14 @@ from halofeed.pipelines.convert import Conversion
 from tests.pipelines.support import boxes_in_source, read_all, read_split, run_convert, shard_paths
 
 RECIPES: dict[str, dict[str, Any]] = {
-    "stretched": {"height": 64, "width": 96, "kernel": "tf2-nearest"},
+    "stretched": {"height": 64, "width": 96, "interpolation": "tf2-nearest"},
     "padded": {
         "resize": "keep-aspect",
         "min_dimension": 64,
         "max_dimension": 112,
         "pad": True,
         "pad_value": (7, 8, 9),
-        "kernel": "tf2-nearest",
+        "interpolation": "tf2-nearest",
     },
     "unpadded": {"resize": "keep-aspect", "min_dimension": 64, "max_dimension": 112, "encoding": "jpeg"},
 }
@@ -37,7 +37,7 @@ CASES = [(name, recipe) for name in DETECTION for recipe in RECIPES]
 @pytest.fixture(scope="session")
 def clothing(test_data, tmp_path_factory) -> Conversion:
     out = tmp_path_factory.mktemp("clothing")
-    options = {"height": 48, "width": 36, "shards": 3, "kernel": "tf2-nearest"}
+    options = {"height": 48, "width": 36, "shards": 3, "interpolation": "tf2-nearest"}
     return run_convert(test_data / "images/clothing", out, layout="folders", **options)
 
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PARTS = ("schemas", "prep", "pipelines", "loader", "trainer", "inspection", "halofeed")
 TABLES = {
-    *("schemas/kinds.py", "schemas/tasks.py", "inspection/facts/kinds.py"),
+    *("schemas/kinds.py", "schemas/tasks.py", "schemas/earlier_options.py", "inspection/facts/kinds.py"),
     *(f"prep/options/{name}.py" for name in ("recipe", "uses", "pictures", "volumes", "volume", "clips")),
 }
 """Where each kind and task is named, and what a recipe means for it."""

@@ -77,7 +77,7 @@ class ClipConverter:
                 places.setdefault(index, []).append(place)
         padding = self.recipe.padding()
         for index, pixels in zip(sorted(places), clip.read(list(places)), strict=True):
-            resized = resize_image(pixels, plan, self.recipe.kernel, padding)
+            resized = resize_image(pixels, plan, self.recipe.interpolation, padding)
             for place in places[index]:
                 place[...] = resized
         return read

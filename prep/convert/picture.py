@@ -101,7 +101,7 @@ class PictureConverter:
         """
         recipe = self.recipe
         needs = need or recipe.lone_need()
-        scaled = recipe.kernel == SCALED_DECODE_KERNEL and recipe.dtype == "uint8"
+        scaled = recipe.interpolation == SCALED_DECODE_KERNEL and recipe.dtype == "uint8"
         needed = self.needed_size if scaled else None
         label_bytes = 0 if label is None else label.nbytes
 
@@ -115,7 +115,7 @@ class PictureConverter:
         orientation, warning = annotated_orientation(reference.declared_size, image, grid)
         warnings = (*reference.notes, *([warning] if warning and reference.boxes else []))
         kept_whole = _is_kept_whole(recipe, image, plan)
-        pixels = resize_image(image.pixels, plan, recipe.kernel, recipe.padding(), image.extent)
+        pixels = resize_image(image.pixels, plan, recipe.interpolation, recipe.padding(), image.extent)
         image = image.without_pixels()
         encoded = data if kept_whole else ENCODERS[recipe.encoding](pixels, recipe.jpeg_quality)
         identity = example_id(reference.key)

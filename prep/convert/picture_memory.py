@@ -42,7 +42,9 @@ def picture_bytes(
     output_pixels = output[0] * output[1]
     output_bytes = output_pixels * channels * sample_bytes
     held = file_bytes + label_bytes
-    working = resize_bytes((*footprint.size, channels), resized, recipe.kernel, sample_bytes) if moved else 0
+    working = (
+        resize_bytes((*footprint.size, channels), resized, recipe.interpolation, sample_bytes) if moved else 0
+    )
     stages = [
         footprint.peak_bytes,
         footprint.pixel_bytes + working + output_bytes * moved,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from halofeed.prep.layouts import LAYOUTS
-from halofeed.prep.options.pictures import shape_of_pictures
+from halofeed.prep.options.pictures import DEFAULTS, interpolation_problems, shape_of_pictures
 from halofeed.prep.options.rules import KindRules
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.listing import Listing
@@ -20,7 +20,7 @@ TASK = "classification"
 
 
 def _defaults(recipe: Recipe) -> Mapping[str, Any]:
-    return {"dtype": "uint8", "channels": 3, "pad_value": (0,), "max_memory": VOLUMES_MIB}
+    return {**DEFAULTS, "max_memory": VOLUMES_MIB}
 
 
 def _problems(recipe: Recipe) -> Iterator[str]:
@@ -36,6 +36,7 @@ def _problems(recipe: Recipe) -> Iterator[str]:
         yield f"--encoding {recipe.encoding}: clips are stored raw"
     if recipe.dtype != "uint8":
         yield f"--dtype {recipe.dtype}: clips are stored as uint8"
+    yield from interpolation_problems(recipe)
     if recipe.channels != 3:
         yield f"--channels {recipe.channels}: clips have 3"
     if shape_of_pictures(recipe) is None:

@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING, Any
 from halofeed.prep.options.rules import KindRules
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.memory import PICTURES_MIB
+from halofeed.prep.voxels.kernel_names import KERNEL_NAMES
 from halofeed.schemas.kinds import KINDS
 
 if TYPE_CHECKING:
     from halofeed.prep.options.recipe import Recipe
 
 
+DEFAULTS: Mapping[str, Any] = {
+    "dtype": "uint8",
+    "interpolation": KERNEL_NAMES[0],
+    "channels": 3,
+    "pad_value": (0,),
+}
+"""Of pictures and of a clip's frames."""
+
+
 def _defaults(recipe: Recipe) -> Mapping[str, Any]:
-    return {"dtype": "uint8", "channels": 3, "pad_value": (0,), "max_memory": PICTURES_MIB}
+    return {**DEFAULTS, "max_memory": PICTURES_MIB}
 
 
 def _problems(recipe: Recipe) -> Iterator[str]:
@@ -23,6 +33,7 @@ def _problems(recipe: Recipe) -> Iterator[str]:
         yield f"--channels {recipe.channels}: expected 1, 3 or 4 of pictures"
     if recipe.dtype not in ("uint8", "uint16"):
         yield f"--dtype {recipe.dtype}: of pictures expected uint8 or uint16; volumes need --depth"
+    yield from interpolation_problems(recipe)
     if recipe.resize == "keep-aspect" and recipe.min_dimension > recipe.max_dimension:
         yield f"--min-dimension {recipe.min_dimension} is more than --max-dimension {recipe.max_dimension}; swap them"
     if recipe.holds_class_sets():
@@ -45,6 +56,13 @@ def _problems(recipe: Recipe) -> Iterator[str]:
         yield f"--pad-value {','.join(map(str, recipe.pad_value))}: expected 0 to {limit}"
     if len(recipe.background) not in (1, 3) or any(not 0 <= value <= 255 for value in recipe.background):
         yield f"--background {','.join(map(str, recipe.background))}: expected 1 or 3 values from 0 to 255"
+
+
+def interpolation_problems(recipe: Recipe) -> Iterator[str]:
+    """What is wrong where pictures, or frames, cannot be resized so."""
+    if recipe.interpolation not in KERNEL_NAMES:
+        kind = recipe.rules.kind.name
+        yield f"--interpolation {recipe.interpolation}: of {kind}s expected one of {', '.join(KERNEL_NAMES)}"
 
 
 def shape_of_pictures(recipe: Recipe) -> tuple[int, int] | None:

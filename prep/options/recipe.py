@@ -17,7 +17,7 @@ from halofeed.prep.options.clip import ClipOptions
 from halofeed.prep.options.option import flag, option
 from halofeed.prep.options.rules import KindRules
 from halofeed.prep.options.uses import unused_options
-from halofeed.prep.options.volume import VolumeOptions
+from halofeed.prep.options.volume import INTERPOLATIONS, VolumeOptions
 from halofeed.prep.sources.memory import (
     MEBIBYTE,
     PICTURES_MIB,
@@ -28,6 +28,7 @@ from halofeed.prep.sources.memory import (
 )
 from halofeed.prep.voxels.kernel_names import KERNEL_NAMES
 from halofeed.schemas.class_sets import SETS
+from halofeed.schemas.earlier_options import in_todays_names
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.tasks import KEPT, TASKS
 
@@ -114,10 +115,12 @@ class Recipe(ClipOptions, VolumeOptions):
         "what padding holds, one value or one per channel, e.g. 124,116,104 (default: 0); volumes: in HU (default: the "
         "scan's least value)",
     )
-    kernel: str = option(
-        "antialias",
-        "how pixels are interpolated; tf1-* and tf2-* give TensorFlow's own pixels",
-        choices=KERNEL_NAMES,
+    interpolation: str = option(
+        "",
+        "how images are resized and resampled. Pictures and clips: tf1-* and tf2-* give TensorFlow's own pixels "
+        "(default: antialias). Volumes: linear or cubic, and what shrinks is smoothed first (default: linear)",
+        choices=(*KERNEL_NAMES, *INTERPOLATIONS),
+        earlier_flag="--kernel",
     )
 
     channels: int = option(
@@ -363,11 +366,12 @@ class Recipe(ClipOptions, VolumeOptions):
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Recipe:
-        """The recipe of a manifest.
+        """The recipe of a manifest or of a trained run, of earlier versions too.
 
         Raises:
             UsageError: it is none of this version.
         """
+        document = in_todays_names(document)
         problems = [f"{flag(name)}: {problem}" for name, problem in recipe_problems(document)]
         known = {field.name for field in dataclasses.fields(cls)}
         problems += [f"{flag(name)}: no option of this version" for name in document if name not in known]

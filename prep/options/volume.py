@@ -21,6 +21,8 @@ from halofeed.schemas.errors import UsageError
 
 SCAN = "scan"
 """Of `normalize`: each scan by its own figures."""
+INTERPOLATIONS = ("linear", "cubic")
+"""How volumes can be resampled, the default first."""
 FLAWS = tuple(name.replace("_", "-") for name in series_policy.FLAWS)
 
 
@@ -50,11 +52,6 @@ class VolumeOptions:
     )
     crop_foreground: bool = option(False, "crop to the foreground before --fit")
     tile_overlap: tuple[int, ...] = option((), "tiles: voxels that neighbors share at least, e.g. 8,64,64")
-    interpolation: str = option(
-        "linear",
-        "how images are resampled; what shrinks is smoothed first",
-        choices=("linear", "cubic"),
-    )
     mask_interpolation: str = option(
         "onehot-linear",
         "how masks are resampled: the class of most weight, or nearest, which is 40 times as fast and up to "

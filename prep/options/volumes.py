@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.options.rules import KindRules
-from halofeed.prep.options.volume import default_dtype
+from halofeed.prep.options.volume import INTERPOLATIONS, default_dtype
 from halofeed.prep.sources.data_files import with_data_files
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.memory import VOLUMES_MIB
@@ -21,7 +21,13 @@ TASK = "segmentation"
 
 
 def _defaults(recipe: Recipe) -> Mapping[str, Any]:
-    return {"dtype": default_dtype(recipe), "channels": 1, "pad_value": (), "max_memory": VOLUMES_MIB}
+    return {
+        "dtype": default_dtype(recipe),
+        "interpolation": INTERPOLATIONS[0],
+        "channels": 1,
+        "pad_value": (),
+        "max_memory": VOLUMES_MIB,
+    }
 
 
 def _problems(recipe: Recipe) -> Iterator[str]:
@@ -43,6 +49,8 @@ def _problems(recipe: Recipe) -> Iterator[str]:
         yield f"--encoding {recipe.encoding}: volumes are stored raw"
     if recipe.dtype not in STORES:
         yield f"--dtype {recipe.dtype}: of volumes expected one of {', '.join(STORES)}"
+    if recipe.interpolation not in INTERPOLATIONS:
+        yield f"--interpolation {recipe.interpolation}: of volumes expected one of {', '.join(INTERPOLATIONS)}"
     if recipe.normalize and recipe.dtype not in ("float32", "bfloat16"):
         yield f"--dtype {recipe.dtype}: --normalize needs float32 or bfloat16"
     elif recipe.dtype == "uint8" and default_dtype(recipe) != "uint8":

@@ -12,7 +12,7 @@ from tests.pipelines.support import convert_words
 from tests.pipelines.support import start as start_in_foreground
 from tests.pipelines.support import wait_until as wait
 
-SETTINGS = {"layout": "folders", "shards": 8, "kernel": "tf2-lanczos5", "height": 96, "width": 96}
+SETTINGS = {"layout": "folders", "shards": 8, "interpolation": "tf2-lanczos5", "height": 96, "width": 96}
 STOPPED = "stopped ("
 
 

@@ -58,12 +58,12 @@ def test_another_recipe_is_refused_and_every_difference_named(source, tmp_path):
     folder = Path(run_convert(source, tmp_path / "out", **OPTIONS).folder)
     before = state(folder)
     with pytest.raises(UsageError) as caught:
-        run_convert(source, tmp_path / "out", layout="folders", shards=3, height=20, kernel="tf2-area")
+        run_convert(source, tmp_path / "out", layout="folders", shards=3, height=20, interpolation="tf2-area")
     lines = str(caught.value).splitlines()
     assert "--overwrite" in lines[0] and "--version" in lines[0] and str(folder) in lines[0]
     assert lines[1:] == [
         "  --height: was 16, now 20",
-        "  --kernel: was 'antialias', now 'tf2-area'",
+        "  --interpolation: was 'antialias', now 'tf2-area'",
         "  --shards: was 2, now 3",
     ]
     assert state(folder) == before

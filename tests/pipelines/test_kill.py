@@ -24,7 +24,7 @@ from tests.pipelines.support import (
     wait_until,
 )
 
-OPTIONS = {"layout": "folders", "shards": 8, "kernel": "tf2-lanczos5", "height": 96, "width": 96}
+OPTIONS = {"layout": "folders", "shards": 8, "interpolation": "tf2-lanczos5", "height": 96, "width": 96}
 KILLS = 10
 SHARD_FILES = ("-00002-of-00008", "-00002-of-00008.index")
 
@@ -190,7 +190,7 @@ DAMAGES: dict[str, Callable[[Path, Path], object]] = {
 
 @pytest.fixture(scope="module")
 def other_recipe(source, tmp_path_factory) -> Path:
-    options = {**OPTIONS, "kernel": "tf2-bilinear"}
+    options = {**OPTIONS, "interpolation": "tf2-bilinear"}
     return Path(run_convert(source, tmp_path_factory.mktemp("other"), **options).folder)
 
 

@@ -18,14 +18,14 @@ from tests.pipelines.support import all_bytes, draw_folders, run_convert
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="needs /proc to see sockets")
 
-OPTIONS = {"layout": "folders", "shards": 6, "kernel": "tf2-lanczos5", "height": 96, "width": 96}
+OPTIONS = {"layout": "folders", "shards": 6, "interpolation": "tf2-lanczos5", "height": 96, "width": 96}
 PROGRAM = """
 import sys
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions
 from halofeed.prep.options.recipe import Recipe
 if __name__ == "__main__":
-    recipe = Recipe(layout="folders", shards=6, kernel="tf2-lanczos5", height=96, width=96)
+    recipe = Recipe(layout="folders", shards=6, interpolation="tf2-lanczos5", height=96, width=96)
     convert(JobOptions(source=sys.argv[1], out=sys.argv[2], name="set", workers=2), recipe)
 """
 _LISTENING = "0A"

@@ -102,7 +102,7 @@ def sample() -> Manifest:
         task="classification",
         fields=TASKS["classification"].fields(image, max_boxes=1, masks=False),
         labels={0: "cat", 10: "Käfer", 9: "猫"},
-        recipe={"kernel": "antialias", "height": 4, "nested": {"b": [1, 2.5], "a": None}},
+        recipe={"interpolation": "antialias", "height": 4, "nested": {"b": [1, 2.5], "a": None}},
         inputs={"count": 6},
         splits={"train": Split(shards=shards, statistics={"labels": {"10": 1, "9": 2}, "records": 6})},
         rejected={"decode: truncated": 1},
@@ -128,8 +128,11 @@ def test_what_is_written_is_read_again_and_gives_the_same_bytes(manifest: Manife
 
 
 def test_the_options_of_a_recipe_have_todays_names_whoever_wrote_them() -> None:
-    earlier = dataclasses.replace(sample(), recipe={"store": "int16", "depth": 4})
-    assert Manifest.from_json(earlier.to_json().encode()).recipe == {"dtype": "int16", "depth": 4}
+    written = {"store": "int16", "kernel": "tf2-area", "interpolation": "cubic"}
+    for depth, used in ((4, "cubic"), (None, "tf2-area")):
+        earlier = dataclasses.replace(sample(), recipe={"depth": depth, **written})
+        found = Manifest.from_json(earlier.to_json().encode()).recipe
+        assert found == {"depth": depth, "dtype": "int16", "interpolation": used}
 
 
 @settings(deadline=None)

@@ -46,7 +46,7 @@ def test_a_scaled_decode_equals_the_whole_one_to_the_last_row_and_column(orienta
     data = photograph(orientation, HEIGHT, WIDTH)
     size = {"min_dimension": side, "max_dimension": side}
     scaled = stored(data, **size)
-    whole = stored(data, **size, kernel="tf2-bilinear-antialias")
+    whole = stored(data, **size, interpolation="tf2-bilinear-antialias")
     difference = np.abs(scaled - whole)
     assert difference.mean() < 1.2
     # Beyond the last row and column lies what the writer of the file put there.

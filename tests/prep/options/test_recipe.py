@@ -18,7 +18,7 @@ IDLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"height": 5, "width": 6}, KEEP, "--resize fixed-shape"),
     ({"height": 5}, {"resize": "none", "encoding": "png"}, "--resize fixed-shape"),
     ({"min_dimension": 5, "max_dimension": 50}, {"resize": "fixed-shape"}, "--resize keep-aspect"),
-    ({"kernel": "tf2-area"}, {"resize": "none", "encoding": "png"}, "fixed-shape or keep-aspect"),
+    ({"interpolation": "tf2-area"}, {"resize": "none", "encoding": "png"}, "fixed-shape or keep-aspect"),
     ({"pad_value": (1, 2, 3)}, KEEP, "--pad"),
     ({"jpeg_quality": 80}, {"encoding": "raw"}, "--encoding jpeg"),
     ({"jpeg_quality": 80}, {"encoding": "png"}, "--encoding jpeg"),
@@ -31,7 +31,7 @@ IDLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (BOXES, {"layout": "folders"}, "boxes"),
 ]
 IN_USE: list[dict[str, Any]] = [
-    {"height": 5, "width": 6, "kernel": "tf2-area", "layout": "csv"} | BOXES,
+    {"height": 5, "width": 6, "interpolation": "tf2-area", "layout": "csv"} | BOXES,
     KEEP | {"min_dimension": 5, "max_dimension": 50, "jpeg_quality": 80, "layout": "coco"} | BOXES,
     {"resize": "keep-aspect", "pad": True, "pad_value": (1, 2, 3), "layout": "voc", "box_origin": 0},
     {"image_sets": ("test",), "layout": "voc", "task": "detection", "boxes_difficult": "drop"},

@@ -72,7 +72,7 @@ IDLE: list[tuple[dict[str, Any], str]] = [
     ({"mask_grid": "resample"}, "--depth"),
     ({"depth": 4, "fit": "tiles", "center": "label"}, "--fit crop-or-pad"),
     ({"depth": 4, "tile_overlap": (0, 1, 1)}, "--fit tiles"),
-    ({"depth": 4, "kernel": "tf2-area"}, "pictures, that is without --depth"),
+    ({"depth": 4, "alpha": "blend"}, "pictures, that is without --depth"),
     ({"layout": "msd", "depth": 4, "missing_classes": "empty"}, "--layout class-masks, dicom"),
     ({"depth": 4, "several_masks": "merge"}, "--layout pairs or dicom"),
     ({"depth": 4, "image_pattern": "{id}.nii"}, "--layout pairs, class-masks or dicom"),
@@ -98,11 +98,23 @@ def test_every_layout_whose_messages_name_missing_classes_takes_it(layout):
 
 def test_defaults_follow_depth_and_window():
     plain, windowed = Recipe(**TABLE), Recipe(**TABLE, window="abdomen")
-    assert (plain.dtype, plain.channels, plain.pad_value) == ("int16", 1, ())
+    assert (plain.dtype, plain.channels, plain.pad_value, plain.interpolation) == ("int16", 1, (), "linear")
     assert windowed.dtype == "uint8" and windowed.fixed_window() is not None
     assert Recipe.from_json(windowed.to_json()) == windowed
     picture = Recipe(layout="csv", task="segmentation")
     assert (picture.dtype, picture.channels, picture.pad_value) == ("uint8", 3, (0,))
+    assert picture.interpolation == "antialias"
+
+
+def test_a_recipe_of_an_earlier_version_names_one_kernel_for_pictures_and_one_for_volumes():
+    options = {"depth": None, "store": "uint8", "kernel": "tf2-area", "interpolation": "linear"}
+    assert Recipe.from_json(options) == Recipe(interpolation="tf2-area")
+    volumes = {"depth": 4, "store": "int16", "kernel": "antialias", "interpolation": "cubic"}
+    assert Recipe.from_json(volumes) == Recipe(depth=4, interpolation="cubic")
+    with pytest.raises(
+        UsageError, match=r"^--interpolation linear: of clips expected one of antialias, tf1-"
+    ):
+        Recipe(frames=4, interpolation="linear")
 
 
 COMMANDS: list[tuple[str, str]] = [
@@ -114,6 +126,13 @@ COMMANDS: list[tuple[str, str]] = [
     ("--depth 4 --window-hu -160", "--window-hu -160: expected a low and a higher end"),
     ("--depth four", "argument --depth: invalid int value: 'four'"),
     ("--depth 4 --interpolation spline", "argument --interpolation: invalid choice: 'spline'"),
+    (
+        "--depth 4 --interpolation tf2-area",
+        "--interpolation tf2-area: of volumes expected one of linear, cubic",
+    ),
+    ("--kernel cubic", "--interpolation cubic: of pictures expected one of antialias, tf1-bilinear"),
+    ("--depth 4 --kernel cubic", "--source /nowhere: no such folder or file"),
+    ("--kernel tf2-area", "--source /nowhere: no such folder or file"),
     ("--depth 4 --window-hu -160,240", "--source /nowhere: no such folder or file"),
     ("--depth 4 --pad-value -1024", "--source /nowhere: no such folder or file"),
 ]

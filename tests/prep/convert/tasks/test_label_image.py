@@ -134,7 +134,13 @@ def nearest(labels: np.ndarray, height: int, width: int) -> np.ndarray:
 @pytest.mark.parametrize("encoding", ["raw", "png", "jpeg"])
 def test_each_stored_pixel_has_the_class_of_its_place(tmp_path, kind, encoding):
     shown = write_pictures(tmp_path / "s", kind)
-    options = {"layout": "csv", "task": "segmentation", "height": 32, "width": 44, "kernel": "tf2-nearest"}
+    options = {
+        "layout": "csv",
+        "task": "segmentation",
+        "height": 32,
+        "width": 44,
+        "interpolation": "tf2-nearest",
+    }
     done = run_convert(tmp_path / "s", tmp_path / "o", encoding=encoding, **options)
     records = read_all(Path(done.folder), ["train"])
     assert len(records) == len(shown) == 4
@@ -157,7 +163,7 @@ def test_a_kept_aspect_pads_the_label_with_background(tmp_path, encoding):
         "pad": True,
         "pad_value": (7,),
     }
-    options = {"layout": "csv", "task": "segmentation", "kernel": "tf2-nearest"}
+    options = {"layout": "csv", "task": "segmentation", "interpolation": "tf2-nearest"}
     done = run_convert(tmp_path / "s", tmp_path / "o", encoding=encoding, **sizes, **options)
     for name, features in read_all(Path(done.folder), ["train"]).items():
         found = label_of(features, encoding)
@@ -171,7 +177,13 @@ def test_a_label_drawn_on_the_displayed_picture_is_known_by_its_size(tmp_path):
     shown = write_pictures(tmp_path / "s", orientations=(6, 8))
     for name, labels in shown.items():
         (tmp_path / f"s/{name.replace('.png', '_mask.png')}").write_bytes(as_file(labels, "gray"))
-    options = {"layout": "csv", "task": "segmentation", "height": 32, "width": 44, "kernel": "tf2-nearest"}
+    options = {
+        "layout": "csv",
+        "task": "segmentation",
+        "height": 32,
+        "width": 44,
+        "interpolation": "tf2-nearest",
+    }
     done = run_convert(tmp_path / "s", tmp_path / "o", **options)
     for name, features in read_all(Path(done.folder), ["train"]).items():
         assert np.array_equal(label_of(features, "raw"), nearest(shown[name], 32, 44))
