@@ -17,7 +17,6 @@ from halofeed.pipelines.job import ShardJob, ShardKey
 from halofeed.pipelines.remote import check_wanted
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.annotations.contract import is_mostly_bad
-from halofeed.prep.statistics.pictures import merge_statistics
 from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import JobError
 from halofeed.schemas.index import ShardIndex
@@ -33,6 +32,7 @@ from halofeed.schemas.layout import (
     is_own_file,
 )
 from halofeed.schemas.manifest import Manifest, Shard, Split
+from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import dataset_info_json, features_json
 
@@ -87,19 +87,20 @@ def sum_up(job: ShardJob, number: int) -> str:
     """
     output = OutputFolder(job.folder, job.holder)
     shards: dict[str, list[dict[str, Any]]] = {}
-    statistics: dict[str, dict[str, Any]] = {}
+    statistics: dict[str, Statistics] = {}
     reasons: Counter[str] = Counter()
     firsts: dict[str, Mapping[str, str]] = {}
     with output.temporary(_rejected_file(number)) as listing:
         for key in shards_of_group(job, number):
             shard, index = _read_shard(job, key, output)
             shards.setdefault(key.split, []).append(vars(shard))
-            statistics[key.split] = merge_statistics([statistics.get(key.split, {}), index.statistics])
+            statistics[key.split] = statistics.get(key.split, Statistics()).merge(index.statistics)
             _list_rejected(index.rejected, listing.stream, reasons, firsts)
             del index
         listing.keep()
+    counted = {split: found.to_json() for split, found in statistics.items()}
     return json.dumps(
-        {"number": number, "shards": shards, "statistics": statistics, "reasons": reasons, "firsts": firsts}
+        {"number": number, "shards": shards, "statistics": counted, "reasons": reasons, "firsts": firsts}
     )
 
 
@@ -170,7 +171,7 @@ def merged(job: ShardJob, groups: Iterable[Mapping[str, Any]]) -> dict[str, Spli
     for split in job.splits:
         parts = [group for group in groups if split in group["shards"]]
         shards = tuple(Shard(**shard) for group in parts for shard in group["shards"][split])
-        statistics = merge_statistics(group["statistics"][split] for group in parts)
+        statistics = Statistics.total(Statistics.from_json(group["statistics"][split]) for group in parts)
         splits[split] = Split(shards=shards, statistics=statistics)
     found = {shard.file for split in splits.values() for shard in split.shards}
     if missing := [key.to_text() for key in job.shard_keys() if job.shard_file(key) not in found]:
@@ -235,7 +236,7 @@ def _check_objects(
     stored = sum(
         int(boxes) * images
         for split in splits.values()
-        for boxes, images in split.statistics.get("boxes_per_image", {}).items()
+        for boxes, images in (split.statistics.boxes_per_image or {}).items()
     )
     if is_mostly_bad(dropped.total(), dropped.total() + stored):
         raise JobError(
@@ -257,10 +258,10 @@ def _example(reasons: Counter[str], firsts: Mapping[str, Mapping[str, str]]) -> 
 
 def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) -> Manifest:
     recipe, task = job.recipe, task_named(job.task)
-    largest = merge_statistics(split.statistics for split in splits.values())["largest"]
+    total = Statistics.total(split.statistics for split in splits.values())
     image = ImageFormat(
         kind=recipe.rules.kind,
-        shape=recipe.static_shape() or tuple(largest),
+        shape=recipe.static_shape() or total.largest or (),
         channels=recipe.channels,
         dtype=recipe.dtype,
         encoding=recipe.encoding,
@@ -271,8 +272,7 @@ def _manifest(job: ShardJob, splits: dict[str, Split], reasons: Counter[str]) ->
     )
     names = job.labels.names
     if job.labels.is_open:
-        found = merge_statistics(split.statistics for split in splits.values())["label_voxels"]
-        names = {**{int(value): value for value in found}, **names}
+        names = {**{int(value): value for value in total.label_voxels or ()}, **names}
     several = job.task == "classification" and recipe.several_classes == "keep"
     return Manifest(
         name=job.name,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -78,7 +77,7 @@ def write_shard(
         ahead,
     )
     rows, contents = _Rows(), {}
-    statistics = converter.new_statistics()
+    tally = converter.new_tally()
     with output.temporary(name, _HEAVY_BUFFERS if heavy else 2) as file:
         writer = RecordWriter(file.stream)
         for outcome in outcomes:
@@ -89,7 +88,9 @@ def write_shard(
                 count(0, rejected[-1:])
                 continue
             rejected += _bad_objects(outcome.reference, outcome.result)
-            _append_all(outcome.result, writer, rows, statistics)
+            for record in outcome.result:
+                _append(record, writer, rows)
+                tally.add(record.facts)
             # Else these records would be held until the next ones are there.
             del outcome
             count(1, ())
@@ -104,7 +105,7 @@ def write_shard(
             file_checksum=writer.checksum,
             fingerprint=job.fingerprint(key, ordered, contents),
             inputs=contents,
-            statistics=statistics.to_json(),
+            statistics=tally.statistics(),
             rejected=tuple(sorted(rejected, key=_rejected_order)),
         )
         check_wanted(job.wanted)
@@ -151,12 +152,6 @@ def _entry(reference: Reference, error: SourceError) -> dict[str, str]:
 
 def _rejected_order(entry: Mapping[str, str]) -> tuple[str, ...]:
     return entry["detail"], entry["reason"], entry["source"], entry["split"], entry["stage"]
-
-
-def _append_all(records: Sequence[Record], writer: RecordWriter, rows: _Rows, statistics: Any) -> None:
-    for record in records:
-        _append(record, writer, rows)
-        statistics.add(record.facts)
 
 
 def _append(record: Record, writer: RecordWriter, rows: _Rows) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.storage import OutputFolder
-from halofeed.prep.statistics.pictures import merge_statistics
 from halofeed.schemas.layout import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.manifest import Manifest, Split
+from halofeed.schemas.statistics import Padding, Statistics
 
 _MOST_LISTED = 8
 _WARN_PADDING = 0.5
@@ -35,17 +35,19 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
         by_kind.get(OBJECT, {}), "object", f"dropped (the rest of the picture is kept), see {listing}"
     )
     for name, split in manifest.splits.items():
-        if boxes := split.statistics.get("boxes"):
+        if boxes := split.statistics.boxes:
             listed = ", ".join(f"{count:,} {what}" for what, count in boxes.items())
             lines.append(f"  boxes of {name}: {listed}")
-        if cut := split.statistics.get("cut", {}).get("boxes"):
-            images = split.statistics["cut"]["images"]
+        if (cut := split.statistics.cut) and cut.boxes:
             lines.append(
-                f"  {name}: {images:,} images have more than --max-boxes; the loader will cut {cut:,} boxes of them"
+                f"  {name}: {cut.images:,} images have more than --max-boxes; the loader will cut {cut.boxes:,} boxes "
+                "of them"
             )
         lines += [f"  warning: {name}: {words}" for words in _volume_warnings(manifest, split, warn_cut)]
-    warned = merge_statistics(split.statistics for split in manifest.splits.values()).get("warnings", {})
-    lines += [f"  warning: {_counted(count, 'input')}: {text}" for text, count in warned.items()]
+    total = Statistics.total(split.statistics for split in manifest.splits.values())
+    lines += [
+        f"  warning: {_counted(count, 'input')}: {text}" for text, count in (total.warnings or {}).items()
+    ]
     lines.append(f"{done.folder}: look at it with `halofeed report {done.folder}`")
     return "\n".join(lines)
 
@@ -53,19 +55,17 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
 def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Iterator[str]:
     """What the static shape loses of volumes, and what it wastes."""
     statistics, recipe = split.statistics, manifest.recipe
-    if not any(statistics.get("largest_scan", ())):
+    if not any(statistics.largest_scan or ()):
         return
     shape = "x".join(str(recipe[side]) for side in ("depth", "height", "width"))
-    largest = "x".join(map(str, statistics["largest_scan"]))
+    largest = "x".join(map(str, statistics.largest_scan or ()))
     at_spacing = " at --spacing-mm" if recipe["spacing_mm"] else ""
-    shares = {
-        value: statistics["label_cut_mm3"].get(value, 0) / mm3
-        for value, mm3 in statistics["label_mm3"].items()
-    }
+    whole, lost = statistics.label_mm3 or {}, statistics.label_cut_mm3 or {}
+    shares = {value: lost.get(value, 0) / mm3 for value, mm3 in whole.items()}
     if cut := sorted((-share, value) for value, share in shares.items() if share > warn_cut):
         listed = [
             f"{-share:.1%} of {manifest.labels.get(int(value), value)!r} "
-            f"({statistics['label_cut_mm3'][value] / 1000:,.1f} of {statistics['label_mm3'][value] / 1000:,.1f} ml)"
+            f"({lost[value] / 1000:,.1f} of {whole[value] / 1000:,.1f} ml)"
             for share, value in cut[:_MOST_LISTED]
         ]
         more = f" and of {_counted(len(cut) - _MOST_LISTED, 'class more')}" if len(cut) > _MOST_LISTED else ""
@@ -73,8 +73,7 @@ def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Itera
             f"{', '.join(listed)}{more} lies outside of {shape} and is in no record; the largest scan has "
             f"{largest}{at_spacing}: take a larger shape or --spacing-mm, --fit tiles, or --center label"
         )
-    padding = statistics["padding"]
-    if (wasted := padding["padded_pixels"] / padding["stored_pixels"]) > _WARN_PADDING:
+    if (wasted := (statistics.padding or Padding()).share) > _WARN_PADDING:
         yield (
             f"{wasted:.1%} of the voxels are padding: records have {shape} and the largest scan has "
             f"{largest}{at_spacing}; say a smaller --depth, --height and --width"

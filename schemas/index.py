@@ -24,7 +24,7 @@ from halofeed.schemas.checksum import crc32c, mask_crc
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.limits import INDEX_BYTES, INDEX_VALUES
 from halofeed.schemas.plain_json import parse_json
-from halofeed.schemas.statistics import statistics_problems
+from halofeed.schemas.statistics import Statistics, statistics_problems
 from halofeed.schemas.tfexample import MAX_EXAMPLE_BYTES
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
@@ -50,7 +50,7 @@ class ShardIndex:
         file_bytes, file_checksum: size and CRC32C of the shard's file.
         fingerprint: what the shard was made from (recipe and inputs).
         inputs: per source path the SHA-256 of its content; "" where it could not be read.
-        statistics: see `halofeed.prep.statistics.pictures`.
+        statistics: of its records.
         rejected: one {source, split, stage, reason, detail} per input that was not written.
 
     Two indexes are equal where their `to_bytes` are.
@@ -66,7 +66,7 @@ class ShardIndex:
     file_checksum: int
     fingerprint: str
     inputs: Mapping[str, str]
-    statistics: Mapping[str, Any]
+    statistics: Statistics
     rejected: tuple[Mapping[str, str], ...]
 
     def __len__(self) -> int:
@@ -105,7 +105,7 @@ class ShardIndex:
             "file_checksum": self.file_checksum,
             "fingerprint": self.fingerprint,
             "inputs": dict(self.inputs),
-            "statistics": dict(self.statistics),
+            "statistics": self.statistics.to_json(),
             "rejected": [entry if isinstance(entry, dict) else dict(entry) for entry in self.rejected],
         }
         text = json.dumps(header, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
@@ -173,6 +173,8 @@ class ShardIndex:
                 raise ValueError(f"array {name!r:.60}: dtype {entry['dtype']!r:.60}, shape {shape!s:.60}")
             flat = np.frombuffer(memoryview(data)[:-4], dtype, math.prod(shape), base + entry["at"])
             arrays[name] = flat.reshape(shape)
+        for path, problem in statistics_problems(header["statistics"], "statistics"):
+            raise ValueError(f"{path}: {problem}")
         keys = [name.removeprefix("start:") for name in arrays if name.startswith("start:")]
         index = cls(
             offsets=arrays["offsets"],
@@ -185,7 +187,7 @@ class ShardIndex:
             file_checksum=operator.index(header["file_checksum"]),
             fingerprint=header["fingerprint"],
             inputs=header["inputs"],
-            statistics=header["statistics"],
+            statistics=Statistics.from_json(header["statistics"]),
             rejected=tuple(header.pop("rejected")),
         )
         columns: list[NDArray[Any]] = [index.lengths, index.checksums, index.ids, *index.raw_starts.values()]
@@ -221,5 +223,3 @@ class ShardIndex:
             texts += entry.values()
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("fingerprint, inputs and rejected: expected texts")
-        for path, problem in statistics_problems(self.statistics, "statistics"):
-            raise ValueError(f"{path}: {problem}")

@@ -38,7 +38,7 @@ from halofeed.schemas.limits import (
     SPLITS,
 )
 from halofeed.schemas.plain_json import parse_json
-from halofeed.schemas.statistics import counted_names, statistics_problems
+from halofeed.schemas.statistics import Statistics, statistics_problems
 from halofeed.schemas.tasks import TASKS, field_problems
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
@@ -60,14 +60,10 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """The shards of one split in order, and the statistics of its records.
-
-    Those of the pixels (count, sums, histogram) are of every eighth row of each picture, padding left out; all others
-    are of everything.
-    """
+    """The shards of one split in order, and the statistics of its records."""
 
     shards: tuple[Shard, ...]
-    statistics: Mapping[str, Any]
+    statistics: Statistics
 
     @property
     def records(self) -> int:
@@ -84,7 +80,7 @@ class Manifest:
         task: a key of `halofeed.schemas.tasks.TASKS`.
         fields: every array of a record.
         labels: class name by label id.
-        recipe: the resolved options of the conversion, as plain JSON values; so are `inputs` and statistics.
+        recipe: the resolved options of the conversion, as plain JSON values; so are `inputs`.
         inputs: the source listing's fingerprint and count, to tell whether the source changed since. Where the source
             lies is nowhere in a data set, so that it has the same bytes wherever that is, see
             `halofeed.schemas.origin`; those of early versions name a path, which is never opened.
@@ -144,7 +140,7 @@ class Manifest:
                 name: {
                     "records": split.records,
                     "shards": [vars(shard) for shard in split.shards],
-                    "statistics": _in_order(split.statistics),
+                    "statistics": _in_order(split.statistics.to_json()),
                 }
                 for name, split in sorted(self.splits.items())
             },
@@ -353,9 +349,12 @@ class _Reader:
         if len(rejected) > NAMES:
             self.add("rejected", f"expected at most {NAMES:,} reasons, got {len(rejected):,}")
         for name, split in splits.items():
-            self.add_all(statistics_problems(split.statistics, f"splits.{name}.statistics", channels))
+            sums = split.statistics.pixels
+            if sums is not None and sums.sum and len(sums.sum) != channels:
+                problem = f"expected the sums of {channels} channels, got {len(sums.sum)}"
+                self.add(f"splits.{name}.statistics.pixels", problem)
         if not self.problems:
-            names = len(labels) + sum(counted_names(split.statistics) for split in splits.values())
+            names = len(labels) + sum(split.statistics.names() for split in splits.values())
             if names * len(splits) > CELLS:
                 self.add(
                     "splits", f"expected at most {CELLS:,} counts, got {names:,} names in {len(splits):,}"
@@ -410,7 +409,7 @@ class _Reader:
         self.checked(check_split, split_name, path)
         if not isinstance(document, dict):
             self.add(path, f"expected an object, got {document!r:.60}")
-            return Split(shards=(), statistics={})
+            return Split(shards=(), statistics=Statistics())
         shards = []
         documents = self.item(document, "shards", list, path)
         for number, shard in enumerate(documents):
@@ -431,7 +430,11 @@ class _Reader:
                 problem = f"{counts['bytes']:,} bytes hold no {counts['records']:,} records"
                 self.add(f"{place}.records", problem)
             shards.append(Shard(file=file, **counts))
-        split = Split(shards=tuple(shards), statistics=self.item(document, "statistics", dict, path))
+        counted = self.item(document, "statistics", dict, path)
+        problems = list(statistics_problems(counted, f"{path}.statistics"))
+        self.add_all(problems)
+        statistics = Statistics() if problems else Statistics.from_json(counted)
+        split = Split(shards=tuple(shards), statistics=statistics)
         records = self.count(document, "records", path)
         if records != split.records:
             self.add(f"{path}.records", f"expected the shards' sum {split.records}, got {records}")

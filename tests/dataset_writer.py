@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from halofeed.prep.statistics.pictures import Facts, Statistics, sum_pixels
+from halofeed.prep.convert.table import Tally
+from halofeed.prep.statistics.pictures import Facts, PictureTally, sum_pixels
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.kinds import KINDS
+from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import ImageFormat
 from tests.set_writer import Record, picture_features, stored_features, write_set
 
@@ -181,7 +183,7 @@ def write_dataset(
         labels=LABELS[task],
         name=name,
         raw_keys=("image/encoded",) if encoding == "raw" else (),
-        statistics=lambda facts: counted(Statistics(max_boxes=max_boxes), facts),
+        statistics=lambda facts: counted(PictureTally(max_boxes=max_boxes), facts),
         rejected=rejected,
         recipe={"resize": "fixed-shape", "pad_value": [0]},
         max_boxes=max_boxes,
@@ -189,11 +191,11 @@ def write_dataset(
     )
 
 
-def counted(statistics: Any, facts: Sequence[Any]) -> dict[str, Any]:
-    """What the statistics say of the facts."""
+def counted(tally: Tally, facts: Sequence[Any]) -> Statistics:
+    """What a tally says of the facts."""
     for one in facts:
-        statistics.add(one)
-    return dict(statistics.to_json())
+        tally.add(one)
+    return tally.statistics()
 
 
 def _facts(example: Drawn) -> Facts:

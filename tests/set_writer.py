@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.statistics.pictures import merge_statistics
 from halofeed.schemas.checksum import block_checksums, crc32c
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.layout import DATASET_INFO, FEATURES, MANIFEST, REJECTED, index_file, shard_file
 from halofeed.schemas.manifest import Manifest, Shard, Split
+from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.schemas.tfds import dataset_info_json, features_json
 from halofeed.schemas.tfexample import encode_example
@@ -104,7 +104,7 @@ def write_set(
     labels: Mapping[int, str],
     name: str = "tiny",
     raw_keys: Collection[str] = (),
-    statistics: Callable[[Sequence[Any]], dict[str, Any]] = lambda facts: {},
+    statistics: Callable[[Sequence[Any]], Statistics] = lambda facts: Statistics(),
     rejected: Rejected = (),
     recipe: Mapping[str, Any] | None = None,
     max_boxes: int = 0,
@@ -128,7 +128,7 @@ def write_set(
             counted.append(statistics([record.facts for record in records]))
             shards.append(_write_shard(path, records, raw_keys, counted[-1], refused))
             lines += [json.dumps(entry, ensure_ascii=False) + "\n" for entry in refused]
-        written[split] = Split(shards=tuple(shards), statistics=merge_statistics(counted))
+        written[split] = Split(shards=tuple(shards), statistics=Statistics.total(counted))
     manifest = Manifest(
         name=name,
         version="1.0.0",
@@ -152,7 +152,7 @@ def _write_shard(
     path: Path,
     records: Sequence[Record],
     raw_keys: Collection[str],
-    statistics: dict[str, Any],
+    statistics: Statistics,
     rejected: Rejected,
 ) -> Shard:
     """Write a shard and its index; a feature that a test took away begins at 0 and is one byte."""

@@ -97,7 +97,7 @@ def read_truth(name: str, test_data: Path) -> dict[str, list[tuple[str, list[flo
 
 
 def box_total(done: Conversion) -> int:
-    return sum(sum(split.statistics["labels"].values()) for split in done.manifest.splits.values())
+    return sum(sum(split.statistics.labels.values()) for split in done.manifest.splits.values())
 
 
 def test_clothing_has_every_picture_in_its_split_and_class(clothing, test_data):
@@ -119,7 +119,7 @@ def test_clothing_has_every_picture_in_its_split_and_class(clothing, test_data):
     )
     assert stored == on_disk
     for name, split in manifest.splits.items():
-        by_name = {manifest.labels[int(key)]: count for key, count in split.statistics["labels"].items()}
+        by_name = {manifest.labels[int(key)]: count for key, count in split.statistics.labels.items()}
         assert by_name == {label: count for (of, label), count in on_disk.items() if of == name}
 
 
@@ -136,7 +136,7 @@ def test_detection_sets_have_every_picture_and_box(detection, name, records, box
 
 def test_the_two_boxes_of_zero_area_are_counted(detection):
     splits = detection("bccd", "stretched").manifest.splits
-    assert sum(split.statistics["boxes"].get("dropped zero area", 0) for split in splits.values()) == 2
+    assert sum(split.statistics.boxes.get("dropped zero area", 0) for split in splits.values()) == 2
 
 
 def test_ten_coco_objects_are_crowds(detection):

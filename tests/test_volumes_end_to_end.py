@@ -194,14 +194,14 @@ def test_padding_and_crop_of_each_mode_are_told_by_the_extent(converted):
 def test_the_manifest_counts_the_gantry_tilt_and_the_organs(converted):
     done = converted("none")
     statistics = done.manifest.splits["train"].statistics
-    assert statistics["labelled"] == statistics["records"] == 54 and statistics["tiles"] == 0
+    assert statistics.labelled == statistics.records == 54 and statistics.tiles == 0
     assert set(done.manifest.labels) == {0, *(organ.label for organ in LABELLED)}
     _, mask = draw(STRAIGHT)
     voxels = {
         organ.label: sum(int((record.label == organ.label).sum()) for record in stored_volumes(done))
         for organ in LABELLED
     }
-    assert {int(key): count for key, count in statistics["label_voxels"].items() if key != "0"} == voxels
+    assert {int(key): count for key, count in statistics.label_voxels.items() if key != "0"} == voxels
     assert abs(voxels[1] / 54 / (mask == 1).sum() - 1) < 0.01
 
 

@@ -15,8 +15,8 @@ from halofeed.prep.geometry.scan import Finding, Grid, Triple
 from halofeed.prep.geometry.volume import plan_crop_or_pad
 from halofeed.prep.statistics.counts import count_intensities, merge_counts
 from halofeed.prep.statistics.coverage import measure_coverage
-from halofeed.prep.statistics.pictures import Facts, Statistics, sum_pixels
-from halofeed.prep.statistics.volumes import VolumeFacts, VolumeStatistics
+from halofeed.prep.statistics.pictures import Facts, PictureTally, sum_pixels
+from halofeed.prep.statistics.volumes import VolumeFacts, VolumeTally
 from halofeed.prep.voxels.intensity import Window, store_as
 from halofeed.prep.voxels.phantom import ORGANS, draw, grid_around
 from halofeed.schemas.identity import example_id, shard_of
@@ -166,7 +166,7 @@ def write_segmentation(
         labels=CLASSES,
         name="scans",
         raw_keys=RAW_KEYS if encoding == "raw" else (),
-        statistics=lambda facts: counted(VolumeStatistics() if is_volume else Statistics(max_boxes=0), facts),
+        statistics=lambda facts: counted(VolumeTally() if is_volume else PictureTally(max_boxes=0), facts),
         rejected=rejected,
         recipe={**recipe, "depth": None, **dict(zip(image.kind.axes, size, strict=True))},
     )

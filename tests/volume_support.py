@@ -150,7 +150,7 @@ def findings(done: Conversion) -> dict[str, int]:
     """How many scans have each finding, over all splits."""
     found: dict[str, int] = {}
     for split in done.manifest.splits.values():
-        for name, count in split.statistics["findings"].items():
+        for name, count in split.statistics.findings.items():
             found[name] = found.get(name, 0) + count
     return found
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.kinds import KINDS
+from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import ImageFormat
 from tests.set_writer import Record, picture_features, stored_features, volume_features, write_set
 
@@ -167,14 +168,13 @@ def write_scans(
     )
 
 
-def scan_statistics(chosen: Sequence[DrawnScan]) -> dict[str, Any]:
+def scan_statistics(chosen: Sequence[DrawnScan]) -> Statistics:
     """What is counted of labels."""
-    voxels = {value: sum(int((scan.label == value).sum()) for scan in chosen) for value in CLASSES}
-    return {
-        "records": len(chosen),
-        "labelled": sum(scan.labelled for scan in chosen),
-        "labels": {
-            str(value): sum(bool((scan.label == value).any()) for scan in chosen) for value in CLASSES
+    return Statistics(
+        records=len(chosen),
+        labelled=sum(scan.labelled for scan in chosen),
+        labels={str(value): sum(bool((scan.label == value).any()) for scan in chosen) for value in CLASSES},
+        label_voxels={
+            str(value): sum(int((scan.label == value).sum()) for scan in chosen) for value in CLASSES
         },
-        "label_voxels": {str(value): count for value, count in voxels.items()},
-    }
+    )

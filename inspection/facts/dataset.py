@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from halofeed.inspection.facts.kinds import Kind, TaskWords, kind_of, task_of
 from halofeed.prep.geometry.resize import keep_aspect_sizes
-from halofeed.prep.statistics.pictures import merge_statistics
 from halofeed.schemas.fields import Field
 from halofeed.schemas.layout import OBJECT, SELECTION
 from halofeed.schemas.limits import SIDE
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.origin import Origin
+from halofeed.schemas.statistics import Padding, Statistics
 
 CORES = (2, 4, 8, 16)
 Rejects = Mapping[tuple[str, str], Sequence[Mapping[str, str]]]
@@ -79,7 +79,7 @@ class Facts:
     path: str
     manifest: Manifest
     splits: tuple[str, ...]
-    total: Mapping[str, Any]
+    total: Statistics
     image: Field
     rejects: Rejects
     origin: Origin | None = None
@@ -99,7 +99,7 @@ class Facts:
             path=path,
             manifest=manifest,
             splits=tuple(splits),
-            total=merge_statistics(manifest.splits[name].statistics for name in splits),
+            total=Statistics.total(manifest.splits[name].statistics for name in splits),
             image=manifest.field("image"),
             rejects=rejects,
             origin=origin,
@@ -122,8 +122,8 @@ class Facts:
     def boxes(self, split: str | None = None) -> Boxes:
         """The boxes of a split, or of all."""
         statistics = self.total if split is None else self.manifest.splits[split].statistics
-        counted = statistics.get("boxes_per_image", {}).items()
-        return Boxes(per_image={int(boxes): int(images) for boxes, images in counted})
+        counted = statistics.boxes_per_image or {}
+        return Boxes(per_image={int(boxes): images for boxes, images in counted.items()})
 
     def reasons(self) -> list[Reason]:
         """What was rejected and why, the most frequent first."""
@@ -142,19 +142,24 @@ class Facts:
             if (entry.stage in stages if stages else entry.stage not in (SELECTION, OBJECT))
         )
 
+    def counter(self, key: str, split: str | None = None) -> Mapping[str, int]:
+        """A counter of the statistics of a split, or of all, by the name of its figure; empty where it is not there."""
+        statistics = self.total if split is None else self.manifest.splits[split].statistics
+        return getattr(statistics, key) or {}
+
     def integers(self, key: str) -> dict[int, int]:
         """A counter of all splits' statistics whose keys are numbers, such as ids of classes."""
-        return {int(value): int(count) for value, count in self.total.get(key, {}).items()}
+        return {int(value): count for value, count in self.counter(key).items()}
 
     @property
     def labelled(self) -> int:
         """Records with a label map."""
-        return int(self.total.get("labelled", 0))
+        return self.total.labelled or 0
 
     @property
     def foreground(self) -> int:
         """Pixels or voxels of labelled records that are of any class."""
-        return int(self.total.get("foreground_voxels", 0))
+        return self.total.foreground_voxels or 0
 
     @property
     def labelled_voxels(self) -> int:
@@ -164,7 +169,7 @@ class Facts:
     @property
     def scans(self) -> int:
         """Records, the tiles of a scan counted once."""
-        return self.records - int(self.total.get("tiles", 0))
+        return self.records - (self.total.tiles or 0)
 
     @cached_property
     def kind(self) -> Kind:
@@ -189,12 +194,12 @@ class Facts:
     @property
     def noun(self) -> tuple[str, str]:
         """What one record shows, and several."""
-        return self.kind.part if self.total.get("tiles") else self.kind.noun
+        return self.kind.part if self.total.tiles else self.kind.noun
 
     def per_split(self, key: str) -> dict[str, list[int]]:
         """A counter of the statistics as [split] lists by its keys, in the splits' order."""
-        counters = [self.manifest.splits[name].statistics.get(key, {}) for name in self.splits]
-        return {name: [int(counter.get(name, 0)) for counter in counters] for name in self.total.get(key, {})}
+        counters = [self.counter(key, split) for split in self.splits]
+        return {name: [counter.get(name, 0) for counter in counters] for name in self.counter(key)}
 
     @cached_property
     def label_counts(self) -> dict[int, list[int]]:
@@ -219,14 +224,14 @@ class Facts:
 
 def source_sizes(facts: Facts) -> dict[tuple[int, int], int]:
     """Images per source size (height, width) as displayed, binned to about 3 %."""
-    return {_sides(key, int): int(count) for key, count in facts.total.get("source_sizes", {}).items()}
+    return {_sides(key, int): int(count) for key, count in facts.counter("source_sizes").items()}
 
 
 def padding_choices(facts: Facts) -> list[tuple[str, tuple[int, int], float]]:
     """What padding costs: (name, stored (height, width), share of its pixels), counted now, then estimates."""
     height, width = facts.size[-2:]
-    padding = facts.total.get("padding", {})
-    filled = padding.get("stored_pixels", 0) - padding.get("padded_pixels", 0)
+    padding = facts.total.padding or Padding()
+    filled = padding.stored_pixels - padding.padded_pixels
     stored = facts.records * height * width
     choices = [("as it is now", (height, width), 1 - filled / stored if stored else 0.0)]
     binned = source_sizes(facts)
@@ -275,7 +280,7 @@ def split_reason(key: str) -> tuple[str, str]:
 
 def source_shapes(facts: Facts) -> dict[tuple[int, int, int], int]:
     """Scans per shape (depth, height, width) of the source, in canonical axes."""
-    return {_sides(key, int): int(count) for key, count in facts.total.get("source_shapes", {}).items()}
+    return {_sides(key, int): int(count) for key, count in facts.counter("source_shapes").items()}
 
 
 def source_spacings(facts: Facts) -> dict[tuple[float, float, float], list[int]]:
@@ -293,11 +298,8 @@ def volume_sizings(facts: Facts) -> list[tuple[str, tuple[int, ...], float, floa
     The first is counted, its cut in mm³ where the manifest has it. The others are worked out from the sources' shapes,
     where scans keep their spacing and are cropped or padded about their middle.
     """
-    padding = facts.total.get("padding", {})
-    stored = padding.get("stored_pixels", 0)
-    padded_now = padding.get("padded_pixels", 0) / stored if stored else 0.0
-    scan_mm3 = facts.total.get("scan_mm3", 0)
-    cut_now = facts.total.get("scan_cut_mm3", 0) / scan_mm3 if scan_mm3 else None
+    padded_now = (facts.total.padding or Padding()).share
+    cut_now = (facts.total.scan_cut_mm3 or 0) / facts.total.scan_mm3 if facts.total.scan_mm3 else None
     shapes, recipe = source_shapes(facts), facts.manifest.recipe
     keeps_spacing = not recipe.get("spacing_mm") and not recipe.get("crop_foreground")
     if not shapes or not keeps_spacing or recipe.get("fit") != "crop-or-pad":

@@ -14,6 +14,7 @@ from halofeed.prep.statistics.counts import Counts, percentile
 from halofeed.prep.voxels.intensity import Window, as_numbers, value_scale
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.statistics import Intensities, Statistics
 
 _LOW, _HIGH = 1.0, 99.0
 """Percentiles that bound what is shown where the recipe has no window."""
@@ -52,9 +53,9 @@ class Display:
         return self.slope * stored + self.intercept
 
 
-def counts_of(statistics: Mapping[str, Any], name: str) -> Counts:
+def counts_of(statistics: Statistics, name: str) -> Counts:
     """How often stored values occur: in the "body" (all above each scan's least) or in the "foreground"."""
-    return Counts.from_json(statistics.get("intensities", {}).get(name, {}))
+    return Counts.from_json(getattr(statistics.intensities or Intensities(), name))
 
 
 def recipe_window(recipe: Mapping[str, Any]) -> Window | None:
@@ -68,7 +69,7 @@ def recipe_window(recipe: Mapping[str, Any]) -> Window | None:
         return None
 
 
-def display_of(manifest: Manifest, statistics: Mapping[str, Any]) -> Display:
+def display_of(manifest: Manifest, statistics: Statistics) -> Display:
     """How the volumes of a data set are shown.
 
     Args:
@@ -77,7 +78,7 @@ def display_of(manifest: Manifest, statistics: Mapping[str, Any]) -> Display:
     dtype = manifest.field("image").dtype
     window = recipe_window(manifest.recipe)
     in_hu = window is not None and manifest.recipe.get("window_unit", "hu") == "hu"
-    is_ct = set(statistics.get("modalities", {})) == {"CT"} and not manifest.recipe.get("normalize")
+    is_ct = set(statistics.modalities or ()) == {"CT"} and not manifest.recipe.get("normalize")
     unit = "HU" if in_hu or is_ct else "value"
     slope, intercept = value_scale(window, dtype) if dtype == "uint8" and window else (1.0, 0.0)
     low, high, words = _shown(manifest.recipe, statistics, dtype, window, unit)
@@ -94,7 +95,7 @@ def display_of(manifest: Manifest, statistics: Mapping[str, Any]) -> Display:
 
 
 def _shown(
-    recipe: Mapping[str, Any], statistics: Mapping[str, Any], dtype: str, window: Window | None, unit: str
+    recipe: Mapping[str, Any], statistics: Statistics, dtype: str, window: Window | None, unit: str
 ) -> tuple[float, float, str]:
     in_unit = " HU" if unit == "HU" else ""
     if dtype == "uint8":

@@ -36,9 +36,8 @@ from halofeed.inspection.stored.labels import class_channels
 from halofeed.inspection.stored.place import Place
 from halofeed.prep.options.option import flag
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.statistics.counts import mean_and_deviation as volume_mean_and_deviation
-from halofeed.prep.statistics.counts import percentile
-from halofeed.prep.statistics.pictures import ROW_STEP, mean_and_deviation
+from halofeed.prep.statistics.counts import mean_and_deviation, percentile
+from halofeed.prep.statistics.pictures import ROW_STEP
 from halofeed.prep.statistics.volumes import ROW_STEP as VOLUME_ROW_STEP
 from halofeed.schemas.layout import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.partition import nearest, splits_that_divide
@@ -268,13 +267,13 @@ def boxes(report: Report) -> dict[str, Any] | None:
         most = max((boxes for boxes, images in found.per_image.items() if images), default=0)
         rows.append((name, f"{found.boxes:,}", average, most, f"{found.empty:,}"))
     field = next((field for field in facts.manifest.fields if field.name == "boxes"), None)
-    cut = facts.total.get("cut", {})
+    cut = facts.total.cut
     return {
         "per_image": per_image,
         "rows": rows,
         "fates": list(facts.per_split("boxes").items()),
         "limit": field.shape[0] if field else 0,
-        "cut": cut if cut.get("images") else None,
+        "cut": cut if cut and cut.images else None,
     }
 
 
@@ -299,17 +298,17 @@ def sizes(report: Report) -> dict[str, Any]:
 def pixels(report: Report) -> dict[str, Any]:
     """The distribution of the pixels' values per channel, and the numbers for normalization."""
     facts = report.facts
-    counted = facts.total.get("pixels", {})
-    if not counted.get("count"):
+    counted = facts.total.pixels
+    if counted is None or not counted.count:
         return {"counted": None}
     channels = facts.image.shape[-1]
     names = _CHANNELS.get(channels, tuple(f"channel{at}" for at in range(channels)))
     peak = int(np.iinfo(facts.image.dtype).max)
-    means, deviations = mean_and_deviation(facts.total)
+    means, deviations = counted.mean_and_deviation()
     per_split = [
-        (split, *mean_and_deviation(facts.manifest.splits[split].statistics))
+        (split, *sums.mean_and_deviation())
         for split in facts.splits
-        if facts.manifest.splits[split].statistics.get("pixels", {}).get("count")
+        if (sums := facts.manifest.splits[split].statistics.pixels) and sums.count
     ]
     scaled = [
         f"{what} = ({', '.join(f'{value / peak:.4f}' for value in values)}{',' * (len(names) == 1)})"
@@ -404,9 +403,7 @@ def values(report: Report) -> dict[str, Any]:
     if not chosen.total:
         chosen = counts_of(facts.manifest.splits[split].statistics, "body")
         which = f"Nothing is labelled in {split}; of all its voxels, as stored"
-    z_scores = (
-        "mean = {:.4f}\nstd = {:.4f}".format(*volume_mean_and_deviation(chosen)) if chosen.total else ""
-    )
+    z_scores = "mean = {:.4f}\nstd = {:.4f}".format(*mean_and_deviation(chosen)) if chosen.total else ""
     return {
         "display": display,
         "body": body,
@@ -443,7 +440,7 @@ def _value_figures(facts: Facts, display: Display) -> list[tuple[str, ...]]:
         for split in facts.splits:
             counts = counts_of(facts.manifest.splits[split].statistics, key)
             if counts.total:
-                mean, deviation = volume_mean_and_deviation(counts)
+                mean, deviation = mean_and_deviation(counts)
                 ends = (f"{display.value(percentile(counts, at)):,.5g}" for at in (0.5, 50, 99.5))
                 spread = f"{deviation * display.slope:,.2f}"
                 rows.append((name, split, f"{display.value(mean):,.2f}", spread, *ends))
@@ -541,7 +538,7 @@ def _missing_in_splits(facts: Facts) -> str:
     found = []
     for at, split in enumerate(facts.splits):
         records, statistics = facts.manifest.splits[split].records, facts.manifest.splits[split].statistics
-        seen = statistics.get("labelled", 0) if facts.task.has_label_map else records
+        seen = statistics.labelled if facts.task.has_label_map else records
         lacking = [label for label, counts in facts.label_counts.items() if sum(counts) and not counts[at]]
         if lacking and seen:
             found.append(f"not in {split}: {_listed(facts, lacking)}")

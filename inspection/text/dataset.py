@@ -12,14 +12,14 @@ from halofeed.inspection.facts.display import counts_of, display_of
 from halofeed.inspection.facts.words import percent, plural, printable, section, table
 from halofeed.inspection.stored.labels import class_channels
 from halofeed.inspection.stored.opened import open_manifest
-from halofeed.prep.statistics.counts import mean_and_deviation as volume_mean_and_deviation
-from halofeed.prep.statistics.counts import percentile
-from halofeed.prep.statistics.pictures import ROW_STEP, mean_and_deviation
+from halofeed.prep.statistics.counts import mean_and_deviation, percentile
+from halofeed.prep.statistics.pictures import ROW_STEP
 from halofeed.prep.statistics.volumes import ROW_STEP as VOLUME_ROW_STEP
 from halofeed.schemas.fields import Field
 from halofeed.schemas.layout import REJECTED
 from halofeed.schemas.origin import recall
 from halofeed.schemas.sizes import human_bytes
+from halofeed.schemas.statistics import Padding
 
 _BAR_WIDTH = 30
 _MOST = 40
@@ -47,7 +47,7 @@ def describe(path: str | Path) -> str:
     ]
     if "findings" in facts.kind.sections:
         lines += section("Scans", _scan_lines(facts))
-        found = sorted(facts.total.get("findings", {}).items(), key=lambda item: (-item[1], item[0]))
+        found = sorted(facts.counter("findings").items(), key=lambda item: (-item[1], item[0]))
         lines += section("Findings and corrections", [f"{count:,} x {name}" for name, count in found])
     if facts.boxes().per_image:
         lines += section("Boxes", _box_lines(facts))
@@ -83,12 +83,12 @@ def _class_table(
 ) -> list[str]:
     """The ids and names of classes, their counts in each split and further cells, of which so many are numbers."""
     splits = facts.manifest.splits
-    counts = [split.statistics.get("labels", {}) for split in splits.values()]
+    counts = [facts.counter("labels", split) for split in splits]
     rows = [
         (
             label,
             facts.manifest.labels[label],
-            *(f"{int(of.get(str(label), 0)):,}" for of in counts),
+            *(f"{of.get(str(label), 0):,}" for of in counts),
             *cells(label),
         )
         for label in order[:_MOST]
@@ -152,7 +152,7 @@ def _scan_lines(facts: Facts) -> list[str]:
         ("spacings_mm", "spacing in mm"),
         ("source_shapes", "shape"),
     ):
-        found = sorted(facts.total.get(name, {}).items(), key=lambda item: (-item[1], item[0]))
+        found = sorted(facts.counter(name).items(), key=lambda item: (-item[1], item[0]))
         lines.append(f"sources' {what}: " + (_counted(found) or "not counted"))
     return lines
 
@@ -168,11 +168,10 @@ def _box_lines(facts: Facts) -> list[str]:
             f"{min(found.per_image)} to {max(found.per_image)} per image, {found.average:.1f} on average, "
             f"{plural(found.empty, 'image')} without"
         )
-        cut = split.statistics.get("cut", {})
-        if cut.get("images"):
-            boxes, images = plural(cut["boxes"], "box", "boxes"), plural(cut["images"], "image")
+        if (cut := split.statistics.cut) and cut.images:
+            boxes, images = plural(cut.boxes, "box", "boxes"), plural(cut.images, "image")
             lines.append(f"  beyond max_boxes, and cut by the loader: {boxes} in {images}")
-        lines += [f"  {what}: {count:,}" for what, count in split.statistics.get("boxes", {}).items()]
+        lines += [f"  {what}: {count:,}" for what, count in facts.counter("boxes", name).items()]
     return lines
 
 
@@ -180,33 +179,32 @@ def _pixel_lines(facts: Facts) -> list[str]:
     lines = []
     for name, split in facts.manifest.splits.items():
         statistics = split.statistics
-        padding = statistics.get("padding", {})
-        stored, padded = padding.get("stored_pixels", 0), padding.get("padded_pixels", 0)
-        if not stored:
+        padding = statistics.padding or Padding()
+        if not padding.stored_pixels:
             continue
-        share = f"{name}: {stored:,} stored, {100 * padded / stored:.1f} % of them padding"
+        share = f"{name}: {padding.stored_pixels:,} stored, {100 * padding.share:.1f} % of them padding"
         if "pixels" in facts.kind.sections:
-            share += "; largest {} x {}".format(*statistics.get("largest", (0, 0)))
+            share += "; largest {} x {}".format(*statistics.largest or (0, 0))
         lines.append(share)
-        if statistics.get("pixels", {}).get("sum"):
+        if (sums := statistics.pixels) and sums.sum:
             means, deviations = (
-                " ".join(f"{value:.2f}" for value in values) for values in mean_and_deviation(statistics)
+                " ".join(f"{value:.2f}" for value in values) for values in sums.mean_and_deviation()
             )
             lines.append(
                 f"  mean {means}, standard deviation {deviations} "
                 f"(per channel, of every {ROW_STEP}th row, without padding)"
             )
-        for kind in statistics.get("intensities", {}):
+        for kind in ("body", "foreground"):
             counts = counts_of(statistics, kind)
             if counts.total:
-                mean, deviation = volume_mean_and_deviation(counts)
+                mean, deviation = mean_and_deviation(counts)
                 lines.append(
                     f"  {kind}: mean {mean:.2f}, standard deviation {deviation:.2f}, percentiles 0.5 and 99.5 "
                     f"at {percentile(counts, 0.5):g} and {percentile(counts, 99.5):g} "
                     f"(as stored, of every {VOLUME_ROW_STEP}th row)"
                 )
-        lines += [f"  {note}: {count:,}" for note, count in statistics.get("notes", {}).items()]
-        lines += [f"  warning: {text}: {count:,}" for text, count in statistics.get("warnings", {}).items()]
+        lines += [f"  {note}: {count:,}" for note, count in facts.counter("notes", name).items()]
+        lines += [f"  warning: {text}: {count:,}" for text, count in facts.counter("warnings", name).items()]
     return lines
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from halofeed.inspection.stored.features import integer_of
 from halofeed.inspection.stored.geometry import extent_of
 from halofeed.inspection.stored.labels import ClassCounts
 from halofeed.schemas import keys
+from halofeed.schemas.statistics import Padding, Statistics
 from halofeed.schemas.tfexample import Decoded
 
 
@@ -40,25 +41,23 @@ class Counts:
         height, width = counted["size"]
         self.largest = (max(self.largest[0], height), max(self.largest[1], width))
 
-    def found(self) -> dict[str, Any]:
-        """The statistics by their names."""
-        return {
-            "records": self.records,
-            "labels": dict(self.labels),
-            "boxes_per_image": dict(self.boxes_per_image),
-            "padding": {
-                "stored_pixels": self.stored_pixels,
-                "padded_pixels": self.stored_pixels - self.pixels,
-            },
-            "largest": list(self.largest),
-            **({"tiles": self.tiles} if self.tiles else {}),
-        }
+    def found(self) -> Statistics:
+        """What the records say."""
+        return Statistics(
+            records=self.records,
+            labels=dict(self.labels),
+            boxes_per_image=dict(self.boxes_per_image),
+            padding=Padding(stored_pixels=self.stored_pixels, padded_pixels=self.stored_pixels - self.pixels),
+            largest=self.largest,
+            tiles=self.tiles or None,
+        )
 
-    def problems(self, statistics: Mapping[str, Any]) -> Iterator[str]:
+    def problems(self, statistics: Statistics) -> Iterator[str]:
         """In what the stored statistics differ from the records."""
-        for name, value in self.found().items():
-            if statistics.get(name) != value:
-                yield f"statistics.{name}: the records give {value!r:.300}, stored is {statistics.get(name)!r:.300}"
+        stored = statistics.to_json()
+        for name, value in self.found().to_json().items():
+            if stored.get(name) != value:
+                yield f"statistics.{name}: the records give {value!r:.300}, stored is {stored.get(name)!r:.300}"
 
 
 @dataclass(kw_only=True)
@@ -84,15 +83,15 @@ class VoxelCounts(Counts):
             counted["pixels"] = 0 if extent is None else int(np.prod(extent[1] - extent[0]))
         self.add(counted)
 
-    def found(self) -> dict[str, Any]:
-        """The statistics by their names."""
+    def found(self) -> Statistics:
+        """What the records say."""
         found = super().found()
         if self.volumes:
-            del found["boxes_per_image"]
-            found["tiles"] = self.tiles
-        voxels = {"label_voxels": dict(self.label_voxels), "foreground_voxels": self.foreground}
-        # A shard without records need not say so.
-        return {**found, **({"labelled": self.labelled, **voxels} if self.records else {})}
+            found = replace(found, boxes_per_image=None, tiles=self.tiles)
+        if not self.records:
+            return found  # a shard without records need not say so
+        voxels = dict(self.label_voxels)
+        return replace(found, labelled=self.labelled, label_voxels=voxels, foreground_voxels=self.foreground)
 
 
 def count_of(features: Decoded) -> Mapping[str, Any]:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,6 @@ from halofeed.inspection.stored.whole_shard import WholeShard
 from halofeed.inspection.verify.counted import Counts, VoxelCounts, count_of
 from halofeed.inspection.verify.record import block_problems, record_problems
 from halofeed.inspection.verify.segmentation import segmentation_problems
-from halofeed.prep.statistics.pictures import merge_statistics
 from halofeed.schemas import keys
 from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
@@ -40,6 +38,7 @@ from halofeed.schemas.layout import (
 from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_BYTES
 from halofeed.schemas.manifest import Manifest, Shard
 from halofeed.schemas.plain_json import parse_json
+from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import TASKS
 from halofeed.schemas.tfds import dataset_info_json, features_json
 from halofeed.schemas.tfexample import Decoded, decode_example
@@ -223,7 +222,7 @@ class _Run:
             self.same_text(file, self.read(file, 2 * len(text.encode()) + _FEW_BYTES), text)
         done = 0
         for name, split in manifest.splits.items():
-            statistics: list[Mapping[str, Any]] = []
+            statistics: list[Statistics] = []
             for number, shard in enumerate(split.shards):
                 index = self.index(shard, manifest)
                 self.shard(shard, number, len(split.shards), index, manifest, done)
@@ -231,7 +230,7 @@ class _Run:
                 if index is not None:
                     statistics.append(index.statistics)
                     self.rejected += index.rejected
-            if len(statistics) == len(split.shards) and merge_statistics(statistics) != split.statistics:
+            if len(statistics) == len(split.shards) and Statistics.total(statistics) != split.statistics:
                 self.add(MANIFEST, f"splits.{name}.statistics: not the sum of the shards' statistics")
         self.unique_ids()
         indexes_read = all(self.place.exists(index_file(shard.file)) for shard in shards)
@@ -283,9 +282,7 @@ class _Run:
         if expected[-1] != index.file_bytes:
             self.add(name, f"the last record ends at byte {expected[-1]}, the file at {index.file_bytes}")
         # The tiles of a scan lie together, in its place; `record` checks their order.
-        unordered = (
-            index.ids[1:] <= index.ids[:-1] if not index.statistics.get("tiles") else np.zeros(0, bool)
-        )
+        unordered = index.ids[1:] <= index.ids[:-1] if not index.statistics.tiles else np.zeros(0, bool)
         for number in np.flatnonzero(unordered):
             message = f"its id comes after {index.ids[number]}; expected ids in rising order"
             self.add(name, message, record=int(number) + 1, id=int(index.ids[number + 1]))
@@ -391,7 +388,7 @@ class _Run:
         owner, tile = _owner(features, stored), integer_of(features, keys.TILE) or 0
         if owner is not None and shard_of(owner, shard_count) != shard:
             found.append(f"its id belongs into shard {shard_of(owner, shard_count)}, it lies in {shard}")
-        if owner is not None and index is not None and index.statistics.get("tiles"):
+        if owner is not None and index is not None and index.statistics.tiles:
             if (owner, tile) <= self.previous:
                 found.append("expected scans by rising id, and the tiles of each together in order")
             self.previous = (owner, tile)

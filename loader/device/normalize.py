@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from halofeed.loader.device.ops import Array, ops_of
-from halofeed.prep.statistics.counts import Counts
-from halofeed.prep.statistics.counts import mean_and_deviation as volume_mean_and_deviation
-from halofeed.prep.statistics.pictures import mean_and_deviation
+from halofeed.prep.statistics.counts import Counts, mean_and_deviation
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.statistics import PixelSums, Statistics
 
 _USUAL_DEVIATIONS = 2
 """About the mean, where nothing says which values are dark and bright."""
@@ -85,13 +83,11 @@ class Normalization:
         return self.limits or (float(mean - reach), float(mean + reach))
 
 
-def _mean_and_deviation(
-    statistics: Mapping[str, Any], channels: int
-) -> tuple[Sequence[float], Sequence[float]]:
-    if "intensities" not in statistics:
-        return mean_and_deviation(statistics)
-    counted = Counts.from_json(statistics["intensities"].get("body", {}))
+def _mean_and_deviation(statistics: Statistics, channels: int) -> tuple[Sequence[float], Sequence[float]]:
+    if statistics.intensities is None:
+        return (statistics.pixels or PixelSums()).mean_and_deviation()
+    counted = Counts.from_json(statistics.intensities.body)
     if not counted.total:
         return (), ()
-    mean, deviation = volume_mean_and_deviation(counted)
+    mean, deviation = mean_and_deviation(counted)
     return (mean,) * channels, (deviation,) * channels

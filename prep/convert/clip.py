@@ -20,7 +20,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import Need, with_margin
 from halofeed.prep.sources.reference import Reference
-from halofeed.prep.statistics.pictures import Facts, Statistics, sum_pixels
+from halofeed.prep.statistics.pictures import Facts, PictureTally, sum_pixels
 from halofeed.prep.tasks.labels import LabelMap
 from halofeed.prep.voxels.encode import encode_raw
 from halofeed.prep.voxels.kernels import resize_image
@@ -40,9 +40,9 @@ class ClipConverter:
     task: str
     labels: LabelMap
 
-    def new_statistics(self) -> Statistics:
+    def new_tally(self) -> PictureTally:
         """What `facts` of records are added to."""
-        return Statistics(max_boxes=self.recipe.max_boxes)
+        return PictureTally(max_boxes=self.recipe.max_boxes)
 
     def records(
         self, reference: Reference, files: SourceFiles, need: Need | None = None

@@ -14,6 +14,7 @@ from halofeed.prep.statistics.counts import Counts, mean_and_deviation, percenti
 from halofeed.prep.voxels.intensity import Standard, Window
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.statistics import Intensities
 
 PERCENTILES = (0.5, 99.5)
 
@@ -24,8 +25,7 @@ def foreground_scheme(manifest: Manifest, split: str) -> tuple[Window, Standard]
     Raises:
         UsageError: the split has no labeled voxel whose values were counted.
     """
-    intensities = manifest.split(split).statistics.get("intensities", {})
-    counts = Counts.from_json(intensities.get("foreground", {}))
+    counts = Counts.from_json((manifest.split(split).statistics.intensities or Intensities()).foreground)
     ends = [percentile(counts, percent) for percent in PERCENTILES] if counts.total else [0.0, 0.0]
     if ends[0] >= ends[1]:
         raise UsageError(

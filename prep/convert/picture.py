@@ -23,7 +23,7 @@ from halofeed.prep.options.recipe import DEFAULT_JPEG_QUALITY, Recipe
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import Need
 from halofeed.prep.sources.reference import Reference
-from halofeed.prep.statistics.pictures import Facts, Statistics, sum_pixels
+from halofeed.prep.statistics.pictures import Facts, PictureTally, sum_pixels
 from halofeed.prep.tasks.labels import LabelMap
 from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.kernels import resize_image
@@ -55,9 +55,9 @@ class PictureConverter:
         )
         object.__setattr__(self, "_read_options", options)
 
-    def new_statistics(self) -> Statistics:
+    def new_tally(self) -> PictureTally:
         """What `facts` of records are added to."""
-        return Statistics(max_boxes=self.recipe.max_boxes)
+        return PictureTally(max_boxes=self.recipe.max_boxes)
 
     def records(
         self, reference: Reference, files: SourceFiles, need: Need | None = None

@@ -12,6 +12,17 @@ from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import Need
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.tasks.labels import LabelMap
+from halofeed.schemas.statistics import Statistics
+
+
+class Tally(Protocol):
+    """Counts the records of a shard."""
+
+    def add(self, facts: Any) -> None:
+        """Count one record, by its facts."""
+
+    def statistics(self) -> Statistics:
+        """What was counted."""
 
 
 class Converter(Protocol):
@@ -26,8 +37,8 @@ class Converter(Protocol):
             need: told how many bytes this takes; default: it may take what the recipe allows.
         """
 
-    def new_statistics(self) -> Any:
-        """What the records' facts are added to."""
+    def new_tally(self) -> Tally:
+        """What counts the records of a shard."""
 
 
 def converter_of(recipe: Recipe, task: str, labels: LabelMap) -> Converter:

@@ -44,7 +44,7 @@ from halofeed.prep.sources.reference import Reference
 from halofeed.prep.statistics.counts import percentile_window, standard_of
 from halofeed.prep.statistics.coverage import Coverage, measure_coverage, shown_by
 from halofeed.prep.statistics.pictures import count_labels
-from halofeed.prep.statistics.volumes import VolumeFacts, VolumeStatistics, count_values
+from halofeed.prep.statistics.volumes import VolumeFacts, VolumeTally, count_values
 from halofeed.prep.tasks.labels import LabelMap
 from halofeed.prep.voxels.apply import apply_image, apply_mask, apply_sets, view_of
 from halofeed.prep.voxels.encode import encode_raw
@@ -87,9 +87,9 @@ class VolumeConverter:
     recipe: Recipe
     labels: LabelMap
 
-    def new_statistics(self) -> VolumeStatistics:
+    def new_tally(self) -> VolumeTally:
         """What `facts` of records are added to."""
-        return VolumeStatistics()
+        return VolumeTally()
 
     def records(
         self, reference: Reference, files: SourceFiles, need: Need | None = None

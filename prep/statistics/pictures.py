@@ -1,4 +1,4 @@
-"""What a conversion counts, per record, and how counts are put together.
+"""What a conversion counts of pictures, per record and per shard.
 
 Everything is a sum of integers, so that the parts may be merged in any grouping and give the same totals.
 """
@@ -6,14 +6,16 @@ Everything is a sum of integers, so that the parts may be merged in any grouping
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+
+from halofeed.schemas.statistics import Cut, Padding, PixelSums, Statistics
 
 ROW_STEP = 8
 """Pixel statistics are taken from each eighth row: of all rows they cost a sixth of a whole conversion."""
@@ -23,41 +25,12 @@ _CHUNK_LABELS = 1 << 20
 _WIDE_PIXELS = 1 << 18
 
 
-@dataclass(kw_only=True)
-class PixelSums:
-    """Per channel: pixels, sum, sum of squares, and a histogram of 256 bins (16-bit values by their high byte)."""
-
-    count: int = 0
-    sum: NDArray[np.int64] | None = None
-    sum_squares: NDArray[np.int64] | None = None
-    histogram: NDArray[np.int64] | None = None
-
-    def add(
-        self, histogram: NDArray[np.int64], count: int, sums: NDArray[np.int64], squares: NDArray[np.int64]
-    ) -> None:
-        """Add one picture's sums."""
-        if self.sum is None or self.sum_squares is None or self.histogram is None:
-            self.sum, self.sum_squares, self.histogram = sums.copy(), squares.copy(), histogram.copy()
-        else:
-            self.sum += sums
-            self.sum_squares += squares
-            self.histogram += histogram
-        self.count += count
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values, one entry per channel."""
-        if self.sum is None or self.sum_squares is None or self.histogram is None:
-            return {"count": 0, "sum": [], "sum_squares": [], "histogram": []}
-        return {
-            "count": self.count,
-            "sum": self.sum.tolist(),
-            "sum_squares": self.sum_squares.tolist(),
-            "histogram": self.histogram.tolist(),
-        }
+ImageSums = tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64]]
+"""Of one image's pixels: histogram [channel, 256], count, sums [channel], sums of squares [channel]."""
 
 
-def sum_pixels(pixels: NDArray[Any]) -> tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64]]:
-    """Of each `ROW_STEP`th row of uint8 or uint16 pixels [height, width, channel]: histogram, count, sums, squares."""
+def sum_pixels(pixels: NDArray[Any]) -> ImageSums:
+    """The sums of each `ROW_STEP`th row of uint8 or uint16 pixels [height, width, channel]."""
     pixels = pixels[::ROW_STEP]
     height, width, channels = pixels.shape
     rows = max(1, _CHUNK_PIXELS // max(1, width))
@@ -132,7 +105,7 @@ def _size_and_ratio(source_size: tuple[int, int]) -> tuple[str, str]:
 class Facts:
     """What is counted of one record; `is_tile`: its source has an earlier one."""
 
-    pixel_sums: tuple[NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64]]
+    pixel_sums: ImageSums
     stored_size: tuple[int, int]
     picture_size: tuple[int, int]
     source_size: tuple[int, int]
@@ -147,12 +120,12 @@ class Facts:
 
 
 @dataclass(kw_only=True)
-class Statistics:
-    """The sums over the records of a shard."""
+class PictureTally:
+    """Counts the records of a shard."""
 
     max_boxes: int
     records: int = 0
-    pixels: PixelSums = field(default_factory=PixelSums)
+    pixel_sums: ImageSums | None = None
     stored_pixels: int = 0
     picture_pixels: int = 0
     labels: Counter[int] = field(default_factory=Counter)
@@ -171,7 +144,12 @@ class Statistics:
         """Count one record."""
         self.records += 1
         self.tiles += facts.is_tile
-        self.pixels.add(*facts.pixel_sums)
+        histogram, count, sums, squares = facts.pixel_sums
+        if self.pixel_sums is None:
+            self.pixel_sums = histogram.copy(), count, sums.copy(), squares.copy()
+        else:
+            of_all = self.pixel_sums
+            self.pixel_sums = of_all[0] + histogram, of_all[1] + count, of_all[2] + sums, of_all[3] + squares
         self.stored_pixels += facts.stored_size[0] * facts.stored_size[1]
         self.picture_pixels += facts.picture_size[0] * facts.picture_size[1]
         for label in facts.labels:
@@ -196,81 +174,48 @@ class Statistics:
             max(self.largest[1], facts.stored_size[1]),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values; `merge_statistics` adds several of these."""
+    def statistics(self) -> Statistics:
+        """What was counted."""
         over = {count: images for count, images in self.boxes_per_image.items() if count > self.max_boxes}
-        segmentation = {
-            "labelled": self.labelled,
-            "label_voxels": in_order(self.label_voxels),
-            "foreground_voxels": sum(count for value, count in self.label_voxels.items() if value),
-        }
-        return {
-            **({} if self.labelled is None else segmentation),
-            "records": self.records,
-            "pixels": self.pixels.to_json(),
-            "padding": {
-                "stored_pixels": self.stored_pixels,
-                "padded_pixels": self.stored_pixels - self.picture_pixels,
-            },
-            "labels": in_order(self.labels),
-            "boxes_per_image": in_order(self.boxes_per_image),
-            "boxes": in_order(self.boxes),
-            "cut": {
-                "images": sum(over.values()),
-                "boxes": sum((count - self.max_boxes) * images for count, images in over.items()),
-            },
-            "notes": in_order(self.notes),
-            **({"warnings": in_order(self.warnings)} if self.warnings else {}),
-            **({"tiles": self.tiles} if self.tiles else {}),
-            "source_sizes": in_order(self.source_sizes),
-            "aspect_ratios": in_order(self.aspect_ratios),
-            "largest": list(self.largest),
-        }
+        pixels = PixelSums()
+        if self.pixel_sums is not None:
+            histogram, count, sums, squares = self.pixel_sums
+            pixels = PixelSums(
+                count=count,
+                sum=tuple(sums.tolist()),
+                sum_squares=tuple(squares.tolist()),
+                histogram=tuple(map(tuple, histogram.tolist())),
+            )
+        counted = Statistics(
+            records=self.records,
+            pixels=pixels,
+            padding=Padding(
+                stored_pixels=self.stored_pixels, padded_pixels=self.stored_pixels - self.picture_pixels
+            ),
+            labels=in_order(self.labels),
+            boxes_per_image=in_order(self.boxes_per_image),
+            boxes=in_order(self.boxes),
+            cut=Cut(
+                images=sum(over.values()),
+                boxes=sum((count - self.max_boxes) * images for count, images in over.items()),
+            ),
+            notes=in_order(self.notes),
+            warnings=in_order(self.warnings) or None,
+            tiles=self.tiles or None,
+            source_sizes=in_order(self.source_sizes),
+            aspect_ratios=in_order(self.aspect_ratios),
+            largest=self.largest,
+        )
+        if self.labelled is None:
+            return counted
+        return replace(
+            counted,
+            labelled=self.labelled,
+            label_voxels=in_order(self.label_voxels),
+            foreground_voxels=sum(count for value, count in self.label_voxels.items() if value),
+        )
 
 
 def in_order(counts: Mapping[Any, int]) -> dict[str, int]:
     """Counts above 0 as JSON, by ascending key."""
     return {str(key): counts[key] for key in sorted(counts) if counts[key]}
-
-
-def merge_statistics(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The statistics of several shards together.
-
-    >>> merge_statistics([{"a": 1, "b": {"x": [1, 2]}}, {"a": 2, "b": {"x": [3, 4], "y": 1}}])
-    {'a': 3, 'b': {'x': [4, 6], 'y': 1}}
-    """
-    total: dict[str, Any] = {}
-    for part in parts:
-        total = {key: _merge(key, total.get(key), part.get(key)) for key in dict.fromkeys([*total, *part])}
-    return total
-
-
-def _merge(key: str, a: Any, b: Any) -> Any:
-    if a is None or b is None or a == [] or b == []:
-        return b if a is None or a == [] else a
-    if key in ("largest", "largest_scan"):
-        return [max(pair) for pair in zip(a, b, strict=True)]
-    if isinstance(a, Mapping):
-        merged = {name: _merge(name, a.get(name), b.get(name)) for name in dict.fromkeys([*a, *b])}
-        return (
-            dict(sorted(merged.items(), key=_natural))
-            if key not in ("pixels", "padding", "cut", "")
-            else merged
-        )
-    if isinstance(a, list):
-        return [_merge("", x, y) for x, y in zip(a, b, strict=True)]
-    return a + b
-
-
-def _natural(item: tuple[str, Any]) -> tuple[int, int, str]:
-    name = item[0]
-    return (0, int(name), "") if name.isdecimal() else (1, 0, name)
-
-
-def mean_and_deviation(statistics: Mapping[str, Any]) -> tuple[list[float], list[float]]:
-    """Per channel the mean and standard deviation of the pixels, padding left out."""
-    pixels = statistics["pixels"]
-    count = pixels["count"]
-    means = [total / count for total in pixels["sum"]]
-    variances = [square / count - mean**2 for square, mean in zip(pixels["sum_squares"], means, strict=True)]
-    return means, [max(0.0, variance) ** 0.5 for variance in variances]

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from halofeed.prep.geometry.scan import Finding, Grid, Shape
 from halofeed.prep.statistics.counts import Counts, count_intensities, merge_counts
 from halofeed.prep.statistics.coverage import Coverage
-from halofeed.prep.statistics.pictures import PixelSums, in_order
+from halofeed.prep.statistics.pictures import in_order
 from halofeed.prep.voxels.intensity import as_numbers
+from halofeed.schemas.statistics import Intensities, Padding, PixelSums, Statistics
 
 ROW_STEP = 8
 
@@ -63,8 +64,8 @@ def count_values(
 
 
 @dataclass(kw_only=True)
-class VolumeStatistics:
-    """The sums over the records of a shard."""
+class VolumeTally:
+    """Counts the records of a shard."""
 
     records: int = 0
     labelled: int = 0
@@ -116,29 +117,28 @@ class VolumeStatistics:
         depth, height, width = map(max, self.largest_scan, facts.sized)
         self.largest_scan = depth, height, width
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values; `merge_statistics` adds several of these."""
-        return {
-            "records": self.records,
-            "pixels": PixelSums().to_json(),
-            "padding": {
-                "stored_pixels": self.stored_voxels,
-                "padded_pixels": self.stored_voxels - self.inside_voxels,
-            },
-            "labels": in_order(self.labels),
-            "label_voxels": in_order(self.label_voxels),
-            "foreground_voxels": self.foreground_voxels,
-            "labelled": self.labelled,
-            "intensities": {"body": self.body.to_json(), "foreground": self.foreground.to_json()},
-            "findings": in_order(self.findings),
-            "modalities": in_order(self.modalities),
-            "spacings_mm": in_order(self.spacings_mm),
-            "source_shapes": in_order(self.source_shapes),
-            "tiles": self.tiles,
-            "scan_mm3": self.scan_mm3,
-            "scan_cut_mm3": self.scan_cut_mm3,
-            "label_mm3": in_order(self.label_mm3),
-            "label_cut_mm3": in_order(self.label_cut_mm3),
-            "largest": list(self.largest[1:]),
-            "largest_scan": list(self.largest_scan),
-        }
+    def statistics(self) -> Statistics:
+        """What was counted; of values the intensities, and no sums of pixels."""
+        return Statistics(
+            records=self.records,
+            pixels=PixelSums(),
+            padding=Padding(
+                stored_pixels=self.stored_voxels, padded_pixels=self.stored_voxels - self.inside_voxels
+            ),
+            labels=in_order(self.labels),
+            label_voxels=in_order(self.label_voxels),
+            foreground_voxels=self.foreground_voxels,
+            labelled=self.labelled,
+            intensities=Intensities(body=self.body.to_json(), foreground=self.foreground.to_json()),
+            findings=in_order(self.findings),
+            modalities=in_order(self.modalities),
+            spacings_mm=in_order(self.spacings_mm),
+            source_shapes=in_order(self.source_shapes),
+            tiles=self.tiles,
+            scan_mm3=self.scan_mm3,
+            scan_cut_mm3=self.scan_cut_mm3,
+            label_mm3=in_order(self.label_mm3),
+            label_cut_mm3=in_order(self.label_cut_mm3),
+            largest=self.largest[1:],
+            largest_scan=self.largest_scan,
+        )

@@ -40,6 +40,7 @@ from halofeed.prep.tasks.labels import LabelMap
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.manifest import Manifest, Shard, Split, read_manifest
 from halofeed.schemas.partition import Partition
+from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tfexample import decode_example
 from halofeed.trainer.config import TrainConfig
 from tests.dataset_writer import Drawn, draw_examples, record_features, write_dataset
@@ -166,12 +167,12 @@ def test_the_counts_are_the_manifests(tmp_path: Path) -> None:
     assert "7file is truncated decode0.jpg detail 0" in conversion and "and 3 more" in conversion
     assert "Left out on purpose2no label selection7.jpg detail 7" in conversion
     for label, name in manifest.labels.items():
-        both = [manifest.splits[split].statistics["labels"] for split in ("train", "test")]
+        both = [manifest.splits[split].statistics.labels for split in ("train", "test")]
         counts = [labels.get(str(label), 0) for labels in both]
         assert f"{name}{sum(counts)}{counts[0]}{counts[1]}" in page.words("labels")
     boxes = {row[0]: row[1:] for row in rows(source, "boxes")}
     for split, content in manifest.splits.items():
-        held = {int(value): count for value, count in content.statistics["boxes_per_image"].items()}
+        held = {int(value): count for value, count in content.statistics.boxes_per_image.items()}
         total = sum(value * count for value, count in held.items())
         average = f"{total / content.records:.1f}"
         assert boxes[split] == [str(total), average, str(max(held)), str(held.get(0, 0))]
@@ -179,7 +180,7 @@ def test_the_counts_are_the_manifests(tmp_path: Path) -> None:
     assert f"{sum(drawn)} boxes, {np.mean(drawn):.1f} an image; " in page.words("boxes")
     cut = Counter[str]()
     for content in manifest.splits.values():
-        cut.update(content.statistics["cut"])
+        cut.update(vars(content.statistics.cut))
     assert f"would cut {cut['boxes']} boxes of {cut['images']} images" in page.words("boxes")
     assert "12.5 % of the stored pixels are padding" in page.words("sizes")
     assert len(page.all("figure")) == len(page.all("img")) == 12
@@ -265,7 +266,7 @@ def test_every_kind_of_data_set_has_its_report(tmp_path: Path, task: str, option
 def test_an_empty_split_no_records_and_no_rejects_are_no_trouble(tmp_path: Path) -> None:
     folder = make(tmp_path)
     manifest = read_manifest(folder)
-    empty = Split(shards=(), statistics={})
+    empty = Split(shards=(), statistics=Statistics())
     change(folder, splits={**manifest.splits, "never": empty})
     (folder / "rejected.jsonl").unlink()
     source, page = report(folder)
@@ -284,7 +285,7 @@ def test_thousands_of_classes_stay_readable(tmp_path: Path) -> None:
     names = {label: f"class number {label}" for label in range(4000)}
     counts = {str(label): 4000 - label for label in range(3990)}
     train = manifest.splits["train"]
-    statistics = {**train.statistics, "labels": counts}
+    statistics = dataclasses.replace(train.statistics, labels=counts)
     change(folder, labels=names, splits={"train": Split(shards=train.shards, statistics=statistics)})
     source, page = report(folder, samples=0)
     words = page.words("labels")
@@ -478,8 +479,10 @@ def test_padding_is_counted_now_and_estimated_for_other_sizes(tmp_path: Path) ->
     folder = make(tmp_path)
     sizes = {"480x640": 3, "640x480": 1}
     train = read_manifest(folder).splits["train"]
-    sampled = {**train.statistics["pixels"], "count": 1}  # pixels may be sampled: they say nothing of padding
-    statistics = {**train.statistics, "source_sizes": sizes, "pixels": sampled}
+    sampled = dataclasses.replace(
+        train.statistics.pixels, count=1
+    )  # pixels may be sampled: they say nothing of padding
+    statistics = dataclasses.replace(train.statistics, source_sizes=sizes, pixels=sampled)
     recipe = {"resize": "keep-aspect", "min_dimension": 300, "max_dimension": 400, "pad": True}
     manifest = change(
         folder, splits={"train": Split(shards=train.shards, statistics=statistics)}, recipe=recipe

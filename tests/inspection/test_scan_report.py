@@ -25,6 +25,7 @@ from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.voxels.intensity import Window
 from halofeed.prep.voxels.phantom import LABELLED
 from halofeed.schemas.manifest import Split, read_manifest
+from halofeed.schemas.statistics import Statistics
 from tests.inspection.test_report import (
     assert_a_browser_shows,
     assert_self_contained,
@@ -107,10 +108,10 @@ def test_every_fact_of_the_scans_is_said(tmp_path: Path) -> None:
     assert samples.count("axial, depth") == samples.count("coronal, height") == 6
     manifest = read_manifest(folder)
     train, test = (manifest.splits[name].statistics for name in ("train", "test"))
-    marked = train["foreground_voxels"] + test["foreground_voxels"]
+    marked = train.foreground_voxels + test.foreground_voxels
     voxels = {row[0]: row[1:] for row in rows(source, "labels")}
     for organ in LABELLED:
-        counted = train["label_voxels"][str(organ.label)] + test["label_voxels"][str(organ.label)]
+        counted = train.label_voxels[str(organ.label)] + test.label_voxels[str(organ.label)]
         share = f"{100 * counted / marked:.1f} %"
         assert voxels[organ.name][:3] == [str(organ.label), "4", f"{counted:,}"]
         assert voxels[organ.name][4] == share
@@ -262,7 +263,7 @@ def test_empty_parts_say_so(tmp_path: Path) -> None:
         "values"
     )
     folder = make(tmp_path)
-    change(folder, splits={"train": Split(shards=(), statistics={})})
+    change(folder, splits={"train": Split(shards=(), statistics=Statistics())})
     _, page = report(folder)
     for section, words in (
         ("samples", "No record is shown."),
@@ -292,7 +293,7 @@ def test_what_other_static_shapes_cost_is_worked_out_from_the_sources(tmp_path: 
     folder = make(tmp_path)
     train = read_manifest(folder).splits["train"]
     shapes = {"10x10x10": 2, "20x10x40": 1}
-    statistics = {**train.statistics, "source_shapes": shapes}
+    statistics = dataclasses.replace(train.statistics, source_shapes=shapes)
     manifest = change(folder, splits={"train": Split(shards=train.shards, statistics=statistics)})
     sizings = {name: rest for name, *rest in volume_sizings(Facts.of("x", manifest, {}))}
     assert sizings["the largest of each side: nothing is cut off"] == [
@@ -301,8 +302,7 @@ def test_what_other_static_shapes_cost_is_worked_out_from_the_sources(tmp_path: 
     assert sizings["the median of each side"] == [(10, 10, 10), 0, pytest.approx(1 - 3_000 / 10_000)]
     worked_out = pytest.approx(1 - (2_000 + 20 * 10 * 34) / 10_000)
     assert sizings["as it is now"][2] == 0, "counted at the conversion"
-    for key in ("scan_mm3", "scan_cut_mm3"):
-        del statistics[key]
+    statistics = dataclasses.replace(statistics, scan_mm3=None, scan_cut_mm3=None)
     manifest = change(folder, splits={"train": Split(shards=train.shards, statistics=statistics)})
     assert {name: rest for name, *rest in volume_sizings(Facts.of("x", manifest, {}))}["as it is now"][
         2

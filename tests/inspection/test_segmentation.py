@@ -168,7 +168,7 @@ def statistic(name: str, change: Callable[[Any], Any]) -> Callable[[Path], None]
     def alter(folder: Path) -> None:
         path = next(path for path in sorted(folder.glob("scans-train*[0-9]")) if path.stat().st_size)
         index = ShardIndex.from_bytes((folder / f"{path.name}.index").read_bytes(), path.name)
-        changed = {**index.statistics, name: change(index.statistics[name])}
+        changed = dataclasses.replace(index.statistics, **{name: change(getattr(index.statistics, name))})
         rewrite_index(folder, path.name, statistics=changed)
 
     return alter
@@ -257,7 +257,11 @@ def test_voxels_that_are_no_number_are_found(tmp_path: Path, store: str, value: 
         ("foreground_voxels", lambda value: value - 1, "statistics.foreground_voxels: the records give"),
         ("label_voxels", lambda value: {**value, "0": 1}, "statistics.label_voxels: the records give"),
         ("labels", lambda value: {**value, "9": 1}, "statistics.labels: the records give"),
-        ("padding", lambda value: {**value, "padded_pixels": 0}, "statistics.padding: the records give"),
+        (
+            "padding",
+            lambda value: dataclasses.replace(value, padded_pixels=0),
+            "statistics.padding: the records give",
+        ),
         ("tiles", lambda value: 4, "statistics.tiles: the records give"),
     ],
 )

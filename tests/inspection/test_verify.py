@@ -315,10 +315,13 @@ def rewrite_index(folder: Path, name: str, **changes: Any) -> None:
             "raw keys: expected ['image/encoded'], got []",
         ),
         (
-            lambda index: {"statistics": {**index.statistics, "records": 1}},
+            lambda index: {"statistics": dataclasses.replace(index.statistics, records=1)},
             "statistics.records: the records give",
         ),
-        (lambda index: {"statistics": {**index.statistics, "notes": {"x": 1}}}, "not the sum of the shards'"),
+        (
+            lambda index: {"statistics": dataclasses.replace(index.statistics, notes={"x": 1})},
+            "not the sum of the shards'",
+        ),
         (lambda index: {"rejected": ()}, "holds 2 lines, the indexes name 1"),
     ],
 )

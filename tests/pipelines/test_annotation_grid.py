@@ -113,7 +113,7 @@ def test_where_nothing_proves_the_grid_the_option_says_it_or_auto_warns(tmp_path
     done = convert(root, tmp_path / "said", annotation_grid=grid)
     assert misplaced(done.folder) == [] and "warning" not in summary(done)
     guessed = convert(root, tmp_path / "guessed")
-    ((text, count),) = guessed.manifest.splits["train"].statistics["warnings"].items()
+    ((text, count),) = guessed.manifest.splits["train"].statistics.warnings.items()
     assert count == 3 and UNPROVEN in text and "--annotation-grid" in text
     assert "3 inputs" in summary(guessed) and UNPROVEN in summary(guessed)
     assert len(misplaced(guessed.folder)) == (3 if grid == "displayed" else 0)
@@ -121,7 +121,7 @@ def test_where_nothing_proves_the_grid_the_option_says_it_or_auto_warns(tmp_path
 
 def test_turned_squares_follow_the_pictures_that_are_none(tmp_path: Path) -> None:
     done = convert(coco(tmp_path / "src", [(6, "own"), (3, "own")], "displayed", (48, 48)), tmp_path / "out")
-    assert done.manifest.splits["train"].statistics["warnings"] and len(misplaced(done.folder)) == 2
+    assert done.manifest.splits["train"].statistics.warnings and len(misplaced(done.folder)) == 2
     done = convert(tmp_path / "src", tmp_path / "said", annotation_grid="displayed")
     assert misplaced(done.folder) == []
 
@@ -137,7 +137,7 @@ def test_pictures_that_prove_both_grids_leave_the_others_open(tmp_path: Path) ->
     (root / "instances.json").write_text(json.dumps(document))
     done = convert(root, tmp_path / "out")
     assert misplaced(done.folder) == ["2.jpg"]
-    assert list(done.manifest.splits["train"].statistics["warnings"].values()) == [1]
+    assert list(done.manifest.splits["train"].statistics.warnings.values()) == [1]
 
 
 @pytest.mark.parametrize("layout", ["csv", "jsonl", "voc"])

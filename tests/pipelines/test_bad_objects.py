@@ -56,7 +56,7 @@ def test_one_bad_object_of_coco_is_dropped_counted_and_named(
     assert reason in entry["reason"] and entry["detail"]
     (said,) = done.manifest.rejected.items()
     assert said == (f"object: {entry['reason']}", 1)
-    assert done.manifest.splits["train"].statistics["boxes"][f"dropped as {entry['reason']}"] == 1
+    assert done.manifest.splits["train"].statistics.boxes[f"dropped as {entry['reason']}"] == 1
     text = summary(done)
     assert "1 object was dropped (the rest of the picture is kept)" in text and "inputs were" not in text
     assert verify(done.folder).ok

@@ -40,7 +40,7 @@ def test_boxes_that_leave_their_pictures_are_refused_and_exchanged_sides_named(
         run_convert(source, tmp_path / "out", layout=layout)
     assert not list(tmp_path.rglob("*.tfrecord*"))
     done = run_convert(source, tmp_path / "insisted", layout=layout, box_units="pixels")
-    assert done.manifest.splits["train"].statistics["boxes"]["clipped"] == 3
+    assert done.manifest.splits["train"].statistics.boxes["clipped"] == 3
 
 
 def test_boxes_of_pictures_that_were_scaled_since_are_refused(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_boxes_of_pictures_that_were_scaled_since_are_refused(tmp_path: Path) ->
 def test_boxes_that_reach_over_the_border_are_clipped_as_ever(tmp_path: Path) -> None:
     boxes = [(-2, -1, 30, 41), *[(1, 1, 61, 41)] * 9, *[(2, 2, 90, 90)] * 9]
     done = run_convert(write(tmp_path / "src", boxes), tmp_path / "out", layout="csv")
-    assert done.manifest.splits["train"].statistics["boxes"]["clipped"] == 19
+    assert done.manifest.splits["train"].statistics.boxes["clipped"] == 19
 
 
 def test_a_width_under_the_name_of_a_corner_is_refused_although_most_boxes_look_sound(tmp_path: Path) -> None:

@@ -141,7 +141,10 @@ def test_each_channel_is_what_a_conversion_of_its_class_alone_gives_after_flips_
                 assert np.array_equal(batch["label"][..., channel], expected["label"])
         statistics = [done.manifest.splits["train"].statistics for done in (together, alone)]
         for key in ("labels", "label_voxels", "label_mm3", "label_cut_mm3"):
-            found, expected = statistics[0][key].get(str(channel + 1)), statistics[1][key].get("1")
+            found, expected = (
+                getattr(statistics[0], key).get(str(channel + 1)),
+                getattr(statistics[1], key).get("1"),
+            )
             # Of sums of shares in another order each scan's is rounded to a whole mm³.
             assert found == expected or (key == "label_cut_mm3" and abs(found - expected) <= SCANS), key
 
@@ -153,11 +156,11 @@ def test_the_statistics_count_classes_and_each_labeled_voxel_once(tmp_path: Path
     stacked = np.stack([list(masks.values()) for masks in drawn.values()])
     voxels = {str(number + 1): int(count) for number, count in enumerate(stacked.sum(axis=(0, 2, 3, 4)))}
     anywhere = stacked.any(axis=1)
-    assert statistics["label_voxels"] == {"0": int((~anywhere).sum()), **voxels}
-    assert statistics["foreground_voxels"] == int(anywhere.sum())
-    assert statistics["labels"] == {"0": 3, "1": 3, "2": 2, "3": 3}
-    assert statistics["label_mm3"]["1"] == pytest.approx(voxels["1"] * 9, abs=2)
-    assert sum(statistics["intensities"]["foreground"].values()) == int(anywhere[:, :, ::8].sum())
+    assert statistics.label_voxels == {"0": int((~anywhere).sum()), **voxels}
+    assert statistics.foreground_voxels == int(anywhere.sum())
+    assert statistics.labels == {"0": 3, "1": 3, "2": 2, "3": 3}
+    assert statistics.label_mm3["1"] == pytest.approx(voxels["1"] * 9, abs=2)
+    assert sum(statistics.intensities.foreground.values()) == int(anywhere[:, :, ::8].sum())
     assert findings(done) == {"voxels of several classes (noted)": 3}
 
 

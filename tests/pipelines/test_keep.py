@@ -66,7 +66,7 @@ def test_tables_keep_open_images_groups(tmp_path):
     left = run_convert(source, tmp_path / "left", layout="csv")
     assert (
         "columns of t.csv that --keep would keep: group_of, occluded"
-        in left.manifest.splits["train"].statistics["warnings"]
+        in left.manifest.splits["train"].statistics.warnings
     )
     found = load(done.folder, "group_of", "occluded")
     assert found["group_of"].tolist() == [True, False] and found["occluded"].tolist() == [False, True]

@@ -121,9 +121,7 @@ def test_coordinates_with_fractions_are_points_and_whole_numbers_are_pixels(tmp_
     for number, points in enumerate((POINTS, middles)):
         document(source, [{"keypoints": flat(points)}])
         done = run_convert(source, tmp_path / str(number), layout="coco", keep=("keypoints",))
-        records.append(
-            (only_record(done.folder), done.manifest.splits["train"].statistics.get("warnings", {}))
-        )
+        records.append((only_record(done.folder), done.manifest.splits["train"].statistics.warnings or {}))
     (whole, said_of_whole), (fractions, said) = records
     assert whole[f"{KEY}/x"].tolist() == fractions[f"{KEY}/x"].tolist()
     assert whole[f"{KEY}/y"].tolist() == fractions[f"{KEY}/y"].tolist()
@@ -193,7 +191,7 @@ def test_an_object_whose_keypoints_cannot_be_read_is_dropped_by_name(tmp_path, k
     document(source, [{"keypoints": keypoints}, {"keypoints": flat(POINTS)}])
     done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",))
     assert only_record(done.folder)[f"{KEY}/num"].tolist() == [3]
-    assert done.manifest.splits["train"].statistics["boxes"] == {f"dropped as {reason}": 1}
+    assert done.manifest.splits["train"].statistics.boxes == {f"dropped as {reason}": 1}
     plain = run_convert(source, tmp_path / "plain", layout="coco")
     assert len(only_record(plain.folder)["image/object/class/label"]) == 2
     assert not [key for key in only_record(plain.folder) if key.startswith(KEY)]
@@ -210,7 +208,7 @@ def test_odd_keypoints_are_kept_with_a_word(tmp_path):
     assert record[f"{KEY}/visibility"].tolist() == [2, 0, 2, 0]
     assert record[f"{KEY}/x"][0] == pytest.approx(150.5 / WIDTH)
     assert record[f"{KEY}/x"][1] == pytest.approx(70.5 / WIDTH)
-    said = " ".join(done.manifest.splits["train"].statistics["warnings"])
+    said = " ".join(done.manifest.splits["train"].statistics.warnings)
     assert "outside of the picture" in said and "visibility 0" in said and "num_keypoints" in said
     assert verify(done.folder).ok
 

@@ -83,7 +83,7 @@ def test_every_class_of_a_picture_is_in_its_record_its_batch_and_the_counts(tmp_
         assert [bytes(text).decode() for text in record["image/class/text"]] == sorted(PICTURES[name])
         expected = [number for number, label in done.manifest.labels.items() if label in PICTURES[name]]
         assert record["image/class/label"].tolist() == expected
-    assert done.manifest.splits["train"].statistics["labels"] == {"0": 2, "1": 3, "2": 2}
+    assert done.manifest.splits["train"].statistics.labels == {"0": 2, "1": 3, "2": 2}
     assert verify(done.folder).ok
     batch = Loader(done.folder, split="train", batch_size=5, include=("source",), shuffle=False).batch(0)
     assert batch["labels"].dtype == np.uint8 and "label" not in batch
@@ -160,7 +160,7 @@ def test_boxes_have_one_class_each_and_several_are_not_asked_for(tmp_path):
     rows = [{"filename": "a.png", "class": label, **corners} for label in (["hat", "coat"], ["hat"], "hat")]
     (source / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
     done = run_convert(source, tmp_path / "boxes", layout="jsonl")
-    assert done.manifest.splits["train"].statistics["boxes"] == {"dropped as box has no class or several": 1}
+    assert done.manifest.splits["train"].statistics.boxes == {"dropped as box has no class or several": 1}
     assert done.manifest.labels == {1: "hat"}
 
 

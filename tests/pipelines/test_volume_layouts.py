@@ -193,7 +193,7 @@ def test_class_masks_that_overlap_are_refused_or_counted(tmp_path):
     done = run_convert(tmp_path / "s", tmp_path / "o", layout="class-masks", **SIZE)
     assert rejected(done)["1/ct.nii"][:2] == ("annotation", "masks of one scan overlap")
     done = run_convert(tmp_path / "s", tmp_path / "p", layout="class-masks", class_overlap="last", **SIZE)
-    assert done.manifest.splits["train"].statistics["findings"] == {"class masks overlap (corrected)": 1}
+    assert done.manifest.splits["train"].statistics.findings == {"class masks overlap (corrected)": 1}
     record = by_name(done)["1/ct.nii"]
     assert np.array_equal(record.label, mask(1))
 
@@ -212,7 +212,7 @@ def test_a_folder_of_dicom_series_with_a_seg_a_nifti_mask_and_none(tmp_path):
     options: dict[str, Any] = {"layout": "dicom", "missing_masks": "prediction", **SIZE}
     done = run_convert(tmp_path / "s", tmp_path / "o", label_map=str(tmp_path / "map.json"), **options)
     check(done, {"a": ("train", 0), "b": ("train", 1), "c": ("train", None)})
-    assert done.manifest.splits["train"].statistics["modalities"] == {"CT": 3}
+    assert done.manifest.splits["train"].statistics.modalities == {"CT": 3}
     done = run_convert(tmp_path / "s", tmp_path / "p", **options)
     reason = "mask names its classes and no label map gives their ids"
     assert rejected(done)["a"][:2] == ("annotation", reason) and "'liver', 'spleen'" in rejected(done)["a"][2]

@@ -139,7 +139,7 @@ def test_an_image_in_two_rows_is_rejected_alone(tmp_path):
 def test_a_filled_gap_is_a_finding(bad, tmp_path):
     table = write_table(tmp_path, [("gap", "gap", "")])
     done = run_convert(table, tmp_path / "out", images=str(bad), fill_missing_slices=True, **OPTIONS)
-    assert done.manifest.splits["train"].statistics["findings"] == {"slices are missing (corrected)": 1}
+    assert done.manifest.splits["train"].statistics.findings == {"slices are missing (corrected)": 1}
     (record,) = stored_volumes(done)
     truth = draw(2).astype(float)
     truth[4] = (truth[3] + truth[5]) / 2

@@ -52,7 +52,7 @@ def source(tmp_path_factory) -> Path:
 def expected(source, tmp_path_factory) -> dict[str, bytes]:
     done = run_convert(source, tmp_path_factory.mktemp("out"), workers=1, threads=1, **OPTIONS)
     statistics = done.manifest.splits["train"].statistics
-    assert statistics["records"] > 2 * SCANS and statistics["tiles"] == statistics["records"] - SCANS
+    assert statistics.records > 2 * SCANS and statistics.tiles == statistics.records - SCANS
     return all_bytes(Path(done.folder))
 
 

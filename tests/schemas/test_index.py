@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 from halofeed.schemas.checksum import crc32c, mask_crc
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.index import MAGIC, ShardIndex
+from halofeed.schemas.statistics import Statistics
 
 NUMBER = st.integers(0, 2**62)
 STATISTICS = st.fixed_dictionaries(
@@ -48,7 +49,7 @@ def indexes(draw: Any) -> ShardIndex:
         file_checksum=draw(st.integers(0, 2**32 - 1)),
         fingerprint=draw(st.text()),
         inputs=draw(st.dictionaries(st.text(), st.text(), max_size=3)),
-        statistics=draw(STATISTICS),
+        statistics=Statistics.from_json(draw(STATISTICS)),
         rejected=tuple(draw(st.lists(st.dictionaries(st.text(), st.text(), max_size=3), max_size=2))),
     )
 
@@ -65,7 +66,7 @@ def sample(**changes: Any) -> ShardIndex:
         file_checksum=77,
         fingerprint="abc",
         inputs={"b/\udcff.jpg": "12", "a.jpg": ""},
-        statistics={"records": 2},
+        statistics=Statistics(records=2),
         rejected=({"source": "c.jpg", "stage": "decode"},),
     )
     return dataclasses.replace(index, **changes)
@@ -75,7 +76,7 @@ def sample(**changes: Any) -> ShardIndex:
 @given(indexes())
 def test_the_columns_alone_are_those_of_the_whole(index: ShardIndex) -> None:
     alone = ShardIndex.from_bytes(index.to_bytes(), "x", columns_only=True)
-    assert alone == dataclasses.replace(index, inputs={}, statistics={}, rejected=())
+    assert alone == dataclasses.replace(index, inputs={}, statistics=Statistics(), rejected=())
 
 
 @settings(deadline=None)
@@ -215,4 +216,4 @@ def test_an_index_of_the_earlier_form_is_refused_with_the_cure() -> None:
 
 def test_statistics_that_json_cannot_hold_are_refused_when_written() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
-        sample(statistics={"mean": float("nan")}).to_bytes()
+        sample(statistics=Statistics(records=float("nan"))).to_bytes()

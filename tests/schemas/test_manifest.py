@@ -15,6 +15,7 @@ from halofeed.schemas.errors import ManifestError, UsageError
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.layout import shard_file
 from halofeed.schemas.manifest import FORMAT_VERSION, Manifest, Shard, Split
+from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import TASKS, ImageFormat
 
 TEXT = st.text(st.characters(), max_size=6)  # lone surrogates too: file names that are not UTF-8
@@ -68,7 +69,7 @@ def manifests(draw: Any) -> Manifest:
             for number in range(count)
         )
         if split != "all":
-            splits[split] = Split(shards=shards, statistics=draw(STATISTICS))
+            splits[split] = Split(shards=shards, statistics=Statistics.from_json(draw(STATISTICS)))
     return Manifest(
         name=name,
         version=".".join(str(draw(st.integers(0, 99))) for _ in range(3)),
@@ -104,7 +105,7 @@ def sample() -> Manifest:
         labels={0: "cat", 10: "Käfer", 9: "猫"},
         recipe={"interpolation": "antialias", "height": 4, "nested": {"b": [1, 2.5], "a": None}},
         inputs={"count": 6},
-        splits={"train": Split(shards=shards, statistics={"labels": {"10": 1, "9": 2}, "records": 6})},
+        splits={"train": Split(shards=shards, statistics=Statistics(labels={"10": 1, "9": 2}, records=6))},
         rejected={"decode: truncated": 1},
         software={"halofeed": "0.1.0"},
     )
@@ -142,7 +143,9 @@ def test_equal_manifests_give_equal_bytes(manifest: Manifest) -> None:
         name: reversed_inside(getattr(manifest, name)) for name in ("labels", "recipe", "inputs", "rejected")
     }
     splits = {
-        name: dataclasses.replace(split, statistics=reversed_inside(split.statistics))
+        name: dataclasses.replace(
+            split, statistics=Statistics.from_json(reversed_inside(split.statistics.to_json()))
+        )
         for name, split in reversed(manifest.splits.items())
     }
     other = dataclasses.replace(manifest, **changes, splits=splits)

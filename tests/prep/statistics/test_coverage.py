@@ -37,8 +37,8 @@ def convert(folder: Path, affine: np.ndarray = STRAIGHT, **options: Any) -> Conv
 
 def cut_shares(done: Conversion) -> dict[int, float]:
     statistics = done.manifest.splits["train"].statistics
-    cut = statistics["label_cut_mm3"]
-    return {int(value): cut.get(value, 0) / mm3 for value, mm3 in statistics["label_mm3"].items()}
+    cut = statistics.label_cut_mm3
+    return {int(value): cut.get(value, 0) / mm3 for value, mm3 in statistics.label_mm3.items()}
 
 
 def expected_shares(kept: tuple[slice, ...]) -> dict[int, float]:
@@ -74,7 +74,7 @@ def test_the_share_of_each_class_that_is_cut_off_is_counted_at_the_source(tmp_pa
     statistics = done.manifest.splits["train"].statistics
     inside = np.zeros(SHAPE, bool)
     inside[kept] = True
-    assert statistics["scan_cut_mm3"] / statistics["scan_mm3"] == pytest.approx(1 - inside.mean(), abs=1e-3)
+    assert statistics.scan_cut_mm3 / statistics.scan_mm3 == pytest.approx(1 - inside.mean(), abs=1e-3)
 
 
 def test_a_foreground_crop_that_leaves_a_class_out_is_counted(tmp_path):

@@ -20,7 +20,6 @@ from halofeed.prep.statistics.counts import (
     percentile,
     percentile_window,
 )
-from halofeed.prep.statistics.pictures import merge_statistics
 from halofeed.prep.voxels.intensity import (
     STORES,
     WINDOWS,
@@ -31,6 +30,7 @@ from halofeed.prep.voxels.intensity import (
     value_scale,
 )
 from halofeed.schemas.errors import SourceError, UsageError
+from halofeed.schemas.statistics import Statistics
 from tests.allocations import traced
 
 ABDOMEN = WINDOWS["abdomen"]
@@ -179,7 +179,7 @@ def test_counts_of_whole_values_are_exact_and_add_up_in_any_order(volumes: list[
     for percent in (0, 0.5, 10, 50, 99.5, 100):
         assert percentile(total, percent) == np.percentile(everything, percent, method="inverted_cdf")
     documents = [json.loads(json.dumps(part.to_json())) for part in counts]
-    again = Counts.from_json(merge_statistics(documents))
+    again = Counts.from_json(Statistics.total(Statistics(notes=part) for part in documents).notes or {})
     assert np.array_equal(again.values, values) and np.array_equal(again.counts, numbers)
 
 
