@@ -326,17 +326,16 @@ def _labels(
         if sets is not None:
             placement.view(sets, frame)[inside] |= table[segment]
             continue
-        taken = inside & (view != 0) & (table[view] != table[segment])
+        taken = inside & (view != 0)
+        if taken.any():
+            inside &= (view == 0) | (view > segment) if overlap == "first" else view < segment
+            taken &= table[view] != table[segment]
         if taken.any():
             if shared_voxels is None:
                 shared_voxels = np.zeros(numbers.shape, np.bool_)
             placement.view(shared_voxels, frame)[taken] = True
             overlapping |= {segment, *np.unique(view[taken]).tolist()}
-        if overlap == "first":
-            inside &= (view == 0) | (view > segment)
-        else:
-            inside &= view < segment
-        view[inside] = segment
+        np.copyto(view, segment, where=inside)
     if sets is not None and header.kind != "LABELMAP":
         return sets, 0
     shared = 0 if shared_voxels is None else int(np.count_nonzero(shared_voxels))
