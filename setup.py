@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).resolve().parent
 PARTS = ("inspection", "loader", "pipelines", "prep", "schemas", "trainer")
@@ -19,6 +19,16 @@ setup(
     version=re.search(r'__version__ = "(.+?)"', (HERE / "halofeed" / "__init__.py").read_text()).group(1),
     package_dir={"": "."},  # so that an editable install needs no finder, which delays every start by 15 ms
     packages=find_packages(include=["halofeed", "halofeed.*"]),
+    # A library without Python's headers, called through ctypes; where there is no compiler the loader does without.
+    ext_modules=[
+        Extension(
+            "halofeed.loader.native._kernel",
+            ["halofeed/loader/native/kernel.c"],
+            depends=["halofeed/loader/native/kernel.c"],
+            extra_compile_args=["-O3"],
+            optional=True,
+        )
+    ],
     package_data={
         "halofeed": ["py.typed"],
         "halofeed.inspection.html": ["*.css", "templates/**/*.html"],

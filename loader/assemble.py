@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -14,11 +14,25 @@ from halofeed.loader.augment import Augmentation, Combination, Frame, Others, Sc
 from halofeed.loader.augment.made import Made
 from halofeed.loader.augment.source import Array, copy_view
 from halofeed.loader.augment.view import Ranges, View
-from halofeed.loader.augment.windows import draw_windows_alone
-from halofeed.loader.decode import array_dtype, read_classes, read_numbers, read_text, stored_dtype
+from halofeed.loader.augment.windows import Windows, draw_windows_alone
+from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, specify
+from halofeed.loader.decode import read_classes, read_numbers, read_text, stored_dtype
 from halofeed.loader.in_memory import InMemory
+from halofeed.loader.moves import Moved, moves_of
+from halofeed.loader.native import kernel
 from halofeed.loader.pieces import is_little_endian
-from halofeed.loader.reading import AREA, BOXES, EXTENT, FOLLOWING, IMAGE, LABEL, Read, RecordReader, is_grid
+from halofeed.loader.reading import (
+    AREA,
+    BOXES,
+    EXTENT,
+    FOLLOWING,
+    IMAGE,
+    LABEL,
+    Read,
+    RecordReader,
+    is_grid,
+    joined_lists,
+)
 from halofeed.loader.record import StoredRecord
 from halofeed.schemas.class_sets import members
 from halofeed.schemas.errors import UsageError
@@ -27,27 +41,14 @@ from halofeed.schemas.identity import mix
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
 
-ID, SIZE, COUNT, VALID = "id", "size", "num_boxes", "valid"
-LABELS, LABELLED, EPOCH = "labels", "labelled", "epoch"
-_PADDING_ID = -1
 _MOST_EPOCHS = 1 << 31
 _NO_KEYS: frozenset[str] = frozenset()
 _ATTEMPTS = 3
 """How often a record is read whose shard is written to meanwhile."""
 
-Batch = dict[str, NDArray[Any]]
 Known = Callable[[Sequence[str]], Mapping[str, NDArray[Any]] | None]
 Find = Callable[[float], StoredRecord]
 """From a number drawn, 0 (inclusive) to 1 (exclusive), to a record that may be shown with others."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArraySpec:
-    """What one array of a batch is: its static shape, its dtype, and what fills rows that are not valid."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    fill: tuple[Any, ...] = (0,)
 
 
 class Assembler:
@@ -110,13 +111,13 @@ class Assembler:
             )
         whole = tuple((0, size) for size in self._frame)
         self._slab, self._is_whole = slab or whole, slab in (None, whole)
-        on_grid = [field for field in (self._image, self._label) if field]
-        self.on_grid = tuple(field.name for field in on_grid)
+        self._grid = [field for field in (self._image, self._label) if field]
+        self.on_grid = tuple(field.name for field in self._grid)
         # All and no more of the image goes straight into the batch: raw fields as they are stored, files as decoded.
         self._is_straight = self._is_whole and not self._augmentations
         self._as_stored = {
             field.name: field.keys[0]
-            for field in on_grid
+            for field in self._grid
             if field.encoding == "raw" and self._is_straight and is_little_endian(field.dtype)
         }
         moves = bool(self._augmentations)
@@ -128,7 +129,8 @@ class Assembler:
             as_stored=self._as_stored,
             decodes_fast=decodes_fast,
         )
-        self.spec = self._specify(include)
+        shown = tuple(stop - start for start, stop in self._slab)
+        self.spec = specify(self._fields, include, shown=shown, frame=self._frame)
         wanted = [field for field in self._fields if field.name != ID and not field.is_raw]
         wanted += [field for field in self._reader.fields if field not in wanted]
         self._values = {field.name: field for field in wanted if field.encoding == "value"}
@@ -136,8 +138,8 @@ class Assembler:
         self._keys = frozenset(key for field in wanted for key in field.keys)
         self._plans = (
             self._has_only_values
-            and all(field.is_raw for field in on_grid)
-            and (not self._is_straight or len(self._as_stored) == len(on_grid))
+            and all(field.is_raw for field in self._grid)
+            and (not self._is_straight or len(self._as_stored) == len(self._grid))
             and FOLLOWING.keys().isdisjoint(field.name for field in self._fields)
             and SIZE not in self.spec
         )
@@ -149,40 +151,10 @@ class Assembler:
         What is shown of images that are padded around always fills the frame.
         """
         padding: Batch = {}
-        for field in [] if self._pads_around else [self._image, *([self._label] if self._label else [])]:
+        for field in [] if self._pads_around else self._grid:
             padding[field.name] = np.empty(self.spec[field.name].shape, self.spec[field.name].dtype)
             padding[field.name][...] = field.fill
         return padding
-
-    def _specify(self, include: Sequence[str]) -> dict[str, ArraySpec]:
-        spec = {}
-        shown = tuple(stop - start for start, stop in self._slab)
-        for field in self._fields:
-            dtype = array_dtype(field)
-            shape = field.shape
-            fill: tuple[Any, ...] = field.fill if field.encoding != "value" else (0,)
-            if field.name == IMAGE:
-                shape = (*shown, field.shape[-1])
-            elif is_grid(field):
-                shape = (*shown, field.shape[-1]) if field.holds_sets else shown
-            elif field.encoding == "png_list":
-                shape = (self._max_boxes(), *self._frame)
-            elif field.axes == self._image.axes[:1]:
-                shape = self._frame[:1]
-            elif field.encoding == "text":
-                fill = (_PADDING_ID,) if field.name == ID else (0,) if dtype.kind == "i" else ("",)
-            spec[field.name] = ArraySpec(shape=shape, dtype=dtype, fill=fill)
-            if field.name == BOXES:
-                spec[COUNT] = ArraySpec(shape=(), dtype=np.dtype(np.int32))
-        if EPOCH in include:
-            spec[EPOCH] = ArraySpec(shape=(), dtype=np.dtype(np.int32))
-        if SIZE in include:
-            spec[SIZE] = ArraySpec(shape=(2,), dtype=np.dtype(np.int32))
-        spec[VALID] = ArraySpec(shape=(), dtype=np.dtype(np.bool_))
-        return spec
-
-    def _max_boxes(self) -> int:
-        return next(field.shape[0] for field in self._fields if field.name == BOXES)
 
     def fill(self, batch: Batch, row: int) -> None:
         """Make a row of padding: the fields' fill values, id -1, `valid` False."""
@@ -209,7 +181,7 @@ class Assembler:
         ids: NDArray[np.int64],
         known: Known,
         drawn: NDArray[np.float64],
-    ) -> list[View] | None:
+    ) -> Windows | None:
         """What rows show, where that can be said of all of them at once, with all of them written but their pixels.
 
         Args:
@@ -220,7 +192,8 @@ class Assembler:
             drawn: of `draw`.
 
         Returns:
-            for each row what `write_planned` and `copy_planned` take; None where each is to be written by itself.
+            what `move_planned` takes, and of each row `write_planned` and `copy_planned`; None where each is to be
+            written by itself.
         """
         augmentations = self._augmentations
         if not (self._plans and draw_windows_alone(augmentations)):
@@ -236,12 +209,48 @@ class Assembler:
         for field in self._fields:
             if field.encoding == "value":
                 batch[field.name][rows] = values[field.name]
-        return windows.views()
+        return windows
 
     @property
     def raw_keys(self) -> tuple[str, ...]:
         """Of planned rows' pixels."""
-        return tuple(field.keys[0] for field in (self._image, self._label) if field is not None)
+        return tuple(field.keys[0] for field in self._grid)
+
+    def move_planned(
+        self,
+        batch: Batch,
+        rows: NDArray[np.int64],
+        memory: InMemory,
+        windows: Windows,
+        together: Callable[[Callable[[], None]], None],
+    ) -> NDArray[np.bool_] | None:
+        """Copy planned rows' pixels, those of all of them at once; None where each is to be copied by itself.
+
+        Args:
+            batch, rows: as of `plan`.
+            memory: where their records lie.
+            windows: of `plan`.
+            together: as of `halofeed.loader.native.kernel.move`.
+
+        Returns:
+            bool [row], which were copied: all whose frames are as they should be.
+        """
+        fields = self._grid
+        if not kernel.is_built() or any(
+            field.holds_sets or stored_dtype(field) != self.spec[field.name].dtype for field in fields
+        ):
+            return None
+        arrays = [
+            Moved(
+                key=field.keys[0],
+                stored=field.stored_shape,
+                out=batch[field.name],
+                padding=self._padding.get(field.name),
+            )
+            for field in fields
+        ]
+        moved = kernel.move(moves_of(arrays, rows, windows, self._slab, memory), together)
+        return np.asarray(moved[: len(fields) * len(rows)].reshape(len(fields), len(rows)).all(axis=0))
 
     def copy_planned(self, batch: Batch, row: int, memory: InMemory, at: int, view: View) -> None:
         """Write a planned row's pixels as `write_planned` does, from record `at` of those that lie in memory."""
@@ -332,7 +341,7 @@ class Assembler:
         if self._combines:
             others = Others(seed=seed, epoch=epoch, identity=record.id, find=another)
         scene = augment(self._augmentations, scene, drawn, others)
-        lists = _joined([one.lists for one in reads])
+        lists = joined_lists(reads)
         if scene.pixels is not None:
             self._copy(IMAGE, scene.view, scene.pixels, batch[IMAGE][row])
         if scene.label is not None:
@@ -365,6 +374,13 @@ class Assembler:
     def _into(self, batch: Batch, row: int) -> dict[str, NDArray[np.uint8]]:
         """Where raw values go that are shown as they are stored, by their keys."""
         return {key: batch[name][row].reshape(-1).view(np.uint8) for name, key in self._as_stored.items()}
+
+    def addresses(self, batch: Batch, rows: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+        """As `_into`, of rows in one piece: the addresses of their memory, int64 [row]."""
+        return {
+            key: batch[name].ctypes.data + rows * batch[name].strides[0]
+            for name, key in self._as_stored.items()
+        }
 
     def _read(
         self, record: StoredRecord, into: Mapping[str, NDArray[np.uint8]], out: NDArray[Any] | None
@@ -455,13 +471,6 @@ class Assembler:
             copy_view(scene.view, source, mask[:height, :width])
 
 
-def _joined(lists: Sequence[Mapping[str, NDArray[Any]]]) -> Mapping[str, NDArray[Any]]:
-    """The lists of several records' objects one after the other."""
-    if len(lists) == 1:
-        return lists[0]
-    return {name: np.concatenate([one[name] for one in lists]) for name in lists[0]}
-
-
 def _held(value: NDArray[Any] | list[memoryview]) -> NDArray[Any] | list[memoryview]:
     return value.copy() if isinstance(value, np.ndarray) else [memoryview(bytes(file)) for file in value]
 
@@ -471,13 +480,3 @@ def _pad(values: NDArray[Any], out: NDArray[Any], field: Field) -> None:
     count = min(len(values), len(out))
     out[:count] = values[:count]
     out[count:] = field.fill if len(field.fill) > 1 else field.fill[0]
-
-
-def allocate(spec: Mapping[str, ArraySpec], rows: int, pool: Any) -> Batch:
-    """Arrays [row, ...] of undefined content, from the pool; text has none to offer."""
-    return {
-        name: np.empty((rows, *array.shape), object)
-        if array.dtype.hasobject
-        else pool.empty((rows, *array.shape), array.dtype)
-        for name, array in spec.items()
-    }

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.assemble import ArraySpec, Assembler, Batch, allocate
+from halofeed.loader.assemble import Assembler
 from halofeed.loader.augment import Augmentation, Combination, check_augmentations
 from halofeed.loader.augment.view import Ranges
+from halofeed.loader.batch import ArraySpec, Batch, allocate
 from halofeed.loader.buffers import check_memory
 from halofeed.loader.chosen import Where, chosen_records, id_of
 from halofeed.loader.decode import DECODE

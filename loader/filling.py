@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import operator
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.assemble import Assembler, Batch, allocate
+from halofeed.loader.assemble import Assembler
 from halofeed.loader.augment.view import View
+from halofeed.loader.augment.windows import Windows
+from halofeed.loader.batch import Batch, allocate
 from halofeed.loader.buffers import BufferPool
 from halofeed.loader.gather import Shards
+from halofeed.loader.reads import Reads
 from halofeed.loader.record import StoredRecord
 from halofeed.loader.sampler import Rows
 from halofeed.schemas.errors import CorruptFileError
@@ -90,18 +94,23 @@ class Filler:
         drawn = self._assembler.draw(self._seed, epochs, ids)
         self._assembler.write_epochs(batch, places, epochs.tolist())
         known = functools.partial(self._shards.known, numbers)
-        views = self._assembler.plan(batch, places, ids, known, drawn)
-        left = np.arange(len(places)) if views is None else self._not_copied(batch, places, numbers, views)
+        windows = self._assembler.plan(batch, places, ids, known, drawn)
+        left = (
+            np.arange(len(places)) if windows is None else self._not_copied(batch, places, numbers, windows)
+        )
+        records = self._shards.records(numbers[left])
+        reads = self._reads(batch, places[left], numbers[left])
         columns = (
-            *(places[left].tolist(), rows.records[valid][left].tolist(), self._shards.records(numbers[left])),
+            *(range(len(left)), places[left].tolist(), rows.records[valid][left].tolist(), records),
             *(epochs[left].tolist(), drawn[left]),
-            [None] * len(left) if views is None else [views[at] for at in left.tolist()],
+            [None] * len(left) if windows is None else windows.views(left),
         )
         todo = deque(enumerate(zip(*columns, strict=True)))
         # Each record holds its file open from its first read on: nothing but the deque may hold on to it.
-        del columns
+        del columns, records
 
         def write(
+            at: int,
             row: int,
             number: int,
             record: StoredRecord,
@@ -109,6 +118,8 @@ class Filler:
             drawn: NDArray[np.float64],
             view: View | None,
         ) -> None:
+            if reads is not None:
+                reads.read(at, record)
             if view is None or not self._is_planned_row_written(batch, row, record, view):
                 self._fill(batch, row, number, record, epoch, drawn)
 
@@ -116,8 +127,14 @@ class Filler:
         for row in padding.tolist():
             self._assembler.fill(batch, row)
 
+    def _reads(self, batch: Batch, places: NDArray[np.int64], numbers: NDArray[np.int64]) -> Reads | None:
+        # What is wrong with a file is said where its row is written.
+        with contextlib.suppress(CorruptFileError):
+            return Reads.of(self._shards, numbers, self._assembler.addresses(batch, places))
+        return None
+
     def _not_copied(
-        self, batch: Batch, places: NDArray[np.int64], numbers: NDArray[np.int64], views: Sequence[View]
+        self, batch: Batch, places: NDArray[np.int64], numbers: NDArray[np.int64], windows: Windows
     ) -> NDArray[np.int64]:
         """Copy the pixels of planned rows that lie in memory, and say which rows are left."""
         try:
@@ -126,7 +143,10 @@ class Filler:
             memory = None  # a row that needs the file fails again, and what becomes of that is seen to
         if memory is None:
             return np.arange(len(places))
-        copied = np.zeros(len(places), np.bool_)
+        moved = self._assembler.move_planned(batch, places, memory, windows, self._together)
+        if moved is not None:
+            return np.flatnonzero(~(moved & memory.sure()))
+        copied, views = np.zeros(len(places), np.bool_), windows.views(np.arange(len(places)))
 
         def copy(at: int, row: int) -> None:
             if memory.has(at):
@@ -156,19 +176,24 @@ class Filler:
                     failed.append((at, error))
                 del item
 
-        executor, threads, _ = self._executor()
-        others = [executor.submit(work) for _ in range(min(threads, len(todo)) - 1)]
         try:
-            work()
+            self._together(work, len(todo))
         except BaseException:
             todo.clear()
             raise
-        finally:
-            for other in others:
-                other.result()
         if failed:
             # They are begun in order, so that this is the first that fails, however many threads there are.
             raise min(failed, key=operator.itemgetter(0))[1]
+
+    def _together(self, work: Callable[[], None], most: int = _MAX_THREADS) -> None:
+        """Call `work` in several threads at once, of which this is one, and wait for all."""
+        executor, threads, _ = self._executor()
+        others = [executor.submit(work) for _ in range(min(threads, most) - 1)]
+        try:
+            work()
+        finally:
+            for other in others:
+                other.result()
 
     def _is_planned_row_written(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
         try:

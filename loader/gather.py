@@ -72,7 +72,7 @@ class Shards:
         ends = np.cumsum([0, *(shard.records for shard in self._shards)], dtype=np.int64)
         self._starts, self._ends = ends[:-1], ends[1:]
         count = int(ends[-1])
-        self._loaded = [False] * len(self._shards)
+        self._loaded = np.zeros(len(self._shards), np.bool_)
         check_index_memory(
             count, [field.stored_bytes for field in manifest.fields if field.is_raw], store.place
         )
@@ -114,7 +114,7 @@ class Shards:
         Raises:
             CorruptFileError: an index is not the one that the manifest names.
         """
-        shards = self._loaded_shards(numbers)
+        shards = self.shards_of(numbers)
         columns = (shards, numbers, self.offsets[numbers], self.lengths[numbers], self.ids[numbers])
         return [
             StoredRecord(self, *row) for row in zip(*(column.tolist() for column in columns), strict=True)
@@ -122,7 +122,7 @@ class Shards:
 
     def ids_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """The ids of records, int64 [record]; errors as of `records`."""
-        self._loaded_shards(numbers)
+        self.shards_of(numbers)
         return self.ids[numbers]
 
     def known(self, numbers: NDArray[np.int64], names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
@@ -141,32 +141,46 @@ class Shards:
         Raises:
             CorruptFileError: as `records` and `open`.
         """
-        if not self._is_verified(numbers, keys):
+        if not self.is_verified(numbers, keys):
             return None
-        shards = self._loaded_shards(numbers)
-        different = np.unique(shards).tolist()
-        if len(different) > most_open() // 2:
-            return None  # each is held open until the last row is copied
-        files = {}
-        for shard in different:
-            opened = self.open(shard)
+        shards, files = self.shards_of(numbers), {}
+        for shard, opened in self.files(numbers).items():
             stamp, whole = opened.stamp, None if opened.is_transferred else opened.look()
             if whole is None:
                 return None
             files[shard] = Looked(opened, stamp, whole)
-        if not self._is_verified(numbers, keys):
+        if not files:
+            return None
+        if not self.is_verified(numbers, keys):
             return None  # a file that was opened just now is another one
-        columns = (column[numbers].tolist() for column in (self.offsets, self.lengths, self.checksums))
         return InMemory(
-            shards.tolist(),
+            shards,
             files,
-            list(zip(*columns, strict=True)),
-            {key: self.raw_starts[key][numbers].tolist() for key in keys},
+            self.offsets[numbers],
+            self.lengths[numbers],
+            self.checksums[numbers].astype(np.int64),
+            {key: self.raw_starts[key][numbers] for key in keys},
             self.raw_bytes,
             sums_length=self.verify != "never",
         )
 
-    def _is_verified(self, numbers: NDArray[np.int64], keys: Sequence[str]) -> bool:
+    def files(self, numbers: NDArray[np.int64]) -> dict[int, OpenFile]:
+        """The open files of those records, by shard; none where they are too many to be held open at the same time.
+
+        Raises:
+            CorruptFileError, SystemLimitError: as `records` and `open`.
+        """
+        different = np.unique(self.shards_of(numbers)).tolist()
+        return {shard: self.open(shard) for shard in different} if len(different) <= most_open() // 2 else {}
+
+    def found_right(self, number: int) -> None:
+        """Note that all bytes of a record are as the index states them."""
+        if self.verify == "first":
+            self.verified[number] = True
+            for blocks in self.verified_blocks.values():
+                blocks[number] = True
+
+    def is_verified(self, numbers: NDArray[np.int64], keys: Sequence[str]) -> bool:
         """Whether no checksum of those records and raw values is to be computed, now or any more."""
         if self.verify == "first":
             blocks = (self.verified_blocks[key][numbers] for key in keys)
@@ -241,12 +255,12 @@ class Shards:
 
     def forget(self, record: StoredRecord) -> None:
         """Have a record's bytes, which are not as they should be, fetched again."""
-        self.store.forget(self._shards[record._shard].file, record._offset, record.end)
+        self.store.forget(self._shards[record.shard].file, record._offset, record.end)
 
     def spans(self, numbers: NDArray[np.int64], whole_bytes: int) -> list[Span]:
         """Where the bytes of records are, in their order."""
         spans = []
-        shards = self._loaded_shards(numbers)
+        shards = self.shards_of(numbers)
         for number, shard in zip(numbers.tolist(), shards.tolist(), strict=True):
             name, at = self._shards[shard].file, int(self.offsets[number])
             end = at + HEADER_BYTES + int(self.lengths[number]) + FOOTER_BYTES
@@ -258,11 +272,11 @@ class Shards:
             spans.append((name, at, end))
         return spans
 
-    def _loaded_shards(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def shards_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which shard each record is in, once their indexes are read."""
         shards = np.searchsorted(self._ends, numbers, side="right")
-        if missing := [shard for shard in np.unique(shards).tolist() if not self._loaded[shard]]:
-            self._load(missing)
+        if not self._loaded[shards].all():
+            self._load(np.unique(shards).tolist())
         return shards
 
     def _check_opened(self, shard: int, opened: OpenFile) -> None:

@@ -6,9 +6,8 @@ its last one, and not a record at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from halofeed.schemas.checksum import crc32c, mask_crc
 from halofeed.schemas.shard_file import OpenFile
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
+Integers = NDArray[np.int64]
 _LENGTH_BYTES = 8
 
 
@@ -37,48 +37,75 @@ class InMemory:
     """The raw values of some records.
 
     Args:
-        shards: of each record, which file it is in.
+        shards: int64 [record], which file each is in.
         files: those files.
-        places: of each record, (offset of its frame, bytes of its data, their masked checksum).
-        starts: of each key, where each record's value begins.
+        offsets, lengths, checksums: int64 [record], where frames begin, bytes of their data, its masked checksum.
+        starts: of each key, int64 [record], where the values begin in their files.
         sizes: of each key, bytes of a value.
         sums_length: whether the length's own checksum is compared too.
     """
 
     def __init__(
         self,
-        shards: Sequence[int],
+        shards: Integers,
         files: dict[int, Looked],
-        places: Sequence[tuple[int, int, int]],
-        starts: dict[str, list[int]],
+        offsets: Integers,
+        lengths: Integers,
+        checksums: Integers,
+        starts: dict[str, Integers],
         sizes: dict[str, int],
         *,
         sums_length: bool,
     ) -> None:
-        self._shards, self._files, self._places = shards, files, places
-        self._starts, self._sizes = starts, sizes
-        self._header_bytes = HEADER_BYTES if sums_length else _LENGTH_BYTES
-        self._views = {shard: file.bytes.data for shard, file in files.items()}
+        self._shards, self._files = shards, files
+        self._offsets, self._lengths, self._checksums = offsets, lengths, checksums
+        self._starts, self._sizes, self._sums_length = starts, sizes, sums_length
 
     def has(self, at: int) -> bool:
         """Whether a record's frame is what the index says; else it is to be read by itself, which tells why not."""
-        offset, length, checksum = self._places[at]
-        view, end = self._views[self._shards[at]], offset + HEADER_BYTES + length
-        header = view[offset : offset + self._header_bytes]
+        offset, length = int(self._offsets[at]), int(self._lengths[at])
+        view, end = self._files[int(self._shards[at])].bytes.data, offset + HEADER_BYTES + length
+        compared = HEADER_BYTES if self._sums_length else _LENGTH_BYTES
         footer = view[end : end + FOOTER_BYTES]
-        return (
-            header == _header(length)[: self._header_bytes] and int.from_bytes(footer, "little") == checksum
-        )
+        return view[offset : offset + compared] == _header(length)[:compared] and int.from_bytes(
+            footer, "little"
+        ) == int(self._checksums[at])
 
     def value(self, at: int, key: str) -> NDArray[np.uint8]:
         """A record's value as it lies in memory, uint8 [byte]."""
-        start = self._starts[key][at]
-        return self._files[self._shards[at]].bytes[start : start + self._sizes[key]]
+        start = int(self._starts[key][at])
+        return self._files[int(self._shards[at])].bytes[start : start + self._sizes[key]]
+
+    def addresses(self, key: str) -> Integers:
+        """Where the records' values lie in memory, int64 [record]."""
+        return self._bases + self._starts[key]
+
+    def frames(self) -> Integers:
+        """What `has` compares, as the kernel takes it, int64 [record, 5]; see `halofeed.loader.native.kernel.FRAME`."""
+        header = self._bases + self._offsets
+        stated = length_checksums(self._lengths) if self._sums_length else np.full(len(header), -1)
+        footer = header + HEADER_BYTES + self._lengths
+        return np.stack([header, self._lengths, stated, footer, self._checksums], axis=1)
+
+    @cached_property
+    def _bases(self) -> Integers:
+        """Where each record's file begins in memory."""
+        different, which = np.unique(self._shards, return_inverse=True)
+        return np.array([self._files[shard].bytes.ctypes.data for shard in different.tolist()], np.int64)[
+            which
+        ]
 
     def sure(self) -> NDArray[np.bool_]:
         """Of which records what was copied is theirs, bool [record], once all was."""
-        sure = {shard: file.is_sure() for shard, file in self._files.items()}
-        return np.array([sure[shard] for shard in self._shards], np.bool_)
+        unsure = [shard for shard, file in self._files.items() if not file.is_sure()]
+        return ~np.isin(self._shards, unsure)
+
+
+def length_checksums(lengths: Integers) -> Integers:
+    """What stands masked behind each of those lengths of records' data, int64 [record]."""
+    different, which = np.unique(lengths, return_inverse=True)
+    stated = [int.from_bytes(_header(length)[_LENGTH_BYTES:], "little") for length in different.tolist()]
+    return np.array(stated, np.int64)[which]
 
 
 @lru_cache(maxsize=1024)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.assemble import ArraySpec, Batch, allocate
 from halofeed.loader.augment.view import Ranges
+from halofeed.loader.batch import ArraySpec, Batch, allocate
 from halofeed.loader.buffers import BufferPool, check_memory
 from halofeed.loader.dataset import Loader
 from halofeed.loader.sampler import permute

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.assemble import COUNT, ID, LABELLED, LABELS, VALID, Batch
+from halofeed.loader.batch import COUNT, ID, LABELLED, LABELS, VALID, Batch
 from halofeed.loader.colors import rgb_of
 from halofeed.loader.reading import BOXES, IMAGE, LABEL
 from halofeed.loader.sheet import contact_sheet, shown_frames

@@ -250,6 +250,13 @@ class RecordReader:
         return Objects(boxes=boxes, areas=areas, kept=np.arange(len(boxes)), masks=masks)
 
 
+def joined_lists(reads: Sequence[Read]) -> Mapping[str, NDArray[Any]]:
+    """The lists of several records' objects one after the other."""
+    if len(reads) == 1:
+        return reads[0].lists
+    return {name: np.concatenate([one.lists[name] for one in reads]) for name in reads[0].lists}
+
+
 def is_grid(field: Field) -> bool:
     """Whether a field is a label on the image's grid."""
     return field.name == LABEL and (field.is_raw or field.encoding == "png")

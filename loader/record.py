@@ -66,6 +66,7 @@ class StoredRecord:
 
     Attributes:
         id: of the example.
+        shard: which one holds it.
         end: the byte of the file after its frame.
     """
 
@@ -77,18 +78,19 @@ class StoredRecord:
         "_offset",
         "_opened",
         "_pass",
-        "_shard",
+        "_rest",
         "_shards",
         "_stamp",
         "_whole",
         "end",
         "id",
+        "shard",
     )
 
     def __init__(
         self, shards: Shards, shard: int, number: int, offset: int, length: int, identity: int
     ) -> None:
-        self._shards, self._shard, self._number = shards, shard, number
+        self._shards, self.shard, self._number = shards, shard, number
         self._offset, self._length, self.id = offset, length, identity
         self.end = offset + HEADER_BYTES + length + FOOTER_BYTES
         self._opened: OpenFile | None = None
@@ -97,11 +99,21 @@ class StoredRecord:
         self._whole: Bytes | None = None
         self._looked = False
         self._pass = object()
+        self._rest: memoryview | None = None
+
+    def was_read(self, opened: OpenFile, stamp: tuple[int, ...], rest: memoryview) -> None:
+        """What `features` finds the next time: all raw values lie where they go, and every checksum is right.
+
+        Args:
+            opened, stamp: the shard's file, and its stamp of before.
+            rest: the frame without the raw values.
+        """
+        self._opened, self._stamp, self._rest = opened, stamp, rest
 
     @property
     def place(self) -> str:
         """ "file: record at byte offset (id ...)", for messages."""
-        return f"{self._shards.file_name(self._shard)}: record at byte {self._offset:,} (id {self.id})"
+        return f"{self._shards.file_name(self.shard)}: record at byte {self._offset:,} (id {self.id})"
 
     def features(self, keys: frozenset[str], into: Mapping[str, Bytes] = _NOWHERE) -> Decoded:
         """The values of those keys but raw ones, which stay where they are; those of `into` are read into it.
@@ -112,7 +124,10 @@ class StoredRecord:
             CorruptFileError: names file, offset, id and the cure.
         """
         shards, number = self._shards, self._number
-        self._opened = opened = shards.open(self._shard)
+        if self._rest is not None:
+            rest, self._rest = self._rest, None
+            return self._decode(self._around_values(rest), keys)
+        self._opened = opened = shards.open(self.shard)
         self._stamp, self._looked = opened.stamp, False
         self._pass = object()  # what was found in the scratch before counts for nothing
         if opened.is_transferred:
@@ -123,16 +138,12 @@ class StoredRecord:
             return {}
         scratch = shards.scratch.bytes("rest", self.end - self._offset - shards.all_raw_bytes)
         rest = scratch.data
-        parts, pending, unchecked = [], {}, {}
-        group: list[Any] = []
-        # Bytes of the file: where the next call begins and how many it reads, and up to where all is planned.
-        start, size, at, used = self._offset, 0, self._offset, 0
-        for key, value_bytes in shards.raw_bytes.items():
-            begin = self.raw_start(key)
-            stop = used + begin - at
-            parts.append((at, rest[used:stop]))
-            group.append(parts[-1][1])
-            size += begin - at
+        around = self._around_values(rest)
+        group: list[Any] = [around[0][1]]
+        pending, unchecked = {}, {}
+        # Bytes of the file: where the next call begins, and how many it reads.
+        start, size = self._offset, len(around[0][1])
+        for (key, value_bytes), (after, part) in zip(shards.raw_bytes.items(), around[1:], strict=True):
             out = into.get(key)
             is_verified = out is not None and self._is_verified(key)
             if out is not None and (is_verified or value_bytes <= _TOGETHER_BYTES):
@@ -142,30 +153,45 @@ class StoredRecord:
                     unchecked[key] = out
             else:
                 opened.read_into(group, start, size)
-                start, size, group = begin + value_bytes, 0, []
+                start, size, group = after, 0, []
                 if out is not None:
                     pending[key] = out
-            at, used = begin + value_bytes, stop
-        parts.append((at, rest[used:]))
-        group.append(parts[-1][1])
-        opened.read_into(group, start, size + len(parts[-1][1]))
+            group.append(part)
+            size += len(part)
+        opened.read_into(group, start, size)
         self.check_frame(rest[:HEADER_BYTES], rest[-FOOTER_BYTES:])
-        # Without the frame, and by places in the data.
-        first = self._offset + HEADER_BYTES
-        parts = [(max(0, at - first), part) for at, part in parts]
-        parts[0] = (0, parts[0][1][HEADER_BYTES:])
-        parts[-1] = (parts[-1][0], parts[-1][1][:-FOOTER_BYTES])
         if self._mode == "always" or (self._mode == "first" and not shards.verified[number]):
-            self._verify([part for _, part in parts])
+            self._verify([part for _, part in self._without_frame(around)])
         for key, out in unchecked.items():
             for block, start in enumerate(range(0, len(out), BLOCK_BYTES)):
                 self._check_block(key, block, out[start : start + BLOCK_BYTES])
         for key, out in pending.items():
             self.fetch(key, [0], len(out), out)
+        return self._decode(around, keys)
+
+    def _around_values(self, rest: memoryview) -> list[tuple[int, memoryview]]:
+        """What lies before, between and after the raw values, each with its place in the file, from all of it."""
+        around, at, used = [], self._offset, 0
+        for key, value_bytes in self._shards.raw_bytes.items():
+            begin = self.raw_start(key)
+            stop = used + begin - at
+            around.append((at, rest[used:stop]))
+            at, used = begin + value_bytes, stop
+        return [*around, (at, rest[used:])]
+
+    def _without_frame(self, around: list[tuple[int, memoryview]]) -> list[tuple[int, memoryview]]:
+        """The same of the data, with places in these."""
+        first = self._offset + HEADER_BYTES
+        parts = [(max(0, at - first), part) for at, part in around]
+        parts[0] = (0, parts[0][1][HEADER_BYTES:])
+        parts[-1] = (parts[-1][0], parts[-1][1][:-FOOTER_BYTES])
+        return parts
+
+    def _decode(self, around: list[tuple[int, memoryview]], keys: frozenset[str]) -> Decoded:
         if not keys:
             return {}
         try:
-            return decode_parts(parts, self._length, keys)
+            return decode_parts(self._without_frame(around), self._length, keys)
         except CorruptFileError as error:
             raise CorruptFileError(f"{self.place}: {error}") from error
 
@@ -211,7 +237,7 @@ class StoredRecord:
 
     def _file(self) -> OpenFile:
         if self._opened is None:
-            self._opened = self._shards.open(self._shard)
+            self._opened = self._shards.open(self.shard)
         return self._opened
 
     @property
@@ -381,5 +407,5 @@ class StoredRecord:
             self._shards.verified_blocks[key][self._number, block] = True
 
     def _wrong(self, what: str) -> CorruptFileError:
-        name = self._shards.file_name(self._shard)
+        name = self._shards.file_name(self.shard)
         return CorruptFileError(f"{name}: record at byte {self._offset:,}: {what} (id {self.id}); {CURE}")

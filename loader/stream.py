@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from halofeed.loader import tf_data
-from halofeed.loader.assemble import ArraySpec, Batch
 from halofeed.loader.augment.view import Ranges
+from halofeed.loader.batch import ArraySpec, Batch
 from halofeed.loader.state import STATE_VERSION, restore_step
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.kinds import Kind

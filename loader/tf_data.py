@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from halofeed.loader.assemble import ID, LABELLED, LABELS, VALID, ArraySpec
+from halofeed.loader.batch import ID, LABELLED, LABELS, VALID, ArraySpec
 from halofeed.loader.reading import IMAGE, LABEL
 from halofeed.schemas.extras import needing
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import google_crc32c
 import numpy as np
+from numpy.typing import NDArray
 
 _LARGE_BYTES = 1 << 15
 BLOCK_BYTES = 1 << 20
@@ -45,6 +46,12 @@ def _found_extend() -> Callable[[int, int, int], int] | None:
 
 
 _extend = _found_extend()
+
+
+@cache
+def extend_address() -> int | None:
+    """Where a C function lies that continues a CRC32C, (uint32, const uint8 *, size_t) -> uint32; None without one."""
+    return None if _extend is None else ctypes.cast(cast(Any, _extend), ctypes.c_void_p).value
 
 
 def mask_crc(crc: int) -> int:
@@ -86,6 +93,16 @@ def combine_blocks(blocks: list[int], length: int) -> int:
     for number, block in enumerate(blocks):
         whole = combine(whole, block, min(BLOCK_BYTES, length - number * BLOCK_BYTES))
     return whole
+
+
+@cache
+def block_shifts(length: int) -> NDArray[np.uint32]:
+    """What appending zeros makes of each byte of a CRC, [of a whole block, of the last of a value; byte; 256].
+
+    Args:
+        length: of the value, in bytes.
+    """
+    return np.array([_append_zeros(BLOCK_BYTES), _append_zeros(length % BLOCK_BYTES)], np.uint32)
 
 
 @lru_cache(maxsize=64)

@@ -55,6 +55,7 @@ class OpenFile:
         name: of the file, for messages.
         checked: whether whoever opened it has found it to be the file that is meant.
         bytes: its size when it was opened.
+        descriptor: the system's number of it, as long as this object lives.
         identity: equal for two openings of one file that nobody changed between them.
         stamp: of its last change, as far as is known; see `is_unchanged`.
 
@@ -66,13 +67,13 @@ class OpenFile:
     """Whether its bytes come again with each read, so that they are asked for beforehand and checked each time."""
 
     __slots__ = (
-        *("_bytes", "_mapped", "_number", "_stream"),
-        *("bytes", "checked", "identity", "name", "stamp"),
+        *("_bytes", "_mapped", "_stream"),
+        *("bytes", "checked", "descriptor", "identity", "name", "stamp"),
     )
 
     def __init__(self, path: Path | str, name: str) -> None:
         self._stream = open_regular(path)
-        self._number = self._stream.fileno()
+        self.descriptor = self._stream.fileno()
         self.name, self.checked = name, False
         found = self._settled()
         self.bytes, self.stamp = found.st_size, _stamp(found)
@@ -91,7 +92,7 @@ class OpenFile:
             CorruptFileError: the file ends before, or cannot be read; names it.
         """
         try:
-            got = os.preadv(self._number, buffers, offset)
+            got = os.preadv(self.descriptor, buffers, offset)
             if got != size:
                 self._read_on(buffers, offset, size, got)
         except OSError as error:
@@ -111,12 +112,12 @@ class OpenFile:
         Whoever looked at them asks `is_lost` afterwards.
         """
         if self._mapped is None:
-            self._mapped = map_file(self._number, self.bytes)
+            self._mapped = map_file(self.descriptor, self.bytes)
             self._bytes = None if self._mapped is None else np.asarray(self._mapped)
         elif self._mapped.lost or not is_guarded():
             return None
         # Of a file that was shortened within its last page the rest are zeros, without a fault.
-        return self._bytes if os.fstat(self._number).st_size >= self.bytes else None
+        return self._bytes if os.fstat(self.descriptor).st_size >= self.bytes else None
 
     def is_lost(self) -> bool:
         """Whether some of what was looked at were zeros in place of the file's bytes."""
@@ -128,7 +129,7 @@ class OpenFile:
         What is read while a file is shortened and written again may be neither the old bytes nor the new ones, and no
         error. After False read again, from a new stamp.
         """
-        if _stamp(os.fstat(self._number)) == stamp == self.stamp:
+        if _stamp(os.fstat(self.descriptor)) == stamp == self.stamp:
             return True
         self.stamp = _stamp(self._settled())
         return False
@@ -136,7 +137,7 @@ class OpenFile:
     def _settled(self) -> os.stat_result:
         """The file's facts, once a further change would give it another time than the last one."""
         for _ in range(_ATTEMPTS):
-            found = os.fstat(self._number)
+            found = os.fstat(self.descriptor)
             age = time.time_ns() - max(found.st_mtime_ns, found.st_ctime_ns)
             if not 0 <= age < _TICK_SECONDS * 1e9:
                 break
@@ -155,7 +156,7 @@ class OpenFile:
         for buffer in buffers:
             view = memoryview(buffer).cast("B")
             while done < passed + len(view):
-                got = os.preadv(self._number, [view[done - passed :]], offset + done)
+                got = os.preadv(self.descriptor, [view[done - passed :]], offset + done)
                 if not got:
                     raise CorruptFileError(
                         f"{self.name}: it ends at byte {offset + done:,}, and {size:,} bytes from byte {offset:,} on "

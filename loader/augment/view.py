@@ -13,7 +13,6 @@ that a view begins as the whole of it, and `extent` says where in the view the s
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +21,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.loader.native import kernel
 from halofeed.prep.voxels.copying import copy_voxels
 
 Shape = tuple[int, ...]
@@ -33,12 +33,8 @@ _WORDS = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.float64}
 """Types that stand for all others of their size in bytes where bits are only moved."""
 _SMALLEST_SIDE = 16
 """Planes below this are left to NumPy: calling OpenCV costs more than copying."""
-_LARGE_PLANE_BYTES = 1 << 17
-_MIRRORED_BYTES = 3 << 18
-"""Planes of colors are mirrored in pieces of about so many, which OpenCV writes past the cache."""
-_ALIGNMENT = 64
-_SWAPPED_BYTES = (1, 2, 4)
-"""Numbers whose colors OpenCV exchanges."""
+_LARGE_BYTES = 1 << 17
+"""Below this NumPy copies rows sooner than the kernel is called."""
 _MOST_CHANNELS, _MOST_TURNED_CHANNELS = 64, 4
 """What OpenCV flips for certain, and what it transposes."""
 
@@ -165,10 +161,16 @@ class View:
     def copy(self, source: NDArray[Any], out: NDArray[Any]) -> None:
         """Copy what the view shows of `source` into `out`, of the view's shape and the source's channels."""
         window = self.look(source)
-        turned = self.order != tuple(sorted(self.order))
-        if window.dtype != out.dtype or not (turned or self.backwards[-1]):
+        turned, mirrored = self.order != tuple(sorted(self.order)), self.backwards[-1]
+        if (
+            not turned
+            and (mirrored or window.nbytes >= _LARGE_BYTES)
+            and kernel.copy(window, out, len(self.shape))
+        ):
+            return
+        if window.dtype != out.dtype or not (turned or mirrored):
             # Whole rows, perhaps in another order.
-            _copy_rows(window, out)
+            out[...] = window
             return
         axes = len(self.shape)
         if window.ndim == axes:
@@ -179,9 +181,7 @@ class View:
         if together and (word := _WORDS.get(window.itemsize * window.shape[-1])):
             # All channels of a pixel are one word.
             window, out = window.view(word), out.view(word)
-        if axes == 3 and not turned and out.flags.c_contiguous and window.shape[-1] <= _MOST_CHANNELS:
-            _copy_mirrored(window, out)
-        elif window.shape[-1] == 1:
+        if window.shape[-1] == 1:
             words = (window[..., 0], out[..., 0]) if axes == 3 else (window[None, ..., 0], out[None, ..., 0])
             copy_voxels(*words)
         else:
@@ -211,52 +211,6 @@ def mirror(array: NDArray[Any], axis: int) -> None:
         rows[...] = rows[:, ::-1].copy()
 
 
-def _copy_rows(window: NDArray[Any], out: NDArray[Any]) -> None:
-    """Copies an array whose rows are not turned; a large plane by OpenCV, which writes it past the cache.
-
-    Crops of 512 of 640 pixels take 1.4 times as long by NumPy.
-    """
-    if (
-        window.dtype == out.dtype
-        and window.nbytes >= _LARGE_PLANE_BYTES
-        and _is_plane(window)
-        and _is_plane(out)
-    ):
-        cv2.copyTo(_lines(window), None, _lines(out))  # type: ignore[call-overload]
-    else:
-        out[...] = window
-
-
-def _is_plane(array: NDArray[Any]) -> bool:
-    """Whether an array is rows of bytes that lie together, one row after the other."""
-    row = array[0]
-    return bool(array.strides[0] >= row.nbytes and row.flags.c_contiguous)
-
-
-def _lines(plane: NDArray[Any]) -> NDArray[np.uint8]:
-    return plane.reshape(len(plane), -1).view(np.uint8)
-
-
-def _copy_mirrored(window: NDArray[Any], out: NDArray[Any]) -> None:
-    """Copies a volume [depth, height, width, channel] whose rows are read backwards into contiguous memory.
-
-    Small planes all in one call: one by one, 128³ int16 are mirrored at 7 GB/s instead of 40, and a crop of 64³ at 2
-    instead of 10. Large ones one by one, so that memory is written once.
-    """
-    upside_down = window.strides[1] < 0
-    rows = (-1, *window.shape[2:])
-    mirrored = np.flip(window, 2)
-    if mirrored.flags.c_contiguous:
-        cv2.flip(mirrored.reshape(rows), 1, dst=out.reshape(rows))
-    elif window[0].nbytes >= _LARGE_PLANE_BYTES:
-        forward = np.flip(mirrored, 1) if upside_down else mirrored
-        for source, target in zip(forward, out, strict=True):
-            cv2.flip(source, -1 if upside_down else 1, dst=target)
-    else:
-        out[...] = mirrored
-        cv2.flip(out.reshape(rows), 1, dst=out.reshape(rows))
-
-
 def _copy_colors(window: NDArray[Any], out: NDArray[Any]) -> None:
     """Copies a plane [height, width, channel] of interleaved colors, which NumPy's strides do at 0.6 GB/s."""
     reversed_axes = tuple(axis for axis in range(2) if window.strides[axis] < 0)
@@ -271,46 +225,7 @@ def _copy_colors(window: NDArray[Any], out: NDArray[Any]) -> None:
     if not reversed_axes:
         out[...] = forward
         return
-    is_large = window.nbytes >= _LARGE_PLANE_BYTES and _is_plane(forward) and _is_plane(out)
-    if reversed_axes == (1,) and window.shape[2] == 3 and is_large and window.itemsize in _SWAPPED_BYTES:
-        _mirror_colors(forward, out)
-        return
     flipped = cv2.flip(forward, {(0,): 0, (1,): 1, (0, 1): -1}[reversed_axes], dst=out)
     # OpenCV writes into `out` unless the layouts disagree.
     if not np.shares_memory(flipped, out):
         out[...] = flipped.reshape(out.shape)
-
-
-class _Swapped(threading.local):
-    """Memory of a thread for one piece of a plane, kept from piece to piece."""
-
-    def __init__(self) -> None:
-        self._memory = np.empty(0, np.uint8)
-
-    def bytes(self, size: int) -> NDArray[np.uint8]:
-        """So many, the first at a multiple of 64: a tenth faster than elsewhere."""
-        if len(self._memory) < size + _ALIGNMENT:
-            self._memory = np.empty(size + _ALIGNMENT, np.uint8)
-        start = -self._memory.ctypes.data % _ALIGNMENT
-        return self._memory[start : start + size]
-
-
-_swapped = _Swapped()
-
-
-def _mirror_colors(source: NDArray[Any], out: NDArray[Any]) -> None:
-    """Copies a plane [height, width, 3] with its rows backwards.
-
-    Their colors are exchanged in the cache; number by number backwards the rows are then right. So OpenCV writes past
-    the cache, which it does not where it mirrors pixels of colors; that takes a third longer.
-    """
-    if source.itemsize == 4:
-        source, out = source.view(np.float32), out.view(np.float32)
-    height = len(source)
-    rows = -(-height // max(1, source.nbytes // _MIRRORED_BYTES))
-    swapped = _swapped.bytes(rows * source[0].nbytes).view(source.dtype).reshape(rows, *source.shape[1:])
-    for low in range(0, height, rows):
-        piece, target = source[low : low + rows], out[low : low + rows]
-        cv2.cvtColor(piece, cv2.COLOR_BGR2RGB, dst=swapped[: len(piece)])
-        numbers = swapped[: len(piece)].reshape(len(piece), -1)
-        cv2.flip(numbers, 1, dst=target.reshape(len(piece), -1))

@@ -61,10 +61,10 @@ class Windows:
         self.start = self.start + np.where(self.backwards, self.shape - at - shape, at)
         self.shape = shape
 
-    def views(self) -> list[View]:
-        """One a row."""
+    def views(self, rows: Integers) -> list[View]:
+        """One for each of those rows."""
         order = tuple(range(self.start.shape[1]))
-        columns = (self.start.tolist(), self.shape.tolist(), self.backwards.tolist())
+        columns = (self.start[rows].tolist(), self.shape[rows].tolist(), self.backwards[rows].tolist())
         return [
             View(start=tuple(start), shape=tuple(shape), order=order, backwards=tuple(backwards))
             for start, shape, backwards in zip(*columns, strict=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from halofeed.loader.assemble import EPOCH, ID, SIZE
+from halofeed.loader.batch import EPOCH, ID, SIZE
 from halofeed.loader.device.augmentation import DeviceAugmentation, Pixels
 from halofeed.loader.device.draws import draw_all
 from halofeed.loader.device.ops import Array, ops_of

@@ -9,8 +9,10 @@ import pytest
 
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop, gather
 from halofeed.loader.assemble import Assembler
+from halofeed.loader.native import kernel
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.mapping import is_guarded
+from tests.loader.kernels import kernel_if
 
 CHAINS = {"whole": [], "windows": [FlipLeftRight(), RandomCrop(10, 12)]}
 pytestmark = pytest.mark.skipif(not is_guarded(), reason="files are not mapped here")
@@ -21,8 +23,17 @@ def folder(draw, write):
     return write(draw(20, task="classification"))
 
 
+@pytest.fixture(params=[True, False], ids=["kernel", "NumPy"])
+def is_used(request):
+    """Whether the kernel is used."""
+    if request.param and not kernel.is_built():
+        pytest.skip("loader/native/kernel.c is not built")
+    with kernel_if(request.param):
+        yield request.param
+
+
 @pytest.fixture(params=CHAINS)
-def loader(request, folder):
+def loader(request, folder, is_used):
     """A loader that has read all records once."""
     loader = Loader(folder, batch_size=5, seed=3, augment=CHAINS[request.param])
     for step in range(8):
@@ -32,14 +43,24 @@ def loader(request, folder):
 
 def copied_rows(monkeypatch, then=lambda batch, row: None):
     """The rows that are copied from memory from now on, and what becomes of each then."""
-    rows, copy = [], Assembler.copy_planned
+    rows, copy, move = [], Assembler.copy_planned, Assembler.move_planned
 
-    def watched(self, batch, row, *more):
-        copy(self, batch, row, *more)
+    def copied(batch, row):
         rows.append(row)
         then(batch, row)
 
-    monkeypatch.setattr(Assembler, "copy_planned", watched)
+    def copied_one(self, batch, row, *more):
+        copy(self, batch, row, *more)
+        copied(batch, row)
+
+    def moved(self, batch, places, *more):
+        made = move(self, batch, places, *more)
+        for row in [] if made is None else places[made].tolist():
+            copied(batch, row)
+        return made
+
+    monkeypatch.setattr(Assembler, "copy_planned", copied_one)
+    monkeypatch.setattr(Assembler, "move_planned", moved)
     return rows
 
 

@@ -25,7 +25,7 @@ def damaged(whole, folder, numbers):
     shards = Loader(whole, batch_size=1)._shards
     for number in numbers:
         record = shards.record(number)
-        path = folder / shards.file_name(record._shard).rpartition("/")[2]
+        path = folder / shards.file_name(record.shard).rpartition("/")[2]
         with path.open("r+b") as file:
             file.seek(record.end - 200)
             byte = file.read(1)[0]

@@ -7,7 +7,9 @@ import pytest
 
 from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop
 from halofeed.loader.assemble import Assembler
+from halofeed.loader.native import kernel
 from halofeed.schemas.shard_file import OpenFile
+from tests.loader.kernels import ways
 from tests.volume_writer import draw_scans, write_scans
 
 CHAINS = {
@@ -34,21 +36,32 @@ def folders(draw, write, tmp_path_factory):
     }
 
 
+@ways
 @pytest.mark.parametrize("in_memory", [True, False])
 @pytest.mark.parametrize("verify", ["first", "never"])
 @pytest.mark.parametrize(("kind", "number"), [(kind, at) for kind in CHAINS for at in range(4)])
-def test_planned_rows_are_those_written_one_by_one(folders, kind, number, verify, in_memory, monkeypatch):
+def test_planned_rows_are_those_written_one_by_one(
+    folders, kind, number, verify, in_memory, is_used, monkeypatch
+):
+    monkeypatch.setattr(kernel, "_library", kernel._library if is_used else None)
     loader = Loader(
         folders[kind], batch_size=7, seed=3, augment=CHAINS[kind][number], include=["epoch"], verify=verify
     )
     written = []
-    planned, copied = Assembler.write_planned, Assembler.copy_planned
+    planned, copied, moved = Assembler.write_planned, Assembler.copy_planned, Assembler.move_planned
     monkeypatch.setattr(
         Assembler, "write_planned", lambda self, *row: written.append(planned(self, *row)) or written[-1]
     )
     monkeypatch.setattr(
         Assembler, "copy_planned", lambda self, *row: copied(self, *row) or written.append(True)
     )
+
+    def moved_too(self, *rows):
+        made = moved(self, *rows)
+        written.extend([] if made is None else made.tolist())
+        return made
+
+    monkeypatch.setattr(Assembler, "move_planned", moved_too)
     if not in_memory:
         monkeypatch.setattr(OpenFile, "look", lambda self: None)
     batches = list(map(loader.batch, range(40)))
@@ -67,6 +80,7 @@ def test_what_reads_more_than_windows_is_written_one_by_one(folders, monkeypatch
 
     monkeypatch.setattr(Assembler, "write_planned", refuse)
     monkeypatch.setattr(Assembler, "copy_planned", refuse)
+    monkeypatch.setattr(Assembler, "move_planned", refuse)
     for kind, options in (
         ("volumes", {"augment": [RandomCrop(2, 3, 4, foreground=0.5)]}),
         ("volumes", {"augment": [FlipDepth()], "include": ["extent"]}),

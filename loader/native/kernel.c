@@ -1,0 +1,245 @@
+/* What a batch's rows are filled by: windows of stored arrays, mirrored along any axis, written past the cache; and
+   records that are read from their files, whose checksums are computed while their bytes are in the cache.
+
+   A plain shared library without Python's headers: halofeed.loader.native.kernel calls it with tables of 64-bit integers, and
+   without the interpreter's lock, so that several threads share one table. */
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#define HAS_SSE 1
+#else
+#define HAS_SSE 0
+#endif
+
+#define LINE 64
+#define PIECE 16384 /* bytes that are mirrored in the first cache before they are written */
+#define READ (1 << 18) /* bytes that are read at a time, and still in the cache when they are summed */
+#define BLOCK (1 << 20)
+#define HEADER 12
+#define FOOTER 4
+
+/* A row of halofeed.loader.native.kernel.Moves. Axes are depth, height, width; strides are in bytes, those of the source
+   negative where it is read backwards; `source` is the first pixel shown. */
+typedef struct {
+    int64_t source, target;
+    int64_t shape[3], source_stride[3], target_stride[3];
+    int64_t pixel;
+    int64_t header, length, length_checksum, footer, checksum; /* header 0: no frame to compare; checksum of length < 0 */
+    int64_t done;
+} Move;
+
+/* One record. `rest` takes all of its frame but the raw values, of which `values`
+   are `count`. */
+typedef struct {
+    int64_t descriptor, offset, length, length_checksum, checksum;
+    int64_t rest, values, count;
+} Read;
+
+/* A raw value: where it begins in the file, what its blocks' checksums are, and where it goes, 0 for nowhere. `shifts`
+   are what appending a block's length of zeros makes of each byte of a checksum, and the last block's. */
+typedef struct {
+    int64_t start, size, target, checksums, shifts;
+} Value;
+
+typedef uint32_t (*Extend)(uint32_t checksum, const uint8_t *data, size_t size);
+
+int64_t halofeed_version(void) { return 1; }
+
+int64_t halofeed_columns(int64_t table) {
+    const int64_t bytes[] = {sizeof(Move), sizeof(Read), sizeof(Value)};
+    return bytes[table] / (int64_t)sizeof(int64_t);
+}
+
+static int is_framed(const uint8_t *header, const uint8_t *footer, int64_t length, int64_t length_checksum,
+                     int64_t checksum) {
+    uint64_t found_length;
+    uint32_t found_length_checksum, found_checksum;
+    memcpy(&found_length, header, 8);
+    memcpy(&found_length_checksum, header + 8, 4);
+    memcpy(&found_checksum, footer, 4);
+    return found_length == (uint64_t)length && found_checksum == (uint32_t)checksum &&
+           (length_checksum < 0 || found_length_checksum == (uint32_t)length_checksum);
+}
+
+/* Past the cache: what stands in the target is not read first, which is a third of a copy's traffic. */
+static void stream(uint8_t *target, const uint8_t *source, int64_t size) {
+#if HAS_SSE
+    int64_t head = -(intptr_t)target & (LINE - 1);
+    if (head > size) head = size;
+    memcpy(target, source, head);
+    target += head, source += head, size -= head;
+    for (; size >= LINE; size -= LINE, target += LINE, source += LINE) {
+        _mm_prefetch((const char *)source + 16 * LINE, _MM_HINT_T0);
+        const __m128i a = _mm_loadu_si128((const __m128i *)source), b = _mm_loadu_si128((const __m128i *)source + 1),
+                      c = _mm_loadu_si128((const __m128i *)source + 2), d = _mm_loadu_si128((const __m128i *)source + 3);
+        _mm_stream_si128((__m128i *)target, a);
+        _mm_stream_si128((__m128i *)target + 1, b);
+        _mm_stream_si128((__m128i *)target + 2, c);
+        _mm_stream_si128((__m128i *)target + 3, d);
+    }
+#endif
+    memcpy(target, source, size);
+}
+
+#if HAS_SSE
+/* As many whole pixels as 16 bytes hold in one shuffle, the source forwards, as processors fetch ahead; gives how many
+   at the source's end, and so at the target's start, it left. */
+__attribute__((target("ssse3"), always_inline)) static inline int64_t mirror_shuffled(
+    uint8_t *target, const uint8_t *source, int64_t count, const int64_t pixel) {
+    const int64_t each = 16 / pixel, bytes = each * pixel;
+    uint8_t order[16];
+    for (int64_t at = 0; at < 16; at++) {
+        const int64_t byte = at - (16 - bytes);
+        order[at] = byte < 0 ? 0x80 : (uint8_t)((each - 1 - byte / pixel) * pixel + byte % pixel);
+    }
+    const __m128i shuffle = _mm_loadu_si128((const __m128i *)order);
+    /* A store may write before its pixels what the next one corrects, and never before the row. */
+    for (; count * pixel >= 16; count -= each, source += bytes) {
+        const __m128i found = _mm_loadu_si128((const __m128i *)source);
+        _mm_storeu_si128((__m128i *)(target + count * pixel - 16), _mm_shuffle_epi8(found, shuffle));
+    }
+    return count;
+}
+
+__attribute__((target("ssse3"))) static int64_t mirror_by_size(uint8_t *target, const uint8_t *source, int64_t count,
+                                                               int64_t pixel) {
+    switch (pixel) {
+        case 1: return mirror_shuffled(target, source, count, 1);
+        case 2: return mirror_shuffled(target, source, count, 2);
+        case 3: return mirror_shuffled(target, source, count, 3);
+        case 4: return mirror_shuffled(target, source, count, 4);
+        case 6: return mirror_shuffled(target, source, count, 6);
+        case 8: return mirror_shuffled(target, source, count, 8);
+        default: return pixel <= 16 ? mirror_shuffled(target, source, count, pixel) : count;
+    }
+}
+#endif
+
+/* `count` pixels, the last one first. */
+static void mirror(uint8_t *target, const uint8_t *source, int64_t count, int64_t pixel) {
+#if HAS_SSE
+    if (__builtin_cpu_supports("ssse3")) {
+        const int64_t left = mirror_by_size(target, source, count, pixel);
+        source += (count - left) * pixel, count = left;
+    }
+#endif
+    for (; count; target += pixel) memcpy(target, source + --count * pixel, pixel);
+}
+
+/* One row that is read backwards; `last` is its last pixel in memory, which comes first. */
+static void copy_backwards(uint8_t *target, const uint8_t *last, int64_t count, int64_t pixel, int streams) {
+    uint8_t piece[PIECE + LINE] __attribute__((aligned(LINE)));
+    if (!streams || pixel > PIECE) {
+        mirror(target, last - (count - 1) * pixel, count, pixel);
+        return;
+    }
+    const int64_t most = PIECE / pixel;
+    while (count) {
+        const int64_t many = count < most ? count : most;
+        mirror(piece, last - (many - 1) * pixel, many, pixel);
+        stream(target, piece, many * pixel);
+        target += many * pixel, last -= many * pixel, count -= many;
+    }
+}
+
+static void move_window(const Move *move, int streams) {
+    int64_t depth = move->shape[0], height = move->shape[1], width = move->shape[2];
+    const int64_t pixel = move->pixel, row = width * pixel;
+    const int forwards = move->source_stride[2] == pixel;
+    int64_t run = row;
+    /* Rows, and then planes, that lie together in both are one. */
+    if (forwards && move->source_stride[1] == run && move->target_stride[1] == run) {
+        run *= height, height = 1;
+        if (move->source_stride[0] == run && move->target_stride[0] == run) run *= depth, depth = 1;
+    }
+    for (int64_t plane = 0; plane < depth; plane++)
+        for (int64_t line = 0; line < height; line++) {
+            const uint8_t *source =
+                (const uint8_t *)move->source + plane * move->source_stride[0] + line * move->source_stride[1];
+            uint8_t *target = (uint8_t *)move->target + plane * move->target_stride[0] + line * move->target_stride[1];
+            if (!forwards)
+                copy_backwards(target, source, width, pixel, streams);
+            else if (streams)
+                stream(target, source, run);
+            else
+                memcpy(target, source, run);
+        }
+#if HAS_SSE
+    _mm_sfence();
+#endif
+}
+
+/* Makes what is left of a table's moves, of which `next` is the first: any number of threads may do so at once. */
+void halofeed_move(Move *moves, int64_t count, _Atomic int64_t *next, int streams) {
+    for (int64_t at; (at = atomic_fetch_add(next, 1)) < count;) {
+        Move *move = &moves[at];
+        if (move->header && !is_framed((const uint8_t *)move->header, (const uint8_t *)move->footer, move->length,
+                                       move->length_checksum, move->checksum))
+            continue;
+        move_window(move, streams);
+        move->done = 1;
+    }
+}
+
+/* Makes one move, whatever its frame. */
+void halofeed_copy(const Move *move, int streams) { move_window(move, streams); }
+
+static int read_all(int64_t descriptor, uint8_t *target, int64_t size, int64_t at) {
+    while (size) {
+        const ssize_t got = pread((int)descriptor, target, size, at);
+        if (got <= 0) return 0; /* whoever reads it again says why */
+        target += got, size -= got, at += got;
+    }
+    return 1;
+}
+
+/* Reads a value and compares each block; `whole`, the checksum of all that precedes it, goes on over it. */
+static int read_value(const Value *value, int64_t descriptor, Extend extend, uint32_t *whole) {
+    const uint32_t *expected = (const uint32_t *)value->checksums;
+    for (int64_t block = 0, at = 0; at < value->size; block++) {
+        const int64_t size = value->size - at < BLOCK ? value->size - at : BLOCK;
+        const uint32_t *shift = (const uint32_t *)value->shifts + (size == BLOCK ? 0 : 4 * 256);
+        if (value->target) {
+            uint32_t checksum = 0;
+            for (int64_t done = 0; done < size;) {
+                uint8_t *target = (uint8_t *)value->target + at + done;
+                const int64_t many = size - done < READ ? size - done : READ;
+                if (!read_all(descriptor, target, many, value->start + at + done)) return 0;
+                checksum = extend(checksum, target, many);
+                done += many;
+            }
+            if (checksum != expected[block]) return 0;
+        }
+        *whole = shift[*whole & 255] ^ shift[256 + (*whole >> 8 & 255)] ^ shift[512 + (*whole >> 16 & 255)] ^
+                 shift[768 + (*whole >> 24)] ^ expected[block];
+        at += size;
+    }
+    return 1;
+}
+
+/* Reads one record, and says whether every checksum is right; CRC32C is what `extend` computes. */
+int halofeed_read(const Read *read, Extend extend) {
+    const Value *values = (const Value *)read->values;
+    const int64_t end = read->offset + HEADER + read->length + FOOTER;
+    uint8_t *rest = (uint8_t *)read->rest;
+    uint32_t whole = 0;
+    for (int64_t number = 0, at = read->offset; number <= read->count; number++) {
+        const int64_t stop = number < read->count ? values[number].start : end, size = stop - at;
+        const int64_t before = number ? 0 : HEADER, after = number < read->count ? 0 : FOOTER;
+        if (!read_all(read->descriptor, rest, size, at)) return 0;
+        whole = extend(whole, rest + before, size - before - after);
+        rest += size;
+        if (number < read->count) {
+            if (!read_value(&values[number], read->descriptor, extend, &whole)) return 0;
+            at = stop + values[number].size;
+        }
+    }
+    whole = (whole >> 15 | whole << 17) + 0xa282ead8u; /* as TFRecord states it */
+    return whole == (uint32_t)read->checksum && is_framed((const uint8_t *)read->rest, rest - FOOTER, read->length,
+                                                          read->length_checksum, read->checksum);
+}

@@ -1,0 +1,29 @@
+"""With the kernel, and as where it could not be built."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from halofeed.loader.native import kernel
+
+needs_kernel = pytest.mark.skipif(
+    not kernel.is_built(),
+    reason="loader/native/kernel.c is not built: halofeed was installed where there is no C compiler",
+)
+ways = pytest.mark.parametrize(
+    "is_used", [pytest.param(True, marks=needs_kernel), False], ids=["kernel", "NumPy"]
+)
+
+
+@contextlib.contextmanager
+def kernel_if(is_used: bool) -> Iterator[None]:
+    """Meanwhile the kernel is used, or is as if it were not built."""
+    built = kernel._library
+    kernel._library = built if is_used else None
+    try:
+        yield
+    finally:
+        kernel._library = built

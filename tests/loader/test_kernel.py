@@ -1,0 +1,155 @@
+"""Does the kernel copy what NumPy copies and no byte beside it, and read what is right and nothing else?"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halofeed.loader import Loader, RandomCrop
+from halofeed.loader.augment import FlipDepth, FlipLeftRight, FlipUpDown
+from halofeed.loader.native import kernel
+from halofeed.loader.record import StoredRecord
+from halofeed.schemas.errors import CorruptFileError
+from halofeed.schemas.tfrecord import read_records
+from tests.loader.kernels import kernel_if, needs_kernel
+from tests.volume_writer import draw_scans, write_scans
+
+pytestmark = needs_kernel
+
+
+def alone(work):
+    work()
+
+
+def guarded(size):
+    """So many bytes before a page that nobody may read or write."""
+    pages = -(-size // mmap.PAGESIZE) + 1
+    memory = mmap.mmap(-1, pages * mmap.PAGESIZE)
+    array = np.frombuffer(memory, np.uint8)
+    last = array.ctypes.data + (pages - 1) * mmap.PAGESIZE
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(last), mmap.PAGESIZE, 0) == 0
+    return array[: (pages - 1) * mmap.PAGESIZE][-size:]
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    data=st.data(),
+    axes=st.integers(1, 3),
+    pixel=st.integers(1, 20),
+    backwards=st.tuples(*[st.booleans()] * 3),
+    streams=st.booleans(),
+)
+def test_a_window_is_what_numpy_copies_and_nothing_beside_it(data, axes, pixel, backwards, streams):
+    stored = [data.draw(st.integers(1, 5 if axis < axes - 1 else 90)) for axis in range(axes)]
+    low = [data.draw(st.integers(0, size - 1)) for size in stored]
+    high = [data.draw(st.integers(first + 1, size)) for first, size in zip(low, stored, strict=True)]
+    source = guarded(int(np.prod(stored)) * pixel)
+    source[:] = np.random.default_rng(0).integers(0, 256, len(source))
+    source = source.reshape(*stored, pixel)
+    turns = slice(None), slice(None, None, -1)
+    window = source[tuple(map(slice, low, high))][tuple(turns[back] for back in backwards[:axes])]
+    # Rows of the target lie apart, and the last one ends where memory does.
+    room = [size + data.draw(st.integers(0, 2)) for size in window.shape[:axes]]
+    memory = guarded(int(np.prod(room)) * pixel)
+    memory[:] = 7
+    frame = memory.reshape(*room, pixel)
+    inside = tuple(slice(side - size, side) for side, size in zip(room, window.shape[:axes], strict=True))
+    target = frame[inside]
+    moves = kernel.no_moves(1)
+    outer = kernel.MOST_AXES - axes
+    moves[0, kernel.SOURCE], moves[0, kernel.TARGET] = window.ctypes.data, target.ctypes.data
+    moves[0, kernel.SHAPE][outer:] = window.shape[:axes]
+    moves[0, kernel.SOURCE_STRIDES][outer:] = window.strides[:axes]
+    moves[0, kernel.SOURCE_STRIDES][-1] = -pixel if backwards[axes - 1] else pixel
+    moves[0, kernel.TARGET_STRIDES][outer:] = target.strides[:axes]
+    moves[0, kernel.PIXEL_BYTES] = pixel
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "STREAMED_BYTES", 0 if streams else 1 << 40)
+        assert kernel.move(moves, alone).all()
+    assert np.array_equal(target, window)
+    target[...] = 7
+    assert (frame == 7).all()
+
+
+@pytest.mark.parametrize("pixel", [1, 3, 6, 70, 20_000])
+def test_long_rows_are_mirrored_by_pieces(pixel):
+    source = np.random.default_rng(0).integers(0, 256, (3, 60_000 // pixel, pixel), np.uint8)
+    for streams in (0, 1 << 40):
+        target = np.empty_like(source)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernel, "_STREAMED_COPY_BYTES", streams)
+            assert kernel.copy(source[:, ::-1], target, 2)
+        assert np.array_equal(target, source[:, ::-1])
+
+
+def test_what_the_kernel_does_not_copy_it_leaves_alone():
+    source, target = np.ones((4, 6, 3), np.uint8), np.zeros((4, 6, 3), np.uint8)
+    assert not kernel.copy(source, target.astype(np.int8), 2)
+    assert not kernel.copy(source[:3], target, 2)
+    assert not kernel.copy(source[..., ::-1], target, 2)
+    assert not kernel.copy(source[:, ::2], target[:, :3], 2)
+    assert not kernel.copy(source.transpose(1, 0, 2), np.zeros((6, 4, 3), np.uint8), 2)
+    assert not kernel.copy(source[:0], target[:0], 2)
+    assert not target.any()
+
+
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory):
+    """Volumes whose two raw values have blocks of a MiB and a shorter one."""
+    drawn = draw_scans({"train": 7}, shape=(20, 200, 300))
+    return write_scans(tmp_path_factory.mktemp("scans") / "set", drawn)
+
+
+@pytest.mark.parametrize("verify", ["first", "always", "never"])
+@pytest.mark.parametrize(
+    "augment",
+    [[], [FlipLeftRight(), FlipUpDown(), FlipDepth(), RandomCrop(11, 70, 90)]],
+    ids=["whole", "windows"],
+)
+@pytest.mark.parametrize("slab", [None, ((3, 9), (10, 60), (0, 77))])
+def test_batches_are_those_of_numpy(scans, verify, augment, slab):
+    def batches(is_used):
+        with kernel_if(is_used):
+            loader = Loader(scans, batch_size=3, seed=4, augment=augment, verify=verify)
+            loader = loader if slab is None else loader.of_slab(slab)
+            return [{name: array.copy() for name, array in loader.batch(step).items()} for step in range(6)]
+
+    for ours, theirs in zip(batches(True), batches(False), strict=True):
+        assert ours.keys() == theirs.keys()
+        assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_first_reads_are_the_kernels_and_wrong_bits_are_not_its(scans, tmp_path, monkeypatch):
+    folder = tmp_path / "set"
+    shutil.copytree(scans, folder)
+    shard = sorted(folder.glob("*.tfrecord-*-of-?????"))[0]
+    whole = shard.read_bytes()
+    (offset, record), *_ = read_records(whole, "")
+    told, was_read = [], StoredRecord.was_read
+
+    def watched(self, *more):
+        told.append(self.id)
+        was_read(self, *more)
+
+    monkeypatch.setattr(StoredRecord, "was_read", watched)
+    expected = Loader(folder, batch_size=7, training=False).batch(0)
+    assert sorted(told) == sorted(expected["id"].tolist())
+    rng = np.random.default_rng(0)
+    frame = 12 + len(record) + 4
+    # In the header, in what stands around the values, in each of their blocks, and in the footer.
+    places = [0, 9, 12, 13, 40, frame - 1, frame - 5, frame - 9, *rng.integers(0, frame, 12).tolist()]
+    for place in places:
+        data = bytearray(whole)
+        data[offset + place] ^= 1 << int(rng.integers(8))
+        shard.write_bytes(bytes(data))
+        told.clear()
+        with pytest.raises(CorruptFileError, match=rf"at byte {offset:,}"):
+            Loader(folder, batch_size=7, training=False, verify="always").batch(0)
+        assert len(told) < 7
+    shard.write_bytes(whole)
