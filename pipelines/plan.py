@@ -123,8 +123,8 @@ def make_plan(
         group_pattern=recipe.group_pattern,
     )
     listing = recipe.rules.listing(sources.images)
-    layout_options = replace(
-        recipe.layout_options(options.salt),
+    layout_options = recipe.layout_options(
+        options.salt,
         source_splits=not (split_options.shares or split_options.lists),
         takes=listing.takes,
     )

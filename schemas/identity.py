@@ -76,24 +76,16 @@ def _check_shard_count(shard_count: int) -> None:
         raise UsageError(f"shard count: expected 1 to {SHARD_LIMIT - 1}, got {shard_count}")
 
 
-def check_unique_ids(list_keys: Callable[[], Iterable[tuple[str | int, str]]]) -> int:
-    """Refuse two sources with one id; returns how many sources there are.
-
-    Holds 8 bytes a source. The sources' names are listed a second time only where an id came twice.
+def refuse_repeated(collected: array[int], list_keys: Callable[[], Iterable[tuple[str | int, str]]]) -> None:
+    """Refuse two sources with one id.
 
     Args:
-        list_keys: gives every (key, source name), the same ones each time it is called.
+        collected: the ids of all sources; they are sorted in place.
+        list_keys: gives every (key, source name); called only where an id came twice.
 
     Raises:
         AnnotationsError: naming both sources of each id that came twice.
     """
-    collected = array("q", (example_id(key) for key, _ in list_keys()))
-    refuse_repeated(collected, list_keys)
-    return len(collected)
-
-
-def refuse_repeated(collected: array[int], list_keys: Callable[[], Iterable[tuple[str | int, str]]]) -> None:
-    """As `check_unique_ids`, of ids that were collected before; they are sorted in place."""
     identities = np.frombuffer(collected, dtype=np.int64) if collected else np.zeros(0, np.int64)
     identities.sort()
     repeated = set(np.unique(identities[1:][identities[1:] == identities[:-1]]).tolist())

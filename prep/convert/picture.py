@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from halofeed.prep.convert.tasks.annotated_grid import annotated_orientation
 from halofeed.prep.convert.tasks.picture_labels import read_picture_labels
 from halofeed.prep.formats.picture import DecodedImage, Footprint, ReadOptions, read_image
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
+from halofeed.prep.options.option import derived
 from halofeed.prep.options.recipe import DEFAULT_JPEG_QUALITY, Recipe
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import Need
@@ -42,18 +43,10 @@ class PictureConverter:
     recipe: Recipe
     task: str
     labels: LabelMap
-    _read_options: ReadOptions = field(init=False)
 
-    def __post_init__(self) -> None:
-        recipe = self.recipe
-        options = ReadOptions(
-            channels=recipe.channels,
-            dtype=recipe.dtype,
-            alpha=recipe.alpha,
-            background=recipe.backdrop(),
-            max_pixels=recipe.max_pixels,
-        )
-        object.__setattr__(self, "_read_options", options)
+    @cached_property
+    def _read_options(self) -> ReadOptions:
+        return derived(ReadOptions, self.recipe, background=self.recipe.backdrop())
 
     def new_tally(self) -> PictureTally:
         """What `facts` of records are added to."""

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def option(default: Any, help: str, **more: Any) -> Any:
     """A dataclass field that the command line offers as --its-name."""
     return dataclasses.field(default=default, metadata={"help": help, **more})
+
+
+def derived(kind: type[T], options: Any, **others: Any) -> T:
+    """Narrower options: each field as it is among `options`, but for those of `others`.
+
+    Raises:
+        AttributeError: a field is in neither, so that an option that is renamed is not lost.
+
+    >>> One, Both = dataclasses.make_dataclass("One", ["a", "b"]), dataclasses.make_dataclass("Both", ["a", "c"])
+    >>> derived(One, Both(a=1, c=2), b=3)
+    One(a=1, b=3)
+    """
+    names = [field.name for field in dataclasses.fields(kind) if field.name not in others]  # type: ignore[arg-type]
+    return kind(**{name: getattr(options, name) for name in names}, **others)
 
 
 def flag(name: str) -> str:

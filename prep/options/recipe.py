@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -14,7 +14,7 @@ from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.options import clips, pictures, volumes
 from halofeed.prep.options.clip import ClipOptions
-from halofeed.prep.options.option import flag, option
+from halofeed.prep.options.option import derived, flag, option
 from halofeed.prep.options.rules import KindRules
 from halofeed.prep.options.uses import unused_options
 from halofeed.prep.options.volume import INTERPOLATIONS, VolumeOptions
@@ -26,6 +26,7 @@ from halofeed.prep.sources.memory import (
     Need,
     budget_of_process,
 )
+from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.voxels.kernel_names import KERNEL_NAMES
 from halofeed.schemas.class_sets import SETS
 from halofeed.schemas.earlier_options import in_todays_names
@@ -308,34 +309,25 @@ class Recipe(ClipOptions, VolumeOptions):
         """The size of every stored image along its kind's axes, or None where the recipe does not fix it."""
         return self.rules.shape(self)
 
-    def layout_options(self, salt: str = "") -> LayoutOptions:
-        """What the layout needs to know; `salt` is mixed into the hashes of patient ids."""
-        return LayoutOptions(
-            image_pattern=self.image_pattern,
-            label_pattern=self.label_pattern,
-            classes=self.classes,
-            map_classes=self.map_classes,
-            channel_order=self.channel_order,
+    def layout_options(
+        self,
+        salt: str = "",
+        *,
+        source_splits: bool = True,
+        takes: Callable[[str], bool] = is_image_name,
+    ) -> LayoutOptions:
+        """What the layout needs to know; `salt` is mixed into the hashes of patient ids, see `LayoutOptions`."""
+        return derived(
+            LayoutOptions,
+            self,
             regions=SETS if self.holds_class_sets() else self.regions,
-            several_masks=self.several_masks,
-            missing_masks=self.missing_masks,
-            missing_classes=self.missing_classes,
             series=self.series_policy(),
             salt=salt,
             task=self.task or self.rules.task,
-            several_classes=self.several_classes,
-            class_separator=self.class_separator,
-            box_origin=self.box_origin,
-            box_units=self.box_units,
-            box_form=self.box_form,
-            ignore_columns=self.ignore_columns,
-            annotation_grid=self.annotation_grid,
-            image_sets=self.image_sets,
-            masks=self.masks,
-            on_bad_object=self.on_bad_object,
-            keep=self.keep,
-            folders_are_classes=self.folders_are_classes,
             split_folders={"auto": None, "yes": True, "no": False}[self.split_folders],
+            source_splits=source_splits,
+            takes=takes,
+            list_series=None,
         )
 
     def padding(self) -> tuple[int, ...]:

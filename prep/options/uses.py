@@ -26,77 +26,42 @@ def _is_of(*kinds: str) -> Callable[[Recipe], bool]:
     return lambda recipe: recipe.rules.kind.name in kinds
 
 
+def _of_layouts(names: tuple[str, ...], *layouts: str) -> _Use:
+    listed = " or ".join(filter(None, (", ".join(layouts[:-1]), layouts[-1])))
+    return _Use(names, f"--layout {listed}", lambda recipe: recipe.layout in layouts)
+
+
 _BOX_OPTIONS = (
-    "max_boxes",
-    "boxes_outside",
-    "boxes_zero_area",
-    "boxes_crowd",
-    "boxes_difficult",
-    "on_bad_object",
-    "box_units",
-    "keep",
+    *("max_boxes", "boxes_outside", "boxes_zero_area", "boxes_crowd", "boxes_difficult", "on_bad_object"),
+    *("box_units", "keep"),
 )
 _PICTURE_OPTIONS = (
-    "resize",
-    "min_dimension",
-    "max_dimension",
-    "pad",
-    "alpha",
-    "background",
-    "max_pixels",
+    *("resize", "min_dimension", "max_dimension", "pad", "alpha", "background", "max_pixels"),
     "annotation_grid",
 )
+_SERIES_OPTIONS = (
+    *("min_slices", "secondary_captures", "series_split", "alternating_slices", "series_modality"),
+    *("series_description", "series_choice"),
+)
 _VOLUME_OPTIONS = (
-    *(
-        "spacing_mm",
-        "fit",
-        "center",
-        "crop_foreground",
-        "tile_overlap",
-        "mask_interpolation",
-    ),
-    *("slice_wise", "window", "window_hu", "window_percentiles", "normalize", "mask_grid", "refuse_flaws"),
-    *("fill_missing_slices", "min_slices", "secondary_captures"),
-    *(
-        "mask_grid_tolerance",
-        "non_finite_value",
-        "non_finite_labels",
-        "sform_qform",
-        "unoriented",
-        "max_voxels",
-    ),
-    *("series_split", "alternating_slices", "series_modality", "series_description", "series_choice"),
+    *("spacing_mm", "fit", "center", "crop_foreground", "tile_overlap", "mask_interpolation", "slice_wise"),
+    *("window", "window_hu", "window_percentiles", "normalize", "mask_grid", "mask_grid_tolerance"),
+    *("refuse_flaws", "fill_missing_slices", "non_finite_value", "non_finite_labels", "sform_qform"),
+    *("unoriented", "max_voxels", *_SERIES_OPTIONS),
 )
 _CLIP_OPTIONS = ("frame_stride", "frame_rate", "folder_frame_rate", "clips_per_source", "short_clips")
-_SERIES_OPTIONS = (
-    *("min_slices", "secondary_captures", "series_split", "alternating_slices"),
-    *("series_modality", "series_description", "series_choice"),
-)
-_SERIES_LAYOUTS = ("dicom", "csv", "jsonl")
+_CLASS_OPTIONS = ("class_overlap", "classes", "map_classes")
+_is_volume = _is_of("volume")
 _USES = (
-    _Use(("image_sets",), "--layout voc", lambda recipe: recipe.layout == "voc"),
-    _Use(
-        ("box_form",),
-        "--layout csv, jsonl or coco",
-        lambda recipe: recipe.layout in ("csv", "jsonl", "coco"),
-    ),
-    _Use(
-        ("ignore_columns",),
-        "--layout csv, jsonl, coco or voc",
-        lambda recipe: recipe.layout in ("csv", "jsonl", "coco", "voc"),
-    ),
-    _Use(
-        ("box_origin",), "--layout voc, csv or jsonl", lambda recipe: recipe.layout in ("voc", "csv", "jsonl")
-    ),
-    _Use(
-        ("split_folders", "folders_are_classes"),
-        "--layout folders",
-        lambda recipe: recipe.layout == "folders",
-    ),
+    _of_layouts(("image_sets",), "voc"),
+    _of_layouts(("box_form",), "csv", "jsonl", "coco"),
+    _of_layouts(("ignore_columns",), "csv", "jsonl", "coco", "voc"),
+    _of_layouts(("box_origin",), "voc", "csv", "jsonl"),
+    _of_layouts(("split_folders", "folders_are_classes"), "folders"),
     _Use(
         ("height", "width"),
         "--resize fixed-shape or --depth",
-        lambda recipe: recipe.resize == "fixed-shape" or _is_of("volume")(recipe),
+        lambda recipe: recipe.resize == "fixed-shape" or _is_volume(recipe),
     ),
     _Use(
         ("min_dimension", "max_dimension"),
@@ -106,42 +71,30 @@ _USES = (
     _Use(
         ("interpolation",),
         "--resize fixed-shape or keep-aspect",
-        lambda recipe: recipe.resize != "none" or _is_of("volume")(recipe),
+        lambda recipe: recipe.resize != "none" or _is_volume(recipe),
     ),
-    _Use(("pad_value",), "--pad or --depth", lambda recipe: recipe.pad or _is_of("volume")(recipe)),
+    _Use(("pad_value",), "--pad or --depth", lambda recipe: recipe.pad or _is_volume(recipe)),
     _Use(_PICTURE_OPTIONS, "pictures, that is without --depth", _is_of("picture", "clip")),
     _Use(_CLIP_OPTIONS, "--frames", _is_of("clip")),
-    _Use(_VOLUME_OPTIONS, "--depth", _is_of("volume")),
+    _Use(_VOLUME_OPTIONS, "--depth", _is_volume),
     _Use(("window_unit",), "--window or --window-hu", lambda recipe: recipe.fixed_window() is not None),
     _Use(("center",), "--fit crop-or-pad", lambda recipe: recipe.fit == "crop-or-pad"),
     _Use(("tile_overlap",), "--fit tiles", lambda recipe: recipe.fit == "tiles"),
+    _of_layouts(("missing_classes",), "class-masks", "dicom", "csv", "jsonl", "pairs"),
+    _of_layouts(_SERIES_OPTIONS, "dicom", "csv", "jsonl"),
     _Use(
-        ("missing_classes",),
-        "--layout class-masks, dicom, csv, jsonl or pairs",
-        lambda recipe: recipe.layout in ("class-masks", "dicom", "csv", "jsonl", "pairs"),
-    ),
-    _Use(_SERIES_OPTIONS, "--layout dicom, csv or jsonl", lambda recipe: recipe.layout in _SERIES_LAYOUTS),
-    _Use(
-        ("class_overlap", "classes", "map_classes"),
+        _CLASS_OPTIONS,
         "labels for segmentation: --depth, or --task segmentation",
         lambda recipe: recipe.may_hold_label_images(),
     ),
-    _Use(("regions",), "--layout nnunet", lambda recipe: recipe.layout == "nnunet"),
+    _of_layouts(("regions",), "nnunet"),
     _Use(
         ("channel_order",),
         "{channel} in --image-pattern",
         lambda recipe: "{channel}" in (recipe.image_pattern or ""),
     ),
-    _Use(
-        ("several_masks",),
-        "--layout pairs or dicom",
-        lambda recipe: recipe.layout in ("pairs", "dicom"),
-    ),
-    _Use(
-        ("image_pattern", "label_pattern"),
-        "--layout pairs, class-masks or dicom",
-        lambda recipe: recipe.layout in ("pairs", "class-masks", "dicom"),
-    ),
+    _of_layouts(("several_masks",), "pairs", "dicom"),
+    _of_layouts(("image_pattern", "label_pattern"), "pairs", "class-masks", "dicom"),
     _Use(("alpha",), "--channels 1 or 3", lambda recipe: recipe.channels != 4),
     _Use(("background",), "--alpha blend", lambda recipe: recipe.alpha == "blend"),
     _Use(("jpeg_quality",), "--encoding jpeg", lambda recipe: recipe.encoding == "jpeg"),

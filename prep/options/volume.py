@@ -12,7 +12,7 @@ from halofeed.prep.formats.volume import series_policy
 from halofeed.prep.formats.volume.options import NON_FINITE_LABELS, SFORM_QFORM, UNORIENTED, ScanOptions
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.geometry.scan import LARGEST_TOLERANCE, SAME_GRID_VOXELS, Shape, Triple
-from halofeed.prep.options.option import option
+from halofeed.prep.options.option import derived, option
 from halofeed.prep.sources.memory import Need, unlimited
 from halofeed.prep.tasks.class_choice import ClassChoice
 from halofeed.prep.voxels.intensity import STORES, WINDOWS, Standard, Window, named_window
@@ -333,17 +333,7 @@ class VolumeOptions:
 
     def scan_options(self, need: Need = unlimited) -> ScanOptions:
         """How volumes are read; `need` is told how many bytes opening one takes."""
-        return ScanOptions(
-            need=need,
-            max_voxels=self.max_voxels,
-            sform_qform=self.sform_qform,
-            unoriented=self.unoriented,
-            non_finite_value=self.non_finite_value,
-            non_finite_labels=self.non_finite_labels,
-            mask_grid_tolerance=self.mask_grid_tolerance,
-            classes=self.class_choice(),
-            series=self.series_policy(),
-        )
+        return derived(ScanOptions, self, need=need, classes=self.class_choice(), series=self.series_policy())
 
 
 def default_dtype(options: VolumeOptions) -> str:

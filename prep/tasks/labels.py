@@ -10,14 +10,12 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
-from halofeed.prep.sources.reference import Reference
 from halofeed.prep.tasks.class_order import in_class_order, number_of
 from halofeed.schemas.class_sets import channel_ids
 from halofeed.schemas.errors import AnnotationsError, SourceError
 from halofeed.schemas.fields import set_dtype
 from halofeed.schemas.limits import LABEL_LENGTH, LABELS
 
-FIRST_ID = {"classification": 0, "detection": 1}
 _BACKGROUND = ("background", "__background__", "_background_")
 _TOKEN = re.compile(
     r"""\s+ | \#[^\n]* | (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*') | (?P<mark>[{}:;,<>\[\]])
@@ -26,15 +24,6 @@ _TOKEN = re.compile(
 )
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnknownLabel:
-    """A class name that the data uses and the map lacks: how often, and the first source that has it."""
-
-    name: str
-    count: int
-    first_source: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,29 +189,6 @@ class LabelMap:
             )
         return {value: ids.get(value, 0) for value in present}
 
-    def unknown(self, uses: Iterable[tuple[str, str]]) -> tuple[UnknownLabel, ...]:
-        """Every label of (label, source) pairs that the map lacks, in order of name."""
-        found: dict[str, tuple[int, str]] = {}
-        for name, source in uses:
-            if name not in self.ids:
-                count, first = found.get(name, (0, source))
-                found[name] = (count + 1, first)
-        return tuple(
-            UnknownLabel(name=name, count=count, first_source=first)
-            for name in in_class_order(found)
-            for count, first in [found[name]]
-        )
-
-    def check_labels(self, references: Iterable[Reference]) -> None:
-        """Refuse references with labels that the map lacks, naming all of them at once."""
-        unknown = self.unknown(label_uses(references))
-        if unknown:
-            listed = [
-                f"  {label.name!r}: {label.count} times, first in {label.first_source}" for label in unknown
-            ]
-            head = f"{len(unknown)} unknown label(s), not in {self.where} ({_some(self.names.values())}):"
-            raise AnnotationsError("\n".join([head, *listed]))
-
     def to_json(self) -> dict[str, Any]:
         """The map as a JSON object: first_id, names by decimal id, and aliases where there are any."""
         document: dict[str, Any] = {
@@ -266,16 +232,6 @@ class LabelMap:
 def _some(names: Iterable[str]) -> str:
     listed = list(names)
     return ", ".join(listed[:20]) + (f", ... ({len(listed)} in all)" if len(listed) > 20 else "")
-
-
-def label_uses(references: Iterable[Reference]) -> Iterator[tuple[str, str]]:
-    """(label, source) of every example and object of the references that have no problem."""
-    for reference in references:
-        if reference.problem is None:
-            for label in reference.classes:
-                yield label, reference.source
-            for box in reference.boxes or ():
-                yield box.label, reference.source
 
 
 def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None = None) -> LabelMap:

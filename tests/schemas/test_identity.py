@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from array import array
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halofeed.schemas.errors import AnnotationsError, UsageError
-from halofeed.schemas.identity import check_unique_ids, example_id, mix, shard_of, shards_of
+from halofeed.schemas.identity import example_id, mix, refuse_repeated, shard_of, shards_of
 from tests.allocations import traced
 
 
@@ -66,28 +66,29 @@ def test_no_shards_is_wrong_usage() -> None:
         shard_of(1, 0)
 
 
+def refuse(pairs: list[tuple[str | int, str]]) -> None:
+    refuse_repeated(array("q", (example_id(key) for key, _ in pairs)), lambda: pairs)
+
+
 @given(st.lists(st.one_of(st.integers(0, 5), st.sampled_from(["a", "b", "3", "03"]))))
 def test_a_repeated_id_is_found_exactly_when_there_is_one(keys: list[str | int]) -> None:
     pairs = [(key, f"source {number}") for number, key in enumerate(keys)]
     repeated = len({example_id(key) for key in keys}) < len(keys)
     if repeated:
         with pytest.raises(AnnotationsError):
-            check_unique_ids(lambda: pairs)
+            refuse(pairs)
     else:
-        assert check_unique_ids(lambda: pairs) == len(keys)
+        refuse(pairs)
 
 
 def test_both_sources_of_a_repeated_id_are_named() -> None:
     pairs: list[tuple[str | int, str]] = [(17, "a.jpg"), (18, "b.jpg"), ("17", "c.jpg")]
     with pytest.raises(AnnotationsError, match=r"id 17: a.jpg \(key 17\) and c.jpg \(key '17'\)"):
-        check_unique_ids(lambda: pairs)
+        refuse(pairs)
 
 
 def test_many_ids_are_checked_in_a_few_bytes_each() -> None:
-    def pairs() -> Iterator[tuple[str | int, str]]:
-        return ((number * 977, "a.jpg") for number in range(count))
-
-    count = 200_000
+    collected = array("q", (example_id(number * 977) for number in range(200_000)))
     with traced() as memory:
-        assert check_unique_ids(pairs) == count
-    assert memory.peak / count < 20
+        refuse_repeated(collected, list)
+    assert memory.peak / len(collected) < 20

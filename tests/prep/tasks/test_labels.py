@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halofeed.prep.layouts import Box, Reference
-from halofeed.prep.tasks.labels import FIRST_ID, LabelMap, from_data, from_file
+from halofeed.prep.tasks.labels import LabelMap, from_data, from_file
 from halofeed.schemas.errors import AnnotationsError
 
 PBTXT = r"""
@@ -25,8 +24,8 @@ item { id: 90 name: "tab\t\"q\" \303\251" }
 
 
 def test_labels_of_the_data_are_sorted_and_detection_starts_at_one() -> None:
-    assert from_data(["ten", "ace", "ten"], FIRST_ID["detection"]).names == {1: "ace", 2: "ten"}
-    assert from_data(["ten", "ace"], FIRST_ID["classification"]).names == {0: "ace", 1: "ten"}
+    assert from_data(["ten", "ace", "ten"], 1).names == {1: "ace", 2: "ten"}
+    assert from_data(["ten", "ace"], 0).names == {0: "ace", 1: "ten"}
 
 
 def test_a_layouts_own_order_comes_first_and_keeps_unused_classes() -> None:
@@ -99,27 +98,6 @@ def test_classification_may_start_at_zero_and_may_have_a_background() -> None:
 def test_an_unknown_label_is_named_with_the_known_ones() -> None:
     with pytest.raises(AnnotationsError, match=r"label 'cap' is not in l\.txt; known: hat, coat"):
         from_file("l.txt", b"hat\ncoat\n", 1).id_of("cap")
-
-
-def test_all_unknown_labels_are_reported_at_once_with_counts_and_first_sources() -> None:
-    def boxes(*labels: str) -> tuple[Box, ...]:
-        return tuple(Box(ymin=0, xmin=0, ymax=1, xmax=1, label=label) for label in labels)
-
-    references = [
-        Reference(source="a.jpg", key="a", boxes=boxes("hat", "cap", "cap")),
-        Reference(source="b.jpg", key="b", boxes=boxes("scarf", "cap")),
-        Reference(source="c.jpg", key="c", label="glove"),
-        Reference(source="d.jpg", key="d", label="rejected", problem=("annotation", "fault", "")),
-    ]
-    with pytest.raises(AnnotationsError) as caught:
-        from_file("l.txt", b"hat\n", 1).check_labels(references)
-    assert str(caught.value).splitlines() == [
-        "3 unknown label(s), not in l.txt (hat):",
-        "  'cap': 3 times, first in a.jpg",
-        "  'glove': 1 times, first in c.jpg",
-        "  'scarf': 1 times, first in b.jpg",
-    ]
-    from_data(["hat", "cap", "scarf", "glove"], 1).check_labels(references)
 
 
 NAMES = st.text(min_size=1).filter(

@@ -7,9 +7,13 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from halofeed.prep.voxels.copying import in_order
+from halofeed.prep.geometry.scan import Shape
+from halofeed.prep.voxels.copying import copy_voxels, in_order
 from halofeed.prep.voxels.memory_order import in_memory_order
+from halofeed.prep.voxels.phantom import stored
+from tests.phantom import ORIENTATIONS
 
 DTYPES = st.sampled_from(["uint8", "int16", "int32", "float32", "float64"])
 SIDES = st.tuples(*[st.integers(1, 20)] * 3)
@@ -66,3 +70,31 @@ def test_in_memory_order_lies_every_element_and_the_way_back_leads_to_its_place(
     memory, put_back = in_memory_order(seen)
     assert memory.flags.c_contiguous and np.shares_memory(memory, seen)
     assert np.array_equal(put_back(memory.astype(np.float32)), seen)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    shape=st.tuples(*[st.integers(1, 40)] * 3),
+    first=st.sampled_from(ORIENTATIONS),
+    second=st.sampled_from(ORIENTATIONS),
+    dtype=st.sampled_from(["uint8", "int16", "uint32", "float32", "int64"]),
+    crop=st.integers(0, 2),
+)
+def test_copying_is_assignment_in_any_order(
+    shape: Shape, first: Any, second: Any, dtype: str, crop: int
+) -> None:
+    numbers = np.random.default_rng(0).integers(0, 255, shape).astype(dtype)
+
+    def held(orientation: Any) -> NDArray[Any]:
+        """The same voxels, held in memory in another order."""
+        order, direction = orientation
+        kept = stored(numbers, orientation)
+        return kept[tuple(slice(None, None, step) for step in direction)].transpose(np.argsort(order))
+
+    source, target = held(first), np.zeros_like(numbers)
+    order, direction = second
+    target = target.transpose(order).copy()[tuple(slice(None, None, step) for step in direction)]
+    target = target.transpose(np.argsort(order))
+    copy_voxels(source[crop:, :, crop:], target[crop:, :, crop:])
+    assert np.array_equal(target[crop:, :, crop:], numbers[crop:, :, crop:])
+    assert not target[:crop].any() and not target[:, :, :crop].any()

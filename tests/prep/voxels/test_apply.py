@@ -1,0 +1,168 @@
+"""What do plans promise of the arrays that they are applied to: ties, borders, channels, copies, memory?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halofeed.prep.geometry.orientation import plan_canonical, plan_orthogonal
+from halofeed.prep.geometry.scan import Grid
+from halofeed.prep.geometry.volume import (
+    compose,
+    plan_crop_or_pad,
+    plan_nothing,
+    plan_resample,
+    plan_stretch,
+    plan_window,
+)
+from halofeed.prep.voxels import resample
+from halofeed.prep.voxels.apply import apply_image, apply_mask, view_of
+from halofeed.prep.voxels.phantom import (
+    centroid_mm,
+    grid_around,
+    stored_grid,
+)
+from halofeed.schemas.errors import UsageError
+from tests.allocations import traced
+from tests.phantom import ORIENTATIONS
+
+
+def test_what_was_cropped_away_does_not_come_back_with_padding() -> None:
+    grid = Grid(shape=(1, 1, 6), affine=np.eye(4))
+    image = np.arange(6, dtype=np.int16).reshape(1, 1, 6)
+    crop = plan_window(grid, (0, 0, 2), (1, 1, 2))
+    plan = compose([crop, plan_crop_or_pad(crop.target, (1, 1, 5))])
+    assert len(plan.steps) == 1
+    assert apply_image(plan, image, -9).ravel().tolist() == [-9, -9, 2, 3, -9]
+
+
+@pytest.mark.parametrize("kernel", ["linear", "cubic"])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "int32"])
+def test_one_value_stays_that_value_and_overshoot_stays_within_the_type(kernel: str, dtype: str) -> None:
+    grid = Grid(shape=(5, 7, 9), affine=np.diag([3.0, 1.0, 1.0, 1]))
+    limits = np.iinfo(dtype)
+    plan = plan_resample(grid, (0.7, 1.9, 0.6), image_kernel=kernel, slice_wise="never")
+    for value in (limits.min, 3, limits.max):
+        assert (apply_image(plan, np.full(grid.shape, value, dtype), 0) == value).all()
+    edge = np.full(grid.shape, limits.min, dtype)
+    edge[:, :, 4:] = limits.max
+    ours = apply_image(plan, edge, 0)
+    assert ours[..., 0].max() < 0.1 * limits.max and ours[..., -1].min() > 0.9 * limits.max
+
+
+def test_channels_are_resampled_each_on_its_own() -> None:
+    grid = grid_around((20, 15, 12))
+    image = np.random.default_rng(0).random((*grid.shape, 3)).astype(np.float32)
+    plan = plan_resample(grid, (9, 9, 9))
+    ours = apply_image(plan, image, 0)
+    assert ours.shape == (*plan.target.shape, 3)
+    for channel in range(3):
+        assert np.array_equal(ours[..., channel], apply_image(plan, image[..., channel], 0))
+    assert np.array_equal(apply_image(plan, image[..., :1], 0)[..., 0], ours[..., 0])
+
+
+def test_a_tie_between_classes_goes_to_the_nearest_voxel_so_that_no_class_shrinks() -> None:
+    mask = np.array([[[0, 0, 1, 1, 1, 1, 0, 0]]], np.uint8)
+    plan = plan_stretch(
+        Grid(shape=(1, 1, 8), affine=np.eye(4)), (1, 1, 4), mask_kernel="onehot-linear", antialias=False
+    )
+    for shift in (-2, -1, 0, 1, 2):
+        assert apply_mask(plan, np.roll(mask, shift)).sum() == 2
+
+
+def test_a_mask_of_half_the_resolution_is_not_moved_though_every_voxel_is_a_tie() -> None:
+    grid = Grid(shape=(1, 1, 64), affine=grid_around((1.0, 1.0, 1.0)).affine)
+    plan = plan_resample(grid, (1, 1, 2))
+    shifts = []
+    for start in range(8, 40):
+        mask = np.zeros(grid.shape, np.uint8)
+        mask[..., start : start + 13] = 1
+        shifts.append(centroid_mm(plan.target, apply_mask(plan, mask), 1) - centroid_mm(grid, mask, 1))
+    assert abs(np.mean(shifts)) < 0.01
+    assert np.abs(shifts).max() < 0.6
+
+
+def test_antialiasing_lets_a_pattern_finer_than_the_new_voxels_fade() -> None:
+    stripes = np.tile(np.array([0, 1000], np.int16), (4, 40, 20))
+    grid = Grid(shape=(4, 40, 40), affine=np.eye(4))
+    antialiased = apply_image(plan_resample(grid, (1, 1, 2.9)), stripes, 0)[..., 1:-1]
+    plain = apply_image(plan_resample(grid, (1, 1, 2.9), antialias=False), stripes, 0)[..., 1:-1]
+    assert antialiased.std() < 60 < 200 < plain.std()
+
+
+def test_an_image_is_not_changed_by_applying_plans_to_it() -> None:
+    grid = grid_around((12, 11, 10))
+    image = np.random.default_rng(0).random(grid.shape).astype(np.float32)
+    before = image.copy()
+    for spacing in (20.0, 7.0, 10.5):
+        for kernel in ("linear", "cubic"):
+            apply_image(plan_resample(grid, (spacing, spacing, spacing), image_kernel=kernel), image, 0)
+    assert np.array_equal(image, before)
+
+
+def test_views_without_padding_are_had_without_a_copy() -> None:
+    grid = stored_grid(grid_around(), ORIENTATIONS[9])
+    image = np.zeros(grid.shape, np.int16)
+    canonical = plan_canonical(grid)
+    plan = compose([canonical, plan_window(canonical.target, (1, 2, 3), (5, 6, 7))])
+    assert np.shares_memory(view_of(plan, image), image)
+    assert view_of(plan, image).shape == (5, 6, 7)
+    with pytest.raises(UsageError, match="padding and resampling need a copy"):
+        view_of(plan_resample(grid, (9, 9, 9)), image)
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (lambda plan: apply_image(plan, np.zeros((2, 3, 5)), 0), "expected .2, 3, 4."),
+        (lambda plan: apply_image(plan, np.zeros((2, 3, 4), np.uint8), -1024), "-1024 is no value of uint8"),
+        (
+            lambda plan: apply_image(plan, np.zeros((2, 3, 4), np.int16), float("nan")),
+            "nan is no value of int16",
+        ),
+        (
+            lambda plan: apply_image(plan, np.zeros((2, 3, 4), bool), 0),
+            "expected integers, float32 or float64",
+        ),
+        (lambda plan: apply_mask(plan, np.zeros((2, 3, 4), np.float32)), r"expected integers \[depth"),
+    ],
+)
+def test_arrays_that_do_not_fit_the_plan_are_refused(run: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        run(plan_crop_or_pad(Grid(shape=(2, 3, 4), affine=np.eye(4)), (5, 5, 5)))
+
+
+# Memory -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("orientation", [ORIENTATIONS[0], ORIENTATIONS[21], ORIENTATIONS[47]])
+@pytest.mark.parametrize(
+    "mode", ["unchanged", "crop or pad", "spacing", "spacing, cubic", "stretch", "coarse", "one-hot", "tilt"]
+)
+def test_applying_holds_few_slices(mode: str, orientation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resample, "SLAB_BYTES", 1 << 20)
+    affine = grid_around((1.0, 1.0, 1.0)).affine.copy()
+    if mode == "tilt":
+        affine[1, 0] = 0.2
+    grid = stored_grid(Grid(shape=(100, 192, 192), affine=affine), orientation)
+    make = {
+        "unchanged": plan_nothing,
+        "crop or pad": lambda grid: plan_crop_or_pad(grid, (96, 81, 112)),
+        "spacing": lambda grid: plan_resample(grid, (2.0, 2.0, 2.0)),
+        "spacing, cubic": lambda grid: plan_resample(grid, (1.7, 1.3, 1.1), image_kernel="cubic"),
+        "stretch": lambda grid: plan_stretch(grid, (32, 64, 96)),
+        "coarse": lambda grid: plan_stretch(grid, (2, 64, 64)),
+        "one-hot": lambda grid: plan_resample(grid, (1.0, 1.5, 1.5), mask_kernel="onehot-linear"),
+        "tilt": plan_orthogonal,
+    }[mode]
+    canonical = plan_canonical(grid)
+    plan = compose([canonical, make(canonical.target)])
+    image = np.zeros(grid.shape, np.int16)
+    image[::2] = 3
+    with traced() as memory:
+        result = apply_mask(plan, image) if mode == "one-hot" else apply_image(plan, image, -1024)
+    slabs = {"one-hot": 1.0, "tilt": 1.6}.get(mode, 0.0) * image.nbytes
+    # Blocks of 16 slices and planes of float32; at this size they are a third of the volume.
+    assert memory.peak - result.nbytes * (result is not image) <= image.nbytes * 0.5 + slabs

@@ -1,0 +1,161 @@
+"""Do organs of a drawn patient keep place, shape and values, however they are stored and resampled?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from halofeed.prep.geometry.orientation import plan_canonical, plan_orthogonal
+from halofeed.prep.geometry.volume import (
+    compose,
+    map_back,
+    plan_crop_or_pad,
+    plan_nothing,
+    plan_resample,
+    plan_stretch,
+    plan_window,
+)
+from halofeed.prep.voxels.apply import apply_image, apply_mask
+from halofeed.prep.voxels.foreground import label_box, plan_foreground_crop
+from halofeed.prep.voxels.phantom import (
+    AIR_HU,
+    LABELLED,
+    centroid_mm,
+    draw,
+    grid_around,
+    interior,
+    margin_mm,
+    stored,
+    stored_grid,
+)
+from tests.phantom import ORIENTATIONS, dice
+from tests.volume_support import lead_back
+
+MODES: dict[str, Any] = {
+    "unchanged": plan_nothing,
+    "spacing": lambda grid: plan_resample(grid, (2.0, 2.0, 2.0)),
+    "spacing, not antialiased": lambda grid: plan_resample(grid, (2.0, 2.0, 2.0), antialias=False),
+    "spacing, one-hot": lambda grid: plan_resample(grid, (2.0, 2.0, 2.0), mask_kernel="onehot-linear"),
+    "spacing, cubic": lambda grid: plan_resample(grid, (1.7, 1.3, 1.1), image_kernel="cubic"),
+    "spacing, slice by slice": lambda grid: plan_resample(grid, (2.5, 1.0, 1.0), slice_wise="always"),
+    "crop or pad": lambda grid: plan_crop_or_pad(grid, (96, 81, 112)),
+    "about the foreground": lambda grid: plan_crop_or_pad(grid, (80, 80, 90), (40, 40, 50)),
+    "crop": lambda grid: plan_window(grid, (1, 2, 3), (78, 79, 96)),
+    "stretch": lambda grid: plan_stretch(grid, (32, 64, 96)),
+    "all": lambda grid: compose(
+        [
+            # Nearest, three times over, moves the spleen by 0.52 mm.
+            plan := plan_resample(grid, (2.0, 1.8, 1.8), mask_kernel="onehot-linear"),
+            crop := plan_crop_or_pad(plan.target, (64, 56, 70)),
+            plan_stretch(crop.target, (60, 60, 60), mask_kernel="onehot-linear"),
+        ]
+    ),
+}
+REACH = {"spacing, cubic": 2.0, "all": 2.0}
+GRIDS = {
+    "straight": grid_around((1.5, 1.25, 1.25), center_mm=(0.4, -0.3, 0.2)),
+    "oblique": grid_around((1.5, 1.25, 1.25), turn_degrees=12),
+    "tilted": grid_around((1.5, 1.25, 1.25), tilt_degrees=17),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", GRIDS)
+def test_organs_keep_their_place_and_their_hounsfield_units(name: str, mode: str) -> None:
+    """Centroids are of the record's mask; mean HU of what lies inside, further than interpolation reaches."""
+    grid = GRIDS[name]
+    image, mask = draw(grid)
+    upright = plan_orthogonal(grid)
+    plan = compose([upright, MODES[mode](upright.target)])
+    ours, labels = apply_image(plan, image, AIR_HU), apply_mask(plan, mask)
+    assert set(np.unique(labels)) == set(np.unique(mask))
+    for organ in LABELLED:
+        assert np.abs(centroid_mm(plan.target, labels, organ.label) - organ.center_mm).max() < 0.5, organ.name
+        inner = interior(plan.target, organ, margin_mm(upright.target, plan.target, REACH.get(mode, 1.0)))
+        assert inner.sum() > 20
+        assert abs(ours[inner].mean() - organ.hu) < 1, organ.name
+
+
+@pytest.mark.parametrize("turn", [0.0, 12.0])
+def test_one_hot_masks_keep_organs_of_few_thick_slices_in_place_where_nearest_moves_them(turn: float) -> None:
+    grid = grid_around((3.0, 1.5, 1.5), turn_degrees=turn)
+    _, mask = draw(grid)
+    furthest = {}
+    for kernel in ("nearest", "onehot-linear"):
+        plans = [
+            plan_resample(grid, (2.0, 2.0, 2.0), mask_kernel=kernel),
+            plan_stretch(grid, (32, 64, 96), mask_kernel=kernel),
+        ]
+        furthest[kernel] = max(
+            np.abs(centroid_mm(plan.target, apply_mask(plan, mask), organ.label) - organ.center_mm).max()
+            for plan in plans
+            for organ in LABELLED
+        )
+    assert furthest["onehot-linear"] < 0.5 < furthest["nearest"]
+    assert furthest["nearest"] < 1.5  # half a slice
+
+
+@pytest.mark.parametrize("mode", ["unchanged", "spacing", "all"])
+@pytest.mark.parametrize("name", ["straight", "oblique"])
+def test_all_48_orientations_give_the_same_voxels(name: str, mode: str) -> None:
+    grid = GRIDS[name]
+    image, mask = draw(grid)
+    expected: list[NDArray[Any]] = []
+    for orientation in ORIENTATIONS:
+        canonical = plan_canonical(stored_grid(grid, orientation))
+        plan = compose([canonical, MODES[mode](canonical.target)])
+        ours = [
+            apply_image(plan, stored(image, orientation), AIR_HU),
+            apply_mask(plan, stored(mask, orientation)),
+        ]
+        expected = expected or ours
+        assert all(np.array_equal(one, other) for one, other in zip(ours, expected, strict=True)), orientation
+    if mode == "unchanged":
+        assert np.array_equal(expected[0], image) and np.array_equal(expected[1], mask)
+
+
+@pytest.mark.parametrize(
+    ("mode", "least"),
+    [
+        ("unchanged", 1.0),
+        ("crop or pad", 1.0),
+        ("crop", 1.0),
+        ("about the foreground", 1.0),
+        ("spacing", 0.9),
+        ("spacing, one-hot", 0.9),
+        ("stretch", 0.9),
+    ],
+)
+def test_a_label_led_back_covers_the_source_mask(mode: str, least: float) -> None:
+    grid = GRIDS["oblique"]
+    _, mask = draw(grid)
+    for orientation in ORIENTATIONS[::11]:
+        canonical = plan_canonical(stored_grid(grid, orientation))
+        plan = compose([canonical, MODES[mode](canonical.target)])
+        kept = stored(mask, orientation)
+        labels = lead_back(plan, apply_mask(plan, kept), kept.shape)  # type: ignore[arg-type]
+        for organ in LABELLED:
+            assert dice(labels == organ.label, kept == organ.label) >= least, organ.name
+
+
+@given(seed=st.integers(0, 20))
+def test_map_back_finds_the_source_voxel_of_every_voxel(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    grid = stored_grid(grid_around((12, 11, 10)), ORIENTATIONS[seed])
+    image = random.integers(0, 30000, grid.shape, dtype=np.int16)
+    canonical = plan_canonical(grid)
+    plan = compose([canonical, plan_crop_or_pad(canonical.target, (9, 12, 11))])
+    ours = apply_image(plan, image, -1)
+    voxels = np.argwhere(ours >= 0)
+    assert np.array_equal(ours[tuple(voxels.T)], image[tuple(map_back(plan, voxels).astype(int).T)])
+
+
+def test_a_foreground_crop_of_a_mask_holds_the_whole_mask() -> None:
+    _, mask = draw(GRIDS["straight"])
+    plan = plan_foreground_crop(GRIDS["straight"], label_box(mask))
+    assert (apply_mask(plan, mask) != 0).sum() == (mask != 0).sum()
