@@ -7,7 +7,8 @@ from pathlib import Path
 
 from halofeed.inspection.facts.dataset import Facts, split_reason
 from halofeed.inspection.html.page import check_output, rendered, write_page
-from halofeed.inspection.html.sections import VALUES, Report
+from halofeed.inspection.html.reported import Report
+from halofeed.inspection.html.sections import VALUES
 from halofeed.inspection.stored.opened import open_manifest
 from halofeed.inspection.stored.place import Place, open_place
 from halofeed.schemas.errors import CorruptFileError, UsageError

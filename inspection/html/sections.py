@@ -6,39 +6,29 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from halofeed.inspection.facts.candidates import Candidate, choose, find_candidates
 from halofeed.inspection.facts.dataset import (
     CORES,
     Facts,
     padding_choices,
-    source_shapes,
     source_sizes,
-    source_spacings,
-    volume_sizings,
 )
-from halofeed.inspection.facts.display import Display, counts_of, display_of
-from halofeed.inspection.facts.findings import MEANINGS, TREATMENTS, split_finding
 from halofeed.inspection.facts.words import percent, plural
-from halofeed.inspection.html import charts
 from halofeed.inspection.html.page import swatched, times
 from halofeed.inspection.html.plan_page import plan_values
+from halofeed.inspection.html.reported import Report
+from halofeed.inspection.html.scan_sections import findings, grids, values
 from halofeed.inspection.pictures.boxes import place_boxes
 from halofeed.inspection.pictures.planes import load_scan
 from halofeed.inspection.pictures.samples import Sample, load_sample, open_sources
 from halofeed.inspection.stored.labels import class_channels
-from halofeed.inspection.stored.place import Place
 from halofeed.prep.options.option import flag
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.statistics.counts import mean_and_deviation, percentile
 from halofeed.prep.statistics.pictures import ROW_STEP
-from halofeed.prep.statistics.volumes import ROW_STEP as VOLUME_ROW_STEP
 from halofeed.schemas.layout import OBJECT, REJECTED, SELECTION
 from halofeed.schemas.partition import nearest, splits_that_divide
 from halofeed.schemas.plan import read_plan
@@ -50,44 +40,6 @@ _MOST_SPLITS = 8
 _MOST_PICTURE_CHIPS, _MOST_SCAN_CHIPS = 14, 12
 _MOST_NAMES = 12
 _CHANNELS = {1: ("gray",), 3: ("red", "green", "blue"), 4: ("red", "green", "blue", "alpha")}
-_LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL = 360, 160
-_FULL_SIZE_SAMPLES = 24
-"""Up to so many samples have the largest thumbnails, so that the file stays below 5 MB."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """What is reported of: the facts, and which records are shown.
-
-    Args:
-        folder: of the data set.
-        sources: the folder of the source pictures, where the user names it.
-        samples: how many records are shown.
-    """
-
-    facts: Facts
-    folder: Place
-    sources: str | None
-    samples: int
-
-    @cached_property
-    def chosen(self) -> list[tuple[Candidate, str | None]]:
-        """The records that are shown, and what is awkward of each."""
-        if not self.samples:
-            return []
-        found = find_candidates(self.folder, self.facts.manifest)
-        return choose(found, self.samples, detection=self.facts.task.has_boxes)
-
-    @property
-    def side(self) -> int:
-        """The longer side of a sample's picture."""
-        shrunk = math.sqrt(min(1.0, _FULL_SIZE_SAMPLES / max(1, len(self.chosen))))
-        return max(_SMALLEST_THUMBNAIL, round(_LARGEST_THUMBNAIL * shrunk))
-
-    @cached_property
-    def display(self) -> Display:
-        """How volumes are shown."""
-        return display_of(self.facts.manifest, self.facts.total)
 
 
 def conversion(report: Report) -> dict[str, Any]:
@@ -329,124 +281,6 @@ def pixels(report: Report) -> dict[str, Any]:
     }
 
 
-def findings(report: Report) -> dict[str, Any]:
-    """What was found odd about the sources, what was done about it, and what it means."""
-    counted = report.facts.per_split("findings")
-    ordered = sorted(counted.items(), key=lambda item: (-sum(item[1]), item[0]))
-    found = []
-    for key, counts in ordered:
-        split_counts = zip(report.facts.splits, counts, strict=True)
-        by_split = ", ".join(f"{split} {count:,}" for split, count in split_counts if count)
-        found.append((*split_finding(key), sum(counts), by_split))
-    return {"found": found, "meanings": MEANINGS, "treatments": TREATMENTS}
-
-
-def grids(report: Report) -> dict[str, Any]:
-    """Spacing and size of the sources, and what cropping and padding to the static shape costs."""
-    facts = report.facts
-    spacings, sizings = source_spacings(facts), volume_sizings(facts)
-    planes = Counter[tuple[int, int]]()
-    for (_, height, width), count in source_shapes(facts).items():
-        planes[height, width] += count
-    common = min(spacings, key=lambda spacing: (-sum(spacings[spacing]), spacing), default=None)
-    rows = [
-        (
-            name,
-            times(shape),
-            percent(padded),
-            "–" if cut is None else percent(cut),
-            f"{math.prod(shape) / math.prod(facts.size):.2f}×",
-        )
-        for name, shape, padded, cut in sizings
-    ]
-    return {
-        "through": _summed(spacings, lambda spacing: spacing[0]),
-        "within": _summed(spacings, lambda spacing: spacing[1]),
-        "slices": _summed(facts.per_split("source_shapes"), lambda shape: int(shape.split("x")[0])),
-        "planes": planes,
-        "common": (common, sum(spacings[common])) if common else None,
-        "sizings": sizings,
-        "rows": rows,
-    }
-
-
-def values(report: Report) -> dict[str, Any]:
-    """How values are spread in the body and where something is labelled, with the window, and their figures."""
-    facts, display = report.facts, report.display
-    body, foreground = counts_of(facts.total, "body"), counts_of(facts.total, "foreground")
-    if not body.total:
-        return {"display": display, "body": body}
-    known = [("gray", body), *([("red", foreground)] if foreground.total else [])]
-    low, high = (
-        display.value(pick(percentile(counts, at) for _, counts in known))
-        for pick, at in ((min, 0.1), (max, 99.9))
-    )
-    window = display.window
-    if window:
-        low, high = min(low, window.low), max(high, window.high)
-    room = max((high - low) * 0.02, 1e-6)
-    series = [
-        (kind, [display.value(value) for value in counts.values.tolist()], counts.counts.tolist())
-        for kind, counts in known
-    ]
-    curves = charts.densities(
-        series,
-        (window.low, window.high) if window else None,
-        (low - room, high + room),
-        unit="Hounsfield units" if display.unit == "HU" else "stored value",
-        step=display.slope if display.dtype in ("uint8", "int16", "uint16") else 0.0,
-        origin=display.intercept,
-    )
-    split = next((name for name in facts.splits if name.startswith("train")), facts.splits[0])
-    chosen = counts_of(facts.manifest.splits[split].statistics, "foreground")
-    which = f"Of the labelled voxels of {split}, as stored"
-    if not chosen.total:
-        chosen = counts_of(facts.manifest.splits[split].statistics, "body")
-        which = f"Nothing is labelled in {split}; of all its voxels, as stored"
-    z_scores = "mean = {:.4f}\nstd = {:.4f}".format(*mean_and_deviation(chosen)) if chosen.total else ""
-    return {
-        "display": display,
-        "body": body,
-        "foreground": foreground,
-        "curves": curves,
-        "band": _band(report),
-        "figures": _value_figures(facts, display),
-        "which": which,
-        "z_scores": z_scores,
-        "row_step": VOLUME_ROW_STEP,
-    }
-
-
-def _band(report: Report) -> str:
-    """What the band in the chart of values is, or why there is none."""
-    window = report.display.window
-    if window is None:
-        ends: Sequence[float] = report.facts.manifest.recipe.get("window_percentiles") or ()
-        if len(ends) != 2:
-            return "The recipe has no window: nothing is drawn in."
-        return (
-            f"Each scan has a window of its own, from its {ends[0]:g}th to its {ends[1]:g}th percentile, so these are "
-            "stored values."
-        )
-    beyond = "What lies beyond is stored as its ends."
-    if report.display.dtype == "uint8":
-        beyond = "It is stored as 0 to 255; what lies beyond, as the ends."
-    return f"The band is the recipe's window, {window.low:g} to {window.high:g} HU. {beyond}"
-
-
-def _value_figures(facts: Facts, display: Display) -> list[tuple[str, ...]]:
-    rows = []
-    for name, key in (("all", "body"), ("labelled", "foreground")):
-        for split in facts.splits:
-            counts = counts_of(facts.manifest.splits[split].statistics, key)
-            if counts.total:
-                mean, deviation = mean_and_deviation(counts)
-                ends = (f"{display.value(percentile(counts, at)):,.5g}" for at in (0.5, 50, 99.5))
-                spread = f"{deviation * display.slope:,.2f}"
-                rows.append((name, split, f"{display.value(mean):,.2f}", spread, *ends))
-    return rows
-
-
 def partitions(report: Report) -> dict[str, Any]:
     """Over how many cores one image can be split, and how."""
     size = report.facts.size
@@ -551,15 +385,6 @@ def _missing_in_splits(facts: Facts) -> str:
 def _listed(facts: Facts, found: Sequence[int]) -> str:
     more = f" and {len(found) - _MOST_NAMES:,} more" if len(found) > _MOST_NAMES else ""
     return ", ".join(map(facts.label_name, found[:_MOST_NAMES])) + more
-
-
-def _summed(counts: Mapping[Any, list[int]], key: Callable[[Any], Any]) -> dict[Any, list[int]]:
-    """Counts of each split, those of one key together."""
-    summed: dict[Any, list[int]] = {}
-    for name, per_split in counts.items():
-        known = summed.setdefault(key(name), [0] * len(per_split))
-        known[:] = map(sum, zip(known, per_split, strict=True))
-    return summed
 
 
 def _option_text(value: Any) -> str:

@@ -26,14 +26,8 @@ from halofeed.prep.voxels.intensity import Window
 from halofeed.prep.voxels.phantom import LABELLED
 from halofeed.schemas.manifest import Split, read_manifest
 from halofeed.schemas.statistics import Statistics
-from tests.inspection.test_report import (
-    assert_a_browser_shows,
-    assert_self_contained,
-    change,
-    picture,
-    report,
-    rows,
-)
+from tests.inspection.pages import assert_a_browser_shows, assert_self_contained, picture, rows
+from tests.inspection.test_report import change, report
 from tests.set_writer import refusal
 from tests.volume_report_writer import RECIPE, draw_picture, draw_scan, write_segmentation
 

@@ -1,0 +1,138 @@
+"""How tests take a report's page apart, and have a browser show it."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+VOID = {"img", "meta", "br", "input"}
+PROBE = """
+<script>
+addEventListener("load", () => {
+  const clash = (a, b) => a.width && b.width && a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1
+    && b.top < a.bottom - 1;
+  const check = (page) => {
+    let overlaps = [];
+    const named = ".bars, .row, .where, .split, .tiles div, .legend, .chips";
+    const groups = [...page.querySelectorAll(named)].map(g => [...g.children])
+      .concat([...page.querySelectorAll("svg.chart")].map(g => [...g.querySelectorAll("text")]));
+    for (const group of groups) for (let i = 0; i < group.length; i++) for (let j = i + 1; j < group.length; j++)
+      if (clash(group[i].getBoundingClientRect(), group[j].getBoundingClientRect()))
+        overlaps.push(group[i].textContent + " | " + group[j].textContent);
+    const images = [...page.images];
+    return {images: images.length, broken: images.filter(i => !i.naturalWidth).length, overlaps,
+      scroll: page.documentElement.scrollWidth, width: page.documentElement.clientWidth};
+  };
+  const found = [...document.querySelectorAll("iframe")].map(f => check(f.contentDocument));
+  document.body.innerHTML = "";
+  document.body.dataset.found = JSON.stringify(found);
+});
+</script>
+"""
+
+
+class Page(HTMLParser):
+    """A page taken apart; refuses elements that are not closed in order."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.open: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[list[str], str]] = []
+        self.feed(source)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop()[0] == tag, tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(([given.get("id") or "" for _, given in self.open], data))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        """The attributes of every such element."""
+        return [given for name, given in self.elements if name == tag]
+
+    def words(self, section: str | None = None) -> str:
+        """The visible text, of one section or of all."""
+        return "".join(data for ids, data in self.texts if section is None or section in ids)
+
+
+def rows(source: str, section: str) -> list[list[str]]:
+    """The table rows of a section, as plain texts."""
+    start = source.index(f'<section id="{section}">')
+    part = source[start : source.index("</section>", start)]
+    return [
+        [html.unescape(re.sub("<[^>]*>", "", cell)) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+        for row in re.findall(r"<tr>(<td.*?)</tr>", part)
+    ]
+
+
+def assert_self_contained(source: str, page: Page) -> None:
+    """Nothing is loaded, and nothing that is not known is written as a number."""
+    assert source.startswith("<!doctype html>") and not page.all("script") and not page.all("link")
+    loaded = [given[key] for _, given in page.elements for key in ("src", "href", "srcset") if key in given]
+    assert loaded and all(str(where).startswith("data:image/") for where in loaded)
+    assert not re.search(r"https?:|@import|url\(", source) and len(source) < 5_000_000
+    # None: only where it begins a sentence.
+    assert not re.search(r"\bnan\b|\binf\b|None\b(?!:)", page.words())
+
+
+def picture(uri: object) -> np.ndarray:
+    """The pixels of a data: URI."""
+    with Image.open(io.BytesIO(base64.b64decode(str(uri).partition(",")[2]))) as opened:
+        return np.asarray(opened)
+
+
+def browse(page: str, folder: Path) -> tuple[list[dict[str, Any]], str]:
+    """What headless Chromium finds of a page in frames as wide as a phone, a tablet and a desk's screen."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium here; install it to check the report in a browser")
+    frames = "".join(
+        f'<iframe width="{width}" height="4000" srcdoc="{html.escape(page)}"></iframe>'
+        for width in (375, 820, 1280)
+    )
+    file = folder / "probe.html"
+    file.write_text(f'<!doctype html><meta charset="utf-8"><body>{frames}{PROBE}</body>')
+    quiet = [
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--no-first-run",
+    ]
+    done = subprocess.run(
+        [chromium, "--headless", "--no-sandbox", "--disable-gpu", *quiet, f"--user-data-dir={folder / 'profile'}",
+         "--window-size=1400,4000", "--enable-logging=stderr", "--v=0", "--dump-dom", file.as_uri()],
+        capture_output=True, text=True, timeout=240, check=True,
+    )  # fmt: skip
+    found = re.search(r'data-found="(.*?)"', done.stdout)
+    assert found, done.stdout[:500] + done.stderr[-2000:]
+    return json.loads(html.unescape(found[1])), done.stderr
+
+
+def assert_a_browser_shows(page: str, images: int, folder: Path) -> None:
+    """Every picture is shown, nothing overlaps and nothing scrolls sideways, on a phone, a tablet and a desk."""
+    found, log = browse(page, folder)
+    for frame in found:
+        assert frame["images"] == images and frame["broken"] == 0
+        assert frame["overlaps"] == []
+        assert frame["scroll"] <= frame["width"]
+    assert "CONSOLE" not in log, log
