@@ -99,27 +99,11 @@ def check_ignored(tables: Sequence[Table], ignored: Sequence[str]) -> None:
         raise UsageError(f"--ignore-columns {','.join(missing)}: no table has it; found {', '.join(header)}")
 
 
-CSV_EXTENSIONS = (".csv", ".tsv")
-JSONL_EXTENSIONS = (".jsonl", ".ndjson")
-
-
-def read_csv_tables(annotations: SourceFiles, annotation_file: str | None, rule: Columns) -> list[Table]:
-    """The CSV file that was named, or all straight in the folder."""
-    return _read_tables(annotations, annotation_file, CSV_EXTENSIONS, read_csv, rule)
-
-
-def read_jsonl_tables(annotations: SourceFiles, annotation_file: str | None, rule: Columns) -> list[Table]:
-    """The JSONL file that was named, or all straight in the folder."""
-    return _read_tables(annotations, annotation_file, JSONL_EXTENSIONS, read_jsonl, rule)
-
-
-def _read_tables(
-    annotations: SourceFiles,
-    annotation_file: str | None,
-    extensions: tuple[str, ...],
-    read: Callable[[str, TableBytes, Columns], Table],
-    rule: Columns,
+def read_tables(
+    form: str, annotations: SourceFiles, annotation_file: str | None, rule: Columns
 ) -> list[Table]:
+    """The table that was named, or all of its form, "csv" or "jsonl", straight in the folder."""
+    extensions, read = _FORMS[form]
     names = _table_files(annotations, annotation_file, extensions)
     try:
         return [read(name, TableBytes(annotations, name), rule) for name in names]
@@ -306,3 +290,7 @@ def _cell(place: str, column: str, value: object, is_text: bool, may_list: bool)
     if is_text and "\0" in text:
         raise AnnotationsError(f"{place}: {column}: holds a NUL character: {text!r}; remove it")
     return text
+
+
+_FORMS = {"csv": ((".csv", ".tsv"), read_csv), "jsonl": ((".jsonl", ".ndjson"), read_jsonl)}
+"""By the name of a form its files' extensions, and what reads one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from halofeed.prep.annotations.contract import InParts, Layout, LayoutOptions
 from halofeed.prep.layouts import class_masks, coco, dicom, folders, lits, msd, nnunet, pairs, table, voc
 from halofeed.prep.sources.reference import Box, Reference
@@ -27,7 +29,7 @@ LAYOUTS: dict[str, Layout] = {
             name="csv",
             tasks=_ALL,
             summary="a table: filename,class[,split,group], one box a row in pixels, or id,image,label",
-            list_references=table.list_csv_references,
+            list_references=partial(table.list_references, "csv"),
             keeps=("occluded", "group_of"),
             takes_clips=True,
         ),
@@ -35,7 +37,7 @@ LAYOUTS: dict[str, Layout] = {
             name="jsonl",
             tasks=_ALL,
             summary="the table of csv, one JSON object a line",
-            list_references=table.list_jsonl_references,
+            list_references=partial(table.list_references, "jsonl"),
             keeps=("occluded", "group_of"),
             takes_clips=True,
         ),

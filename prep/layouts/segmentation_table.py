@@ -16,8 +16,7 @@ from halofeed.prep.annotations.rows import (
     Row,
     Table,
     check_ignored,
-    read_csv_tables,
-    read_jsonl_tables,
+    read_tables,
     unread_note,
 )
 from halofeed.prep.layouts.dicom import find_series, series_below
@@ -55,31 +54,27 @@ def _columns(options: LayoutOptions) -> Columns:
     )
 
 
-def list_csv_references(
-    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+def list_references(
+    form: str,
+    annotations: SourceFiles,
+    images: SourceFiles,
+    annotation_file: str | None,
+    options: LayoutOptions,
 ) -> Iterator[Reference]:
-    """Every row of the CSV file, or of all CSV files straight in the folder, and every scan that is in none.
+    """Every row of the table, or of all tables of that form straight in the folder, and every scan that is in none.
 
     Columns `image,label[,id,group,split]`. Paths are relative to the table's folder, or to --images; they are
     taken at their word. An image is a volume, a picture, a DICOM file, or a folder with one DICOM series (a
     folder with several is written with the series' mark, as the layout `dicom` lists it); several files with `;`
-    between them are channels of one image. A label is a volume, a mask PNG, a DICOM SEG or RTSTRUCT, or the
-    folder that holds nothing else; several with `;` between them are merged; an empty cell is an image for
-    prediction only. Without a split column the table's name says it. A DICOM series without group has its patient's
-    hash for one.
+    between them, or a list in JSONL, are channels of one image. A label is a volume, a mask PNG, a DICOM SEG or
+    RTSTRUCT, or the folder that holds nothing else; several with `;` between them are merged; an empty cell is an
+    image for prediction only. Without a split column the table's name says it. A DICOM series without group has its
+    patient's hash for one.
 
     Raises:
         AnnotationsError: if columns are missing or the file is not a table.
     """
-    tables = read_csv_tables(annotations, annotation_file, _columns(options))
-    yield from _references(tables, images, annotations.root, annotation_file is not None, options)
-
-
-def list_jsonl_references(
-    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> Iterator[Reference]:
-    """The same for JSONL, one object a line with the keys of the CSV columns; an image may be a list of files."""
-    tables = read_jsonl_tables(annotations, annotation_file, _columns(options))
+    tables = read_tables(form, annotations, annotation_file, _columns(options))
     yield from _references(tables, images, annotations.root, annotation_file is not None, options)
 
 

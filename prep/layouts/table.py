@@ -27,8 +27,7 @@ from halofeed.prep.annotations.rows import (
     Row,
     Table,
     check_ignored,
-    read_csv_tables,
-    read_jsonl_tables,
+    read_tables,
     split_folder,
     unread_note,
 )
@@ -84,10 +83,14 @@ _FLAGS = {
 }
 
 
-def list_csv_references(
-    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
+def list_references(
+    form: str,
+    annotations: SourceFiles,
+    images: SourceFiles,
+    annotation_file: str | None,
+    options: LayoutOptions,
 ) -> Iterator[Reference]:
-    """Every image of the CSV file, or of all CSV files straight in the folder.
+    """Every image of the table, or of all tables of that form, "csv" or "jsonl", straight in the folder.
 
     Where none lies there, those of the same name in folders of splits (`valid/_annotations.csv`), as Roboflow exports.
     Columns: `filename,class[,split,group,id]`, or `filename,class,xmin,ymin,xmax,ymax[,width,height]` with
@@ -95,26 +98,15 @@ def list_csv_references(
     objects. More columns for boxes: area, is_crowd, difficult, truncated, occluded. Other spellings of these are
     known, and other ways to write a box; see `columns`. Without a split column the file's
     name says it (train for `train_labels.csv`). UTF-8, a byte order mark allowed; comma, semicolon or tab,
-    whichever makes the header line readable.
+    whichever makes the header line readable. JSONL has one object a line, with the columns as its keys.
 
     Raises:
         AnnotationsError: if columns are missing, or one image has two classes, splits, groups or ids.
     """
     if options.wants_label_images:
-        yield from segmentation_table.list_csv_references(annotations, images, annotation_file, options)
+        yield from segmentation_table.list_references(form, annotations, images, annotation_file, options)
         return
-    tables = read_csv_tables(annotations, annotation_file, _columns(options))
-    yield from _references(tables, images, annotations.root, annotation_file is not None, options)
-
-
-def list_jsonl_references(
-    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> Iterator[Reference]:
-    """Every image of the JSONL file or files: one object a line, with the keys of the CSV columns."""
-    if options.wants_label_images:
-        yield from segmentation_table.list_jsonl_references(annotations, images, annotation_file, options)
-        return
-    tables = read_jsonl_tables(annotations, annotation_file, _columns(options))
+    tables = read_tables(form, annotations, annotation_file, _columns(options))
     yield from _references(tables, images, annotations.root, annotation_file is not None, options)
 
 

@@ -117,12 +117,6 @@ def _fields(data: bytes) -> tuple[Fields, int]:
     raise damaged(f"no ElementDataFile within {min(len(data), LONGEST_HEADER)} bytes")
 
 
-def _needed(fields: Fields, name: str) -> str:
-    if name not in fields:
-        raise damaged(f"{name} is missing")
-    return fields[name]
-
-
 def _flag(fields: Fields, *names: str, default: bool | None = False) -> bool | None:
     written = fields.first(*names)
     if written is None:
@@ -136,8 +130,8 @@ def _lengths(fields: Fields) -> tuple[list[int], int]:
     """The lengths of the axes, the fastest first, and the channels that lie side by side."""
     if fields.get("ObjectType", "Image").lower() != "image":
         raise SourceError("decode", "not a MetaImage file", f"ObjectType {shown(fields['ObjectType'])}")
-    count = whole_number("NDims", _needed(fields, "NDims"), 1, MOST_AXES)
-    lengths = whole_numbers("DimSize", _needed(fields, "DimSize"), count, 1, 2**62)
+    count = whole_number("NDims", fields.needed("NDims"), 1, MOST_AXES)
+    lengths = whole_numbers("DimSize", fields.needed("DimSize"), count, 1, 2**62)
     parts = whole_number("ElementNumberOfChannels", fields.get("ElementNumberOfChannels", "1"), 1, 2**62)
     written = " x ".join(map(str, lengths))
     if count < 3:
@@ -149,7 +143,7 @@ def _lengths(fields: Fields) -> tuple[list[int], int]:
 
 
 def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
-    written = _needed(fields, "ElementType")
+    written = fields.needed("ElementType")
     if written not in TYPES:
         detail = f"ElementType {shown(written)}; read are {', '.join(TYPES)}"
         raise SourceError("decode", "voxels of this type are not supported", detail)

@@ -155,15 +155,9 @@ def _fields(data: bytes) -> tuple[Fields, int]:
     return fields, len(data)
 
 
-def _needed(fields: Fields, name: str) -> str:
-    if name not in fields:
-        raise damaged(f"{name} is missing")
-    return fields[name]
-
-
 def _axes(fields: Fields) -> tuple[_Axes, tuple[Finding, ...]]:
-    count = whole_number("dimension", _needed(fields, "dimension"), 1, MOST_AXES)
-    sizes = whole_numbers("sizes", _needed(fields, "sizes"), count, 1, 2**62)
+    count = whole_number("dimension", fields.needed("dimension"), 1, MOST_AXES)
+    sizes = whole_numbers("sizes", fields.needed("sizes"), count, 1, 2**62)
     kinds = [word.lower() for word in fields.get("kinds", "").split()] or ["???"] * count
     if len(kinds) != count:
         raise damaged(f"kinds: expected {count}, got {shown(fields['kinds'])}")
@@ -313,11 +307,11 @@ def _quoted(fields: Fields, name: str, count: int, chosen: list[int]) -> list[st
 
 
 def _dtype(fields: Fields) -> np.dtype[Any]:
-    written = " ".join(_needed(fields, "type").lower().split())
+    written = " ".join(fields.needed("type").lower().split())
     name = next((name for name, spellings in TYPES.items() if written in spellings), None)
     if name is None:
         raise SourceError("decode", "voxels of this type are not supported", f"type {shown(written)}")
-    encoding = _needed(fields, "encoding").lower()
+    encoding = fields.needed("encoding").lower()
     if encoding not in UNPACKERS:
         known = ", ".join(UNPACKERS)
         raise SourceError("decode", "encoding is not read", f"{shown(encoding)}; read are {known}")

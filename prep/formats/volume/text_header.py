@@ -50,6 +50,12 @@ class Fields(dict[str, str]):
             raise damaged(f"{' and '.join(name for name in names if name in self)} say different things")
         return next(iter(values), None)
 
+    def needed(self, name: str) -> str:
+        """What a field says that must be there."""
+        if name not in self:
+            raise damaged(f"{name} is missing")
+        return self[name]
+
 
 def shown(written: str) -> str:
     """What stands in a header, for a message."""
