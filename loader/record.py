@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.loader.native import kernel
 from halofeed.schemas.checksum import BLOCK_BYTES, combine, combine_blocks, crc32c, mask_crc
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.shard_file import CURE, OpenFile
@@ -134,11 +135,10 @@ class StoredRecord:
             if self._mode == "first":
                 self._mode = "always"  # what was found of one transfer says nothing of another
             opened.begin(self._offset, lambda: shards.spans(np.array([number]), WHOLE_FOR_CROPS))
-        if not keys and self._is_copied_from_memory(opened, into):
-            return {}
-        scratch = shards.scratch.bytes("rest", self.end - self._offset - shards.all_raw_bytes)
-        rest = scratch.data
+        rest = shards.scratch.bytes("rest", self.end - self._offset - shards.all_raw_bytes).data
         around = self._around_values(rest)
+        if self._is_copied_from_memory(opened, into, around):
+            return self._decode(around, keys)
         group: list[Any] = [around[0][1]]
         pending, unchecked = {}, {}
         # Bytes of the file: where the next call begins, and how many it reads.
@@ -201,24 +201,29 @@ class StoredRecord:
             return bool(self._shards.verified_blocks[key][self._number].all())
         return self._mode == "never"
 
-    def _is_copied_from_memory(self, opened: OpenFile, into: Mapping[str, Bytes]) -> bool:
+    def _is_copied_from_memory(
+        self, opened: OpenFile, into: Mapping[str, Bytes], around: list[tuple[int, memoryview]]
+    ) -> bool:
         """Whether the shard is mapped and nothing is to be checked but the frame, so that copies did it."""
         shards, number = self._shards, self._number
-        if not all(self._is_verified(key) for key in into):
+        if not shards.raw_bytes or not all(self._is_verified(key) for key in into):
             return False
         if not (self._mode == "never" or (self._mode == "first" and shards.verified[number])):
             return False
         whole = self._in_memory()
         if whole is None:
             return False
-        self.check_frame(
-            whole[self._offset : self._offset + HEADER_BYTES].data,
-            whole[self.end - FOOTER_BYTES : self.end].data,
-        )
+        for at, part in around:
+            part[:] = whole.data[at : at + len(part)]
         for key, out in into.items():
             begin = self.raw_start(key)
-            np.copyto(out, whole[begin : begin + len(out)])
-        return not opened.is_lost()
+            value = whole[begin : begin + len(out)]
+            if not kernel.copy(value, out, 1):
+                np.copyto(out, value)
+        if opened.is_lost():
+            return False
+        self.check_frame(around[0][1][:HEADER_BYTES], around[-1][1][-FOOTER_BYTES:])
+        return True
 
     def known(self, names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
         """The values of fields by name, where all were kept; with `verify="always"` none counts as kept."""
