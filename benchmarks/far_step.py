@@ -18,6 +18,7 @@ from pathlib import Path
 
 from halofeed.schemas.layout import MANIFEST, index_file, shard_file
 from halofeed.schemas.manifest import Split, read_manifest
+from halofeed.schemas.statistics import Statistics
 
 RECORDS, STEP, BATCH = 10**7, 10**6, 64
 
@@ -33,7 +34,7 @@ def link_shards(one: Path, folder: Path, count: int, split: str = "train") -> Pa
         for stored, linked in ((shard.file, name), (index_file(shard.file), index_file(name))):
             os.link(one / stored, folder / linked)
         shards.append(dataclasses.replace(shard, file=name))
-    splits = {split: Split(shards=tuple(shards), statistics={})}
+    splits = {split: Split(shards=tuple(shards), statistics=Statistics())}
     (folder / MANIFEST).write_text(dataclasses.replace(manifest, splits=splits).to_json())
     return folder
 
