@@ -148,9 +148,7 @@ class Manifest:
             "software": dict(sorted(self.software.items())),
         }
         document["crc32c"] = _checksum(document)
-        text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        # A file name that is not UTF-8 reaches Python as lone surrogates, which only an escape can carry.
-        return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)
+        return _text(document)
 
     @classmethod
     def from_json(cls, text: str | bytes, where: str = "manifest.json") -> Manifest:
@@ -181,6 +179,17 @@ def _checksum(document: Mapping[str, Any]) -> int:
     """CRC32C of the document's members but `crc32c`, in one fixed form."""
     members = {name: value for name, value in document.items() if name != "crc32c"}
     return crc32c(json.dumps(members, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _text(document: Any) -> str:
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    # A file name that is not UTF-8 reaches Python as lone surrogates, which only an escape can carry.
+    return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def manifest_text(data: bytes) -> str:
+    """A manifest's document in the form in which manifests are written, whichever version wrote it."""
+    return _text(parse_json(data, MANIFEST_VALUES))
 
 
 def is_intact(text: bytes) -> bool:

@@ -36,7 +36,7 @@ from halofeed.schemas.layout import (
     index_file,
 )
 from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_BYTES
-from halofeed.schemas.manifest import Manifest, Shard
+from halofeed.schemas.manifest import Manifest, Shard, manifest_text
 from halofeed.schemas.plain_json import parse_json
 from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tasks import TASKS
@@ -192,7 +192,7 @@ class _Run:
             for path, message in error.problems:
                 self.add(MANIFEST, f"{path}: {message}" if path else message)
             return None
-        self.same_text(MANIFEST, data, manifest.to_json())
+        self.same_text(MANIFEST, data, manifest_text(data))
         first = TASKS[manifest.task].first_label_id
         if task_of(manifest).has_background and 0 not in manifest.labels:
             self.add(MANIFEST, "labels: expected 0, the background, among the classes of segmentation")

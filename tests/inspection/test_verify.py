@@ -159,6 +159,19 @@ def test_a_record_exchanged_under_right_frame_checksums_breaks_the_files_checksu
     assert f"{name}: its checksum is " in str(verify(copied))
 
 
+def test_a_data_set_of_an_earlier_version_has_no_problems_and_white_space_is_found(copied: Path) -> None:
+    path = copied / "manifest.json"
+    document = json.loads(path.read_bytes())
+    del document["kind"], document["crc32c"]
+    document["recipe"] = {"depth": None, "store": "uint8", "kernel": "antialias", "interpolation": "linear"}
+    document["crc32c"] = crc32c(json.dumps(document, sort_keys=True, separators=(",", ":")).encode())
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    assert verify(copied).ok, verify(copied)
+    path.write_text(path.read_text().replace('"store": ', '"store":\t'))
+    (problem,) = verify(copied).problems
+    assert problem.file == "manifest.json" and "store" in problem.message
+
+
 def test_changed_white_space_in_the_rejects_is_found(copied: Path) -> None:
     path = copied / "rejected.jsonl"
     path.write_bytes(path.read_bytes().replace(b", ", b",\t", 1))
