@@ -249,7 +249,9 @@ class Assembler:
             )
             for field in fields
         ]
-        moved = kernel.move(moves_of(arrays, rows, windows, self._slab, memory), together)
+        moved = kernel.move(
+            moves_of(arrays, rows, windows, None if self._is_whole else self._slab, memory), together
+        )
         return np.asarray(moved[: len(fields) * len(rows)].reshape(len(fields), len(rows)).all(axis=0))
 
     def copy_planned(self, batch: Batch, row: int, memory: InMemory, at: int, view: View) -> None:

@@ -84,7 +84,7 @@ class BufferPool:
     def empty(self, shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
         """An array of undefined content whose data begins at a multiple of 64 bytes."""
         kind = np.dtype(dtype)
-        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        size = math.prod(shape) * kind.itemsize
         idle = self._idle[size]
         try:
             memory = idle.pop()

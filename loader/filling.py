@@ -98,11 +98,27 @@ class Filler:
         left = (
             np.arange(len(places)) if windows is None else self._not_copied(batch, places, numbers, windows)
         )
+        if len(left):
+            self._fill_one_by_one(batch, places, rows, left, drawn, windows)
+        for row in padding.tolist():
+            self._assembler.fill(batch, row)
+
+    def _fill_one_by_one(
+        self,
+        batch: Batch,
+        places: NDArray[np.int64],
+        rows: Rows,
+        left: NDArray[np.int64],
+        drawn: NDArray[np.float64],
+        windows: Windows | None,
+    ) -> None:
+        """Fill those of the valid rows that are left, each from a record of its own."""
+        numbers, valid = self._numbers(rows), np.flatnonzero(rows.valid)
         records = self._shards.records(numbers[left])
         reads = self._reads(batch, places[left], numbers[left])
         columns = (
             *(range(len(left)), places[left].tolist(), rows.records[valid][left].tolist(), records),
-            *(epochs[left].tolist(), drawn[left]),
+            *(rows.epochs[valid][left].tolist(), drawn[left]),
             [None] * len(left) if windows is None else windows.views(left),
         )
         todo = deque(enumerate(zip(*columns, strict=True)))
@@ -124,8 +140,6 @@ class Filler:
                 self._fill(batch, row, number, record, epoch, drawn)
 
         self._each(todo, write)
-        for row in padding.tolist():
-            self._assembler.fill(batch, row)
 
     def _reads(self, batch: Batch, places: NDArray[np.int64], numbers: NDArray[np.int64]) -> Reads | None:
         # What is wrong with a file is said where its row is written.

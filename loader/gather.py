@@ -170,7 +170,7 @@ class Shards:
         Raises:
             CorruptFileError, SystemLimitError: as `records` and `open`.
         """
-        different = np.unique(self.shards_of(numbers)).tolist()
+        different = sorted(set(self.shards_of(numbers).tolist()))
         return {shard: self.open(shard) for shard in different} if len(different) <= most_open() // 2 else {}
 
     def found_right(self, number: int) -> None:

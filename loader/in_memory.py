@@ -90,22 +90,23 @@ class InMemory:
     @cached_property
     def _bases(self) -> Integers:
         """Where each record's file begins in memory."""
-        different, which = np.unique(self._shards, return_inverse=True)
-        return np.array([self._files[shard].bytes.ctypes.data for shard in different.tolist()], np.int64)[
-            which
-        ]
+        bases = {shard: file.bytes.ctypes.data for shard, file in self._files.items()}
+        return np.array([bases[shard] for shard in self._shards.tolist()], np.int64)
 
     def sure(self) -> NDArray[np.bool_]:
         """Of which records what was copied is theirs, bool [record], once all was."""
-        unsure = [shard for shard, file in self._files.items() if not file.is_sure()]
-        return ~np.isin(self._shards, unsure)
+        sure = {shard: file.is_sure() for shard, file in self._files.items()}
+        return np.array([sure[shard] for shard in self._shards.tolist()], np.bool_)
 
 
 def length_checksums(lengths: Integers) -> Integers:
     """What stands masked behind each of those lengths of records' data, int64 [record]."""
-    different, which = np.unique(lengths, return_inverse=True)
-    stated = [int.from_bytes(_header(length)[_LENGTH_BYTES:], "little") for length in different.tolist()]
-    return np.array(stated, np.int64)[which]
+    return np.array([_length_checksum(length) for length in lengths.tolist()], np.int64)
+
+
+@lru_cache(maxsize=1024)
+def _length_checksum(length: int) -> int:
+    return int.from_bytes(_header(length)[_LENGTH_BYTES:], "little")
 
 
 @lru_cache(maxsize=1024)

@@ -47,7 +47,7 @@ class Moved:
 
 
 def moves_of(
-    arrays: Sequence[Moved], rows: Integers, windows: Windows, slab: Ranges, memory: InMemory
+    arrays: Sequence[Moved], rows: Integers, windows: Windows, slab: Ranges | None, memory: InMemory
 ) -> Moves:
     """The moves that fill rows of a batch, those of all rows for one array after the other; then those of padding.
 
@@ -55,32 +55,36 @@ def moves_of(
         arrays: what is filled.
         rows: int64 [row], of the batch.
         windows: what each row shows.
-        slab: which part of that, along the axes of what is shown, is in the batch.
+        slab: which part of that, along the axes of what is shown, is in the batch; None is all.
         memory: where each row's record lies.
     """
-    axes = windows.start.shape[1]
-    low, high = (np.minimum([side[end] for side in slab], windows.shape) for end in (0, 1))
-    shown = high - low
-    first = windows.start + np.where(windows.backwards, windows.shape - high, low)
-    frames = memory.frames()
-    tables = []
-    for array in arrays:
-        moves, unpadded = no_moves(len(rows)), MOST_AXES - axes
+    count, axes = windows.start.shape
+    unpadded = MOST_AXES - axes
+    first, shown = windows.start, windows.shape
+    if slab is not None:
+        low, high = (np.minimum([side[end] for side in slab], windows.shape) for end in (0, 1))
+        first, shown = first + np.where(windows.backwards, windows.shape - high, low), high - low
+    begin = first + windows.backwards * (shown - 1)
+    signs = 1 - 2 * windows.backwards.astype(np.int64)
+    moves = no_moves(len(arrays) * count)
+    tables = moves.reshape(len(arrays), count, -1)
+    tables[:, :, FRAME] = memory.frames()
+    tables[:, :, SHAPE][:, :, unpadded:] = shown
+    for array, table in zip(arrays, tables, strict=True):
         pixel = math.prod(array.stored[axes:]) * array.out.itemsize
         strides = np.array([pixel * math.prod(array.stored[axis + 1 : axes]) for axis in range(axes)])
-        begin = np.where(windows.backwards, first + shown - 1, first)
-        moves[:, SOURCE] = memory.addresses(array.key) + begin @ strides
-        moves[:, TARGET] = array.out.ctypes.data + rows * array.out.strides[0]
-        moves[:, SHAPE][:, unpadded:] = shown
-        moves[:, SOURCE_STRIDES][:, unpadded:] = np.where(windows.backwards, -strides, strides)
-        moves[:, TARGET_STRIDES][:, unpadded:] = array.out.strides[1 : axes + 1]
-        moves[:, PIXEL_BYTES] = pixel
-        moves[:, FRAME] = frames
-        tables.append(moves)
-    for array, moves in zip(arrays, list(tables), strict=True):
-        if array.padding is not None:
-            tables += [_padding(array, moves, shown, axis) for axis in range(axes)]
-    return np.concatenate(tables)
+        table[:, SOURCE] = memory.addresses(array.key) + begin @ strides
+        table[:, TARGET] = array.out.ctypes.data + rows * array.out.strides[0]
+        table[:, SOURCE_STRIDES][:, unpadded:] = signs * strides
+        table[:, TARGET_STRIDES][:, unpadded:] = array.out.strides[1 : axes + 1]
+        table[:, PIXEL_BYTES] = pixel
+    padding = [
+        _padding(array, table, shown, axis)
+        for array, table in zip(arrays, tables, strict=True)
+        if array.padding is not None
+        for axis in range(axes)
+    ]
+    return np.concatenate([moves, *padding]) if padding else moves
 
 
 def _padding(array: Moved, moves: Moves, shown: Integers, axis: int) -> Moves:
