@@ -46,7 +46,7 @@ def measured(prepare: Callable[[], Callable[[], Any]], rounds: int = ROUNDS) -> 
     """Seconds of a processor, MiB beside what was there, and what went wrong."""
     cv2.setNumThreads(1)
     work = prepare()
-    Path("/proc/self/clear_refs").write_text("5")  # the highest use of memory begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # the highest use of memory starts over
     before = memory("VmRSS")
     best = float("inf")
     try:
