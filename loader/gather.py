@@ -58,7 +58,8 @@ class Shards:
 
     Memory: 28 bytes a record, 8 for each raw field and 4 for each started MiB of it, with `verify="first"` a byte for
     the record and each started MiB more, as far as the shards were touched. Each thread reads into scratch of some
-    2 MiB, and of one record's other fields (of a jpeg or png all of it).
+    2 MiB, and of one record's other fields (of a jpeg or png all of it). While checksums are computed, a batch holds
+    the other fields of all its records, up to 16 MiB.
     """
 
     def __init__(self, store: Store, manifest: Manifest, split: str, verify: str) -> None:

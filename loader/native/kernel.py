@@ -122,7 +122,7 @@ def copy(source: NDArray[Any], target: NDArray[Any], axes: int) -> bool:
     strides, into, shape = source.strides, target.strides, source.shape
     if _library is None or axes > MOST_AXES or source.dtype != target.dtype or shape != target.shape:
         return False
-    if not source.size:
+    if not (source.size and target.flags.writeable):
         return False
     pixel = source.itemsize
     for axis in range(len(shape) - 1, axes - 1, -1):

@@ -96,6 +96,8 @@ def test_what_the_kernel_does_not_copy_it_leaves_alone():
     assert not kernel.copy(source[:, ::2], target[:, :3], 2)
     assert not kernel.copy(source.transpose(1, 0, 2), np.zeros((6, 4, 3), np.uint8), 2)
     assert not kernel.copy(source[:0], target[:0], 2)
+    fixed = np.frombuffer(bytes(72), np.uint8).reshape(4, 6, 3)
+    assert not kernel.copy(source, fixed, 2) and not fixed.any()
     assert not target.any()
 
 
