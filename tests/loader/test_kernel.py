@@ -16,8 +16,10 @@ from halofeed.loader.augment import FlipDepth, FlipLeftRight, FlipUpDown
 from halofeed.loader.native import kernel
 from halofeed.loader.record import StoredRecord
 from halofeed.schemas.errors import CorruptFileError
+from halofeed.schemas.mapping import is_guarded
 from halofeed.schemas.tfrecord import read_records
 from tests.loader.kernels import kernel_if, needs_kernel
+from tests.scripts import run_script
 from tests.volume_writer import draw_scans, write_scans
 
 pytestmark = needs_kernel
@@ -99,6 +101,40 @@ def test_what_the_kernel_does_not_copy_it_leaves_alone():
     fixed = np.frombuffer(bytes(72), np.uint8).reshape(4, 6, 3)
     assert not kernel.copy(source, fixed, 2) and not fixed.any()
     assert not target.any()
+
+
+@pytest.mark.skipif(not is_guarded(), reason="files are not mapped here")
+def test_all_threads_outlive_a_file_that_is_shortened(tmp_path):
+    # Each attempt is a process of its own, which SIGBUS would end.
+    path = tmp_path / "file"
+    path.write_bytes(bytes([7]) * (1 << 24))
+    output = run_script(f"""
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+from halofeed.loader.native import kernel
+from halofeed.schemas.mapping import map_file
+pool = ThreadPoolExecutor(4)
+def together(work):
+    for thread in [pool.submit(work) for _ in range(4)]:
+        thread.result()
+for attempt in range(20):
+    path = {str(path)!r}
+    with open(path, "r+b") as stream:
+        stream.truncate(1 << 24)
+        file = map_file(stream.fileno(), 1 << 24)
+        source, target = np.asarray(file), np.ones(1 << 24, np.uint8)
+        moves = kernel.no_moves(64)
+        starts = np.arange(64) << 18
+        moves[:, kernel.SOURCE], moves[:, kernel.TARGET] = source.ctypes.data + starts, target.ctypes.data + starts
+        moves[:, kernel.SHAPE] = 1, 1 << 9, 1 << 9
+        moves[:, kernel.SOURCE_STRIDES] = moves[:, kernel.TARGET_STRIDES] = 1 << 18, 1 << 9, 1
+        moves[:, kernel.PIXEL_BYTES] = 1
+        stream.truncate(attempt << 19)
+        assert kernel.move(moves, together).all() and file.lost
+        assert not target[attempt << 19 :].any()
+print("all outlived")
+""")
+    assert output.splitlines() == ["all outlived"]
 
 
 @pytest.fixture(scope="module")
