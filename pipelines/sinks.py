@@ -14,7 +14,7 @@ from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.remote import check_wanted
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.convert.record import Record
-from halofeed.prep.convert.table import converter_of
+from halofeed.prep.convert.table import Tally, converter_of
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.reference import Reference
 from halofeed.schemas.checksum import crc32c
@@ -88,10 +88,8 @@ def write_shard(
                 count(0, rejected[-1:])
                 continue
             rejected += _bad_objects(outcome.reference, outcome.result)
-            for record in outcome.result:
-                _append(record, writer, rows)
-                tally.add(record.facts)
-            # Else these records would be held until the next ones are there.
+            _append_all(outcome.result, writer, rows, tally)
+            # Else these records would be held until the next ones are there, and the last of them by a loop's variable.
             del outcome
             count(1, ())
         index = ShardIndex(
@@ -152,6 +150,12 @@ def _entry(reference: Reference, error: SourceError) -> dict[str, str]:
 
 def _rejected_order(entry: Mapping[str, str]) -> tuple[str, ...]:
     return entry["detail"], entry["reason"], entry["source"], entry["split"], entry["stage"]
+
+
+def _append_all(records: Sequence[Record], writer: RecordWriter, rows: _Rows, tally: Tally) -> None:
+    for record in records:
+        _append(record, writer, rows)
+        tally.add(record.facts)
 
 
 def _append(record: Record, writer: RecordWriter, rows: _Rows) -> None:
