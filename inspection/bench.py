@@ -31,7 +31,7 @@ PLAIN, VERIFIED, AUGMENTED = "batches", "batches, checksums each time", "batches
 TENSORFLOW, TRANSFER = "dataset(), through tf.data", "onto this host's device"
 ON_DEVICE = "augmented on this host's device"
 _NO_KERNEL = (
-    "records are copied by NumPy, about half as fast as by halofeed's own code: there was no C compiler when it was "
+    "raw records are copied by NumPy, about half as fast as by halofeed's code: there was no C compiler when it was "
     "installed; install one (Debian: apt-get install gcc) and halofeed again"
 )
 

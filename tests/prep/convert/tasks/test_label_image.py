@@ -123,6 +123,10 @@ def label_of(features: dict[str, Any], encoding: str, dtype: Any = np.uint8) -> 
     return np.asarray(Image.open(io.BytesIO(data)))
 
 
+NEAREST = {"layout": "csv", "task": "segmentation", "interpolation": "tf2-nearest"}
+FIXED = {**NEAREST, "height": 32, "width": 44}
+
+
 def nearest(labels: np.ndarray, height: int, width: int) -> np.ndarray:
     """The slow way: the class whose source pixel holds the center of each pixel."""
     rows = [int((y + 0.5) * labels.shape[0] / height) for y in range(height)]
@@ -134,14 +138,7 @@ def nearest(labels: np.ndarray, height: int, width: int) -> np.ndarray:
 @pytest.mark.parametrize("encoding", ["raw", "png", "jpeg"])
 def test_each_stored_pixel_has_the_class_of_its_place(tmp_path, kind, encoding):
     shown = write_pictures(tmp_path / "s", kind)
-    options = {
-        "layout": "csv",
-        "task": "segmentation",
-        "height": 32,
-        "width": 44,
-        "interpolation": "tf2-nearest",
-    }
-    done = run_convert(tmp_path / "s", tmp_path / "o", encoding=encoding, **options)
+    done = run_convert(tmp_path / "s", tmp_path / "o", encoding=encoding, **FIXED)
     records = read_all(Path(done.folder), ["train"])
     assert len(records) == len(shown) == 4
     for name, labels in shown.items():
@@ -163,8 +160,7 @@ def test_a_kept_aspect_pads_the_label_with_background(tmp_path, encoding):
         "pad": True,
         "pad_value": (7,),
     }
-    options = {"layout": "csv", "task": "segmentation", "interpolation": "tf2-nearest"}
-    done = run_convert(tmp_path / "s", tmp_path / "o", encoding=encoding, **sizes, **options)
+    done = run_convert(tmp_path / "s", tmp_path / "o", encoding=encoding, **sizes, **NEAREST)
     for name, features in read_all(Path(done.folder), ["train"]).items():
         found = label_of(features, encoding)
         height, width = (int(features[f"image/unpadded/{side}"][0]) for side in ("height", "width"))
@@ -177,14 +173,7 @@ def test_a_label_drawn_on_the_displayed_picture_is_known_by_its_size(tmp_path):
     shown = write_pictures(tmp_path / "s", orientations=(6, 8))
     for name, labels in shown.items():
         (tmp_path / f"s/{name.replace('.png', '_mask.png')}").write_bytes(as_file(labels, "gray"))
-    options = {
-        "layout": "csv",
-        "task": "segmentation",
-        "height": 32,
-        "width": 44,
-        "interpolation": "tf2-nearest",
-    }
-    done = run_convert(tmp_path / "s", tmp_path / "o", **options)
+    done = run_convert(tmp_path / "s", tmp_path / "o", **FIXED)
     for name, features in read_all(Path(done.folder), ["train"]).items():
         assert np.array_equal(label_of(features, "raw"), nearest(shown[name], 32, 44))
 
