@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.sources.volume_files import is_scan_name
 from halofeed.prep.tasks.class_choice import BACKGROUND, ClassChoice
 from halofeed.prep.tasks.labels import LabelMap
 from halofeed.prep.voxels.merge import LARGEST_CLASS
@@ -186,8 +185,12 @@ def check_choice(
     named: Mapping[int, str],
     masks: Collection[str],
     files: SourceFiles,
+    holds_values: Callable[[str], bool],
 ) -> None:
     """Refuse a choice of classes that are nowhere in the source; files of masks are opened until all were found.
+
+    Args:
+        holds_values: whether a mask of this path is of numbers; others say the names of their classes.
 
     Raises:
         AnnotationsError: names the unknown ones, and the classes that there are.
@@ -195,7 +198,7 @@ def check_choice(
     if not masks and not named:
         return  # every input is rejected, with its own reason
     known = _names_and_values(named)
-    label_images = [path for path in masks if is_scan_name(path)]
+    label_images = [path for path in masks if holds_values(path)]
     if label_images and not named:
         known |= _names_and_values(given.names if given is not None else {})
         written = (*choice.keep, *(name for name, _ in choice.renamed))

@@ -267,6 +267,11 @@ def reference_to_json(reference: Reference) -> str:
         folder = common_folder(reference.members)
         folder = "" if folder == "." else f"{folder}/"
         document["members"] = [folder, *(path[len(folder) :] for path in reference.members)]
+    if reference.mask_members:
+        document["mask_members"] = [
+            [path, *(file.removeprefix(f"{path}/") for file in files)]
+            for path, files in reference.mask_members
+        ]
     return _TO_JSON(document)
 
 
@@ -305,4 +310,8 @@ def reference_from_json(text: str) -> Reference:
     if "members" in document:
         folder, *names = document["members"]
         document["members"] = tuple(folder + name for name in names)
+    if "mask_members" in document:
+        document["mask_members"] = tuple(
+            (path, tuple(f"{path}/{name}" for name in names)) for path, *names in document["mask_members"]
+        )
     return Reference(**document)

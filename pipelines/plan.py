@@ -19,7 +19,7 @@ from halofeed.prep.annotations.contract import LayoutOptions, ListSeries
 from halofeed.prep.annotations.texts import can_be_encoded, with_written_texts
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.files import LocalFiles, check_source
+from halofeed.prep.sources.files import LocalFiles, SourceFiles, check_source
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.tasks import labels
@@ -126,7 +126,7 @@ def make_plan(
     layout_options = recipe.layout_options(
         options.salt,
         source_splits=not (split_options.shares or split_options.lists),
-        takes=listing.takes,
+        listing=listing,
     )
     totals = None
     if in_job is not None:
@@ -163,8 +163,8 @@ def make_plan(
     )
     totals.check_objects()
     likely = "detection" if totals.has_boxes or not totals.has_label else "classification"
-    task = recipe.task or recipe.rules.task or (likely if likely in layout.tasks else layout.tasks[0])
-    label_map = _label_map(options, recipe, layout, sources, totals, task)
+    task = recipe.settled_task() or (likely if likely in layout.tasks else layout.tasks[0])
+    label_map = _label_map(options, recipe, layout, sources, listing.files, layout_options, totals, task)
     return Plan(
         task=task,
         labels=label_map,
@@ -329,11 +329,18 @@ def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
 
 
 def _label_map(
-    options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources, totals: Totals, task: str
+    options: JobOptions,
+    recipe: Recipe,
+    layout: Layout,
+    sources: Sources,
+    images: SourceFiles,
+    layout_options: LayoutOptions,
+    totals: Totals,
+    task: str,
 ) -> LabelMap:
     first_id = task_named(task).first_label_id
     if task_named(task).has_label_image:
-        return _classes(options, recipe, layout, sources, totals)
+        return _classes(options, recipe, layout, sources, images, layout_options, totals)
     if options.label_map is None:
         order = layout.list_labels(sources.annotations, sources.annotation_file) if layout.list_labels else ()
         # A class whose name cannot be written has no object left: its images are rejected.
@@ -361,7 +368,13 @@ def _check_known(label_map: LabelMap, totals: Totals, file: str) -> None:
 
 
 def _classes(
-    options: JobOptions, recipe: Recipe, layout: Layout, sources: Sources, totals: Totals
+    options: JobOptions,
+    recipe: Recipe,
+    layout: Layout,
+    sources: Sources,
+    images: SourceFiles,
+    layout_options: LayoutOptions,
+    totals: Totals,
 ) -> LabelMap:
     """The classes of segmentation: of --label-map, of the layout's own files, or whatever values there are."""
     given = None
@@ -381,10 +394,8 @@ def _classes(
             return check_channels(region_classes(given, regions, choice))
     named: Mapping[int, str] = {}
     if layout.label_values is not None and (given is None or choice):
-        named = layout.label_values(
-            sources.annotations, sources.images, sources.annotation_file, recipe.layout_options(options.salt)
-        )
+        named = layout.label_values(sources.annotations, images, sources.annotation_file, layout_options)
     if choice:
-        check_choice(choice, given, named, totals.masks, sources.images)
+        check_choice(choice, given, named, totals.masks, images, layout_options.takes_scan)
     classes = segmentation_classes(given, named, choice)
     return check_channels(classes) if in_channels else classes

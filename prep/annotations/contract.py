@@ -13,6 +13,7 @@ from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.reference import Box, Reference
+from halofeed.prep.sources.volume_files import is_scan_name
 from halofeed.prep.tasks.class_choice import ClassChoice
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
 from halofeed.schemas.tasks import task_named
@@ -57,6 +58,7 @@ class LayoutOptions:
         on_bad_object: COCO, VOC and tables: what becomes of an object that cannot be used: "drop" it alone, or
             "reject" its image.
         takes: class folders and tables: whether a path is that of an image.
+        takes_scan: pairs, class-masks and tables of masks: whether a path is that of an image, or of a mask.
         source_splits: whether the source says the splits; False where shares or lists of the user do.
         split_folders: class folders, pairs, class-masks, lits and dicom: whether the first folder is a split;
             None: decided by the names.
@@ -91,6 +93,7 @@ class LayoutOptions:
     class_separator: str = "auto"
     on_bad_object: str = "drop"
     takes: Callable[[str], bool] = is_image_name
+    takes_scan: Callable[[str], bool] = is_scan_name
     source_splits: bool = True
     split_folders: bool | None = None
     folders_are_classes: bool = False

@@ -84,7 +84,8 @@ def _texts(reference: Reference) -> Iterator[tuple[str, str]]:
     for name, path in reference.class_masks:
         yield "class", name
         yield "file name", path
-    for path in (*reference.members, *reference.channels, *reference.masks):
+    frames = (file for _, files in reference.mask_members for file in files)
+    for path in (*reference.members, *reference.channels, *reference.masks, *frames):
         yield "file name", path
 
 

@@ -1,9 +1,10 @@
-"""How one clip becomes records: windows of its frames, each frame resized as a picture is."""
+"""How one clip becomes records: windows of its frames and their masks, each resized as a picture is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from halofeed.prep.convert.picture import plan_of
 from halofeed.prep.convert.record import RawValue, Record
 from halofeed.prep.convert.tasks.classification import class_features
+from halofeed.prep.convert.tasks.clip_labels import open_clip_labels
 from halofeed.prep.formats.clip.choose import choose_frames
 from halofeed.prep.formats.clip.clip import Clip, ClipOptions
 from halofeed.prep.formats.clip.table import open_clip
@@ -20,12 +22,13 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import Need, with_margin
 from halofeed.prep.sources.reference import Reference
-from halofeed.prep.statistics.pictures import Facts, PictureTally, sum_pixels
+from halofeed.prep.statistics.pictures import Facts, PictureTally, count_labels, sum_pixels
 from halofeed.prep.tasks.labels import LabelMap
 from halofeed.prep.voxels.encode import encode_raw
-from halofeed.prep.voxels.kernels import resize_image
+from halofeed.prep.voxels.kernels import resize_image, resize_mask
 from halofeed.schemas import keys
 from halofeed.schemas.identity import example_id
+from halofeed.schemas.tasks import task_named
 from halofeed.schemas.tfexample import Value, encode_example
 
 Frames = NDArray[np.uint8]
@@ -50,37 +53,47 @@ class ClipConverter:
         """A record of each window of one source; SourceError where it cannot be converted."""
         recipe, need = self.recipe, need or self.recipe.lone_need()
         picture = ReadOptions(alpha=recipe.alpha, background=recipe.backdrop(), max_pixels=recipe.max_pixels)
-        options = ClipOptions(picture=picture, frame_rate=recipe.folder_frame_rate, need=need)
+        options = ClipOptions(
+            picture=picture,
+            frame_rate=recipe.folder_frame_rate,
+            refuse_turned=reference.is_labelled and recipe.annotation_grid != "displayed",
+            need=need,
+        )
         clip = open_clip(files, reference.source, reference.members, options)
+        masks = open_clip_labels(recipe, self.labels, reference, files, clip, options)
         chosen = choose_frames(clip.frames, clip.times_s, recipe.frame_choice())
         plan = plan_of(recipe, (clip.height, clip.width))
         shape = (*plan.output_size, recipe.channels)
-        stored_bytes = int(np.prod(shape)) * recipe.frame_choice().frames * len(chosen.windows)
-        need(with_margin(clip.held_bytes + 2 * clip.frame_bytes + stored_bytes))
+        label_bytes = np.dtype(self.labels.dtype).itemsize if self._has_label else 0
+        stored_bytes = int(np.prod(plan.output_size)) * (recipe.channels + label_bytes)
+        stored_bytes *= recipe.frame_choice().frames * len(chosen.windows)
+        need(with_margin(clip.held_bytes + masks.held_bytes + 2 * clip.frame_bytes + stored_bytes))
         findings = clip.findings
         if chosen.repeated:
             findings += ("shorter than a window: its last frame is repeated",)
+        padding = recipe.padding()
+        read = [np.empty((len(window), *shape), np.uint8) for window in chosen.windows]
+        _fill(
+            read,
+            chosen.windows,
+            clip.read,
+            lambda pixels: resize_image(pixels, plan, recipe.interpolation, padding),
+        )
+        labels: list[NDArray[Any] | None] = [None] * len(read)
+        if self._has_label:
+            filled = [np.zeros(frames.shape[:-1], self.labels.dtype) for frames in read]
+            if reference.is_labelled:
+                _fill(filled, chosen.windows, masks.read, lambda values: resize_mask(values, plan))
+            labels = [*filled]
+        findings += masks.findings()
         return tuple(
-            self._record(reference, clip, plan, number, window, frames, findings)
-            for number, (window, frames) in enumerate(
-                zip(chosen.windows, self._read(clip, chosen.windows, plan), strict=True)
-            )
+            self._record(reference, clip, plan, number, chosen.windows[number], read[number], label, findings)
+            for number, label in enumerate(labels)
         )
 
-    def _read(self, clip: Clip, windows: Sequence[NDArray[np.int64]], plan: ResizePlan) -> list[Frames]:
-        """The resized frames of each window; every frame is decoded once."""
-        shape = (*plan.output_size, self.recipe.channels)
-        read: list[Frames] = [np.empty((len(window), *shape), np.uint8) for window in windows]
-        places: dict[int, list[NDArray[np.uint8]]] = {}
-        for window, frames in zip(windows, read, strict=True):
-            for index, place in zip(window.tolist(), frames, strict=True):
-                places.setdefault(index, []).append(place)
-        padding = self.recipe.padding()
-        for index, pixels in zip(sorted(places), clip.read(list(places)), strict=True):
-            resized = resize_image(pixels, plan, self.recipe.interpolation, padding)
-            for place in places[index]:
-                place[...] = resized
-        return read
+    @property
+    def _has_label(self) -> bool:
+        return task_named(self.task).has_label_image
 
     def _record(
         self,
@@ -90,6 +103,7 @@ class ClipConverter:
         number: int,
         window: NDArray[np.int64],
         frames: Frames,
+        label: NDArray[Any] | None,
         findings: tuple[str, ...],
     ) -> Record:
         identity = example_id(reference.key if number == 0 else f"{reference.key}#{number}")
@@ -113,8 +127,17 @@ class ClipConverter:
             keys.SOURCE_ID: str(identity).encode(),
             keys.TRANSFORM: stored_to_file(plan),
         }
-        added, ids = class_features(reference, self.labels)
-        features |= added
+        counts: dict[int, int] = {}
+        if label is None:
+            added, ids = class_features(reference, self.labels)
+            features |= added
+        else:
+            counts = count_labels(label) if reference.is_labelled else {}
+            ids = [*counts]
+            features |= {
+                keys.LABEL: encode_raw(label[..., None], 0),
+                keys.LABELLED: np.array([int(reference.is_labelled)]),
+            }
         rows = frames[:, : plan.resized_size[0], : plan.resized_size[1]]
         facts = Facts(
             pixel_sums=sum_pixels(rows.reshape(-1, *rows.shape[2:])),
@@ -123,12 +146,31 @@ class ClipConverter:
             source_size=plan.source_size,
             labels=ids,
             boxes=None,
+            labelled=None if label is None else reference.is_labelled,
+            label_voxels=counts,
             is_tile=number > 0,
             warnings=(*reference.notes, *findings),
         )
         return Record(
             id=identity,
             example=encode_example(features),
-            raw={keys.ENCODED: RawValue.of(encoded)},
+            raw={key: RawValue.of(value) for key, value in features.items() if isinstance(value, memoryview)},
             facts=facts,
         )
+
+
+def _fill(
+    filled: Sequence[NDArray[Any]],
+    windows: Sequence[NDArray[np.int64]],
+    read: Callable[[Sequence[int]], Iterator[NDArray[Any]]],
+    resized: Callable[[NDArray[Any]], NDArray[Any]],
+) -> None:
+    """Put the resized frames, or masks, of each window into an array [frame, ...] of it; each is decoded once."""
+    places: dict[int, list[NDArray[Any]]] = {}
+    for window, of_window in zip(windows, filled, strict=True):
+        for index, place in zip(window.tolist(), of_window, strict=True):
+            places.setdefault(index, []).append(place)
+    for index, pixels in zip(sorted(places), read(list(places)), strict=True):
+        one = resized(pixels)
+        for place in places[index]:
+            place[...] = one

@@ -60,8 +60,9 @@ LAYOUTS: dict[str, Layout] = {
         Layout(
             name="pairs",
             tasks=_SEGMENTATION,
-            summary="volumes or pictures with a label file each: images/a with labels/a, a with a_seg, or by patterns",
+            summary="volumes, pictures or clips with labels: images/a with labels/a, a with a_seg, or by patterns",
             list_references=pairs.list_references,
+            takes_clips=True,
         ),
         Layout(
             name="msd",
@@ -92,6 +93,7 @@ LAYOUTS: dict[str, Layout] = {
             tasks=_SEGMENTATION,
             summary="one mask per class: s0001/ct with s0001/segmentations/liver, or by patterns",
             list_references=class_masks.list_references,
+            takes_clips=True,
             chooses_classes=True,
             label_values=class_masks.label_values,
         ),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.pairing import NEITHER, Key, Label, pair_up
 from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.recognize import hint
-from halofeed.prep.layouts.pairs import by_pattern, image_reference, split_by_folder
+from halofeed.prep.layouts.pairs import by_pattern, image_reference, split_by_folder, untaken
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.volume_files import missing_part, stem_of, whole_scans
@@ -41,8 +41,8 @@ def list_references(
 ) -> Iterator[Reference]:
     """Every scan with the mask of each class, in the order of the classes' values.
 
-    Without patterns, a scan is the one volume or picture beside a folder called segmentations (segmentation, masks,
-    labels, segs), and the names of the files in that folder are the classes. Other forms take patterns, such as
+    Without patterns, a scan is the one volume, picture or clip beside a folder called segmentations (segmentation,
+    masks, labels, segs), and the names of the files in that folder are the classes. Other forms take patterns, such as
     `images/{id}.nii.gz` and `{class}/{id}.nii.gz`. A folder called train, val, test, ... is the split.
 
     Raises:
@@ -53,7 +53,7 @@ def list_references(
     labels = [(key, _label(masks, classes, images, options)) for key, masks in found.masks.items()]
     yield from pair_up(found.images, labels, options.missing_masks)
     yield from found.left_out
-    for path in found.neither:
+    for path in [*found.neither, *untaken(images, options)]:
         yield Reference(source=path, key=path, problem=NEITHER)
 
 
@@ -86,12 +86,12 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
     if annotation_file is not None:
         raise AnnotationsError(f"{annotation_file}: class masks need no annotation file; name the folder")
     if options.image_pattern is None and options.label_pattern is None:
-        found = _by_custom(images)
+        found = _by_custom(images, options.takes_scan)
         expected = f"one volume beside a folder {MASK_FOLDERS[0]}"
         splits_named = False
     else:
         pair = compile_pair(options.image_pattern, options.label_pattern, with_class=True)
-        files = by_pattern(images, pair, options.channel_order)
+        files = by_pattern(images, pair, options)
         found = _Scans(images=files.images, neither=files.neither, left_out=files.left_out)
         for key, values, path in files.labels:
             found.add_mask(key, values["class"], path)
@@ -116,11 +116,11 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
     return found
 
 
-def _by_custom(images: SourceFiles) -> _Scans:
+def _by_custom(images: SourceFiles, takes: Callable[[str], bool]) -> _Scans:
     result = _Scans()
     paths = images.sizes()
     beside: dict[str, list[str]] = {}
-    for path in whole_scans(paths):
+    for path in whole_scans(paths, takes):
         folder = path.rpartition("/")[0]
         scan, _, last = folder.rpartition("/")
         if last.lower() in MASK_FOLDERS:

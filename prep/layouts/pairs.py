@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from halofeed.prep.annotations.channels import join_channels
 from halofeed.prep.annotations.contract import LayoutOptions
@@ -33,6 +34,7 @@ from halofeed.schemas.errors import AnnotationsError
 
 SUFFIX_SPLITS = {"tr": "train", "ts": "test", "va": "validation", "val": "validation"}
 _IMAGE_FOLDER = re.compile(r"(?:images?|imgs?|volumes?|scans?)(tr|ts|va|val)?", re.IGNORECASE)
+_CLIP_FOLDER = re.compile(r"(?:videos?|clips?|frames)(tr|ts|va|val)?", re.IGNORECASE)
 _LABEL_FOLDER = re.compile(
     r"(?:labels?|masks?|segmentations?|segs?|annotations?)(tr|ts|va|val)?", re.IGNORECASE
 )
@@ -67,6 +69,7 @@ def list_references(
        Ts: test, Val: validation. Images in imagesTs are for prediction where there are no labelsTs.
     2. Both lie in one folder, and the label's name is that of the image followed by _seg, -mask, _label or the
        like, and whatever follows that.
+    3. As the first, with a folder `videos`, `clips` or `frames` for `images`.
 
     Where no {split} and no Tr says it, a folder called train, val, test, ... is the split.
 
@@ -80,7 +83,7 @@ def list_references(
     with_patterns = options.image_pattern is not None or options.label_pattern is not None
     if with_patterns:
         pair = compile_pair(options.image_pattern, options.label_pattern, with_class=False)
-        files, paths = by_pattern(images, pair, options.channel_order), images.sizes()
+        files, paths = by_pattern(images, pair, options), images.sizes()
         labels = [(key, label_of(path, missing_part(path, paths))) for key, _, path in files.labels]
         found, left_out = _Sorted(images=files.images, labels=labels, neither=files.neither), files.left_out
         yield from left_out
@@ -102,8 +105,13 @@ def list_references(
         options.several_masks,
     )
     yield from settle_grid(pairs, images, options)
-    for path in found.neither:
+    for path in [*found.neither, *untaken(images, options)]:
         yield Reference(source=path, key=path, problem=NEITHER)
+
+
+def untaken(images: SourceFiles, options: LayoutOptions) -> list[str]:
+    """The volumes and pictures that are no images of the kind that is asked for, nor labels of it."""
+    return [path for path in whole_scans(images.sizes()) if not options.takes_scan(path)]
 
 
 def _example(neither: Sequence[str], labels: Sequence[tuple[Key, Label]]) -> str:
@@ -129,12 +137,12 @@ class ByPattern:
     left_out: list[Reference] = field(default_factory=list)
 
 
-def by_pattern(images: SourceFiles, pair: PatternPair, channel_order: tuple[str, ...]) -> ByPattern:
+def by_pattern(images: SourceFiles, pair: PatternPair, options: LayoutOptions) -> ByPattern:
     """All files of a folder, by the patterns of images and labels; AnnotationsError as `join_channels`."""
     result = ByPattern()
     channels: list[tuple[Key, Mapping[str, str], Reference]] = []
     paths = images.sizes()
-    for path in whole_scans(paths):
+    for path in whole_scans(paths, options.takes_scan):
         understood = pair.classify(path)
         if understood is None:
             result.neither.append(path)
@@ -147,7 +155,7 @@ def by_pattern(images: SourceFiles, pair: PatternPair, channel_order: tuple[str,
             channels.append((key, values, image_reference(path, paths, values)))
         else:
             result.images.append((key, image_reference(path, paths, values)))
-    joined, result.left_out = join_channels(channels, channel_order, images.root)
+    joined, result.left_out = join_channels(channels, options.channel_order, images.root)
     result.images += joined
     return result
 
@@ -177,8 +185,9 @@ def split_by_folder(
 
 def _by_custom(images: SourceFiles, options: LayoutOptions) -> _Sorted:
     paths = images.sizes()
-    for sort in (_sort_by_folder, _sort_by_suffix):
-        found = sort(paths)
+    scans = list(whole_scans(paths, options.takes_scan))
+    for sort in (_sort_by_folder, _sort_by_suffix, partial(_sort_by_folder, image_folder=_CLIP_FOLDER)):
+        found = sort(scans, paths)
         if found.has_pair():
             unnamed = [entry for entry in found.images if not entry[0][0]]
             split = split_by_folder(unnamed, images.root, options.split_folders)
@@ -196,13 +205,15 @@ def _by_custom(images: SourceFiles, options: LayoutOptions) -> _Sorted:
     )
 
 
-def _sort_by_folder(paths: Mapping[str, int]) -> _Sorted:
-    """Rule 1. A key is (tr or ts or "", the other folders and the stem)."""
+def _sort_by_folder(
+    scans: Sequence[str], paths: Mapping[str, int], image_folder: re.Pattern[str] = _IMAGE_FOLDER
+) -> _Sorted:
+    """Rules 1 and 3. A key is (tr or ts or "", the other folders and the stem)."""
     result = _Sorted()
-    for path in whole_scans(paths):
+    for path in scans:
         *folders, _ = path.split("/")
         for place in reversed(range(len(folders))):
-            image, label = _IMAGE_FOLDER.fullmatch(folders[place]), _LABEL_FOLDER.fullmatch(folders[place])
+            image, label = image_folder.fullmatch(folders[place]), _LABEL_FOLDER.fullmatch(folders[place])
             found = image or label
             if found is None:
                 continue
@@ -219,10 +230,10 @@ def _sort_by_folder(paths: Mapping[str, int]) -> _Sorted:
     return result
 
 
-def _sort_by_suffix(paths: Mapping[str, int]) -> _Sorted:
+def _sort_by_suffix(scans: Sequence[str], paths: Mapping[str, int]) -> _Sorted:
     """Rule 2. A key is ("", the folder and the image's stem)."""
     result = _Sorted()
-    for path in whole_scans(paths):
+    for path in scans:
         folder = path.rpartition("/")[0]
         label = _LABEL_STEM.fullmatch(stem_of(path))
         if label:

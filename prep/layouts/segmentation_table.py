@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -101,7 +101,9 @@ def _references(
     references = settle_grid(_refuse_repeated(listed), images, options)
     used = {path for reference in references for path in reference.paths}
     used |= data_files(images, used)
-    yield from in_order([*references, *_unlisted(used, _named(listed, images.root), images, one_file)])
+    yield from in_order(
+        [*references, *_unlisted(used, _named(listed, images.root), images, one_file, options.takes_scan)]
+    )
 
 
 def _folder_of(row: Row, index: FolderIndex) -> str:
@@ -194,7 +196,7 @@ def _with_image(
     path = relative_path(written[0], images.root)
     if images.size(path) is not None:
         path = locate(written[0], "image", images)
-        return replace(known, source=path, members=() if is_scan_name(path) else (path,))
+        return replace(known, source=path, members=() if options.takes_scan(path) else (path,))
     if path not in listings and path.rpartition("#")[0] not in listings:
         locate(written[0], "image", images)
     series = find_series(images, path, listings, options)
@@ -257,7 +259,9 @@ def _named(listed: Iterable[tuple[Row, Reference]], root: str) -> set[str]:
     }
 
 
-def _unlisted(used: set[str], named: set[str], images: SourceFiles, one_file: bool) -> Iterator[Reference]:
+def _unlisted(
+    used: set[str], named: set[str], images: SourceFiles, one_file: bool, takes: Callable[[str], bool]
+) -> Iterator[Reference]:
     """A problem for each scan that no row names, and for each folder of other files of which none is named.
 
     Args:
@@ -269,7 +273,7 @@ def _unlisted(used: set[str], named: set[str], images: SourceFiles, one_file: bo
         paths = [path for folder in inside for path in images.files_in(folder)]
     else:
         paths = list(images.sizes())
-    whole = set(whole_scans(set(paths)))
+    whole = set(whole_scans(set(paths), takes))
     others: Counter[str] = Counter()
     for path in paths:
         folder = path.rpartition("/")[0]
@@ -279,7 +283,7 @@ def _unlisted(used: set[str], named: set[str], images: SourceFiles, one_file: bo
             yield Reference(
                 source=path, key=path, problem=("selection", "file is in no row of the table", "")
             )
-        elif not is_scan_name(path) and not is_document_name(path) and not one_file and folder:
+        elif not takes(path) and not is_document_name(path) and not one_file and folder:
             others[folder] += 1
     for folder, count in others.items():
         if folder not in folders:

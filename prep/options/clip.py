@@ -20,7 +20,8 @@ class ClipOptions:
     frames: int | None = option(
         None,
         "frames of a record: every source is a clip (a video, an animated GIF, WebP or PNG, a folder of frames), "
-        "brought to --frames x --height x --width",
+        "brought to --frames x --height x --width; for segmentation with a mask a frame (a folder of PNG files, or an "
+        "animated PNG, GIF or lossless WebP)",
     )
     frame_stride: int | None = option(None, "take each so-many-th frame (default: 1, each)")
     frame_rate: float | None = option(

@@ -16,7 +16,7 @@ from halofeed.schemas.kinds import KINDS
 if TYPE_CHECKING:
     from halofeed.prep.options.recipe import Recipe
 
-TASK = "classification"
+TASKS = ("classification", "segmentation")
 
 
 def _defaults(recipe: Recipe) -> Mapping[str, Any]:
@@ -28,8 +28,10 @@ def _problems(recipe: Recipe) -> Iterator[str]:
     if layout is not None and not layout.takes_clips:
         fitting = ", ".join(name for name, other in LAYOUTS.items() if other.takes_clips)
         yield f"--frames is for clips and layout {recipe.layout} holds none; leave it out, or take one of {fitting}"
-    if recipe.task not in (None, TASK):
-        yield f"--frames goes with --task {TASK}, not with {recipe.task}"
+    if recipe.task not in (None, *TASKS):
+        yield f"--frames goes with --task {' or '.join(TASKS)}, not with {recipe.task}"
+    if recipe.holds_class_sets():
+        yield "--class-overlap channels is for volumes, that is with --depth; clips take last or first"
     if recipe.depth is not None:
         yield "--frames is for clips and --depth for volumes; leave one of them out"
     if recipe.encoding != "raw":
@@ -59,7 +61,7 @@ def _shape(recipe: Recipe) -> tuple[int, ...] | None:
 RULES = KindRules(
     kind=KINDS["clip"],
     chosen_by="frames",
-    task=TASK,
+    tasks=TASKS,
     is_heavy=True,
     is_fitted=False,
     joins_files=False,

@@ -79,7 +79,7 @@ def _refuses(recipe: Recipe, volume: str, picture: str) -> str:
 RULES = KindRules(
     kind=KINDS["picture"],
     chosen_by="",
-    task=None,
+    tasks=(),
     is_heavy=False,
     is_fitted=False,
     joins_files=False,

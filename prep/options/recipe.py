@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -18,6 +18,7 @@ from halofeed.prep.options.option import derived, flag, option
 from halofeed.prep.options.rules import KindRules
 from halofeed.prep.options.uses import unused_options
 from halofeed.prep.options.volume import INTERPOLATIONS, VolumeOptions
+from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.memory import (
     MEBIBYTE,
     PICTURES_MIB,
@@ -27,6 +28,7 @@ from halofeed.prep.sources.memory import (
     budget_of_process,
 )
 from halofeed.prep.sources.names import is_image_name
+from halofeed.prep.sources.volume_files import is_scan_name
 from halofeed.prep.voxels.kernel_names import KERNEL_NAMES
 from halofeed.schemas.class_sets import SETS
 from halofeed.schemas.earlier_options import in_todays_names
@@ -281,9 +283,15 @@ class Recipe(ClipOptions, VolumeOptions):
         name = self.rules.chosen_by
         return type(self)(**{name: getattr(self, name)} if name else {})
 
+    def settled_task(self) -> str | None:
+        """What the records are for, as far as the options say it: the task, or the kind's first that the layout has."""
+        layout = LAYOUTS.get(self.layout)
+        fitting = [task for task in self.rules.tasks if layout is None or task in layout.tasks]
+        return self.task or next(iter([*fitting, *self.rules.tasks]), None)
+
     def _possible_tasks(self) -> tuple[str, ...]:
         """What the records can be for, as far as task, kind and layout say it."""
-        if one := self.task or self.rules.task:
+        if one := self.settled_task():
             return (one,)
         layout = LAYOUTS.get(self.layout)
         return tuple(TASKS) if layout is None else layout.tasks
@@ -314,19 +322,24 @@ class Recipe(ClipOptions, VolumeOptions):
         salt: str = "",
         *,
         source_splits: bool = True,
-        takes: Callable[[str], bool] = is_image_name,
+        listing: Listing | None = None,
     ) -> LayoutOptions:
-        """What the layout needs to know; `salt` is mixed into the hashes of patient ids, see `LayoutOptions`."""
+        """What the layout needs to know; `salt` is mixed into the hashes of patient ids, see `LayoutOptions`.
+
+        Args:
+            listing: of the source, where that says which paths are images.
+        """
         return derived(
             LayoutOptions,
             self,
             regions=SETS if self.holds_class_sets() else self.regions,
             series=self.series_policy(),
             salt=salt,
-            task=self.task or self.rules.task,
+            task=self.settled_task(),
             split_folders={"auto": None, "yes": True, "no": False}[self.split_folders],
             source_splits=source_splits,
-            takes=takes,
+            takes=listing.takes if listing else is_image_name,
+            takes_scan=listing.takes_scan if listing else is_scan_name,
             list_series=None,
         )
 

@@ -21,7 +21,8 @@ class KindRules:
     Args:
         kind: of image.
         chosen_by: the option that makes a recipe one of this kind; "" where none of the others is given.
-        task: the only one that its records can be for; None: what the layout says.
+        tasks: that its records can be for, first the one that is meant where neither --task nor the layout says it; ():
+            what the layout says.
         is_heavy: whether one input takes as much memory as hundreds of pictures.
         is_fitted: whether --fit decides how an image comes to its shape.
         joins_files: whether an image may have channels in files of their own.
@@ -36,7 +37,7 @@ class KindRules:
 
     kind: Kind
     chosen_by: str
-    task: str | None
+    tasks: tuple[str, ...]
     is_heavy: bool
     is_fitted: bool
     joins_files: bool

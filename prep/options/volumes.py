@@ -92,7 +92,7 @@ def _refuses(recipe: Recipe, volume: str, picture: str) -> str:
 RULES = KindRules(
     kind=KINDS["volume"],
     chosen_by="depth",
-    task=TASK,
+    tasks=(TASK,),
     is_heavy=True,
     is_fitted=True,
     joins_files=True,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.reference import Reference
+from halofeed.prep.sources.volume_files import is_scan_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,10 +17,12 @@ class Listing:
 
     Args:
         files: that are listed.
-        takes: whether a listed path is that of an image.
+        takes: whether a listed path is that of an image of a class or of boxes.
+        takes_scan: whether one is that of an image that may have masks, or of a mask.
         complete: the reference of an image with those of its files that its name does not tell.
     """
 
     files: SourceFiles
     takes: Callable[[str], bool] = is_image_name
+    takes_scan: Callable[[str], bool] = is_scan_name
     complete: Callable[[Reference], Reference] = lambda reference: reference

@@ -76,6 +76,7 @@ class Reference:
         members: the files of a DICOM series, sorted; () for an image that `source` itself names.
         volume: of a DICOM series that holds several scans: the number of this one from 1, of how many, and what
             tells them apart; `members` are its own files, or those of all where one file holds slices of several.
+        mask_members: segmentation of clips: (path, files) of each of its masks that is a folder of frames.
         stored: of a DICOM series whose members the job keeps elsewhere: under which name, and a digest of them.
         slices: what is known of the members already; it travels with them, and is no part of what a reference says.
         bad_objects: (reason, detail) of each annotated object that cannot be used and is dropped.
@@ -99,6 +100,7 @@ class Reference:
     more_masks: tuple[str, ...] = ()
     class_masks: tuple[tuple[str, str], ...] = ()
     members: tuple[str, ...] = ()
+    mask_members: tuple[tuple[str, tuple[str, ...]], ...] = ()
     volume: tuple[int, int, str] | None = None
     stored: tuple[str, str] | None = None
     slices: Any = field(default=None, compare=False, repr=False)
@@ -115,9 +117,13 @@ class Reference:
         """
         if not (self.members or self.stored or self.is_labelled or self.channels or self.parts):
             return files_of(self.source)
-        masks = [*(path for _, path in self.class_masks), *self.masks]
         image = self.members or (() if self.stored else files_of(self.source))
-        more = [file for path in (*self.channels, *masks) for file in files_of(path)]
+        folders = dict(self.mask_members)
+        more = [
+            file
+            for path in (*self.channels, *self.mask_paths)
+            for file in folders.get(path) or files_of(path)
+        ]
         return tuple(dict.fromkeys([*image, *more, *self.parts]))
 
     @property
@@ -129,6 +135,11 @@ class Reference:
     def masks(self) -> tuple[str, ...]:
         """The files of labels that hold all classes."""
         return () if self.mask is None else (self.mask, *self.more_masks)
+
+    @property
+    def mask_paths(self) -> tuple[str, ...]:
+        """Every mask: those of one class each, then those that hold all."""
+        return (*(path for _, path in self.class_masks), *self.masks)
 
     @property
     def is_labelled(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 
 from halofeed.prep.sources.files import (
@@ -17,16 +17,16 @@ from halofeed.prep.sources.files import (
     path_below,
     whole_path,
 )
-from halofeed.prep.sources.names import IMAGE_EXTENSIONS, is_document_name
+from halofeed.prep.sources.names import IMAGE_EXTENSIONS, VIDEO_EXTENSIONS, is_document_name
 from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS, PARTNERS, VOLUME_EXTENSIONS
 from halofeed.schemas.errors import Problem, SourceError
 
 _PAIRED = tuple(PARTNERS)
-_EXTENSIONS = (*VOLUME_EXTENSIONS, *IMAGE_EXTENSIONS, *DICOM_EXTENSIONS)
+_EXTENSIONS = (*VOLUME_EXTENSIONS, *IMAGE_EXTENSIONS, *VIDEO_EXTENSIONS, ".apng", *DICOM_EXTENSIONS)
 
 
 def extension_of(path: str) -> str:
-    """The extension of a scan, a picture or a DICOM file as it is written, "" for any other name.
+    """The extension of a scan, a picture, a video or a DICOM file as it is written, "" for any other name.
 
     DICOM files are often named by numbers with dots, so that an unknown ending is no extension.
 
@@ -89,13 +89,13 @@ def files_of(path: str) -> tuple[str, ...]:
     return (path, partner) if ".hdr" in extension_of(path).lower() else (partner, path)
 
 
-def whole_scans(paths: Collection[str]) -> Iterator[str]:
-    """Every volume and picture once, in the order of `paths`; a .hdr/.img pair by its header.
+def whole_scans(paths: Collection[str], takes: Callable[[str], bool] = is_scan_name) -> Iterator[str]:
+    """Every volume and picture, or what else is taken, once, in the order of `paths`; a .hdr/.img pair by its header.
 
     An .img without its .hdr stays under its own name, for `missing_part` to find fault with.
     """
     for path in paths:
-        if is_scan_name(path) and (files_of(path)[0] == path or files_of(path)[0] not in paths):
+        if takes(path) and (files_of(path)[0] == path or files_of(path)[0] not in paths):
             yield path
 
 

@@ -14,6 +14,7 @@ from halofeed.loader.mesh import join_id
 from halofeed.schemas.errors import PartitionError, UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
+from tests.clip_mask_writer import convert_masked_clips
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
@@ -22,6 +23,11 @@ jax.config.update("jax_num_cpu_devices", 8)
 @pytest.fixture(scope="module")
 def folder(draw, write):
     return write(draw(11), masks=True)
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    return convert_masked_clips(tmp_path_factory.mktemp("clips"))
 
 
 OPTIONS = {
@@ -53,6 +59,21 @@ def test_the_slabs_together_are_the_batch(folder, cores, dims):
         same(placed, loader.batch(step))
         tile = placed["image"].addressable_shards[0].data.shape
         assert tile == (8 * cores // 8, 16 // dims[1], 16 // dims[2], 3)
+
+
+@pytest.mark.parametrize("dims", [[1, 4, 1, 1, 1], [1, 1, 4, 1, 1], [1, 1, 1, 4, 1], [1, 2, 1, 2, 1]])
+def test_the_slabs_of_clips_and_their_labels_together_are_the_batch(clips, dims):
+    augment = [FlipLeftRight(), RandomCrop(4, 24, 32)]
+    loader = Loader(clips, batch_size=4, seed=2, augment=augment, include=["times_s"])
+    partition = Partition(cores_per_replica=4, dims={"image": dims, "label": dims[:-1]})
+    stream = loader.on_mesh(make_mesh(4), partition, start_step=1)
+    for step, placed in zip(range(1, 4), stream, strict=False):
+        batch = loader.batch(step)
+        assert batch["label"].any()
+        same(placed, batch)
+        shown = tuple(side // parts for side, parts in zip((4, 24, 32), dims[1:], strict=False))
+        for name, channels in (("image", (3,)), ("label", ())):
+            assert placed[name].addressable_shards[0].data.shape == (2, *shown, *channels)
 
 
 def test_a_finite_stream_ends_and_kept_batches_stay(folder):

@@ -23,6 +23,7 @@ from halofeed.loader import (
 )
 from halofeed.schemas import shard_file
 from halofeed.schemas.checksum import BLOCK_BYTES
+from tests.clip_mask_writer import convert_masked_clips
 from tests.volume_writer import draw_scans, write_scans
 
 AUGMENT = {
@@ -31,6 +32,7 @@ AUGMENT = {
     "turns": [RandomCrop(16, 16), Rotate90()],
     "jitter": [ScaleJitter(16, 24, scales=(0.4, 2.0))],
     "scans": [FlipUpDown(), RandomCrop(6, 8, 8, foreground=0.5), Rotate90()],
+    "clips": [FlipLeftRight(), RandomCrop(3, 24, 32, foreground=0.5), FlipUpDown()],
     "bent": [ElasticDeformation(1.0, 4.0)],
     "turned": [RandomRotation(20.0), FlipLeftRight()],
     "mosaic": [FlipUpDown(), Mosaic(18, 26), MixUp(), ScaleJitter(16, 24)],
@@ -38,6 +40,7 @@ AUGMENT = {
 CASES = [
     *itertools.product(["raw", "jpeg"], ["none", "flips and crops", "turns", "jitter", "turned", "mosaic"]),
     *itertools.product(["volumes"], ["none", "scans", "bent", "turned"]),
+    *itertools.product(["clips"], ["none", "clips"]),
 ]
 
 
@@ -47,6 +50,7 @@ def folders(draw, write, tmp_path_factory):
     return {
         "raw": write(drawn),
         "jpeg": write(drawn, encoding="jpeg", pad=False),
+        "clips": convert_masked_clips(tmp_path_factory.mktemp("clips")),
         "volumes": write_scans(tmp_path_factory.mktemp("volumes") / "1.0.0", draw_scans({"train": 9})),
     }
 
@@ -68,9 +72,10 @@ def assert_slabs_are_parts(loader, steps, rng):
 @pytest.mark.parametrize(("kind", "augment"), CASES)
 def test_a_slab_is_that_part_of_the_batch(folders, kind, augment):
     options = {"batch_size": 4, "seed": 3, "augment": AUGMENT[augment]}
-    include = [] if kind == "volumes" else ["size"]
+    has_label = kind in ("volumes", "clips")
+    include = [] if has_label else ["size"]
     loader = Loader(folders[kind], **options, include=include)
-    assert loader.on_grid == (("image", "label") if kind == "volumes" else ("image",))
+    assert loader.on_grid == (("image", "label") if has_label else ("image",))
     assert_slabs_are_parts(loader, 12, np.random.default_rng(5))
     whole = tuple((0, size) for size in loader.row_spec["image"].shape[:-1])
     assert loader.of_slab(whole) is loader

@@ -14,7 +14,7 @@ from halofeed.prep.formats.picture import DecodedImage
 from halofeed.prep.formats.picture.image import check_pixel_count
 from halofeed.prep.formats.picture.pillow import decoder_failures, plan_pillow, take_pixels
 from halofeed.prep.formats.picture.pixels import apply_orientation
-from halofeed.prep.formats.picture.png import GRAY, SIGNATURE, read_header
+from halofeed.prep.formats.picture.png import GRAY, SIGNATURE, Header, read_header
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size
 from halofeed.prep.sources.memory import Need, unlimited, with_margin
 from halofeed.prep.voxels.kernels import resize_mask
@@ -42,19 +42,29 @@ def read_label_image(data: bytes, max_pixels: int, need: Need = unlimited) -> ND
         image = PngImagePlugin.PngImageFile(io.BytesIO(data))
     except (UnidentifiedImageError, SyntaxError, OSError, ValueError) as error:
         raise SourceError("decode", "file is damaged", str(error)[:80]) from error
-    if image.mode not in _DEPTHS:
-        raise SourceError(
-            "decode", "label image is in color", f"mode {image.mode}; expected gray values or a palette"
-        )
+    check_mode(image.mode)
     dtype = np.dtype(_DEPTHS[image.mode])
     planned = plan_pillow(header.size, {"I": 4, "I;16": 2}.get(image.mode, 1), 1, dtype.itemsize)
     need(with_margin(len(data) + planned.peak_bytes))
     with decoder_failures():
         image.load()
         values = take_pixels(image, lambda part: np.asarray(part).astype(dtype)[..., None], 1, dtype.name)
+    return class_indices(values[..., 0], header)
+
+
+def check_mode(mode: str) -> None:
+    """Refuse a PNG that Pillow reads as color or with transparency; SourceError."""
+    if mode not in _DEPTHS:
+        raise SourceError(
+            "decode", "label image is in color", f"mode {mode}; expected gray values or a palette"
+        )
+
+
+def class_indices(values: NDArray[Any], header: Header) -> NDArray[Any]:
+    """The numbers that a PNG holds, of the values that Pillow makes of them, which may be changed in place."""
     if header.color_type == GRAY and header.depth in (2, 4):
         values //= 255 // (2**header.depth - 1)  # Pillow spreads 0 to 3, and 0 to 15, over 0 to 255
-    return values[..., 0]
+    return values
 
 
 def label_on_grid(

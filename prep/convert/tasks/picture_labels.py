@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,7 @@ def read_picture_labels(
     Raises:
         SourceError: a label image cannot be read, holds unknown classes, or they overlap where that is refused.
     """
-    overlap: Overlap = recipe.class_overlap  # type: ignore[assignment]
-    overlapped = 0
-    found: NDArray[Any] | None = None
-    several = len(reference.class_masks) + len(reference.masks) > 1
+    several = len(reference.mask_paths) > 1
 
     def read(path: str) -> NDArray[Any]:
         # What is merged is held beside the next one; of their classes there are copies while they are counted.
@@ -42,6 +40,24 @@ def read_picture_labels(
             files.read(path), recipe.max_pixels, lambda alone: need((3 if several else 2) * alone)
         )
 
+    found, overlapped = merged_labels(recipe, labels, reference, read)
+    return found, (OVERLAPPED.format(recipe.class_overlap),) if overlapped else ()
+
+
+def merged_labels(
+    recipe: Recipe, labels: LabelMap, reference: Reference, read: Callable[[str], NDArray[Any]]
+) -> tuple[NDArray[Any] | None, int]:
+    """The class indices [height, width] of all masks, None where there are none; and how many pixels have several.
+
+    Args:
+        read: the values of the mask of a path.
+
+    Raises:
+        SourceError: as `read_picture_labels`.
+    """
+    overlap: Overlap = recipe.class_overlap  # type: ignore[assignment]
+    overlapped = 0
+    found: NDArray[Any] | None = None
     if reference.class_masks:
         masks = ((labels.id_of(name), read(path)[None]) for name, path in reference.class_masks)
         merged = merge_class_masks(masks, overlap, may_repeat=bool(recipe.map_classes))
@@ -54,4 +70,4 @@ def read_picture_labels(
             image, voxels = merge_labels(found, image, overlap)
             overlapped += voxels
         found = image
-    return found, (OVERLAPPED.format(overlap),) if overlapped else ()
+    return found, overlapped

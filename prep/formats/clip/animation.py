@@ -6,9 +6,11 @@ import io
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from PIL import GifImagePlugin, ImageFile, PngImagePlugin, WebPImagePlugin
+from numpy.typing import NDArray
+from PIL import GifImagePlugin, Image, ImageFile, PngImagePlugin, WebPImagePlugin
 
 from halofeed.prep.formats.clip.clip import (
     Clip,
@@ -18,6 +20,7 @@ from halofeed.prep.formats.clip.clip import (
     check_frame_count,
     time_stamps,
 )
+from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.formats.picture.gif import (
     EXTENSION,
     GRAPHIC_CONTROL,
@@ -160,12 +163,18 @@ READERS: dict[str, tuple[Callable[[bytes], tuple[Animation, bytes]], Plugin]] = 
 }
 
 
-def open_animation(data: bytes, format: str, options: ClipOptions) -> Clip:
+def open_animation(
+    data: bytes,
+    format: str,
+    options: ClipOptions,
+    pixels_of: Callable[[Image.Image, ReadOptions], NDArray[Any]] | None = None,
+) -> Clip:
     """Open an animation by its blocks; its frames are composed when they are read. How often it repeats is ignored.
 
     Args:
         data: the file's bytes.
         format: gif, webp or png.
+        pixels_of: what is taken of a composed frame; default: its colors, as the options ask for them.
 
     Raises:
         SourceError: no frame, damaged, or too large. A GIF that was cut off has the frames that are whole, and a
@@ -186,6 +195,8 @@ def open_animation(data: bytes, format: str, options: ClipOptions) -> Clip:
     if unsaid:
         findings = (f"frames without a duration are shown for {UNSAID_MS} ms", *findings)
 
+    take = pixels_of or _colors
+
     def decode(indices: Sequence[int]) -> Iterator[Frame]:
         with decoder_failures():
             image = plugin(io.BytesIO(whole))
@@ -197,9 +208,8 @@ def open_animation(data: bytes, format: str, options: ClipOptions) -> Clip:
                     raise undecodable(
                         "file is damaged", f"frame {index} is {image.size[::-1]}, not {animation.size}"
                     )
-                has_alpha = image.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info
-                colors = np.asarray(image.convert("RGBA" if has_alpha else "RGB"))
-            yield convert(colors, options.picture)[0]
+                pixels = take(image, options.picture)
+            yield pixels
 
     return Clip(
         frames=count,
@@ -210,3 +220,12 @@ def open_animation(data: bytes, format: str, options: ClipOptions) -> Clip:
         held_bytes=held_bytes,
         decode=decode,
     )
+
+
+def has_alpha(image: Image.Image) -> bool:
+    """Whether pixels of a frame may be transparent."""
+    return image.mode in ("LA", "PA", "RGBA", "La", "RGBa") or "transparency" in image.info
+
+
+def _colors(image: Image.Image, options: ReadOptions) -> Frame:
+    return convert(np.asarray(image.convert("RGBA" if has_alpha(image) else "RGB")), options)[0]

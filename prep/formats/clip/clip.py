@@ -30,6 +30,7 @@ class ClipOptions:
         picture: of the frames: `alpha`, `background` and `max_pixels` (of one frame); 3 channels of uint8.
         frame_rate: of folders of frames, which have no time stamps: frames per second; None: their times stay
             unknown.
+        refuse_turned: whether frames that their EXIF orientation turns are refused.
         need: told how many bytes the clip takes, before they are taken.
 
     >>> ClipOptions(frame_rate=0)
@@ -39,6 +40,7 @@ class ClipOptions:
 
     picture: ReadOptions = field(default_factory=ReadOptions)
     frame_rate: float | None = None
+    refuse_turned: bool = False
     need: Need = unlimited
 
     def __post_init__(self) -> None:

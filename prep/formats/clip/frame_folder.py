@@ -57,7 +57,10 @@ def open_frame_folder(files: SourceFiles, members: Sequence[str], options: ClipO
 
     def frame(path: str) -> Frame:
         try:
-            return read_image(files.read(path), options.picture, admit=needed).pixels
+            image = read_image(files.read(path), options.picture, admit=needed)
+            if options.refuse_turned and image.orientation != 1:
+                raise turned()
+            return image.pixels
         except SourceError as error:
             where = f"frame {path!r}"
             raise SourceError(
@@ -86,6 +89,16 @@ def open_frame_folder(files: SourceFiles, members: Sequence[str], options: ClipO
         findings=findings,
         held_bytes=held_bytes,
         decode=decode,
+    )
+
+
+def turned() -> SourceError:
+    """The error of a frame that its EXIF orientation turns, of which masks may be drawn before or after it."""
+    return SourceError(
+        "annotation",
+        "frame has an EXIF orientation",
+        "its masks may lie on its pixels as stored or as displayed; if as displayed, say --annotation-grid displayed, "
+        "else turn the files first",
     )
 
 

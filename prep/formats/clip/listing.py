@@ -27,7 +27,7 @@ def list_clips(files: SourceFiles) -> Listing:
     their own lie beside them: then they are no clips.
     """
     clips = _ClipFiles(files)
-    return Listing(files=clips, takes=clips.takes, complete=clips.complete)
+    return Listing(files=clips, takes=clips.takes, takes_scan=clips.takes, complete=clips.complete)
 
 
 class _ClipFiles:
@@ -73,9 +73,10 @@ class _ClipFiles:
         return path in self._clips
 
     def complete(self, reference: Reference) -> Reference:
-        """The reference with the frames of a clip that is a folder."""
+        """The reference with the frames of its clip, and of its masks, that are folders."""
         frames = self._clips.get(reference.source, ())
-        return replace(reference, members=frames) if frames else reference
+        masks = tuple((path, found) for path in reference.mask_paths if (found := self._clips.get(path)))
+        return replace(reference, members=frames, mask_members=masks) if frames or masks else reference
 
     @cached_property
     def _sizes(self) -> Mapping[str, int]:

@@ -1,0 +1,370 @@
+"""Do clips with masks become frames and labels that are those that were drawn, in the same windows of time?"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from halofeed.inspection.verify.dataset import verify
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from halofeed.prep.options.recipe import Recipe
+from halofeed.schemas.errors import UsageError
+from tests.clip_mask_writer import (
+    FORMS,
+    FRAMES,
+    HEIGHT,
+    WIDTH,
+    draw_masked,
+    with_palette,
+    write_masked_clips,
+    write_masks,
+)
+from tests.clip_writer import write_folder, write_gif, write_video
+from tests.pipelines.support import read_split, run_convert, shard_bytes
+
+WHOLE = {"frames": 5, "height": HEIGHT, "width": WIDTH, "layout": "pairs"}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> tuple[Path, dict]:
+    root = tmp_path_factory.mktemp("source")
+    return root, write_masked_clips(root)
+
+
+def arrays_of(record: dict) -> tuple[np.ndarray, np.ndarray]:
+    shape = [int(record[f"image/{name}"][0]) for name in ("frames", "height", "width")]
+    image = np.frombuffer(bytes(record["image/encoded"][0]), np.uint8).reshape(*shape, 3)
+    return image, np.frombuffer(bytes(record["image/label"][0]), np.uint8).reshape(shape)
+
+
+def name_of(record: dict) -> str:
+    return bytes(record["image/filename"][0]).decode().removeprefix("images/").partition(".")[0]
+
+
+def nearest(mask: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The class of the source pixel in which the center of each pixel lies, one after the other."""
+    rows = [int((row + 0.5) * mask.shape[0] / height) for row in range(height)]
+    columns = [int((column + 0.5) * mask.shape[1] / width) for column in range(width)]
+    return np.array([[mask[row, column] for column in columns] for row in rows], np.uint8)
+
+
+def test_masks_of_every_form_are_those_of_the_frames_of_each_window(source, tmp_path):
+    root, drawn = source
+    done = run_convert(root, tmp_path, folder_frame_rate=10.0, shards=2, **WHOLE)
+    manifest = done.manifest
+    assert (manifest.kind.name, manifest.task, manifest.rejected) == ("clip", "segmentation", {})
+    label = manifest.field("label")
+    assert (label.axes, label.shape) == (("frame", "height", "width"), (5, HEIGHT, WIDTH))
+    records = list(read_split(Path(done.folder), "train"))
+    assert len(records) == 2 * len(drawn) == 24, "12 frames hold two windows of 5"
+    counts = np.zeros(3, int)
+    for record in records:
+        frames, masks = drawn[name_of(record)]
+        image, label = arrays_of(record)
+        start = 5 * int(record["image/tile"][0])
+        np.testing.assert_array_equal(label, masks[start : start + 5], name_of(record))
+        if not name_of(record).startswith("mp4"):  # which is stored with loss
+            np.testing.assert_array_equal(image, frames[start : start + 5])
+        counts += np.bincount(label.ravel(), minlength=3)
+    statistics = manifest.splits["train"].statistics
+    assert statistics.label_voxels == {str(value): int(count) for value, count in enumerate(counts)}
+    assert (statistics.labelled, statistics.foreground_voxels) == (24, counts[1:].sum())
+    assert not verify(str(done.folder)).problems
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"height": 30, "width": 50},
+        {"resize": "keep-aspect", "min_dimension": 30, "max_dimension": 40, "pad": True, "pad_value": (9,)},
+    ],
+)
+def test_frames_and_masks_are_resized_alike_and_masks_are_padded_with_the_background(
+    source, tmp_path, options
+):
+    root, drawn = source
+    done = run_convert(
+        root, tmp_path, **{**WHOLE, "frame_stride": 2, "interpolation": "tf2-nearest", **options}
+    )
+    height, width = (30, 50) if "height" in options else (30, 40)
+    for record in read_split(Path(done.folder), "train"):
+        if name_of(record).startswith("mp4"):
+            continue
+        frames, masks = drawn[name_of(record)]
+        image, label = arrays_of(record)
+        for place, index in enumerate(range(0, 10, 2)):
+            resized = label[place]
+            np.testing.assert_array_equal(resized[:height, :width], nearest(masks[index], height, width))
+            assert not resized[height:].any() and not resized[:, width:].any()
+            shown = np.stack([nearest(frames[index][..., c], height, width) for c in range(3)], -1)
+            np.testing.assert_array_equal(image[place][:height, :width], shown)
+            assert (image[place][height:] == 9).all()
+
+
+Spoil = Callable[[Path, list, list], None]
+
+
+def lacks_a_mask(root: Path, frames: list, masks: list) -> None:
+    write_folder(root / "images/a", frames)
+    write_masks(root / "labels/a", masks, "folder")
+    (root / "labels/a/4.png").unlink()
+
+
+def has_fewer_in_an_animation(root: Path, frames: list, masks: list) -> None:
+    write_video(root / "images/a.mp4", frames)
+    write_masks(root / "labels/a", masks[:-1], "png")
+
+
+def has_other_names(root: Path, frames: list, masks: list) -> None:
+    write_folder(root / "images/a", frames)
+    write_masks(root / "labels/a", masks, "folder")
+    (root / "labels/a/0.png").rename(root / "labels/a/12.png")
+
+
+def is_of_another_size(root: Path, frames: list, masks: list) -> None:
+    write_gif(root / "images/a.gif", frames)
+    write_masks(root / "labels/a", [mask[:, :-2] for mask in masks], "folder")
+
+
+def is_jpeg(root: Path, frames: list, masks: list) -> None:
+    write_folder(root / "images/a", frames)
+    (root / "labels/a").mkdir(parents=True)
+    for number, mask in enumerate(masks):
+        Image.fromarray(mask).save(root / f"labels/a/{number}.jpg")
+
+
+def is_a_video(root: Path, frames: list, masks: list) -> None:
+    (root / "labels").mkdir(parents=True)
+    write_video(root / "images/a.mp4", frames)
+    write_video(root / "labels/a.mp4", [np.repeat(mask[..., None], 3, 2) for mask in masks])
+
+
+def is_lossy_webp(root: Path, frames: list, masks: list) -> None:
+    write_folder(root / "images/a", frames)
+    first, *others = [Image.fromarray(100 * mask) for mask in masks]
+    (root / "labels").mkdir(parents=True)
+    first.save(root / "labels/a.webp", save_all=True, append_images=others, lossless=False, quality=70)
+
+
+def is_in_color(root: Path, frames: list, masks: list) -> None:
+    write_folder(root / "images/a", frames)
+    first, *others = [with_palette(mask).convert("RGB") for mask in masks]
+    (root / "labels").mkdir(parents=True)
+    first.save(root / "labels/a.gif", save_all=True, append_images=others, duration=100)
+
+
+def has_an_unknown_class(root: Path, frames: list, masks: list) -> None:
+    write_folder(root / "images/a", frames)
+    write_masks(
+        root / "labels/a", [np.where(mask == 2, 7, mask).astype(np.uint8) for mask in masks], "folder"
+    )
+
+
+def is_shown_for_another_time(root: Path, frames: list, masks: list) -> None:
+    write_gif(root / "images/a.gif", frames)
+    write_masks(root / "labels/a", masks, "png", duration_ms=200)
+
+
+def is_damaged(root: Path, frames: list, masks: list) -> None:
+    write_folder(root / "images/a", frames)
+    write_masks(root / "labels/a", masks, "folder")
+    damaged = bytearray((root / "labels/a/3.png").read_bytes())
+    damaged[-20] ^= 1
+    (root / "labels/a/3.png").write_bytes(damaged)
+
+
+def is_turned(root: Path, frames: list, masks: list) -> None:
+    write_masks(root / "labels/a", masks, "folder")
+    (root / "images/a").mkdir(parents=True)
+    for number, frame in enumerate(frames):
+        exif = Image.Exif()
+        exif[0x0112] = 3
+        Image.fromarray(frame).save(root / f"images/a/{number}.jpg", exif=exif)
+
+
+def has_no_clip(root: Path, frames: list, masks: list) -> None:
+    write_masks(root / "labels/b", masks, "folder")
+
+
+def has_no_mask(root: Path, frames: list, masks: list) -> None:
+    write_folder(root / "images/b", frames)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lacks_a_mask, "annotation: masks are not as many as frames"),
+        (has_fewer_in_an_animation, "annotation: masks are not as many as frames"),
+        (has_other_names, "annotation: names of masks are not those of frames"),
+        (is_of_another_size, "annotation: mask is of another size than its frame"),
+        (is_jpeg, "decode: label image is not a PNG"),
+        (is_a_video, "decode: mask of a clip is no animation without loss"),
+        (is_lossy_webp, "decode: mask is stored with loss"),
+        (is_in_color, "decode: mask is in color"),
+        (has_an_unknown_class, "annotation: mask has unknown labels"),
+        (is_shown_for_another_time, "annotation: times of masks are not those of frames"),
+        (is_damaged, "decode: file is damaged"),
+        (is_turned, "annotation: frame has an EXIF orientation"),
+        (has_no_clip, "annotation: label has no image"),
+        (has_no_mask, "selection: image has no label"),
+    ],
+)
+def test_what_cannot_be_a_mask_of_its_clip_is_rejected_with_its_reason(tmp_path, spoil: Spoil, reason):
+    root = tmp_path / "in"
+    generator = np.random.default_rng(1)
+    frames, masks = draw_masked(generator)
+    (root / "images").mkdir(parents=True)
+    spoil(root, frames, masks)
+    write_folder(root / "images/sound", frames)
+    write_masks(root / "labels/sound", masks, "folder")
+    done = run_convert(root, tmp_path / "out", classes=("1", "2"), **WHOLE)
+    expected = reason if reason != "annotation: mask has unknown labels" else None
+    assert done.manifest.rejected == ({expected: 1} if expected else {})
+    if expected is None:
+        (tmp_path / "labels.txt").write_text("background\nsquare\nbar\n")
+        named = run_convert(root, tmp_path / "named", label_map=str(tmp_path / "labels.txt"), **WHOLE)
+        assert named.manifest.rejected == {reason: 1}
+        assert named.manifest.labels == {0: "background", 1: "square", 2: "bar"}
+
+
+def test_clips_without_masks_are_kept_for_prediction_where_that_is_asked_for(tmp_path):
+    frames, masks = draw_masked(np.random.default_rng(1))
+    write_folder(tmp_path / "in/images/a", frames)
+    write_folder(tmp_path / "in/images/b", frames)
+    write_masks(tmp_path / "in/labels/a", masks, "folder")
+    done = run_convert(tmp_path / "in", tmp_path / "out", missing_masks="prediction", **WHOLE)
+    assert done.manifest.splits["train"].statistics.labelled == 2
+    found = {name_of(record): record for record in read_split(Path(done.folder), "train")}
+    assert not arrays_of(found["b"])[1].any() and int(found["b"]["image/labelled"][0]) == 0
+    assert int(found["a"]["image/labelled"][0]) == 1
+
+
+def test_a_table_patterns_and_names_of_frames_with_more_behind_them_give_the_same_clips(source, tmp_path):
+    frames, masks = draw_masked(np.random.default_rng(4))
+    root = tmp_path / "in"
+    write_folder(root / "JPEGImages/480p/bear", frames)
+    (root / "Annotations/480p/bear").mkdir(parents=True)
+    for number, mask in enumerate(masks):
+        with_palette(mask).save(root / f"Annotations/480p/bear/{number}_L.png")
+    (root / "clips.csv").write_text("image,label\nJPEGImages/480p/bear,Annotations/480p/bear\n")
+    patterns = {
+        "image_pattern": "JPEGImages/480p/{id}",
+        "label_pattern": "Annotations/480p/{id}",
+    }
+    by_pattern = run_convert(root, tmp_path / "pattern", **{**WHOLE, **patterns})
+    by_table = run_convert(
+        root / "clips.csv", tmp_path / "table", **{**WHOLE, "layout": "csv", "task": "segmentation"}
+    )
+    assert by_pattern.manifest.rejected == by_table.manifest.rejected == {}
+    for done in (by_pattern, by_table):
+        records = list(read_split(Path(done.folder), "train"))
+        records.sort(key=lambda record: int(record["image/tile"][0]))
+        image, label = map(np.concatenate, zip(*map(arrays_of, records), strict=True))
+        np.testing.assert_array_equal(label, np.array(masks)[:10])
+        np.testing.assert_array_equal(image, np.array(frames)[:10])
+
+
+def test_a_mask_for_each_class_is_one_class_of_the_clip(tmp_path):
+    frames, masks = draw_masked(np.random.default_rng(4))
+    for place in ("in/one", "in/two"):
+        write_folder(tmp_path / place / "frames", frames)
+        write_masks(
+            tmp_path / place / "masks/square", [(mask == 1).astype(np.uint8) for mask in masks], "folder"
+        )
+        write_masks(tmp_path / place / "masks/bar", [(mask == 2).astype(np.uint8) for mask in masks], "gif")
+    done = run_convert(tmp_path / "in", tmp_path / "out", **{**WHOLE, "layout": "class-masks"})
+    assert done.manifest.labels == {0: "background", 1: "bar", 2: "square"}
+    assert done.manifest.rejected == {}
+    for record in read_split(Path(done.folder), "train"):
+        start = 5 * int(record["image/tile"][0])
+        expected = np.array([0, 2, 1], np.uint8)[np.array(masks[start : start + 5])]
+        np.testing.assert_array_equal(arrays_of(record)[1], expected)
+
+
+def test_the_same_command_again_keeps_shards_and_a_changed_mask_of_one_frame_makes_its_own_anew(
+    source, tmp_path
+):
+    root = tmp_path / "in"
+    shutil.copytree(source[0], root)
+    done = run_convert(root, tmp_path / "a", **WHOLE)
+    first = shard_bytes(Path(done.folder))
+    again = run_convert(root, tmp_path / "b", workers=2, **WHOLE)
+    assert shard_bytes(Path(again.folder)) == first
+    mask = root / "labels/folder0/folder/2.png"
+    changed = np.array(Image.open(mask))
+    changed[0, 0] = 2
+    with_palette(changed).save(mask)
+    other = run_convert(root, tmp_path / "c", **WHOLE)
+    assert shard_bytes(Path(other.folder)) != first
+
+
+def test_verify_finds_a_flipped_bit_of_a_label(source, tmp_path):
+    done = run_convert(source[0], tmp_path, **WHOLE)
+    shard = next(Path(done.folder).glob("*.tfrecord-*"))
+    data = bytearray(shard.read_bytes())
+    data[data.index(b"image/label") + 2000] ^= 1
+    shard.write_bytes(data)
+    assert any(
+        "image/label" in str(problem) or "checksum" in str(problem)
+        for problem in verify(done.folder).problems
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_flips_crops_and_windows_in_time_are_alike_in_image_and_label(tmp_path, form):
+    frames, masks = draw_masked(np.random.default_rng(8))
+    write_folder(tmp_path / "in/images/a", frames)
+    write_masks(tmp_path / "in/labels/a", masks, form)
+    done = run_convert(tmp_path / "in", tmp_path / "out", **{**WHOLE, "frames": FRAMES})
+    colors = {0: (40, 40, 40), 1: (220, 120, 60), 2: (40, 90, 230)}
+    shown = np.array([colors[value] for value in range(3)], np.uint8)
+    seen = set()
+    for augment in (
+        [],
+        [FlipLeftRight(1.0)],
+        [FlipLeftRight(), RandomCrop(4, 24, 32)],
+        [RandomCrop(3, 16, 16, foreground=1.0)],
+    ):
+        loader = Loader(done.folder, batch_size=1, augment=augment, include=["transform"])
+        for step in range(6):
+            batch = loader.batch(step)
+            np.testing.assert_array_equal(batch["image"], shown[batch["label"]])
+            seen.add(batch["label"].tobytes())
+    assert len(seen) > 8, "windows differ"
+    flipped = Loader(done.folder, batch_size=1, augment=[FlipLeftRight(1.0)]).batch(0)["label"]
+    np.testing.assert_array_equal(flipped[0], np.array(masks)[:, :, ::-1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layout": "folders", "task": "segmentation"}, "serves classification"),
+        ({"layout": "pairs", "task": "classification"}, "serves segmentation"),
+        ({"layout": "pairs", "class_overlap": "channels"}, "clips take last or first"),
+        ({"layout": "msd"}, "layout msd holds none; leave it out, or take one of folders, csv, jsonl, pairs"),
+    ],
+)
+def test_options_that_do_not_go_with_masks_of_clips_are_refused(tmp_path, options, message):
+    (tmp_path / "in").mkdir()
+    with pytest.raises(UsageError, match=message):
+        run_convert(tmp_path / "in", tmp_path / "out", frames=5, **options)
+    assert Recipe(layout="csv", frames=5).settled_task() == "classification"
+
+
+@pytest.mark.parametrize(
+    ("clip", "mask"), [("videos/a", "labels/a"), ("clips/a", "masks/a"), ("a", "a_mask")]
+)
+def test_a_video_and_its_masks_find_each_other_by_folders_and_suffixes(tmp_path, clip, mask):
+    frames, masks = draw_masked(np.random.default_rng(2))
+    (tmp_path / "in" / clip).parent.mkdir(parents=True)
+    write_video((tmp_path / "in" / clip).with_suffix(".mp4"), frames)
+    write_masks(tmp_path / "in" / mask, masks, "folder")
+    Image.fromarray(frames[0]).save((tmp_path / "in" / clip).parent / "cover.jpg")
+    done = run_convert(tmp_path / "in", tmp_path / "out", **WHOLE)
+    assert done.manifest.splits["train"].statistics.labelled == 2
+    assert done.manifest.rejected == {"selection: file is neither image nor label by its name": 1}
