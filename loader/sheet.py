@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+T = TypeVar("T", bound=np.generic)
 MOST_FRAMES = 16
 _GAP = 2
 _GROUND = 128
@@ -21,7 +23,7 @@ def shown_frames(count: int, most: int = MOST_FRAMES) -> NDArray[np.int64]:
     return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
 
 
-def contact_sheet(frames: NDArray[np.uint8], *, gap: int = _GAP, ground: int = _GROUND) -> NDArray[np.uint8]:
+def contact_sheet(frames: NDArray[T], *, gap: int = _GAP, ground: int = _GROUND) -> NDArray[T]:
     """Frames [frame, height, width, channel] as one picture [height, width, channel], about as wide as high.
 
     >>> contact_sheet(np.zeros((3, 10, 20, 3), np.uint8)).shape
@@ -31,7 +33,7 @@ def contact_sheet(frames: NDArray[np.uint8], *, gap: int = _GAP, ground: int = _
     columns = max(1, min(count, round(math.sqrt(count * (height + gap) / (width + gap)))))
     rows = -(-count // columns)
     shape = (rows * (height + gap) - gap, columns * (width + gap) - gap, channels)
-    sheet = np.full(shape, ground, np.uint8)
+    sheet = np.full(shape, ground, frames.dtype)
     for number, frame in enumerate(frames):
         row, column = divmod(number, columns)
         top, left = row * (height + gap), column * (width + gap)

@@ -142,7 +142,9 @@ def load_sample(
         shape=shape,
         mask=None
         if label is None
-        else overlay(shown_classes(label, manifest), ranks or {}, thumbnail_size(size, side)),
+        else overlay(
+            view.classes(shown_classes(label, manifest), features), ranks or {}, thumbnail_size(size, side)
+        ),
     )
     before, trouble = None, None
     notes: tuple[str, ...] = ()
@@ -217,8 +219,17 @@ def _whole_picture(pixels: NDArray[Any], features: Decoded) -> tuple[NDArray[Any
 
 def _sheet(frames: NDArray[Any], features: Decoded) -> tuple[NDArray[Any], tuple[float, float]]:
     """Some frames of a clip side by side, without their padding."""
+    return contact_sheet(_shown(frames, features)), (1.0, 1.0)
+
+
+def _sheet_of_classes(label: NDArray[Any], features: Decoded) -> NDArray[Any]:
+    """The same of the classes [frame, height, width], the background between the frames."""
+    return contact_sheet(_shown(label, features)[..., None], ground=0)[..., 0]
+
+
+def _shown(frames: NDArray[Any], features: Decoded) -> NDArray[Any]:
     height, width = _unpadded((frames.shape[1], frames.shape[2]), features)
-    return contact_sheet(frames[shown_frames(len(frames)), :height, :width]), (1.0, 1.0)
+    return frames[shown_frames(len(frames)), :height, :width]
 
 
 def _source_picture(sources: SourceFiles, wanted: _Wanted) -> _Before:
@@ -238,13 +249,17 @@ def _source_clip(sources: SourceFiles, wanted: _Wanted) -> _Before:
 
 
 class _View(NamedTuple):
-    """How one kind is shown: the stored image and the share of it that is no padding; the source."""
+    """How one kind is shown: the stored image and the share of it that is no padding; the source; its classes."""
 
     shown: Callable[[NDArray[Any], Decoded], tuple[NDArray[Any], tuple[float, float]]]
     before: Callable[[SourceFiles, _Wanted], _Before]
+    classes: Callable[[NDArray[Any], Decoded], NDArray[Any]] = lambda label, features: label
 
 
-VIEWS = {"picture": _View(_whole_picture, _source_picture), "clip": _View(_sheet, _source_clip)}
+VIEWS = {
+    "picture": _View(_whole_picture, _source_picture),
+    "clip": _View(_sheet, _source_clip, _sheet_of_classes),
+}
 """Per kind of image; scans are shown by `halofeed.inspection.pictures.planes`."""
 
 
