@@ -39,3 +39,13 @@ def contact_sheet(frames: NDArray[T], *, gap: int = _GAP, ground: int = _GROUND)
         top, left = row * (height + gap), column * (width + gap)
         sheet[top : top + height, left : left + width] = frame
     return sheet
+
+
+def sheet_of_frames(frames: NDArray[T]) -> NDArray[T]:
+    """The sheet of some frames of a clip [frame, height, width, channel]."""
+    return contact_sheet(frames[shown_frames(len(frames))])
+
+
+def sheet_of_classes(label: NDArray[T]) -> NDArray[T]:
+    """The same of the classes [frame, height, width] at their pixels, the background between the frames."""
+    return contact_sheet(label[shown_frames(len(label))][..., None], ground=0)[..., 0]

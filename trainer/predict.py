@@ -3,6 +3,7 @@
 OUT/predictions.json    which run, data and files
 OUT/detections.json     detection: COCO results in pixels of the source, with categories.json
 OUT/KEY.nii.gz, .png    segmentation: class indices on the grid of the source scan or picture
+OUT/KEY/0/0000.png      the same of each frame of a clip, and of each clip of a source
 OUT/classes.csv         classification: the most probable class, and the probability of each
 """
 

@@ -196,10 +196,73 @@ class SegmentationWriter:
         return self._folder / name
 
 
+class ClipMaskWriter:
+    """A PNG of class indices for each frame of a clip, of the source's size: `KEY/CLIP/FRAME.png`.
+
+    CLIP counts the clips of a source from 0, FRAME the frames of a clip. In predictions.json stands when each is shown
+    (`times_s`), -1 where nobody knows.
+
+    Args:
+        folder: where to.
+        origins: of the split.
+        labels: names by id, from 0.
+
+    Raises:
+        UsageError: two sources whose files would have one name.
+    """
+
+    def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
+        self._folder = folder
+        self._names = file_names({origin.key: origin.id for origin in origins}, "")
+        self._files: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        """Nothing is open."""
+
+    def add(self, origin: Origin, row: Row) -> None:
+        """Write the frames of a clip."""
+        predicted = row["probabilities" if "probabilities" in row else "label"]
+        name = f"{self._names[origin.key]}/{int(origin.numbers['tile'])}"
+        (self._folder / name).mkdir(parents=True)
+        for number, frame in enumerate(predicted):
+            label = picture_labels_in_source(
+                frame, origin.numbers["transform"], origin.source_size, origin.picture_size
+            )
+            write_png(self._folder / name / f"{number:04d}.png", label)
+        self._files.append(
+            {
+                "folder": name,
+                "key": printable(origin.key),
+                "source": printable(origin.source),
+                "times_s": origin.numbers["times_s"].tolist(),
+            }
+        )
+
+    def finish(self) -> dict[str, Any]:
+        """Nothing is left."""
+        return {"masks": self._files}
+
+
+MASK_WRITERS: dict[str, Any] = {
+    "picture": SegmentationWriter,
+    "volume": SegmentationWriter,
+    "clip": ClipMaskWriter,
+}
+"""By kind of image."""
+
+
+def _mask_writer(folder: Path, origins: Origins, labels: Mapping[int, str]) -> PredictionWriter:
+    writer: PredictionWriter = MASK_WRITERS[origins.manifest.kind.name](folder, origins, labels)
+    return writer
+
+
 WRITERS: dict[str, Any] = {
     "detection": DetectionWriter,
     "classification": ClassificationWriter,
-    "segmentation": SegmentationWriter,
+    "segmentation": _mask_writer,
 }
 """Called with the folder, the origins and the labels, by task."""
 

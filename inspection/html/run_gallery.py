@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.facts.display import Display, display_of_run
+from halofeed.inspection.facts.kinds import KINDS
 from halofeed.inspection.facts.words import percent, plural
 from halofeed.inspection.pictures.boxes import Placed, place_boxes
 from halofeed.inspection.pictures.overlay import overlay
@@ -21,7 +22,7 @@ from halofeed.inspection.run.examples import Example, load_example
 from halofeed.inspection.run.facts import RunFacts
 from halofeed.inspection.stored.geometry import CANONICAL, DIRECTIONS
 from halofeed.inspection.stored.labels import count_classes
-from halofeed.loader.sheet import contact_sheet, shown_frames
+from halofeed.loader.sheet import sheet_of_classes, sheet_of_frames
 
 _MOST_PICTURES = 96
 _LARGEST_SIDE, _SMALLEST_SIDE = 360, 130
@@ -82,17 +83,14 @@ class View:
 
     in_planes: bool = False
     picture: Callable[[NDArray[Any]], NDArray[Any]] = lambda image: image
+    classes: Callable[[NDArray[Any]], NDArray[Any]] = lambda label: label
     caption: str = "image"
-
-
-def _sheet(frames: NDArray[Any]) -> NDArray[Any]:
-    return contact_sheet(frames[shown_frames(len(frames))])
 
 
 VIEWS = {
     "picture": View(),
     "volume": View(in_planes=True, picture=lambda image: image[len(image) // 2]),
-    "clip": View(picture=_sheet, caption="frames"),
+    "clip": View(picture=sheet_of_frames, classes=sheet_of_classes, caption="frames"),
 }
 
 
@@ -211,7 +209,7 @@ def _segmentation(facts: RunFacts, example: Example, side: int) -> Drawn:
     chips, remarks = _dice_chips(facts, truth, predicted)
     if VIEWS[facts.kind].in_planes:
         return Drawn(rows=_plane_rows(facts, example, truth, predicted, side), chips=chips, remarks=remarks)
-    uri, size = picture_of(example.image, side)
+    uri, size = picture_of(_flat_image(facts, example), side)
     small = (max(1, round(size[0] * side / max(size))), max(1, round(size[1] * side / max(size))))
     frames = [
         Frame(
@@ -219,7 +217,7 @@ def _segmentation(facts: RunFacts, example: Example, side: int) -> Drawn:
             size=size,
             alt=f"Example {example.entry.id}, {name}",
             caption=caption,
-            mask=None if label is None else overlay(label, facts.ranks, small),
+            mask=None if label is None else overlay(VIEWS[facts.kind].classes(label), facts.ranks, small),
         )
         for name, caption, label in (
             ("truth", "image: it has no annotation" if truth is None else "truth", truth),
@@ -254,7 +252,7 @@ def _dice_chips(
     if not order:
         chips.append(("nothing but background", None, ""))
     wrong = float((truth != predicted).mean())
-    return chips, [f"{percent(wrong)} of the {'voxels' if truth.ndim == 3 else 'pixels'} are wrong"]
+    return chips, [f"{percent(wrong)} of the {KINDS[facts.kind].unit} are wrong"]
 
 
 def _plane_rows(

@@ -23,6 +23,7 @@ from halofeed.inspection.run.facts import RunFacts, number_of
 from halofeed.inspection.run.metrics import PerClass, flat, grouped, matrix_of, show
 from halofeed.prep.voxels.encode import encode_png
 from halofeed.schemas.errors import PartitionError
+from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.partition import REPLICA_AXIS, Partition
 
 _COUNTS = frozenset({"examples"})
@@ -94,7 +95,7 @@ def _split_over_cores(facts: RunFacts) -> dict[str, Any]:
     dims = partition.dims.get("image")
     if dims is not None and len(dims) == len(shape) + 1:
         parts = tuple(dims[1:-1])
-    axes = ("depth", "height", "width")[-len(parts) :]
+    axes = KINDS[facts.kind].axes
     return {
         "cores": cores,
         "replicas": replicas,

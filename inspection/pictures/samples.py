@@ -21,7 +21,7 @@ from halofeed.inspection.stored.features import integer_of, text_of
 from halofeed.inspection.stored.labels import class_counts, label_map, shown_classes, stored_image
 from halofeed.inspection.stored.place import Place
 from halofeed.inspection.stored.shard import StoredShard
-from halofeed.loader.sheet import contact_sheet, shown_frames
+from halofeed.loader.sheet import sheet_of_classes, sheet_of_frames
 from halofeed.prep.formats.picture import DecodedImage, ReadOptions, read_image
 from halofeed.prep.formats.picture.pixels import apply_orientation, scale_depth
 from halofeed.prep.geometry.resize import apply_to_boxes
@@ -219,17 +219,16 @@ def _whole_picture(pixels: NDArray[Any], features: Decoded) -> tuple[NDArray[Any
 
 def _sheet(frames: NDArray[Any], features: Decoded) -> tuple[NDArray[Any], tuple[float, float]]:
     """Some frames of a clip side by side, without their padding."""
-    return contact_sheet(_shown(frames, features)), (1.0, 1.0)
+    return sheet_of_frames(_unpadded_frames(frames, features)), (1.0, 1.0)
 
 
 def _sheet_of_classes(label: NDArray[Any], features: Decoded) -> NDArray[Any]:
-    """The same of the classes [frame, height, width], the background between the frames."""
-    return contact_sheet(_shown(label, features)[..., None], ground=0)[..., 0]
+    return sheet_of_classes(_unpadded_frames(label, features))
 
 
-def _shown(frames: NDArray[Any], features: Decoded) -> NDArray[Any]:
+def _unpadded_frames(frames: NDArray[Any], features: Decoded) -> NDArray[Any]:
     height, width = _unpadded((frames.shape[1], frames.shape[2]), features)
-    return frames[shown_frames(len(frames)), :height, :width]
+    return frames[:, :height, :width]
 
 
 def _source_picture(sources: SourceFiles, wanted: _Wanted) -> _Before:

@@ -11,7 +11,7 @@ import pytest
 
 from halofeed import demo, demo_volumes
 from halofeed.trainer.log import read_evaluations
-from tests import clip_writer
+from tests import clip_mask_writer, clip_writer
 
 TIMEOUT_SECONDS = 1800
 pytestmark = pytest.mark.long
@@ -74,6 +74,31 @@ def test_a_classifier_learns_which_way_a_square_moves_in_clips_split_by_rows(tmp
         data, tmp_path / "run", "accuracy", "classifier_small", *options, "--set", "learning_rate=0.003"
     )
     assert accuracy >= 0.9
+
+
+@pytest.mark.parametrize("split", ["1,4,1,1,1", "1,1,4,1,1", "1,1,1,4,1"])
+def test_a_unet_learns_what_moves_in_clips_split_by_frames_rows_and_columns(
+    tmp_path: Path, split: str
+) -> None:
+    generator = np.random.default_rng(3)
+    for name, each in (("train", 24), ("validation", 8)):
+        for number in range(each):
+            frames, masks = clip_mask_writer.draw_masked(generator)
+            clip_writer.write_folder(tmp_path / "source" / name / "images" / str(number), frames)
+            clip_mask_writer.write_masks(tmp_path / "source" / name / "labels" / str(number), masks, "folder")
+    size = ("--layout", "pairs", "--frames", 8, "--height", 24, "--width", 32)
+    data = convert(tmp_path, tmp_path / "source", *size)
+    options = (
+        "--steps",
+        60,
+        "--set",
+        "augment=[]",
+        "--set",
+        "model.depth=3",
+        "--partition",
+        f"image={split}",
+    )
+    assert learned(data, tmp_path / "run", "dice", "unet3d_small", *options) >= 0.9
 
 
 def test_a_classifier_learns_clothing(tmp_path: Path, test_data: Path) -> None:

@@ -40,6 +40,7 @@ from halofeed.trainer.run_folder import Run, begin_run, open_run
 from halofeed.trainer.scan_order import OrderedRecords, tiles_in_order
 from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.step import new_state
+from tests import clip_mask_writer
 from tests.phantom import ORIENTATIONS, dice
 from tests.pipelines.support import draw_folders, run_convert
 from tests.volume_support import save_nifti, write_table
@@ -103,6 +104,27 @@ def test_true_boxes_score_a_perfect_map_against_the_source_annotations(shapes, t
     found.accumulate()
     found.summarize()
     assert found.stats[0] == pytest.approx(1.0) and document["boxes"] == len(truth.anns)
+
+
+@pytest.mark.parametrize("size", [(48, 64), (24, 32)])
+def test_masks_of_clips_are_a_picture_for_each_frame_as_large_as_the_source(tmp_path, size):
+    drawn = clip_mask_writer.write_masked_clips(tmp_path / "source", frames=10)
+    options = {"layout": "pairs", "frames": 5, "height": size[0], "width": size[1]}
+    done = run_convert(tmp_path / "source", tmp_path / "out", folder_frame_rate=10.0, **options)
+    out = tmp_path / "p"
+    document = predict_batches(perfect(done, "train"), done.folder, "train", out, facts=facts_of(done))
+    assert len(document["masks"]) == 2 * len(drawn)
+    for entry in document["masks"]:
+        clip = int(entry["folder"].rpartition("/")[2])
+        true = drawn[entry["key"].removeprefix("images/").partition(".")[0]][1][5 * clip : 5 * clip + 5]
+        np.testing.assert_allclose(entry["times_s"], np.arange(5 * clip, 5 * clip + 5) / 10, atol=1e-6)
+        files = sorted((out / entry["folder"]).iterdir())
+        assert [file.name for file in files] == [f"{number:04d}.png" for number in range(5)]
+        found = np.array([np.asarray(Image.open(file)) for file in files])
+        assert found.shape == true.shape
+        assert all(
+            dice(found == value, true == value) >= (1.0 if size == (48, 64) else 0.7) for value in (1, 2)
+        )
 
 
 def test_classes_are_written_with_the_probability_of_each(tmp_path):
