@@ -89,7 +89,7 @@ def list_references(
         yield from left_out
         if not found.images:
             raise AnnotationsError(
-                f"{images.root}: no volume or picture matches the image pattern {pair.image.text!r}"
+                f"{images.root}: no volume, picture or clip matches the image pattern {pair.image.text!r}"
                 f"{_example(found.neither, found.labels)}{hint(images, 'pairs')}"
             )
         if "split" not in pair.image.names:
@@ -196,10 +196,10 @@ def _by_custom(images: SourceFiles, options: LayoutOptions) -> _Sorted:
     dicom = next((path for path in images.sizes() if extension_of(path).lower() in DICOM_EXTENSIONS), None)
     if dicom is not None:
         raise AnnotationsError(
-            f"{images.root}: no volume or picture has a label by its name; {dicom} is DICOM: take --layout dicom"
+            f"{images.root}: no volume, picture or clip has a label by its name; {dicom} is DICOM: take --layout dicom"
         )
     raise AnnotationsError(
-        f"{images.root}: no volume or picture has a label by its name; expected images/a.nii.gz with "
+        f"{images.root}: no volume, picture or clip has a label by its name; expected images/a.nii.gz with "
         "labels/a.nii.gz, imagesTr with labelsTr, or a.nii.gz with a_seg.nii.gz; else say --image-pattern and "
         f"--label-pattern, such as '{{id}}/ct.nii.gz' and '{{id}}/liver.nii.gz'{hint(images, 'pairs')}"
     )

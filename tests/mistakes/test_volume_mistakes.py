@@ -151,7 +151,7 @@ MISTAKES = {
     ),
     "DICOM as pairs": refused(
         lambda source: [*dicom()(source)[:1], "pairs", *dicom()(source)[2:]],
-        "no volume or picture",
+        "no volume, picture or clip",
         "--layout dicom",
     ),
     "LiTS names that are none": refused(files("lits", "ct/case1.nii.gz"), "no volume-N", "--layout pairs"),

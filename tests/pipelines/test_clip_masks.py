@@ -106,6 +106,34 @@ def test_frames_and_masks_are_resized_alike_and_masks_are_padded_with_the_backgr
             assert (image[place][height:] == 9).all()
 
 
+@pytest.mark.parametrize(
+    ("options", "windows"),
+    [
+        ({"frames": 5, "frame_rate": 5.0}, [[0, 2, 4, 6, 8]]),
+        ({"frames": 10, "clips_per_source": "2"}, [[*range(10)], [*range(1, 11)]]),
+        ({"frames": 14, "short_clips": "repeat"}, [[*range(12), 11, 11]]),
+        ({"frames": 3, "frame_stride": 2}, [[0, 2, 4], [6, 8, 10]]),
+    ],
+)
+def test_windows_of_masks_are_those_of_the_frames_however_they_are_chosen(tmp_path, options, windows):
+    frames, masks = draw_masked(np.random.default_rng(6))
+    write_gif_pair(tmp_path / "in", frames, masks)
+    done = run_convert(tmp_path / "in", tmp_path / "out", **{**WHOLE, **options})
+    found = {
+        int(record["image/tile"][0]): arrays_of(record) for record in read_split(Path(done.folder), "train")
+    }
+    assert len(found) == len(windows)
+    for number, window in enumerate(windows):
+        np.testing.assert_array_equal(found[number][0], np.array(frames)[window])
+        np.testing.assert_array_equal(found[number][1], np.array(masks)[window])
+
+
+def write_gif_pair(root: Path, frames: list, masks: list) -> None:
+    (root / "images").mkdir(parents=True)
+    write_gif(root / "images/a.gif", frames)
+    write_masks(root / "labels/a", masks, "folder")
+
+
 Spoil = Callable[[Path, list, list], None]
 
 
@@ -286,9 +314,7 @@ def test_a_mask_for_each_class_is_one_class_of_the_clip(tmp_path):
         np.testing.assert_array_equal(arrays_of(record)[1], expected)
 
 
-def test_the_same_command_again_keeps_shards_and_a_changed_mask_of_one_frame_makes_its_own_anew(
-    source, tmp_path
-):
+def test_the_bytes_do_not_depend_on_workers_and_one_pixel_of_one_mask_changes_them(source, tmp_path):
     root = tmp_path / "in"
     shutil.copytree(source[0], root)
     done = run_convert(root, tmp_path / "a", **WHOLE)

@@ -174,12 +174,12 @@ def test_documents_are_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("paths", "options", "words"),
     [
-        (["a.nii", "b.nii"], {}, "no volume or picture has a label"),
+        (["a.nii", "b.nii"], {}, "no volume, picture or clip has a label"),
         (["train/images/a.png", "train/labels/a.png", "images/b.png", "labels/b.png"], {}, "names a split"),
         (
             ["a.nii"],
             {"image_pattern": "{id}.png", "label_pattern": "{id}_s.png"},
-            "no volume or picture matches",
+            "no volume, picture or clip matches",
         ),
     ],
 )
