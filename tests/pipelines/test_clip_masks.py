@@ -12,7 +12,11 @@ from PIL import Image
 
 from halofeed.inspection.verify.dataset import verify
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from halofeed.prep.convert.table import converter_of
 from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.sources.reference import Reference
+from halofeed.prep.tasks.labels import LabelMap
 from halofeed.schemas.errors import UsageError
 from tests.clip_mask_writer import (
     FORMS,
@@ -394,3 +398,50 @@ def test_a_video_and_its_masks_find_each_other_by_folders_and_suffixes(tmp_path,
     done = run_convert(tmp_path / "in", tmp_path / "out", **WHOLE)
     assert done.manifest.splits["train"].statistics.labelled == 2
     assert done.manifest.rejected == {"selection: file is neither image nor label by its name": 1}
+
+
+def test_masks_drawn_on_frames_as_displayed_are_taken_where_that_is_said(tmp_path):
+    frames, masks = draw_masked(np.random.default_rng(3))
+    is_turned(tmp_path / "in", frames, masks)
+    done = run_convert(tmp_path / "in", tmp_path / "out", annotation_grid="displayed", **WHOLE)
+    for record in read_split(Path(done.folder), "train"):
+        start = 5 * int(record["image/tile"][0])
+        image, label = arrays_of(record)
+        np.testing.assert_array_equal(label, np.array(masks)[start : start + 5])
+        upright = np.array(frames)[start : start + 5, ::-1, ::-1]
+        assert np.abs(image.astype(int) - upright).mean() < 4, "turned by half"
+
+
+def test_the_gray_values_of_an_animated_png_and_a_merged_second_mask_are_classes(tmp_path):
+    frames, masks = draw_masked(np.random.default_rng(3))
+    write_folder(tmp_path / "in/a", frames)
+    first, *others = [Image.fromarray(np.where(mask == 1, 1, 0).astype(np.uint8)) for mask in masks]
+    first.save(tmp_path / "in/a_mask.png", save_all=True, append_images=others, duration=100)
+    bars = [np.where(mask == 2, 2, 0).astype(np.uint8) for mask in masks]
+    write_masks(tmp_path / "in/a_mask_bars", bars, "folder")
+    done = run_convert(tmp_path / "in", tmp_path / "out", several_masks="merge", **WHOLE)
+    assert done.manifest.rejected == {}
+    for record in read_split(Path(done.folder), "train"):
+        start = 5 * int(record["image/tile"][0])
+        np.testing.assert_array_equal(arrays_of(record)[1], np.array(masks)[start : start + 5])
+
+
+def test_what_a_clip_needs_is_told_with_its_masks(tmp_path):
+    frames, masks = draw_masked(np.random.default_rng(3))
+    write_folder(tmp_path / "a", frames)
+    write_masks(tmp_path / "a_mask", masks, "folder")
+    recipe = Recipe(layout="pairs", frames=FRAMES, height=600, width=800)
+    listing = recipe.rules.listing(LocalFiles(str(tmp_path)))
+    reference = listing.complete(Reference(source="a", key="a", mask="a_mask"))
+    assert reference.paths == tuple(
+        f"{folder}/{number}.png" for folder in ("a", "a_mask") for number in range(12)
+    )
+    labels = LabelMap(entries=((0, "background"), (1, "square"), (2, "bar")), first_id=0, where="")
+    needed: list[int] = []
+    (record,) = converter_of(recipe, "segmentation", labels).records(reference, listing.files, needed.append)
+    stored = {key: len(value.data) for key, value in record.raw.items()}
+    assert stored == {"image/encoded": 12 * 600 * 800 * 3, "image/label": 12 * 600 * 800}
+    without: list[int] = []
+    plain = listing.complete(Reference(source="a", key="a", label="square"))
+    converter_of(recipe, "classification", labels).records(plain, listing.files, without.append)
+    assert max(needed) - max(without) >= stored["image/label"]
