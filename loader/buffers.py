@@ -18,10 +18,12 @@ from halofeed.schemas.errors import UsageError
 from halofeed.schemas.memory import process_memory
 
 ALIGNMENT = 64
-BATCHES_IN_FLIGHT = 4
-"""Of `Loader.dataset`: two made ahead, one being made, one in use."""
-IDLE_PER_SIZE = 4
-"""How many unused buffers of one size are kept: what `Loader.dataset` has in flight, see there."""
+AHEAD = 2
+"""Batches that are being made or wait to be taken while one is used."""
+BATCHES_IN_FLIGHT = AHEAD + 2
+"""Those, the one in use, and one that changes hands."""
+IDLE_PER_SIZE = BATCHES_IN_FLIGHT
+"""How many unused buffers of one size are kept."""
 
 
 def check_memory(spec: Mapping[str, Any], batch_size: int) -> None:
@@ -34,15 +36,26 @@ def check_memory(spec: Mapping[str, Any], batch_size: int) -> None:
     Raises:
         UsageError: one batch takes more than the machine, or its control group, has.
     """
-    rows = next((array.shape[0] for array in spec.values()), 0)
-    row_bytes = sum(math.prod(array.shape[1:]) * array.dtype.itemsize for array in spec.values())
-    memory = process_memory()
-    if rows * row_bytes > memory:
-        most = memory // (BATCHES_IN_FLIGHT * row_bytes) * (batch_size // rows)
+    rows, size, memory = next((array.shape[0] for array in spec.values()), 0), _size(spec), process_memory()
+    if size > memory:
+        most = memory // (BATCHES_IN_FLIGHT * (size // rows)) * (batch_size // rows)
         raise UsageError(
-            f"batch_size {batch_size}: {rows * row_bytes / 1e9:,.1f} GB a batch, and this machine has "
+            f"batch_size {batch_size}: {size / 1e9:,.1f} GB a batch, and this machine has "
             f"{memory / 1e9:,.1f} GB; take {max(1, most):,} or less, of which {BATCHES_IN_FLIGHT} batches fit"
         )
+
+
+def batches_ahead(spec: Mapping[str, Any]) -> int:
+    """How many batches are made ahead: none where those in flight would take more than half of this machine's memory.
+
+    Args:
+        spec: shape and dtype of each array of this process's batches.
+    """
+    return AHEAD if 2 * BATCHES_IN_FLIGHT * _size(spec) <= process_memory() else 0
+
+
+def _size(spec: Mapping[str, Any]) -> int:
+    return sum(math.prod(array.shape) * array.dtype.itemsize for array in spec.values())
 
 
 class _Holder:

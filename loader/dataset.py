@@ -53,13 +53,12 @@ class Loader(Stream):
     - `id` int64 [batch]; `valid` bool [batch], False where a row is padding, which holds the fields' fill values and
       id -1.
 
-    Memory: one batch while it is made, what the caller keeps, up to `buffers.IDLE_PER_SIZE` recycled batches, with
-    `dataset()` the `PREFETCH` batches made ahead. Of the index 29 bytes a record, 8 more for each raw field and 5 for
-    each started MiB of it. In each thread 2 MiB to read into, and what one record holds beside raw values (of jpeg and
-    png its file, and the decoded picture). 4 MiB for what was counted of labels (RandomCrop's `foreground`), and up to
-    64 MiB for numbers of records that each batch needs (labels, sizes). Augmentations that resample, or show several
-    examples in one, say what they take besides. Of an address the stored bytes of one batch, and of the next one where
-    batches are read in order.
+    Memory: `buffers.BATCHES_IN_FLIGHT` batches, beside them what the caller keeps, and as many recycled ones. Of the
+    index 29 bytes a record, 8 more for each raw field and 5 for each started MiB of it. In each thread 2 MiB to read
+    into, and what one record holds beside raw values (of jpeg and png its file, and the decoded picture). 4 MiB for
+    what was counted of labels (RandomCrop's `foreground`), and up to 64 MiB for numbers of records that each batch
+    needs (labels, sizes). Augmentations that resample, or show several examples in one, say what they take besides. Of
+    an address the stored bytes of one batch, and of those in flight where batches are read in order.
 
     Files: shards on a local disk are mapped into memory where a fault of them cannot end the process, else read by
     place; one that is shortened or cannot be read is an error. A map takes 2 MiB of page tables for each GiB that was

@@ -92,13 +92,26 @@ def mesh_specs(
     return partition_specs(partition, shapes, replicas=mesh.shape[REPLICA_AXIS])
 
 
-def needed_rows(sharding: NamedSharding, global_shape: tuple[int, ...]) -> tuple[int, int]:
-    """The rows [start, stop) of the global batch that this process's devices hold a part of."""
-    slabs = sharding.addressable_devices_indices_map(global_shape).values()
-    bounds = [slab[0].indices(global_shape[0])[:2] for slab in slabs if slab is not None]
-    if not bounds:
-        return 0, 0
-    return min(start for start, _ in bounds), max(stop for _, stop in bounds)
+def needed_rows(
+    mesh: Mesh, specs: Mapping[str, PartitionSpec], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[int, int]:
+    """The rows [start, stop) of the global batch that this process's devices hold a part of.
+
+    Args:
+        mesh, specs, shapes: as of `place_batch`.
+
+    Raises:
+        PartitionError: as `place_batch`.
+    """
+    return _bounds(_shardings(mesh, specs, shapes), shapes)
+
+
+def _bounds(shardings: Mapping[str, NamedSharding], shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
+    bounds = []
+    for key, sharding in shardings.items():
+        slabs = sharding.addressable_devices_indices_map(shapes[key]).values()
+        bounds += [slab[0].indices(shapes[key][0])[:2] for slab in slabs if slab is not None]
+    return min((start for start, _ in bounds), default=0), max((stop for _, stop in bounds), default=0)
 
 
 def needed_slab(
@@ -167,21 +180,9 @@ def place_batch(
     """
     with needing("train", "jax"):
         import jax
-    from jax.sharding import NamedSharding, PartitionSpec
 
-    unknown = [key for key in specs if key not in shapes]
-    if unknown:
-        raise PartitionError(
-            f"spec of {unknown[0]!r}: the batch has no such key; it has {', '.join(sorted(shapes))}"
-        )
-    for key, spec in specs.items():
-        _check_axes(key, spec, mesh)
-    whole = PartitionSpec()  # type: ignore[no-untyped-call]
-    shardings = {key: NamedSharding(mesh, specs.get(key, whole)) for key in shapes}
-    for key, sharding in shardings.items():
-        _check_divides(key, shapes[key], sharding)
-    bounds = [needed_rows(shardings[key], shapes[key]) for key in shapes]
-    start, stop = min(first for first, _ in bounds), max(last for _, last in bounds)
+    shardings = _shardings(mesh, specs, shapes)
+    start, stop = _bounds(shardings, shapes)
     local = rows(start, stop)
 
     placed: dict[str, jax.Array] = {}
@@ -223,6 +224,25 @@ def join_id(halves: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     high, low = np.moveaxis(np.asarray(halves).astype(np.uint64), -1, 0)
     ids: np.ndarray[Any, Any] = (high << np.uint64(32) | low).view(np.int64)
     return ids
+
+
+def _shardings(
+    mesh: Mesh, specs: Mapping[str, PartitionSpec], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, NamedSharding]:
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    unknown = [key for key in specs if key not in shapes]
+    if unknown:
+        raise PartitionError(
+            f"spec of {unknown[0]!r}: the batch has no such key; it has {', '.join(sorted(shapes))}"
+        )
+    for key, spec in specs.items():
+        _check_axes(key, spec, mesh)
+    whole = PartitionSpec()  # type: ignore[no-untyped-call]
+    shardings = {key: NamedSharding(mesh, specs.get(key, whole)) for key in shapes}
+    for key, sharding in shardings.items():
+        _check_divides(key, shapes[key], sharding)
+    return shardings
 
 
 def _slab_of(

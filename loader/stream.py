@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from halofeed.loader import tf_data
 from halofeed.loader.augment.view import Ranges
 from halofeed.loader.batch import ArraySpec, Batch
+from halofeed.loader.buffers import AHEAD, batches_ahead
+from halofeed.loader.in_flight import InFlight
 from halofeed.loader.state import STATE_VERSION, restore_step
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.kinds import Kind
@@ -129,18 +131,22 @@ class Stream(abc.ABC):
         return self._rows(operator.index(step), *self._own_rows)
 
     def in_order(self, step: int) -> Batch:
-        """`batch(step)`, while what the next step needs is fetched, where that takes long."""
+        """`batch(step)`, while what a step soon after it needs is fetched, where that takes long."""
         return self._rows_in_order(operator.index(step), *self._own_rows)
 
     def batches(self, start_step: int = 0) -> Iterator[Batch]:
-        """`batch(start_step)`, `batch(start_step + 1)`, ... to the end of the stream, each made when asked for."""
-        return map(self.in_order, self.steps_from(start_step))
+        """`batch(start_step)`, `batch(start_step + 1)`, ... to the end of the stream.
+
+        From the second one on `buffers.AHEAD` batches are made while one is used, where memory allows; see
+        `batches_ahead` there.
+        """
+        return self._rows_ahead(start_step, *self._own_rows)
 
     def dataset(self, start_step: int = 0, *, as_supervised: bool = False) -> tf.data.Dataset:
         """The same stream as a tf.data.Dataset, whose first element is `batch(start_step)`.
 
-        TensorFlow adopts the batches' memory without a copy. `PREFETCH` batches are made ahead; with the one
-        being made and the one in use that is what lies in memory. Text comes as tf.string.
+        TensorFlow adopts the batches' memory without a copy. As many are made ahead as of `batches`, and one more
+        waits to be taken. Text comes as tf.string.
 
         With `as_supervised` the elements are what Keras' `fit` and `evaluate` take: (image, target), and float32
         [batch] weights as a third where rows may be padding or have no label, which weigh 0. The target is `label` or
@@ -183,7 +189,7 @@ class Stream(abc.ABC):
             PartitionError: the partition does not fit the mesh or the batch.
             UsageError: the batches hold text, which no device takes.
         """
-        from halofeed.loader.mesh import mesh_specs, needed_slab, place_batch
+        from halofeed.loader.mesh import mesh_specs, needed_rows, needed_slab, place_batch
 
         if not isinstance(partition, Partition | Mapping):
             raise UsageError(
@@ -199,15 +205,14 @@ class Stream(abc.ABC):
         specs = mesh_specs(mesh, partition, shapes) if isinstance(partition, Partition) else dict(partition)
 
         slab = needed_slab(mesh, specs, {name: shapes[name] for name in self.on_grid}, len(self.kind.axes))
-        source = self.of_slab(slab)
+        source, (start, stop) = self.of_slab(slab), needed_rows(mesh, specs, shapes)
         offsets = dict.fromkeys(self.on_grid, tuple(start for start, _ in slab))
 
-        def place(step: int) -> dict[str, jax.Array]:
-            return place_batch(
-                mesh, specs, shapes, functools.partial(source._rows_in_order, step), offsets=offsets
-            )
+        def place(rows: Batch) -> dict[str, jax.Array]:
+            return place_batch(mesh, specs, shapes, lambda *_: rows, offsets=offsets)
 
-        return map(place, self.steps_from(start_step))
+        # Devices hold no more than what was asked for: only the rows are made ahead, in the host's memory.
+        return map(place, source._rows_ahead(start_step, start, stop))
 
     def state(self, step: int) -> dict[str, Any]:
         """What to save so that another loader, on any number of hosts, goes on with batch `step`; JSON values.
@@ -244,8 +249,17 @@ class Stream(abc.ABC):
         rows = self.batch_size // self.shard_count
         return self.shard_index * rows, (self.shard_index + 1) * rows
 
+    def _rows_ahead(self, start_step: int, start: int, stop: int) -> InFlight[Batch]:
+        return InFlight(
+            functools.partial(self._rows_in_order, start=start, stop=stop),
+            self.steps_from(start_step),
+            batches_ahead(with_batch(self.row_spec, stop - start)),
+            functools.partial(self._expect, start=start, stop=stop),
+        )
+
     def _rows_in_order(self, step: int, start: int, stop: int) -> Batch:
-        for expected in (step, step + 1):
+        # The steps between them are being made, or soon will be, by others: see `InFlight`.
+        for expected in (step, step + AHEAD):
             self._expect(expected, start, stop)
         return self._rows(step, start, stop)
 

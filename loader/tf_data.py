@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from halofeed.loader.batch import ID, LABELLED, LABELS, VALID, ArraySpec
+from halofeed.loader.buffers import batches_ahead
 from halofeed.loader.reading import IMAGE, LABEL
 from halofeed.schemas.extras import needing
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
     from halofeed.loader.stream import Stream
 
-PREFETCH = 2
-"""Batches that are made ahead."""
+PREFETCH = 1
+"""Batches that wait to be taken, beside those that are being made."""
 
 
 def element_spec(spec: Mapping[str, ArraySpec]) -> dict[str, tf.TensorSpec]:
@@ -65,7 +66,8 @@ def dataset(loader: Stream, start_step: int, as_supervised: bool) -> tf.data.Dat
         numbers = tf.data.Dataset.range(steps.start, steps.stop)
     else:
         numbers = tf.data.Dataset.counter(start_step)
-    return numbers.map(supervised if as_supervised else element).prefetch(PREFETCH)
+    made = numbers.map(supervised if as_supervised else element, batches_ahead(loader.spec) or None, True)
+    return made.prefetch(PREFETCH)
 
 
 def _encoded(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from halofeed.schemas.limits import INDEX_BYTES
 from halofeed.schemas.manifest import Manifest, Shard, read_manifest
 from halofeed.schemas.shard_file import CURE, ShardFile, read_whole
 
+_MOST_EXPECTED = 8
+"""Batches of which it is remembered that they were asked for."""
 _COLD_BATCHES = 4
-"""For so many batches the next one is read ahead, once something came from the disk; to ask the system takes time."""
+"""For so many batches later ones are read ahead, once something came from the disk; to ask the system takes time."""
 
 
 class LocalStore:
@@ -32,7 +35,8 @@ class LocalStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.place = str(folder)
-        self._cold_batches, self._expected = _COLD_BATCHES, b""
+        self._cold_batches = _COLD_BATCHES
+        self._expected: deque[bytes] = deque(maxlen=_MOST_EXPECTED)
         self._disk_reads = _disk_reads()
 
     @property
@@ -68,9 +72,9 @@ class LocalStore:
         return [act(item) for item in items]
 
     def expect(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
-        if key == self._expected:
+        if key in self._expected:
             return
-        self._expected = key
+        self._expected.append(key)
         by_file: dict[str, list[tuple[int, int]]] = {}
         for name, start, stop in spans():
             by_file.setdefault(name, []).append((start, stop))

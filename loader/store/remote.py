@@ -31,7 +31,7 @@ REQUEST_SECONDS = 30.0
 """For a request to be answered in full, and a second more for each MiB that it asks for."""
 PIECES_AHEAD = 16
 """Of a shard that is read whole."""
-_MOST_EXPECTED = 2
+_MOST_EXPECTED = 8
 _WEB, _S3 = ("http", "https"), ("s3", "s3a")
 _SIGNED_SECONDS = 3600
 _UNSIGNED = (400, 401, 403)

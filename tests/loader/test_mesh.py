@@ -91,7 +91,7 @@ def test_a_mesh_over_some_devices_asks_for_all_rows_once() -> None:
     specs = mesh_specs(mesh, Partition(cores_per_replica=2, dims={"image": [1, 2, 1, 1]}), shapes)
     place_batch(mesh, specs, shapes, rows)
     assert asked == [(0, 4)]
-    assert needed_rows(NamedSharding(mesh, specs["image"]), (4, 4, 4, 1)) == (0, 4)
+    assert needed_rows(mesh, specs, {"image": (4, 4, 4, 1)}) == (0, 4)
 
 
 TWO_PROCESSES = """

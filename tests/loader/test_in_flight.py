@@ -1,0 +1,130 @@
+"""Batches made ahead come in order, no more of them than is said, with their errors in their turn."""
+
+import itertools
+import os
+import random
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from halofeed.loader import buffers
+from halofeed.loader.buffers import AHEAD, batches_ahead
+from halofeed.loader.in_flight import InFlight
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 3])
+def test_items_come_in_order_and_end(ahead):
+    def make(step):
+        time.sleep(random.random() / 200)
+        return step * step
+
+    items = InFlight(make, range(40), ahead)
+    assert list(items) == [step * step for step in range(40)]
+    assert list(items) == []
+
+
+def test_no_more_are_in_flight_than_said():
+    made = []
+    items = InFlight(made.append, itertools.count(), 2)
+    next(items)
+    time.sleep(0.05)
+    assert made == [0], "one item alone pays for no other"
+    for taken in range(2, 30):
+        next(items)
+        deadline = time.monotonic() + 10
+        while len(made) < taken + 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.002)
+        assert sorted(made) == list(range(taken + 2))
+
+
+def test_two_are_made_at_the_same_time():
+    both = threading.Barrier(2, timeout=20)
+
+    def make(step):
+        if step:
+            both.wait()
+        return step
+
+    assert list(itertools.islice(InFlight(make, itertools.count(), 2), 5)) == [0, 1, 2, 3, 4]
+
+
+def test_an_error_comes_in_its_turn_and_the_next_item_follows():
+    def make(step):
+        if step in (0, 3, 4):
+            raise ValueError(str(step))
+        return step
+
+    items, seen = InFlight(make, range(7), 2), []
+    while True:
+        try:
+            seen.append(next(items))
+        except ValueError as error:
+            seen.append(f"error {error}")
+        except StopIteration:
+            break
+    assert seen == ["error 0", 1, 2, "error 3", "error 4", 5, 6]
+
+
+def test_an_interrupt_while_waiting_loses_nothing():
+    goes = threading.Event()
+
+    def make(step):
+        if step == 1:
+            goes.wait(20)
+        return step
+
+    items = InFlight(make, range(4), 2)
+    assert next(items) == 0
+    items._begin(items._executor())
+    future = items._begun[0][1]
+    waits = future.exception
+
+    def interrupted():
+        future.exception = waits
+        raise KeyboardInterrupt
+
+    future.exception = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        next(items)
+    goes.set()
+    assert list(items) == [1, 2, 3]
+
+
+def test_threads_end_with_the_iterator():
+    before = threading.active_count()
+    for _ in range(20):
+        items = InFlight(lambda step: step, itertools.count(), 2)
+        assert [next(items) for _ in range(3)] == [0, 1, 2]
+        del items
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_child_of_a_fork_goes_on_as_its_parent_does():
+    items = InFlight(lambda step: step, range(20), 2)
+    taken = [next(items) for _ in range(3)]
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, bytes(items))
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as told:
+        assert list(told.read()) == list(range(3, 20))
+    assert os.waitpid(child, 0)[1] == 0
+    assert [*taken, *items] == list(range(20))
+
+
+def test_none_are_made_ahead_of_batches_that_fill_the_machine(monkeypatch):
+    spec = {"image": SimpleNamespace(shape=(4, 1000, 1000), dtype=np.dtype(np.int16))}
+    monkeypatch.setattr(buffers, "process_memory", lambda: 64_000_000)
+    assert batches_ahead(spec) == AHEAD
+    monkeypatch.setattr(buffers, "process_memory", lambda: 63_999_999)
+    assert batches_ahead(spec) == 0
