@@ -183,8 +183,10 @@ class ShardFile:
 
     def __del__(self) -> None:
         # Runs on any thread and at any moment, so no lock may be taken here; this is one step.
-        with contextlib.suppress(AttributeError):
+        try:  # noqa: SIM105 - where the interpreter ends, modules are empty, contextlib too
             self.close()
+        except (AttributeError, TypeError):
+            pass
 
     def open(self) -> OpenFile:
         """The open file; whoever reads holds on to it.

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
 from halofeed.loader.store.base import PIECE_BYTES, HeldFile, Item, Piece, Result, Span
@@ -31,7 +31,7 @@ REQUEST_SECONDS = 30.0
 """For a request to be answered in full, and a second more for each MiB that it asks for."""
 PIECES_AHEAD = 16
 """Of a shard that is read whole."""
-_MOST_EXPECTED = 8
+_MOST_EXPECTED = 4
 _WEB, _S3 = ("http", "https"), ("s3", "s3a")
 _SIGNED_SECONDS = 3600
 _UNSIGNED = (400, 401, 403)
@@ -171,6 +171,9 @@ class RemoteStore:
             answered = process.answered
             try:
                 return part.result(most)
+            except CancelledError:
+                # Whoever asked for it needs it no longer, and had not got it yet.
+                part = self._ask(name, part.start, part.stop)
             except TimeoutError:
                 # Those that were asked for before it come first; but not every file system keeps to time-outs.
                 if process.answered == answered:

@@ -13,6 +13,7 @@ import pytest
 from halofeed.loader import buffers
 from halofeed.loader.buffers import AHEAD, batches_ahead
 from halofeed.loader.in_flight import InFlight
+from tests.forks import forks
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 3])
@@ -106,7 +107,7 @@ def test_threads_end_with_the_iterator():
     assert threading.active_count() <= before
 
 
-@pytest.mark.filterwarnings("ignore:.*fork")
+@forks
 def test_a_child_of_a_fork_goes_on_as_its_parent_does():
     items = InFlight(lambda step: step, range(20), 2)
     taken = [next(items) for _ in range(3)]

@@ -16,6 +16,7 @@ from halofeed.inspection.bench import bench
 from halofeed.loader import Loader, Mixture, RandomCrop
 from halofeed.loader.store import remote
 from halofeed.loader.store.base import HeldFile
+from halofeed.loader.store.ranges import Window
 from halofeed.schemas.errors import CorruptFileError, MissingExtraError, StoreError, UsageError
 from halofeed.schemas.shard_file import OpenFile
 from tests.forks import forks
@@ -85,6 +86,19 @@ def test_faults_of_a_server_are_retried_and_counted(sets, kind, same):
         for step, batch in zip(range(6), far.batches(), strict=False):
             same(batch, local.batch(step))
         assert far.retries >= len(server.asked) // 10 > 0
+
+
+def test_bytes_whose_asker_needs_them_no_longer_are_asked_for_again(sets):
+    folder = sets["pictures"][0]
+    first, second = sorted(path.name for path in folder.glob("*.tfrecord-?????-of-?????"))[:2]
+    with serving(folder) as server:
+        store = Loader(server.address, batch_size=6, concurrent_reads=1).shards.store
+        server.latency_seconds = 0.3
+        window = Window()
+        store.fill(window, [(first, 0, 9), (second, 0, 9)])
+        queued = window.find(second, 0)
+        window.cancel()
+        assert store.arrived(second, queued) == (folder / second).read_bytes()[:9]
 
 
 def test_a_stalled_request_is_given_up_and_made_again(sets, monkeypatch, same):
