@@ -92,7 +92,7 @@ def test_bytes_whose_asker_needs_them_no_longer_are_asked_for_again(sets):
     folder = sets["pictures"][0]
     first, second = sorted(path.name for path in folder.glob("*.tfrecord-?????-of-?????"))[:2]
     with serving(folder) as server:
-        store = Loader(server.address, batch_size=6, concurrent_reads=1).shards.store
+        store = Loader(server.address, batch_size=6, concurrent_reads=1)._shards.store
         server.latency_seconds = 0.3
         window = Window()
         store.fill(window, [(first, 0, 9), (second, 0, 9)])
