@@ -76,9 +76,9 @@ class _Holder:
         }
         self._memory, self._idle = memory, idle
 
-    def __del__(self) -> None:
+    def __del__(self, most: int = IDLE_PER_SIZE) -> None:
         # Runs on any thread and at any moment, so no lock may be taken here; append is atomic.
-        if len(self._idle) < IDLE_PER_SIZE:
+        if len(self._idle) < most:
             self._idle.append(self._memory)
 
 

@@ -77,7 +77,7 @@ class InFlight(Iterator[Item], Generic[Item]):
             self._begun = deque((step, executor.submit(self._make, step)) for step, _ in self._begun)
         return self._threads[1]
 
-    def __del__(self) -> None:
+    def __del__(self, process: Callable[[], int] = os.getpid) -> None:
         threads = getattr(self, "_threads", None)
-        if threads is not None and threads[0] == os.getpid():
+        if threads is not None and threads[0] == process():
             threads[1].shutdown(wait=False, cancel_futures=True)

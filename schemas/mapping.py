@@ -60,8 +60,9 @@ class MappedFile:
         self._guard, self._place = guard, _Place(start, size)
         guard.places[start] = self._place
 
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):
+    def __del__(self, suppress: Any = contextlib.suppress) -> None:
+        # Where the interpreter ends, modules are empty already.
+        with suppress(AttributeError, TypeError):
             self._guard.unmap(self._place)
 
     @property

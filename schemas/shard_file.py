@@ -81,8 +81,9 @@ class OpenFile:
         self._mapped: MappedFile | None = None
         self._bytes: NDArray[np.uint8] | None = None
 
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):
+    def __del__(self, suppress: Any = contextlib.suppress) -> None:
+        # Where the interpreter ends, modules are empty already.
+        with suppress(AttributeError, OSError):
             self._stream.close()
 
     def read_into(self, buffers: Sequence[Any], offset: int, size: int) -> None:
@@ -181,12 +182,10 @@ class ShardFile:
         self._name = name or str(path)
         self._token = next(_tokens)
 
-    def __del__(self) -> None:
+    def __del__(self, suppress: Any = contextlib.suppress) -> None:
         # Runs on any thread and at any moment, so no lock may be taken here; this is one step.
-        try:  # noqa: SIM105 - where the interpreter ends, modules are empty, contextlib too
+        with suppress(AttributeError, TypeError):
             self.close()
-        except (AttributeError, TypeError):
-            pass
 
     def open(self) -> OpenFile:
         """The open file; whoever reads holds on to it.

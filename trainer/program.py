@@ -49,6 +49,7 @@ class Program:
         return compile_step(
             self.problem,
             self.optimizer,
+            schedule=self.schedule,
             average_decay=self.config.average_decay,
             average_every=self.config.accumulate_steps,
         )

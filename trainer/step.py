@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,9 @@ from halofeed.trainer.mesh import platform_of
 from halofeed.trainer.models.layers import KEPT, Layers, Pass
 from halofeed.trainer.models.names import name_layers
 from halofeed.trainer.shared.task import Batch, Task
+
+if TYPE_CHECKING:
+    from halofeed.trainer.schedules import Schedule
 
 Variables = nnx.State[Any, Any]
 
@@ -213,19 +216,21 @@ def compile_step(
     problem: Problem,
     optimizer: optax.GradientTransformation,
     *,
+    schedule: Schedule | None = None,
     average_decay: float = 0.0,
     average_every: int = 1,
 ) -> jax.stages.Wrapped:
-    """The jitted step (state, batch) -> (state, {"loss", its parts, "gradient_norm"}).
+    """The jitted step (state, batch) -> (state, {"loss", its parts, "gradient_norm", "learning_rate"}).
 
     The given state's memory is taken over (donated).
 
     Args:
         problem: what is trained on what.
         optimizer: of gradients to updates.
+        schedule: gives "learning_rate"; without one there is none among the values.
         average_decay: of the parameters' moving average, where the state holds one; it is less after the first
             updates, (1 + update) / (10 + update).
-        average_every: steps to an update of the parameters, and so of the average.
+        average_every: steps to an update of the parameters, and so of the average and the rate.
     """
 
     @partial(
@@ -253,7 +258,10 @@ def compile_step(
             average=average,
             step=state.step + 1,
         )
-        return after, {**parts, "loss": loss, "gradient_norm": optax.tree.norm(gradients)}
+        values = {**parts, "loss": loss, "gradient_norm": optax.tree.norm(gradients)}
+        if schedule is not None:
+            values["learning_rate"] = schedule(state.step // average_every)
+        return after, values
 
     return step
 

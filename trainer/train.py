@@ -119,7 +119,6 @@ def train(
             flight = in_flight.pop(0)
             values = {name: float(value.addressable_data(0)) for name, value in flight.values.items()}
             _check_finite(values["loss"], flight, config)
-            values["learning_rate"] = float(program.schedule((flight.step - 1) // config.accumulate_steps))
             now = time.perf_counter()
             waited = batches.waited_seconds - flight.waited_before
             progress.record(flight.step, values, now - flight.began, waited)

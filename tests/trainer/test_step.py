@@ -196,6 +196,16 @@ def test_accumulation_updates_once_with_the_mean_of_its_gradients() -> None:
     assert int(state.step) == 2
 
 
+def test_the_rate_is_that_of_the_update() -> None:
+    optimizer = optax.sgd(0.1)
+    step = compile_step(PROBLEM, optimizer, schedule=lambda update: 0.1 * (update + 1), average_every=2)
+    state, rates = new_state(PROBLEM, optimizer, 0), []
+    for _ in range(5):
+        state, values = step(state, pictures(4))
+        rates.append(float(values["learning_rate"]))
+    assert rates == pytest.approx([0.1, 0.1, 0.2, 0.2, 0.3])
+
+
 def test_parameters_and_loss_stay_float32_under_bfloat16_compute() -> None:
     problem = dataclasses.replace(PROBLEM, compute_dtype="bfloat16")
     optimizer = optax.sgd(0.01, momentum=0.9)
