@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 
@@ -77,7 +78,8 @@ class InFlight(Iterator[Item], Generic[Item]):
             self._begun = deque((step, executor.submit(self._make, step)) for step, _ in self._begun)
         return self._threads[1]
 
-    def __del__(self, process: Callable[[], int] = os.getpid) -> None:
-        threads = getattr(self, "_threads", None)
-        if threads is not None and threads[0] == process():
-            threads[1].shutdown(wait=False, cancel_futures=True)
+    def __del__(self, suppress: Any = contextlib.suppress) -> None:
+        # Where the interpreter ends, modules are empty and the threads have ended already.
+        with suppress(AttributeError, TypeError):
+            if self._threads is not None and self._threads[0] == os.getpid():
+                self._threads[1].shutdown(wait=False, cancel_futures=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -126,3 +129,24 @@ def test_what_does_not_fit_is_refused_before_a_record_is_read(folder):
 def test_a_wrong_partition_is_refused_in_words(folder, partition, error, message):
     with pytest.raises(error, match=message):
         next(Loader(folder, **OPTIONS).on_mesh(make_mesh(4), partition))
+
+
+AT_THE_END = """
+import sys
+import jax
+from halofeed.loader import Loader
+from halofeed.schemas.partition import Partition
+from halofeed.trainer.mesh import make_mesh
+
+loader = Loader(sys.argv[1], batch_size=4)
+streams = [loader.batches(), loader.on_mesh(make_mesh(1), Partition())]
+kept = [[next(stream) for _ in range(3)] for stream in streams]
+"""
+
+
+def test_a_program_that_holds_streams_and_batches_ends_without_a_word(folder):
+    command = [sys.executable, "-c", AT_THE_END, str(folder)]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env={**os.environ, "JAX_PLATFORMS": "cpu"}
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
