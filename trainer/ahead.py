@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
 import time
 from collections import deque
@@ -66,8 +67,9 @@ class Ahead(Iterator[Item], Generic[Item]):
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_at_exit"):
+    def __del__(self, suppress: Any = contextlib.suppress) -> None:
+        # Where the interpreter ends, modules are empty and the thread has ended already.
+        with suppress(AttributeError, TypeError):
             self.close()
 
 

@@ -11,6 +11,36 @@ from halofeed.schemas.telling import write_if_possible
 from halofeed.trainer.config import TrainConfig
 
 
+class Pace:
+    """How long each step took, where one is dispatched before the one before it has ended.
+
+    The times of all steps add up to the time that passed: each counts from the end of the one before it, or from its
+    own beginning where that is later.
+
+    >>> pace = Pace()
+    >>> pace.ended(began=0.0, waited_before=0.0, now=3.0, waited=0.5)
+    (3.0, 0.5)
+    >>> pace.ended(began=1.0, waited_before=0.25, now=5.0, waited=1.5)
+    (2.0, 1.0)
+    """
+
+    def __init__(self) -> None:
+        self._now = self._waited = float("-inf")
+
+    def ended(self, *, began: float, waited_before: float, now: float, waited: float) -> tuple[float, float]:
+        """What a step took that ended now, and what of it was waiting.
+
+        Args:
+            began: when its turn began, in seconds.
+            waited_before: what had been waited by then, in seconds of the whole run.
+            now: when it ended.
+            waited: what has been waited by now.
+        """
+        seconds, waiting = now - max(began, self._now), waited - max(waited_before, self._waited)
+        self._now, self._waited = now, waited
+        return seconds, waiting
+
+
 class Progress:
     """One line, in place on a terminal, else about twenty times in a run.
 

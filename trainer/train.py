@@ -30,7 +30,7 @@ from halofeed.trainer.log import RunLog
 from halofeed.trainer.models.keras_weights import keras_normalization, load_backbone
 from halofeed.trainer.platform import hide_accelerators_from_tensorflow
 from halofeed.trainer.program import build_program
-from halofeed.trainer.progress import Progress
+from halofeed.trainer.progress import Pace, Progress
 from halofeed.trainer.run_folder import begin_run, bring_back, drop_replaced
 from halofeed.trainer.shared.task import Batch
 from halofeed.trainer.step import Problem, TrainState
@@ -112,18 +112,25 @@ def train(
         losses: list[float] = []
         compile_seconds = 0.0
         in_flight: list[_Flight] = []
+        pace = Pace()
         # On the CPU two programs at once could wait for each other's collectives for ever.
         most_in_flight = 0 if mesh.devices.flat[0].platform == "cpu" else 1
 
         def land() -> None:
             flight = in_flight.pop(0)
-            values = {name: float(value.addressable_data(0)) for name, value in flight.values.items()}
+            # All at once: each wait by itself hands the interpreter's lock to the threads that make batches.
+            own = {name: value.addressable_data(0) for name, value in flight.values.items()}
+            values = {name: float(value) for name, value in jax.device_get(own).items()}
             _check_finite(values["loss"], flight, config)
-            now = time.perf_counter()
-            waited = batches.waited_seconds - flight.waited_before
-            progress.record(flight.step, values, now - flight.began, waited)
+            seconds, waited = pace.ended(
+                began=flight.began,
+                waited_before=flight.waited_before,
+                now=time.perf_counter(),
+                waited=batches.waited_seconds,
+            )
+            progress.record(flight.step, values, seconds, waited)
             losses.append(values["loss"])
-            kept.log(flight.step, values | _pace(config, now - flight.began, waited))
+            kept.log(flight.step, values | _pace(config, seconds, waited))
 
         with StopRequest() as stop, Ahead(iter(data.batches.on_mesh(mesh, partition, start))) as batches:
             step_number, batch = start, next(batches, None) if start < config.steps else None
