@@ -66,7 +66,8 @@ def dataset(loader: Stream, start_step: int, as_supervised: bool) -> tf.data.Dat
         numbers = tf.data.Dataset.range(steps.start, steps.stop)
     else:
         numbers = tf.data.Dataset.counter(start_step)
-    made = numbers.map(supervised if as_supervised else element, batches_ahead(loader.spec) or None, True)
+    at_once = max(1, batches_ahead(loader.spec))
+    made = numbers.map(supervised if as_supervised else element, at_once, deterministic=True)
     return made.prefetch(PREFETCH)
 
 

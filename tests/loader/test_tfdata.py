@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop, tf_data
 from halofeed.loader.buffers import AHEAD
 from halofeed.loader.tf_data import PREFETCH
 from halofeed.schemas.errors import UsageError
@@ -102,6 +102,13 @@ def test_the_memory_is_adopted_and_returned(folder):
     assert set(addresses) <= made
     # AHEAD being made, PREFETCH waiting, one in use here, and two that change hands.
     assert len(made) <= AHEAD + PREFETCH + 3
+
+
+def test_batches_that_fill_the_machine_are_made_one_by_one(folder, monkeypatch):
+    monkeypatch.setattr(tf_data, "batches_ahead", lambda spec: 0)
+    loader = Loader(folder, **OPTIONS)
+    for step, element in zip(range(4), loader.dataset().as_numpy_iterator(), strict=False):
+        same(element, loader.batch(step))
 
 
 def test_elements_that_are_kept_stay_as_they_are(folder):
