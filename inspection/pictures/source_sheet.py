@@ -25,7 +25,9 @@ def source_sheet(
     """
     recipe = Recipe.from_json(manifest.recipe)
     options = ClipOptions(
-        picture=ReadOptions(max_pixels=recipe.max_pixels), frame_rate=recipe.folder_frame_rate
+        picture=ReadOptions(max_pixels=recipe.max_pixels),
+        frame_rate=recipe.folder_frame_rate,
+        incomplete=recipe.incomplete_clips,
     )
     members = () if sources.size(path) is not None else sources.files_in(path)
     clip = open_clip(sources, path, members, options)

@@ -56,6 +56,7 @@ class ClipConverter:
         options = ClipOptions(
             picture=picture,
             frame_rate=recipe.folder_frame_rate,
+            incomplete=recipe.incomplete_clips,
             refuse_turned=reference.is_labelled and recipe.annotation_grid != "displayed",
             need=need,
         )

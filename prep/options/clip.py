@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from halofeed.prep.formats.clip.choose import SHORT, FrameChoice
+from halofeed.prep.formats.clip.choose import INCOMPLETE, SHORT, FrameChoice
 from halofeed.prep.options.option import option
 from halofeed.schemas.errors import UsageError
 
@@ -41,6 +41,12 @@ class ClipOptions:
         "refuse",
         "a source with fewer frames than --frames is rejected, or its last frame is repeated",
         choices=SHORT,
+    )
+    incomplete_clips: str = option(
+        "refuse",
+        "a source that was cut off, or of which frames are missing, is rejected, or its frames that are there are "
+        "kept and a warning counts them",
+        choices=INCOMPLETE,
     )
 
     def clip_problems(self) -> Iterator[str]:

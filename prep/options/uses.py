@@ -49,7 +49,10 @@ _VOLUME_OPTIONS = (
     *("refuse_flaws", "fill_missing_slices", "non_finite_value", "non_finite_labels", "sform_qform"),
     *("unoriented", "max_voxels", *_SERIES_OPTIONS),
 )
-_CLIP_OPTIONS = ("frame_stride", "frame_rate", "folder_frame_rate", "clips_per_source", "short_clips")
+_CLIP_OPTIONS = (
+    *("frame_stride", "frame_rate", "folder_frame_rate", "clips_per_source", "short_clips"),
+    "incomplete_clips",
+)
 _CLASS_OPTIONS = ("class_overlap", "classes", "map_classes")
 _is_volume = _is_of("volume")
 _USES = (

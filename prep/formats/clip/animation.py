@@ -18,6 +18,7 @@ from halofeed.prep.formats.clip.clip import (
     Frame,
     admit,
     check_frame_count,
+    frames_missing,
     time_stamps,
 )
 from halofeed.prep.formats.picture import ReadOptions
@@ -51,13 +52,13 @@ class Animation:
         size: (height, width) of the canvas.
         durations_ms: of every whole frame; 0 where it says none.
         skipped: pictures in front that are no frames.
-        findings: what someone should know of the file.
+        missing: as of a `Clip`.
     """
 
     size: Size
     durations_ms: list[float]
     skipped: int = 0
-    findings: tuple[str, ...] = ()
+    missing: SourceError | None = None
 
 
 def read_gif(data: bytes) -> tuple[Animation, bytes]:
@@ -90,8 +91,8 @@ def read_gif(data: bytes) -> tuple[Animation, bytes]:
         if not durations or error.reason != truncated("").reason:
             raise
         lacks_end = True
-    findings = (f"cut off: {len(durations)} frames, the end is missing",) if lacks_end else ()
-    animation = Animation(size=(height, width), durations_ms=durations, findings=findings)
+    missing = truncated(f"{len(durations)} frames, its end is missing") if lacks_end else None
+    animation = Animation(size=(height, width), durations_ms=durations, missing=missing)
     return animation, data[:end] + bytes([TRAILER]) if lacks_end else data
 
 
@@ -138,11 +139,11 @@ def read_apng(data: bytes) -> tuple[Animation, bytes]:
     """
     header = read_header(data)  # walks over all chunks and their checksums
     durations: list[float] = []
-    at, is_animated, default_is_frame, has_pixels = len(SIGNATURE), False, False, False
+    at, promised, default_is_frame, has_pixels = len(SIGNATURE), 0, False, False
     while at + 12 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, at)
-        if kind == b"acTL":
-            is_animated = not has_pixels
+        if kind == b"acTL" and length >= 4 and not has_pixels:
+            (promised,) = struct.unpack_from(">I", data, at + 8)
         elif kind == b"fcTL" and length >= 26:
             numerator, denominator = struct.unpack_from(">HH", data, at + 8 + 20)
             durations.append(1000 * numerator / (denominator or 100))
@@ -150,9 +151,17 @@ def read_apng(data: bytes) -> tuple[Animation, bytes]:
         elif kind == b"IDAT":
             has_pixels = True
         at += 12 + length
-    if not is_animated or not durations:
+    if not promised or not durations:
         return Animation(size=header.size, durations_ms=[0.0]), data
-    return Animation(size=header.size, durations_ms=durations, skipped=not default_is_frame), data
+    if promised < len(durations):
+        raise undecodable("file is damaged", f"it says it has {promised} frames and has {len(durations)}")
+    animation = Animation(
+        size=header.size,
+        durations_ms=durations,
+        skipped=not default_is_frame,
+        missing=frames_missing(len(durations), promised) if len(durations) < promised else None,
+    )
+    return animation, data
 
 
 Plugin = Callable[[io.BytesIO], ImageFile.ImageFile]
@@ -177,8 +186,8 @@ def open_animation(
         pixels_of: what is taken of a composed frame; default: its colors, as the options ask for them.
 
     Raises:
-        SourceError: no frame, damaged, or too large. A GIF that was cut off has the frames that are whole, and a
-            finding; the checksums and lengths of the others refuse it.
+        SourceError: no frame, damaged, or too large. A GIF that was cut off has the frames that are whole; the
+            checksums and lengths of the others refuse it.
     """
     read, plugin = READERS[format]
     animation, whole = read(data)
@@ -216,7 +225,8 @@ def open_animation(
         height=animation.size[0],
         width=animation.size[1],
         times_s=times_s,
-        findings=(*animation.findings, *findings),
+        findings=findings,
+        missing=animation.missing,
         held_bytes=held_bytes,
         decode=decode,
     )

@@ -79,7 +79,7 @@ def read_avi(data: bytes) -> Container:
     stream = next((number for number, track in enumerate(tracks) if track.kind == VIDEO), None)
     in_movi, end, packets, empty = False, len(data), 0, 0
     (riff_length,) = struct.unpack_from("<I", data, 4)  # 0 where a recorder had no time to write it
-    is_cut = len(data) < 8 + riff_length
+    is_cut = any(at + length > len(data) for kind, at, length in _chunks(data) if kind in (b"AVI ", b"AVIX"))
     if stream is None:
         if is_cut and not tracks:
             raise truncated("it ends within its headers")

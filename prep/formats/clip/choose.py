@@ -15,6 +15,7 @@ EARLY_S = 0.001
 """A frame counts as shown so much before its time stamp: containers round these to thousandths of a second."""
 MOST_SAMPLES = 10_000_000
 SHORT = ("refuse", "repeat")
+INCOMPLETE = ("refuse", "keep")
 
 
 @dataclass(frozen=True, kw_only=True)

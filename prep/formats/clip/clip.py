@@ -30,6 +30,7 @@ class ClipOptions:
         picture: of the frames: `alpha`, `background` and `max_pixels` (of one frame); 3 channels of uint8.
         frame_rate: of folders of frames, which have no time stamps: frames per second; None: their times stay
             unknown.
+        incomplete: what becomes of a clip of which frames are missing: "refuse", or "keep" those that are there.
         refuse_turned: whether frames that their EXIF orientation turns are refused.
         need: told how many bytes the clip takes, before they are taken.
 
@@ -40,6 +41,7 @@ class ClipOptions:
 
     picture: ReadOptions = field(default_factory=ReadOptions)
     frame_rate: float | None = None
+    incomplete: str = "refuse"
     refuse_turned: bool = False
     need: Need = unlimited
 
@@ -62,6 +64,7 @@ class Clip:
         times_s: float64 [frames], when each is shown, in seconds from the first, never decreasing; None where
             nothing says it.
         findings: what someone should know of the file.
+        missing: what says that frames are missing; `table.open_clip` raises it, or makes it a finding.
         held_bytes: the most that is held while frames are read, the file and the decoder's own frames among it; the
             frames that the caller keeps are not.
         decode: from ascending indices to these frames.
@@ -74,6 +77,7 @@ class Clip:
     findings: tuple[str, ...]
     held_bytes: int
     decode: Callable[[Sequence[int]], Iterator[Frame]]
+    missing: SourceError | None = None
 
     @property
     def frame_bytes(self) -> int:
@@ -108,6 +112,11 @@ def other_size(frame: str, size: Size, first: Size) -> SourceError:
         f"{frame} is {size[0]} x {size[1]} pixels (height x width), the first {first[0]} x {first[1]}; "
         "bring them to one size first",
     )
+
+
+def frames_missing(found: int, promised: int) -> SourceError:
+    """What says that a file that was not cut off has fewer frames than it should."""
+    return undecodable("frames are missing", f"{found} of {promised} that it says it has can be read")
 
 
 def check_frame_count(count: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from posixpath import basename
 
 import numpy as np
 
@@ -76,7 +78,7 @@ def open_frame_folder(files: SourceFiles, members: Sequence[str], options: ClipO
 
     file_bytes = max(files.size(path) or 0 for path in paths)
     size = frame(paths[0]).shape[:2]
-    times_s, findings = None, _gaps(paths)
+    times_s = None
     if options.frame_rate is not None:
         times_s, _ = time_stamps(np.arange(len(paths)) / options.frame_rate)
     held_bytes = file_bytes + peak_bytes
@@ -86,7 +88,8 @@ def open_frame_folder(files: SourceFiles, members: Sequence[str], options: ClipO
         height=size[0],
         width=size[1],
         times_s=times_s,
-        findings=findings,
+        findings=(),
+        missing=_numbers_left_out(paths),
         held_bytes=held_bytes,
         decode=decode,
     )
@@ -102,12 +105,23 @@ def turned() -> SourceError:
     )
 
 
-def _gaps(paths: Sequence[str]) -> tuple[str, ...]:
-    """What is said of numbers that are left out between the first frame and the last."""
-    numbers = [
-        found[-1] for path in paths if (found := _NUMBER.findall(path.rpartition("/")[2].rpartition(".")[0]))
-    ]
-    if len(numbers) < len(paths):
-        return ()
-    missing = int(numbers[-1]) - int(numbers[0]) + 1 - len(paths)
-    return (f"{missing} frame numbers are missing",) if missing > 0 else ()
+def _numbers_left_out(paths: Sequence[str]) -> SourceError | None:
+    """What is said of a gap in the numbers of the frames; each second or each tenth frame has none.
+
+    Where more than one number differs from name to name, none of them is known to count frames.
+    """
+    numbers = zip(*(_NUMBER.findall(basename(path).rpartition(".")[0]) for path in paths), strict=False)
+    counting = [column for column in numbers if len(set(column)) > 1]
+    if len(counting) != 1 or len(paths) < 3:
+        return None
+    steps = [int(after) - int(before) for before, after in pairwise(counting[0])]
+    least, largest = min(steps), max(steps)
+    if largest < 2 * least:
+        return None
+    at = steps.index(largest)
+    return SourceError(
+        "selection",
+        "frame numbers have gaps",
+        f"{basename(paths[at])!r} is followed by {basename(paths[at + 1])!r}, a step of {largest} where the least is "
+        f"{least}; frames are missing, or those of several clips lie in one folder",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 
 from halofeed.prep.formats.clip.container import (
@@ -14,11 +15,11 @@ from halofeed.prep.formats.clip.container import (
 )
 from halofeed.prep.formats.picture.image import Size, truncated, undecodable
 
-SEGMENT, TRACKS, TRACK, VIDEO = 0x18538067, 0x1654AE6B, 0xAE, 0xE0
+SEGMENT, INFO, TRACKS, TRACK, VIDEO = 0x18538067, 0x1549A966, 0x1654AE6B, 0xAE, 0xE0
 TRACK_NUMBER, TRACK_TYPE, CODEC, PIXEL_WIDTH, PIXEL_HEIGHT = 0xD7, 0x83, 0x86, 0xB0, 0xBA
 CLUSTER, GROUP, BLOCK, SIMPLE_BLOCK = 0x1F43B675, 0xA0, 0xA1, 0xA3
-DOCUMENT_TYPE = 0x4282
-ENTERED = {SEGMENT, TRACKS, TRACK, VIDEO, CLUSTER, GROUP, 0x1A45DFA3}
+DOCUMENT_TYPE, CHECKSUM = 0x4282, 0xBF
+ENTERED = {SEGMENT, INFO, TRACKS, TRACK, VIDEO, CLUSTER, GROUP, 0x1A45DFA3}
 TYPES = (b"webm", b"matroska")
 
 
@@ -78,6 +79,7 @@ def read_matroska(data: bytes) -> Container:
     codecs: dict[int, bytes] = {}
     packets, end, is_cut, has_cluster, is_whole = 0, len(data), False, False, False
     number: int | None = None
+    inside, hides = 0, False
     for identifier, start, at, length in _elements(data):
         stop = at if length is None else at + length
         if identifier == SEGMENT:
@@ -89,6 +91,11 @@ def read_matroska(data: bytes) -> Container:
             if identifier not in (SEGMENT, CLUSTER, GROUP):
                 end = start
                 break
+        if identifier in ENTERED:
+            inside = len(data) + 1 if length is None else stop
+        is_checksum = identifier == CHECKSUM and length == 4 and inside <= len(data)
+        if is_checksum and zlib.crc32(data[stop:inside]) != int.from_bytes(data[at:stop], "little"):
+            raise damaged(f"the checksum at byte {start} is not that of what follows it")
         if identifier == DOCUMENT_TYPE:
             document = bytes(data[at:stop]).rstrip(b"\0")
         elif identifier == TRACK:
@@ -101,8 +108,9 @@ def read_matroska(data: bytes) -> Container:
             has_cluster = True
             video = _first_video(tracks)
             number = video.get(TRACK_NUMBER) if video else None
-        elif identifier in (BLOCK, SIMPLE_BLOCK):
-            packets += _track_of(data, at) == number
+            hides = video is not None and codecs.get(tracks.index(video)) == b"V_VP8"
+        elif identifier in (BLOCK, SIMPLE_BLOCK) and _track_of(data, at) == number:
+            packets += not (hides and _is_hidden_vp8(data[at:stop]))
     if is_cut and not document:
         raise truncated("it ends within its headers")
     if document not in TYPES:
@@ -133,6 +141,14 @@ def _track_of(data: bytes, at: int) -> int | None:
         return _number(data, at, False)[0]
     except IndexError:
         return None
+
+
+def _is_hidden_vp8(block: bytes) -> bool:
+    """Whether a block holds a frame that others are made of and that is never shown itself.
+
+    Source: RFC 6386, 9.1.
+    """
+    return len(block) > 4 and not block[3] & 0x06 and not block[4] & 0x10
 
 
 def _size(video: dict[int, int]) -> Size:

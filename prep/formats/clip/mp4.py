@@ -156,6 +156,8 @@ class Track:
     def shown_s(self, movie_scale: int) -> float | None:
         """How long the frames are shown that an edit list leaves; None where there is no such list.
 
+        An edit without frames, in front of those of a track that begins late, is none of them.
+
         Source: ISO/IEC 14496-12, 8.6.6.
         """
         if b"elst" not in self.boxes:
@@ -163,7 +165,13 @@ class Track:
         version, count = self.numbers(b"elst", 0, ">B3xI")
         entries = self.table(b"elst", 8, count * (5 if version else 3), ">u4").reshape(count, -1)
         lengths = entries[:, 0] * 2**32 + entries[:, 1] if version else entries[:, 0]
-        return float(lengths.sum()) / max(1, movie_scale)
+        is_empty = entries[:, -2] == 2**32 - 1
+        return float(lengths[~is_empty].sum()) / max(1, movie_scale)
+
+    def timed_samples(self) -> int:
+        """How many samples the table of times has."""
+        entries = self.table(b"stts", 8, 2 * self.numbers(b"stts", 4, ">I")[0], ">u4")
+        return int(entries[::2].sum())
 
     def sample_sizes(self) -> tuple[int, int]:
         """(bytes of every sample or 0, how many samples there are)."""
@@ -235,7 +243,7 @@ def read_mp4(data: bytes) -> Container:
         is_cut = (any(data[last.end : last.end + 16]) and len(data) - last.end < 16) or last.kind == b"moof"
     if movie is None:
         if is_cut or last is None or last.kind == b"mdat":
-            raise truncated("its index (moov), which is written last, is missing; copy or record it again")
+            raise truncated("its index (moov), often written last, is not whole; copy or record it again")
         raise damaged("it has no index (moov)")
     parts = Track(data, movie)
     tracks = [Track(data, box) for box in _inside(data, movie) if box.kind == b"trak"]
@@ -252,7 +260,7 @@ def read_mp4(data: bytes) -> Container:
         packets, declared = video.sample_sizes()[1] + _in_fragments(data, video.number, fragments), None
     else:
         packets, declared, end = _in_tables(data, video)
-        is_cut = is_cut or packets < declared
+        declared = max(declared, video.timed_samples())
     return Container(
         size=video.size,
         codec=video.codec,
@@ -261,7 +269,7 @@ def read_mp4(data: bytes) -> Container:
         end=end,
         is_cut=is_cut,
         orientation=video.orientation,
-        hides_frames=shown_s is not None and shown_s < 0.95 * video.duration_s(),
+        hides_frames=shown_s is not None and shown_s < video.duration_s() * (1 - 0.5 / max(1, packets)),
     )
 
 

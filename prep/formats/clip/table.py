@@ -8,6 +8,7 @@ video.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from halofeed.prep.formats.clip.animation import READERS, open_animation
 from halofeed.prep.formats.clip.avi import read_avi
@@ -56,9 +57,19 @@ def open_clip(
 
     Raises:
         SourceError: stage `read` or `decode`: not to be had, no clip, of a format that is not read, damaged, without a
-            frame, too large.
+            frame, too large, or cut off and `options` do not say to keep what is left.
     """
     options = options or ClipOptions()
+    clip = _open(files, path, members, options)
+    if clip.missing is None:
+        return clip
+    stage, reason, detail = clip.missing.args
+    if options.incomplete == "refuse":
+        raise SourceError(stage, reason, f"{detail}; --incomplete-clips keep takes what is there")
+    return replace(clip, findings=(f"{reason}: {detail}", *clip.findings))
+
+
+def _open(files: SourceFiles, path: str, members: Sequence[str], options: ClipOptions) -> Clip:
     if members:
         return open_frame_folder(files, members, options)
     options.need(with_margin(files.size(path) or 0))

@@ -23,10 +23,17 @@ from halofeed.prep.formats.clip.clip import (
     Frame,
     admit,
     check_frame_count,
+    frames_missing,
     time_stamps,
 )
 from halofeed.prep.formats.clip.container import Container, damaged
-from halofeed.prep.formats.picture.image import Size, check_pixel_count, swap_if_turned, undecodable
+from halofeed.prep.formats.picture.image import (
+    Size,
+    check_pixel_count,
+    swap_if_turned,
+    truncated,
+    undecodable,
+)
 from halofeed.prep.formats.picture.pixels import apply_orientation
 from halofeed.prep.sources.memory import TOO_MUCH, lacks_memory
 from halofeed.schemas.errors import SourceError
@@ -114,15 +121,16 @@ def open_video(data: bytes, read_container: Callable[[bytes], Container], option
 
     Raises:
         SourceError: no video, none of its frames can be decoded, damaged in the middle, or too large. A file that was
-            cut off has the frames that are whole, and a finding.
+            cut off has the frames that are whole.
     """
     container = read_container(data)
     check_pixel_count(container.size, options.picture.max_pixels)
     held_bytes = _held_bytes(data, container, container.size)
     admit(options, container.size, held_bytes)
     if not container.packets:
+        is_empty = not container.is_cut and not container.declared
         raise undecodable(
-            "clip has no frames", _cut_words(container, 0) if container.is_cut else "its video track is empty"
+            "clip has no frames", "its video track is empty" if is_empty else _cut_words(container, 0)
         )
     with _decoder(data, container.end) as capture:
         size = _property(capture, cv2.CAP_PROP_FRAME_HEIGHT), _property(capture, cv2.CAP_PROP_FRAME_WIDTH)
@@ -134,8 +142,6 @@ def open_video(data: bytes, read_container: Callable[[bytes], Container], option
         )
         stretch = capture.get(cv2.CAP_PROP_SAR_NUM), capture.get(cv2.CAP_PROP_SAR_DEN)
         stamps_ms = _stamps(capture, container.codec)
-    if 2 * len(stamps_ms) < container.packets and not container.hides_frames:
-        raise damaged(f"only {len(stamps_ms)} of its {container.packets} stored frames can be decoded")
     times_s, findings = time_stamps(np.asarray(stamps_ms) / 1000)
     height, width = swap_if_turned(size, orientation)
     return Clip(
@@ -145,6 +151,7 @@ def open_video(data: bytes, read_container: Callable[[bytes], Container], option
         times_s=times_s,
         findings=(*_findings(container, size, len(stamps_ms), orientation, stretch), *findings),
         held_bytes=held_bytes,
+        missing=_missing(container, len(stamps_ms)),
         decode=lambda indices: _decode(data, container.end, indices, size, orientation),
     )
 
@@ -182,20 +189,25 @@ def _stamps(capture: cv2.VideoCapture, codec: str) -> list[float]:
 
 
 def _cut_words(container: Container, frames: int) -> str:
-    if container.declared:
-        return f"cut off: {frames} of {container.declared} frames"
-    return f"cut off: {frames} frames, the end is missing"
+    return f"whole frames: {frames}" + (f" of {container.declared}" if container.declared else "")
+
+
+def _missing(container: Container, frames: int) -> SourceError | None:
+    """What says that a file has lost frames, those that it hides itself apart."""
+    expected = max(container.packets, container.declared or 0)
+    if container.is_cut and not (container.declared and frames >= expected):
+        return truncated(_cut_words(container, frames))
+    if frames < expected and not container.hides_frames:
+        return frames_missing(frames, expected)
+    return None
 
 
 def _findings(
     container: Container, size: Size, frames: int, orientation: int, stretch: tuple[float, float]
 ) -> tuple[str, ...]:
     found = []
-    if container.is_cut:
-        found.append(_cut_words(container, frames))
-    stored = container.packets if container.is_cut else max(container.packets, container.declared or 0)
-    if frames < stored:
-        found.append(f"{stored - frames} of {stored} stored frames are not shown or not decodable")
+    if container.hides_frames and frames < container.packets:
+        found.append(f"its edit list hides {container.packets - frames} of {container.packets} frames")
     if orientation != 1:
         found.append("orientation applied")
     if size != container.size:

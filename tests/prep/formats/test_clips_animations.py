@@ -98,19 +98,20 @@ def test_the_default_image_of_a_png_is_no_frame_unless_it_is_said_to_be(tmp_path
     assert [number_in(frame) for frame in clip.read(range(clip.frames))] == [0, 1, 2]
 
 
-def test_a_gif_that_was_cut_off_anywhere_has_its_whole_frames_and_says_so(tmp_path):
+def test_a_gif_that_was_cut_off_anywhere_is_refused_or_by_choice_keeps_its_whole_frames(tmp_path):
     data = write_animation(tmp_path / "w.gif", range(30))
     counts = []
     for part in range(1, 51):
-        (tmp_path / "cut").write_bytes(data[: len(data) * part // 51])
+        cut = data[: len(data) * part // 51]
+        assert rejected(tmp_path, cut).reason == "file is truncated"
         try:
-            clip = open_clip(LocalFiles(tmp_path), "cut")
+            clip = opened(tmp_path, cut, ClipOptions(incomplete="keep"))
         except SourceError as error:
             reason = error.reason
             counts.append(0)
         else:
             reason = "file is truncated"
-            assert clip.findings == (f"cut off: {clip.frames} frames, the end is missing",)
+            assert clip.findings == (f"file is truncated: {clip.frames} frames, its end is missing",)
             assert [number_in(frame) for frame in clip.read(range(clip.frames))] == list(range(clip.frames))
             counts.append(clip.frames)
         assert reason == "file is truncated"
@@ -136,9 +137,14 @@ def test_a_frame_beyond_the_canvas_is_refused_before_it_is_made(tmp_path):
     assert "65535" in str(rejected(tmp_path, bytes(data)))
 
 
-def test_a_png_whose_count_of_frames_lies_is_read_by_its_frames(tmp_path):
+@pytest.mark.parametrize("count", [2, 3, 5, 1_000_000])
+def test_a_png_whose_count_of_frames_lies_is_refused_or_read_by_its_frames(tmp_path, count):
     data = write_animation(tmp_path / "w.png", range(4))
     at = data.index(b"acTL") - 4
-    lying = data[:at] + png_chunk(b"acTL", struct.pack(">II", 1_000_000, 0)) + data[at + 20 :]
-    clip = opened(tmp_path, lying)
+    lying = data[:at] + png_chunk(b"acTL", struct.pack(">II", count, 0)) + data[at + 20 :]
+    if count < 4:
+        assert rejected(tmp_path, lying).detail == f"it says it has {count} frames and has 4"
+        return
+    assert rejected(tmp_path, lying).detail.startswith(f"4 of {count} ")
+    clip = opened(tmp_path, lying, ClipOptions(incomplete="keep"))
     assert [number_in(frame) for frame in clip.read(range(clip.frames))] == [0, 1, 2, 3]

@@ -42,10 +42,29 @@ def test_the_frame_rate_makes_time_stamps(tmp_path):
         ClipOptions(frame_rate=-1)
 
 
-def test_one_frame_is_a_clip_and_numbers_that_are_left_out_are_said(tmp_path):
-    names = write_frames(tmp_path, ["a_08.png", "a_10.png", "a_13.png"])
-    assert opened(tmp_path, names[:1]).frames == 1
-    assert opened(tmp_path, names).findings == ("3 frame numbers are missing",)
+@pytest.mark.parametrize(
+    ("names", "gap"),
+    [
+        (["a_08.png"], ""),
+        (["a_08.png", "a_10.png", "a_12.png"], ""),
+        (["0.png", "33.png", "67.png", "100.png"], ""),
+        (
+            ["a_08.png", "a_09.png", "a_10.png", "a_12.png"],
+            "'a_10.png' is followed by 'a_12.png', a step of 2",
+        ),
+        (["left1.png", "left2.png", "right1.png", "right2.png"], "of several clips"),
+        (["1.20.png", "1.90.png", "2.10.png"], ""),
+        (["a.png", "b.png", "c.png"], ""),
+    ],
+)
+def test_numbers_that_are_left_out_are_refused_or_said(tmp_path, names, gap):
+    write_frames(tmp_path, names)
+    if gap:
+        with pytest.raises(SourceError, match="frame numbers have gaps") as caught:
+            opened(tmp_path, names)
+        assert gap in caught.value.detail and "--incomplete-clips keep" in caught.value.detail
+    clip = opened(tmp_path, names, ClipOptions(incomplete="keep"))
+    assert clip.frames == len(names) and any(gap in finding for finding in clip.findings) == bool(gap)
 
 
 def test_frames_of_several_sizes_are_refused_with_both_names_and_sizes(tmp_path):

@@ -30,6 +30,8 @@ from tests.prep.formats.clip_writer import (
     write_video,
 )
 
+KEEP = ClipOptions(incomplete="keep")
+
 
 def opened(folder: Path, data: bytes, name: str = "clip.mp4", options: ClipOptions | None = None) -> Clip:
     (folder / name).write_bytes(data)
@@ -46,11 +48,16 @@ def rejected(folder: Path, data: bytes, name: str = "clip.mp4") -> SourceError:
     return caught.value
 
 
-def opened_or_reason(folder: Path, data: bytes, name: str) -> tuple[Clip | None, str]:
+def kept_or_reason(folder: Path, data: bytes, name: str) -> tuple[Clip | None, str]:
+    """What is left of a clip, or why there is nothing; without being asked to keep it it is always refused."""
+    error = rejected(folder, data, name)
     try:
-        return opened(folder, data, name), ""
-    except SourceError as error:
-        return None, error.reason
+        clip = opened(folder, data, name, KEEP)
+    except SourceError as refused:
+        return None, refused.reason
+    assert error.reason == "file is truncated" and "--incomplete-clips keep" in error.detail
+    assert clip.findings[0].startswith(f"file is truncated: whole frames: {clip.frames}"), clip.findings
+    return clip, ""
 
 
 @pytest.mark.parametrize(("extension", "codec"), VIDEOS)
@@ -127,30 +134,31 @@ def test_a_variable_frame_rate_keeps_its_time_stamps(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["mp4", "avi", "webm", "mkv"])
-def test_a_file_that_was_cut_off_anywhere_has_its_whole_frames_and_says_so(tmp_path, kind):
+def test_a_file_that_was_cut_off_anywhere_is_refused_or_by_choice_keeps_its_whole_frames(tmp_path, kind):
     codec = {"mp4": "mp4v", "avi": "MJPG", "webm": "VP80", "mkv": "FFV1"}[kind]
     data = write_video(tmp_path / f"w.{kind}", codec, 50)
     if kind == "mp4":
         data = with_index_first(data)
     reference = list(opened(tmp_path, data, f"whole.{kind}").read(range(50)))
     counts = []
-    for part in range(1, 51):
+    for part in range(1, 50):
         end = len(data) * part // 51
-        clip, reason = opened_or_reason(tmp_path, data[:end], f"clip.{kind}")
+        clip, reason = kept_or_reason(tmp_path, data[:end], f"clip.{kind}")
         if clip is None:
             assert reason in ("file is truncated", "clip has no frames"), end
             counts.append(0)
             continue
-        assert any(finding.startswith(f"cut off: {clip.frames} ") for finding in clip.findings), (
-            end,
-            clip.findings,
-        )
         frames = list(clip.read(range(clip.frames)))
         assert all(np.array_equal(a, b) for a, b in zip(frames, reference, strict=False)), end
         counts.append(clip.frames)
     assert counts == sorted(counts) and counts[-1] >= 45 and len(set(counts)) > 15
-    clip = opened(tmp_path, data[: len(data) * 9 // 10], f"clip.{kind}")
-    assert kind in ("webm", "mkv") or " of 50 frames" in clip.findings[0]
+    error = rejected(tmp_path, data[: len(data) * 9 // 10], f"clip.{kind}")
+    assert kind in ("webm", "mkv") or " of 50;" in error.detail
+
+
+def test_a_file_whose_index_alone_was_cut_off_has_lost_no_frame(tmp_path):
+    data = write_video(tmp_path / "w.avi", "MJPG")
+    assert numbers(opened(tmp_path, data[: data.rindex(b"idx1") + 40], "clip.avi")) == list(range(20))
 
 
 def test_frames_out_of_order_come_in_order_at_their_variable_times(tmp_path):
@@ -165,11 +173,10 @@ def test_frames_out_of_order_that_were_cut_off_keep_their_times(tmp_path, fragme
     times = np.arange(20) * 40 if fragments else np.array(VARIABLE_MS)
     counts = set()
     for end in range(50, len(data), 50):
-        clip, reason = opened_or_reason(tmp_path, data[:end], "clip.mp4")
+        clip, reason = kept_or_reason(tmp_path, data[:end], "clip.mp4")
         if clip is None:
             assert reason in ("file is truncated", "clip has no frames"), end
             continue
-        assert clip.findings[0].startswith(f"cut off: {clip.frames} "), end
         assert (1000 * clip.times_s).tolist() == pytest.approx(times[numbers(clip)].tolist())
         counts.add(clip.frames)
     assert len(counts) > 3
@@ -244,9 +251,29 @@ def test_a_frame_that_nothing_finds_any_more_is_missed_by_the_count_of_the_heade
     at = data.index(b"movi")
     for _ in range(8):
         at = data.index(b"00dc", at + 1)
-    clip = opened(tmp_path, data[:at] + b"JUNK" + data[at + 4 :], "clip.avi")
+    junk = data[:at] + b"JUNK" + data[at + 4 :]
+    error = rejected(tmp_path, junk, "clip.avi")
+    assert error.reason == "frames are missing" and error.detail.startswith("19 of 20 ")
+    clip = opened(tmp_path, junk, "clip.avi", KEEP)
     assert numbers(clip) == [*range(7), *range(8, 20)]
-    assert clip.findings[0] == "1 of 20 stored frames are not shown or not decodable"
+    assert clip.findings[0] == "frames are missing: 19 of 20 that it says it has can be read"
+
+
+@pytest.mark.parametrize("lie", [5, 19, 21, 4000])
+@pytest.mark.parametrize("kind", ["avi", "mp4 sizes", "mp4 times"])
+def test_a_false_count_of_frames_in_the_header_loses_none_unseen(tmp_path, kind, lie):
+    name = "clip.avi" if kind == "avi" else "clip.mp4"
+    data = bytearray(write_video(tmp_path / name, "MJPG" if kind == "avi" else "mp4v"))
+    if kind == "avi":
+        struct.pack_into("<I", data, data.index(b"strh") + 8 + 32, lie)
+    elif kind == "mp4 sizes":
+        struct.pack_into(">I", data, box(data, b"stsz")[0] + 16, lie)
+    else:
+        struct.pack_into(">II", data, box(data, b"stts")[0] + 12, 1, lie)
+    if kind != "mp4 sizes" and lie < 20:  # all frames are found elsewhere
+        assert numbers(opened(tmp_path, bytes(data), name)) == list(range(20))
+    else:
+        assert rejected(tmp_path, bytes(data), name).reason in ("frames are missing", "file is damaged")
 
 
 def test_a_file_of_which_most_frames_cannot_be_decoded_is_refused(tmp_path):
@@ -254,18 +281,19 @@ def test_a_file_of_which_most_frames_cannot_be_decoded_is_refused(tmp_path):
     start = box(data, b"stsz")[0] + 20
     for number in range(5, 20):
         struct.pack_into(">I", data, start + 4 * number, 0)
-    error = rejected(tmp_path, bytes(data))
-    assert error.reason == "file is damaged" and "of its 20 stored frames" in error.detail
+    assert "5 of 20 " in rejected(tmp_path, bytes(data)).detail
 
 
-def test_frames_that_an_edit_list_hides_are_left_out(tmp_path):
+@pytest.mark.parametrize("shown_s", [0.24, 0.76])
+def test_frames_that_an_edit_list_hides_are_left_out(tmp_path, shown_s):
     data = bytearray(write_video(tmp_path / "w.mp4", "mp4v"))
     scale = struct.unpack_from(">I", data, box(data, b"mvhd")[0] + 20)[0]
     edit = data.index(b"elst") + 12
-    struct.pack_into(">I", data, edit, round(0.24 * scale))
+    struct.pack_into(">I", data, edit, round(shown_s * scale))
     clip = opened(tmp_path, bytes(data))
-    assert numbers(clip)[:6] == list(range(6)) and clip.frames < 10
-    assert clip.findings == (f"{20 - clip.frames} of 20 stored frames are not shown or not decodable",)
+    assert numbers(clip) == list(range(clip.frames)) and 0 <= clip.frames - 25 * shown_s < 4
+    hidden = 20 - clip.frames
+    assert clip.findings == ((f"its edit list hides {hidden} of 20 frames",) if hidden else ())
 
 
 def test_a_frame_that_ends_the_decoding_refuses_a_clip_that_goes_on(tmp_path):
