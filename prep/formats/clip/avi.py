@@ -41,10 +41,11 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 @dataclass
 class _Track:
-    """A stream; `slots` are its chunks by its header, those without a frame among them."""
+    """A stream; `slots` are its chunks by its header, each shown for `slot_s`, those without a frame among them."""
 
     kind: bytes
     slots: int
+    slot_s: float
     size: Size = (0, 0)
     codec: bytes = b""
 
@@ -57,8 +58,8 @@ def _tracks(data: bytes) -> list[_Track]:
         if kind == b"strh":
             if length < 48 or at + 48 > len(data):
                 raise truncated("no room for a stream's header")
-            (slots,) = struct.unpack_from("<I", data, at + 32)
-            tracks.append(_Track(kind=bytes(data[at : at + 4]), slots=slots))
+            scale, rate, _, slots = struct.unpack_from("<4I", data, at + 20)
+            tracks.append(_Track(kind=bytes(data[at : at + 4]), slots=slots, slot_s=scale / max(1, rate)))
         if kind == b"strf" and tracks and tracks[-1].kind == VIDEO:
             if length < 20 or at + 20 > len(data):
                 raise truncated("no room for a stream's format")
@@ -77,7 +78,8 @@ def read_avi(data: bytes) -> Container:
     """
     tracks = _tracks(data)
     stream = next((number for number, track in enumerate(tracks) if track.kind == VIDEO), None)
-    in_movi, end, packets, empty = False, len(data), 0, 0
+    in_movi, end, slots = False, len(data), 0
+    filled: list[int] = []
     (riff_length,) = struct.unpack_from("<I", data, 4)  # 0 where a recorder had no time to write it
     is_cut = any(at + length > len(data) for kind, at, length in _chunks(data) if kind in (b"AVI ", b"AVIX"))
     if stream is None:
@@ -94,16 +96,18 @@ def read_avi(data: bytes) -> Container:
                 raise damaged(f"chunk {kind!r} of {length} bytes at byte {at - 8} is longer than the file")
             end, is_cut = at - 8, True
             break
-        packets += length > 0 and kind in wanted
-        empty += length == 0 and kind in wanted
+        if kind in wanted:
+            filled += [slots] if length else []
+            slots += 1
     if not in_movi:
         raise truncated("it ends before the first frame") if is_cut else damaged("no list of frames (movi)")
     track = tracks[stream]
     return Container(
         size=track.size,
         codec=printable(track.codec),
-        packets=packets,
-        declared=max(0, track.slots - empty) or None,
+        packets=len(filled),
+        declared=max(0, track.slots - (slots - len(filled))) or None,
         end=end,
         is_cut=is_cut,
+        times_s=tuple(slot * track.slot_s for slot in filled),
     )

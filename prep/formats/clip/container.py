@@ -22,8 +22,11 @@ class Container:
         declared: how many the headers promise; None where they do not say.
         end: how many bytes of the file hold these; what comes behind belongs to a frame that is not whole.
         is_cut: the file ends before its container does.
-        orientation: 1 to 8, as of EXIF; None: the decoder is asked.
+        orientation: 1 to 8, as of EXIF.
         hides_frames: it says itself that not all of them are shown.
+        is_interlaced: it says itself that they are.
+        has_alpha: it says itself that pixels may be transparent.
+        times_s: when each of the whole frames is shown, where the container alone says so.
     """
 
     size: Size
@@ -32,8 +35,11 @@ class Container:
     declared: int | None
     end: int
     is_cut: bool
-    orientation: int | None = None
+    orientation: int = 1
     hides_frames: bool = False
+    is_interlaced: bool = False
+    has_alpha: bool = False
+    times_s: tuple[float, ...] | None = None
 
 
 def printable(name: bytes) -> str:
@@ -48,6 +54,13 @@ def printable(name: bytes) -> str:
 def damaged(detail: str) -> SourceError:
     """The error of a container that breaks the rules of its format."""
     return undecodable("file is damaged", detail)
+
+
+def no_quarter_turn(what: str) -> SourceError:
+    """The error of a video that is shown mirrored or turned in another way than pictures can be."""
+    return undecodable(
+        "display matrix is not supported", f"{what} does not turn by quarter turns; export it upright"
+    )
 
 
 def no_video(tracks: int) -> SourceError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 import zlib
 from collections.abc import Iterator
 
@@ -9,6 +11,7 @@ from halofeed.prep.formats.clip.container import (
     MOST_ELEMENTS,
     Container,
     damaged,
+    no_quarter_turn,
     no_video,
     printable,
     too_many_elements,
@@ -18,8 +21,10 @@ from halofeed.prep.formats.picture.image import Size, truncated, undecodable
 SEGMENT, INFO, TRACKS, TRACK, VIDEO = 0x18538067, 0x1549A966, 0x1654AE6B, 0xAE, 0xE0
 TRACK_NUMBER, TRACK_TYPE, CODEC, PIXEL_WIDTH, PIXEL_HEIGHT = 0xD7, 0x83, 0x86, 0xB0, 0xBA
 CLUSTER, GROUP, BLOCK, SIMPLE_BLOCK = 0x1F43B675, 0xA0, 0xA1, 0xA3
+INTERLACED, ALPHA, PROJECTION, YAW, PITCH, ROLL = 0x9A, 0x53C0, 0x7670, 0x7673, 0x7674, 0x7675
 DOCUMENT_TYPE, CHECKSUM = 0x4282, 0xBF
-ENTERED = {SEGMENT, INFO, TRACKS, TRACK, VIDEO, CLUSTER, GROUP, 0x1A45DFA3}
+ENTERED = {SEGMENT, INFO, TRACKS, TRACK, VIDEO, PROJECTION, CLUSTER, GROUP, 0x1A45DFA3}
+NUMBERS = (TRACK_NUMBER, TRACK_TYPE, PIXEL_WIDTH, PIXEL_HEIGHT, INTERLACED, ALPHA)
 TYPES = (b"webm", b"matroska")
 
 
@@ -100,8 +105,11 @@ def read_matroska(data: bytes) -> Container:
             document = bytes(data[at:stop]).rstrip(b"\0")
         elif identifier == TRACK:
             tracks.append({})
-        elif identifier in (TRACK_NUMBER, TRACK_TYPE, PIXEL_WIDTH, PIXEL_HEIGHT) and tracks:
+        elif identifier in NUMBERS and tracks:
             tracks[-1].setdefault(identifier, _unsigned(data, at, length))
+        elif identifier in (YAW, PITCH, ROLL) and tracks and length in (4, 8):
+            (angle,) = struct.unpack(">f" if length == 4 else ">d", data[at:stop])
+            tracks[-1].setdefault(identifier, round(angle) % 360 if math.isfinite(angle) else 1)
         elif identifier == CODEC and tracks:
             codecs.setdefault(len(tracks) - 1, bytes(data[at:stop]))
         elif identifier == CLUSTER:
@@ -129,6 +137,9 @@ def read_matroska(data: bytes) -> Container:
         declared=None,
         end=end,
         is_cut=is_cut,
+        orientation=_orientation(video),
+        is_interlaced=video.get(INTERLACED) == 1,
+        has_alpha=video.get(ALPHA) == 1,
     )
 
 
@@ -141,6 +152,17 @@ def _track_of(data: bytes, at: int) -> int | None:
         return _number(data, at, False)[0]
     except IndexError:
         return None
+
+
+def _orientation(video: dict[int, int]) -> int:
+    """As EXIF counts them, of a pose in degrees; FFmpeg writes a yaw of 180 where it is mirrored.
+
+    Source: RFC 9559, 5.1.4.1.28.41; libavformat/matroskadec.c, mkv_create_display_matrix.
+    """
+    yaw, pitch, roll = (video.get(angle, 0) for angle in (YAW, PITCH, ROLL))
+    if pitch or yaw % 180 or roll % 90:
+        raise no_quarter_turn(f"a pose of {yaw}, {pitch}, {roll} degrees")
+    return ((1, 8, 3, 6), (2, 5, 4, 7))[yaw // 180][roll // 90]
 
 
 def _is_hidden_vp8(block: bytes) -> bool:

@@ -14,6 +14,7 @@ from halofeed.prep.formats.clip.container import (
     MOST_ELEMENTS,
     Container,
     damaged,
+    no_quarter_turn,
     no_video,
     printable,
     too_many_elements,
@@ -123,6 +124,15 @@ class Track:
         return height, width
 
     @property
+    def is_interlaced(self) -> bool:
+        """Of the first sample description.
+
+        Source: QuickTime File Format Specification, field handling.
+        """
+        description = self.boxes[b"stsd"]
+        return b"fiel\2" in self._data[description.payload : description.end]
+
+    @property
     def codec(self) -> str:
         """Of the first sample description."""
         return printable(self.numbers(b"stsd", 12, ">I")[0].to_bytes(4, "big"))
@@ -141,10 +151,7 @@ class Track:
         signs = tuple(round(value / largest) for value in (a, b, c, d))
         slack = max(abs(value / largest - sign) for value, sign in zip((a, b, c, d), signs, strict=True))
         if signs not in _MATRIX_TURNS or (slack > 0.01 and not _is_scaled(a, b, c, d)):
-            raise undecodable(
-                "display matrix is not supported",
-                f"({a}, {b}, {c}, {d}) / 65536 does not turn by quarter turns; export it upright",
-            )
+            raise no_quarter_turn(f"({a}, {b}, {c}, {d}) / 65536")
         return _MATRIX_TURNS[signs]
 
     def duration_s(self) -> float:
@@ -269,6 +276,7 @@ def read_mp4(data: bytes) -> Container:
         end=end,
         is_cut=is_cut,
         orientation=video.orientation,
+        is_interlaced=video.is_interlaced,
         hides_frames=shown_s is not None and shown_s < video.duration_s() * (1 - 0.5 / max(1, packets)),
     )
 

@@ -27,6 +27,7 @@ from halofeed.prep.formats.clip.clip import (
     time_stamps,
 )
 from halofeed.prep.formats.clip.container import Container, damaged
+from halofeed.prep.formats.clip.interlaced import interlaced, is_interlaced
 from halofeed.prep.formats.picture.image import (
     Size,
     check_pixel_count,
@@ -45,8 +46,8 @@ PIXEL_BYTES = 48
 others refer to, the frame in colors and what turns it."""
 TRIES = 3
 """So often the next frame is asked for after the last; a damaged one in the middle shows by one behind it."""
-_ORIENTATIONS = {0: 1, 90: 6, 180: 3, 270: 8}
-"""Clockwise turns in degrees to the orientation of EXIF."""
+_ALPHA = (b"RGBA", b"BGRA", b"ARGB", b"ABGR", b"RBA@", b"BRA@")
+"""Formats of pixels that may be transparent; the others begin with Y4, Y2 or G4, for four and for two planes."""
 
 # OpenCV 5 has moved it.
 _set_log_level = (getattr(cv2.utils, "logging", None) or cv2).setLogLevel
@@ -137,12 +138,20 @@ def open_video(data: bytes, read_container: Callable[[bytes], Container], option
         check_pixel_count(size, options.picture.max_pixels)
         held_bytes = max(held_bytes, _held_bytes(data, container, size))
         admit(options, size, held_bytes)
-        orientation = container.orientation or _ORIENTATIONS.get(
-            _property(capture, cv2.CAP_PROP_ORIENTATION_META), 1
-        )
+        pixel_format = _property(capture, cv2.CAP_PROP_CODEC_PIXEL_FORMAT)
         stretch = capture.get(cv2.CAP_PROP_SAR_NUM), capture.get(cv2.CAP_PROP_SAR_DEN)
         stamps_ms = _stamps(capture, container.codec)
-    times_s, findings = time_stamps(np.asarray(stamps_ms) / 1000)
+    if container.is_interlaced or is_interlaced(*_first_packet(data, container.end)):
+        raise interlaced()
+    if options.picture.alpha == "blend" and (container.has_alpha or _has_alpha(pixel_format)):
+        raise undecodable(
+            "transparency of videos is not read", "--alpha drop leaves it out; or export it opaque"
+        )
+    orientation = container.orientation
+    stamps_s = container.times_s or ()
+    if len(stamps_s) != len(stamps_ms):
+        stamps_s = tuple(stamp / 1000 for stamp in stamps_ms)
+    times_s, findings = time_stamps(stamps_s)
     height, width = swap_if_turned(size, orientation)
     return Clip(
         frames=len(stamps_ms),
@@ -158,6 +167,24 @@ def open_video(data: bytes, read_container: Callable[[bytes], Container], option
 
 def _property(capture: cv2.VideoCapture, name: int) -> int:
     return round(capture.get(name))
+
+
+def _has_alpha(pixel_format: int) -> bool:
+    name = (pixel_format & 0xFFFFFFFF).to_bytes(4, "little")
+    return name in _ALPHA or (name[:2] in (b"Y4", b"Y2", b"G4") and name[2] < 32)
+
+
+def _first_packet(data: bytes, end: int) -> tuple[bytes, bytes]:
+    """How OpenCV names the codec; and its headers and the first compressed frame."""
+    with _decoder(data, end) as capture, _failures(), _silence():
+        codec = (_property(capture, cv2.CAP_PROP_FOURCC) & 0xFFFFFFFF).to_bytes(4, "little")
+        capture.set(cv2.CAP_PROP_FORMAT, -1)
+        capture.grab()
+        found = [
+            capture.retrieve(flag=flag)[1]
+            for flag in (_property(capture, cv2.CAP_PROP_CODEC_EXTRADATA_INDEX), 0)
+        ]
+    return codec, b"".join(part.tobytes() for part in found if part is not None)
 
 
 def _held_bytes(data: bytes, container: Container, size: Size) -> int:
