@@ -107,7 +107,7 @@ class Loader(Stream):
             [batch, 2, 3]: a point of `image` is [y_source, x_source] = transform @ [y, x, 1] in its source, in pixels
             from the corner of the first one. `affine` is float32 [batch, 4, 4]: a voxel's center is [x, y, z, 1] =
             affine @ [depth, height, width, 1] in the patient, in millimeters. `extent` is int32 [batch, 2, 3]: the
-            first voxel that shows the scan, and the one after the last; the rest of a volume is padding.
+            first voxel that shows the scan, and the one after the last; the rest of a volume, or of a clip, is padding.
         concurrent_reads: how many requests are made at a time of an address.
         decode: of JPEG: "accurate", pixels as libjpeg's slow integer transform and smooth upsampling give them; or
             "fast", whose pixels differ by some levels, for more images a second (docs/loading.md says how many).

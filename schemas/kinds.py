@@ -78,13 +78,14 @@ _PICTURE_ORIGIN = (
 `transform` maps stored pixels to source pixels: [y_source, x_source] = transform @ [y, x, 1], in continuous
 coordinates whose origin is the corner of the first pixel."""
 
+_EXTENT = numbers("extent", (keys.EXTENT,), "int32", (2, 3))
 _VOLUME_ORIGIN = (
     *_NAMES,
     numbers("spacing_mm", (keys.SPACING_MM,), "float32", (3,)),
     numbers("affine", (keys.AFFINE,), "float32", (4, 4)),
     numbers("source_affine", (keys.SOURCE_AFFINE,), "float32", (4, 4)),
     numbers("source_shape", (keys.SOURCE_SHAPE,), "int32", (3,)),
-    numbers("extent", (keys.EXTENT,), "int32", (2, 3)),
+    _EXTENT,
     value("tile", keys.TILE, "int32"),
     numbers("tile_origin", (keys.TILE_ORIGIN,), "int32", (3,)),
 )
@@ -103,10 +104,11 @@ scale · stored + offset, but for what a window cut off."""
 def _clip_origin(shape: Shape) -> tuple[Field, ...]:
     """Of each frame as of a picture; `times_s` is when each is shown, in seconds from the source's first frame.
 
-    -1 of a folder of frames whose rate nobody said. `tile` counts the records of a source from 0.
+    -1 of a folder of frames whose rate nobody said. `tile` counts the records of a source from 0; `extent` is as of
+    volumes: frames that repeat the last one of a short clip are padding.
     """
     times = numbers("times_s", (keys.TIMES_S,), "float32", shape[:1], ("frame",))
-    return (*_PICTURE_ORIGIN, times, value("tile", keys.TILE, "int32"))
+    return (*_PICTURE_ORIGIN, times, value("tile", keys.TILE, "int32"), _EXTENT)
 
 
 KINDS = {

@@ -87,8 +87,21 @@ class ClipConverter:
                 _fill(filled, chosen.windows, masks.read, lambda values: resize_mask(values, plan))
             labels = [*filled]
         findings += masks.findings()
+        repeated = chosen.repeated // len(read)
         return tuple(
-            self._record(reference, clip, plan, number, chosen.windows[number], read[number], label, findings)
+            self._record(
+                *(
+                    reference,
+                    clip,
+                    plan,
+                    number,
+                    chosen.windows[number],
+                    repeated,
+                    read[number],
+                    label,
+                    findings,
+                )
+            )
             for number, label in enumerate(labels)
         )
 
@@ -103,6 +116,7 @@ class ClipConverter:
         plan: ResizePlan,
         number: int,
         window: NDArray[np.int64],
+        repeated: int,
         frames: Frames,
         label: NDArray[Any] | None,
         findings: tuple[str, ...],
@@ -122,6 +136,7 @@ class ClipConverter:
             keys.SOURCE_HEIGHT: np.array([clip.height]),
             keys.SOURCE_WIDTH: np.array([clip.width]),
             keys.TIMES_S: times_s.astype(np.float32),
+            keys.EXTENT: np.array([0, 0, 0, len(window) - repeated, *plan.resized_size]),
             keys.TILE: np.array([number]),
             keys.FILENAME: reference.source.encode("utf-8", "surrogateescape"),
             keys.KEY_SOURCE: str(reference.key).encode("utf-8", "surrogateescape"),

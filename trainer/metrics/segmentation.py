@@ -23,7 +23,8 @@ class SegmentationMetrics:
 
     The background is no class here. A class that an example neither has nor is predicted to have does not count
     for it. Where only one of both is empty, Dice is 0 and the distance the diagonal of the image. Of an image only
-    what shows its source is seen: within `extent` of a volume, `size` of a picture, all of it where there is neither.
+    what shows its source is seen: within `extent` of a volume or a clip, `size` of a picture, all of it where there is
+    neither.
 
     Numbers are averaged over the examples of each class, then over classes.
 
@@ -46,7 +47,7 @@ class SegmentationMetrics:
         Args:
             predictions: `label`, class indices [batch, (depth,) height, width].
             truth: `label` on the same grid; `labelled` and `valid`, bool [batch]; of volumes `spacing_mm`
-                [batch, 3] and `extent` [batch, 2, 3], of pictures `size` [batch, 2].
+                [batch, 3], of these and clips `extent` [batch, 2, 3], of pictures `size` [batch, 2].
         """
         counts = np.ones(len(truth["label"]), bool)
         for key in ("valid", "labelled"):

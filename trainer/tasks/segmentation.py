@@ -18,7 +18,7 @@ CROSS_ENTROPY = "cross_entropy"
 INCLUDE = {
     "picture": ("transform", "size"),
     "volume": ("affine", "source_affine", "source_shape", "spacing_mm", "extent"),
-    "clip": ("transform", "times_s"),
+    "clip": ("transform", "times_s", "extent"),
 }
 """Per kind of image, what maps predictions back to their source."""
 _MOST_BYTE_CLASSES = 256
