@@ -210,6 +210,12 @@ def is_damaged(root: Path, frames: list, masks: list) -> None:
     (root / "labels/a/3.png").write_bytes(damaged)
 
 
+def is_an_animation_of_its_own(root: Path, frames: list, masks: list) -> None:
+    write_folder(root / "images/a", frames)
+    write_masks(root / "labels/a", masks, "folder")
+    write_masks(root / "labels/a/3", masks, "png")
+
+
 def is_turned(root: Path, frames: list, masks: list) -> None:
     write_masks(root / "labels/a", masks, "folder")
     (root / "images/a").mkdir(parents=True)
@@ -241,6 +247,7 @@ def has_no_mask(root: Path, frames: list, masks: list) -> None:
         (has_an_unknown_class, "annotation: mask has unknown labels"),
         (is_shown_for_another_time, "annotation: times of masks are not those of frames"),
         (is_damaged, "decode: file is damaged"),
+        (is_an_animation_of_its_own, "selection: an animation lies among frames"),
         (is_turned, "annotation: frame has an EXIF orientation"),
         (has_no_clip, "annotation: label has no image"),
         (has_no_mask, "selection: image has no label"),

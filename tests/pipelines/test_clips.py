@@ -152,6 +152,29 @@ def test_pictures_that_move_are_told_by_their_heads_and_pictures_beside_clips_ar
     assert done.manifest.rejected == {"selection: not an image file name": 1}
 
 
+@pytest.mark.parametrize("extension", ["png", "webp"])
+@pytest.mark.parametrize(("stills", "animations"), [("a", "bc"), ("bc", "a"), ("ab", "c"), ("abdefghi", "c")])
+def test_still_pictures_and_animations_in_one_folder_are_told_apart_or_refused(
+    tmp_path, extension, stills, animations
+):
+    moving = [Image.fromarray(frame) for frame in moving_square("left", 8, np.random.default_rng(5))]
+    (tmp_path / "in/left/walk").mkdir(parents=True)
+    for name in stills:
+        moving[0].save(tmp_path / f"in/left/walk/{name}.{extension}")
+    how = {"save_all": True, "append_images": moving[1:], "duration": 100}
+    for name in animations:
+        moving[0].save(tmp_path / f"in/left/walk/{name}.{extension}", **how)
+    write_gif(tmp_path / "in/left/other.gif", moving_square("left", 8, np.random.default_rng(6)))
+    done = run_convert(tmp_path / "in", tmp_path / "out", layout="folders", **WHOLE)
+    found = {bytes(r["image/filename"][0]).decode() for r in read_split(Path(done.folder), "train")}
+    if len(stills) == 8:  # which nothing but reading them all would tell from frames
+        assert found == {"left/other.gif"}
+        assert done.manifest.rejected == {"selection: an animation lies among frames": 1}
+    else:
+        assert found == {"left/other.gif", *(f"left/walk/{name}.{extension}" for name in animations)}
+        assert done.manifest.rejected == {"selection: clip is shorter than a window": len(stills)}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -16,7 +16,7 @@ from halofeed.prep.convert.tasks.label_image import check_mode, class_indices, r
 from halofeed.prep.convert.tasks.picture_labels import OVERLAPPED, merged_labels
 from halofeed.prep.formats.clip.animation import READERS, has_alpha, open_animation
 from halofeed.prep.formats.clip.clip import Clip, ClipOptions
-from halofeed.prep.formats.clip.frame_folder import natural_order
+from halofeed.prep.formats.clip.frame_folder import natural_order, read_still
 from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.formats.picture.png import read_header
 from halofeed.prep.formats.picture.table import FORMATS, begins
@@ -179,7 +179,9 @@ def _open_folder(files: SourceFiles, paths: Sequence[str], options: ClipOptions)
     def decode(indices: Sequence[int]) -> Iterator[Label]:
         for index in indices:
             try:
-                yield read_label_image(files.read(paths[index]), options.picture.max_pixels, options.need)
+                yield read_label_image(
+                    read_still(files, paths[index]), options.picture.max_pixels, options.need
+                )
             except SourceError as error:
                 where = f"mask {paths[index]!r}"
                 detail = f"{where}: {error.detail}" if error.detail else where

@@ -19,6 +19,7 @@ from halofeed.prep.formats.clip.clip import (
     time_stamps,
 )
 from halofeed.prep.formats.picture import Footprint, read_image
+from halofeed.prep.formats.picture.png import SIGNATURE
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import with_margin
 from halofeed.schemas.errors import SourceError
@@ -59,7 +60,7 @@ def open_frame_folder(files: SourceFiles, members: Sequence[str], options: ClipO
 
     def frame(path: str) -> Frame:
         try:
-            image = read_image(files.read(path), options.picture, admit=needed)
+            image = read_image(read_still(files, path), options.picture, admit=needed)
             if options.refuse_turned and image.orientation != 1:
                 raise turned()
             return image.pixels
@@ -93,6 +94,29 @@ def open_frame_folder(files: SourceFiles, members: Sequence[str], options: ClipO
         held_bytes=held_bytes,
         decode=decode,
     )
+
+
+def moves(head: bytes) -> bool:
+    """Whether a PNG or WebP file holds several pictures, by its first bytes.
+
+    Source: Portable Network Graphics, third edition, 11.3.6.1; RFC 9649, section 2.7.1.
+    """
+    if head.startswith(SIGNATURE):
+        at = head.find(b"acTL", 0, head.find(b"IDAT"))
+        return at >= 0 and head[at + 4 : at + 8] != b"\0\0\0\1"
+    return head[8:16] == b"WEBPVP8X" and bool(head[20:21] and head[20] & 2)
+
+
+def read_still(files: SourceFiles, path: str) -> bytes:
+    """The bytes of a frame, or of the mask of one; SourceError where it is an animation itself."""
+    data = files.read(path)
+    if moves(data):
+        raise SourceError(
+            "selection",
+            "an animation lies among frames",
+            "it may be a clip, or one of the frames beside it; put animations into a folder of their own",
+        )
+    return data
 
 
 def turned() -> SourceError:

@@ -7,24 +7,23 @@ from dataclasses import replace
 from functools import cached_property
 from posixpath import splitext
 
-from halofeed.prep.formats.clip.frame_folder import natural_order
+from halofeed.prep.formats.clip.frame_folder import moves, natural_order
 from halofeed.prep.sources.files import ByteStream, SourceFiles
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.names import is_image_name, is_video_name
 from halofeed.prep.sources.reference import Reference
 from halofeed.schemas.errors import Problem, SourceError
 
-_MOVING = {".png": b"acTL", ".apng": b"acTL", ".webp": b"ANIM"}
-"""Per extension of a picture that can move, what stands in the head of one that does."""
+_CAN_MOVE = frozenset((".png", ".apng", ".webp"))
 _HEAD_BYTES = 1 << 12
 
 
 def list_clips(files: SourceFiles) -> Listing:
     """The clips of a folder.
 
-    A video file is a clip, and so are GIF files, and WebP and PNG files where the first of their folder is seen to
-    move. All other pictures of one folder are the frames of one clip, called by the folder, unless clips in files of
-    their own lie beside them: then they are no clips.
+    A video file is a clip, and so are GIF files, and WebP and PNG files where the first of their folder, the last or
+    the one in the middle is seen to move. All other pictures of one folder are the frames of one clip, called by the
+    folder, unless clips in files of their own lie beside them: then they are no clips.
     """
     clips = _ClipFiles(files)
     return Listing(files=clips, takes=clips.takes, takes_scan=clips.takes, complete=clips.complete)
@@ -54,19 +53,22 @@ class _ClipFiles:
         return clips
 
     def _moving_extensions(self, paths: list[str]) -> set[str]:
-        """The extensions whose pictures move in a folder, as the first of each shows."""
-        firsts: dict[str, str] = {}
+        """The extensions whose pictures move in a folder, as three of each show."""
+        by_extension: dict[str, list[str]] = {}
         for path in paths:
-            firsts.setdefault(splitext(path)[1].lower(), path)
-        moving = {".gif"} & firsts.keys()
-        for extension in _MOVING.keys() & firsts.keys():
-            try:
-                head = self._files.head(firsts[extension], _HEAD_BYTES)
-            except SourceError:
-                continue
-            if _MOVING[extension] in head:
+            by_extension.setdefault(splitext(path)[1].lower(), []).append(path)
+        moving = {".gif"} & by_extension.keys()
+        for extension in _CAN_MOVE & by_extension.keys():
+            alike = by_extension[extension]
+            if any(self._moves(alike[at]) for at in {0, len(alike) // 2, len(alike) - 1}):
                 moving.add(extension)
         return moving
+
+    def _moves(self, path: str) -> bool:
+        try:
+            return moves(self._files.head(path, _HEAD_BYTES))
+        except SourceError:
+            return False
 
     def takes(self, path: str) -> bool:
         """Whether a path is that of a clip."""
