@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clip_mask_writer import write_masked_clips
 from tests.pipelines.support import (
     all_bytes,
     convert_words,
@@ -29,8 +30,11 @@ KILLS = 10
 SHARD_FILES = ("-00002-of-00008", "-00002-of-00008.index")
 
 
-def arguments(source: Path, out: Path, workers: int) -> list[str]:
-    return convert_words(source, out, workers=workers, **OPTIONS)
+CLIP_OPTIONS = {"layout": "pairs", "frames": 5, "shards": 8, "height": 96, "width": 128}
+
+
+def arguments(source: Path, out: Path, workers: int, options: dict = OPTIONS) -> list[str]:
+    return convert_words(source, out, workers=workers, **options)
 
 
 def workers_of(driver: int) -> list[int]:
@@ -70,11 +74,29 @@ def finished_shards(folder: Path) -> int:
 @needs_proc
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ten_kills_lose_nothing(source, undisturbed, tmp_path, workers):
+    kill_ten_times(source, undisturbed, tmp_path, workers, OPTIONS)
+
+
+@needs_proc
+def test_ten_kills_lose_nothing_of_clips_with_masks(tmp_path):
+    write_masked_clips(tmp_path / "in", each=8, frames=20)
+    whole = (tmp_path / "in/images/mp40/png.mp4").read_bytes()
+    (tmp_path / "in/images/mp40/png.mp4").write_bytes(whole[: len(whole) // 2])
+    done = run_convert(tmp_path / "in", tmp_path / "undisturbed", **CLIP_OPTIONS)
+    assert done.manifest.rejected == {"decode: file is truncated": 1}
+    assert done.manifest.splits["train"].records == 4 * (3 * 4 * 8 - 1)
+    kill_ten_times(tmp_path / "in", all_bytes(Path(done.folder)), tmp_path, 2, CLIP_OPTIONS)
+
+
+def kill_ten_times(
+    source: Path, undisturbed: dict[str, bytes], tmp_path: Path, workers: int, options: dict
+) -> None:
+    """Kill a conversion at ten random moments; the next run of the same command ends with the same bytes."""
     seed = random.SystemRandom().randrange(2**32)
     generator = random.Random(seed)
     story = [f"seed {seed}, {workers} workers"]
     began = time.monotonic()
-    done = halofeed(*arguments(source, tmp_path / "first", workers))
+    done = halofeed(*arguments(source, tmp_path / "first", workers, options))
     duration = time.monotonic() - began
     assert done.returncode == 0, done.stderr
     assert all_bytes(tmp_path / "first/set/1.0.0") == undisturbed
@@ -83,7 +105,7 @@ def test_ten_kills_lose_nothing(source, undisturbed, tmp_path, workers):
     for number in range(KILLS):
         if (folder / "manifest.json").exists():
             shutil.rmtree(out)
-        before, process = finished_shards(folder), start(arguments(source, out, workers))
+        before, process = finished_shards(folder), start(arguments(source, out, workers, options))
         began = time.monotonic()
         if number % 3:
             wanted = before + generator.randrange(4)
@@ -100,13 +122,13 @@ def test_ten_kills_lose_nothing(source, undisturbed, tmp_path, workers):
         for stream in (process.stdout, process.stderr):
             stream.close()
         story.append(f"killed after {moment:.2f} s of {duration:.2f}: {finished_shards(folder)} shards")
-    done = halofeed(*arguments(source, out, workers))
+    done = halofeed(*arguments(source, out, workers, options))
     assert done.returncode == 0, [*story, done.stderr]
     found = all_bytes(folder)
     assert sorted(found) == sorted(undisturbed), story
     assert [name for name in found if found[name] != undisturbed[name]] == [], story
     assert not (folder / ".incomplete").exists(), story
-    again = halofeed(*arguments(source, out, workers))
+    again = halofeed(*arguments(source, out, workers, options))
     assert again.returncode == 0 and "already converted" in again.stdout, story
 
 
