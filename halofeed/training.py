@@ -86,7 +86,9 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
         "data", metavar="FOLDER", nargs="?", help="a data set's version folder (default: the run's)"
     )
     predict.add_argument("--split", default="", help="default: the one that the run evaluated on")
-    predict.add_argument("--source", metavar="PATH", help="new pictures or scans, in place of a data set")
+    predict.add_argument(
+        "--source", metavar="PATH", help="new pictures, scans or clips, in place of a data set"
+    )
     predict.add_argument(
         "--no-windows",
         action="store_true",

@@ -11,13 +11,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.data_files import data_files
-from halofeed.prep.sources.files import LocalFiles, SourceFiles, check_source
+from halofeed.prep.sources.files import LocalFiles, check_source
+from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.names import UNREAD_EXTENSIONS, is_document_name, is_image_name
 from halofeed.prep.sources.volume_files import files_of, is_volume_name, stem_of, whole_scans
 from halofeed.schemas.errors import SourceError, UsageError
@@ -57,43 +58,58 @@ class Rejected:
     reason: str
 
 
-def _pictures(files: SourceFiles, recipe: Recipe) -> list[list[str]]:
-    return [
-        [path] for path in files.sizes() if is_image_name(path) or path.lower().endswith(UNREAD_EXTENSIONS)
-    ]
+def _pictures(listing: Listing, recipe: Recipe) -> list[list[str]]:
+    paths = listing.files.sizes()
+    return [[path] for path in paths if is_image_name(path) or path.lower().endswith(UNREAD_EXTENSIONS)]
 
 
-def _scans(files: SourceFiles, recipe: Recipe) -> list[list[str]]:
-    scans = [path for path in whole_scans(files.sizes()) if is_volume_name(path)]
+def _scans(listing: Listing, recipe: Recipe) -> list[list[str]]:
+    scans = [path for path in whole_scans(listing.files.sizes()) if is_volume_name(path)]
     return channels_of(scans, recipe.channels)
+
+
+def _clips(listing: Listing, recipe: Recipe) -> list[list[str]]:
+    return [[path] for path in listing.files.sizes() if listing.takes(path)]
 
 
 @dataclass(frozen=True)
 class _Search:
-    """How images of one kind are found: what they are called, the files of each, and whether DICOM series are some."""
+    """How images of one kind are found: what they are called, the files of each, and whether DICOM series are some.
+
+    Args:
+        may_be_folder: whether a folder may be one image, of the files in it.
+        unlabeled: per task of a data set that has another, the task for which these images need no labels.
+    """
 
     noun: str
-    listed: Callable[[SourceFiles, Recipe], list[list[str]]]
+    listed: Callable[[Listing, Recipe], list[list[str]]]
     takes_series: bool = False
+    may_be_folder: bool = False
+    unlabeled: Mapping[str, str] = field(default_factory=dict)
 
 
 _SEARCHES = {
-    "picture": _Search("picture", _pictures),
+    "picture": _Search("picture", _pictures, unlabeled={"classification": "detection"}),
     "volume": _Search("NIfTI, Analyze, NRRD, MetaImage or DICOM file", _scans, takes_series=True),
+    "clip": _Search(
+        "video, animation or folder of frames",
+        _clips,
+        may_be_folder=True,
+        unlabeled={"classification": "segmentation"},
+    ),
 }
-"""Per kind of image whose files need no annotations to be converted."""
+"""Per kind of image."""
 
 
 def _without_box(image: Any) -> dict[str, Any]:
     return {"filename": image, **dict.fromkeys(("class", "xmin", "ymin", "xmax", "ymax"))}
 
 
-_UNLABELED: dict[str, tuple[str, Callable[[Any], dict[str, Any]]]] = {
-    "classification": ("detection", _without_box),
-    "detection": ("detection", _without_box),
-    "segmentation": ("segmentation", lambda image: {"image": image, "label": None}),
+_ROWS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "detection": _without_box,
+    "segmentation": lambda image: {"image": image, "label": None},
 }
-"""Per task of a data set: the task for which images need no labels, and the row of one without."""
+"""Per task for which images need no labels: the row of one without."""
 
 
 def recipe_for_new_files(
@@ -132,7 +148,7 @@ def recipe_for_new_files(
         )
     changes: dict[str, Any] = {
         "layout": "jsonl",
-        "task": _UNLABELED[task][0],
+        "task": _SEARCHES[before.rules.kind.name].unlabeled.get(task, task),
         "image_sets": (),
         "masks": False,
         "shards": 1,
@@ -160,10 +176,10 @@ def list_new_files(
     windows: bool = True,
     overlap: float = WINDOW_OVERLAP,
 ) -> NewFiles:
-    """Find the pictures or scans of a folder, or take one file, and list them for a conversion.
+    """Find the pictures, scans or clips of a folder, or take one file, and list them for a conversion.
 
-    Of a data set of volumes, those in files are taken; where a folder holds none, its DICOM series. A folder's
-    hidden files are left out.
+    Of a data set of volumes, those in files are taken; where a folder holds none, its DICOM series. Of one of clips, a
+    folder that holds nothing but pictures is the frames of one. A folder's hidden files are left out.
 
     Args:
         recipe, task, windows, overlap: as `recipe_for_new_files`.
@@ -176,13 +192,18 @@ def list_new_files(
     changed = recipe_for_new_files(recipe, task, windows=windows, overlap=overlap)
     source, scratch = Path(source), Path(scratch)
     is_file = check_source("--source", str(source))
+    search = _SEARCHES[changed.rules.kind.name]
     root = _linked(source, scratch / LINKS) if is_file else str(source)
-    files = LocalFiles(root)
+    listing = changed.rules.listing(LocalFiles(root))
+    listed = search.listed(listing, changed)
+    if search.may_be_folder and not (listed or is_file):
+        root = _linked(source.resolve(), scratch / LINKS)
+        listing = changed.rules.listing(LocalFiles(root))
+        listed = search.listed(listing, changed)
+    files = listing.files
     paths = list(files.sizes())
     faults = files.faults().items()
     rejected = tuple(Rejected(source=path, reason=str(SourceError(*fault))) for path, fault in faults)
-    search = _SEARCHES[changed.rules.kind.name]
-    listed = search.listed(files, changed)
     used = {part for entry in listed for path in entry for part in files_of(path)}
     used |= data_files(files, used)
     others = tuple(path for path in paths if path not in used and not is_document_name(path))
@@ -239,12 +260,15 @@ def _write_table(file: Path, listed: Iterable[Sequence[str]], task: str) -> None
     with file.open("w", encoding="utf-8") as stream:
         for paths in listed:
             image: Any = paths[0] if len(paths) == 1 else list(paths)
-            stream.write(json.dumps(_UNLABELED[task][1](image)) + "\n")
+            stream.write(json.dumps(_ROWS[task](image)) + "\n")
 
 
 def _linked(file: Path, folder: Path) -> str:
-    """A folder in which a file stands alone, so that what lies beside it is not looked through."""
+    """A folder in which a file or a folder stands alone, so that what lies beside it is not looked through."""
     folder.mkdir()
+    if file.is_dir():
+        os.symlink(file, folder / file.name)
+        return str(folder)
     parts = {*files_of(file.name), *data_files(LocalFiles(file.parent), [file.name])}
     for part in sorted(parts):
         if (file.parent / part).is_file():

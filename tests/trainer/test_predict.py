@@ -40,7 +40,7 @@ from halofeed.trainer.run_folder import Run, begin_run, open_run
 from halofeed.trainer.scan_order import OrderedRecords, tiles_in_order
 from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.step import new_state
-from tests import clip_mask_writer
+from tests import clip_mask_writer, clip_writer
 from tests.phantom import ORIENTATIONS, dice
 from tests.pipelines.support import draw_folders, run_convert
 from tests.volume_support import save_nifti, write_table
@@ -363,6 +363,42 @@ def test_new_pictures_have_the_pixels_of_the_data_set_whose_recipe_they_follow(t
     for name, batch in expected.items():
         for key in ("image", "transform", "source_height", "source_width"):
             assert np.array_equal(found[name][key], batch[key])
+
+
+@pytest.mark.parametrize("task", ["classification", "segmentation"])
+def test_new_clips_have_the_frames_of_the_data_set_whose_recipe_they_follow(tmp_path, task):
+    options = {"frames": 5, "frame_stride": 2, "height": 30, "width": 40}
+    if task == "classification":
+        clips = clip_writer.write_class_folders(tmp_path / "source", each=3)
+        done = run_convert(clips, tmp_path / "out", layout="folders", **options)
+    else:
+        clip_mask_writer.write_masked_clips(tmp_path / "source")
+        done = run_convert(tmp_path / "source", tmp_path / "out", layout="pairs", **options)
+        clips = tmp_path / "source/images"
+    (clips / "odd.raw").write_bytes(b"?")
+    video, folder = next(clips.rglob("*.mp4")), next(clips.rglob("0.png")).parent
+    (clips / "broken.mp4").write_bytes(video.read_bytes()[:300])
+
+    def images(folder: str) -> dict[tuple[str, int], np.ndarray]:
+        loader = Loader(folder, split="train", batch_size=1, training=False, include=("source", "tile"))
+        prefix = "images/" if folder == done.folder and task == "segmentation" else ""
+        return {
+            (batch["source"][0].removeprefix(prefix), int(batch["tile"][0])): batch["image"][0]
+            for batch in loader.batches()
+        }
+
+    expected = images(done.folder)
+    new, again = convert_new(done.manifest.recipe, task, clips, tmp_path / "new")
+    (rejected,) = rejected_new_files(again.folder)
+    assert new.passed_over == ("odd.raw",) and rejected.source == "broken.mp4"
+    found = images(again.folder)
+    assert set(found) == set(expected) and all(np.array_equal(found[key], expected[key]) for key in found)
+    for source in (video, folder):
+        new, again = convert_new(done.manifest.recipe, task, source, tmp_path / f"new_{source.name}")
+        assert new.count == 1 and not rejected_new_files(again.folder)
+        for (name, number), image in images(again.folder).items():
+            assert name == source.name
+            assert np.array_equal(image, expected[str(source.relative_to(clips)), number])
 
 
 def test_a_single_picture_is_taken_alone_and_its_boxes_carry_the_names_of_the_model(shapes, tmp_path):
