@@ -60,6 +60,10 @@ class SourceError(HalofeedError):
     def __str__(self) -> str:
         return f"{self.stage}: {self.reason}" + (f" ({self.detail})" if self.detail else "")
 
+    def at(self, place: str) -> SourceError:
+        """The same error of a part of the input, which it names."""
+        return SourceError(self.stage, self.reason, f"{place}: {self.detail}" if self.detail else place)
+
 
 class AnnotationsError(HalofeedError):
     """The annotations as a whole cannot be used."""

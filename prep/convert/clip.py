@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.convert.picture import plan_of
-from halofeed.prep.convert.record import RawValue, Record
+from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tasks.classification import class_features
 from halofeed.prep.convert.tasks.clip_labels import open_clip_labels
 from halofeed.prep.formats.clip.choose import choose_frames
@@ -29,7 +29,7 @@ from halofeed.prep.voxels.kernels import resize_image, resize_mask
 from halofeed.schemas import keys
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.tasks import task_named
-from halofeed.schemas.tfexample import Value, encode_example
+from halofeed.schemas.tfexample import Value
 
 Frames = NDArray[np.uint8]
 """[frame, height, width, channel]"""
@@ -87,22 +87,10 @@ class ClipConverter:
                 _fill(filled, chosen.windows, masks.read, lambda values: resize_mask(values, plan))
             labels = [*filled]
         findings += masks.findings()
-        repeated = chosen.repeated // len(read)
+        shown = recipe.frame_choice().frames - chosen.repeated // len(read)
         return tuple(
-            self._record(
-                *(
-                    reference,
-                    clip,
-                    plan,
-                    number,
-                    chosen.windows[number],
-                    repeated,
-                    read[number],
-                    label,
-                    findings,
-                )
-            )
-            for number, label in enumerate(labels)
+            self._record(reference, clip, plan, number, window, shown, frames, label, findings)
+            for number, (window, frames, label) in enumerate(zip(chosen.windows, read, labels, strict=True))
         )
 
     @property
@@ -116,31 +104,26 @@ class ClipConverter:
         plan: ResizePlan,
         number: int,
         window: NDArray[np.int64],
-        repeated: int,
+        shown: int,
         frames: Frames,
         label: NDArray[Any] | None,
         findings: tuple[str, ...],
     ) -> Record:
         identity = example_id(reference.key if number == 0 else f"{reference.key}#{number}")
-        encoded = encode_raw(frames, 0)
-        height, width = plan.output_size
         times_s = np.full(len(window), -1.0) if clip.times_s is None else clip.times_s[window]
         features: dict[str, Value] = {
-            keys.ENCODED: encoded,
+            keys.ENCODED: encode_raw(frames, 0),
             keys.FORMAT: b"raw",
             keys.FRAMES: np.array([len(window)]),
-            keys.HEIGHT: np.array([height]),
-            keys.WIDTH: np.array([width]),
+            keys.HEIGHT: np.array([plan.output_size[0]]),
+            keys.WIDTH: np.array([plan.output_size[1]]),
             keys.UNPADDED_HEIGHT: np.array([plan.resized_size[0]]),
             keys.UNPADDED_WIDTH: np.array([plan.resized_size[1]]),
             keys.SOURCE_HEIGHT: np.array([clip.height]),
             keys.SOURCE_WIDTH: np.array([clip.width]),
             keys.TIMES_S: times_s.astype(np.float32),
-            keys.EXTENT: np.array([0, 0, 0, len(window) - repeated, *plan.resized_size]),
+            keys.EXTENT: np.array([0, 0, 0, shown, *plan.resized_size]),
             keys.TILE: np.array([number]),
-            keys.FILENAME: reference.source.encode("utf-8", "surrogateescape"),
-            keys.KEY_SOURCE: str(reference.key).encode("utf-8", "surrogateescape"),
-            keys.SOURCE_ID: str(identity).encode(),
             keys.TRANSFORM: stored_to_file(plan),
         }
         counts: dict[int, int] = {}
@@ -167,12 +150,7 @@ class ClipConverter:
             is_tile=number > 0,
             warnings=(*reference.notes, *findings),
         )
-        return Record(
-            id=identity,
-            example=encode_example(features),
-            raw={key: RawValue.of(value) for key, value in features.items() if isinstance(value, memoryview)},
-            facts=facts,
-        )
+        return Record.of(reference, identity, features, facts)
 
 
 def _fill(

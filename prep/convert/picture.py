@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.convert.picture_memory import picture_bytes
-from halofeed.prep.convert.record import RawValue, Record
+from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tasks import ADDERS
 from halofeed.prep.convert.tasks.annotated import AnnotatedPicture
 from halofeed.prep.convert.tasks.annotated_grid import annotated_orientation
@@ -30,7 +30,7 @@ from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.kernels import resize_image
 from halofeed.schemas import keys
 from halofeed.schemas.identity import example_id
-from halofeed.schemas.tfexample import Value, encode_example
+from halofeed.schemas.tfexample import Value
 
 SCALED_DECODE_KERNEL = "antialias"
 """The kernel before which a JPEG may be decoded at a smaller scale, to 8 bits; TensorFlow's see every pixel."""
@@ -122,9 +122,6 @@ class PictureConverter:
             keys.UNPADDED_WIDTH: np.array([plan.resized_size[1]]),
             keys.SOURCE_HEIGHT: np.array([frame_size[0]]),
             keys.SOURCE_WIDTH: np.array([frame_size[1]]),
-            keys.FILENAME: reference.source.encode("utf-8", "surrogateescape"),
-            keys.KEY_SOURCE: str(reference.key).encode("utf-8", "surrogateescape"),
-            keys.SOURCE_ID: str(identity).encode(),
             keys.TRANSFORM: stored_to_file(plan, orientation),
         }
         if recipe.encoding != "raw":
@@ -150,14 +147,7 @@ class PictureConverter:
             orientation=orientation,
         )
         bad_objects = ADDERS[self.task](picture, features, facts)
-        raw = {key: value for key, value in features.items() if isinstance(value, memoryview)}
-        return Record(
-            id=identity,
-            example=encode_example(features),
-            raw={key: RawValue.of(value) for key, value in raw.items()},
-            facts=facts,
-            bad_objects=bad_objects,
-        )
+        return Record.of(reference, identity, features, facts, bad_objects)
 
 
 def _is_kept_whole(recipe: Recipe, image: DecodedImage, plan: ResizePlan) -> bool:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from halofeed.prep.sources.reference import Reference
+from halofeed.schemas import keys
 from halofeed.schemas.checksum import block_checksums, combine_blocks
-from halofeed.schemas.tfexample import EncodedExample
+from halofeed.schemas.tfexample import EncodedExample, Value, encode_example
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,3 +36,22 @@ class Record:
     raw: Mapping[str, RawValue]
     facts: Any
     bad_objects: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        reference: Reference,
+        identity: int,
+        features: Mapping[str, Value],
+        facts: Any,
+        bad_objects: tuple[tuple[str, str], ...] = (),
+    ) -> Record:
+        """The record of these features, and of the names that its source goes by."""
+        named: dict[str, Value] = {
+            **features,
+            keys.FILENAME: reference.source.encode("utf-8", "surrogateescape"),
+            keys.KEY_SOURCE: str(reference.key).encode("utf-8", "surrogateescape"),
+            keys.SOURCE_ID: str(identity).encode(),
+        }
+        raw = {key: RawValue.of(value) for key, value in features.items() if isinstance(value, memoryview)}
+        return cls(id=identity, example=encode_example(named), raw=raw, facts=facts, bad_objects=bad_objects)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.convert.label_volume import read_labels
-from halofeed.prep.convert.record import RawValue, Record
+from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.volume_memory import conversion_bytes, label_bytes
 from halofeed.prep.formats.volumes import open_scan
 from halofeed.prep.geometry.orientation import (
@@ -64,7 +64,7 @@ from halofeed.schemas import keys
 from halofeed.schemas.class_sets import count_members
 from halofeed.schemas.errors import SourceError
 from halofeed.schemas.identity import example_id
-from halofeed.schemas.tfexample import Value, encode_example
+from halofeed.schemas.tfexample import Value
 
 Voxels = NDArray[Any]
 _NARROW_RANGE = 16
@@ -297,12 +297,11 @@ class VolumeConverter:
             np.zeros(grid.shape, label_dtype) if labels is None else labels.astype(label_dtype, copy=False)
         )
         identity = example_id(reference.key if part.number == 0 else f"{reference.key}#{part.number}")
-        encoded, encoded_labels = encode_raw(image, 0), encode_raw(stored_labels, 0)
         depth, height, width = grid.shape
         features: dict[str, Value] = {
-            keys.ENCODED: encoded,
+            keys.ENCODED: encode_raw(image, 0),
             keys.FORMAT: b"raw",
-            keys.LABEL: encoded_labels,
+            keys.LABEL: encode_raw(stored_labels, 0),
             keys.LABELLED: np.array([int(labels is not None)]),
             keys.DEPTH: np.array([depth]),
             keys.HEIGHT: np.array([height]),
@@ -314,9 +313,6 @@ class VolumeConverter:
             keys.EXTENT: np.array(extent).reshape(-1),
             keys.TILE: np.array([part.number]),
             keys.TILE_ORIGIN: np.array(part.origin),
-            keys.FILENAME: reference.source.encode("utf-8", "surrogateescape"),
-            keys.KEY_SOURCE: str(reference.key).encode("utf-8", "surrogateescape"),
-            keys.SOURCE_ID: str(identity).encode(),
         }
         if self.recipe.scales_each_scan():
             slopes, intercepts = zip(*(plan.scale for plan in values), strict=True)
@@ -341,12 +337,7 @@ class VolumeConverter:
             sized=sized,
             coverage=coverage,
         )
-        return Record(
-            id=identity,
-            example=encode_example(features),
-            raw={keys.ENCODED: RawValue.of(encoded), keys.LABEL: RawValue.of(encoded_labels)},
-            facts=facts,
-        )
+        return Record.of(reference, identity, features, facts)
 
 
 def _store(image: Voxels, values: Sequence[IntensityPlan]) -> Voxels:

@@ -283,9 +283,10 @@ def _lost_reference(named: str, rows: Sequence[tuple[Row, str]], error: SourceEr
     """One problem for all rows of an image that is not there."""
     (row, split), more = rows[0], len(rows) - 1
     place = row.place + (f" and {more} more rows" if more > 1 else " and one more row" if more else "")
-    fault = (error.stage, error.reason, f"{place}: {error.detail}" if error.detail else place)
     group = row.cell("group") or None
-    return Reference(source=named, key=row.cell("id") or named, split=split, group=group, problem=fault)
+    return Reference(
+        source=named, key=row.cell("id") or named, split=split, group=group, problem=error.at(place).args
+    )
 
 
 def _has_boxes(tables: Sequence[Table], wanted: bool | None) -> bool:

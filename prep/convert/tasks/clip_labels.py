@@ -183,9 +183,7 @@ def _open_folder(files: SourceFiles, paths: Sequence[str], options: ClipOptions)
                     read_still(files, paths[index]), options.picture.max_pixels, options.need
                 )
             except SourceError as error:
-                where = f"mask {paths[index]!r}"
-                detail = f"{where}: {error.detail}" if error.detail else where
-                raise SourceError(error.stage, error.reason, detail) from error
+                raise error.at(f"mask {paths[index]!r}") from error
 
     return _Mask(decode=decode, held_bytes=max(files.size(path) or 0 for path in paths))
 

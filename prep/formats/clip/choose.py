@@ -66,12 +66,10 @@ class ChosenFrames:
 
     Args:
         windows: of each the indices of its frames, int64 [choice.frames], never decreasing.
-        dropped: how many of the sampled frames are in no window.
         repeated: how often the last frame was repeated at the end of a window.
     """
 
     windows: tuple[Indices, ...]
-    dropped: int
     repeated: int
 
 
@@ -103,10 +101,7 @@ def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: Frame
         number = int(choice.starts)
         starts = slack * (2 * np.arange(number) + 1) // (2 * number)
     windows = tuple(sampled[start : start + choice.frames] for start in starts)
-    shown = np.zeros(len(sampled), bool)
-    for start in starts:
-        shown[start : start + choice.frames] = True
-    return ChosenFrames(windows=windows, dropped=int((~shown).sum()), repeated=repeated * len(windows))
+    return ChosenFrames(windows=windows, repeated=repeated * len(windows))
 
 
 def _sampled(count: int, times_s: NDArray[np.float64] | None, choice: FrameChoice) -> Indices:

@@ -65,10 +65,7 @@ def open_frame_folder(files: SourceFiles, members: Sequence[str], options: ClipO
                 raise turned()
             return image.pixels
         except SourceError as error:
-            where = f"frame {path!r}"
-            raise SourceError(
-                error.stage, error.reason, f"{where}: {error.detail}" if error.detail else where
-            ) from error
+            raise error.at(f"frame {path!r}") from error
 
     def decode(indices: Sequence[int]) -> Iterator[Frame]:
         for index in indices:

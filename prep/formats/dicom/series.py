@@ -78,14 +78,14 @@ class _Frames:
                     )
                 self._reader = FrameReader(body, whole_image(part.facts))
             except SourceError as error:
-                raise _at(error, part.path) from None
+                raise error.at(part.path) from None
             self._path = part.path
         try:
             words = self._tile(part) if part.facts.tiles else self._reader.words(part.index)
             self.near = self._reader.near
             return words
         except SourceError as error:
-            raise _at(error, part.path) from None
+            raise error.at(part.path) from None
 
     def _tile(self, part: Slice) -> NDArray[Any]:
         """One slice of a mosaic, which is decoded once."""
@@ -93,10 +93,6 @@ class _Frames:
         if self._mosaic is None:
             self._mosaic = self._reader.words(0)
         return self._mosaic[tile_at(part.index, part.facts.tiles, part.facts.format)]
-
-
-def _at(error: SourceError, path: str) -> SourceError:
-    return SourceError(error.stage, error.reason, f"{path}: {error.detail}" if error.detail else path)
 
 
 def open_series(
@@ -200,7 +196,7 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
             unpacked_later = facts.packed or facts.syntax == DEFLATED
             check_pixels(whole_image(facts), None if unpacked_later else facts.file_bytes)
         except SourceError as error:
-            raise _at(error, path) from None
+            raise error.at(path) from None
     slices, duplicates = _without_duplicates(files, slices, orientation, policy)
     if problem := too_few_slices(len(slices), policy):
         raise SourceError(*problem)
@@ -296,7 +292,7 @@ def _judge_apart(apart: Sequence[Apart]) -> Iterable[Finding]:
     """What is said of files that are no slices; a damaged one may be a slice, so it fails the series."""
     for item in apart:
         if item.error is not None and item.may_be_slice:
-            raise _at(item.error, item.path)
+            raise item.error.at(item.path)
     if apart:
         kinds = Counter(item.kind for item in apart)
         detail = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
