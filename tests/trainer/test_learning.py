@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,15 @@ def test_a_classifier_learns_which_way_a_square_moves_in_clips_split_by_rows(tmp
         data, tmp_path / "run", "accuracy", "classifier_small", *options, "--set", "learning_rate=0.003"
     )
     assert accuracy >= 0.9
+    for direction in ("left", "right"):
+        (tmp_path / "new").mkdir(exist_ok=True)
+        for number in range(8):
+            frames = clip_writer.moving_square(direction, 8, generator)
+            clip_writer.write_folder(tmp_path / "new" / f"{direction}{number}", frames)
+    halofeed("predict", tmp_path / "run", "--source", tmp_path / "new", "--out", tmp_path / "found")
+    with (tmp_path / "found/classes.csv").open(newline="") as stream:
+        right = [row["key"].startswith(row["class"]) for row in csv.DictReader(stream)]
+    assert len(right) == 16 and sum(right) >= 12
 
 
 @pytest.mark.parametrize("split", ["1,4,1,1,1", "1,1,4,1,1", "1,1,1,4,1"])

@@ -44,8 +44,6 @@ class FrameChoice:
     short: str = "refuse"
 
     def __post_init__(self) -> None:
-        if self.frames < 1:
-            raise UsageError(f"frames: expected at least 1, got {self.frames}")
         if self.stride is not None and self.frame_rate is not None:
             raise UsageError(
                 f"stride and frame_rate: only one of them, got {self.stride} and {self.frame_rate}"
@@ -54,10 +52,6 @@ class FrameChoice:
             raise UsageError(f"stride: expected at least 1, got {self.stride}")
         if self.frame_rate is not None and not 0 < self.frame_rate < math.inf:
             raise UsageError(f"frame_rate: expected frames per second above 0, got {self.frame_rate}")
-        if self.starts != "all" and (not isinstance(self.starts, int) or self.starts < 1):
-            raise UsageError(f"starts: expected all or a number from 1, got {self.starts}")
-        if self.short not in SHORT:
-            raise UsageError(f"short: expected {' or '.join(SHORT)}, got {self.short}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.formats.picture.image import Size, undecodable
 from halofeed.prep.sources.memory import Need, unlimited, with_margin
-from halofeed.schemas.errors import SourceError, UsageError
+from halofeed.schemas.errors import SourceError
 
 Frame = NDArray[np.uint8]
 """[height, width, 3]: red, green, blue, as displayed."""
@@ -33,10 +33,6 @@ class ClipOptions:
         incomplete: what becomes of a clip of which frames are missing: "refuse", or "keep" those that are there.
         refuse_turned: whether frames that their EXIF orientation turns are refused.
         need: told how many bytes the clip takes, before they are taken.
-
-    >>> ClipOptions(frame_rate=0)
-    Traceback (most recent call last):
-    halofeed.schemas.errors.UsageError: frame_rate: expected frames per second above 0, got 0
     """
 
     picture: ReadOptions = field(default_factory=ReadOptions)
@@ -44,14 +40,6 @@ class ClipOptions:
     incomplete: str = "refuse"
     refuse_turned: bool = False
     need: Need = unlimited
-
-    def __post_init__(self) -> None:
-        if self.frame_rate is not None and not 0 < self.frame_rate < float("inf"):
-            raise UsageError(f"frame_rate: expected frames per second above 0, got {self.frame_rate}")
-        if (self.picture.channels, self.picture.dtype) != (3, "uint8"):
-            raise UsageError(
-                f"picture: clips are read as 3 channels of uint8, got {self.picture.channels} of {self.picture.dtype}"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
