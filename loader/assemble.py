@@ -16,10 +16,12 @@ from halofeed.loader.augment.source import Array, copy_view
 from halofeed.loader.augment.view import Ranges, View
 from halofeed.loader.augment.windows import Windows, draw_windows_alone
 from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, specify
+from halofeed.loader.columns import Table
 from halofeed.loader.decode import read_classes, read_numbers, read_text, stored_dtype
 from halofeed.loader.in_memory import InMemory
 from halofeed.loader.moves import Moved, moves_of
 from halofeed.loader.native import kernel
+from halofeed.loader.objects import pad, scaled, write_objects
 from halofeed.loader.pieces import is_little_endian
 from halofeed.loader.reading import (
     AREA,
@@ -28,6 +30,8 @@ from halofeed.loader.reading import (
     FOLLOWING,
     IMAGE,
     LABEL,
+    PLACE,
+    STATIC,
     Read,
     RecordReader,
     is_grid,
@@ -64,6 +68,7 @@ class Assembler:
     Attributes:
         spec: per array its shape (without the batch) and dtype.
         on_grid: the arrays on the image's grid.
+        decodes: whether some of them are files in their records.
     """
 
     def __init__(
@@ -133,13 +138,16 @@ class Assembler:
         self.spec = specify(self._fields, include, shown=shown, frame=self._frame)
         wanted = [field for field in self._fields if field.name != ID and not field.is_raw]
         wanted += [field for field in self._reader.fields if field not in wanted]
-        self._values = {field.name: field for field in wanted if field.encoding == "value"}
-        self._has_only_values = len(self._values) == len(wanted)
+        self._values = {field.name: field for field in wanted if field.encoding in STATIC}
+        self._lists = [field for field in wanted if field.encoding == "list"]
+        kept = self._reader.kept(wanted)
+        self._keeps_all, self._known = kept is not None, tuple(self._values) if kept is None else kept
         self._keys = frozenset(key for field in wanted for key in field.keys)
+        self.decodes = any(not field.is_raw for field in self._grid)
         self._plans = (
-            self._has_only_values
-            and all(field.is_raw for field in self._grid)
-            and (not self._is_straight or len(self._as_stored) == len(self._grid))
+            self._keeps_all
+            and not (self._augmentations and (self.decodes or self._lists))
+            and (self.decodes or not self._is_straight or len(self._as_stored) == len(self._grid))
             and FOLLOWING.keys().isdisjoint(field.name for field in self._fields)
             and SIZE not in self.spec
         )
@@ -180,6 +188,7 @@ class Assembler:
         rows: NDArray[np.int64],
         ids: NDArray[np.int64],
         known: Known,
+        known_lists: Callable[[], tuple[Table, NDArray[np.int64]] | None],
         drawn: NDArray[np.float64],
     ) -> Windows | None:
         """What rows show, where that can be said of all of them at once, with all of them written but their pixels.
@@ -189,25 +198,32 @@ class Assembler:
             rows: int64 [row], which.
             ids: int64 [row], of the records in them.
             known: gives the values of fields by name, [row, ...], where all of them are known.
+            known_lists: gives the rows' objects one after the other, and how many each row has, where they are known.
             drawn: of `draw`.
 
         Returns:
-            what `move_planned` takes, and of each row `write_planned` and `copy_planned`; None where each is to be
-            written by itself.
+            what `move_planned` takes, and of each row `write_planned` and `copy_planned`; rows that are decoded are
+            left to `write_planned`. None where each is to be written by itself.
         """
         augmentations = self._augmentations
         if not (self._plans and draw_windows_alone(augmentations)):
             return None
-        values = known(tuple(self._values))
+        values = known(self._known)
         if values is None:
             return None
+        if self._lists:
+            objects = known_lists()
+            if objects is None:
+                return None
+            shown = values[PLACE][:, 2:] if self.decodes else np.array(self._frame)
+            write_objects(batch, rows, self._lists, *objects, shown, self._frame)
         windows = self._reader.windows(values, len(rows))
         for number, augmentation in enumerate(augmentations):
             augmentation.plan(windows, drawn[:, number])
         batch[ID][rows] = ids
         batch[VALID][rows] = True
         for field in self._fields:
-            if field.encoding == "value":
+            if field.encoding in STATIC:
                 batch[field.name][rows] = values[field.name]
         return windows
 
@@ -275,12 +291,24 @@ class Assembler:
             CorruptFileError: as `write`.
         """
         record.features(_NO_KEYS, self._into(batch, row))
+        if self.decodes:
+            return self._is_decoded(batch, row, record, view) and record.is_confirmed()
         if self._is_straight:
             return record.is_confirmed()
         self._copy(IMAGE, view, self._reader.stored_array(self._image, record), batch[IMAGE][row])
         if self._label is not None:
             self._write_label(view, self._reader.stored_array(self._label, record), batch[LABEL][row])
         return record.is_confirmed()
+
+    def _is_decoded(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
+        """Whether a planned row's picture was as it is known to be, and is in the batch."""
+        known, out = record.known((PLACE,)), batch[IMAGE][row]
+        if known is None:
+            return False
+        pixels = self._reader.decode(record, known[PLACE].tolist(), out)
+        if pixels is not None and pixels is not out:
+            self._copy(IMAGE, view, pixels, out)
+        return pixels is not None
 
     def write(
         self,
@@ -312,7 +340,7 @@ class Assembler:
             if changed is None:
                 for read in reads:
                     if not read.is_kept:
-                        read.record.keep(read.values)
+                        read.record.keep(read.values, read.lists)
                 return
         raise (changed or record).changing()
 
@@ -353,16 +381,14 @@ class Assembler:
                 batch[ID][row] = record.id
             elif field.name == BOXES:
                 self._write_boxes(field, read, scene, batch, row)
-            elif field.encoding == "classes":
-                batch[field.name][row] = read_classes(field, features, record, self._label_ids)
             elif field.encoding == "list":
-                self._write_list(field, features, record, lists, scene, batch[field.name][row])
+                self._write_list(field, lists, scene, batch[field.name][row])
             elif field.encoding == "png_list":
                 self._write_masks(read, scene, batch[field.name][row])
             elif field.encoding == "text":
                 text = read_text(field, features, record)
                 batch[field.name][row] = int(text) if batch[field.name].dtype.kind == "i" else text
-            elif field.encoding == "value":
+            elif field.encoding in STATIC:
                 value = read.values[field.name]
                 if field.name == LABELLED and len(reads) > 1:
                     value = np.all([one.values[LABELLED] for one in reads], axis=0)
@@ -388,16 +414,23 @@ class Assembler:
         self, record: StoredRecord, into: Mapping[str, NDArray[np.uint8]], out: NDArray[Any] | None
     ) -> tuple[Read, Decoded]:
         """A record before it is shown, and its features, of which no value of static shape is parsed that is kept."""
-        kept = record.known(tuple(self._values))
-        features = record.features(
-            _NO_KEYS if kept is not None and self._has_only_values else self._keys, into
-        )
-        if self._combines:
-            features = {key: _held(value) for key, value in features.items()}
+        kept, table = record.known(self._known), record.known_lists() if self._lists else None
+        lists = table if table is None else {field.name: table[field.name] for field in self._lists}
+        is_kept = kept is not None and (lists is not None or not self._lists)
+        keys = _NO_KEYS if is_kept and self._keeps_all else self._keys
+        features = record.features(keys, into, outlives=self._combines)
+        if kept is not None and is_kept and PLACE in kept:
+            start, stop, *_ = kept[PLACE].tolist()
+            features = {self._image.keys[0]: [record.part(start, stop)]}
         values = kept
         if values is None:
-            values = {name: read_numbers(field, features, record) for name, field in self._values.items()}
-        return self._reader.read(record, values, features, out, kept is not None), features
+            values = {
+                name: read_numbers(field, features, record)
+                if field.encoding == "value"
+                else read_classes(field, features, record, self._label_ids)
+                for name, field in self._values.items()
+            }
+        return self._reader.read(record, values, lists, features, out, is_kept), features
 
     def _write_label(self, view: View, label: Array, out: NDArray[Any]) -> None:
         """The label as it is shown; sets of classes are taken apart last: all before moves one number a voxel."""
@@ -437,32 +470,19 @@ class Assembler:
         return view.crop([low for low, _ in inside], [high - low for low, high in inside]), source
 
     def _write_boxes(self, field: Field, read: Read, scene: Scene, batch: Batch, row: int) -> None:
+        boxes, shown = read.lists[BOXES], read.stored
         if self._augmentations:
-            scale = np.array(scene.view.shape * 2) / np.array(self._frame * 2)
-            boxes = (scene.objects.boxes * scale).astype(np.float32)
-        else:
-            boxes = read.lists[BOXES]
-            if read.stored != self._frame:
-                boxes = (boxes * (np.array(read.stored * 2) / np.array(self._frame * 2))).astype(np.float32)
-        _pad(boxes, batch[field.name][row], field)
+            boxes, shown = scene.objects.boxes, scene.view.shape
+        pad(scaled(boxes, np.array(shown), self._frame), batch[field.name][row], field)
         batch[COUNT][row] = min(len(boxes), field.shape[0])
 
     def _write_list(
-        self,
-        field: Field,
-        features: Decoded,
-        record: StoredRecord,
-        lists: Mapping[str, NDArray[Any]],
-        scene: Scene,
-        out: NDArray[Any],
+        self, field: Field, lists: Mapping[str, NDArray[Any]], scene: Scene, out: NDArray[Any]
     ) -> None:
-        if not self._has_boxes:
-            _pad(read_numbers(field, features, record), out, field)
-            return
         values = lists[field.name]
         if self._augmentations:
             values = scene.objects.areas if field.name == AREA else values[scene.objects.kept]
-        _pad(values, out, field)
+        pad(values, out, field)
 
     def _write_masks(self, read: Read, scene: Scene, out: NDArray[Any]) -> None:
         out[...] = 0
@@ -471,14 +491,3 @@ class Assembler:
             out, scene.objects.masks if self._augmentations else read.masks, strict=False
         ):
             copy_view(scene.view, source, mask[:height, :width])
-
-
-def _held(value: NDArray[Any] | list[memoryview]) -> NDArray[Any] | list[memoryview]:
-    return value.copy() if isinstance(value, np.ndarray) else [memoryview(bytes(file)) for file in value]
-
-
-def _pad(values: NDArray[Any], out: NDArray[Any], field: Field) -> None:
-    """The first of `values` that fit, then the field's fill."""
-    count = min(len(values), len(out))
-    out[:count] = values[:count]
-    out[count:] = field.fill if len(field.fill) > 1 else field.fill[0]

@@ -1,7 +1,11 @@
-"""Which numbers of records are kept once they were read, so that a record is not parsed for them again?"""
+"""Which numbers of records are kept once they were read, so that a record is not parsed for them again?
+
+Those of static shape in columns, those of objects record by record.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +13,13 @@ from numpy.typing import NDArray
 
 MOST_BYTES = 1 << 26
 """Of all columns of a split; a field that does not fit is read from its record each time."""
+MOST_LIST_BYTES = 1 << 26
+"""Of the objects of a split; what does not fit is read from its record each time."""
+_ENTRY_BYTES = 160
+"""That Python takes to keep one record's objects, beside these."""
+
+Table = NDArray[np.void]
+"""[object], with a field a list."""
 
 
 class Columns:
@@ -57,3 +68,50 @@ class Columns:
         if kept is column:
             self._left -= size
         return kept
+
+
+class Lists:
+    """The lists of records' objects, by the record's number; safe to use from several threads.
+
+    >>> lists = Lists()
+    >>> lists.keep(7, {"classes": np.array([3, 1])})
+    >>> lists.get(7)["classes"], lists.get(8)
+    (array([3, 1]), None)
+    """
+
+    def __init__(self) -> None:
+        self._left = MOST_LIST_BYTES
+        self._kept: dict[int, bytes] = {}
+        self._dtype: np.dtype[np.void] | None = None
+
+    def get(self, number: int) -> Table | None:
+        """A record's lists; None where they were not kept."""
+        found = self._kept.get(number)
+        return None if found is None else np.frombuffer(found, self._dtype)
+
+    def rows(self, numbers: NDArray[np.int64]) -> tuple[Table, NDArray[np.int64]] | None:
+        """Those of several records, one after the other, and how many objects each has; None where one was not kept."""
+        found = [self._kept.get(number) for number in numbers.tolist()]
+        kept = [one for one in found if one is not None]
+        if len(kept) < len(found) or self._dtype is None:
+            return None
+        sizes = np.array([len(one) for one in kept], np.int64)
+        return np.frombuffer(b"".join(kept), self._dtype), sizes // self._dtype.itemsize
+
+    def keep(self, number: int, lists: Mapping[str, NDArray[Any]]) -> None:
+        """Keep a record's lists, all of one length, if there is room; those of all records have the same names."""
+        if self._left <= 0 or number in self._kept:
+            return
+        dtype = np.dtype([(name, one.dtype, one.shape[1:]) for name, one in lists.items()], align=True)
+        table = np.zeros(max((len(one) for one in lists.values()), default=0), dtype)
+        for name, values in lists.items():
+            table[name] = values
+        self._dtype = dtype
+        self._kept[number] = table.tobytes()
+        self._left -= table.nbytes + _ENTRY_BYTES
+
+    def forget(self, rows: slice) -> None:
+        """Let go of the lists of some records."""
+        for number in range(rows.start, rows.stop):
+            found = self._kept.pop(number, None)
+            self._left += 0 if found is None else len(found) + _ENTRY_BYTES

@@ -84,7 +84,7 @@ def decode_image(
     largest = field.shape[0], field.shape[1]
     try:
         if field.encoding == "jpeg":
-            pixels = _decode_jpeg(bytes(data), field.shape[2], largest, out, fast)
+            pixels = _decode_jpeg(data, field.shape[2], largest, out, fast)
         else:
             pixels = decode_png(data, largest)
     except ValueError as error:
@@ -115,7 +115,7 @@ def decode_label(
 
 
 def _decode_jpeg(
-    file: bytes, channels: int, largest: Size, out: NDArray[Any] | None, fast: bool
+    file: memoryview, channels: int, largest: Size, out: NDArray[Any] | None, fast: bool
 ) -> NDArray[Any]:
     size = check_stored(file, "jpeg", largest)
     how = {"fastdct": fast, "fastupsample": fast}

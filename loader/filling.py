@@ -94,7 +94,8 @@ class Filler:
         drawn = self._assembler.draw(self._seed, epochs, ids)
         self._assembler.write_epochs(batch, places, epochs.tolist())
         known = functools.partial(self._shards.known, numbers)
-        windows = self._assembler.plan(batch, places, ids, known, drawn)
+        known_lists = functools.partial(self._shards.known_lists, numbers)
+        windows = self._assembler.plan(batch, places, ids, known, known_lists, drawn)
         left = (
             np.arange(len(places)) if windows is None else self._not_copied(batch, places, numbers, windows)
         )
@@ -151,6 +152,8 @@ class Filler:
         self, batch: Batch, places: NDArray[np.int64], numbers: NDArray[np.int64], windows: Windows
     ) -> NDArray[np.int64]:
         """Copy the pixels of planned rows that lie in memory, and say which rows are left."""
+        if self._assembler.decodes:
+            return np.arange(len(places))
         try:
             memory = self._shards.in_memory(numbers, self._assembler.raw_keys)
         except CorruptFileError:

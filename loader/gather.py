@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.columns import Columns
+from halofeed.loader.columns import Columns, Lists, Table
 from halofeed.loader.in_memory import InMemory, Looked
 from halofeed.loader.record import CHANGED, Scratch, StoredRecord
 from halofeed.loader.store.base import Span, Store
@@ -92,7 +92,7 @@ class Shards:
         self.verified_blocks = {
             key: fresh((len(self.verified), many), np.bool_) for key, many in blocks.items()
         }
-        self.columns = Columns(count)
+        self.columns, self.lists = Columns(count), Lists()
         self.scratch = Scratch()
         self._remembered: dict[Hashable, NDArray[np.int64]] = {}
         self._remembered_bytes = 0
@@ -135,6 +135,10 @@ class Shards:
                 return None
             values[name] = found
         return values
+
+    def known_lists(self, numbers: NDArray[np.int64]) -> tuple[Table, NDArray[np.int64]] | None:
+        """The kept lists of records; see `Lists.rows` and `StoredRecord.known`."""
+        return None if self.verify == "always" else self.lists.rows(numbers)
 
     def in_memory(self, numbers: NDArray[np.int64], keys: Sequence[str]) -> InMemory | None:
         """The raw values of records, where all of them lie in memory and were checked; else they are read by place.
@@ -298,6 +302,7 @@ class Shards:
             for flags in (self.verified, *self.verified_blocks.values()):
                 flags[rows] = False
             self.columns.forget(rows)
+            self.lists.forget(rows)
 
     def _load(self, shards: Sequence[int]) -> None:
         """Copy the columns of indexes; the rest of them (inputs and rejects) is not kept."""

@@ -32,6 +32,10 @@ from halofeed.schemas.tfexample import Decoded
 IMAGE, LABEL, BOXES, AREA = "image", "label", "boxes", "area"
 EXTENT, SPACING = "extent", "spacing_mm"
 _UNPADDED = ("unpadded_height", "unpadded_width")
+STATIC = ("value", "classes")
+"""Encodings of numbers of static shape."""
+PLACE = "image/place"
+"""The name under which is kept where the image's file lies in its record, its height and its width, int64 [4]."""
 
 
 class StoredMask:
@@ -73,7 +77,7 @@ class Read:
         stored: the shape of the pixels, padding included, without the channel.
         lists: of all its objects, by the field's name.
         masks: of all its objects.
-        is_kept: whether its values came from what was kept, and not from the record.
+        is_kept: whether its values and lists came from what was kept, and not from the record.
     """
 
     record: StoredRecord
@@ -111,7 +115,10 @@ class RecordReader:
         self._image, self._axes = known[IMAGE], len(manifest.kind.axes)
         self.label = next((field for field in fields if is_grid(field)), None)
         self._boxes = known.get(BOXES)
-        self._lists = [field for field in fields if self._boxes is not None and field.encoding == "list"]
+        self._lists = [field for field in fields if field.encoding == "list"]
+        self._keeps_place = self._image.encoding != "raw" and not any(
+            field.is_raw for field in manifest.fields
+        )
         self._masks = next((field for field in fields if field.encoding == "png_list"), None)
         self._moves, self._as_stored, self._decodes_fast = moves, as_stored, decodes_fast
         self._pads_around = manifest.kind.pads_around
@@ -127,10 +134,40 @@ class RecordReader:
         """What is read beside the batch's fields."""
         return [*self._sizes, *([self._spacing] if self._spacing else [])]
 
+    def kept(self, fields: Sequence[Field]) -> tuple[str, ...] | None:
+        """The names under which values of static shape are kept, so that no record is parsed of which all are known.
+
+        Args:
+            fields: all that is parsed of a record; None is given where some of it is not kept.
+        """
+        parsed = [field for field in fields if field.encoding not in (*STATIC, "list")]
+        if parsed and not (parsed == [self._image] and self._keeps_place):
+            return None
+        return (*(field.name for field in fields if field.encoding in STATIC), *[PLACE] * len(parsed))
+
+    def decode(self, record: StoredRecord, place: Sequence[int], out: NDArray[Any]) -> NDArray[Any] | None:
+        """The pixels of a record whose features were asked for, `out` itself where they fill it.
+
+        Args:
+            record: whose image is a file.
+            place: of `PLACE`.
+            out: as of `decode_image`.
+
+        Returns:
+            None where they are of another size than `place` says.
+
+        Raises:
+            CorruptFileError: as `decode_image`.
+        """
+        start, stop, *size = place
+        decoded = decode_image(record.part(start, stop), self._image, record, out, fast=self._decodes_fast)
+        return decoded if list(decoded.shape[:2]) == size else None
+
     def read(
         self,
         record: StoredRecord,
         values: Mapping[str, NDArray[Any]],
+        lists: Mapping[str, NDArray[Any]] | None,
         features: Decoded,
         out: NDArray[Any] | None,
         is_kept: bool,
@@ -140,6 +177,7 @@ class RecordReader:
         Args:
             record: that is read.
             values: its fields of static shape, those of `fields` among them.
+            lists: of all its objects, where they are known.
             features: all else of it.
             out: where a picture is decoded to that is shown as it is stored.
             is_kept: as of `Read`.
@@ -157,10 +195,13 @@ class RecordReader:
             file = one_file(field, features, record)
             decoded = decode_image(file, field, record, out, fast=self._decodes_fast)
             stored, pixels = decoded.shape[:-1], None if decoded is out else decoded
+            if self._keeps_place and not is_kept:
+                values = {**values, PLACE: np.array([*record.place_of(file), *stored])}
         label: Label | None = None
         if self.label is not None and LABEL not in self._as_stored:
             label = self._read_label(self.label, stored, features, record)
-        lists = self._read_lists(features, record)
+        if lists is None:
+            lists = self._read_lists(features, record)
         masks = self._read_masks(features, record, stored)
         if self._same is not None:
             scene = self._same

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.loader.columns import Table
 from halofeed.loader.native import kernel
 from halofeed.schemas.checksum import BLOCK_BYTES, combine, combine_blocks, crc32c, mask_crc
 from halofeed.schemas.errors import CorruptFileError
@@ -62,6 +63,10 @@ def _touched(starts: Sequence[int], length: int) -> list[int]:
     return list(np.flatnonzero(np.cumsum(touched) > 0).tolist())
 
 
+def _address(part: memoryview) -> int:
+    return int(np.frombuffer(part, np.uint8).ctypes.data)
+
+
 class StoredRecord:
     """One record, read from its shard as far as it is asked for; each of its methods reads.
 
@@ -72,6 +77,7 @@ class StoredRecord:
     """
 
     __slots__ = (
+        "_frame",
         "_length",
         "_looked",
         "_mode",
@@ -101,6 +107,7 @@ class StoredRecord:
         self._looked = False
         self._pass = object()
         self._rest: memoryview | None = None
+        self._frame = memoryview(b"")
 
     def was_read(self, opened: OpenFile, stamp: tuple[int, ...], rest: memoryview) -> None:
         """What `features` finds the next time: all raw values lie where they go, and every checksum is right.
@@ -116,18 +123,21 @@ class StoredRecord:
         """ "file: record at byte offset (id ...)", for messages."""
         return f"{self._shards.file_name(self.shard)}: record at byte {self._offset:,} (id {self.id})"
 
-    def features(self, keys: frozenset[str], into: Mapping[str, Bytes] = _NOWHERE) -> Decoded:
+    def features(
+        self, keys: frozenset[str], into: Mapping[str, Bytes] = _NOWHERE, *, outlives: bool = False
+    ) -> Decoded:
         """The values of those keys but raw ones, which stay where they are; those of `into` are read into it.
 
-        Bytes values are views of the thread's scratch and hold until it reads another record's.
+        Bytes values are views of the thread's scratch and hold until it reads another record's; with `outlives` they
+        are memory of their own.
 
         Raises:
             CorruptFileError: names file, offset, id and the cure.
         """
         shards, number = self._shards, self._number
         if self._rest is not None:
-            rest, self._rest = self._rest, None
-            return self._decode(self._around_values(rest), keys)
+            self._frame, self._rest = self._rest, None
+            return self._decode(self._around_values(self._frame), keys)
         self._opened = opened = shards.open(self.shard)
         self._stamp, self._looked = opened.stamp, False
         self._pass = object()  # what was found in the scratch before counts for nothing
@@ -135,7 +145,9 @@ class StoredRecord:
             if self._mode == "first":
                 self._mode = "always"  # what was found of one transfer says nothing of another
             opened.begin(self._offset, lambda: shards.spans(np.array([number]), WHOLE_FOR_CROPS))
-        rest = shards.scratch.bytes("rest", self.end - self._offset - shards.all_raw_bytes).data
+        size = self.end - self._offset - shards.all_raw_bytes
+        rest = np.empty(size, np.uint8).data if outlives else shards.scratch.bytes("rest", size).data
+        self._frame = rest
         around = self._around_values(rest)
         if self._is_copied_from_memory(opened, into, around):
             return self._decode(around, keys)
@@ -235,10 +247,25 @@ class StoredRecord:
             values[name] = value
         return values if len(values) == len(names) else None
 
-    def keep(self, values: Mapping[str, NDArray[Any]]) -> None:
-        """Keep values of static shape for `known`, as far as there is room; once the record is confirmed."""
+    def known_lists(self) -> Table | None:
+        """The lists of its objects, as `known`."""
+        return None if self._shards.verify == "always" else self._shards.lists.get(self._number)
+
+    def keep(self, values: Mapping[str, NDArray[Any]], lists: Mapping[str, NDArray[Any]]) -> None:
+        """Keep values of static shape, and lists of objects, as far as there is room; once the record is confirmed."""
         for name, value in values.items():
             self._shards.columns.keep(name, self._number, value)
+        if lists:
+            self._shards.lists.keep(self._number, lists)
+
+    def part(self, start: int, stop: int) -> memoryview:
+        """Bytes of its frame without raw values, once `features` was called; they hold as long as what that gave."""
+        return self._frame[start:stop]
+
+    def place_of(self, part: memoryview) -> tuple[int, int]:
+        """What `part` takes for bytes that `features` gave."""
+        start = _address(part) - _address(self._frame)
+        return start, start + len(part)
 
     def _file(self) -> OpenFile:
         if self._opened is None:

@@ -1,4 +1,4 @@
-"""Are numbers of records that several threads keep at the same time those that each has kept?"""
+"""Are numbers that were kept those that the records hold, and is no record parsed for them again?"""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 
-from halofeed.loader.columns import Columns
+from halofeed.loader import FlipLeftRight, Loader, Mosaic, RandomCrop, ScaleJitter
+from halofeed.loader import columns as columns_module
+from halofeed.loader import record as record_module
+from halofeed.loader.columns import Columns, Lists
 
 
 def test_threads_that_keep_at_the_same_time_lose_and_mix_up_nothing():
@@ -27,3 +31,66 @@ def test_threads_that_keep_at_the_same_time_lose_and_mix_up_nothing():
                 assert found == [1 + number for number in range(64)]
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_objects_kept_by_threads_are_their_records(monkeypatch):
+    monkeypatch.setattr(columns_module, "MOST_LIST_BYTES", 64 * 300)
+    lists, rng = Lists(), np.random.default_rng(0)
+    given = [
+        {"boxes": rng.random((count, 4), np.float32), "is_crowd": rng.random(count) < 0.5}
+        for count in rng.integers(0, 9, 400)
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lists.keep, range(400), given))
+    kept = np.array([number for number in range(400) if lists.get(number) is not None])
+    assert 50 < len(kept) < 200, "no more than there is room for"
+    table, counts = lists.rows(rng.permutation(kept)[:20])
+    assert len(table) == counts.sum()
+    assert lists.rows(np.array([kept[0], 399])) is None
+    table, counts = lists.rows(kept)
+    assert counts.tolist() == [len(given[number]["boxes"]) for number in kept]
+    for name in ("boxes", "is_crowd"):
+        assert np.array_equal(table[name], np.concatenate([given[number][name] for number in kept]))
+    lists.forget(slice(0, 400))
+    assert all(lists.get(number) is None for number in kept)
+    lists.keep(399, given[399])
+    assert np.array_equal(lists.get(399)["boxes"], given[399]["boxes"])
+
+
+AUGMENT = {
+    "none": [],
+    "flips and crops": [FlipLeftRight(), RandomCrop(16, 24)],
+    "mosaic": [Mosaic(18, 26), ScaleJitter(16, 24)],
+}
+
+
+@pytest.mark.parametrize("augment", AUGMENT)
+@pytest.mark.parametrize(
+    ("encoding", "pad"), [("raw", True), ("jpeg", False), ("jpeg", True), ("png", False)]
+)
+def test_batches_of_known_records_are_those_of_parsed_ones(draw, write, monkeypatch, encoding, pad, augment):
+    folder = write(draw(23), encoding=encoding, pad=pad, max_boxes=3)
+    options = {"batch_size": 5, "seed": 3, "augment": AUGMENT[augment]}
+    loader, parsing = Loader(folder, **options), Loader(folder, **options, verify="always")
+    for step in range(2 * loader.steps_per_epoch):
+        loader.batch(step)
+    expected = [parsing.batch(step) for step in range(12)]
+    slab = ((3, 12), (0, 14)) if augment == "mosaic" else ((5, 16), (7, 24))
+    part = parsing.of_slab(slab).batch(7)
+    monkeypatch.setattr(record_module, "decode_parts", None)
+    for step, whole in enumerate(expected):
+        found = loader.batch(step)
+        assert found.keys() == whole.keys()
+        for name, array in whole.items():
+            assert found[name].dtype == array.dtype and np.array_equal(found[name], array), (step, name)
+    again = loader.of_slab(slab).batch(7)
+    assert all(np.array_equal(again[name], array) for name, array in part.items())
+
+
+def test_objects_that_found_no_room_are_parsed_each_time(draw, write, monkeypatch):
+    monkeypatch.setattr(columns_module, "MOST_LIST_BYTES", 1000)
+    folder = write(draw(23), encoding="jpeg", pad=False)
+    loader, parsing = Loader(folder, batch_size=5), Loader(folder, batch_size=5, verify="always")
+    for step in range(15):
+        found, expected = loader.batch(step), parsing.batch(step)
+        assert all(np.array_equal(found[name], array) for name, array in expected.items())
