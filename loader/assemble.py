@@ -146,7 +146,6 @@ class Assembler:
         self.decodes = any(not field.is_raw for field in self._grid)
         self._plans = (
             self._keeps_all
-            and not (self._augmentations and (self.decodes or self._lists))
             and (self.decodes or not self._is_straight or len(self._as_stored) == len(self._grid))
             and FOLLOWING.keys().isdisjoint(field.name for field in self._fields)
             and SIZE not in self.spec
@@ -211,15 +210,14 @@ class Assembler:
         values = known(self._known)
         if values is None:
             return None
-        if self._lists:
-            objects = known_lists()
-            if objects is None:
-                return None
-            shown = values[PLACE][:, 2:] if self.decodes else np.array(self._frame)
-            write_objects(batch, rows, self._lists, *objects, shown, self._frame)
-        windows = self._reader.windows(values, len(rows))
+        objects = known_lists() if self._lists else None
+        if self._lists and objects is None:
+            return None
+        windows = self._reader.windows(values, len(rows), objects)
         for number, augmentation in enumerate(augmentations):
             augmentation.plan(windows, drawn[:, number])
+        if objects is not None:
+            write_objects(batch, rows, self._lists, objects[0], windows, self._frame)
         batch[ID][rows] = ids
         batch[VALID][rows] = True
         for field in self._fields:
@@ -305,7 +303,7 @@ class Assembler:
         known, out = record.known((PLACE,)), batch[IMAGE][row]
         if known is None:
             return False
-        pixels = self._reader.decode(record, known[PLACE].tolist(), out)
+        pixels = self._reader.decode(record, known[PLACE].tolist(), out if self._is_straight else None)
         if pixels is not None and pixels is not out:
             self._copy(IMAGE, view, pixels, out)
         return pixels is not None

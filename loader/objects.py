@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import Shape
+from halofeed.loader.augment.windows import Windows
 from halofeed.loader.batch import COUNT, Batch
 from halofeed.loader.columns import Table
-from halofeed.loader.reading import BOXES
+from halofeed.loader.reading import AREA, BOXES
 from halofeed.schemas.fields import Field
 
 
@@ -19,9 +20,8 @@ def write_objects(
     batch: Batch,
     rows: NDArray[np.int64],
     fields: Sequence[Field],
-    objects: Table,
-    counts: NDArray[np.int64],
-    shown: NDArray[np.int64],
+    table: Table,
+    windows: Windows,
     frame: Shape,
 ) -> None:
     """Write the objects of several rows.
@@ -30,17 +30,19 @@ def write_objects(
         batch: arrays [row, ...].
         rows: int64 [row], which.
         fields: the lists.
-        objects: [object] of all rows, one row after the other.
-        counts: int64 [row], how many each has.
-        shown: int64 [row, 2] or [2], the height and the width to which boxes are relative.
-        frame: to which they are relative in the batch.
+        table: [object] of all rows, as stored.
+        windows: what each row shows, and which of the objects.
+        frame: to which boxes are relative in the batch.
     """
-    of_row = np.repeat(np.arange(len(rows)), counts)
+    objects, of_row = windows.objects, windows.object_rows
+    counts = np.bincount(of_row, minlength=len(rows))
     number = np.arange(len(of_row)) - np.repeat(np.cumsum(counts) - counts, counts)
     for field in fields:
-        out, values = batch[field.name], objects[field.name]
-        if field.name == BOXES:
-            values = scaled(values, np.broadcast_to(shown, (len(rows), 2))[of_row], frame)
+        out, values = batch[field.name], table[field.name][objects.kept]
+        if field.name == AREA:
+            values = objects.areas
+        elif field.name == BOXES:
+            values = scaled(objects.boxes, windows.shape[of_row], frame)
             batch[COUNT][rows] = np.minimum(counts, field.shape[0])
         out[rows] = _fill(field)
         fits = number < field.shape[0]

@@ -13,6 +13,7 @@ from halofeed.loader.augment import NO_OBJECTS, Objects, Scene, to_view
 from halofeed.loader.augment.source import Array, Label
 from halofeed.loader.augment.view import Ranges, Shape, View
 from halofeed.loader.augment.windows import Windows
+from halofeed.loader.columns import Table
 from halofeed.loader.decode import (
     decode_image,
     decode_label,
@@ -145,7 +146,9 @@ class RecordReader:
             return None
         return (*(field.name for field in fields if field.encoding in STATIC), *[PLACE] * len(parsed))
 
-    def decode(self, record: StoredRecord, place: Sequence[int], out: NDArray[Any]) -> NDArray[Any] | None:
+    def decode(
+        self, record: StoredRecord, place: Sequence[int], out: NDArray[Any] | None
+    ) -> NDArray[Any] | None:
         """The pixels of a record whose features were asked for, `out` itself where they fill it.
 
         Args:
@@ -271,24 +274,47 @@ class RecordReader:
             )
         return extent
 
-    def windows(self, values: Mapping[str, NDArray[Any]], rows: int) -> Windows:
-        """All that several raw images show of their source, of which `values` are [row, ...]; see `_extent`."""
+    def windows(
+        self, values: Mapping[str, NDArray[Any]], rows: int, objects: tuple[Table, NDArray[np.int64]] | None
+    ) -> Windows:
+        """All that several images show of their source; see `_extent`.
+
+        Args:
+            values: [row, ...] of fields of static shape.
+            rows: how many.
+            objects: of all rows, one row after the other, and how many each has.
+        """
         stored = np.tile(np.array(self._image.shape[:-1], np.int64), (rows, 1))
+        if PLACE in values:
+            stored = values[PLACE][:, 2:]
         low, high = np.zeros_like(stored), stored.copy()
         if self._sizes and self._sizes[0].name == EXTENT:
             low, high = np.moveaxis(values[EXTENT].astype(np.int64), 1, 0)
         elif self._sizes:
             high[:, -len(self._sizes) :] = np.stack([values[field.name] for field in self._sizes], axis=-1)
-        return Windows.whole(stored if self._pads_around else high, low, high)
+        windows = Windows.whole(stored if self._pads_around else high, low, high)
+        if objects is not None:
+            table, counts = objects
+            windows.of_row = of_row = np.repeat(np.arange(rows), counts)
+            boxes = table[BOXES]
+            if self._moves:
+                boxes = to_view(boxes, stored[of_row], windows.shape[of_row])
+            windows.objects = _objects_of({name: table[name] for name in table.dtype.names or ()}, boxes)
+        return windows
 
     def _objects(
         self, lists: Mapping[str, NDArray[Any]], masks: tuple[StoredMask, ...], stored: Shape, picture: Shape
     ) -> Objects:
         if not (self._moves and BOXES in lists):
             return NO_OBJECTS
-        boxes = to_view(lists[BOXES], stored, picture)
-        areas = lists[AREA].astype(np.float64) if AREA in lists else np.zeros(len(boxes))
-        return Objects(boxes=boxes, areas=areas, kept=np.arange(len(boxes)), masks=masks)
+        return _objects_of(lists, to_view(lists[BOXES], stored, picture), masks)
+
+
+def _objects_of(
+    lists: Mapping[str, NDArray[Any]], boxes: NDArray[Any], masks: tuple[StoredMask, ...] = ()
+) -> Objects:
+    areas = lists[AREA].astype(np.float64) if AREA in lists else np.zeros(len(boxes))
+    return Objects(boxes=boxes, areas=areas, kept=np.arange(len(boxes)), masks=masks)
 
 
 def joined_lists(reads: Sequence[Read]) -> Mapping[str, NDArray[Any]]:

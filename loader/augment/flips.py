@@ -44,7 +44,12 @@ class _Flip:
 
     def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
         """As `apply`, of all rows at once."""
-        windows.backwards[:, self.axis] ^= uniforms[:, 0] < self.probability
+        flips, objects = uniforms[:, 0] < self.probability, windows.objects
+        windows.backwards[:, self.axis] ^= flips
+        if len(objects.kept):
+            chosen = flips[windows.object_rows, None]
+            boxes = np.where(chosen, self.flip_boxes(objects.boxes), objects.boxes)
+            windows.objects = replace(objects, boxes=boxes)
 
 
 class FlipLeftRight(_Flip):

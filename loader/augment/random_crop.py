@@ -101,7 +101,7 @@ class RandomCrop:
     def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
         """As `apply` without foreground, of all rows at once."""
         drawn = [_DRAWN[axis - len(self.sides)] for axis in range(len(self.sides))]
-        windows.crop(self.sides, uniforms[:, drawn])
+        windows.crop(self.sides, uniforms[:, drawn], self.minimum_visible)
 
 
 def _starts(inside: tuple[int, int], window: int, size: int) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from halofeed.loader.augment.resampled import Resampled, Warp
 from halofeed.loader.augment.source import Array, Label
@@ -72,20 +72,21 @@ class Objects:
     kept: NDArray[np.int64]
     masks: tuple[Array, ...] = ()
 
-    def crop(self, window: Sequence[float], minimum_visible: float) -> Objects:
+    def crop(self, window: ArrayLike, minimum_visible: float) -> Objects:
         """Those of which enough lies in a window, clipped to it; an area shrinks by the box's visible share.
 
         Args:
-            window: top, left, height and width, normalized to the view.
+            window: top, left, height and width, normalized to the view; [4], or [n, 4] of objects in several views.
             minimum_visible: a share of a box's area, 0 to 1.
         """
         if not len(self.kept):
             return self
         # A box that only touches the window, or lies in it whole, must not hang on the last bit of a division.
         minimum = min(max(minimum_visible - _NOISE_SHARE, _NOISE_SHARE), 1.0)
-        boxes, kept, areas = crop_boxes(self.boxes, self.areas, window, minimum)
-        masks = tuple(mask for mask, stays in zip(self.masks, kept.tolist(), strict=False) if stays)
-        return Objects(boxes=boxes[kept], areas=areas[kept], kept=self.kept[kept], masks=masks)
+        windows = np.broadcast_to(np.asarray(window), self.boxes.shape)
+        boxes, stays, areas = crop_boxes(self.boxes[:, None], self.areas[:, None], windows, minimum)
+        masks = tuple(mask for mask, here in zip(self.masks, stays[:, 0].tolist(), strict=False) if here)
+        return Objects(boxes=boxes[stays], areas=areas[stays], kept=self.kept[stays[:, 0]], masks=masks)
 
     def and_those(self, others: Objects) -> Objects:
         """These, and then others of the same view."""
@@ -181,16 +182,17 @@ class Scene:
         )
 
 
-def to_view(boxes: NDArray[np.float32], stored: Shape, picture: Shape) -> NDArray[np.float64]:
+def to_view(boxes: NDArray[np.float32], stored: ArrayLike, picture: ArrayLike) -> NDArray[np.float64]:
     """Boxes normalized to the stored image as float64 [n, 4] normalized to the picture, without its padding.
 
-    A side that lies within float32's rounding of a whole pixel is put onto it: windows have whole pixels for
-    sides, and whether a box lies inside of one must not depend on the rounding.
+    Both are given as height and width, [2], or [n, 2] of boxes in several images. A side that lies within float32's
+    rounding of a whole pixel is put onto it: windows have whole pixels for sides, and whether a box lies inside of one
+    must not depend on the rounding.
     """
-    pixels = boxes.astype(np.float64) * np.array(stored * 2)
+    sides, shown = (np.concatenate([size, size], axis=-1) for size in map(np.asarray, (stored, picture)))
+    pixels = boxes.astype(np.float64) * sides
     whole = np.rint(pixels)
-    noise = np.array(stored * 2) * _FLOAT32_NOISE
-    return np.asarray(np.where(np.abs(pixels - whole) <= noise, whole, pixels) / np.array(picture * 2))
+    return np.asarray(np.where(np.abs(pixels - whole) <= sides * _FLOAT32_NOISE, whole, pixels) / shown)
 
 
 class Augmentation(Protocol):

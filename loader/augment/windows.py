@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.loader.augment.scene import NO_OBJECTS, Objects
 from halofeed.loader.augment.view import Shape, View
 
 Integers = NDArray[np.int64]
@@ -22,6 +23,8 @@ class Windows:
         start, shape: int64 [row, axis], along the stored axes.
         backwards: bool [row, axis].
         low, high: int64 [row, axis], along the stored axes, what shows the source.
+        objects: of all rows, one row after the other, each normalized to its row's view.
+        of_row: int64, of each object that there was in the beginning the row.
     """
 
     start: Integers
@@ -29,6 +32,8 @@ class Windows:
     backwards: NDArray[np.bool_]
     low: Integers
     high: Integers
+    objects: Objects = NO_OBJECTS
+    of_row: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @classmethod
     def whole(cls, shape: Integers, low: Integers, high: Integers) -> Windows:
@@ -41,12 +46,18 @@ class Windows:
             high=high,
         )
 
-    def crop(self, sides: Shape, uniforms: NDArray[np.float64]) -> None:
+    @property
+    def object_rows(self) -> Integers:
+        """Of each of the objects the row, int64 [object]."""
+        return self.of_row[self.objects.kept]
+
+    def crop(self, sides: Shape, uniforms: NDArray[np.float64], minimum_visible: float) -> None:
         """Windows of those sides, or of what is smaller, anywhere within the source; `RandomCrop` says where.
 
         Args:
             sides: per axis.
             uniforms: float64 [row, axis].
+            minimum_visible: as of `Objects.crop`.
         """
         shape = np.minimum(np.array(sides), self.shape)
         end = self.start + self.shape
@@ -58,6 +69,9 @@ class Windows:
         first = np.where(fits, low, np.maximum(0, high - shape))
         last = np.where(fits, high - shape, np.minimum(low, self.shape - shape))
         at = first + (uniforms * (last - first + 1)).astype(np.int64)
+        shown = np.concatenate([at, shape], axis=1) / np.concatenate([self.shape, self.shape], axis=1)
+        if len(self.of_row):
+            self.objects = self.objects.crop(shown[self.object_rows], minimum_visible)
         self.start = self.start + np.where(self.backwards, self.shape - at - shape, at)
         self.shape = shape
 
