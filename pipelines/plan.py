@@ -19,7 +19,7 @@ from halofeed.prep.annotations.contract import LayoutOptions, ListSeries
 from halofeed.prep.annotations.texts import can_be_encoded, with_written_texts
 from halofeed.prep.layouts import Layout, find_layout
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.files import LocalFiles, SourceFiles, check_source
+from halofeed.prep.sources.files import LocalFiles, check_source
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.tasks import labels
@@ -69,6 +69,17 @@ class Sources:
     annotations: LocalFiles | RemoteFiles
     images: LocalFiles | RemoteFiles
     annotation_file: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listed:
+    """What is listed, and how."""
+
+    recipe: Recipe
+    layout: Layout
+    sources: Sources
+    listing: Listing
+    options: LayoutOptions
 
 
 ListInJob: TypeAlias = "Callable[[Layout, LayoutOptions, SplitOptions], Totals | None]"
@@ -128,6 +139,7 @@ def make_plan(
         source_splits=not (split_options.shares or split_options.lists),
         listing=listing,
     )
+    source = _Listed(recipe=recipe, layout=layout, sources=sources, listing=listing, options=layout_options)
     totals = None
     if in_job is not None:
         with _telling_faults(sources):
@@ -135,7 +147,7 @@ def make_plan(
 
     def listed() -> Iterator[Reference]:
         return _references(
-            layout, sources, listing, replace(layout_options, list_series=list_series), split_options
+            replace(source, options=replace(layout_options, list_series=list_series)), split_options
         )
 
     if totals is None:
@@ -164,7 +176,7 @@ def make_plan(
     totals.check_objects()
     likely = "detection" if totals.has_boxes or not totals.has_label else "classification"
     task = recipe.settled_task() or (likely if likely in layout.tasks else layout.tasks[0])
-    label_map = _label_map(options, recipe, layout, sources, listing.files, layout_options, totals, task)
+    label_map = _label_map(source, totals, task, options.label_map)
     return Plan(
         task=task,
         labels=label_map,
@@ -205,15 +217,10 @@ def _splits_of(totals: Totals) -> tuple[str, ...]:
     return tuple(sorted(totals.splits)) or ("train",)
 
 
-def _references(
-    layout: Layout,
-    sources: Sources,
-    listing: Listing,
-    layout_options: LayoutOptions,
-    split_options: SplitOptions,
-) -> Iterator[Reference]:
-    references = layout.list_references(
-        sources.annotations, listing.files, sources.annotation_file, layout_options
+def _references(source: _Listed, split_options: SplitOptions) -> Iterator[Reference]:
+    sources, listing = source.sources, source.listing
+    references = source.layout.list_references(
+        sources.annotations, listing.files, sources.annotation_file, source.options
     )
     named: set[str] = set()
     with _telling_faults(sources):
@@ -328,31 +335,24 @@ def _check_channels(recipe: Recipe, layout: Layout, sources: Sources) -> None:
         )
 
 
-def _label_map(
-    options: JobOptions,
-    recipe: Recipe,
-    layout: Layout,
-    sources: Sources,
-    images: SourceFiles,
-    layout_options: LayoutOptions,
-    totals: Totals,
-    task: str,
-) -> LabelMap:
+def _label_map(source: _Listed, totals: Totals, task: str, file: str | None) -> LabelMap:
+    """The classes of --label-map's file or of the data."""
     first_id = task_named(task).first_label_id
+    given = None
+    if file is not None:
+        given = labels.from_file(os.path.basename(file), _read_file(file), first_id)
+        _check_known(given, totals, file)
     if task_named(task).has_label_image:
-        return _classes(options, recipe, layout, sources, images, layout_options, totals)
-    if options.label_map is None:
-        order = layout.list_labels(sources.annotations, sources.annotation_file) if layout.list_labels else ()
-        # A class whose name cannot be written has no object left: its images are rejected.
-        order = tuple(filter(can_be_encoded, order))
-        if not totals.labels and not order:
-            return LabelMap(
-                entries=((first_id, "object"),), first_id=first_id, where="the labels of the data"
-            )
-        return labels.from_data(totals.labels, first_id, order)
-    label_map = labels.from_file(os.path.basename(options.label_map), _read_file(options.label_map), first_id)
-    _check_known(label_map, totals, options.label_map)
-    return label_map
+        return _classes(source, totals, given, file)
+    if given is not None:
+        return given
+    layout, sources = source.layout, source.sources
+    order = layout.list_labels(sources.annotations, sources.annotation_file) if layout.list_labels else ()
+    # A class whose name cannot be written has no object left: its images are rejected.
+    order = tuple(filter(can_be_encoded, order))
+    if not totals.labels and not order:
+        return LabelMap(entries=((first_id, "object"),), first_id=first_id, where="the labels of the data")
+    return labels.from_data(totals.labels, first_id, order)
 
 
 def _check_known(label_map: LabelMap, totals: Totals, file: str) -> None:
@@ -367,25 +367,14 @@ def _check_known(label_map: LabelMap, totals: Totals, file: str) -> None:
         raise AnnotationsError("\n".join([head, *listed]))
 
 
-def _classes(
-    options: JobOptions,
-    recipe: Recipe,
-    layout: Layout,
-    sources: Sources,
-    images: SourceFiles,
-    layout_options: LayoutOptions,
-    totals: Totals,
-) -> LabelMap:
+def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str | None) -> LabelMap:
     """The classes of segmentation: of --label-map, of the layout's own files, or whatever values there are."""
-    given = None
-    if options.label_map is not None:
-        given = labels.from_file(os.path.basename(options.label_map), _read_file(options.label_map), 0)
-        _check_known(given, totals, options.label_map)
-        if given.names.get(0) in totals.labels:
-            raise AnnotationsError(
-                f"{options.label_map}: id 0 is {given.names[0]!r}, a class with masks, and 0 is the background; let "
-                "classes start at 1 (.txt: 'background' in the first line)"
-            )
+    if given is not None and given.names.get(0) in totals.labels:
+        raise AnnotationsError(
+            f"{file}: id 0 is {given.names[0]!r}, a class with masks, and 0 is the background; let classes start at "
+            "1 (.txt: 'background' in the first line)"
+        )
+    recipe, layout, sources, images = source.recipe, source.layout, source.sources, source.listing.files
     choice = ClassChoice() if layout.chooses_classes else recipe.class_choice()
     in_channels = recipe.holds_class_sets()
     if in_channels and layout.regions is not None:
@@ -394,8 +383,8 @@ def _classes(
             return check_channels(region_classes(given, regions, choice))
     named: Mapping[int, str] = {}
     if layout.label_values is not None and (given is None or choice):
-        named = layout.label_values(sources.annotations, images, sources.annotation_file, layout_options)
+        named = layout.label_values(sources.annotations, images, sources.annotation_file, source.options)
     if choice:
-        check_choice(choice, given, named, totals.masks, images, layout_options.takes_scan)
+        check_choice(choice, given, named, totals.masks, images, source.options.takes_scan)
     classes = segmentation_classes(given, named, choice)
     return check_channels(classes) if in_channels else classes
