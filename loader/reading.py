@@ -35,7 +35,7 @@ EXTENT, SPACING = "extent", "spacing_mm"
 _UNPADDED = ("unpadded_height", "unpadded_width")
 STATIC = ("value", "classes")
 """Encodings of numbers of static shape."""
-PLACE = "image/place"
+PLACE = "place in its record"
 """The name under which is kept where the image's file lies in its record, its height and its width, int64 [4]."""
 
 
