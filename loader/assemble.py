@@ -16,7 +16,7 @@ from halofeed.loader.augment.source import Array, copy_view
 from halofeed.loader.augment.view import Ranges, View
 from halofeed.loader.augment.windows import Windows, draw_windows_alone
 from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, specify
-from halofeed.loader.columns import Table
+from halofeed.loader.columns import KeptLists
 from halofeed.loader.decode import read_classes, read_numbers, read_text, stored_dtype
 from halofeed.loader.in_memory import InMemory
 from halofeed.loader.moves import Moved, moves_of
@@ -98,13 +98,12 @@ class Assembler:
                 f"include {names!r}: expected a list of some of {', '.join(sorted(optional | made))}"
             )
         self._fields = [field for field in manifest.fields if not field.optional or field.name in include]
-        self._has_boxes = BOXES in fields
         self._label = next((field for field in self._fields if is_grid(field)), None)
         frame = Frame(
             shape=self._image.shape[:-1],
             kind=kind,
             has_label=self._label is not None,
-            has_boxes=self._has_boxes,
+            has_boxes=BOXES in fields,
             dtype=self._image.dtype,
         )
         for augmentation in self._augmentations:
@@ -187,7 +186,7 @@ class Assembler:
         rows: NDArray[np.int64],
         ids: NDArray[np.int64],
         known: Known,
-        known_lists: Callable[[], tuple[Table, NDArray[np.int64]] | None],
+        known_lists: Callable[[], tuple[KeptLists, NDArray[np.int64]] | None],
         drawn: NDArray[np.float64],
     ) -> Windows | None:
         """What rows show, where that can be said of all of them at once, with all of them written but their pixels.
@@ -412,8 +411,7 @@ class Assembler:
         self, record: StoredRecord, into: Mapping[str, NDArray[np.uint8]], out: NDArray[Any] | None
     ) -> tuple[Read, Decoded]:
         """A record before it is shown, and its features, of which no value of static shape is parsed that is kept."""
-        kept, table = record.known(self._known), record.known_lists() if self._lists else None
-        lists = table if table is None else {field.name: table[field.name] for field in self._lists}
+        kept, lists = record.known(self._known), record.known_lists() if self._lists else None
         is_kept = kept is not None and (lists is not None or not self._lists)
         keys = _NO_KEYS if is_kept and self._keeps_all else self._keys
         features = record.features(keys, into, outlives=self._combines)

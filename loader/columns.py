@@ -18,8 +18,8 @@ MOST_LIST_BYTES = 1 << 26
 _ENTRY_BYTES = 160
 """That Python takes to keep one record's objects, beside these."""
 
-Table = NDArray[np.void]
-"""[object], with a field a list."""
+KeptLists = Mapping[str, NDArray[Any]]
+"""Lists by name, each [object, ...]."""
 
 
 class Columns:
@@ -84,21 +84,21 @@ class Lists:
         self._kept: dict[int, bytes] = {}
         self._dtype: np.dtype[np.void] | None = None
 
-    def get(self, number: int) -> Table | None:
+    def get(self, number: int) -> KeptLists | None:
         """A record's lists; None where they were not kept."""
         found = self._kept.get(number)
-        return None if found is None else np.frombuffer(found, self._dtype)
+        return None if found is None or self._dtype is None else _lists_in(found, self._dtype)
 
-    def rows(self, numbers: NDArray[np.int64]) -> tuple[Table, NDArray[np.int64]] | None:
+    def rows(self, numbers: NDArray[np.int64]) -> tuple[KeptLists, NDArray[np.int64]] | None:
         """Those of several records, one after the other, and how many objects each has; None where one was not kept."""
         found = [self._kept.get(number) for number in numbers.tolist()]
         kept = [one for one in found if one is not None]
         if len(kept) < len(found) or self._dtype is None:
             return None
         sizes = np.array([len(one) for one in kept], np.int64)
-        return np.frombuffer(b"".join(kept), self._dtype), sizes // self._dtype.itemsize
+        return _lists_in(b"".join(kept), self._dtype), sizes // self._dtype.itemsize
 
-    def keep(self, number: int, lists: Mapping[str, NDArray[Any]]) -> None:
+    def keep(self, number: int, lists: KeptLists) -> None:
         """Keep a record's lists, all of one length, if there is room; those of all records have the same names."""
         if self._left <= 0 or number in self._kept:
             return
@@ -115,3 +115,8 @@ class Lists:
         for number in range(rows.start, rows.stop):
             found = self._kept.pop(number, None)
             self._left += 0 if found is None else len(found) + _ENTRY_BYTES
+
+
+def _lists_in(kept: bytes, dtype: np.dtype[np.void]) -> KeptLists:
+    table = np.frombuffer(kept, dtype)
+    return {name: table[name] for name in dtype.names or ()}

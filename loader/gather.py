@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.columns import Columns, Lists, Table
+from halofeed.loader.columns import Columns, KeptLists, Lists
 from halofeed.loader.in_memory import InMemory, Looked
 from halofeed.loader.record import CHANGED, Scratch, StoredRecord
 from halofeed.loader.store.base import Span, Store
@@ -136,7 +136,7 @@ class Shards:
             values[name] = found
         return values
 
-    def known_lists(self, numbers: NDArray[np.int64]) -> tuple[Table, NDArray[np.int64]] | None:
+    def known_lists(self, numbers: NDArray[np.int64]) -> tuple[KeptLists, NDArray[np.int64]] | None:
         """The kept lists of records; see `Lists.rows` and `StoredRecord.known`."""
         return None if self.verify == "always" else self.lists.rows(numbers)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from halofeed.loader.augment.view import Shape
 from halofeed.loader.augment.windows import Windows
 from halofeed.loader.batch import COUNT, Batch
-from halofeed.loader.columns import Table
+from halofeed.loader.columns import KeptLists
 from halofeed.loader.reading import AREA, BOXES
 from halofeed.schemas.fields import Field
 
@@ -20,7 +20,7 @@ def write_objects(
     batch: Batch,
     rows: NDArray[np.int64],
     fields: Sequence[Field],
-    table: Table,
+    lists: KeptLists,
     windows: Windows,
     frame: Shape,
 ) -> None:
@@ -30,7 +30,7 @@ def write_objects(
         batch: arrays [row, ...].
         rows: int64 [row], which.
         fields: the lists.
-        table: [object] of all rows, as stored.
+        lists: [object, ...] of all rows, as stored.
         windows: what each row shows, and which of the objects.
         frame: to which boxes are relative in the batch.
     """
@@ -38,12 +38,12 @@ def write_objects(
     counts = np.bincount(of_row, minlength=len(rows))
     number = np.arange(len(of_row)) - np.repeat(np.cumsum(counts) - counts, counts)
     for field in fields:
-        out, values = batch[field.name], table[field.name][objects.kept]
-        if field.name == AREA:
-            values = objects.areas
-        elif field.name == BOXES:
-            values = scaled(objects.boxes, windows.shape[of_row], frame)
+        if field.name == BOXES:
+            values: NDArray[Any] = scaled(objects.boxes, windows.shape[of_row], frame)
             batch[COUNT][rows] = np.minimum(counts, field.shape[0])
+        else:
+            values = objects.areas if field.name == AREA else lists[field.name][objects.kept]
+        out = batch[field.name]
         out[rows] = _fill(field)
         fits = number < field.shape[0]
         out[rows[of_row[fits]], number[fits]] = values[fits]

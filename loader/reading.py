@@ -13,7 +13,7 @@ from halofeed.loader.augment import NO_OBJECTS, Objects, Scene, to_view
 from halofeed.loader.augment.source import Array, Label
 from halofeed.loader.augment.view import Ranges, Shape, View
 from halofeed.loader.augment.windows import Windows
-from halofeed.loader.columns import Table
+from halofeed.loader.columns import KeptLists
 from halofeed.loader.decode import (
     decode_image,
     decode_label,
@@ -275,7 +275,10 @@ class RecordReader:
         return extent
 
     def windows(
-        self, values: Mapping[str, NDArray[Any]], rows: int, objects: tuple[Table, NDArray[np.int64]] | None
+        self,
+        values: Mapping[str, NDArray[Any]],
+        rows: int,
+        objects: tuple[KeptLists, NDArray[np.int64]] | None,
     ) -> Windows:
         """All that several images show of their source; see `_extent`.
 
@@ -294,12 +297,12 @@ class RecordReader:
             high[:, -len(self._sizes) :] = np.stack([values[field.name] for field in self._sizes], axis=-1)
         windows = Windows.whole(stored if self._pads_around else high, low, high)
         if objects is not None:
-            table, counts = objects
+            lists, counts = objects
             windows.of_row = of_row = np.repeat(np.arange(rows), counts)
-            boxes = table[BOXES]
+            boxes = lists[BOXES]
             if self._moves:
                 boxes = to_view(boxes, stored[of_row], windows.shape[of_row])
-            windows.objects = _objects_of({name: table[name] for name in table.dtype.names or ()}, boxes)
+            windows.objects = _objects_of(lists, boxes)
         return windows
 
     def _objects(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.columns import Table
+from halofeed.loader.columns import KeptLists
 from halofeed.loader.native import kernel
 from halofeed.schemas.checksum import BLOCK_BYTES, combine, combine_blocks, crc32c, mask_crc
 from halofeed.schemas.errors import CorruptFileError
@@ -247,7 +247,7 @@ class StoredRecord:
             values[name] = value
         return values if len(values) == len(names) else None
 
-    def known_lists(self) -> Table | None:
+    def known_lists(self) -> KeptLists | None:
         """The lists of its objects, as `known`."""
         return None if self._shards.verify == "always" else self._shards.lists.get(self._number)
 

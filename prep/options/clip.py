@@ -64,7 +64,7 @@ class ClipOptions:
         try:
             self.frame_choice()
         except UsageError as error:
-            yield f"--{str(error).replace('_', '-')}"
+            yield str(error)
 
     def frame_choice(self) -> FrameChoice:
         """Which frames of a source are taken."""

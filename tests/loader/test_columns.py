@@ -45,13 +45,13 @@ def test_objects_kept_by_threads_are_their_records(monkeypatch):
         list(pool.map(lists.keep, range(400), given))
     kept = np.array([number for number in range(400) if lists.get(number) is not None])
     assert 50 < len(kept) < 200, "no more than there is room for"
-    table, counts = lists.rows(rng.permutation(kept)[:20])
-    assert len(table) == counts.sum()
+    found, counts = lists.rows(rng.permutation(kept)[:20])
+    assert len(found["boxes"]) == counts.sum()
     assert lists.rows(np.array([kept[0], 399])) is None
-    table, counts = lists.rows(kept)
+    found, counts = lists.rows(kept)
     assert counts.tolist() == [len(given[number]["boxes"]) for number in kept]
     for name in ("boxes", "is_crowd"):
-        assert np.array_equal(table[name], np.concatenate([given[number][name] for number in kept]))
+        assert np.array_equal(found[name], np.concatenate([given[number][name] for number in kept]))
     lists.forget(slice(0, 400))
     assert all(lists.get(number) is None for number in kept)
     lists.keep(399, given[399])

@@ -46,12 +46,12 @@ class FrameChoice:
     def __post_init__(self) -> None:
         if self.stride is not None and self.frame_rate is not None:
             raise UsageError(
-                f"stride and frame_rate: only one of them, got {self.stride} and {self.frame_rate}"
+                f"--frame-stride {self.stride} and --frame-rate {self.frame_rate}: expected only one of them"
             )
         if self.stride is not None and self.stride < 1:
-            raise UsageError(f"stride: expected at least 1, got {self.stride}")
+            raise UsageError(f"--frame-stride {self.stride}: expected 1 or more")
         if self.frame_rate is not None and not 0 < self.frame_rate < math.inf:
-            raise UsageError(f"frame_rate: expected frames per second above 0, got {self.frame_rate}")
+            raise UsageError(f"--frame-rate {self.frame_rate}: expected frames per second above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
