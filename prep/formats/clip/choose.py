@@ -34,7 +34,7 @@ class FrameChoice:
 
     >>> FrameChoice(frames=16, stride=2, frame_rate=5)
     Traceback (most recent call last):
-    halofeed.schemas.errors.UsageError: stride and frame_rate: only one of them, got 2 and 5
+    halofeed.schemas.errors.UsageError: --frame-stride 2 and --frame-rate 5: expected only one of them
     """
 
     frames: int
