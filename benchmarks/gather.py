@@ -101,6 +101,16 @@ def draw_pictures(folder: Path, count: int, different: int = 1, noise: int = 0) 
         cv2.imwrite(str(path), picture.clip(0, 255).astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 95])
 
 
+def link_photographs(folder: Path, count: int, photographs: Path) -> int:
+    """JPEG files below a folder, linked as often as it takes; how many different ones there are."""
+    found = sorted(path for path in photographs.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    for number in range(count if found else 0):
+        path = folder / f"class_{number % 10}/{number:05d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(found[number % len(found)].resolve())
+    return len(found)
+
+
 def draw_scans(folder: Path, shape: tuple[int, ...], count: int) -> None:
     """A scan and its label as NIfTI, linked as often as it takes, and their table."""
     import nibabel
@@ -128,11 +138,13 @@ def segmentation(depth: int, height: int, width: int) -> list[str]:
     return ["--layout", "csv", "--source", "{}/table.csv", "--task", "segmentation", *sides]
 
 
-PHOTOGRAPHS = ["--layout", "folders", "--source", "{}", "--resize", "keep-aspect", "--min-dimension", str(SIDE),
+PICTURES = ["--layout", "folders", "--source", "{}", "--resize", "keep-aspect", "--min-dimension", str(SIDE),
                "--max-dimension", str(SIDE), "--pad"]  # fmt: skip
+PHOTOGRAPHS = ["--layout", "folders", "--source", "{}", "--resize", "fixed-shape", "--height", str(SIDE),
+               "--width", str(SIDE)]  # fmt: skip
 TINY = ["--layout", "folders", "--source", "{}", "--resize", "fixed-shape", "--height", "8", "--width", "8"]
 DATA_SETS = {
-    "pictures": PHOTOGRAPHS,
+    "pictures": PICTURES,
     "blocks": segmentation(*BLOCK),
     "scans": segmentation(*SCAN),
 }
@@ -148,7 +160,9 @@ def convert_one(
     name: str, source: Path, out: Path, checkout: Path, *, encoding: str = "raw", shards: int = 4
 ) -> None:
     """One data set as that checkout writes it."""
-    options = [option.format(source) for option in {**DATA_SETS, "tiny": TINY}[name]]
+    options = [
+        option.format(source) for option in {**DATA_SETS, "photographs": PHOTOGRAPHS, "tiny": TINY}[name]
+    ]
     run = "from halofeed.cli import run_and_exit; run_and_exit()"
     command = [sys.executable, "-c", run, "convert", *options, "--out", str(out), "--name", name,
                "--encoding", encoding, "--shards", str(shards)]  # fmt: skip

@@ -10,7 +10,8 @@ in a process of its own, which waits while the others are measured. A figure is 
 begins with an iterator of its own and some batches that are not counted; the loaders take turns. GB count what is
 shown of the records as they are stored, whatever a loader makes of it. "of memcpy" is beside one thread's copy of as
 many bytes into warm memory, "of decoding" beside decoding alone on all cores; "bare windows" is what the copies of
-crops and flips take alone, on all cores. Peers' JPEG files are decoded by simplejpeg, as ours, but tf.data's by
+crops and flips take alone, on all cores. The JPEG case is of photographs where there are some (`--photographs`), else of
+drawn pictures. Peers' JPEG files are decoded by simplejpeg, as ours, but tf.data's by
 TensorFlow; "differs by" says by how many of 255 levels pixels differ.
 """
 
@@ -21,6 +22,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -42,18 +44,17 @@ PATIENCE_SECONDS = 180
 # The data -------------------------------------------------------------------------------------------------
 
 
-def make_source(data: str, count: int, folder: Path) -> None:
+def make_source(data: str, count: int, folder: Path, photographs: Path) -> None:
     """Draw and convert so many examples, and lay them out for the peers to write their own of."""
-    name = "blocks" if data == "blocks" else "pictures"
     if data == "blocks":
         gather.draw_scans(folder / "drawn", gather.BLOCK, count)
-    else:
+    elif data == "pictures" or not gather.link_photographs(folder / "drawn", count, photographs):
         gather.draw_pictures(folder / "drawn", count, different=64, noise=12)
     gather.convert_one(
-        name, folder / "drawn", folder, HERE, encoding="jpeg" if data == "photographs" else "raw"
+        data, folder / "drawn", folder, HERE, encoding="jpeg" if data == "photographs" else "raw"
     )
     shutil.rmtree(folder / "drawn")
-    (folder / "set").symlink_to(folder / name / "1.0.0")
+    (folder / "set").symlink_to(folder / data / "1.0.0")
     export(data, folder)
 
 
@@ -87,7 +88,7 @@ def export(data: str, folder: Path) -> None:
 
 
 class Worker:
-    """A peer's process for one case; `error` says why it gives nothing, or nothing more."""
+    """A peer's processes for one case, stopped between rounds; `error` says why it gives nothing more."""
 
     def __init__(self, peer: Peer, case_name: str, source: Path, scratch: Path) -> None:
         self.error, self.reason, self.rates, self.difference = "", "", [], 0
@@ -108,11 +109,14 @@ class Worker:
         if self.error:
             return 0.0
         try:
+            os.killpg(self._process.pid, signal.SIGCONT)
             print(json.dumps({"setting": setting, "seconds": seconds}), file=self._process.stdin, flush=True)
-        except BrokenPipeError:
+        except (BrokenPipeError, ProcessLookupError):
             self.error = "the process ended"
             return 0.0
         answer = self._answer(PATIENCE_SECONDS)
+        if not self.error:
+            os.killpg(self._process.pid, signal.SIGSTOP)
         self.difference = max(self.difference, answer.get("difference", 0))
         self.reason = answer.get("reason", self.reason)
         return float(answer.get("rows", 0.0))
@@ -222,6 +226,12 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=1280, help="raw ones and JPEG files")
     parser.add_argument("--volumes", type=int, default=128)
     parser.add_argument(
+        "--photographs",
+        type=Path,
+        default=HERE.parent / "shared/data/detection/coco_ccby",
+        help="folder of the JPEG case's photographs; drawn ones where there are none",
+    )
+    parser.add_argument(
         "--larger-than-memory",
         type=float,
         metavar="GB",
@@ -235,7 +245,7 @@ def main() -> None:
     parser.add_argument("--scratch", type=Path, help="folder for the files, some 18 GB; --quick 5 GB")
     given = parser.parse_args()
     if given.quick:
-        given.pictures, given.volumes, given.seconds = 320, 32, 1.0
+        given.pictures, given.volumes, given.seconds = 320, 64, 1.0
     versions: dict[str, dict[str, str]] = {}
     cases = [name for name in CASES if name in (given.only or CASES)]
     for data in dict.fromkeys(CASES[name].data for name in cases):
@@ -243,7 +253,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=given.scratch) as scratch:
             source = Path(scratch) / "source"
             source.mkdir()
-            make_source(data, count, source)
+            make_source(data, count, source, given.photographs)
             for name in (name for name in cases if CASES[name].data == data):
                 workers = measure(name, chosen(name, given.peers), source, Path(scratch), given)
                 print_case(CASES[name], workers, count)

@@ -67,7 +67,7 @@ CASES = {
     "raw": Case("raw 640x640x3 uint8", "pictures", 64),
     "raw-crop": Case("raw 640x640x3 uint8, random crop 512 and flip", "pictures", 64, (512, 512)),
     "volumes": Case("raw 128^3 int16 volumes with uint8 labels", "blocks", 8),
-    "volumes-crop": Case("raw 128^3 volumes, random crop 64^3 and flips", "blocks", 8, (64, 64, 64)),
+    "volumes-crop": Case("raw 128^3 volumes, random crop 64^3 and flips", "blocks", 64, (64, 64, 64)),
     "jpeg": Case("JPEG 640 px, quality 95", "photographs", 64),
 }
 
@@ -214,7 +214,8 @@ def one_round(
     """Rows a second over at least `seconds` and four batches, once `warm` batches were taken."""
     apart = 0
     for number in range(warm):
-        batch = next(stream)
+        if (batch := next(stream, None)) is None:
+            raise ValueError(f"the stream ends after {number} batches, before anything is measured")
         if number == 0:
             apart = difference(batch, case, source)
         del batch

@@ -17,7 +17,9 @@
 #endif
 
 #define LINE 64
-#define PIECE 16384 /* bytes that are mirrored in the first cache before they are written */
+#define PIECE 16384 /* bytes of rows that are put together in the first cache before they are written */
+#define SHORT 1024 /* bytes of rows that are better put together, although they are not mirrored */
+#define AHEAD 2048 /* bytes of rows that are asked for before they are needed */
 #define READ (1 << 18) /* bytes that are read at a time, and still in the cache when they are summed */
 #define BLOCK (1 << 20)
 #define HEADER 12
@@ -131,19 +133,38 @@ static void mirror(uint8_t *target, const uint8_t *source, int64_t count, int64_
     for (; count; target += pixel) memcpy(target, source + --count * pixel, pixel);
 }
 
-/* One row that is read backwards; `last` is its last pixel in memory, which comes first. */
-static void copy_backwards(uint8_t *target, const uint8_t *last, int64_t count, int64_t pixel, int streams) {
-    uint8_t piece[PIECE + LINE] __attribute__((aligned(LINE)));
-    if (!streams || pixel > PIECE) {
-        mirror(target, last - (count - 1) * pixel, count, pixel);
-        return;
-    }
-    const int64_t most = PIECE / pixel;
-    while (count) {
-        const int64_t many = count < most ? count : most;
-        mirror(piece, last - (many - 1) * pixel, many, pixel);
-        stream(target, piece, many * pixel);
-        target += many * pixel, last -= many * pixel, count -= many;
+/* Asks for a row before it is needed: what the processor fetches ahead by itself ends with each row. */
+static void expect_row(const uint8_t *first, int64_t size) {
+#if HAS_SSE
+    for (int64_t at = -((intptr_t)first & (LINE - 1)); at < size; at += LINE)
+        _mm_prefetch((const char *)first + at, _MM_HINT_T0);
+#endif
+}
+
+/* Rows that follow upon each other in the target: put together in the first cache, then written past it. */
+static void move_in_pieces(const Move *move, int forwards) {
+    uint8_t piece[PIECE] __attribute__((aligned(LINE)));
+    const int64_t pixel = move->pixel, width = move->shape[2], row = width * pixel, height = move->shape[1];
+    const int64_t rows = move->shape[0] * height, most = PIECE / row, ahead = AHEAD / row + 1;
+    const uint8_t *first = (const uint8_t *)move->source - (forwards ? 0 : row - pixel), *next = first, *asked = first;
+    uint8_t *target = (uint8_t *)move->target;
+    const int64_t line_stride = move->source_stride[1];
+    const int64_t plane_stride = move->source_stride[0] - height * line_stride;
+    for (int64_t number = -ahead, held = 0; number < rows; number++) {
+        if (number + ahead < rows) {
+            expect_row(asked, row);
+            asked += line_stride + ((number + ahead + 1) % height ? 0 : plane_stride);
+        }
+        if (number < 0) continue;
+        if (forwards)
+            memcpy(piece + held * row, next, row);
+        else
+            mirror(piece + held * row, next, width, pixel);
+        next += line_stride + ((number + 1) % height ? 0 : plane_stride);
+        if (++held == most || number + 1 == rows) {
+            stream(target, piece, held * row);
+            target += held * row, held = 0;
+        }
     }
 }
 
@@ -157,13 +178,19 @@ static void move_window(const Move *move, int streams) {
         run *= height, height = 1;
         if (move->source_stride[0] == run && move->target_stride[0] == run) run *= depth, depth = 1;
     }
+    const int is_dense = move->target_stride[1] == row &&
+                         (move->shape[0] == 1 || move->target_stride[0] == row * move->shape[1]);
+    if (streams && is_dense && run <= (forwards ? SHORT : PIECE)) {
+        move_in_pieces(move, forwards);
+        depth = 0;
+    }
     for (int64_t plane = 0; plane < depth; plane++)
         for (int64_t line = 0; line < height; line++) {
             const uint8_t *source =
                 (const uint8_t *)move->source + plane * move->source_stride[0] + line * move->source_stride[1];
             uint8_t *target = (uint8_t *)move->target + plane * move->target_stride[0] + line * move->target_stride[1];
             if (!forwards)
-                copy_backwards(target, source, width, pixel, streams);
+                mirror(target, source - (width - 1) * pixel, width, pixel);
             else if (streams)
                 stream(target, source, run);
             else
