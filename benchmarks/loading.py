@@ -10,9 +10,9 @@ in a process of its own, which waits while the others are measured. A figure is 
 begins with an iterator of its own and some batches that are not counted; the loaders take turns. GB count what is
 shown of the records as they are stored, whatever a loader makes of it. "of memcpy" is beside one thread's copy of as
 many bytes into warm memory, "of decoding" beside decoding alone on all cores; "bare windows" is what the copies of
-crops and flips take alone, on all cores. The JPEG case is of photographs where there are some (`--photographs`), else of
-drawn pictures. Peers' JPEG files are decoded by simplejpeg, as ours, but tf.data's by
-TensorFlow; "differs by" says by how many of 255 levels pixels differ.
+crops and flips take alone, on all cores. The JPEG case is of photographs where there are some (`--photographs`), else
+of drawn pictures. Peers' JPEG files are decoded by simplejpeg, as ours, but tf.data's by TensorFlow; "differs by" says
+by how many of 255 levels pixels differ.
 """
 
 from __future__ import annotations
