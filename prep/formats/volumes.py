@@ -19,15 +19,13 @@ from halofeed.schemas.errors import SourceError
 
 if TYPE_CHECKING:
     from halofeed.prep.formats.dicom.found import FoundFiles
+    from halofeed.prep.formats.volume.opened import OpenFile
 
 __all__ = ["FORMATS", "VOLUME_EXTENSIONS", "ScanOptions", "VolumeFormat", "open_mask", "open_scan"]
 
 T = TypeVar("T")
 Members: TypeAlias = "tuple[str, ...] | FoundFiles"
 Volume = tuple[int, int, str] | None
-Openers = tuple[
-    Callable[[SourceFiles, str, ScanOptions], Scan], Callable[[SourceFiles, str, ScanOptions], Mask]
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,32 +45,32 @@ class VolumeFormat:
     open_mask: Callable[[SourceFiles, str, Grid, ScanOptions], Mask]
 
 
-def _in_files(name: str, load: Callable[[], Openers], begins: Callable[[bytes], bool]) -> VolumeFormat:
+def _in_files(name: str, load: Callable[[], OpenFile], begins: Callable[[bytes], bool]) -> VolumeFormat:
     """A format of volumes in files of their own."""
     return VolumeFormat(
         extensions=NAMES[name].extensions,
         begins=begins,
-        open_scan=lambda files, path, members, options, volume: load()[0](files, path, options),
-        open_mask=lambda files, path, image_grid, options: load()[1](files, path, options),
+        open_scan=lambda files, path, members, options, volume: load()(files, path, options).scan(options),
+        open_mask=lambda files, path, image_grid, options: load()(files, path, options).mask(options),
     )
 
 
-def _nifti() -> Openers:
-    from halofeed.prep.formats.volume.nifti import open_nifti, open_nifti_mask
+def _nifti() -> OpenFile:
+    from halofeed.prep.formats.volume.nifti import open_nifti
 
-    return open_nifti, open_nifti_mask
-
-
-def _nrrd() -> Openers:
-    from halofeed.prep.formats.volume.nrrd import open_nrrd, open_nrrd_mask
-
-    return open_nrrd, open_nrrd_mask
+    return open_nifti
 
 
-def _metaimage() -> Openers:
-    from halofeed.prep.formats.volume.metaimage import open_metaimage, open_metaimage_mask
+def _nrrd() -> OpenFile:
+    from halofeed.prep.formats.volume.nrrd import open_nrrd
 
-    return open_metaimage, open_metaimage_mask
+    return open_nrrd
+
+
+def _metaimage() -> OpenFile:
+    from halofeed.prep.formats.volume.metaimage import open_metaimage
+
+    return open_metaimage
 
 
 def _dicom_scan(
@@ -202,10 +200,7 @@ def _by_name(path: str) -> str | None:
     >>> _by_name("scan.nii.gz"), _by_name("IM00001")
     ('nifti', None)
     """
-    for name, entry in FORMATS.items():
-        if path.lower().endswith(entry.extensions):
-            return name
-    return None
+    return next((name for name, entry in FORMATS.items() if path.lower().endswith(entry.extensions)), None)
 
 
 def _format_of(files: SourceFiles, path: str) -> str:

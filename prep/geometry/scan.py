@@ -57,6 +57,16 @@ class Finding:
     treatment: Literal["corrected", "noted"]
     detail: str = ""
 
+    @classmethod
+    def corrected(cls, name: str, detail: str) -> Finding:
+        """One for which the voxels or the grid were changed."""
+        return cls(name=name, treatment="corrected", detail=detail)
+
+    @classmethod
+    def noted(cls, name: str, detail: str) -> Finding:
+        """One for which nothing was changed."""
+        return cls(name=name, treatment="noted", detail=detail)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scan:

@@ -31,17 +31,14 @@ def grid_of(shape: Shape, affine: Affine) -> tuple[Grid, tuple[Finding, ...]]:
     """
     _check(affine)
     shear = _shear_degrees(affine)
-    findings: tuple[Finding, ...] = ()
-    if shear > SHEAR_DEGREES:
-        detail = f"the axes meet at {90 - shear:.2f} degrees, not at 90"
-        findings = (Finding(name="sheared axes", treatment="noted", detail=detail),)
-    return Grid(shape=shape, affine=np.ascontiguousarray(affine[:, [2, 1, 0, 3]])), findings
+    sheared = Finding.noted("sheared axes", f"the axes meet at {90 - shear:.2f} degrees, not at 90")
+    grid = Grid(shape=shape, affine=np.ascontiguousarray(affine[:, [2, 1, 0, 3]]))
+    return grid, (sheared,) * (shear > SHEAR_DEGREES)
 
 
 def other_unit(name: str) -> Finding:
     """Lengths are turned into millimeters."""
-    detail = f"lengths in {name} are turned into millimeters"
-    return Finding(name="unit of length is not mm", treatment="corrected", detail=detail)
+    return Finding.corrected("unit of length is not mm", f"lengths in {name} are turned into millimeters")
 
 
 def unoriented_refused(cause: str) -> SourceError:
@@ -52,7 +49,7 @@ def unoriented_refused(cause: str) -> SourceError:
 
 def unoriented_noted(detail: str) -> Finding:
     """A file does not say how it lies in the patient."""
-    return Finding(name="no orientation given", treatment="noted", detail=detail)
+    return Finding.noted("no orientation given", detail)
 
 
 def lies_as_itk_takes_it(
@@ -74,10 +71,8 @@ def lies_as_itk_takes_it(
     if options.unoriented == "neurological":
         affine = np.diag([-1.0, 1.0, 1.0, 1.0]) @ affine
     side = "left" if options.unoriented == "radiological" else "right"
-    detail = (
-        f"{cause}; taken to be {options.unoriented}: space runs to the {side}, to posterior and to superior"
-    )
-    return affine, (unoriented_noted(detail),)
+    taken = f"taken to be {options.unoriented}: space runs to the {side}, to posterior and to superior"
+    return affine, (unoriented_noted(f"{cause}; {taken}"),)
 
 
 def _check(affine: Affine) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import abc
 import bz2
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,14 @@ BZIP2_MAGIC = b"BZh"
 BZIP2_MOST_PER_BYTE = 2_000_000
 """A block of 900,000 bytes holds runs of 259 bytes in five, and takes no less than 30 bytes."""
 LONGEST_NUMBER = 4096
+_TO_BLANKS = bytes.maketrans(b",\t\r\n\v\f", b"      ")
 
 
-class _PieceStream(abc.ABC):
+class PieceStream:
     """The content of a file that is decoded in pieces of any size."""
 
-    def __init__(self, data: bytes, start: int, most_bytes: int) -> None:
-        self._data, self._at = data, start
+    def __init__(self, pieces: Iterator[bytes], most_bytes: int) -> None:
+        self._pieces = filter(None, pieces)
         self._left = memoryview(b"")
         self.most_bytes = most_bytes
 
@@ -29,7 +30,7 @@ class _PieceStream(abc.ABC):
         filled = 0
         while filled < len(target):
             if not self._left:
-                self._left = memoryview(self._next_piece())
+                self._left = memoryview(next(self._pieces, b""))
                 if not self._left:
                     break
             piece = self._left[: len(target) - filled]
@@ -38,116 +39,86 @@ class _PieceStream(abc.ABC):
             filled += len(piece)
         return filled
 
-    @abc.abstractmethod
-    def _next_piece(self) -> bytes:
-        """The next bytes of the content; none at its end."""
 
-    def _input(self) -> bytes:
-        piece = self._data[self._at : self._at + INPUT_BYTES]
-        self._at += len(piece)
-        return piece
-
-
-class Bzip2Stream(_PieceStream):
+def bzip2_stream(data: bytes, start: int = 0) -> PieceStream:
     """The content of bzip2 data of one or several streams; zeros may follow the last."""
+    return PieceStream(_bzip2_pieces(data, start), BZIP2_MOST_PER_BYTE * (len(data) - start))
 
-    def __init__(self, data: bytes, start: int = 0) -> None:
-        super().__init__(data, start, BZIP2_MOST_PER_BYTE * (len(data) - start))
-        self._stream: Any = None
 
-    def _next_piece(self) -> bytes:
-        while True:
-            if self._stream is None:
-                rest = len(self._data) - self._at
-                if self._data.count(0, self._at) == rest:
-                    return b""
-                if not self._data.startswith(BZIP2_MAGIC, self._at):
-                    raise SourceError(
-                        "decode", "bzip2 data is damaged", f"no stream begins at byte {self._at}"
-                    )
-                self._stream = bz2.BZ2Decompressor()
-            packed = self._input() if self._stream.needs_input else b""
-            if self._stream.needs_input and not packed:
-                raise SourceError("decode", "bzip2 data is truncated", f"it ends at byte {len(self._data)}")
+def _bzip2_pieces(data: bytes, at: int) -> Iterator[bytes]:
+    while data.count(0, at) < len(data) - at:
+        if not data.startswith(BZIP2_MAGIC, at):
+            raise SourceError("decode", "bzip2 data is damaged", f"no stream begins at byte {at}")
+        stream = bz2.BZ2Decompressor()
+        while not stream.eof:
+            packed = data[at : at + INPUT_BYTES] if stream.needs_input else b""
+            if stream.needs_input and not packed:
+                raise SourceError("decode", "bzip2 data is truncated", f"it ends at byte {len(data)}")
+            at += len(packed)
             try:
-                decoded: bytes = self._stream.decompress(packed, OUTPUT_BYTES)
+                decoded = stream.decompress(packed, OUTPUT_BYTES)
             except (OSError, ValueError) as error:
-                raise SourceError(
-                    "decode", "bzip2 data is damaged", f"before byte {self._at}: {error}"
-                ) from error
-            if self._stream.eof:
-                self._at -= len(self._stream.unused_data)
-                self._stream = None
-            if decoded:
-                return decoded
+                detail = f"before byte {at}: {error}"
+                raise SourceError("decode", "bzip2 data is damaged", detail) from error
+            yield decoded
+        at -= len(stream.unused_data)
 
 
-class HexStream(_PieceStream):
+def hex_stream(data: bytes, start: int = 0) -> PieceStream:
     """Two hexadecimal digits a byte, with blanks and line ends wherever they are."""
-
-    def __init__(self, data: bytes, start: int = 0) -> None:
-        super().__init__(data, start, (len(data) - start) // 2)
-        self._odd = b""
-
-    def _next_piece(self) -> bytes:
-        while True:
-            at, piece = self._at, self._input()
-            digits = self._odd + piece.translate(None, b" \t\r\n\v\f")
-            if not piece and digits:
-                raise SourceError("decode", "hexadecimal digits are damaged", "the last byte has one digit")
-            whole = len(digits) // 2 * 2
-            self._odd = digits[whole:]
-            try:
-                decoded = bytes.fromhex(digits[:whole].decode("ascii"))
-            except ValueError as error:
-                raise SourceError(
-                    "decode", "hexadecimal digits are damaged", f"after byte {at}: {error}"
-                ) from error
-            if decoded or not piece:
-                return decoded
+    return PieceStream(_hex_pieces(data, start), (len(data) - start) // 2)
 
 
-class TextStream(_PieceStream):
-    """Numbers as text, with blanks, commas or line ends between them, as values of a type."""
-
-    def __init__(self, data: bytes, start: int = 0, *, dtype: np.dtype[Any]) -> None:
-        super().__init__(data, start, (len(data) - start + 1) // 2 * dtype.itemsize)
-        self._dtype = dtype
-
-    def _next_piece(self) -> bytes:
-        while True:
-            at, piece = self._at, self._input()
-            if not piece:
-                return b""
-            if self._at < len(self._data):
-                # A number that goes on in the next piece begins there.
-                text = piece.translate(_TO_BLANKS)
-                whole = text.rfind(b" ") + 1
-                if len(text) - whole > LONGEST_NUMBER:
-                    raise self._damaged(at, f"a number of more than {LONGEST_NUMBER} characters")
-                self._at = at + whole
-                piece = text[:whole]
-            words = piece.translate(_TO_BLANKS).split()
-            if b"_" in piece:  # which Python reads in numbers
-                raise self._damaged(at, "an underscore")
-            if words:
-                return self._values(words, at)
-
-    def _values(self, words: list[bytes], at: int) -> bytes:
+def _hex_pieces(data: bytes, start: int) -> Iterator[bytes]:
+    odd = b""
+    for at in range(start, len(data), INPUT_BYTES):
+        digits = odd + data[at : at + INPUT_BYTES].translate(None, b" \t\r\n\v\f")
+        whole = len(digits) // 2 * 2
+        odd = digits[whole:]
         try:
-            if self._dtype.kind == "f":
-                with np.errstate(over="ignore"):
-                    return np.array([float(word) for word in words]).astype(self._dtype).tobytes()
-            numbers = [int(word) for word in words]
+            decoded = bytes.fromhex(digits[:whole].decode("ascii"))
         except ValueError as error:
-            raise self._damaged(at, str(error)[:100]) from error
-        info = np.iinfo(self._dtype)
-        if min(numbers) < info.min or max(numbers) > info.max:
-            raise self._damaged(at, f"{min(numbers)} to {max(numbers)} do not fit in {self._dtype.name}")
-        return np.array(numbers, self._dtype).tobytes()
-
-    def _damaged(self, at: int, detail: str) -> SourceError:
-        return SourceError("decode", "voxels are no numbers", f"after byte {at}: {detail}")
+            detail = f"after byte {at}: {error}"
+            raise SourceError("decode", "hexadecimal digits are damaged", detail) from error
+        yield decoded
+    if odd:
+        raise SourceError("decode", "hexadecimal digits are damaged", "the last byte has one digit")
 
 
-_TO_BLANKS = bytes.maketrans(b",\t\r\n\v\f", b"      ")
+def text_stream(data: bytes, start: int = 0, *, dtype: np.dtype[Any]) -> PieceStream:
+    """Numbers as text, with blanks, commas or line ends between them, as values of a type."""
+    return PieceStream(_text_pieces(data, start, dtype), (len(data) - start + 1) // 2 * dtype.itemsize)
+
+
+def _text_pieces(data: bytes, at: int, dtype: np.dtype[Any]) -> Iterator[bytes]:
+    while at < len(data):
+        text = data[at : at + INPUT_BYTES].translate(_TO_BLANKS)
+        if at + len(text) < len(data):
+            # A number that goes on in the next piece begins there.
+            whole = text.rfind(b" ") + 1
+            if len(text) - whole > LONGEST_NUMBER:
+                raise _no_numbers(at, f"a number of more than {LONGEST_NUMBER} characters")
+            text = text[:whole]
+        if b"_" in text:  # which Python reads in numbers
+            raise _no_numbers(at, "an underscore")
+        if words := text.split():
+            yield _values(words, at, dtype)
+        at += len(text)
+
+
+def _values(words: list[bytes], at: int, dtype: np.dtype[Any]) -> bytes:
+    try:
+        if dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                return np.array([float(word) for word in words]).astype(dtype).tobytes()
+        numbers = [int(word) for word in words]
+    except ValueError as error:
+        raise _no_numbers(at, str(error)[:100]) from error
+    info = np.iinfo(dtype)
+    if min(numbers) < info.min or max(numbers) > info.max:
+        raise _no_numbers(at, f"{min(numbers)} to {max(numbers)} do not fit in {dtype.name}")
+    return np.array(numbers, dtype).tobytes()
+
+
+def _no_numbers(at: int, detail: str) -> SourceError:
+    return SourceError("decode", "voxels are no numbers", f"after byte {at}: {detail}")

@@ -118,9 +118,8 @@ class GzipStream:
             decoded: bytes = self._member.decompress(piece, most)
         except ISAL_ERROR as error:
             fault = "checksum is wrong" if "checksum" in str(error) else "data is damaged"
-            raise SourceError(
-                "decode", f"{self._name} {fault}", f"before byte {self._at}: {error}"
-            ) from error
+            detail = f"before byte {self._at}: {error}"
+            raise SourceError("decode", f"{self._name} {fault}", detail) from error
         return decoded
 
 
@@ -153,9 +152,6 @@ def skip(stream: ByteStream, byte_count: int) -> int:
     """Read on without keeping anything; the number of bytes passed is smaller than asked for only at the end."""
     scratch = memoryview(bytearray(min(byte_count, OUTPUT_BYTES)))
     passed = 0
-    while passed < byte_count:
-        got = stream.read_into(scratch[: byte_count - passed])
-        if not got:
-            break
+    while passed < byte_count and (got := stream.read_into(scratch[: byte_count - passed])):
         passed += got
     return passed

@@ -14,21 +14,20 @@ from typing import Any
 import numpy as np
 
 from halofeed.prep.formats.volume.affine import LPS_TO_RAS, Affine, grid_of, lies_as_itk_takes_it
-from halofeed.prep.formats.volume.encodings import TextStream
+from halofeed.prep.formats.volume.encodings import text_stream
 from halofeed.prep.formats.volume.gzip_stream import MAGIC, GzipStream, PlainStream, ZlibStream
-from halofeed.prep.formats.volume.opened import Opened, readers
+from halofeed.prep.formats.volume.opened import Opened
 from halofeed.prep.formats.volume.options import ScanOptions
 from halofeed.prep.formats.volume.stored import Content, StoredVoxels, check_voxel_count, damaged
-from halofeed.prep.formats.volume.stored_voxels import check_byte_count
 from halofeed.prep.formats.volume.text_header import (
     MOST_AXES,
     Fields,
+    file_with_voxels,
     lines_of,
     numbers,
     shown,
     sides_of,
     unit_scale,
-    voxel_file,
     whole_number,
     whole_numbers,
 )
@@ -54,13 +53,11 @@ MATRIX = ("TransformMatrix", "Rotation", "Orientation")
 ORIGIN = ("Offset", "Position", "Origin")
 TOWARDS = {"R": "L", "L": "R", "A": "P", "P": "A", "I": "S", "S": "I"}
 """MetaIO's letters say where an axis comes from; what it runs to is on the other side."""
-
-
 LEAST_COSINE = 0.05
 """Between an axis and the direction that is named as the nearest one."""
 
 
-def _open(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
+def open_metaimage(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
     """.mha, or .mhd with the file of voxels that it names.
 
     The first axis becomes width, the second height, the third depth; a fourth axis, or the channels of each voxel,
@@ -74,11 +71,8 @@ def _open(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
     affine, findings = _affine(fields, len(lengths), options)
     grid, sheared = grid_of((lengths[2], lengths[1], lengths[0]), affine)
     _check_values(fields)
-    used, start = [path], end
-    data_file = voxel_file(fields["ElementDataFile"], data, NAMES["metaimage"], path)
-    if data_file is not None:
-        data, start = files.read(data_file), 0
-        used.append(data_file)
+    written, names = fields["ElementDataFile"], NAMES["metaimage"]
+    used, data, start = file_with_voxels(files, path, data, end, written, names)
     content, offset = _content(fields, data, start, dtype, math.prod(lengths) * parts)
     stored = StoredVoxels(
         shape=grid.shape,
@@ -87,17 +81,8 @@ def _open(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
         dtype=dtype,
         offset=offset,
     )
-    check_byte_count(stored, content)
-    return Opened(
-        stored=stored,
-        grid=grid,
-        findings=(*findings, *sheared, *order),
-        content=content,
-        files=tuple(sorted(set(used))),
-    )
-
-
-open_metaimage, open_metaimage_mask = readers(_open)
+    findings = (*findings, *sheared, *order)
+    return Opened(stored=stored, grid=grid, findings=findings, content=content, files=used)
 
 
 def _fields(data: bytes) -> tuple[Fields, int]:
@@ -152,8 +137,7 @@ def _dtype(fields: Fields) -> tuple[np.dtype[Any], tuple[Finding, ...]]:
     if dtype.itemsize == 1 or not _flag(fields, "BinaryData", default=True):
         return dtype, ()
     if big is None:
-        detail = "taken to be little-endian"
-        return dtype, (Finding(name="order of bytes is not given", treatment="noted", detail=detail),)
+        return dtype, (Finding.noted("order of bytes is not given", "taken to be little-endian"),)
     return dtype.newbyteorder(">" if big else "<"), ()
 
 
@@ -170,7 +154,7 @@ def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[Affine, t
     sizes = fields.get("ElementSpacing", fields.get("ElementSize"))
     if sizes is None:
         detail = "neither ElementSpacing nor ElementSize: 1 mm, as the format has it"
-        findings = (*findings, Finding(name="voxel size is not given", treatment="noted", detail=detail))
+        findings += (Finding.noted("voxel size is not given", detail),)
     sides = numbers("ElementSpacing", sizes or "1 " * count, count)
     origin = numbers(ORIGIN[0], fields.first(*ORIGIN) or "0 " * count, count)
     center = numbers("CenterOfRotation", fields.get("CenterOfRotation", "0 " * count), count)
@@ -181,10 +165,7 @@ def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[Affine, t
     affine[:3] *= scale
     if any(center[:3]) and not np.array_equal(rows, np.eye(count)):
         detail = "the matrix turns the axes about the first voxel, as ITK reads it"
-        findings = (
-            *findings,
-            Finding(name="center of rotation is ignored", treatment="noted", detail=detail),
-        )
+        findings += (Finding.noted("center of rotation is ignored", detail),)
     named = _named_orientation(fields, count)
     if written is None and named is None:
         affine, noted = lies_as_itk_takes_it(affine, f"no {MATRIX[0]}", options)
@@ -195,7 +176,7 @@ def _affine(fields: Fields, count: int, options: ScanOptions) -> tuple[Affine, t
         detail = f"AnatomicalOrientation means axes to {named}, the lack of a {MATRIX[0]} axes to LPS; write that too"
         raise SourceError("decode", "orientation contradicts itself", detail)
     detail = f"AnatomicalOrientation says that the axes run to {named}; the matrix counts"
-    return affine, (*findings, Finding(name="orientations disagree", treatment="noted", detail=detail))
+    return affine, (*findings, Finding.noted("orientations disagree", detail))
 
 
 def _named_orientation(fields: Fields, count: int) -> str | None:
@@ -203,9 +184,8 @@ def _named_orientation(fields: Fields, count: int) -> str | None:
     letters = fields.get("AnatomicalOrientation", "").upper()
     if not letters.strip("?"):
         return None
-    if len(letters) not in (3, count) or len({frozenset((one, TOWARDS.get(one))) for one in letters[:3]}) < 3:
-        raise damaged(f"AnatomicalOrientation: expected three letters such as RAI, got {shown(letters)}")
-    if not set(letters[:3]) <= TOWARDS.keys():
+    axes = {frozenset((one, TOWARDS.get(one))) for one in letters[:3]}
+    if len(letters) not in (3, count) or len(axes) < 3 or not set(letters[:3]) <= TOWARDS.keys():
         raise damaged(f"AnatomicalOrientation: expected three letters such as RAI, got {shown(letters)}")
     return "".join(TOWARDS[one] for one in letters[:3])
 
@@ -236,7 +216,7 @@ def _content(
     if not _flag(fields, "BinaryData", default=True):
         if packed:
             raise SourceError("decode", "encoding is not read", "text that is compressed")
-        return Content(data=data, start=after, unpack=partial(TextStream, dtype=dtype)), 0
+        return Content(data=data, start=after, unpack=partial(text_stream, dtype=dtype)), 0
     if packed:
         size = whole_number("CompressedDataSize", fields.get("CompressedDataSize", "0"), 0, 2**62)
         if size > len(data) - after:

@@ -8,16 +8,15 @@ from __future__ import annotations
 from halofeed.prep.formats.volume.gzip_stream import read_start
 from halofeed.prep.formats.volume.nifti_affine import read_grid
 from halofeed.prep.formats.volume.nifti_header import LONGEST_HEADER, parse_header
-from halofeed.prep.formats.volume.opened import Opened, readers
+from halofeed.prep.formats.volume.opened import Opened
 from halofeed.prep.formats.volume.options import ScanOptions
 from halofeed.prep.formats.volume.stored import content_of
-from halofeed.prep.formats.volume.stored_voxels import check_byte_count
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.errors import SourceError
 
 
-def _open(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
-    """Whether a file is compressed, and of which kind it is, its content says, not its name.
+def open_nifti(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
+    """A file by its header; whether it is compressed, and of which kind it is, its content says, not its name.
 
     Axis i becomes width, j height, k depth; time, vector components and colors become channels.
     """
@@ -38,18 +37,13 @@ def _open(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
             image_path, data = path, files.read(path)
         else:
             image_path, data = _partner(files, path, stem, ".img", extension, suffix)
-    content = content_of(data)
-    check_byte_count(header, content)
     return Opened(
         stored=header,
         grid=grid,
         findings=findings + header.findings,
-        content=content,
-        files=tuple(sorted({header_path, image_path})),
+        content=content_of(data),
+        files=(header_path, image_path),
     )
-
-
-open_nifti, open_nifti_mask = readers(_open)
 
 
 def split_name(path: str) -> tuple[str, str, str]:
@@ -68,11 +62,7 @@ def split_name(path: str) -> tuple[str, str, str]:
 def _partner(
     files: SourceFiles, path: str, stem: str, wanted: str, extension: str, suffix: str
 ) -> tuple[str, bytes]:
-    """The other file of a pair: its path and bytes; in capitals and compressed as the first, or not compressed so.
-
-    Raises:
-        SourceError: stage `read`: it is missing or cannot be read.
-    """
+    """The other file of a pair: its path and bytes; in capitals and compressed as the first, or not compressed so."""
     wanted = wanted.upper() if extension.isupper() else wanted
     candidates = [stem + wanted + end for end in (suffix, "" if suffix else ".gz")]
     failure: SourceError | None = None
@@ -82,7 +72,6 @@ def _partner(
         except SourceError as error:
             failure = failure or error
     kind = "voxels" if wanted.lower() == ".img" else "header"
-    detail = (
-        f"{' and '.join(name.rpartition('/')[2] for name in candidates)}: {failure.detail if failure else ''}"
-    )
+    names = " and ".join(name.rpartition("/")[2] for name in candidates)
+    detail = f"{names}: {failure.detail if failure else ''}"
     raise SourceError("read", f"the {wanted.lower()} file with the {kind} is missing", detail) from failure

@@ -74,10 +74,11 @@ def _with_positive_sizes(fields: Fields) -> tuple[Fields, tuple[Finding, ...]]:
     sizes = fields["pixdim"][1:4]
     negative = bool((sizes < 0).any())
     detail = f"{' x '.join(f'{size:g}' for size in sizes)}; the sign is dropped"
+    dropped = Finding.corrected("negative voxel size", detail)
     fields["pixdim"][1:4] = np.abs(sizes)
     if fields["pixdim"][0] == 0:
         fields["pixdim"][0] = 1  # as the standard reads it
-    return fields, (Finding(name="negative voxel size", treatment="corrected", detail=detail),) * negative
+    return fields, (dropped,) * negative
 
 
 def _unit(code: int) -> tuple[tuple[Finding, ...], float]:
@@ -88,7 +89,7 @@ def _unit(code: int) -> tuple[tuple[Finding, ...], float]:
         return (other_unit(name),), scale
     if code not in (UNIT_UNKNOWN, UNIT_MM):
         detail = f"code {code} is none that the standard knows; taken to be millimeters"
-        return (Finding(name="unit of length is unknown", treatment="noted", detail=detail),), 1.0
+        return (Finding.noted("unit of length is unknown", detail),), 1.0
     return (), 1.0
 
 
@@ -134,7 +135,7 @@ def _of_two(
         cure = "--sform-qform sform or qform says which counts"
         raise SourceError("decode", "sform and qform disagree", f"{detail.partition(';')[0]}; {cure}")
     detail += f", --sform-qform {other_name} takes the other"
-    return affine, (Finding(name="sform and qform disagree", treatment="noted", detail=detail),)
+    return affine, (Finding.noted("sform and qform disagree", detail),)
 
 
 def _farthest(one: Affine, other: Affine, lengths: NDArray[Any]) -> float:
@@ -154,8 +155,5 @@ def _unoriented(
     origin = spm_origin(fields) or (lengths - 1) / 2
     affine = np.diag([*sizes, 1.0])
     affine[:3, 3] = -np.asarray(origin) * sizes
-    detail = (
-        f"taken to be {options.unoriented}: the axes run to the {'left' if to_left else 'right'}, to anterior and to "
-        "superior"
-    )
-    return affine, (unoriented_noted(detail),)
+    axes = f"the axes run to the {'left' if to_left else 'right'}, to anterior and to superior"
+    return affine, (unoriented_noted(f"taken to be {options.unoriented}: {axes}"),)

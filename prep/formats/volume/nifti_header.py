@@ -26,7 +26,7 @@ LONGEST_HEADER = 540
 Fields = Any
 """One of nibabel's headers, which are not typed."""
 Kind = Literal["single", "pair", "analyze"]
-SIZES = {348: Nifti1Header, 540: Nifti2Header}
+SIZES = (348, 540)
 # (where it stands, what stands there): which header it is, and whether the voxels follow in the same file.
 MAGICS: dict[tuple[int, bytes], tuple[Fields, Kind]] = {
     (344, b"n+1\0"): (Nifti1Header, "single"),
@@ -89,17 +89,14 @@ def parse_header(start: bytes, max_voxels: int, *, may_be_analyze: bool) -> Nift
     lengths = _lengths(header)
     i, j, k, times, vector, *more = (lengths + [1] * 7)[:7]
     if max(more) > 1 or (times > 1 and vector > 1) or (parts > 1 and times * vector > 1):
-        raise SourceError(
-            "decode",
-            "more axes than an image with channels has",
-            f"axes of {' x '.join(map(str, lengths))} voxels of {parts} values; store one volume a file",
-        )
+        detail = f"axes of {' x '.join(map(str, lengths))} voxels of {parts} values; store one volume a file"
+        raise SourceError("decode", "more axes than an image with channels has", detail)
     channels = times * vector * parts
     check_voxel_count(lengths, parts, max_voxels)
     slope, inter, findings = _rescale(header, kind, parts)
     if parts > 1:
         detail = f"red, green, blue{' and alpha' if parts == 4 else ''} become {parts} channels"
-        findings = (*findings, Finding(name="color voxels", treatment="noted", detail=detail))
+        findings += (Finding.noted("color voxels", detail),)
     return NiftiHeader(
         fields=header,
         kind=kind,
@@ -129,17 +126,14 @@ def _fields(start: bytes, may_be_analyze: bool) -> tuple[Fields, Kind]:
             analyze: Any = Spm2AnalyzeHeader
             return analyze(start[:348], endianness=order, check=False), "analyze"
         raise SourceError("decode", "header has a wrong magic", _magics_of(start, size))
-    raise SourceError(
-        "decode", "not a NIfTI or Analyze file", f"begins with {start[:8].hex(' ') or 'nothing'}"
-    )
+    detail = f"begins with {start[:8].hex(' ') or 'nothing'}"
+    raise SourceError("decode", "not a NIfTI or Analyze file", detail)
 
 
 def _magics_of(start: bytes, size: int) -> str:
     place, length = (344, 4) if size == 348 else (4, 8)
-    expected = [magic for (at, magic) in MAGICS if at == place]
-    return (
-        f"expected {' or '.join(map(str, expected))} at byte {place}, got {start[place : place + length]!r}"
-    )
+    expected = " or ".join(str(magic) for (at, magic) in MAGICS if at == place)
+    return f"expected {expected} at byte {place}, got {start[place : place + length]!r}"
 
 
 def _lengths(header: Fields) -> list[int]:
@@ -181,7 +175,7 @@ def _rescale(header: Fields, kind: Kind, parts: int) -> tuple[float, float, tupl
     if slope == 0 or math.isnan(slope):  # both mean that there is none
         ignored = math.isfinite(inter) and inter != 0
         detail = f"slope {slope:g} means no rescaling, so the intercept {inter:g} is not applied"
-        return 1.0, 0.0, (Finding(name="rescale ignored", treatment="noted", detail=detail),) * ignored
+        return 1.0, 0.0, (Finding.noted("rescale ignored", detail),) * ignored
     if kind == "analyze" and math.isnan(inter):
         inter = 0.0
     if not (math.isfinite(slope) and math.isfinite(inter)):

@@ -15,21 +15,20 @@ from typing import Any
 import numpy as np
 
 from halofeed.prep.formats.volume.affine import LPS_TO_RAS, Affine, grid_of, lies_as_itk_takes_it
-from halofeed.prep.formats.volume.encodings import Bzip2Stream, HexStream, TextStream
+from halofeed.prep.formats.volume.encodings import bzip2_stream, hex_stream, text_stream
 from halofeed.prep.formats.volume.gzip_stream import GzipStream, PlainStream
-from halofeed.prep.formats.volume.opened import Opened, readers
+from halofeed.prep.formats.volume.opened import Opened
 from halofeed.prep.formats.volume.options import ScanOptions
 from halofeed.prep.formats.volume.stored import Content, StoredVoxels, check_voxel_count, damaged
-from halofeed.prep.formats.volume.stored_voxels import check_byte_count
 from halofeed.prep.formats.volume.text_header import (
     MOST_AXES,
     Fields,
+    file_with_voxels,
     lines_of,
     numbers,
     shown,
     sides_of,
     unit_scale,
-    voxel_file,
     whole_number,
     whole_numbers,
 )
@@ -57,9 +56,9 @@ TYPES = {
 UNPACKERS: dict[str, Any] = {
     "raw": PlainStream,
     **dict.fromkeys(("gz", "gzip"), GzipStream),
-    **dict.fromkeys(("bz2", "bzip2"), Bzip2Stream),
-    "hex": HexStream,
-    **dict.fromkeys(("txt", "text", "ascii"), TextStream),
+    **dict.fromkeys(("bz2", "bzip2"), bzip2_stream),
+    "hex": hex_stream,
+    **dict.fromkeys(("txt", "text", "ascii"), text_stream),
 }
 PATIENT_SPACES = {
     **dict.fromkeys(("right-anterior-superior", "ras"), (1.0, 1.0, 1.0)),
@@ -84,7 +83,7 @@ class _Axes:
         return [self.sizes[axis] for axis in self.space]
 
 
-def _open(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
+def open_nrrd(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
     """.nrrd, or .nhdr with the file of voxels that it names.
 
     The first axis of space becomes width, the second height, the third depth; an axis of time, vectors or colors
@@ -97,17 +96,9 @@ def _open(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
     dtype, encoding = _dtype(fields), fields.get("encoding", "").lower()
     affine, findings = _affine(fields, axes, options)
     grid, sheared = grid_of((axes.lengths[2], axes.lengths[1], axes.lengths[0]), affine)
-    used, start = [path], end
-    written = fields.first("datafile")
-    data_file = None if written is None else voxel_file(written, data, NAMES["nrrd"], path)
-    if data_file is not None:
-        data, start = files.read(data_file), 0
-        used.append(data_file)
+    used, data, start = file_with_voxels(files, path, data, end, fields.first("datafile"), NAMES["nrrd"])
     start, offset = _skipped(fields, data, start, encoding, math.prod(axes.sizes) * dtype.itemsize)
     unpack = UNPACKERS[encoding]
-    content = Content(
-        data=data, start=start, unpack=partial(unpack, dtype=dtype) if unpack is TextStream else unpack
-    )
     stored = StoredVoxels(
         shape=grid.shape,
         channels=1 if axes.channel is None else axes.sizes[axes.channel],
@@ -115,17 +106,15 @@ def _open(files: SourceFiles, path: str, options: ScanOptions) -> Opened:
         dtype=dtype,
         offset=offset,
     )
-    check_byte_count(stored, content)
     return Opened(
         stored=stored,
         grid=grid,
         findings=(*findings, *sheared, *colors, *_unused(fields)),
-        content=content,
-        files=tuple(sorted(set(used))),
+        content=Content(
+            data=data, start=start, unpack=partial(unpack, dtype=dtype) if unpack is text_stream else unpack
+        ),
+        files=used,
     )
-
-
-open_nrrd, open_nrrd_mask = readers(_open)
 
 
 def _fields(data: bytes) -> tuple[Fields, int]:
@@ -135,9 +124,8 @@ def _fields(data: bytes) -> tuple[Fields, int]:
     if not magic.startswith("NRRD"):
         raise SourceError("decode", "not an NRRD file", f"begins with {data[:8].hex(' ') or 'nothing'}")
     if re.fullmatch("NRRD000[1-5]", magic) is None:
-        raise SourceError(
-            "decode", "version of NRRD is not read", f"{shown(magic)}; read are NRRD0001 to NRRD0005"
-        )
+        detail = f"{shown(magic)}; read are NRRD0001 to NRRD0005"
+        raise SourceError("decode", "version of NRRD is not read", detail)
     fields = Fields()
     for line, end in lines:
         if not line:
@@ -158,17 +146,15 @@ def _fields(data: bytes) -> tuple[Fields, int]:
 def _axes(fields: Fields) -> tuple[_Axes, tuple[Finding, ...]]:
     count = whole_number("dimension", fields.needed("dimension"), 1, MOST_AXES)
     sizes = whole_numbers("sizes", fields.needed("sizes"), count, 1, 2**62)
-    kinds = [word.lower() for word in fields.get("kinds", "").split()] or ["???"] * count
+    kinds = fields.get("kinds", "").lower().split() or ["???"] * count
     if len(kinds) != count:
         raise damaged(f"kinds: expected {count}, got {shown(fields['kinds'])}")
-    for kind, size in zip(kinds, sizes, strict=True):
-        if kind == "complex" and size > 1:
-            detail = "complex numbers; store the magnitude"
-            raise SourceError("decode", "voxels of this type are not supported", detail)
+    if any(kind == "complex" and size > 1 for kind, size in zip(kinds, sizes, strict=True)):
+        detail = "complex numbers; store the magnitude"
+        raise SourceError("decode", "voxels of this type are not supported", detail)
     space = _space_axes(fields, kinds, sizes)
     if len(space) != 3:
         detail = f"{len(space)} of the axes of {' x '.join(map(str, sizes))} voxels; space directions or kinds say it"
-
         raise SourceError("decode", "not three axes of space", detail)
     others = [axis for axis in range(count) if axis not in space and sizes[axis] > 1]
     if len(others) > 1:
@@ -178,11 +164,11 @@ def _axes(fields: Fields) -> tuple[_Axes, tuple[Finding, ...]]:
     if channel is not None and space[0] < channel < space[2]:
         detail = "make it the first or the last of the axes"
         raise SourceError("decode", "axis of channels lies between those of space", detail)
-    findings: tuple[Finding, ...] = ()
-    if channel is not None and kinds[channel] in COLORS:
-        detail = f"{COLORS[kinds[channel]]} become {sizes[channel]} channels"
-        findings = (Finding(name="color voxels", treatment="noted", detail=detail),)
-    return _Axes(sizes=sizes, space=space, channel=channel), findings
+    axes = _Axes(sizes=sizes, space=space, channel=channel)
+    if channel is None or kinds[channel] not in COLORS:
+        return axes, ()
+    detail = f"{COLORS[kinds[channel]]} become {sizes[channel]} channels"
+    return axes, (Finding.noted("color voxels", detail),)
 
 
 def _space_axes(fields: Fields, kinds: list[str], sizes: list[int]) -> list[int]:
@@ -209,15 +195,11 @@ def _space(fields: Fields) -> tuple[str, int]:
     name = fields.get("space", "").lower()
     if not name:
         return "", whole_number("space dimension", fields.get("spacedimension", "3"), 1, MOST_AXES)
-    plain = name.removesuffix("-time")
-    has_time = plain != name
-    if not has_time and name.removesuffix("t") in ("ras", "las", "lps"):
-        plain = name.removesuffix("t")
-        has_time = plain != name
+    plain = name[:-1] if name in ("rast", "last", "lpst") else name.removesuffix("-time")
     if plain not in PATIENT_SPACES and plain not in OTHER_SPACES:
         known = ", ".join((*PATIENT_SPACES, *OTHER_SPACES))
         raise SourceError("decode", "space is not known", f"{shown(name)}; known are {known}")
-    return plain, 3 + has_time
+    return plain, 3 + (plain != name)
 
 
 def _vector(name: str, written: str, count: int) -> list[float]:
@@ -247,9 +229,8 @@ def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> tuple[Affine, 
     count = len(axes.sizes)
     if "spacedirections" not in fields:
         scale, unit = unit_scale(_quoted(fields, "units", count, axes.space))
-        affine, findings = lies_as_itk_takes_it(
-            LPS_TO_RAS @ _of_spacings(fields, axes), "no space directions", options
-        )
+        affine = LPS_TO_RAS @ _of_spacings(fields, axes)
+        affine, findings = lies_as_itk_takes_it(affine, "no space directions", options)
         affine[:3] *= scale
         return affine, (*findings, *unit)
     name, dimension = _space(fields)
@@ -259,13 +240,11 @@ def _affine(fields: Fields, axes: _Axes, options: ScanOptions) -> tuple[Affine, 
         vector = directions[axis]
         assert vector is not None
         affine[:3, column] = vector[:3]
-    scale, unit = unit_scale(_quoted(fields, "space units", dimension, [0, 1, 2]))
-    findings = unit
+    scale, findings = unit_scale(_quoted(fields, "space units", dimension, [0, 1, 2]))
     if "spaceorigin" in fields:
         affine[:3, 3] = _vector("space origin", fields["spaceorigin"], dimension)[:3]
     else:
-        detail = "the first voxel is taken to lie at 0"
-        findings = (*findings, Finding(name="no origin given", treatment="noted", detail=detail))
+        findings += (Finding.noted("no origin given", "the first voxel is taken to lie at 0"),)
     affine[:3] *= scale
     if name in PATIENT_SPACES:
         return np.diag([*PATIENT_SPACES[name], 1.0]) @ affine, findings
@@ -316,7 +295,7 @@ def _dtype(fields: Fields) -> np.dtype[Any]:
         known = ", ".join(UNPACKERS)
         raise SourceError("decode", "encoding is not read", f"{shown(encoding)}; read are {known}")
     endian = fields.get("endian", "").lower()
-    if name[1] == "1" or UNPACKERS[encoding] is TextStream:
+    if name[1] == "1" or UNPACKERS[encoding] is text_stream:
         return np.dtype(f"<{name}")
     if endian not in ("little", "big"):
         raise damaged(f"endian: expected little or big, got {shown(endian)}")
@@ -329,15 +308,14 @@ def _skipped(fields: Fields, data: bytes, start: int, encoding: str, voxel_bytes
     for _ in range(min(line_skip, len(data) + 1)):
         start = data.find(b"\n", start) + 1
         if not start:
-            raise SourceError(
-                "decode", "voxels are missing", f"line skip {line_skip}: the file has fewer lines"
-            )
+            detail = f"line skip {line_skip}: the file has fewer lines"
+            raise SourceError("decode", "voxels are missing", detail)
     skip = whole_number("byte skip", fields.get("byteskip", "0"), -1, 2**62)
     if skip == -1:
         if encoding != "raw":
             raise damaged(f"byte skip -1 is for raw voxels; encoding is {encoding}")
         return start, max(0, len(data) - start - voxel_bytes)
-    if UNPACKERS[encoding] in (TextStream, HexStream):
+    if UNPACKERS[encoding] in (text_stream, hex_stream):
         return min(start + skip, len(data)), 0
     return start, skip
 
@@ -346,4 +324,4 @@ def _unused(fields: Fields) -> tuple[Finding, ...]:
     if not {"oldmin", "oldmax"} & fields.keys():
         return ()
     detail = "the range of values before they were quantized; voxels are taken as stored"
-    return (Finding(name="old min and old max are not applied", treatment="noted", detail=detail),)
+    return (Finding.noted("old min and old max are not applied", detail),)

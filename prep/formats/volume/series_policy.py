@@ -93,9 +93,8 @@ class SeriesPolicy:
             try:
                 re.compile(self.description)
             except re.error as error:
-                raise UsageError(
-                    f"description {self.description!r}: not a regular expression: {error}"
-                ) from error
+                message = f"description {self.description!r}: not a regular expression: {error}"
+                raise UsageError(message) from error
 
     def key(self, identifier: bytes) -> str | None:
         """The 16 hexadecimal digits that stand for an identifier of a header; None where it is empty.
@@ -104,8 +103,6 @@ class SeriesPolicy:
         True
         """
         stripped = identifier.strip(b" \0")
-        return (
-            hashlib.sha256(self.salt.encode("utf-8", "surrogateescape") + stripped).hexdigest()[:16]
-            if stripped
-            else None
-        )
+        if not stripped:
+            return None
+        return hashlib.sha256(self.salt.encode("utf-8", "surrogateescape") + stripped).hexdigest()[:16]

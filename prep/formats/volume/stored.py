@@ -36,6 +36,11 @@ class StoredVoxels:
     inter: float = 0.0
 
     @property
+    def rescales(self) -> bool:
+        """Whether any value is another than the stored one."""
+        return (self.slope, self.inter) != (1.0, 0.0)
+
+    @property
     def value_count(self) -> int:
         """Voxels times channels."""
         return math.prod(self.shape) * self.channels
@@ -92,9 +97,6 @@ def check_voxel_count(lengths: Sequence[int], parts: int, max_voxels: int) -> No
         SourceError: voxels of so many parts are more values than are allowed.
     """
     if math.prod(lengths) * parts > max_voxels:
-        raise SourceError(
-            "decode",
-            "more voxels than allowed",
-            f"{' x '.join(map(str, lengths))} voxels of {parts} values; allowed are {max_voxels} in all; --max-voxels "
-            "allows more",
-        )
+        claimed = f"{' x '.join(map(str, lengths))} voxels of {parts} values"
+        detail = f"{claimed}; allowed are {max_voxels} in all; --max-voxels allows more"
+        raise SourceError("decode", "more voxels than allowed", detail)

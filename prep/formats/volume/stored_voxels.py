@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,25 +33,17 @@ Block = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Conversion:
-    """From stored values to the array's.
+    """Into which array stored values go.
 
     Args:
         dtype: of the array.
-        slope, inter: a value is `stored * slope + inter`.
         stored_range: the stored integers whose values the dtype holds, where it does not hold all; else None.
         non_finite_value: what values that are no number become; None: they are refused.
     """
 
     dtype: str
-    slope: float
-    inter: float
     stored_range: tuple[int, int] | None = None
     non_finite_value: float | None = None
-
-    @property
-    def rescales(self) -> bool:
-        """Whether any value changes."""
-        return (self.slope, self.inter) != (1.0, 0.0)
 
 
 def plan_conversion(header: StoredVoxels, non_finite_value: float | None = None) -> Conversion:
@@ -63,18 +55,18 @@ def plan_conversion(header: StoredVoxels, non_finite_value: float | None = None)
     slope, inter = header.slope, header.inter
     whole = slope.is_integer() and inter.is_integer() and max(abs(slope), abs(inter)) <= LARGEST_WHOLE_STEP
     if header.dtype.kind == "f" or not whole:
-        return Conversion(dtype="float32", slope=slope, inter=inter, non_finite_value=non_finite_value)
+        return Conversion(dtype="float32", non_finite_value=non_finite_value)
     info = np.iinfo(header.dtype)
     ends = sorted(int(end) * int(slope) + int(inter) for end in (info.min, info.max))
     for name in INTEGERS:
         if np.iinfo(name).min <= ends[0] and ends[1] <= np.iinfo(name).max:
-            return Conversion(dtype=name, slope=slope, inter=inter)
+            return Conversion(dtype=name)
     # stored = (value - inter) / slope, rounded inwards
     low, high = -(2**31) - int(inter), 2**31 - 1 - int(inter)
     if slope < 0:
         low, high = -high, -low
     step = abs(int(slope))
-    return Conversion(dtype="int32", slope=slope, inter=inter, stored_range=(-(-low // step), high // step))
+    return Conversion(dtype="int32", stored_range=(-(-low // step), high // step))
 
 
 def check_byte_count(header: StoredVoxels, data: Content) -> None:
@@ -99,7 +91,7 @@ def _left_over(header: StoredVoxels, byte_count: int) -> SourceError:
 
 def is_stored_as_is(header: StoredVoxels, conversion: Conversion) -> bool:
     """Whether the stored voxels are the values, bit for bit."""
-    return header.dtype == np.dtype(conversion.dtype).newbyteorder("<") and not conversion.rescales
+    return header.dtype == np.dtype(conversion.dtype).newbyteorder("<") and not header.rescales
 
 
 def reads_in_place(header: StoredVoxels, data: Content, conversion: Conversion) -> bool:
@@ -114,8 +106,8 @@ def value_bytes(header: StoredVoxels, conversion: Conversion) -> int:
 
 def label_bytes(header: StoredVoxels) -> tuple[int, int]:
     """The most that reading labels takes, while they go over to a wider type, and what one of them takes at most."""
-    whole = header.dtype.kind != "f" and (header.slope, header.inter) == (1.0, 0.0)
-    item = min(header.dtype.itemsize, 4) if whole else 4
+    as_stored = header.dtype.kind != "f" and not header.rescales
+    item = min(header.dtype.itemsize, 4) if as_stored else 4
     return header.value_count * {1: 1, 2: 3}.get(item, 6), item
 
 
@@ -129,21 +121,16 @@ def read_values(header: StoredVoxels, data: Content, conversion: Conversion) -> 
 
     def fill(stored: Block, values: Block) -> None:
         nonlocal replaced
-        replaced += convert(stored, values, conversion)
+        replaced += _convert(stored, values, header, conversion)
 
     if reads_in_place(header, data, conversion):
         values = np.frombuffer(data.data, header.dtype, header.value_count, data.start + header.offset)
         for start in range(0, len(values), BLOCK_VALUES):
-            _check_finite(values[start : start + BLOCK_VALUES], values[start : start + BLOCK_VALUES])
+            block = values[start : start + BLOCK_VALUES]
+            _check_finite(block, block)
         return values, 0
-    values = np.empty(header.value_count, conversion.dtype)
-    _read_blocks(
-        header,
-        data,
-        lambda start, stop: values[start:stop],
-        fill,
-        in_place=is_stored_as_is(header, conversion),
-    )
+    values, in_place = np.empty(header.value_count, conversion.dtype), is_stored_as_is(header, conversion)
+    _read_blocks(header, data, lambda start, stop: values[start:stop], fill, in_place=in_place)
     return values, replaced
 
 
@@ -168,7 +155,7 @@ def read_labels(
             replaced += int(np.count_nonzero(bad))
             with np.errstate(divide="ignore", invalid="ignore"):
                 stored = np.where(bad, stored.dtype.type(-header.inter / header.slope), stored)
-        block = to_labels(stored, header.slope, header.inter)
+        block = _to_labels(stored, header)
         highest = int(block.max())
         if highest > np.iinfo(labels.dtype).max:
             wider = np.empty(len(labels), next(name for name in LABELS if highest <= np.iinfo(name).max))
@@ -212,18 +199,13 @@ def _read_blocks(
         raise _left_over(header, left_over)
 
 
-def convert(stored: Block, values: Block, conversion: Conversion) -> int:
-    """Fill `values` from stored ones, which may be the same memory; how many were no number and were replaced.
-
-    Raises:
-        SourceError: a value is no number and none is given for it, or is too large for the array's type.
-    """
+def _convert(stored: Block, values: Block, header: StoredVoxels, conversion: Conversion) -> int:
+    """Fill `values` from stored ones, which may be the same memory; how many were no number and were replaced."""
     if values.dtype.kind == "f":
-        if conversion.rescales:
-            with np.errstate(over="ignore", invalid="ignore"):
-                values[...] = _rescaled(stored, np.float64(conversion.slope), np.float64(conversion.inter))
-        elif not np.may_share_memory(stored, values):
-            with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
+            if header.rescales:
+                values[...] = _rescaled(stored, np.float64(header.slope), np.float64(header.inter))
+            elif not np.may_share_memory(stored, values):
                 values[...] = stored
         if conversion.non_finite_value is None:
             _check_finite(stored, values)
@@ -235,8 +217,8 @@ def convert(stored: Block, values: Block, conversion: Conversion) -> int:
         if least < low or most > high:
             detail = f"stored values of {least} to {most}; {low} to {high} fit"
             raise SourceError("decode", "voxels do not fit in 32 bits", detail)
-    if conversion.rescales:
-        values[...] = _rescaled(stored, np.int64(conversion.slope), np.int64(conversion.inter))
+    if header.rescales:
+        values[...] = _rescaled(stored, np.int64(header.slope), np.int64(header.inter))
     elif not np.may_share_memory(stored, values):
         values[...] = stored
     return 0
@@ -268,9 +250,8 @@ def _check_range(stored: Block, values: Block) -> None:
     finite_before = np.ones(len(stored), bool) if stored.dtype.kind != "f" else np.isfinite(stored)
     too_large = int(np.count_nonzero(finite_before & ~np.isfinite(values)))
     if too_large:
-        raise SourceError(
-            "decode", "voxels do not fit in float32", f"{too_large} in a block of {len(values)}"
-        )
+        detail = f"{too_large} in a block of {len(values)}"
+        raise SourceError("decode", "voxels do not fit in float32", detail)
 
 
 def _replace(stored: Block, values: Block, value: float) -> int:
@@ -283,26 +264,13 @@ def _replace(stored: Block, values: Block, value: float) -> int:
     return count
 
 
-WHOLE: Final = "mask values are not whole numbers"
-
-
-def to_labels(stored: Block, slope: float, inter: float) -> Block:
-    """The class values of a block of stored ones, as integers.
-
-    Raises:
-        SourceError: one is not a whole number, negative, or beyond int32.
-
-    >>> to_labels(np.array([0.0, 2.0], np.float32), 1.0, 0.0).tolist()
-    [0, 2]
-    """
-    labels = stored
-    if (slope, inter) != (1.0, 0.0) or stored.dtype.kind == "f":
+def _to_labels(stored: Block, header: StoredVoxels) -> Block:
+    """The class values of a block of stored ones, as integers; SourceError where one is not from 0 to 2**31 - 1."""
+    labels = exact = stored
+    if header.rescales or stored.dtype.kind == "f":
         with np.errstate(over="ignore", invalid="ignore"):
-            exact = (
-                stored
-                if (slope, inter) == (1.0, 0.0)
-                else _rescaled(stored, np.float64(slope), np.float64(inter))
-            )
+            if header.rescales:
+                exact = _rescaled(stored, np.float64(header.slope), np.float64(header.inter))
             labels = np.rint(exact)
             off = ~(np.abs(exact - labels) <= LABEL_TOLERANCE)  # NaN and infinity too
         if off.any():
@@ -312,7 +280,7 @@ def to_labels(stored: Block, slope: float, inter: float) -> Block:
                 detail += "; --non-finite-labels background takes them for the background"
             else:
                 detail += "; are image and label swapped? Probabilities have to be made classes first"
-            raise SourceError("decode", WHOLE, detail)
+            raise SourceError("decode", "mask values are not whole numbers", detail)
     least, most = int(labels.min()), int(labels.max())  # Python's, since float32 rounds 2**31 - 1 up
     if least < 0:
         detail = f"down to {least}; are image and label swapped?"

@@ -10,6 +10,7 @@ from halofeed.prep.formats.volume.affine import other_unit
 from halofeed.prep.formats.volume.stored import damaged
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.data_files import LONGEST_HEADER, data_file_in, data_path
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.volume_names import Names
 from halofeed.schemas.errors import SourceError
 
@@ -114,25 +115,28 @@ def unit_scale(units: list[str]) -> tuple[float, tuple[Finding, ...]]:
     scale = scales.pop()
     if scale is None:
         detail = f"{shown(named[0])} is none that is known; taken to be millimeters"
-        return 1.0, (Finding(name="unit of length is unknown", treatment="noted", detail=detail),)
+        return 1.0, (Finding.noted("unit of length is unknown", detail),)
     return scale, (other_unit(named[0]),) * (scale != 1.0)
 
 
-def voxel_file(written: str, start: bytes, names: Names, path: str) -> str | None:
-    """The file with the voxels that a header names; None where they follow in its own.
+def file_with_voxels(
+    files: SourceFiles, path: str, header: bytes, end: int, written: str | None, names: Names
+) -> tuple[tuple[str, ...], bytes, int]:
+    """The files of a volume, and of the one with the voxels the bytes, and where those after the header begin.
 
     Args:
-        written: the name, as the header has it.
-        start: the header's file.
+        path: of the file with the header.
+        header: its bytes.
+        end: where those after the header begin.
+        written: how the header names the file with the voxels; None where it does not.
         names: of its format.
-        path: of it.
 
     Raises:
-        SourceError: there can be no such file; or the name of the header does not say that it names one, so that the
+        SourceError: there is no such file; or the name of the header does not say that it names one, so that the
             conversion did not know of that when it began.
     """
-    found = data_path(written, path)
-    if found != data_file_in(start, path):
+    found = None if written is None else data_path(written, path)
+    if written is not None and found != data_file_in(header, path):
         cure = f"name it {' or '.join(names.headers)}, or save it with its voxels in one file"
         raise SourceError("read", "voxels lie in another file than the name says", cure)
-    return found
+    return ((path,), header, end) if found is None else ((path, found), files.read(found), 0)

@@ -9,6 +9,8 @@ import nibabel
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.prep.formats.volumes import ScanOptions, open_mask, open_scan
+from halofeed.prep.geometry.scan import Grid, Mask, Scan
 from halofeed.schemas.errors import SourceError
 
 AFFINE = np.array([[-2.0, 0, 0, 40], [0, 0, 3, -50], [0, -1.5, 0, 60], [0, 0, 0, 1]])
@@ -20,14 +22,8 @@ class MemoryFiles:
 
     root = "memory"
 
-    def __init__(self, **files: bytes) -> None:
-        self.files = {name.replace("__", "."): data for name, data in files.items()}
-
-    @classmethod
-    def of(cls, files: Mapping[str, bytes]) -> MemoryFiles:
-        made = cls()
-        made.files = dict(files)
-        return made
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self.files = files
 
     def sizes(self) -> Mapping[str, int]:
         return {name: len(data) for name, data in sorted(self.files.items())}
@@ -39,6 +35,17 @@ class MemoryFiles:
 
     def head(self, path: str, size: int) -> bytes:
         return self.read(path)[:size]
+
+
+def open_nifti(source: bytes | Mapping[str, bytes], path: str = "a.nii", **options: Any) -> Scan:
+    """The scan of a file, or of one among several."""
+    files = MemoryFiles({path: source} if isinstance(source, bytes) else source)
+    return open_scan(files, path, (), ScanOptions(**options))
+
+
+def open_nifti_mask(data: bytes) -> Mask:
+    """The label volume of a file."""
+    return open_mask(MemoryFiles({"a.nii": data}), "a.nii", Grid(shape=(1, 1, 1), affine=np.eye(4)))
 
 
 def write_header(

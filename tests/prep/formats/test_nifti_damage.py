@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halofeed.prep.formats.volume.gzip_stream import MOST_PER_BYTE
-from halofeed.prep.formats.volume.nifti import open_nifti, open_nifti_mask
-from halofeed.prep.formats.volume.options import ScanOptions
+from halofeed.prep.formats.volumes import ScanOptions, open_mask, open_scan
+from halofeed.prep.geometry.scan import Grid
 from halofeed.schemas.errors import SourceError
 from tests.allocations import traced
-from tests.prep.formats.nifti_writer import MemoryFiles, write_header, write_nifti
+from tests.prep.formats.nifti_writer import MemoryFiles, open_nifti, write_header, write_nifti
 
 RANDOM = np.random.default_rng(5)
 NOISE = RANDOM.integers(-999, 999, (9, 8, 7)).astype(np.int16)
@@ -27,16 +27,18 @@ SEEDS = [
     write_nifti(NOISE.astype(np.float64), ">", sform_code=0),
     write_nifti(NOISE, sform_code=0, qform_code=0, xyzt_units=1),
 ]
+NO_GRID = Grid(shape=(1, 1, 1), affine=np.eye(4))  # which masks of these files do without
 PAIR = {"a.hdr": write_header(NOISE.shape, np.int16, kind="analyze"), "a.img": NOISE.tobytes("F")}
 
 
 def try_to_read(data: bytes, options: ScanOptions) -> int:
     """The most bytes allocated on the way; anything but SourceError, warnings too, is raised."""
-    files = MemoryFiles(a__nii=data)
+    files = MemoryFiles({"a.nii": data})
     with traced() as memory:
-        for opener in (open_nifti, open_nifti_mask):
-            with contextlib.suppress(SourceError):
-                opener(files, "a.nii", options).read()
+        with contextlib.suppress(SourceError):
+            open_scan(files, "a.nii", (), options).read()
+        with contextlib.suppress(SourceError):
+            open_mask(files, "a.nii", NO_GRID, options).read()
     return memory.peak
 
 
@@ -82,7 +84,7 @@ def test_a_damaged_analyze_pair_raises_only_source_errors(at: int, value: int, l
     header[at] = value
     for body in (PAIR["a.img"], PAIR["a.img"][:length]):
         with contextlib.suppress(SourceError):
-            open_nifti(MemoryFiles.of({"a.hdr": bytes(header), "a.img": body}), "a.hdr").read()
+            open_nifti({"a.hdr": bytes(header), "a.img": body}, "a.hdr").read()
 
 
 @settings(max_examples=150, deadline=None)

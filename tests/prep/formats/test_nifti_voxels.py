@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from halofeed.prep.formats.volume import stored_voxels
-from halofeed.prep.formats.volume.nifti import open_nifti, open_nifti_mask
 from halofeed.prep.formats.volume.nifti_header import parse_header
-from halofeed.prep.formats.volume.options import ScanOptions
 from halofeed.prep.formats.volume.stored_voxels import plan_conversion
 from halofeed.schemas.errors import SourceError
 from tests.allocations import traced
-from tests.prep.formats.nifti_writer import MemoryFiles, write_nifti
+from tests.prep.formats.nifti_writer import open_nifti, open_nifti_mask, write_nifti
 
 DTYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8")
 NAN, INF = float("nan"), float("inf")
@@ -56,7 +54,7 @@ def test_every_type_order_and_rescaling_gives_the_exact_values_or_a_refusal(draw
     data = gzip.compress(data, 1) if drawn.draw(st.booleans()) else data
     header_type = float if version == 2 else np.float32
     used = (float(header_type(slope)), float(header_type(inter))) if slope and slope == slope else (1.0, 0.0)
-    scan = open_nifti(MemoryFiles(a__nii=data), "a.nii")
+    scan = open_nifti(data)
     with np.errstate(all="ignore"):
         expected = exact(stored, *used)
     limits = np.finfo("f4") if scan.dtype == "float32" else np.iinfo(scan.dtype)
@@ -87,7 +85,7 @@ def test_nibabel_writes_and_reads_the_same(drawn: st.DataObject) -> None:
     image.header.set_data_dtype(target)
     data = image.to_bytes()
     expected = nibabel.Nifti1Image.from_bytes(data).get_fdata()
-    scan = open_nifti(MemoryFiles(a__nii=data), "a.nii")
+    scan = open_nifti(data)
     np.testing.assert_array_equal(
         scan.read(), expected.reshape(*stored.shape[:3], -1).transpose(2, 1, 0, 3).astype(scan.dtype)
     )
@@ -114,8 +112,7 @@ def test_nibabel_writes_and_reads_the_same(drawn: st.DataObject) -> None:
     ],
 )
 def test_the_type_follows_from_the_header(stored: str, slope: float, inter: float, expected: str) -> None:
-    data = write_nifti(np.ones((2, 2, 2), stored), scl_slope=slope, scl_inter=inter)
-    scan = open_nifti(MemoryFiles(a__nii=data), "a.nii")
+    scan = open_nifti(write_nifti(np.ones((2, 2, 2), stored), scl_slope=slope, scl_inter=inter))
     assert scan.dtype == expected
     noted = [finding.name for finding in scan.findings]
     assert noted == (["rescale ignored"] if slope == 0 else [])
@@ -141,11 +138,11 @@ def test_the_stored_integers_that_fit_are_known_to_the_last_one(slope: int, inte
 def test_integers_beyond_32_bits_are_refused_when_they_are_met(stored: str) -> None:
     values = np.zeros((2, 2, 2), stored)
     values[1, 1, 1] = 2**31
-    scan = open_nifti(MemoryFiles(a__nii=write_nifti(values)), "a.nii")
+    scan = open_nifti(write_nifti(values))
     with pytest.raises(SourceError, match="voxels do not fit in 32 bits"):
         scan.read()
     values[1, 1, 1] -= 1
-    assert open_nifti(MemoryFiles(a__nii=write_nifti(values)), "a.nii").read().max() == 2**31 - 1
+    assert open_nifti(write_nifti(values)).read().max() == 2**31 - 1
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
@@ -157,30 +154,30 @@ def test_voxels_that_are_no_number_are_refused_or_set_to_what_is_asked_for(
 ) -> None:
     values = np.arange(24, dtype=dtype).reshape(2, 3, 4)
     values[1, 2, 3] = bad
-    files = MemoryFiles(a__nii=write_nifti(values, order, scl_slope=slope, scl_inter=0))
+    data = write_nifti(values, order, scl_slope=slope, scl_inter=0)
     with pytest.raises(SourceError, match="voxels that are no number"):
-        open_nifti(files, "a.nii").read()
-    scan = open_nifti(files, "a.nii", ScanOptions(non_finite_value=-1000))
+        open_nifti(data).read()
+    scan = open_nifti(data, non_finite_value=-1000)
     values[1, 2, 3] = -1000 / slope
     np.testing.assert_array_equal(scan.read()[..., 0], values.transpose(2, 1, 0) * slope)
     (finding,) = scan.findings
     assert finding.treatment == "corrected" and finding.detail == "1 voxels set to -1000"
-    clean = MemoryFiles(a__nii=write_nifti(np.ones((2, 2, 2), dtype), order))
-    assert open_nifti(clean, "a.nii", ScanOptions(non_finite_value=0)).findings == ()
+    clean = write_nifti(np.ones((2, 2, 2), dtype), order)
+    assert open_nifti(clean, non_finite_value=0).findings == ()
 
 
 def test_float64_beyond_float32_is_refused_even_where_nan_is_allowed() -> None:
-    files = MemoryFiles(a__nii=write_nifti(np.full((2, 2, 2), 1e300)))
-    for options in (ScanOptions(), ScanOptions(non_finite_value=0)):
+    data = write_nifti(np.full((2, 2, 2), 1e300))
+    for value in (None, 0):
         with pytest.raises(SourceError, match="voxels do not fit in float32"):
-            open_nifti(files, "a.nii", options).read()
+            open_nifti(data, non_finite_value=value).read()
 
 
 # Masks
 
 
 def read_mask(stored: Any, **fields: Any) -> Any:
-    return open_nifti_mask(MemoryFiles(a__nii=gzip.compress(write_nifti(stored, **fields))), "a.nii").read()
+    return open_nifti_mask(gzip.compress(write_nifti(stored, **fields))).read()
 
 
 @settings(max_examples=60, deadline=None)
@@ -253,7 +250,7 @@ def test_reading_takes_one_volume_beside_the_file(dtype: str, fields: dict[str, 
     stored = np.zeros((128, 128, 512), np.dtype(dtype))
     data = gzip.compress(write_nifti(stored, dtype[0], **fields), 1)
     with traced() as opening:
-        scan = open_nifti(MemoryFiles(a__nii=data), "a.nii")
+        scan = open_nifti(data)
     assert opening.peak < 1 << 20
     with traced() as reading:
         voxels = scan.read()
@@ -263,7 +260,7 @@ def test_reading_takes_one_volume_beside_the_file(dtype: str, fields: dict[str, 
 
 def test_an_uncompressed_file_is_not_copied() -> None:
     stored = np.zeros((128, 128, 512), np.int16)
-    scan = open_nifti(MemoryFiles(a__nii=write_nifti(stored)), "a.nii")
+    scan = open_nifti(write_nifti(stored))
     with traced() as memory:
         voxels = scan.read()
     assert voxels.shape == (512, 128, 128, 1) and memory.peak < 1 << 20

@@ -26,7 +26,7 @@ STORED = np.arange(120, dtype=np.int16).reshape(6, 5, 4)
 def refusal(data: bytes, name: str, read: bool = True, **options: Any) -> str:
     """The reason and the detail of the error."""
     try:
-        scan = open_scan(MemoryFiles.of({name: data}), name, (), ScanOptions(**options))
+        scan = open_scan(MemoryFiles({name: data}), name, (), ScanOptions(**options))
         if read:
             scan.read()
     except SourceError as error:
@@ -177,7 +177,7 @@ def test_bytes_and_lines_before_the_voxels_are_skipped() -> None:
     packed, _ = nrrd_parts(STORED, "gzip", data_file="c.gz", byte_skip="7")
     meta, _ = meta_parts(STORED, HeaderSize="5", ElementDataFile="d.raw")
     meta_end, _ = meta_parts(STORED, HeaderSize="-1", ElementDataFile="b.bin")
-    files = MemoryFiles.of(
+    files = MemoryFiles(
         {
             "1.nhdr": header,
             "sub/a.bin": b"one\ntwo\nxxx" + raw,
@@ -233,7 +233,7 @@ def test_reading_takes_one_volume_beside_the_file_and_raw_voxels_none() -> None:
         "d.mha": (write_meta(stored), 0),
     }
     for name, (data, volumes) in cases.items():
-        files = MemoryFiles.of({name: data})
+        files = MemoryFiles({name: data})
         with traced() as memory:
             scan = open_scan(files, name)
             voxels = scan.read()
@@ -272,7 +272,7 @@ def test_whatever_is_changed_in_a_file_it_is_read_or_refused_in_little_memory(na
                 del data[place:]
             if not data:
                 break
-        files = MemoryFiles.of({name: bytes(data)})
+        files = MemoryFiles({name: bytes(data)})
         with traced() as memory, contextlib.suppress(SourceError):
             scan = open_scan(files, name, (), options)
             scan.read()

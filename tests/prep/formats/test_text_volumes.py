@@ -18,7 +18,7 @@ from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.voxels.apply import view_of
 from halofeed.schemas.errors import SourceError
 from tests.prep.formats.nifti_writer import MemoryFiles
-from tests.prep.formats.text_volume_writer import AFFINE, meta_parts, nrrd_parts, write_meta, write_nrrd
+from tests.prep.formats.text_volume_writer import AFFINE, write_meta, write_nrrd
 
 DTYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8")
 IJK = [2, 1, 0, 3]
@@ -114,35 +114,25 @@ def test_a_metaimage_file_of_any_type_order_and_encoding_is_that_of_itk(
     np.testing.assert_allclose(scan.grid.affine, AFFINE[:, IJK])
 
 
-@pytest.mark.parametrize(
-    ("extension", "parts", "channel_first"),
-    [
-        (".nrrd", lambda stored, first, **more: nrrd_parts(stored, **_vectors(first), **more), True),
-        (".nrrd", lambda stored, first, **more: nrrd_parts(stored, **_vectors(first), **more), False),
-        (".mha", lambda stored, first, **more: meta_parts(stored, parts=3 if first else 1, **more), True),
-        (".mha", lambda stored, first, **more: meta_parts(stored, parts=3 if first else 1, **more), False),
-    ],
-)
+@pytest.mark.parametrize("name", ["a.nrrd", "a.mha"])
+@pytest.mark.parametrize("channel_first", [True, False])
 @pytest.mark.parametrize("encoding", ["raw", "gzip"])
-def test_vectors_and_times_become_channels(
-    extension: str, parts: Any, channel_first: bool, encoding: str
-) -> None:
+def test_vectors_and_times_become_channels(name: str, channel_first: bool, encoding: str) -> None:
     voxels = values((4, 5, 6, 3), "i2")  # [depth, height, width, channel]
     stored = voxels.transpose(3, 2, 1, 0) if channel_first else voxels.transpose(2, 1, 0, 3)
-    data = b"".join(parts(stored, channel_first, encoding=encoding))
-    scan = open_scan(MemoryFiles.of({"a" + extension: data}), "a" + extension)
+    if name == "a.mha":
+        data = write_meta(stored, encoding, parts=3 if channel_first else 1)
+    else:
+        axes, kinds = ["(2,0,0)", "(0,0,-3)", "(0,1.5,0)"], ["space"] * 3
+        axes.insert(0 if channel_first else 3, "none")
+        kinds.insert(0 if channel_first else 3, "vector" if channel_first else "time")
+        data = write_nrrd(stored, encoding, space_directions=" ".join(axes), kinds=" ".join(kinds))
+    files = MemoryFiles({name: data})
+    scan = open_scan(files, name)
     assert scan.channels == 3
     np.testing.assert_array_equal(scan.read(), voxels)
     with pytest.raises(SourceError, match="mask has several channels"):
-        open_mask(MemoryFiles.of({"a" + extension: data}), "a" + extension, scan.grid)
-
-
-def _vectors(first: bool) -> dict[str, str]:
-    axes = ["(2,0,0)", "(0,0,-3)", "(0,1.5,0)"]
-    axes.insert(0 if first else 3, "none")
-    kinds = ["space"] * 3
-    kinds.insert(0 if first else 3, "vector" if first else "time")
-    return {"space_directions": " ".join(axes), "kinds": " ".join(kinds)}
+        open_mask(files, name, scan.grid)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +161,7 @@ def test_one_scan_in_the_three_spaces_of_nrrd_is_the_same_in_the_patient(
     scan = check_beside_itk(path)
     np.testing.assert_allclose(scan.grid.affine, AFFINE[:, IJK])
     turned = view_of(plan_canonical(scan.grid), scan.read())
-    expected = open_scan(MemoryFiles.of({"b.mha": write_meta(stored)}), "b.mha")
+    expected = open_scan(MemoryFiles({"b.mha": write_meta(stored)}), "b.mha")
     np.testing.assert_array_equal(turned, view_of(plan_canonical(expected.grid), expected.read()))
 
 
@@ -183,14 +173,15 @@ def test_time_as_a_fourth_direction_of_space_becomes_channels() -> None:
         space_directions="(-2,0,0,0) (0,0,-3,0) (0,-1.5,0,0) (0,0,0,40)",
         space_origin="(40,-50,60,0)",
     )
-    scan = open_scan(MemoryFiles.of({"a.nrrd": data}), "a.nrrd")
+    scan = open_scan(MemoryFiles({"a.nrrd": data}), "a.nrrd")
     np.testing.assert_array_equal(scan.read(), voxels)
     np.testing.assert_allclose(scan.grid.affine, AFFINE[:, IJK])
 
 
+ONES = np.ones((6, 5, 4), np.uint8)
 UNORIENTED = {
     "spacings alone": write_nrrd(
-        np.ones((6, 5, 4), np.uint8),
+        ONES,
         space=None,
         space_directions=None,
         space_origin=None,
@@ -198,13 +189,11 @@ UNORIENTED = {
         axis_mins="10 20 30",
         centerings="node node node",
     ),
-    "no space": write_nrrd(np.ones((6, 5, 4), np.uint8), space=None, space_dimension="3"),
-    "a scanner's space": write_nrrd(np.ones((6, 5, 4), np.uint8), space="scanner-xyz"),
-    "a left-handed space": write_nrrd(np.ones((6, 5, 4), np.uint8), space="3D-left-handed"),
-    "no matrix": write_meta(np.ones((6, 5, 4), np.uint8), TransformMatrix=None),
-    "no matrix, letters that say nothing": write_meta(
-        np.ones((6, 5, 4), np.uint8), TransformMatrix=None, AnatomicalOrientation="???"
-    ),
+    "no space": write_nrrd(ONES, space=None, space_dimension="3"),
+    "a scanner's space": write_nrrd(ONES, space="scanner-xyz"),
+    "a left-handed space": write_nrrd(ONES, space="3D-left-handed"),
+    "no matrix": write_meta(ONES, TransformMatrix=None),
+    "letters that say nothing": write_meta(ONES, TransformMatrix=None, AnatomicalOrientation="???"),
 }
 
 
@@ -253,10 +242,8 @@ def test_every_way_to_say_where_a_metaimage_lies_is_read_as_itk_does(
 @pytest.mark.parametrize(
     ("fields", "finding"),
     [
-        (
-            {"TransformMatrix": None, "AnatomicalOrientation": "RAI"},
-            None,
-        ),  # which says what the lack of one means
+        # What the lack of a matrix means:
+        ({"TransformMatrix": None, "AnatomicalOrientation": "RAI"}, None),
         ({"ElementSpacing": None}, "voxel size is not given"),
         ({"BinaryDataByteOrderMSB": None}, "order of bytes is not given"),
         ({"BinaryDataByteOrderMSB": None, "ElementByteOrderMSB": "False"}, None),
@@ -272,7 +259,7 @@ def test_what_a_metaimage_leaves_open_is_itks(
 
 def test_a_header_with_its_voxels_under_the_name_of_one_without_is_read() -> None:
     stored = values((6, 5, 4), "i2")
-    files = MemoryFiles.of({"a.nhdr": write_nrrd(stored), "a.mhd": write_meta(stored)})
+    files = MemoryFiles({"a.nhdr": write_nrrd(stored), "a.mhd": write_meta(stored)})
     for name in files.files:
         scan = open_scan(files, name)
         assert scan.files == (name,)
@@ -280,25 +267,24 @@ def test_a_header_with_its_voxels_under_the_name_of_one_without_is_read() -> Non
 
 
 def test_other_units_of_length_become_millimeters() -> None:
-    stored = np.ones((6, 5, 4), np.uint8)
     by_name = {
-        "a.mha": write_meta(stored, ElementSpacing=".2 .3 .15", Offset="-4 5 6", DistanceUnits="cm"),
+        "a.mha": write_meta(ONES, ElementSpacing=".2 .3 .15", Offset="-4 5 6", DistanceUnits="cm"),
         "a.nrrd": write_nrrd(
-            stored,
+            ONES,
             space_units='"m" "m" "m"',
             space_directions="(.002,0,0) (0,0,-.003) (0,.0015,0)",
             space_origin="(-.04,.05,.06)",
         ),
     }
     for name in by_name:
-        scan = open_scan(MemoryFiles.of(by_name), name)
+        scan = open_scan(MemoryFiles(by_name), name)
         assert [one.name for one in scan.findings] == ["unit of length is not mm"]
         np.testing.assert_allclose(scan.grid.affine, AFFINE[:, IJK], atol=1e-9)
 
 
 def test_the_same_label_volume_in_each_format_is_the_same_mask() -> None:
     stored = np.random.default_rng(0).integers(0, 9, (6, 5, 4)).astype(np.float64)
-    files = MemoryFiles.of({"a.nrrd": write_nrrd(stored, "gzip"), "a.mha": write_meta(stored, "zlib")})
+    files = MemoryFiles({"a.nrrd": write_nrrd(stored, "gzip"), "a.mha": write_meta(stored, "zlib")})
     for name in files.files:
         scan = open_scan(files, name)
         mask = open_mask(files, name, scan.grid)
@@ -309,7 +295,7 @@ def test_the_same_label_volume_in_each_format_is_the_same_mask() -> None:
 def test_voxels_that_are_no_number_follow_the_options() -> None:
     stored = np.zeros((6, 5, 4), np.float32)
     stored[1, 2, 3] = np.nan
-    files = MemoryFiles.of({"a.nrrd": write_nrrd(stored, "ascii"), "a.mha": write_meta(stored)})
+    files = MemoryFiles({"a.nrrd": write_nrrd(stored, "ascii"), "a.mha": write_meta(stored)})
     for name in files.files:
         scan = open_scan(files, name)
         with pytest.raises(SourceError, match="voxels that are no number"):
@@ -321,14 +307,7 @@ def test_voxels_that_are_no_number_follow_the_options() -> None:
 
 
 def test_the_first_bytes_say_the_format_whatever_the_name_says() -> None:
-    stored = np.ones((6, 5, 4), np.uint8)
-    files = MemoryFiles.of(
-        {
-            "a.nii": write_nrrd(stored),
-            "a.nrrd": write_meta(stored),
-            "a.mha": write_nrrd(stored),
-            "b": write_nrrd(stored),
-        }
-    )
+    nrrd, meta = write_nrrd(ONES), write_meta(ONES)
+    files = MemoryFiles({"a.nii": nrrd, "a.nrrd": meta, "a.mha": nrrd, "b": nrrd})
     for name in files.files:
         assert open_scan(files, name).grid.shape == (4, 5, 6)
