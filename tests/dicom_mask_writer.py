@@ -34,24 +34,6 @@ ENCODERS = {
 LPS = np.array([-1.0, -1.0, 1.0])
 
 
-class HeldFile:
-    """One file in memory, as a folder of source files."""
-
-    root = "memory"
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def sizes(self) -> dict[str, int]:
-        return {"mask.dcm": len(self.data)}
-
-    def read(self, path: str) -> bytes:
-        return self.data
-
-    def head(self, path: str, size: int) -> bytes:
-        return self.data[:size]
-
-
 def frames_of(labels: NDArray[Any], value: int) -> dict[int, NDArray[Any]]:
     """The slices of one class that are not empty, by their index along depth: uint8 [height, width]."""
     inside = labels == value

@@ -13,11 +13,6 @@ MAX_UNPACKED_BYTES = 1 << 31
 GZIP_FORMAT = 31
 
 
-def is_packed(data: bytes) -> bool:
-    """Whether a file's bytes are those of gzip."""
-    return data.startswith(MAGIC)
-
-
 def most_unpacked(byte_count: int) -> int:
     """What so many bytes of a compressed file can become at most."""
     return min(MOST_PER_BYTE * byte_count, MAX_UNPACKED_BYTES)
@@ -30,7 +25,7 @@ def read_file(files: SourceFiles, path: str) -> bytes:
         SourceError: it cannot be read, is damaged gzip, or has more than `MAX_UNPACKED_BYTES` when unpacked.
     """
     data = files.read(path)
-    if not is_packed(data):
+    if not data.startswith(MAGIC):
         return data
     stream, found = open_stream(data), io.BytesIO()  # which gives its bytes away without a copy
     piece = memoryview(bytearray(OUTPUT_BYTES))
@@ -48,7 +43,7 @@ def read_start(files: SourceFiles, path: str, size: int) -> tuple[bytes, bool, b
         SourceError: it cannot be read, or is damaged gzip.
     """
     head = files.head(path, size)
-    if not is_packed(head):
+    if not head.startswith(MAGIC):
         return head, len(head) < size, False
     stream = zlib.decompressobj(GZIP_FORMAT)
     try:

@@ -13,7 +13,7 @@ import struct
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,17 +26,17 @@ from pydicom.errors import BytesLengthException, InvalidDicomError
 from pydicom.valuerep import TEXT_VR_DELIMS
 
 from halofeed.prep.formats.dicom.bytes import read_file
+from halofeed.prep.formats.dicom.headers import damaged, named
 from halofeed.prep.geometry.scan import Finding
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import Need, unlimited, with_margin
+from halofeed.prep.voxels.merge import OVERLAP_CURE
 from halofeed.schemas.errors import SourceError
 
 PARSE_FAILURES = (
     AttributeError,
     BytesLengthException,
     EOFError,
-    IndexError,
-    KeyError,
     LookupError,
     NotImplementedError,
     OSError,
@@ -48,7 +48,7 @@ PARSE_FAILURES = (
     zlib.error,
 )
 """What pydicom raises of damaged files."""
-CHARACTER_SET, SOP_CLASS = 0x00080005, 0x00080016
+CHARACTER_SET = 0x00080005
 
 
 class _Unheard(logging.Filter):
@@ -107,20 +107,13 @@ LONGEST_NUMBER, NUMBERS_AT_ONCE = 64, 1 << 16
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Parsed:
-    """A DICOM file whose elements were distinguished, and how many bytes and items of sequences it has."""
+    """A DICOM file whose elements were distinguished, how many bytes and items of sequences it has, and what it took to
+    tell the elements apart: the file's bytes twice, and its items."""
 
     dataset: Dataset
     file_bytes: int
     items: int
-
-    @property
-    def parsed_bytes(self) -> int:
-        """What it takes to tell the elements apart: the file's bytes twice, and its items."""
-        return _parsed_bytes(self.file_bytes, self.items)
-
-
-def _parsed_bytes(file_bytes: int, items: int) -> int:
-    return 2 * file_bytes + ITEM_BYTES * items
+    parsed_bytes: int
 
 
 def read_dataset(files: SourceFiles, path: str, need: Need = unlimited) -> Parsed:
@@ -131,7 +124,8 @@ def read_dataset(files: SourceFiles, path: str, need: Need = unlimited) -> Parse
     """
     data = read_file(files, path)
     count = data.count(ITEM_MARK)
-    need(with_margin(_parsed_bytes(len(data), count)))
+    parsed_bytes = 2 * len(data) + ITEM_BYTES * count
+    need(with_margin(parsed_bytes))
     watched = _Watched(data)
     try:
         with unheard():
@@ -142,12 +136,7 @@ def read_dataset(files: SourceFiles, path: str, need: Need = unlimited) -> Parse
         raise damaged("its elements cannot be distinguished") from None
     if watched.missing:
         raise SourceError("read", "file is truncated", f"{watched.missing} bytes are missing")
-    return Parsed(dataset=dataset, file_bytes=len(data), items=count)
-
-
-def damaged(detail: str) -> SourceError:
-    """The error of a file whose elements do not say what they have to."""
-    return SourceError("read", "DICOM file is damaged", detail)
+    return Parsed(dataset=dataset, file_bytes=len(data), items=count, parsed_bytes=parsed_bytes)
 
 
 def transfer_syntax(dataset: Dataset) -> str:
@@ -209,11 +198,7 @@ def decimals(dataset: Dataset, tag: int, count: int | None = None) -> NDArray[np
 
 
 def _parts(value: bytes) -> Iterator[list[bytes]]:
-    """The numbers of a value, some at a time: NumPy gives each the room of the longest.
-
-    Raises:
-        ValueError: one is longer than any number.
-    """
+    """The numbers of a value, some at a time: NumPy gives each the room of the longest. ValueError: one is too long."""
     start = 0
     while start <= len(value):
         stop = value.find(b"\\", start + 16 * NUMBERS_AT_ONCE)
@@ -263,13 +248,14 @@ def items(dataset: Dataset, tag: int) -> Sequence[Dataset]:
     return value
 
 
-def named(tag: int) -> str:
-    """A tag as people write it: (0028,0010)."""
-    return f"({tag >> 16:04X},{tag & 0xFFFF:04X})"
+def overlap_refused(what: str, numbers: Iterable[int], voxels: int) -> SourceError:
+    """The error of a mask with voxels in several segments or structures."""
+    listed = ", ".join(map(str, sorted(numbers)))
+    detail = f"{voxels} voxels are in more than one of the {what} {listed}; {OVERLAP_CURE}"
+    return SourceError("annotation", f"{what} overlap", detail)
 
 
 def left_out(names: Mapping[int, str], kept: Mapping[int, str]) -> list[Finding]:
     """What is said of the classes that a user's choice leaves out of a mask."""
     others = [name for number, name in names.items() if number not in kept]
-    detail = ", ".join(others[:20])
-    return [Finding(name="classes left out by choice", treatment="noted", detail=detail)] if others else []
+    return [Finding.noted("classes left out by choice", ", ".join(others[:20]))] if others else []

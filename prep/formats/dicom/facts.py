@@ -5,27 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import repeat
 
 from halofeed.prep.formats.dicom import headers
-from halofeed.prep.formats.dicom.headers import (
-    Elements,
-    Header,
-    PixelPlace,
-    damaged,
-    integer,
-    items,
-    number,
-)
+from halofeed.prep.formats.dicom.headers import Elements, Header, PixelPlace, damaged, integer, items, number
 from halofeed.prep.formats.dicom.headers import numbers as numbers_of
 from halofeed.prep.formats.dicom.kinds import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, kind_of
 from halofeed.prep.formats.dicom.marks import Marks, marks_of
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 
-IMAGE_MODALITIES = frozenset(
-    ("BI", "CR", "CT", "DX", "ES", "IVUS", "MG", "MR", "NM", "OCT", "OP", "OT", "PT", "PX", "RF")
+MODALITIES = frozenset(
+    (
+        *("BI", "CR", "CT", "DX", "ES", "IVUS", "MG", "MR", "NM", "OCT", "OP", "OT", "PT", "PX", "RF"),
+        *("RTIMAGE", "SC", "SEG", "SM", "ST", "US", "XA", "XC"),
+    )
 )
-MODALITIES = IMAGE_MODALITIES | frozenset(("BI", "RTIMAGE", "SC", "SEG", "SM", "ST", "US", "XA", "XC"))
 """The modalities that are passed on; any other word is not, as nothing says that it is one."""
 
 FRAME_DESCRIPTIONS = (
@@ -115,7 +108,7 @@ class FileFacts:
         is_survey: whether its description is that of a survey and not one that the policy asks for.
         lookup_table: whether values go through a modality look-up table.
         format, pixels: None where it is no image.
-        syntax, little: the transfer syntax.
+        syntax: the transfer syntax.
         lossy: whether the pixels have ever been compressed in a way that changes them.
         frames: one or more.
         packed: whether the whole file is compressed by gzip.
@@ -141,12 +134,17 @@ class FileFacts:
     pixels: PixelPlace | None
     syntax: str
     lossy: bool
-    little: bool
     frames: tuple[Frame, ...]
     packed: bool = False
     tiles: int | None = None
     file_bytes: int | None = None
     header_checksum: int = 0
+
+    @property
+    def stored(self) -> PixelFormat:
+        """How the pixels of an image are stored."""
+        assert self.format is not None
+        return self.format
 
 
 def _rescale(elements: Elements) -> Rescale | None:
@@ -154,9 +152,8 @@ def _rescale(elements: Elements) -> Rescale | None:
     if slope is None or intercept is None:
         return None
     kind = headers.text(elements, headers.RESCALE_TYPE).upper()
-    if kind and kind not in RESCALE_TYPES:
-        kind = "other"
-    return Rescale(slope=slope, intercept=intercept, kind=kind)
+    known = kind in RESCALE_TYPES or not kind
+    return Rescale(slope=slope, intercept=intercept, kind=kind if known else "other")
 
 
 def _frame(groups: tuple[Elements, ...]) -> Frame:
@@ -192,18 +189,14 @@ def _frames(elements: Elements) -> tuple[Frame, ...]:
     count = integer(elements, headers.FRAMES, 1)
     per_frame = items(elements, headers.FRAME_GROUPS)
     shared = [group for item in items(elements, headers.SHARED_GROUPS)[:1] for group in _flat(item)]
-    if not per_frame and not shared:
-        if count == 1:
-            return (_frame((elements,)),)
-        # Frames that nothing places: one stands for all, as the file is no volume anyway.
-        return (replace(_frame((elements,)), position_mm=None),)
     if not per_frame and count == 1:
         return (_frame((*shared, elements)),)
+    if not per_frame and not shared:
+        # Frames that nothing places: one stands for all, as the file is no volume anyway.
+        return (replace(_frame((elements,)), position_mm=None),)
     if len(per_frame) != count:
         raise damaged(f"{count} frames, but {len(per_frame)} descriptions of frames")
-    return tuple(
-        _frame((*_flat(item), *rest, elements)) for item, rest in zip(per_frame, repeat(shared), strict=False)
-    )
+    return tuple(_frame((*_flat(item), *shared, elements)) for item in per_frame)
 
 
 def _format(elements: Elements) -> PixelFormat:
@@ -212,10 +205,7 @@ def _format(elements: Elements) -> PixelFormat:
     high = integer(elements, headers.HIGH_BIT, stored - 1)
     if not 1 <= stored <= high + 1 <= allocated <= 64:
         raise damaged(f"{stored} bits stored up to bit {high} of {allocated} allocated")
-    padding, limit = (
-        headers.bits(elements, headers.PADDING_VALUE),
-        headers.bits(elements, headers.PADDING_LIMIT),
-    )
+    padding, limit = (headers.bits(elements, tag) for tag in (headers.PADDING_VALUE, headers.PADDING_LIMIT))
     rows, columns = integer(elements, headers.ROWS), integer(elements, headers.COLUMNS)
     if rows < 1 or columns < 1:
         raise damaged(f"an image of {rows} x {columns} pixels")
@@ -274,9 +264,8 @@ def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
     is_image = kind == IMAGE
     # Descriptions are compared here and not kept: people write names into them.
     description = headers.text(elements, headers.SERIES_DESCRIPTION)
-    asked_for = policy.description is not None and bool(
-        re.search(policy.description, description, re.IGNORECASE)
-    )
+    wanted = policy.description
+    asked_for = wanted is not None and re.search(wanted, description, re.IGNORECASE) is not None
     return FileFacts(
         kind=kind,
         modality=modality if modality in MODALITIES else "",
@@ -287,8 +276,7 @@ def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
         refers_to=tuple(dict.fromkeys(key for key in keys if key)),
         images=frozenset(key for key in images if key),
         study=policy.key(headers.identifier(elements, headers.STUDY_UID)),
-        chosen=(not policy.modalities or modality in policy.modalities)
-        and (policy.description is None or asked_for),
+        chosen=(not policy.modalities or modality in policy.modalities) and (wanted is None or asked_for),
         is_survey=not asked_for and SURVEY.search(description) is not None,
         image_words=tuple(sorted(IMAGE_TYPE_WORDS & {part.strip() for part in image_type.split("\\")})),
         lookup_table=bool(items(elements, headers.MODALITY_LUT)),
@@ -296,6 +284,5 @@ def facts_of(header: Header, policy: SeriesPolicy) -> FileFacts:
         pixels=header.pixels if is_image else None,
         syntax=header.syntax,
         lossy=_is_lossy(headers.text(elements, headers.LOSSY_COMPRESSION), header.syntax),
-        little=header.little,
         frames=_frames(elements) if is_image else (),
     )

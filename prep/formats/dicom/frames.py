@@ -119,21 +119,16 @@ def own_grid(frames: Frames, spacing_mm: float | None) -> Grid:
         if spacing_mm is None:
             raise SourceError("annotation", "segmentation of one slice does not say how thick it is")
         return _grid(frames, first, spacing_mm * normal, 1)
-    for spacing in (spacing_mm, float(gaps.min())):
-        if spacing is None:
-            continue
+    for spacing in filter(None, (spacing_mm, float(gaps.min()))):
         slices = int(min(np.rint((heights[order[-1]] - heights[order[0]]) / spacing), 2**40))
         if slices < 1:
             continue
         grid = _grid(frames, first, (last - first) / slices, slices + 1)
         if place_frames(frames, grid):
             return grid
-    raise SourceError(
-        "annotation",
-        "segmentation frames lie on no regular grid",
-        f"{len(gaps) + 1} planes with gaps from {gaps.min():.4g} to {gaps.max():.4g} mm"
-        " that are neither equal nor multiples of one, or shifted in their plane",
-    )
+    planes = f"{len(gaps) + 1} planes with gaps from {gaps.min():.4g} to {gaps.max():.4g} mm"
+    detail = f"{planes} that are neither equal nor multiples of one, or shifted in their plane"
+    raise SourceError("annotation", "segmentation frames lie on no regular grid", detail)
 
 
 def _grid(frames: Frames, first: NDArray[np.float64], step: NDArray[np.float64], depth: int) -> Grid:

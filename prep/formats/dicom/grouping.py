@@ -9,29 +9,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from halofeed.prep.formats.dicom.bytes import read_file, read_start
-from halofeed.prep.formats.dicom.facts import LOCALIZER_WORDS, MOSAIC, FileFacts, Frame, facts_of
+from halofeed.prep.formats.dicom.facts import LOCALIZER_WORDS, MOSAIC, FileFacts, facts_of
 from halofeed.prep.formats.dicom.headers import (
     HeaderContinuesError,
     checksum_before,
     media_class,
     read_header,
 )
-from halofeed.prep.formats.dicom.kinds import (
-    IMAGE,
-    LOCALIZER,
-    MASK_KINDS,
-    SECONDARY_CAPTURE,
-    kind_of_class,
-)
+from halofeed.prep.formats.dicom.kinds import IMAGE, LOCALIZER, MASK_KINDS, SECONDARY_CAPTURE, kind_of_class
 from halofeed.prep.formats.dicom.mosaic import split_mosaic
 from halofeed.prep.formats.dicom.slices import ORIENTATION_TOLERANCE, axes_of, lacking
-from halofeed.prep.formats.dicom.volumes import Slice, Volumes, split_volumes
+from halofeed.prep.formats.dicom.volumes import Slice, Volumes, positions_of, split_volumes, thickness_of
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.volume_files import common_folder, folder_of
+from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS
 from halofeed.schemas.errors import SourceError
 
-DICOM_NAMES = (".dcm", ".dicom", ".ima", ".dcm.gz", ".dicom.gz", ".ima.gz")
 HEAD_BYTES = 1 << 16
 """How much of a file is read for its header; all of it where the header is longer."""
 Images = list[tuple[str, FileFacts]]
@@ -95,14 +89,10 @@ class FoundScan:
     Args:
         parts: the slices of each volume.
         by: what tells the scans of the series, or the volumes of this one, apart; "" where there is one of each.
-        number: which scan of its series it is, from 1.
-        of: how many scans its series has.
     """
 
     parts: tuple[tuple[Slice, ...], ...]
     by: str
-    number: int
-    of: int
 
     @property
     def paths(self) -> set[str]:
@@ -141,18 +131,14 @@ class Apart:
     @property
     def may_be_slice(self) -> bool:
         """Whether it may be a slice of the stack beside it that cannot be read."""
-        named = self.path.lower().endswith(DICOM_NAMES)
+        named = self.path.lower().endswith(DICOM_EXTENSIONS)
         return self.kind == "damaged" or (self.kind == "not DICOM" and named)
 
 
 def _facts_in(
     files: SourceFiles, path: str, start: tuple[bytes, bool, bool], policy: SeriesPolicy
 ) -> FileFacts:
-    """What one file says, from its first bytes where they suffice.
-
-    Raises:
-        SourceError: it is not DICOM, damaged, or cut off within the header.
-    """
+    """What one file says, from its first bytes where they suffice; SourceError where it is no DICOM, or damaged."""
     head, complete, packed = start
     try:
         header, body = read_header(head, complete)
@@ -173,8 +159,7 @@ def _kind_of(facts: FileFacts) -> str:
     """ "image" for what may be a slice of a volume, else why it is none."""
     if facts.kind != IMAGE:
         return facts.kind
-    assert facts.format is not None
-    if facts.format.samples != 1 or facts.format.photometric == "color":
+    if facts.stored.samples != 1 or facts.stored.photometric == "color":
         return "color image"
     if MOSAIC in facts.image_words and facts.tiles is None:
         return "mosaic"
@@ -248,11 +233,9 @@ def images_of(found: Iterable[tuple[str, FileFacts]]) -> Images:
 
 def _alike(first: Slice, second: Slice) -> bool:
     """Whether two images can be slices of one stack: of one size and orientation."""
-    assert first.facts.format is not None and second.facts.format is not None
-    one, other = first.frame.orientation, second.frame.orientation
-    assert one is not None and other is not None
-    close = all(abs(a - b) <= ORIENTATION_TOLERANCE for a, b in zip(one, other, strict=True))
-    return close and first.facts.format.size == second.facts.format.size
+    pairs = zip(first.orientation, second.orientation, strict=True)
+    close = all(abs(one - other) <= ORIENTATION_TOLERANCE for one, other in pairs)
+    return close and first.facts.stored.size == second.facts.stored.size
 
 
 def _stacks(images: Sequence[tuple[str, FileFacts]]) -> list[Volumes]:
@@ -273,22 +256,12 @@ def _stacks(images: Sequence[tuple[str, FileFacts]]) -> list[Volumes]:
 def find_scans(images: Sequence[tuple[str, FileFacts]], policy: SeriesPolicy) -> list[FoundScan]:
     """The scans of one series."""
     stacks = _stacks(images)
-    found: list[tuple[tuple[tuple[Slice, ...], ...], str]] = []
+    found = []
     for stack in stacks:
         by = " and ".join(stack.by or (("orientation or size",) if len(stacks) > 1 else ()))
-        if policy.split == "volumes":
-            found += [((part,), by) for part in stack.parts]
-        else:
-            found.append((stack.parts, by))
-    return [
-        FoundScan(parts=parts, by=by, number=number, of=len(found))
-        for number, (parts, by) in enumerate(found, start=1)
-    ]
-
-
-def _place(frame: Frame) -> tuple[float, ...] | None:
-    position = frame.position_mm
-    return None if position is None else tuple(round(value, 3) for value in position)
+        scans = [(part,) for part in stack.parts] if policy.split == "volumes" else [stack.parts]
+        found += [FoundScan(parts=parts, by=by) for parts in scans]
+    return found
 
 
 def too_few_slices(places: int, policy: SeriesPolicy) -> tuple[str, str, str] | None:
@@ -304,11 +277,8 @@ def several_volumes(scan: FoundScan, policy: SeriesPolicy) -> tuple[str, str, st
     if len(scan.parts) == 1 or policy.split != "refuse":
         return None
     cure = "--series-split volumes takes each as a scan, channels all as one"
-    return (
-        "selection",
-        "series holds several volumes",
-        f"{len(scan.parts)}, distinguished by {scan.by}; {cure}",
-    )
+    detail = f"{len(scan.parts)}, distinguished by {scan.by}; {cure}"
+    return "selection", "series holds several volumes", detail
 
 
 def group_series(
@@ -349,17 +319,16 @@ def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple
     images = images_of(found)
     scans = find_scans(images, policy)
     uses = Counter(path for scan in scans for path in scan.paths)
-    described = []
-    for scan in scans:
+    described, of = [], len(scans)
+    for number, scan in enumerate(scans, start=1):
         slices = [part for volume in scan.parts for part in volume]
         own = _in_order(slices)
         is_shared = any(uses[path] > 1 for path in own)
         members = tuple(path for path, _ in images) if is_shared else own
         first = slices[0].facts
-        assert first.format is not None
-        instances = {part.facts.instance for part in slices if scan.of > 1}
+        instances = {part.facts.instance for part in slices if of > 1}
         series = Series(
-            key=key if len(scans) == 1 else f"{key}-{scan.number}",
+            key=key if of == 1 else f"{key}-{number}",
             series=first.series,
             study=first.study,
             group=first.group,
@@ -368,12 +337,12 @@ def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple
             first=min(members),
             folder=common_folder(members),
             folders=tuple(sorted(set(map(folder_of, members)))),
-            volume=(scan.number, scan.of, scan.by) if scan.of > 1 and scan.by else None,
+            volume=(number, of, scan.by) if of > 1 and scan.by else None,
             masks=frozenset(path for path, facts in found if not instances.isdisjoint(facts.images)),
             modality=first.modality,
-            size=first.format.size,
+            size=first.stored.size,
             slices=len(slices),
-            places=min(len({_place(part.frame) for part in volume}) for volume in scan.parts),
+            places=min(map(_places, scan.parts)),
             lacking=sum(map(_lacking, scan.parts)),
             chosen=first.chosen,
             problem=several_volumes(scan, policy),
@@ -382,26 +351,24 @@ def scans_of_series(key: str, found: Images, policy: SeriesPolicy) -> list[tuple
     return described
 
 
+def _places(slices: Sequence[Slice]) -> int:
+    """At how many places slices lie, to a thousandth of a millimeter."""
+    return len({tuple(round(value, 3) for value in part.position_mm) for part in slices})
+
+
 def _lacking(slices: Sequence[Slice]) -> int:
     """How many slices of a volume are missing between others; 0 where their places do not say."""
-    orientation = slices[0].frame.orientation
-    positions = [part.frame.position_mm for part in slices]
-    if orientation is None or any(position is None for position in positions):
-        return 0
-    thickness = max((part.frame.thickness_mm or 0.0 for part in slices), default=0.0) or None
     try:
-        return lacking(np.array(positions, np.float64), orientation, thickness)
+        return lacking(positions_of(slices), slices[0].orientation, thickness_of(slices))
     except SourceError:
         return 0  # Opening the series says why it is refused.
 
 
 def _in_order(slices: Sequence[Slice]) -> tuple[str, ...]:
     """The files of slices, along the normal of the slices, then by path."""
-    orientation = slices[0].frame.orientation
-    assert orientation is not None
     try:
-        normal = axes_of(orientation)[2]
+        normal = axes_of(slices[0].orientation)[2]
     except SourceError:
         normal = np.zeros(3)  # Opening the series says why it is refused.
-    places = {part.path: float(np.dot(part.frame.position_mm or (0, 0, 0), normal)) for part in slices}
+    places = {part.path: float(np.dot(part.position_mm, normal)) for part in slices}
     return tuple(sorted(places, key=lambda path: (places[path], path)))

@@ -34,88 +34,58 @@ _INFLATED_AT_ONCE = 1 << 20
 UNDEFINED = 0xFFFFFFFF
 ITEM, ITEM_END, SEQUENCE_END = 0xFFFEE000, 0xFFFEE00D, 0xFFFEE0DD
 PIXEL_TAGS = {0x7FE00008: "float", 0x7FE00009: "double", 0x7FE00010: "integer"}
-LONG_VRS = frozenset(
-    (b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN", b"UR", b"UT", b"UV")
-)
-TEXT_VRS = frozenset(
-    (b"AE", b"AS", b"CS", b"DA", b"DS", b"DT", b"IS", b"LO", b"LT", b"PN", b"SH", b"ST", b"TM", b"UI")
-)
-SHORT_VRS = TEXT_VRS | frozenset((b"AT", b"FL", b"FD", b"SL", b"SS", b"UL", b"US"))
+LONG_VRS = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
+SHORT_VRS = frozenset(b"AE AS AT CS DA DS DT FD FL IS LO LT PN SH SL SS ST TM UI UL US".split())
 NUMBERS = {"US": "H", "SS": "h", "UL": "I", "SL": "i", "FL": "f", "FD": "d"}
 DECIMAL = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 IMPLICIT_LITTLE, EXPLICIT_LITTLE = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
 EXPLICIT_BIG, DEFLATED = "1.2.840.10008.1.2.2", "1.2.840.10008.1.2.1.99"
 
-TRANSFER_SYNTAX, MEDIA_SOP_CLASS = 0x00020010, 0x00020002
-IMAGE_TYPE, SOP_CLASS, MODALITY, PATIENT_ID = 0x00080008, 0x00080016, 0x00080060, 0x00100020
-REFERENCED_SERIES, SERIES_UID, FRAME_OF_REFERENCE = 0x00081115, 0x0020000E, 0x00200052
-SLICE_THICKNESS, SPACING_BETWEEN_SLICES, DIFFUSION_B_VALUE = 0x00180050, 0x00180088, 0x00189087
-SOP_INSTANCE, REFERENCED_INSTANCES, REFERENCED_INSTANCE = 0x00080018, 0x0008114A, 0x00081155
-CONTOUR_IMAGES = 0x30060016
-CSA_CREATOR, CSA_IMAGE_HEADER = 0x00290010, 0x00291010
-STUDY_UID, SERIES_DESCRIPTION = 0x0020000D, 0x0008103E
-ECHO_NUMBERS, ECHO_TIME, EFFECTIVE_ECHO_TIME = 0x00180086, 0x00180081, 0x00189082
-TEMPORAL_POSITION, TEMPORAL_INDEX, TEMPORAL_OFFSET = 0x00200100, 0x00209128, 0x0020930D
-TRIGGER_TIME, TRIGGER_DELAY, CARDIAC_PHASE = 0x00181060, 0x00209153, 0x00209241
-INVERSION_TIME, FLIP_ANGLE, TUBE_VOLTAGE, KERNEL = 0x00180082, 0x00181314, 0x00180060, 0x00181210
-GRADIENT_DIRECTIONS, GRADIENT_DIRECTION = 0x00189076, 0x00189089
-FRAME_TYPE, COMPLEX_COMPONENT, STACK_ID, DIMENSION_INDEX = 0x00089007, 0x00089208, 0x00209056, 0x00209157
-ACQUISITION_NUMBER, FRAME_ACQUISITION_NUMBER, INSTANCE_NUMBER = 0x00200012, 0x00209156, 0x00200013
-ACQUISITION_DATE, ACQUISITION_TIME, ACQUISITION_MOMENT = 0x00080022, 0x00080032, 0x0008002A
-CONTENT_DATE, CONTENT_TIME, FRAME_MOMENT, FRAME_REFERENCE_MOMENT = (
-    0x00080023,
-    0x00080033,
-    0x00189074,
-    0x00189151,
-)
-FRAME_REFERENCE_TIME, LOSSY_COMPRESSION = 0x00541300, 0x00282110
-FRAME_CONTENT, MR_ECHO, MR_DIFFUSION, CARDIAC = 0x00209111, 0x00189114, 0x00189117, 0x00189118
-TEMPORAL_GROUP, MR_FRAME_TYPE, CT_FRAME_TYPE, PET_FRAME_TYPE = 0x00209310, 0x00189226, 0x00189329, 0x00189751
-MR_TIMING = 0x00189112
-POSITION, ORIENTATION, PIXEL_SPACING = 0x00200032, 0x00200037, 0x00280030
-SAMPLES, PHOTOMETRIC, FRAMES, ROWS, COLUMNS = 0x00280002, 0x00280004, 0x00280008, 0x00280010, 0x00280011
-BITS_ALLOCATED, BITS_STORED, HIGH_BIT, SIGNED = 0x00280100, 0x00280101, 0x00280102, 0x00280103
-PADDING_VALUE, PADDING_LIMIT = 0x00280120, 0x00280121
-INTERCEPT, SLOPE, RESCALE_TYPE, MODALITY_LUT = 0x00281052, 0x00281053, 0x00281054, 0x00283000
-PLANE_POSITION, PLANE_ORIENTATION, PIXEL_MEASURES = 0x00209113, 0x00209116, 0x00289110
-VALUE_TRANSFORMATION, SHARED_GROUPS, FRAME_GROUPS = 0x00289145, 0x52009229, 0x52009230
-RT_FRAMES, RT_STUDIES, RT_SERIES = 0x30060010, 0x30060012, 0x30060014
-OFFSET_TABLE, OFFSET_TABLE_LENGTHS = 0x7FE00001, 0x7FE00002
+WANTED: dict[int, str] = {}
+"""The tags of the elements that are read, each with the VR that an implicit file leaves out."""
 
-# The VR that an implicit file leaves out.
-WANTED: Mapping[int, str] = {
-    **dict.fromkeys((IMAGE_TYPE, MODALITY, PHOTOMETRIC, LOSSY_COMPRESSION), "CS"),
-    **dict.fromkeys((TRANSFER_SYNTAX, MEDIA_SOP_CLASS, SOP_CLASS, SERIES_UID, FRAME_OF_REFERENCE), "UI"),
-    **dict.fromkeys((STUDY_UID, SOP_INSTANCE, REFERENCED_INSTANCE), "UI"),
-    **dict.fromkeys((REFERENCED_INSTANCES, CONTOUR_IMAGES), "SQ"),
-    **dict.fromkeys((PATIENT_ID, RESCALE_TYPE, SERIES_DESCRIPTION), "LO"),
-    **dict.fromkeys((SLICE_THICKNESS, SPACING_BETWEEN_SLICES, POSITION, ORIENTATION, PIXEL_SPACING), "DS"),
-    **dict.fromkeys((INTERCEPT, SLOPE), "DS"),
-    **dict.fromkeys((ECHO_NUMBERS, TEMPORAL_POSITION, FRAMES, ACQUISITION_NUMBER, INSTANCE_NUMBER), "IS"),
-    **dict.fromkeys((ECHO_TIME, TRIGGER_TIME, INVERSION_TIME, FLIP_ANGLE, TUBE_VOLTAGE), "DS"),
-    FRAME_REFERENCE_TIME: "DS",
-    **dict.fromkeys((DIFFUSION_B_VALUE, GRADIENT_DIRECTION, EFFECTIVE_ECHO_TIME, TRIGGER_DELAY), "FD"),
-    **dict.fromkeys((TEMPORAL_OFFSET,), "FD"),
-    CARDIAC_PHASE: "FL",
-    **dict.fromkeys((TEMPORAL_INDEX, DIMENSION_INDEX), "UL"),
-    FRAME_ACQUISITION_NUMBER: "US",
-    **dict.fromkeys((FRAME_TYPE, COMPLEX_COMPONENT), "CS"),
-    **dict.fromkeys((STACK_ID, KERNEL), "SH"),
-    **dict.fromkeys((ACQUISITION_DATE, CONTENT_DATE), "DA"),
-    **dict.fromkeys((ACQUISITION_TIME, CONTENT_TIME), "TM"),
-    **dict.fromkeys((ACQUISITION_MOMENT, FRAME_MOMENT, FRAME_REFERENCE_MOMENT), "DT"),
-    **dict.fromkeys((FRAME_CONTENT, MR_ECHO, MR_DIFFUSION, CARDIAC, TEMPORAL_GROUP, MR_TIMING), "SQ"),
-    **dict.fromkeys((MR_FRAME_TYPE, CT_FRAME_TYPE, PET_FRAME_TYPE, GRADIENT_DIRECTIONS), "SQ"),
-    **dict.fromkeys((SAMPLES, ROWS, COLUMNS, BITS_ALLOCATED, BITS_STORED, HIGH_BIT, SIGNED), "US"),
-    **dict.fromkeys((PADDING_VALUE, PADDING_LIMIT), "US"),
-    **dict.fromkeys((MODALITY_LUT, PLANE_POSITION, PLANE_ORIENTATION, PIXEL_MEASURES), "SQ"),
-    **dict.fromkeys((VALUE_TRANSFORMATION, SHARED_GROUPS, FRAME_GROUPS, REFERENCED_SERIES), "SQ"),
-    **dict.fromkeys((RT_FRAMES, RT_STUDIES, RT_SERIES), "SQ"),
-    CSA_CREATOR: "LO",
-    CSA_IMAGE_HEADER: "OB",
-    **dict.fromkeys((OFFSET_TABLE, OFFSET_TABLE_LENGTHS), "OV"),
-}
+
+def _tags(vr: str, *tags: int) -> tuple[int, ...]:
+    """These are wanted."""
+    WANTED.update(dict.fromkeys(tags, vr))
+    return tags
+
+
+TRANSFER_SYNTAX, MEDIA_SOP_CLASS, SOP_CLASS = _tags("UI", 0x00020010, 0x00020002, 0x00080016)
+SOP_INSTANCE, STUDY_UID, SERIES_UID = _tags("UI", 0x00080018, 0x0020000D, 0x0020000E)
+FRAME_OF_REFERENCE, REFERENCED_INSTANCE = _tags("UI", 0x00200052, 0x00081155)
+IMAGE_TYPE, MODALITY, FRAME_TYPE = _tags("CS", 0x00080008, 0x00080060, 0x00089007)
+COMPLEX_COMPONENT, PHOTOMETRIC, LOSSY_COMPRESSION = _tags("CS", 0x00089208, 0x00280004, 0x00282110)
+PATIENT_ID, SERIES_DESCRIPTION, RESCALE_TYPE = _tags("LO", 0x00100020, 0x0008103E, 0x00281054)
+(CSA_CREATOR,) = _tags("LO", 0x00290010)
+(CSA_IMAGE_HEADER,) = _tags("OB", 0x00291010)
+KERNEL, STACK_ID = _tags("SH", 0x00181210, 0x00209056)
+FRAMES, ECHO_NUMBERS, TEMPORAL_POSITION = _tags("IS", 0x00280008, 0x00180086, 0x00200100)
+ACQUISITION_NUMBER, INSTANCE_NUMBER = _tags("IS", 0x00200012, 0x00200013)
+SAMPLES, ROWS, COLUMNS, BITS_ALLOCATED = _tags("US", 0x00280002, 0x00280010, 0x00280011, 0x00280100)
+BITS_STORED, HIGH_BIT, SIGNED, PADDING_VALUE = _tags("US", 0x00280101, 0x00280102, 0x00280103, 0x00280120)
+PADDING_LIMIT, FRAME_ACQUISITION_NUMBER = _tags("US", 0x00280121, 0x00209156)
+POSITION, ORIENTATION, PIXEL_SPACING = _tags("DS", 0x00200032, 0x00200037, 0x00280030)
+SLICE_THICKNESS, SPACING_BETWEEN_SLICES, INTERCEPT = _tags("DS", 0x00180050, 0x00180088, 0x00281052)
+SLOPE, ECHO_TIME, TRIGGER_TIME, INVERSION_TIME = _tags("DS", 0x00281053, 0x00180081, 0x00181060, 0x00180082)
+FLIP_ANGLE, TUBE_VOLTAGE, FRAME_REFERENCE_TIME = _tags("DS", 0x00181314, 0x00180060, 0x00541300)
+DIFFUSION_B_VALUE, GRADIENT_DIRECTION, EFFECTIVE_ECHO_TIME = _tags("FD", 0x00189087, 0x00189089, 0x00189082)
+TRIGGER_DELAY, TEMPORAL_OFFSET = _tags("FD", 0x00209153, 0x0020930D)
+(CARDIAC_PHASE,) = _tags("FL", 0x00209241)
+TEMPORAL_INDEX, DIMENSION_INDEX = _tags("UL", 0x00209128, 0x00209157)
+ACQUISITION_DATE, CONTENT_DATE = _tags("DA", 0x00080022, 0x00080023)
+ACQUISITION_TIME, CONTENT_TIME = _tags("TM", 0x00080032, 0x00080033)
+ACQUISITION_MOMENT, FRAME_MOMENT, FRAME_REFERENCE_MOMENT = _tags("DT", 0x0008002A, 0x00189074, 0x00189151)
+SHARED_GROUPS, FRAME_GROUPS, FRAME_CONTENT = _tags("SQ", 0x52009229, 0x52009230, 0x00209111)
+VALUE_TRANSFORMATION, PLANE_POSITION, PLANE_ORIENTATION = _tags("SQ", 0x00289145, 0x00209113, 0x00209116)
+PIXEL_MEASURES, TEMPORAL_GROUP, CARDIAC = _tags("SQ", 0x00289110, 0x00209310, 0x00189118)
+GRADIENT_DIRECTIONS, MR_ECHO, MR_DIFFUSION = _tags("SQ", 0x00189076, 0x00189114, 0x00189117)
+MR_TIMING, MR_FRAME_TYPE, CT_FRAME_TYPE = _tags("SQ", 0x00189112, 0x00189226, 0x00189329)
+PET_FRAME_TYPE, MODALITY_LUT, REFERENCED_SERIES = _tags("SQ", 0x00189751, 0x00283000, 0x00081115)
+REFERENCED_INSTANCES, CONTOUR_IMAGES, RT_FRAMES = _tags("SQ", 0x0008114A, 0x30060016, 0x30060010)
+RT_STUDIES, RT_SERIES = _tags("SQ", 0x30060012, 0x30060014)
+OFFSET_TABLE, OFFSET_TABLE_LENGTHS = _tags("OV", 0x7FE00001, 0x7FE00002)
 
 
 class HeaderContinuesError(Exception):
@@ -155,13 +125,11 @@ class Header:
     Args:
         elements: by tag; sequences as tuples of the same.
         syntax: the UID of the transfer syntax.
-        little: whether the pixels are little-endian.
         pixels: None where the file has no pixels.
     """
 
     elements: Elements
     syntax: str
-    little: bool
     pixels: PixelPlace | None
 
 
@@ -177,6 +145,11 @@ def is_dicom(head: bytes) -> bool:
     if len(head) < 16 or head[:2] not in (b"\x02\x00", b"\x08\x00") or head[3] != 0 or head[2] > 0x70:
         return False
     return head[4:6] in SHORT_VRS | LONG_VRS or 0 < struct.unpack_from("<I", head, 4)[0] <= 64
+
+
+def named(tag: int) -> str:
+    """A tag as people write it: (0028,0010)."""
+    return f"({tag >> 16:04X},{tag & 0xFFFF:04X})"
 
 
 class _Walk:
@@ -199,9 +172,8 @@ class _Walk:
         if end > len(self.data):
             if not self.complete:
                 raise HeaderContinuesError
-            raise SourceError(
-                "read", "file is truncated", f"the header goes on to byte {end} of {len(self.data)}"
-            )
+            detail = f"the header goes on to byte {end} of {len(self.data)}"
+            raise SourceError("read", "file is truncated", detail)
 
     def tag_at(self, offset: int) -> int:
         group, number = self.tag.unpack_from(self.data, offset)
@@ -217,7 +189,7 @@ class _Walk:
         if vr in SHORT_VRS:
             return tag, vr.decode(), self.short.unpack_from(self.data, offset + 6)[0], offset + 8
         if not (vr in LONG_VRS or (vr.isalpha() and vr.isupper())):
-            raise damaged(f"element ({tag >> 16:04X},{tag & 0xFFFF:04X}) has no value representation")
+            raise damaged(f"element {named(tag)} has no value representation")
         self.need(offset + 12)
         return tag, vr.decode(), self.long.unpack_from(self.data, offset + 8)[0], offset + 12
 
@@ -231,10 +203,8 @@ class _Walk:
             if tag == ITEM_END and end is None:
                 return found, value
             if depth == 0 and tag in PIXEL_TAGS:
-                place = None if length == UNDEFINED else length
-                self.pixels = PixelPlace(
-                    kind=PIXEL_TAGS[tag], offset=value, length=place, words=vr in ("", "OW")
-                )
+                stated, words = None if length == UNDEFINED else length, vr in ("", "OW")
+                self.pixels = PixelPlace(kind=PIXEL_TAGS[tag], offset=value, length=stated, words=words)
                 return found, value
             kind = WANTED.get(tag, "")
             if length == UNDEFINED:
@@ -251,7 +221,7 @@ class _Walk:
                     pass  # It is somebody else's private element: see `CSA_CREATOR`.
                 elif kind and tag not in found:
                     if length > MAX_VALUE_BYTES and kind != "OV":
-                        raise damaged(f"element ({tag >> 16:04X},{tag & 0xFFFF:04X}) has {length} bytes")
+                        raise damaged(f"element {named(tag)} has {length} bytes")
                     self.need(offset)
                     known = vr if vr not in ("", "UN") else kind
                     self.keep()
@@ -384,23 +354,21 @@ def read_header(data: bytes, complete: bool = True) -> tuple[Header, bytes]:
         raise HeaderContinuesError
     vr = data[offset + 4 : offset + 6]
     explicit = vr in SHORT_VRS or vr in LONG_VRS
-    little = syntax != EXPLICIT_BIG
+    walk = _Walk(data, complete, explicit, syntax != EXPLICIT_BIG)
     if not syntax:
         syntax = EXPLICIT_LITTLE if explicit else IMPLICIT_LITTLE
-    walk = _Walk(data, complete, explicit, little)
     if data[offset:] or not complete:
         elements, end = walk.data_set(offset, len(data) if complete else UNDEFINED, 0)
         if walk.pixels is None:
             walk.need(end)
     else:
         elements = {}
-    return Header(elements={**meta, **elements}, syntax=syntax, little=little, pixels=walk.pixels), data
+    return Header(elements={**meta, **elements}, syntax=syntax, pixels=walk.pixels), data
 
 
 def text(elements: Elements, tag: int) -> str:
     """A value as text without its padding; "" where there is none. Not for messages: it may be anything."""
-    element = elements.get(tag)
-    return element.data.decode("latin-1").strip(" \0") if isinstance(element, Element) else ""
+    return identifier(elements, tag).decode("latin-1").strip(" \0")
 
 
 def identifier(elements: Elements, tag: int) -> bytes:
@@ -438,7 +406,7 @@ def numbers(elements: Elements, tag: int, count: int | None) -> tuple[float, ...
         values = [float(part) if DECIMAL.fullmatch(part) else math.nan for part in parts]
     if (count is not None and len(values) != count) or not all(map(math.isfinite, values)):
         wanted = "finite numbers" if count is None else f"{count} finite numbers"
-        raise damaged(f"element ({tag >> 16:04X},{tag & 0xFFFF:04X}) is not {wanted}")
+        raise damaged(f"element {named(tag)} is not {wanted}")
     return tuple(values)
 
 
@@ -457,10 +425,10 @@ def integer(elements: Elements, tag: int, default: int | None = None) -> int:
     value = number(elements, tag)
     if value is None:
         if default is None:
-            raise damaged(f"element ({tag >> 16:04X},{tag & 0xFFFF:04X}) is missing")
+            raise damaged(f"element {named(tag)} is missing")
         return default
     if not value.is_integer():
-        raise damaged(f"element ({tag >> 16:04X},{tag & 0xFFFF:04X}) is not a whole number")
+        raise damaged(f"element {named(tag)} is not a whole number")
     return int(value)
 
 

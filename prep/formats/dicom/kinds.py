@@ -9,6 +9,7 @@ from pydicom.uid import UID
 IMAGE = "image"
 SECONDARY_CAPTURE = "secondary capture"
 LOCALIZER = "localizer"
+STRUCTURE_SET = "structure set"
 
 _STORAGE = "1.2.840.10008.5.1.4.1.1."
 VOLUME_CLASSES = frozenset(
@@ -41,13 +42,9 @@ KINDS: Mapping[str, str] = {
             "67": "value mapping",
             "77.1.6": "whole-slide image",
             "481.2": "dose",
-            "481.3": "structure set",
+            "481.3": STRUCTURE_SET,
             "481.5": "plan",
-            "7": SECONDARY_CAPTURE,
-            "7.1": SECONDARY_CAPTURE,
-            "7.2": SECONDARY_CAPTURE,
-            "7.3": SECONDARY_CAPTURE,
-            "7.4": SECONDARY_CAPTURE,
+            **dict.fromkeys(("7", "7.1", "7.2", "7.3", "7.4"), SECONDARY_CAPTURE),
         }.items()
     },
 }
@@ -60,33 +57,25 @@ KIND_FAMILIES: Mapping[str, str] = {
 }
 MODALITY_KINDS: Mapping[str, str] = {
     "SEG": "segmentation",
-    "RTSTRUCT": "structure set",
+    "RTSTRUCT": STRUCTURE_SET,
     "RTDOSE": "dose",
     "RTPLAN": "plan",
-    "SR": "report",
+    **dict.fromkeys(("SR", "KO"), "report"),
     "PR": "presentation state",
-    "KO": "report",
     "REG": "registration",
     "SC": SECONDARY_CAPTURE,
     "SM": "whole-slide image",
 }
 FLAT_MODALITIES: Mapping[str, str] = {
-    "CR": "radiograph",
-    "DX": "radiograph",
-    "ES": "photograph",
-    "IVUS": "ultrasound",
-    "MG": "radiograph",
-    "OP": "photograph",
-    "PX": "radiograph",
-    "RF": "fluoroscopy",
+    **dict.fromkeys(("CR", "DX", "MG", "PX"), "radiograph"),
+    **dict.fromkeys(("ES", "OP", "XC"), "photograph"),
+    **dict.fromkeys(("IVUS", "US"), "ultrasound"),
+    **dict.fromkeys(("RF", "XA"), "fluoroscopy"),
     "RTIMAGE": "radiotherapy image",
-    "US": "ultrasound",
-    "XA": "fluoroscopy",
-    "XC": "photograph",
 }
 """Modalities that have no slices; they count where the SOP class says nothing."""
 
-MASK_KINDS = ("segmentation", "label map segmentation", "structure set")
+MASK_KINDS = ("segmentation", "label map segmentation", STRUCTURE_SET)
 
 
 def kind_of_class(uid: str) -> str | None:

@@ -71,10 +71,10 @@ def split_mosaic(elements: Elements, facts: FileFacts) -> FileFacts | None:
 
 def whole_image(facts: FileFacts) -> FileFacts:
     """The facts of a file as its pixels are stored: a mosaic as one frame."""
-    if facts.tiles is None or facts.format is None:
+    if facts.tiles is None:
         return facts
-    rows, columns = facts.format.size
-    stored = replace(facts.format, size=(rows * facts.tiles, columns * facts.tiles))
+    rows, columns = facts.stored.size
+    stored = replace(facts.stored, size=(rows * facts.tiles, columns * facts.tiles))
     return replace(facts, format=stored, frames=facts.frames[:1], tiles=None)
 
 
@@ -101,13 +101,11 @@ def _spacing(elements: Elements) -> float | None:
 
 def _csa_values(elements: Elements) -> Mapping[str, tuple[float, ...]]:
     """The two values of Siemens' header that place the slices; empty where it has another form."""
-    if headers.text(elements, headers.CSA_CREATOR) != "SIEMENS CSA HEADER":
-        return {}
     data = headers.identifier(elements, headers.CSA_IMAGE_HEADER)
+    if headers.text(elements, headers.CSA_CREATOR) != "SIEMENS CSA HEADER" or data[:4] != MAGIC:
+        return {}
     found: dict[str, tuple[float, ...]] = {}
     try:
-        if data[:4] != MAGIC:
-            return {}
         (tags,) = struct.unpack_from("<I", data, 8)
         offset = 16
         for _ in range(min(tags, MOST_TAGS)):

@@ -20,22 +20,29 @@ from pydicom.pixels.decoders.base import get_decoder
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.elements import unheard
 from halofeed.prep.formats.dicom.facts import FileFacts, PixelFormat
-from halofeed.prep.formats.dicom.run_lengths import check_run_lengths, decode_run_lengths
+from halofeed.prep.formats.dicom.headers import PixelPlace
+from halofeed.prep.formats.dicom.run_lengths import (
+    check_run_lengths,
+    damaged_pixels,
+    decode_run_lengths,
+    too_short,
+)
 from halofeed.schemas.errors import SourceError
 
+RUN_LENGTHS = "1.2.840.10008.1.2.5"
 PLUGINS: Mapping[str, tuple[str, str]] = {
-    "1.2.840.10008.1.2.5": ("RLE", "pylibjpeg"),
-    "1.2.840.10008.1.2.4.50": ("JPEG baseline", "pillow"),
-    "1.2.840.10008.1.2.4.51": ("JPEG extended", "pillow"),
-    "1.2.840.10008.1.2.4.57": ("JPEG lossless", "gdcm"),
-    "1.2.840.10008.1.2.4.70": ("JPEG lossless", "gdcm"),
-    "1.2.840.10008.1.2.4.80": ("JPEG-LS", "pyjpegls"),
-    "1.2.840.10008.1.2.4.81": ("JPEG-LS", "pyjpegls"),
-    "1.2.840.10008.1.2.4.90": ("JPEG 2000", "pylibjpeg"),
-    "1.2.840.10008.1.2.4.91": ("JPEG 2000", "pylibjpeg"),
-    "1.2.840.10008.1.2.4.201": ("JPEG 2000", "pylibjpeg"),
-    "1.2.840.10008.1.2.4.202": ("JPEG 2000", "pylibjpeg"),
-    "1.2.840.10008.1.2.4.203": ("JPEG 2000", "pylibjpeg"),
+    RUN_LENGTHS: ("RLE", "pylibjpeg"),
+    **{
+        f"1.2.840.10008.1.2.4.{number}": decoder
+        for decoder, numbers in {
+            ("JPEG baseline", "pillow"): (50,),
+            ("JPEG extended", "pillow"): (51,),
+            ("JPEG lossless", "gdcm"): (57, 70),
+            ("JPEG-LS", "pyjpegls"): (80, 81),
+            ("JPEG 2000", "pylibjpeg"): (90, 91, 201, 202, 203),
+        }.items()
+        for number in numbers
+    },
 }
 """Transfer syntax: the family of its frames, and the plug-in that decodes them."""
 
@@ -77,11 +84,6 @@ def undecodable(reason: str, detail: str = "") -> SourceError:
     return SourceError("decode", reason, detail)
 
 
-def too_short(detail: str) -> SourceError:
-    """The error of pixel data that ends early."""
-    return undecodable("pixel data is truncated", detail)
-
-
 def _jpeg_header(frame: bytes) -> Codestream:
     """The header of a JPEG or JPEG-LS frame of one scan, after a look at its structure.
 
@@ -89,7 +91,7 @@ def _jpeg_header(frame: bytes) -> Codestream:
     start of image within the first.
     """
     if frame[:2] != b"\xff\xd8":
-        raise undecodable("pixel data is damaged", "a JPEG frame without a beginning")
+        raise damaged_pixels("a JPEG frame without a beginning")
     found, offset = None, 2
     while offset + 4 <= len(frame) and frame[offset] == 0xFF:
         marker, length = frame[offset + 1], int.from_bytes(frame[offset + 2 : offset + 4], "big")
@@ -105,7 +107,7 @@ def _jpeg_header(frame: bytes) -> Codestream:
             if found.process == JPEG_LS:
                 inside = {code for code in inside if code[0] >= 0x80}  # A zero bit follows 0xFF there.
             if inside - RESTARTS:
-                raise undecodable("pixel data is damaged", "a JPEG frame of several scans or images")
+                raise damaged_pixels("a JPEG frame of several scans or images")
             if found.process == JPEG_LS:
                 # Components in the scan, two bytes for each, then NEAR (ITU-T T.87, C.2.3).
                 return replace(found, near=frame[offset + 5 + 2 * frame[offset + 4]])
@@ -124,13 +126,13 @@ def _jpeg_header(frame: bytes) -> Codestream:
         elif marker not in TABLES or length < 2:
             break
         offset += 2 + length
-    raise undecodable("pixel data is damaged", "a JPEG frame without a header")
+    raise damaged_pixels("a JPEG frame without a header")
 
 
 def _jpeg_2000_header(frame: bytes) -> Codestream:
     start = frame[:512].find(b"\xff\x4f\xff\x51")
     if start < 0 or start + 45 > len(frame):
-        raise undecodable("pixel data is damaged", "a JPEG 2000 frame without a header")
+        raise damaged_pixels("a JPEG 2000 frame without a header")
     width, height, left, top = (
         int.from_bytes(frame[start + at : start + at + 4], "big") for at in (8, 12, 16, 20)
     )
@@ -145,11 +147,7 @@ def _jpeg_2000_header(frame: bytes) -> Codestream:
 
 
 def _check_codestream(frame: bytes, family: str, stored: PixelFormat) -> Codestream:
-    """What a frame says of itself, once that is possible.
-
-    Raises:
-        SourceError: it is cut off, of another size than the file says, or of a kind that no plug-in decodes.
-    """
+    """What a frame says of itself; refused where it is cut off, of another size, or of a kind that nobody decodes."""
     rows, columns = stored.size
     if rows * columns > FREE_PIXELS + PIXELS_PER_BYTE * len(frame):
         raise too_short(f"{len(frame)} bytes for {rows} x {columns} pixels")
@@ -161,16 +159,14 @@ def _check_codestream(frame: bytes, family: str, stored: PixelFormat) -> Codestr
     found = _jpeg_2000_header(frame) if family == "JPEG 2000" else _jpeg_header(frame)
     if found.size != stored.size:
         detail = f"a frame of {found.size[0]} x {found.size[1]} pixels, expected {rows} x {columns}"
-        raise undecodable("pixel data is damaged", detail)
+        raise damaged_pixels(detail)
     if family in ("JPEG baseline", "JPEG extended") and found.precision != 8:
         raise undecodable("transfer syntax is not supported", f"{family} of {found.precision} bits")
     if found.components != 1 or not 2 <= found.precision <= min(stored.bits_allocated, 16):
         detail = f"{found.components} x {found.precision} bits in {stored.bits_allocated}"
-        raise undecodable("pixel data is damaged", detail)
+        raise damaged_pixels(detail)
     if family in PROCESSES and found.process not in PROCESSES[family]:
-        raise undecodable(
-            "pixel data is damaged", f"{family} with a frame header of type {found.process:02X}"
-        )
+        raise damaged_pixels(f"{family} with a frame header of type {found.process:02X}")
     # Decoders make up what a cut-off frame lacks and report success.
     if not frame.rstrip(b"\0\xff").endswith(b"\xff\xd9"):
         raise too_short(f"a frame of {len(frame)} bytes has no end mark")
@@ -191,7 +187,7 @@ def fragments(body: bytes, offset: int) -> list[tuple[int, int]]:
         if tag == headers.SEQUENCE_END:
             break
         if tag != headers.ITEM:
-            raise undecodable("pixel data is damaged", "something else than pieces of frames")
+            raise damaged_pixels("something else than pieces of frames")
         if offset + 8 + length > len(body):
             raise too_short(f"a piece ends at byte {offset + 8 + length} of {len(body)}")
         found.append((offset + 8, length))
@@ -220,9 +216,7 @@ def compressed_frames(body: bytes, offset: int, count: int) -> list[list[tuple[i
     first = pieces[0][0] - 8
     begins = {piece[0] - 8 - first: index for index, piece in enumerate(pieces)}
     if len(starts) != count or any(start not in begins for start in starts) or starts != sorted(set(starts)):
-        raise undecodable(
-            "pixel data is damaged", f"{len(pieces)} pieces for {count} frames, and no table of them"
-        )
+        raise damaged_pixels(f"{len(pieces)} pieces for {count} frames, and no table of them")
     cuts = [*(begins[start] for start in starts), len(pieces)]
     return [pieces[start:stop] for start, stop in pairwise(cuts)]
 
@@ -255,9 +249,9 @@ def _decode(frame: bytes, facts: FileFacts, stored: PixelFormat) -> tuple[NDArra
         raise
     except BaseException:
         # The plug-ins raise anything on damaged bytes; Rust's panics are not even Exceptions.
-        raise undecodable("pixel data is damaged", f"its {family} cannot be decoded") from None
+        raise damaged_pixels(f"its {family} cannot be decoded") from None
     if array.shape != stored.size:
-        raise undecodable("pixel data is damaged", f"{family}: decoded to {array.shape}")
+        raise damaged_pixels(f"{family}: decoded to {array.shape}")
     return np.asarray(array), found.near
 
 
@@ -273,14 +267,13 @@ class FrameReader:
     """
 
     def __init__(self, body: bytes, facts: FileFacts) -> None:
-        check_pixels(facts, len(body))
-        assert facts.format is not None and facts.pixels is not None
-        self._body, self._facts, self._stored, self._place = body, facts, facts.format, facts.pixels
+        self._place = check_pixels(facts, len(body))
+        self._body, self._facts, self._stored = body, facts, facts.stored
         self._pieces: list[list[tuple[int, int]]] = []
         self.near = 0
         """By how much the values of the last frame may be off, where its JPEG-LS says so."""
         if facts.syntax in PLUGINS:
-            self._pieces = compressed_frames(body, facts.pixels.offset, len(facts.frames))
+            self._pieces = compressed_frames(body, self._place.offset, len(facts.frames))
 
     def words(self, index: int) -> NDArray[Any]:
         """The pixels of one frame as they are stored, unused bits included: unsigned [height, width]."""
@@ -291,14 +284,14 @@ class FrameReader:
             array, self.near = _decode(frame, self._facts, stored)
             signed = np.dtype(f"i{stored.bits_allocated // 8}")
             return array.astype(signed).view(dtype) if array.dtype.kind == "i" else array.astype(dtype)
-        pixels = stored.size[0] * stored.size[1]
-        if not self._facts.little and dtype.itemsize == 1 and self._place.words:
+        pixels, is_big = stored.size[0] * stored.size[1], self._facts.syntax == headers.EXPLICIT_BIG
+        if is_big and dtype.itemsize == 1 and self._place.words:
             # 8-bit pixels in 16-bit words: the two of a word lie in the other order.
             start = index * pixels
             even, stop = start - start % 2, start + pixels + (start + pixels) % 2
             pairs = np.frombuffer(self._body, "u1", stop - even, self._place.offset + even).reshape(-1, 2)
             return pairs[:, ::-1].reshape(-1)[start - even :][:pixels].reshape(stored.size)
-        order: Literal["<", ">"] = "<" if self._facts.little else ">"
+        order: Literal["<", ">"] = ">" if is_big else "<"
         offset = self._place.offset + index * pixels * dtype.itemsize
         words = np.frombuffer(self._body, dtype.newbyteorder(order), pixels, offset)
         return words.astype(dtype, copy=False).reshape(stored.size)
@@ -320,8 +313,8 @@ def values_of(words: NDArray[Any], stored: PixelFormat) -> NDArray[Any]:
     return np.asarray(raised >> raised.dtype.type(above + below) if above + below else raised)
 
 
-def check_pixels(facts: FileFacts, byte_count: int | None) -> None:
-    """Refuse pixels that cannot be what the header says, before they are read.
+def check_pixels(facts: FileFacts, byte_count: int | None) -> PixelPlace:
+    """Where the pixels of an image lie; refused before they are read where they cannot be what the header says.
 
     Args:
         byte_count: of the file, or of its inflated data set; None while that is not inflated.
@@ -329,13 +322,10 @@ def check_pixels(facts: FileFacts, byte_count: int | None) -> None:
     Raises:
         SourceError: of stage `decode`.
     """
-    stored, place = facts.format, facts.pixels
-    if stored is None or place is None:
-        raise undecodable("file has no pixels")
+    stored, place = facts.stored, facts.pixels
+    assert place is not None
     if facts.syntax not in PLUGINS and facts.syntax not in UNCOMPRESSED:
         raise undecodable("transfer syntax is not supported")
-    if stored.samples != 1 or stored.photometric == "color":
-        raise undecodable("color images are no scan", f"{stored.samples} samples a pixel")
     if place.kind != "integer":
         raise undecodable("floating-point pixels are not supported")
     if stored.bits_allocated not in (8, 16, 32):
@@ -345,10 +335,11 @@ def check_pixels(facts: FileFacts, byte_count: int | None) -> None:
     held = max(0, byte_count - place.offset) if byte_count is not None else place.length or 0
     if facts.syntax in PLUGINS:
         if place.length is not None:
-            raise undecodable("pixel data is damaged", "compressed pixels that are not in pieces")
+            raise damaged_pixels("compressed pixels that are not in pieces")
         if pixels > FREE_PIXELS * len(facts.frames) + PIXELS_PER_BYTE * held:
             raise too_short(f"{held} bytes for {len(facts.frames)} x {rows} x {columns} pixels")
-        return
+        return place
     needed = pixels * stored.bits_allocated // 8
     if place.length is None or min(place.length, held) < needed:
         raise too_short(f"{min(place.length or 0, held)} bytes of pixels, expected {needed}")
+    return place

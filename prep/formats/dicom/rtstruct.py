@@ -10,7 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -21,19 +21,18 @@ from halofeed.prep.formats.dicom.contours import Points, enclosed, is_traced
 from halofeed.prep.formats.dicom.elements import (
     READ_ITEM_BYTES,
     Parsed,
-    damaged,
     decimal_integer,
     decimals,
     declared_character_sets,
     items,
     label,
     left_out,
+    overlap_refused,
     text,
 )
 from halofeed.prep.formats.dicom.frames import LPS_TO_RAS
+from halofeed.prep.formats.dicom.headers import damaged
 from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
-from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.voxels.merge import OVERLAP_CURE
 from halofeed.schemas.errors import SourceError, UsageError
 
 STRUCTURES, STRUCTURE_NUMBER, STRUCTURE_NAME = 0x30060020, 0x30060022, 0x30060026
@@ -49,22 +48,11 @@ FAR_VOXELS, EDGE_VOXELS = 1e6, 0.01
 CONTOUR_BYTES, POINT_BYTES = 500, 200
 """Of a contour, beside its points; and of each point of the one that is drawn."""
 
-OTHER, THIN, DUPLICATE = (
-    "contours that enclose no area",
-    "contours of fewer than three points",
-    "repeated contours",
-)
-MOVED, BEYOND, CUT = (
-    "contours off their slice",
-    "contours beyond the slices",
-    "contours cut at the image's edge",
-)
-SKIPPED, EMPTY, UNNAMED, RENUMBERED = (
-    "structures that skip slices",
-    "structures without contours",
-    "structures without a name",
-    "structures renumbered",
-)
+OTHER, THIN = "contours that enclose no area", "contours of fewer than three points"
+DUPLICATE, MOVED = "repeated contours", "contours off their slice"
+BEYOND, CUT = "contours beyond the slices", "contours cut at the image's edge"
+SKIPPED, EMPTY = "structures that skip slices", "structures without contours"
+UNNAMED, RENUMBERED = "structures without a name", "structures renumbered"
 TREATMENTS: Mapping[str, tuple[Literal["corrected", "noted"], str]] = {
     OTHER: ("noted", "points and open contours left out: {}"),
     THIN: ("noted", "left out: {}"),
@@ -108,26 +96,16 @@ class _Drawing:
     slices: Mapping[int, Mapping[int, Sequence[_Contour]]]
 
 
-def read_structures(
-    files: SourceFiles,
-    path: str,
-    parsed: Parsed,
-    image_grid: Grid | None,
-    overlap: Overlap,
-    _: float,
-    keeps: Callable[[str], bool],
-) -> Mask:
+def read_structures(path: str, parsed: Parsed, grid: Grid | None, keeps: Callable[[str], bool]) -> Mask:
     """An RTSTRUCT as a mask; see `halofeed.prep.formats.dicom.masks.open_dicom_mask`."""
-    if image_grid is None:
-        raise UsageError(
-            f"{path}: structures are contours without a grid; give image_grid, that of their scan"
-        )
-    grid, dataset = image_grid, parsed.dataset
+    if grid is None:
+        message = "structures are contours without a grid; give image_grid, that of their scan"
+        raise UsageError(f"{path}: {message}")
     counts: Counter[str] = Counter()
-    numbers, names = _structures(dataset, counts)
+    numbers, names = _structures(parsed.dataset, counts)
     kept = {number: name for number, name in names.items() if keeps(name)}
     chosen = left_out(names, kept)
-    contours = _contours(dataset, numbers, kept, grid, counts)
+    contours = _contours(parsed.dataset, numbers, kept, grid, counts)
     drawing = _drawing(contours, grid, kept, counts)
     counts[SKIPPED] = _skipped(drawing)
 
@@ -144,7 +122,7 @@ def read_structures(
         names=kept,
         findings=(*findings, *chosen),
         files=(path,),
-        read=lambda: read_classes({number: number for number in kept}, overlap)[0],
+        read=lambda: read_classes({number: number for number in kept}, "refuse")[0],
         read_classes=read_classes,
         held_bytes=sum(CONTOUR_BYTES + contour.points.nbytes for contour in contours),
         read_bytes=4 * math.prod(grid.shape)
@@ -210,13 +188,12 @@ def _contours(
             if kind not in (CLOSED, CLOSED_BY_PARITY):
                 raise damaged("a contour is of an unknown kind")
             drawn.add(number)
-            flat = decimals(item, CONTOUR_DATA)
-            points = np.empty((0, 3)) if flat is None else flat[: len(flat) // 3 * 3].reshape(-1, 3)
-            point_count = decimal_integer(item, POINT_COUNT, len(points))
-            if len(points) != point_count or points.size != (0 if flat is None else flat.size):
-                raise damaged(
-                    f"a contour has {0 if flat is None else flat.size} coordinates for {point_count} points"
-                )
+            coordinates = decimals(item, CONTOUR_DATA)
+            flat = np.empty(0) if coordinates is None else coordinates
+            point_count = decimal_integer(item, POINT_COUNT, flat.size // 3)
+            if flat.size != 3 * point_count:
+                raise damaged(f"a contour has {flat.size} coordinates for {point_count} points")
+            points = flat.reshape(-1, 3)
             if len(points) > 1 and (points[0] == points[-1]).all():
                 points = points[:-1]  # closed already
             if not len(points):
@@ -282,9 +259,8 @@ def _drawing(
         in_group[nearest[index], contours[index].number].append(planes[index])
     crowded = sum(max(group) - min(group) > SAME_PLANE for group in in_group.values())
     if crowded:
-        detail = (
-            f"{crowded} slices of a structure have contours of several planes; the image's are further apart"
-        )
+        planes_of = f"{crowded} slices of a structure have contours of several planes"
+        detail = f"{planes_of}; the image's are further apart"
         raise SourceError("annotation", "contours lie closer than the image's slices", detail)
     for structures in slices.values():
         for number, group in structures.items():
@@ -328,20 +304,17 @@ def _skipped(drawing: _Drawing) -> int:
 
 def _overlie(first: Sequence[_Contour], second: Sequence[_Contour], axis: int) -> bool:
     """Whether the bounding box of a contour holds the middle of that of another."""
-    boxes = [
-        [
-            (flat.min(axis=0), flat.max(axis=0))
-            for one in group
-            for flat in (np.delete(one.points, axis, axis=1),)
-        ]
-        for group in (first, second)
-    ]
-    return any(
-        bool(((outer[0] <= middle) & (middle <= outer[1])).all())
-        for one in boxes[0]
-        for other in boxes[1]
-        for outer, middle in ((one, (other[0] + other[1]) / 2), (other, (one[0] + one[1]) / 2))
-    )
+
+    def box(contour: _Contour) -> Points:
+        flat = np.delete(contour.points, axis, axis=1)
+        return np.stack([flat.min(axis=0), flat.max(axis=0)])
+
+    def holds(outer: Points, inner: Points) -> bool:
+        middle = inner.mean(axis=0)
+        return bool(((outer[0] <= middle) & (middle <= outer[1])).all())
+
+    pairs = product(map(box, first), list(map(box, second)))
+    return any(holds(one, other) or holds(other, one) for one, other in pairs)
 
 
 def _shape(points: Points, axis: int) -> bytes:
@@ -402,7 +375,5 @@ def _labels(
             border |= on_contour
         voxels += int(np.count_nonzero(shared))
     if voxels and overlap == "refuse":
-        listed = ", ".join(map(str, sorted(overlapping)))
-        detail = f"{voxels} voxels are in more than one of the structures {listed}; {OVERLAP_CURE}"
-        raise SourceError("annotation", "structures overlap", detail)
+        raise overlap_refused("structures", overlapping, voxels)
     return labels, voxels

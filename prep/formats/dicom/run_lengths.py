@@ -15,6 +15,16 @@ from halofeed.schemas.errors import SourceError
 HEADER_BYTES = 64
 
 
+def damaged_pixels(detail: str) -> SourceError:
+    """The error of pixel data that is not what its header says."""
+    return SourceError("decode", "pixel data is damaged", detail)
+
+
+def too_short(detail: str) -> SourceError:
+    """The error of pixel data that ends early."""
+    return SourceError("decode", "pixel data is truncated", detail)
+
+
 def check_run_lengths(frame: bytes, planes: int) -> list[int]:
     """Where each piece of a frame begins, and where the last one ends.
 
@@ -23,13 +33,9 @@ def check_run_lengths(frame: bytes, planes: int) -> list[int]:
     """
     count, *offsets = np.frombuffer(frame[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0"), "<u4").tolist()
     if count != planes or offsets[0] != HEADER_BYTES or offsets[:planes] != sorted(set(offsets[:planes])):
-        raise _damaged(f"run lengths of {count} planes, expected {planes}")
+        raise damaged_pixels(f"run lengths of {count} planes, expected {planes}")
     if offsets[planes - 1] >= len(frame):
-        raise SourceError(
-            "decode",
-            "pixel data is truncated",
-            f"run lengths from byte {offsets[planes - 1]} of {len(frame)}",
-        )
+        raise too_short(f"run lengths from byte {offsets[planes - 1]} of {len(frame)}")
     return [*offsets[:planes], len(frame)]
 
 
@@ -43,19 +49,11 @@ def decode_run_lengths(frame: bytes, planes: int, size: tuple[int, int]) -> NDAr
     count = size[0] * size[1]
     pixels = np.empty((count, planes), np.uint8)
     for plane in range(planes):
-        decoded = _decoded(frame[places[plane] : places[plane + 1]])
+        try:
+            decoded = bytes(decode_segment(frame[places[plane] : places[plane + 1]]))
+        except ValueError as error:
+            raise damaged_pixels("the last run ends after the end") from error
         if len(decoded) < count or any(decoded[count:]):
-            raise _damaged(f"run lengths of {len(decoded)} values, expected {count}")
+            raise damaged_pixels(f"run lengths of {len(decoded)} values, expected {count}")
         pixels[:, planes - 1 - plane] = np.frombuffer(decoded, np.uint8, count)
     return pixels.view(f"<u{planes}").reshape(size)
-
-
-def _decoded(piece: bytes) -> bytes:
-    try:
-        return bytes(decode_segment(piece))
-    except ValueError as error:
-        raise _damaged("the last run ends after the end") from error
-
-
-def _damaged(detail: str) -> SourceError:
-    return SourceError("decode", "pixel data is damaged", detail)

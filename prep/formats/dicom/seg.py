@@ -14,15 +14,16 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import generate_frames
 from pydicom.pixels.decoders.base import get_decoder
 
+from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.elements import (
     Parsed,
-    damaged,
     decimal_integer,
     decimals,
     declared_character_sets,
     items,
     label,
     left_out,
+    overlap_refused,
     raw_value,
     read_dataset,
     text,
@@ -31,47 +32,23 @@ from halofeed.prep.formats.dicom.elements import (
     unsigned_short,
 )
 from halofeed.prep.formats.dicom.frames import LPS_TO_RAS, Frames, Placement, own_grid, place_frames
+from halofeed.prep.formats.dicom.headers import damaged
 from halofeed.prep.formats.dicom.kinds import name_of
+from halofeed.prep.formats.dicom.pixels import PLUGINS, RUN_LENGTHS, START_OF_FRAME, UNCOMPRESSED
 from halofeed.prep.formats.dicom.run_lengths import decode_run_lengths
 from halofeed.prep.geometry.scan import Finding, Grid, Mask, Overlap
 from halofeed.prep.sources.files import SourceFiles
-from halofeed.prep.voxels.merge import OVERLAP_CURE
 from halofeed.schemas.errors import SourceError
 
-ROWS, COLUMNS, BITS_ALLOCATED, FRAME_COUNT, PIXEL_DATA = (
-    0x00280010,
-    0x00280011,
-    0x00280100,
-    0x00280008,
-    0x7FE00010,
-)
-SAMPLES, PHOTOMETRIC, PADDING_VALUE, EXTENDED_OFFSETS, EXTENDED_LENGTHS = (
-    0x00280002,
-    0x00280004,
-    0x00280120,
-    0x7FE00001,
-    0x7FE00002,
-)
-TYPE, MAXIMUM_FRACTION, FRACTION_TYPE = 0x00620001, 0x0062000E, 0x00620010
+TYPE, MAXIMUM_FRACTION, FRACTION_TYPE, PIXEL_DATA = 0x00620001, 0x0062000E, 0x00620010, 0x7FE00010
 SEGMENTS, SEGMENT_NUMBER, SEGMENT_LABEL = 0x00620002, 0x00620004, 0x00620005
-SHARED_GROUPS, FRAME_GROUPS = 0x52009229, 0x52009230
 SEGMENT_GROUP, SEGMENT_REFERENCE = 0x0062000A, 0x0062000B
-POSITION_GROUP, POSITION = 0x00209113, 0x00200032
-ORIENTATION_GROUP, ORIENTATION = 0x00209116, 0x00200037
-MEASURES_GROUP, PIXEL_SPACING, SLICE_THICKNESS, SLICE_SPACING = 0x00289110, 0x00280030, 0x00180050, 0x00180088
 BITS = {"BINARY": (1, 8), "FRACTIONAL": (8,), "LABELMAP": (8, 16)}
 """Bits per stored pixel, by segmentation type; some writers store binary segments a byte per pixel."""
-NATIVE = frozenset(("1.2.840.10008.1.2", "1.2.840.10008.1.2.1", "1.2.840.10008.1.2.1.99"))
-RUN_LENGTHS = "1.2.840.10008.1.2.5"
 DECODERS = {
-    RUN_LENGTHS: "pylibjpeg",
-    "1.2.840.10008.1.2.4.80": "pyjpegls",
-    "1.2.840.10008.1.2.4.81": "pyjpegls",
-    "1.2.840.10008.1.2.4.90": "pylibjpeg",  # JPEG 2000
-    "1.2.840.10008.1.2.4.91": "pylibjpeg",
-    "1.2.840.10008.1.2.4.201": "pylibjpeg",  # high-throughput JPEG 2000
-    "1.2.840.10008.1.2.4.202": "pylibjpeg",
-    "1.2.840.10008.1.2.4.203": "pylibjpeg",
+    syntax: plugin
+    for syntax, (family, plugin) in PLUGINS.items()
+    if family in ("RLE", "JPEG-LS", "JPEG 2000")
 }
 """pydicom's plugin by transfer syntax: left to itself, pydicom tries GDCM on damaged frames, which may abort."""
 LEAST_SPACING_MM, MOST_SPACING_MM = 1e-6, 1e6
@@ -109,7 +86,6 @@ def read_segmentation(
     path: str,
     parsed: Parsed,
     image_grid: Grid | None,
-    overlap: Overlap,
     tolerance_voxels: float,
     keeps: Callable[[str], bool],
 ) -> Mask:
@@ -122,12 +98,9 @@ def read_segmentation(
         kind = text(dataset, FRACTION_TYPE).lower()
         meaning = f"{kind} " if kind in ("probability", "occupancy") else ""
         detail = f"{meaning}fractions of one half and more, stored as {header.threshold} and more, are inside"
-        findings.append(Finding(name="fractional segmentation", treatment="corrected", detail=detail))
-    unnamed = sum(not name for name in header.names.values())
-    if unnamed:
-        findings.append(
-            Finding(name="segments without a label", treatment="noted", detail=f"{unnamed} called by number")
-        )
+        findings.append(Finding.corrected("fractional segmentation", detail))
+    if unnamed := sum(not name for name in header.names.values()):
+        findings.append(Finding.noted("segments without a label", f"{unnamed} called by number"))
     placement = None if image_grid is None else place_frames(header.frames, image_grid, tolerance_voxels)
     if placement is None:
         grid = own_grid(header.frames, header.slice_spacing_mm)
@@ -136,24 +109,22 @@ def read_segmentation(
     if placement is None:
         raise SourceError("annotation", "segmentation frames lie on no regular grid")
     _check_unique(header, placement)
-    where = placement
-
     names = _called(header.names)
     kept = {number: name for number, name in names.items() if keeps(name)}
     findings += left_out(names, kept)
 
     def read_classes(ids: Mapping[int, int], overlap: Overlap) -> tuple[NDArray[Any], int]:
-        return _labels(read_dataset(files, path).dataset, header, where, ids, overlap)
+        return _labels(read_dataset(files, path).dataset, header, placement, ids, overlap)
 
     return Mask(
-        grid=where.grid,
+        grid=placement.grid,
         names=kept,
         findings=tuple(findings),
         files=(path,),
-        read=lambda: read_classes({number: number for number in kept}, overlap)[0],
+        read=lambda: read_classes({number: number for number in kept}, "refuse")[0],
         read_classes=read_classes,
         # The numbers of the segments, where they overlap, and the ids; and the file once more.
-        read_bytes=parsed.parsed_bytes + math.prod(where.grid.shape) * (2 * header.dtype().itemsize + 2),
+        read_bytes=parsed.parsed_bytes + math.prod(placement.grid.shape) * (2 * header.dtype().itemsize + 2),
         value_bytes=2,
     )
 
@@ -171,18 +142,17 @@ def _header(dataset: Dataset) -> _Segmentation:
     kind = text(dataset, TYPE)
     if kind not in BITS:
         raise damaged("its segmentation type is none of " + ", ".join(BITS))
-    bits = unsigned_short(dataset, BITS_ALLOCATED)
-    if bits not in BITS[kind] or unsigned_short(dataset, SAMPLES, 1) != 1:
+    bits = unsigned_short(dataset, headers.BITS_ALLOCATED)
+    if bits not in BITS[kind] or unsigned_short(dataset, headers.SAMPLES, 1) != 1:
         raise damaged(f"{kind} segmentation with {bits} bits a pixel")
-    if text(dataset, PHOTOMETRIC) not in ("MONOCHROME2", "PALETTE COLOR"):
+    if text(dataset, headers.PHOTOMETRIC) not in ("MONOCHROME2", "PALETTE COLOR"):
         raise damaged("its pixels are neither MONOCHROME2 nor PALETTE COLOR")
-    rows, columns = unsigned_short(dataset, ROWS), unsigned_short(dataset, COLUMNS)
-    frame_count = decimal_integer(dataset, FRAME_COUNT, 1)
-    groups = items(dataset, FRAME_GROUPS)
+    rows, columns = unsigned_short(dataset, headers.ROWS), unsigned_short(dataset, headers.COLUMNS)
+    frame_count = decimal_integer(dataset, headers.FRAMES, 1)
+    groups = items(dataset, headers.FRAME_GROUPS)
     if rows < 1 or columns < 1 or frame_count < 1:
-        raise SourceError(
-            "annotation", "segmentation has no pixels", f"{frame_count} frames of {rows} x {columns}"
-        )
+        detail = f"{frame_count} frames of {rows} x {columns}"
+        raise SourceError("annotation", "segmentation has no pixels", detail)
     if len(groups) != frame_count:
         raise damaged(f"{frame_count} frames, but {len(groups)} are described")
     character_set = declared_character_sets(dataset)
@@ -192,7 +162,7 @@ def _header(dataset: Dataset) -> _Segmentation:
     }
     if not names or len(names) != len(described) or (kind != "LABELMAP" and 0 in names):
         raise damaged("its segments are not described once each")
-    shared = items(dataset, SHARED_GROUPS)
+    shared = items(dataset, headers.SHARED_GROUPS)
     frames, spacing = _frames((rows, columns), groups, shared[0] if shared else Dataset())
     segments: tuple[int, ...] = ()
     if kind != "LABELMAP":
@@ -209,7 +179,7 @@ def _header(dataset: Dataset) -> _Segmentation:
         kind=kind,
         bits=bits,
         threshold=(most + 1) // 2,
-        background=unsigned_short(dataset, PADDING_VALUE, 0) if kind == "LABELMAP" else 0,
+        background=unsigned_short(dataset, headers.PADDING_VALUE, 0) if kind == "LABELMAP" else 0,
         names=names,
         segments=segments,
         frames=frames,
@@ -229,13 +199,13 @@ def _frames(size: tuple[int, int], groups: Any, shared: Dataset) -> tuple[Frames
     """Where all frames lie, and the distance between slices if the file says it."""
     positions, directions, spacings, between = [], [], [], None
     for group in groups:
-        measures = _group(MEASURES_GROUP, "a pixel spacing", group, shared)
-        orientation = _group(ORIENTATION_GROUP, "an orientation in the patient", group, shared)
-        position = _group(POSITION_GROUP, "a position in the patient", group, shared)
-        positions.append(decimals(position, POSITION, 3))
-        directions.append(decimals(orientation, ORIENTATION, 6))
-        spacings.append(decimals(measures, PIXEL_SPACING, 2))
-        for tag in (SLICE_SPACING, SLICE_THICKNESS):
+        measures = _group(headers.PIXEL_MEASURES, "a pixel spacing", group, shared)
+        orientation = _group(headers.PLANE_ORIENTATION, "an orientation in the patient", group, shared)
+        position = _group(headers.PLANE_POSITION, "a position in the patient", group, shared)
+        positions.append(decimals(position, headers.POSITION, 3))
+        directions.append(decimals(orientation, headers.ORIENTATION, 6))
+        spacings.append(decimals(measures, headers.PIXEL_SPACING, 2))
+        for tag in (headers.SPACING_BETWEEN_SLICES, headers.SLICE_THICKNESS):
             if between is None and (found := decimals(measures, tag, 1)) is not None and found[0] > 0:
                 between = float(found[0])
     for what, values in (("position", positions), ("orientation", directions), ("pixel spacing", spacings)):
@@ -270,7 +240,7 @@ def _check_pixel_data(dataset: Dataset, header: _Segmentation) -> None:
     frame_count = len(header.frames.origins)
     if not held:
         raise SourceError("read", "file is truncated", "it holds no pixels")
-    if transfer_syntax(dataset) in NATIVE:
+    if transfer_syntax(dataset) in UNCOMPRESSED:
         needed = (frame_count * rows * columns * header.bits + 7) // 8
         if held < needed:
             raise SourceError("read", "file is truncated", f"{held} bytes of pixels, expected {needed}")
@@ -282,9 +252,8 @@ def _check_voxels(grid: Grid, image_grid: Grid | None, held_bytes: int) -> None:
     of_image = 0 if image_grid is None else int(np.prod(image_grid.shape, dtype=object))
     allowed = max(ALWAYS_ALLOWED_VOXELS, VOXELS_PER_BYTE * held_bytes, VOXELS_PER_IMAGE_VOXEL * of_image)
     if voxels > allowed:
-        detail = (
-            f"{' x '.join(map(str, grid.shape))} voxels for {held_bytes} bytes of pixels, at most {allowed}"
-        )
+        shape = " x ".join(map(str, grid.shape))
+        detail = f"{shape} voxels for {held_bytes} bytes of pixels, at most {allowed}"
         raise SourceError("annotation", "segmentation spans too many voxels", detail)
 
 
@@ -340,9 +309,7 @@ def _labels(
         return sets, 0
     shared = 0 if shared_voxels is None else int(np.count_nonzero(shared_voxels))
     if shared and overlap == "refuse":
-        listed = ", ".join(map(str, sorted(overlapping)))
-        detail = f"{shared} voxels are in more than one of the segments {listed}; {OVERLAP_CURE}"
-        raise SourceError("annotation", "segments overlap", detail)
+        raise overlap_refused("segments", overlapping, shared)
     if table.dtype == numbers.dtype and all(ids.get(number) == number for number in header.names):
         return numbers, shared
     labels = np.empty(numbers.shape, table.dtype)
@@ -365,7 +332,7 @@ def _known_labels(pixels: NDArray[Any], header: _Segmentation) -> NDArray[Any]:
 def _stored_frames(dataset: Dataset, header: _Segmentation) -> Iterator[NDArray[Any]]:
     """Every frame's stored values [row, column], in the file's order."""
     size, frame_count = header.frames.size, len(header.frames.origins)
-    if transfer_syntax(dataset) not in NATIVE:
+    if transfer_syntax(dataset) not in UNCOMPRESSED:
         yield from _decoded_frames(dataset, size, frame_count, header.bits)
         return
     data = np.frombuffer(raw_value(dataset, PIXEL_DATA), np.uint8)
@@ -393,9 +360,8 @@ def _decoded_frames(
             claimed = _claimed_size(encoded)
             if claimed not in (None, (*size, 1)):
                 detail = f"{claimed}, expected {(*size, 1)} (rows, columns, components)"
-                raise SourceError(
-                    "decode", "compressed frame is of another size than its header says", detail
-                )
+                reason = "compressed frame is of another size than its header says"
+                raise SourceError("decode", reason, detail)
         decoded: Iterator[NDArray[Any]]
         if syntax == RUN_LENGTHS and bits >= 8:
             decoded = (
@@ -425,7 +391,7 @@ def _decoded_frames(
 
 
 def _encoded_frames(dataset: Dataset, frame_count: int) -> Iterator[bytes]:
-    offsets = raw_value(dataset, EXTENDED_OFFSETS), raw_value(dataset, EXTENDED_LENGTHS)
+    offsets = raw_value(dataset, headers.OFFSET_TABLE), raw_value(dataset, headers.OFFSET_TABLE_LENGTHS)
     yield from generate_frames(
         raw_value(dataset, PIXEL_DATA),
         number_of_frames=frame_count,
@@ -442,7 +408,7 @@ def _claimed_size(encoded: bytes) -> tuple[int, int, int] | None:
     at = 2 if encoded[:2] == b"\xff\xd8" else len(encoded)
     while at + 10 <= len(encoded) and encoded[at] == 0xFF:
         marker, length = encoded[at + 1], int.from_bytes(encoded[at + 2 : at + 4], "big")
-        if marker == 0xF7 or (0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC)):
+        if marker in START_OF_FRAME:
             rows, columns = struct.unpack_from(">2H", encoded, at + 5)
             return rows, columns, encoded[at + 9]
         at += 2 + length

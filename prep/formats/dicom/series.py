@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.formats.dicom.bytes import most_unpacked, read_file
+from halofeed.prep.formats.dicom.facts import FileFacts
 from halofeed.prep.formats.dicom.found import FoundFiles
+from halofeed.prep.formats.dicom.frames import LPS_TO_RAS
 from halofeed.prep.formats.dicom.grouping import (
     Apart,
     FoundScan,
@@ -39,8 +41,14 @@ from halofeed.prep.formats.dicom.slices import (
     plan_slices,
     refused,
 )
-from halofeed.prep.formats.dicom.values import ValuePlan, apply_values, plan_values
-from halofeed.prep.formats.dicom.volumes import Slice, overlapping, passes_alternate
+from halofeed.prep.formats.dicom.values import EXACT_DTYPES, ValuePlan, apply_values, plan_values
+from halofeed.prep.formats.dicom.volumes import (
+    Slice,
+    overlapping,
+    passes_alternate,
+    positions_of,
+    thickness_of,
+)
 from halofeed.prep.formats.volume.gzip_stream import MOST_PER_BYTE
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding, Grid, Scan
@@ -48,12 +56,11 @@ from halofeed.prep.geometry.volume import grids_agree
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.schemas.errors import SourceError
 
-__all__ = ["Apart", "Series", "group_series", "open_series", "read_volume", "too_few_slices"]
+__all__ = ["Apart", "Series", "group_series", "open_series"]
 
 SPACING_TOLERANCE = 1e-3
 ALTERNATION, LEAST_ALTERNATING = 0.5, 5
 """A volume of at least 5 slices alternates where slices two apart differ by less than half as much as neighbors do."""
-LPS_TO_RAS = np.array([-1.0, -1.0, 1.0])
 
 
 class _Frames:
@@ -64,35 +71,31 @@ class _Frames:
         self._path: str | None = None
         self._reader: FrameReader | None = None
         self._mosaic: NDArray[Any] | None = None
-        self.near = 0
 
-    def words(self, part: Slice) -> NDArray[Any]:
-        """The stored words of one slice; SourceError names the file."""
-        if self._path != part.path or self._reader is None:
-            self._reader = self._mosaic = None
-            try:
-                body = body_of(read_file(self._files, part.path), part.facts.syntax)
-                if checksum_before(part.facts.pixels, body) != part.facts.header_checksum:
-                    raise SourceError(
-                        "read", "file has changed since it was listed", "run the same command again"
-                    )
-                self._reader = FrameReader(body, whole_image(part.facts))
-            except SourceError as error:
-                raise error.at(part.path) from None
-            self._path = part.path
+    def words(self, part: Slice) -> tuple[NDArray[Any], int]:
+        """The stored words of one slice, and by how much they may be off; SourceError names the file."""
         try:
-            words = self._tile(part) if part.facts.tiles else self._reader.words(part.index)
-            self.near = self._reader.near
-            return words
+            if self._path != part.path or self._reader is None:
+                self._reader = self._mosaic = None
+                self._reader, self._path = self._opened(part.path, part.facts), part.path
+            if part.facts.tiles is None:
+                return self._reader.words(part.index), self._reader.near
+            if self._mosaic is None:  # which is decoded once
+                self._mosaic = self._reader.words(0)
+            tile = tile_at(part.index, part.facts.tiles, part.facts.stored)
+            return self._mosaic[tile], self._reader.near
         except SourceError as error:
             raise error.at(part.path) from None
 
-    def _tile(self, part: Slice) -> NDArray[Any]:
-        """One slice of a mosaic, which is decoded once."""
-        assert self._reader is not None and part.facts.format is not None and part.facts.tiles is not None
-        if self._mosaic is None:
-            self._mosaic = self._reader.words(0)
-        return self._mosaic[tile_at(part.index, part.facts.tiles, part.facts.format)]
+    def stored_values(self, part: Slice) -> NDArray[Any]:
+        """The stored values of one slice."""
+        return values_of(self.words(part)[0], part.facts.stored)
+
+    def _opened(self, path: str, facts: FileFacts) -> FrameReader:
+        body = body_of(read_file(self._files, path), facts.syntax)
+        if checksum_before(facts.pixels, body) != facts.header_checksum:
+            raise SourceError("read", "file has changed since it was listed", "run the same command again")
+        return FrameReader(body, whole_image(facts))
 
 
 def open_series(
@@ -128,14 +131,14 @@ def open_series(
     chosen = _choose(scans, apart, volume)
     if volume is not None:
         detail = f"{volume[0]} of {volume[1]}, distinguished by {volume[2]}"
-        findings.append(Finding(name="one of several volumes in a series", treatment="noted", detail=detail))
+        findings.append(Finding.noted("one of several volumes in a series", detail))
     if problem := several_volumes(chosen, policy):
         raise SourceError(*problem)
     opened = [_open_volume(files, part, policy) for part in chosen.parts]
     if len(opened) == 1:
         return replace(opened[0], findings=(*findings, *opened[0].findings))
     detail = f"{len(opened)}, distinguished by {chosen.by}"
-    findings.append(Finding(name="volumes of a series as channels", treatment="noted", detail=detail))
+    findings.append(Finding.noted("volumes of a series as channels", detail))
     return _as_channels(opened, findings)
 
 
@@ -143,22 +146,18 @@ def _choose(
     scans: Sequence[FoundScan], apart: Sequence[Apart], volume: tuple[int, int, str] | None
 ) -> FoundScan:
     if not scans:
-        kinds = Counter(item.kind for item in apart)
-        listed = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
-        raise refused("no DICOM series", listed)
+        raise refused("no DICOM series", _kinds(apart))
     if len(scans) == 1:
         return scans[0]
     if volume is not None and volume[1] == len(scans):
         return scans[volume[0] - 1]
     sizes = []
     for scan in scans[:8]:
-        stored = scan.parts[0][0].facts.format
-        assert stored is not None
-        sizes.append(f"{sum(map(len, scan.parts))} of {stored.size[0]} x {stored.size[1]}")
+        rows, columns = scan.parts[0][0].facts.stored.size
+        sizes.append(f"{sum(map(len, scan.parts))} of {rows} x {columns}")
     cure = "name one as FOLDER#MARK, as --layout dicom lists them, or say --series-split channels"
-    raise refused(
-        "several series, or several stacks in one", f"{len(scans)}: slices {', '.join(sizes)}; {cure}"
-    )
+    detail = f"{len(scans)}: slices {', '.join(sizes)}; {cure}"
+    raise refused("several series, or several stacks in one", detail)
 
 
 def _as_channels(scans: Sequence[Scan], findings: Sequence[Finding]) -> Scan:
@@ -169,7 +168,7 @@ def _as_channels(scans: Sequence[Scan], findings: Sequence[Finding]) -> Scan:
             detail = f"{first.grid.shape} and {scan.grid.shape}; --series-split volumes takes each as a scan"
             raise SourceError("geometry", "volumes of the series lie on different grids", detail)
     dtype = np.result_type(*(np.dtype(scan.dtype) for scan in scans))
-    if dtype.name not in ("uint8", "int16", "uint16", "int32"):
+    if dtype.name not in EXACT_DTYPES:
         dtype = np.dtype(np.float32)
     more = dict.fromkeys(finding for scan in scans for finding in scan.findings)
     return replace(
@@ -200,17 +199,12 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
     slices, duplicates = _without_duplicates(files, slices, orientation, policy)
     if problem := too_few_slices(len(slices), policy):
         raise SourceError(*problem)
-    thickness = max((part.frame.thickness_mm or 0.0 for part in slices), default=0.0) or None
-    positions = np.array([part.frame.position_mm for part in slices], np.float64)
-    plan = plan_slices(positions, orientation, thickness, policy)
+    plan = plan_slices(positions_of(slices), orientation, thickness_of(slices), policy)
     slices = [slices[index] for index in plan.order]
-    rescales = [part.frame.rescale for part in slices]
-    kinds_of_file = [part.facts for part in slices]
-    first = kinds_of_file[0]
-    assert first.format is not None
-    values = plan_values(kinds_of_file, rescales, first.modality, (), policy)
+    first = slices[0].facts
+    values = plan_values(slices, (), policy)
     if values.unit:
-        values = plan_values(kinds_of_file, rescales, first.modality, _corners(files, slices), policy)
+        values = plan_values(slices, _corners(files, slices), policy)
     if plan.interpolates and values.dtype == "uint8":
         values = replace(values, dtype="int16")
     along_row, along_column, _ = axes_of(orientation)
@@ -222,13 +216,13 @@ def _open_volume(files: SourceFiles, part: Sequence[Slice], policy: SeriesPolicy
     suspect = policy.alternating == "refuse" and (overlapping(slices) or passes_alternate(slices))
 
     def read() -> NDArray[Any]:
-        voxels = read_volume(files, slices, plan, values)[0]
+        voxels = _read_volume(files, slices, plan, values)
         if suspect:
             check_alternation(voxels)
         return voxels
 
     return Scan(
-        grid=Grid(shape=(len(plan.lower), *first.format.size), affine=affine + 0.0),
+        grid=Grid(shape=(len(plan.lower), *first.stored.size), affine=affine + 0.0),
         channels=1,
         dtype=values.dtype,
         unit=values.unit,
@@ -245,20 +239,16 @@ FRAME_BYTES = 64
 
 
 def _read_bytes(slices: Sequence[Slice], depth: int, dtype: str) -> int:
-    """The most that `read_volume` takes: the volume, one file, and what becomes of one frame."""
+    """The most that `_read_volume` takes: the volume, one file, and what becomes of one frame."""
     most = 0
     for facts in {one.path: one.facts for one in slices}.values():
-        stored = whole_image(facts).format
-        assert stored is not None
         size = facts.file_bytes or 0
         if facts.packed:
             size += most_unpacked(size)
         if facts.syntax == DEFLATED:
             size += min(MOST_PER_BYTE * size, MAX_INFLATED_BYTES)
-        most = max(most, 2 * size + FRAME_BYTES * math.prod(stored.size))
-    first = slices[0].facts.format
-    assert first is not None
-    return depth * math.prod(first.size) * np.dtype(dtype).itemsize + most
+        most = max(most, 2 * size + FRAME_BYTES * math.prod(whole_image(facts).stored.size))
+    return depth * math.prod(slices[0].facts.stored.size) * np.dtype(dtype).itemsize + most
 
 
 def check_alternation(voxels: NDArray[Any]) -> None:
@@ -272,20 +262,17 @@ def check_alternation(voxels: NDArray[Any]) -> None:
     thinned = voxels[:, ::4, ::4] if min(voxels.shape[1:3]) >= 64 else voxels
     if len(thinned) < LEAST_ALTERNATING:
         return
-    near, far = (
-        float(np.median([np.abs(a - b).mean() for a, b in _pairs(thinned, step)])) for step in (1, 2)
-    )
+
+    def difference(step: int) -> float:
+        pairs = zip(thinned, thinned[step:], strict=False)
+        return float(np.median([np.abs(one.astype(np.float64) - other).mean() for one, other in pairs]))
+
+    near, far = difference(1), difference(2)
     if far < near * ALTERNATION:
         detail = f"neighbors differ by {near:.4g} on average, every other slice by {far:.4g}"
         cure = "give each its own series UID, or say --alternating-slices keep"
-        raise refused(
-            "every other slice shows something else, as if two scans were mixed", f"{detail}; {cure}"
-        )
-
-
-def _pairs(voxels: NDArray[Any], step: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    for index in range(len(voxels) - step):
-        yield voxels[index].astype(np.float64), voxels[index + step].astype(np.float64)
+        reason = "every other slice shows something else, as if two scans were mixed"
+        raise refused(reason, f"{detail}; {cure}")
 
 
 def _judge_apart(apart: Sequence[Apart]) -> Iterable[Finding]:
@@ -294,26 +281,21 @@ def _judge_apart(apart: Sequence[Apart]) -> Iterable[Finding]:
         if item.error is not None and item.may_be_slice:
             raise item.error.at(item.path)
     if apart:
-        kinds = Counter(item.kind for item in apart)
-        detail = ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
-        yield Finding(name="other files left out", treatment="noted", detail=detail)
+        yield Finding.noted("other files left out", _kinds(apart))
+
+
+def _kinds(apart: Sequence[Apart]) -> str:
+    kinds = Counter(item.kind for item in apart)
+    return ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
 
 
 def _check_alike(slices: Sequence[Slice]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The one orientation and the one pixel spacing of all slices.
-
-    Raises:
-        SourceError: they differ, or are no orientation or spacing.
-    """
-    orientation, spacing_mm = slices[0].frame.orientation, slices[0].frame.spacing_mm
-    if orientation is None:
-        raise refused("image has no position")
+    """The one orientation and pixel spacing of all slices; SourceError where they differ, or are none."""
+    orientation, spacing_mm = slices[0].orientation, slices[0].frame.spacing_mm
     axes_of(orientation)
     for part in slices:
-        other = part.frame.orientation
-        if part.frame.position_mm is None or other is None:
-            raise refused("image has no position", part.path)
-        if max(abs(a - b) for a, b in zip(orientation, other, strict=True)) > ORIENTATION_TOLERANCE:
+        pairs = zip(orientation, part.orientation, strict=True)
+        if max(abs(a - b) for a, b in pairs) > ORIENTATION_TOLERANCE:
             raise refused("slices differ in orientation", part.path)
         if part.frame.spacing_mm is None or spacing_mm is None:
             raise refused("pixel spacing is missing", part.path)
@@ -330,7 +312,7 @@ def _without_duplicates(
     files: SourceFiles, slices: list[Slice], orientation: tuple[float, ...], policy: SeriesPolicy
 ) -> tuple[list[Slice], list[Finding]]:
     """One slice at each position; the others must be the same image."""
-    positions = np.array([part.frame.position_mm for part in slices], np.float64)
+    positions = positions_of(slices)
     sets = duplicate_sets(positions, orientation)
     dropped = len(slices) - len(sets)
     if not dropped:
@@ -343,64 +325,44 @@ def _without_duplicates(
             if np.linalg.norm(positions[index] - positions[alike[0]]) > 0.1:
                 raise refused("slices lie side by side", f"{kept.path}, {other.path}")
             if not _same_image(frames, kept, other):
-                detail = (
-                    f"{kept.path} and {other.path}" if kept.path != other.path else f"frames of {kept.path}"
-                )
+                apart = kept.path != other.path
+                where = f"{kept.path} and {other.path}" if apart else f"frames of {kept.path}"
                 cure = "nothing in their headers tells volumes apart; give each a series UID of its own"
-                detail = f"{dropped} positions more than once; {detail}; {cure}"
+                detail = f"{dropped} positions more than once; {where}; {cure}"
                 raise refused("different images at one position", detail)
     if policy.duplicates == "refuse":
         raise refused("slices are duplicated", f"{dropped} of {len(slices)}")
     detail = f"{dropped} of {len(slices)} slices are the same image at the same position; one of each is kept"
-    return [slices[alike[0]] for alike in sets], [
-        Finding(name="duplicates", treatment="corrected", detail=detail)
-    ]
+    return [slices[alike[0]] for alike in sets], [Finding.corrected("duplicates", detail)]
 
 
 def _same_image(frames: _Frames, one: Slice, other: Slice) -> bool:
-    assert one.facts.format is not None and other.facts.format is not None
     if one.frame.rescale != other.frame.rescale:
         return False
-    first = values_of(frames.words(one), one.facts.format)
-    return bool(np.array_equal(first, values_of(frames.words(other), other.facts.format)))
+    return bool(np.array_equal(frames.stored_values(one), frames.stored_values(other)))
 
 
 def _corners(files: SourceFiles, slices: Sequence[Slice]) -> tuple[int, ...]:
     """The stored values at the corners of the middle slice."""
-    middle = slices[len(slices) // 2]
-    assert middle.facts.format is not None
-    values = values_of(_Frames(files).words(middle), middle.facts.format)
+    values = _Frames(files).stored_values(slices[len(slices) // 2])
     return tuple(int(value) for value in (values[0, 0], values[0, -1], values[-1, 0], values[-1, -1]))
 
 
-def read_volume(
+def _read_volume(
     files: SourceFiles, slices: Sequence[Slice], plan: SlicePlan, values: ValuePlan
-) -> tuple[NDArray[Any], int]:
-    """Read the slices one by one into a volume.
+) -> NDArray[Any]:
+    """Read the slices one by one into a volume [depth, height, width, 1].
 
-    Returns:
-        The voxels [depth, height, width, 1], and how many were padding. Slices between stored ones are their
-        linear interpolation, rounded to the nearest whole number in an integer dtype.
-
-    Raises:
-        SourceError: a file is damaged.
+    Slices between stored ones are their linear interpolation, rounded to the nearest whole number in an integer dtype.
     """
     frames = _Frames(files)
     held: dict[int, NDArray[Any]] = {}
     volume: NDArray[Any] | None = None
-    padding = 0
 
     def value(place: int) -> NDArray[Any]:
-        nonlocal padding
         if place not in held:
-            part = slices[place]
-            assert part.facts.format is not None
-            words = frames.words(part)
-            array, count = apply_values(
-                words, part.facts.format, part.frame.rescale, values, frames.near if part.facts.lossy else 0
-            )
-            padding += count
-            held[place] = array
+            words, near = frames.words(slices[place])
+            held[place] = apply_values(words, slices[place], values, near)
         return held[place]
 
     for index, (lower, weight) in enumerate(zip(plan.lower, plan.weight, strict=True)):
@@ -416,4 +378,4 @@ def read_volume(
             volume = np.empty((len(plan.lower), *array.shape, 1), values.dtype)
         volume[index, ..., 0] = array
     assert volume is not None
-    return volume, padding
+    return volume

@@ -77,9 +77,8 @@ def axes_of(orientation: tuple[float, ...]) -> tuple[Floats, Floats, Floats]:
     along_row, along_column = np.asarray(orientation[:3], np.float64), np.asarray(orientation[3:], np.float64)
     lengths = float(np.linalg.norm(along_row)), float(np.linalg.norm(along_column))
     if max(abs(length - 1) for length in lengths) > 0.01 or abs(float(along_row @ along_column)) > 0.01:
-        raise refused(
-            "orientation is not two perpendicular unit vectors", f"of lengths {lengths[0]:g}, {lengths[1]:g}"
-        )
+        detail = f"of lengths {lengths[0]:g}, {lengths[1]:g}"
+        raise refused("orientation is not two perpendicular unit vectors", detail)
     along_row, along_column = along_row / lengths[0], along_column / lengths[1]
     normal = np.cross(along_row, along_column)
     return along_row, along_column, normal / np.linalg.norm(normal)
@@ -186,13 +185,12 @@ def _judge_gaps(
 ) -> tuple[float, list[Finding]]:
     """The gap of the grid that takes the place of uneven ones, and what was found."""
     missing = holes(gaps, thickness_mm)
-    whole = [float(gap) for index, gap in enumerate(gaps) if index not in missing]
-    typical = float(np.median(whole or gaps))
+    planned = np.delete(gaps, list(missing))
+    typical = float(np.median(planned if planned.size else gaps))
     listed = ", ".join(f"{gaps[index]:.1f}" for index in list(missing)[:8])
     if missing and policy.missing_slice == "refuse":
         detail = f"{sum(missing.values())} of them, at gaps of {listed} mm; {typical:.2f} mm is typical"
         raise refused("slices are missing", f"{detail}; --fill-missing-slices interpolates them")
-    planned = np.array([gap for index, gap in enumerate(gaps) if index not in missing])
     widest = float(gaps.max())
     if widest > WIDE_GAP_MM or (planned.size and float(planned.max()) > WIDE_GAPS * typical):
         raise refused("slices are missing", f"a gap of {widest:.1f} mm; {typical:.2f} mm is typical")
@@ -204,22 +202,22 @@ def _judge_gaps(
     findings = []
     if missing:
         detail = f"{sum(missing.values())} interpolated, at gaps of {listed} mm"
-        findings.append(Finding(name="slices are missing", treatment="corrected", detail=detail))
+        findings.append(Finding.corrected("slices are missing", detail))
     if planned.size and float(planned.max() - planned.min()) > 2 * tolerance_mm(typical):
         span = f"{planned.min():.1f} to {planned.max():.1f} mm"
         if policy.unequal_gaps == "refuse":
             raise refused("gaps between slices are unequal", span)
         detail = f"{span}; resampled every {every:.2f} mm"
-        findings.append(Finding(name="unequal gaps", treatment="corrected", detail=detail))
+        findings.append(Finding.corrected("unequal gaps", detail))
         wide = [f"{gap:.1f}" for gap in planned if gap > 3 * typical]
         if wide:
             detail = f"{', '.join(wide[:8])} mm, where {typical:.1f} mm is typical; interpolated, no slice lies there"
-            findings.append(Finding(name="wide gaps", treatment="noted", detail=detail))
+            findings.append(Finding.noted("wide gaps", detail))
     elif not missing:
         detail = f"by up to {np.abs(gaps - typical).max():.2f} mm; resampled every {every:.2f} mm"
         if policy.unequal_gaps == "refuse":
             raise refused("gaps between slices are unequal", f"{gaps.min():.2f} to {gaps.max():.2f} mm")
-        findings.append(Finding(name="unequal gaps", treatment="corrected", detail=detail))
+        findings.append(Finding.corrected("unequal gaps", detail))
     return every, findings
 
 
@@ -248,14 +246,13 @@ def plan_slices(
     if count == 1:
         if not thickness_mm:
             raise refused("slice spacing is unknown", "one slice, which does not say how thick it is")
-        note = Finding(name="single slice", treatment="noted", detail=f"{thickness_mm:g} mm thick")
         return SlicePlan(
             order=(0,),
             lower=(0,),
             weight=(0.0,),
             origin_mm=positions[0],
             step_mm=normal * thickness_mm,
-            findings=(note,),
+            findings=(Finding.noted("single slice", f"{thickness_mm:g} mm thick"),),
         )
     gaps = np.diff(along)
     length = float(along[-1] - along[0])
@@ -279,22 +276,20 @@ def plan_slices(
         gap_there = np.append(gaps, 1.0)[lower]
         weight = np.clip((wanted - along[lower]) / gap_there, 0, 1)
         # A stored slice within a ten-thousandth of a gap is taken as it is.
-        lower, weight = (
-            np.where(weight > 1 - 1e-4, lower + 1, lower),
-            np.where(weight > 1 - 1e-4, 0.0, weight),
-        )
+        is_next = weight > 1 - 1e-4
+        lower, weight = np.where(is_next, lower + 1, lower), np.where(is_next, 0.0, weight)
         weight = np.where((weight < 1e-4) | (lower >= count - 1), 0.0, weight)
     tilt = float(np.degrees(np.arctan2(np.linalg.norm(drift), length)))
     if tilt > TILT_DEGREES:
         if policy.tilt == "refuse":
             raise refused("gantry is tilted", f"{tilt:.1f} degrees")
         detail = f"{tilt:.1f} degrees; sheared back by resampling"
-        findings.append(Finding(name="gantry tilt", treatment="corrected", detail=detail))
+        findings.append(Finding.corrected("gantry tilt", detail))
     if thickness_mm and thickness_mm > 1.05 * float(gaps.min()):
         detail = f"slices {thickness_mm:g} mm thick lie {gaps.min():.2f} mm apart"
         if policy.overlapping == "refuse":
             raise refused("slices overlap", detail)
-        findings.append(Finding(name="overlapping slices", treatment="noted", detail=detail))
+        findings.append(Finding.noted("overlapping slices", detail))
     return SlicePlan(
         order=tuple(order.tolist()),
         lower=tuple(lower.tolist()),

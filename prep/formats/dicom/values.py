@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from halofeed.prep.formats.dicom.facts import FileFacts, PixelFormat, Rescale
 from halofeed.prep.formats.dicom.pixels import values_of
+from halofeed.prep.formats.dicom.volumes import Slice
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding
 from halofeed.schemas.errors import SourceError
@@ -61,80 +62,63 @@ def stored_range(stored: PixelFormat) -> tuple[int, int]:
     return (-span // 2, span // 2 - 1) if stored.signed else (0, span - 1)
 
 
-def _noted(name: str, detail: str) -> Finding:
-    return Finding(name=name, treatment="noted", detail=detail)
+def _scale_of(rescale: Rescale | None) -> tuple[float, float]:
+    """Slope and intercept."""
+    return (rescale.slope, rescale.intercept) if rescale else (1.0, 0.0)
 
 
-def _is_hounsfield(modality: str, rescales: Sequence[Rescale | None], findings: list[Finding]) -> bool:
+def _is_hounsfield(modality: str, slices: Sequence[Slice], findings: list[Finding]) -> bool:
     """Whether the rescaled values are Hounsfield units for certain."""
     if modality != "CT":
         return False
-    if None in rescales:
-        findings.append(
-            _noted("no rescale slope", "a CT without it; values as stored, not in Hounsfield units")
-        )
+    if slices[0].frame.rescale is None:
+        detail = "a CT without it; values as stored, not in Hounsfield units"
+        findings.append(Finding.noted("no rescale slope", detail))
         return False
     # PS3.3 C.8.2.1: the type may be left out only where the values are Hounsfield units.
-    kinds = sorted({rescale.kind for rescale in rescales if rescale} - {"", "HU"})
+    kinds = sorted({part.frame.rescale.kind for part in slices if part.frame.rescale} - {"", "HU"})
     if kinds:
         detail = f"rescale type {', '.join(kinds)}"
-        findings.append(_noted("values are not certain to be Hounsfield units", detail))
+        findings.append(Finding.noted("values are not certain to be Hounsfield units", detail))
     return not kinds
 
 
-def _plan_padding(
-    files: Sequence[FileFacts],
-    rescales: Sequence[Rescale | None],
-    modality: str,
-    unit: str,
-    policy: SeriesPolicy,
-) -> tuple[float | None, tuple[float, float] | None, list[Finding]]:
-    """What padding becomes, which range is real where it has no value of its own, and what is found of the padding
-    values that the headers declare."""
-    declared = [(facts.format, rescale) for facts, rescale in zip(files, rescales, strict=True)]
-    declared = [(stored, rescale) for stored, rescale in declared if stored is not None and stored.padding]
+_Padding = tuple[float | None, tuple[float, float] | None, list[Finding]]
+"""What padding becomes, which range is real where it has no value of its own, and what is found of its values."""
+
+
+def _left(detail: str) -> _Padding:
+    return None, None, [Finding.noted("padding values", detail)]
+
+
+def _plan_padding(slices: Sequence[Slice], unit: str, policy: SeriesPolicy) -> _Padding:
+    """What becomes of the padding values that the headers declare."""
+    declared = [part for part in slices if part.facts.stored.padding]
     if not declared:
         return None, None, []
     ends: set[float] = set()
-    for stored, rescale in declared:
-        assert stored is not None
-        slope, intercept = (rescale.slope, rescale.intercept) if rescale else (1.0, 0.0)
-        ends.update(value * slope + intercept for value in padding_range(stored))
-    span = (
-        f"{min(ends):g}" + (f" to {max(ends):g}" if max(ends) > min(ends) else "") + (" HU" if unit else "")
-    )
-    if modality == "CT" and not unit:
-        return (
-            None,
-            None,
-            [
-                _noted(
-                    "padding values", f"{span}; left as they are, as the values are not in Hounsfield units"
-                )
-            ],
-        )
+    for part in declared:
+        slope, intercept = _scale_of(part.frame.rescale)
+        ends.update(value * slope + intercept for value in padding_range(part.facts.stored))
+    span = f"{min(ends):g}" + (f" to {max(ends):g}" if len(ends) > 1 else "") + (" HU" if unit else "")
+    if slices[0].facts.modality == "CT" and not unit:
+        return _left(f"{span}; left as they are, as the values are not in Hounsfield units")
     if unit and any(TISSUE_HU[0] < end < TISSUE_HU[1] for end in ends):
-        return (
-            None,
-            None,
-            [_noted("padding values", f"{span} declared, which real voxels have too; left as they are")],
-        )
+        return _left(f"{span} declared, which real voxels have too; left as they are")
     air = AIR_HU if unit else 0.0
     if ends == {air}:
         return None, None, []
     if policy.padding == "refuse":
         raise SourceError("read", "series has padding values", f"{span} declared")
-    spread = [facts for facts in files if facts.lossy and facts.format is not None and facts.format.padding]
+    spread = [part for part in declared if part.facts.lossy]
     real = _real_range(ends) if unit and spread else None
     if real is not None:
         return air, real, [_spread(f"{span} declared", real)]
-    if not all(facts.syntax == NEAR_LOSSLESS for facts in spread):
-        why = (
-            "left as they are: lossy compression has changed them, and no real value is far enough from them"
-        )
-        return None, None, [_noted("padding values", f"{span} declared; {why}")]
+    if any(part.facts.syntax != NEAR_LOSSLESS for part in spread):
+        why = "lossy compression has changed them, and no real value is far enough from them"
+        return _left(f"{span} declared; left as they are: {why}")
     detail = f"voxels of {span} are set to {air:g}" + (" HU" if unit else "")
-    return air, None, [Finding(name="padding values", treatment="corrected", detail=detail)]
+    return air, None, [Finding.corrected("padding values", detail)]
 
 
 def _real_range(padding: set[float]) -> tuple[float, float] | None:
@@ -154,7 +138,7 @@ def _real_range(padding: set[float]) -> tuple[float, float] | None:
 def _spread(what: str, real: tuple[float, float]) -> Finding:
     outside = f"below {real[0]:g}" if real[0] > -math.inf else f"above {real[1]:g}"
     detail = f"{what}, spread by lossy compression; voxels {outside} HU are set to {AIR_HU:g} HU, others may be off"
-    return Finding(name="padding values", treatment="corrected", detail=detail)
+    return Finding.corrected("padding values", detail)
 
 
 def padding_range(stored: PixelFormat) -> tuple[int, int]:
@@ -171,18 +155,11 @@ def padding_range(stored: PixelFormat) -> tuple[int, int]:
     return min(ends), max(ends)
 
 
-def plan_values(
-    files: Sequence[FileFacts],
-    rescales: Sequence[Rescale | None],
-    modality: str,
-    corners: Sequence[int],
-    policy: SeriesPolicy,
-) -> ValuePlan:
+def plan_values(slices: Sequence[Slice], corners: Sequence[int], policy: SeriesPolicy) -> ValuePlan:
     """Plan the values of a series.
 
     Args:
-        files: the file of each slice.
-        rescales: the rescale of each slice.
+        slices: all of them.
         corners: the stored values at the corners of one slice; empty where they were not read.
         policy: what is corrected.
 
@@ -190,21 +167,23 @@ def plan_values(
         SourceError: some slices have a rescale and others not, a slope is 0, or the policy refuses padding.
     """
     findings: list[Finding] = []
-    if len({rescale is None for rescale in rescales}) > 1:
-        count = sum(rescale is None for rescale in rescales)
-        raise SourceError("read", "some slices have no rescale slope", f"{count} of {len(rescales)}")
-    if any(rescale is not None and rescale.slope == 0 for rescale in rescales):
+    files = [part.facts for part in slices]
+    known = {_scale_of(part.frame.rescale) for part in slices}
+    without = sum(part.frame.rescale is None for part in slices)
+    if 0 < without < len(slices):
+        raise SourceError("read", "some slices have no rescale slope", f"{without} of {len(slices)}")
+    if any(slope == 0 for slope, _ in known):
         raise SourceError("read", "rescale slope is 0")
-    unit = "HU" if _is_hounsfield(modality, rescales, findings) else ""
-    known = {(rescale.slope, rescale.intercept) for rescale in rescales if rescale} or {(1.0, 0.0)}
+    unit = "HU" if _is_hounsfield(files[0].modality, slices, findings) else ""
     if len(known) > 1:
         slopes = sorted({slope for slope, _ in known})
         detail = f"slopes {slopes[0]:g} to {slopes[-1]:g}; each slice by its own"
-        findings.append(_noted("slices differ in rescale", detail))
-    if any(facts.format is not None and facts.format.photometric == "MONOCHROME1" for facts in files):
+        findings.append(Finding.noted("slices differ in rescale", detail))
+    if any(facts.stored.photometric == "MONOCHROME1" for facts in files):
         # PS3.3 C.7.6.3.1.2: it says how values are shown, not what they are.
-        findings.append(_noted("MONOCHROME1", "low values are meant to be shown white; the values are kept"))
-    air, real, padding_findings = _plan_padding(files, rescales, modality, unit, policy)
+        detail = "low values are meant to be shown white; the values are kept"
+        findings.append(Finding.noted("MONOCHROME1", detail))
+    air, real, padding_findings = _plan_padding(slices, unit, policy)
     undeclared = None
     if real is None and unit and len(known) == 1 and corners:
         ((slope, intercept),) = known
@@ -222,9 +201,9 @@ def plan_values(
             else:
                 undeclared = corners[0]
                 detail = f"{said} at all corners, not declared; voxels of it are set to {air:g} HU"
-                padding_findings.append(Finding(name="padding values", treatment="corrected", detail=detail))
+                padding_findings.append(Finding.corrected("padding values", detail))
     return ValuePlan(
-        dtype=_exact_dtype(files, rescales, air),
+        dtype=_exact_dtype(slices, air),
         unit=unit,
         air=air,
         undeclared=undeclared,
@@ -235,16 +214,14 @@ def plan_values(
 
 def _is_declared(corners: Sequence[int], files: Sequence[FileFacts]) -> bool:
     """Whether the stored values at the corners are padding by the header's word."""
-    ranges = [padding_range(facts.format) for facts in files if facts.format and facts.format.padding]
+    ranges = [padding_range(facts.stored) for facts in files if facts.stored.padding]
     return any(low <= min(corners) and max(corners) <= high for low, high in ranges)
 
 
-def _exact_dtype(files: Sequence[FileFacts], rescales: Sequence[Rescale | None], air: float | None) -> str:
-    low, high = (air, air) if air is not None else (0.0, 0.0)
-    formats = {(facts.format, rescale) for facts, rescale in zip(files, rescales, strict=True)}
-    for stored, rescale in formats:
-        assert stored is not None
-        slope, intercept = (rescale.slope, rescale.intercept) if rescale else (1.0, 0.0)
+def _exact_dtype(slices: Sequence[Slice], air: float | None) -> str:
+    low = high = air or 0.0
+    for stored, rescale in {(part.facts.stored, part.frame.rescale) for part in slices}:
+        slope, intercept = _scale_of(rescale)
         if not (slope.is_integer() and intercept.is_integer()):
             return "float32"
         ends = [value * slope + intercept for value in stored_range(stored)]
@@ -255,20 +232,18 @@ def _exact_dtype(files: Sequence[FileFacts], rescales: Sequence[Rescale | None],
     return "float32"
 
 
-def apply_values(
-    words: NDArray[Any], stored: PixelFormat, rescale: Rescale | None, plan: ValuePlan, near: int = 0
-) -> tuple[NDArray[Any], int]:
-    """Turn the stored words of a slice into its values.
+def apply_values(words: NDArray[Any], part: Slice, plan: ValuePlan, near: int) -> NDArray[Any]:
+    """Turn the stored words of a slice into its values [height, width], of the plan's dtype.
 
     Args:
         words: unsigned [height, width], unused bits included.
-        near: by how much a stored value may be off.
-
-    Returns:
-        The values [height, width] of the plan's dtype, and how many of them were padding that became air.
+        part: the slice.
+        plan: of all slices.
+        near: by how much a stored value may be off, where compression with loss says so.
     """
+    stored = part.facts.stored
     values = values_of(words, stored)
-    slope, intercept = (rescale.slope, rescale.intercept) if rescale else (1.0, 0.0)
+    slope, intercept = _scale_of(part.frame.rescale)
     if plan.dtype == "float32":
         with np.errstate(over="ignore"):  # what is too large for float32 is refused with the whole volume
             scaled = (values * np.float64(slope) + intercept).astype(np.float32)
@@ -280,17 +255,16 @@ def apply_values(
     else:
         scaled = (values.astype(np.int64) * int(slope) + int(intercept)).astype(plan.dtype)
     if plan.air is None:
-        return scaled, 0
+        return scaled
     if plan.real is not None:
         padding = np.asarray((scaled < plan.real[0]) | (scaled > plan.real[1]))
     else:
-        padding = _padding(words, values, stored, near)
+        padding = _padding(words, values, stored, near if part.facts.lossy else 0)
         if plan.undeclared is not None:
             padding |= values == plan.undeclared
-    count = int(np.count_nonzero(padding))
-    if count:
+    if padding.any():
         scaled[padding] = plan.air
-    return scaled, count
+    return scaled
 
 
 def _padding(words: NDArray[Any], values: NDArray[Any], stored: PixelFormat, near: int) -> NDArray[np.bool_]:

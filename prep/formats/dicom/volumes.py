@@ -23,7 +23,7 @@ import numpy as np
 
 from halofeed.prep.formats.dicom.facts import FileFacts, Frame
 from halofeed.prep.formats.dicom.marks import INSTANCE_NUMBER, KINDS, PASSES, TIMES, Mark
-from halofeed.prep.formats.dicom.slices import axes_of, duplicate_sets
+from halofeed.prep.formats.dicom.slices import Floats, duplicate_sets
 from halofeed.schemas.errors import SourceError
 
 LEAST_PLACES = 3
@@ -35,12 +35,34 @@ OVERLAP = 1.05
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Slice:
-    """One image: a frame of a file."""
+    """One image with a place in the patient: a frame of a file."""
 
     path: str
     facts: FileFacts
     index: int
     frame: Frame
+
+    @property
+    def position_mm(self) -> tuple[float, ...]:
+        """Of its first pixel's center."""
+        assert self.frame.position_mm is not None
+        return self.frame.position_mm
+
+    @property
+    def orientation(self) -> tuple[float, ...]:
+        """The directions along a row and along a column."""
+        assert self.frame.orientation is not None
+        return self.frame.orientation
+
+
+def positions_of(slices: Sequence[Slice]) -> Floats:
+    """Where slices lie, in millimeters: [slice, 3]."""
+    return np.array([part.position_mm for part in slices], np.float64)
+
+
+def thickness_of(slices: Sequence[Slice]) -> float | None:
+    """The thickness of the thickest slice, in millimeters; None where none says it."""
+    return max((part.frame.thickness_mm or 0.0 for part in slices), default=0.0) or None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,17 +103,13 @@ def split_volumes(slices: Sequence[Slice]) -> Volumes:
 
 
 def _images(slices: Sequence[Slice]) -> list[_Image] | None:
-    """The images, copies taken together, in order along the normal; None where they have no places."""
-    positions = [part.frame.position_mm for part in slices]
-    orientation = slices[0].frame.orientation
-    if orientation is None or any(position is None for position in positions):
-        return None
+    """The images, copies taken together, in order along the normal; None where there is no normal."""
     try:
-        axes_of(orientation)
+        places = duplicate_sets(positions_of(slices), slices[0].orientation)
     except SourceError:
         return None  # Opening the series says why it is refused.
     found = []
-    for place, alike in enumerate(duplicate_sets(np.array(positions, np.float64), orientation)):
+    for place, alike in enumerate(places):
         copies: dict[Hashable, list[Slice]] = {}
         for index in alike:
             key = tuple(sorted(slices[index].frame.marks.items()))
@@ -236,9 +254,13 @@ def _is_of_passes(name: str) -> bool:
 
 
 def _is_even(images: Sequence[_Image]) -> bool:
-    positions = np.array([image.copies[0].frame.position_mm for image in images], np.float64)
-    gaps = np.linalg.norm(np.diff(positions, axis=0), axis=1)
+    gaps = _distances([image.copies[0] for image in images])
     return len(images) >= LEAST_PLACES and bool(gaps.max() <= 1.5 * gaps.min())
+
+
+def _distances(slices: Sequence[Slice]) -> Floats:
+    """From each slice to the next."""
+    return np.asarray(np.linalg.norm(np.diff(positions_of(slices), axis=0), axis=1))
 
 
 def alternates(values: Sequence[Mark | None]) -> bool:
@@ -253,11 +275,9 @@ def alternates(values: Sequence[Mark | None]) -> bool:
 
 def overlapping(slices: Sequence[Slice], anywhere: bool = False) -> bool:
     """Whether slices, in order along the normal, are known to be thicker than they lie apart, or than some do."""
-    thickness = max((part.frame.thickness_mm or 0.0 for part in slices), default=0.0)
-    positions = np.array([part.frame.position_mm for part in slices], np.float64)
-    if len(positions) < 2:
+    if len(slices) < 2:
         return False
-    gaps = np.linalg.norm(np.diff(positions, axis=0), axis=1)
+    gaps, thickness = _distances(slices), thickness_of(slices) or 0.0
     return thickness > OVERLAP * float(gaps.min() if anywhere else np.median(gaps))
 
 

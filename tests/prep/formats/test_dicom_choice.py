@@ -10,30 +10,23 @@ import numpy as np
 import pytest
 
 from halofeed.prep.formats.dicom.masks import open_dicom_mask
-from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.layouts import LayoutOptions
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError, UsageError
-from tests.dicom_writer import write_series
-from tests.prep.formats.dicom_support import listed_by_source
+from tests.prep.formats.dicom_support import listed_by_source, open_folder, write_scan
 from tests.prep.layouts.support import series_at
 
 SECRET = "Portal phase of Jane Doe"
 
 
-def write_scan(folder: Path, count: int, series: str, more: dict[str, Any], **options: Any) -> None:
-    volume = np.arange(count * 30, dtype=np.uint16).reshape(count, 5, 6)
-    write_series(folder, volume, [(0, 0, 2 * at) for at in range(count)], series=series, more=more, **options)
-
-
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    write_scan(tmp_path / "portal", 6, "1.1", {"SeriesDescription": SECRET})
-    write_scan(tmp_path / "native", 4, "1.2", {"SeriesDescription": "native"})
-    write_scan(tmp_path / "mr", 5, "1.3", {"SeriesDescription": "T1 portal"}, modality="MR")
-    write_scan(tmp_path / "other", 3, "1.4", {"StudyInstanceUID": "7.7"})
+    write_scan(tmp_path / "portal", 6, "1.1", more={"SeriesDescription": SECRET})
+    write_scan(tmp_path / "native", 4, "1.2", more={"SeriesDescription": "native"})
+    write_scan(tmp_path / "mr", 5, "1.3", more={"SeriesDescription": "T1 portal"}, modality="MR")
+    write_scan(tmp_path / "other", 3, "1.4", more={"StudyInstanceUID": "7.7"})
     return tmp_path
 
 
@@ -69,37 +62,31 @@ def test_why_a_series_was_not_chosen_names_the_option(study: Path) -> None:
     found = listed_by_source(study, modalities=("CT",), description="portal")
     detail = "MR; --series-modality CT and --series-description 'portal'"
     assert found["mr"].problem == ("selection", "series is not chosen", detail)
-    problem = listed_by_source(study, series="largest")["native"].problem
-    assert problem == (
-        "selection",
-        "series is not the largest of its study",
-        "CT, 4 of 5 x 6; CT, 6 of 5 x 6 is",
-    )
+    largest = ("selection", "series is not the largest of its study", "CT, 4 of 5 x 6; CT, 6 of 5 x 6 is")
+    assert listed_by_source(study, series="largest")["native"].problem == largest
 
 
 def test_two_series_that_are_both_the_largest_are_refused(study: Path) -> None:
-    write_scan(study / "late", 6, "1.5", {})
+    write_scan(study / "late", 6, "1.5")
     found = listed_by_source(study, series="largest")
     reason = "several series of a study are the largest"
-    assert {source for source, one in found.items() if one.problem and one.problem[1] == reason} == {
-        "portal",
-        "late",
-    }
+    both = {source for source, one in found.items() if one.problem and one.problem[1] == reason}
+    assert both == {"portal", "late"}
     assert "--series-description" in (found["late"].problem or ("", "", ""))[2]
 
 
 def test_the_phases_of_the_largest_series_are_all_taken(tmp_path: Path) -> None:
     for phase in range(2):
-        write_scan(tmp_path / str(phase), 6, "1.1", {"AcquisitionNumber": phase})
-    write_scan(tmp_path / "other", 4, "1.2", {})
+        write_scan(tmp_path / str(phase), 6, "1.1", more={"AcquisitionNumber": phase})
+    write_scan(tmp_path / "other", 4, "1.2")
     found = listed_by_source(tmp_path, series="largest")
     assert [one.problem is None for one in found.values()] == [True, True, False]
 
 
 def test_a_folder_named_by_a_table_means_the_series_that_is_chosen(tmp_path: Path) -> None:
-    write_scan(tmp_path / "p", 6, "1.1", {}, names=[f"a{at}" for at in range(6)])
-    write_scan(tmp_path / "p", 2, "1.2", {}, names=["b1", "b2"])
-    write_scan(tmp_path / "p", 5, "1.3", {}, names=[f"c{at}" for at in range(5)], modality="MR")
+    write_scan(tmp_path / "p", 6, "1.1", names=[f"a{at}" for at in range(6)])
+    write_scan(tmp_path / "p", 2, "1.2", names=["b1", "b2"])
+    write_scan(tmp_path / "p", 5, "1.3", names=[f"c{at}" for at in range(5)], modality="MR")
     chosen = series_at(tmp_path, "p", LayoutOptions(series=SeriesPolicy(modalities=("CT",))))
     assert len(chosen.members) == 6
     with pytest.raises(SourceError, match="several DICOM series"):
@@ -113,8 +100,8 @@ def test_a_folder_named_by_a_table_means_the_series_that_is_chosen(tmp_path: Pat
 
 
 def test_a_mask_beside_a_scan_and_a_survey_is_the_scan_s(tmp_path: Path) -> None:
-    write_scan(tmp_path / "p", 6, "1.1", {}, names=[f"a{at}" for at in range(6)])
-    write_scan(tmp_path / "p", 2, "1.2", {}, names=["b1", "b2"])
+    write_scan(tmp_path / "p", 6, "1.1", names=[f"a{at}" for at in range(6)])
+    write_scan(tmp_path / "p", 2, "1.2", names=["b1", "b2"])
     (tmp_path / "p" / "mask.nii").write_bytes(b"")
     (mask,) = [one.mask for one in listed_by_source(tmp_path).values() if one.mask]
     assert mask == "p/mask.nii"
@@ -126,9 +113,8 @@ def test_wrong_choices_are_refused_with_the_known_ones() -> None:
         Recipe(**volumes, series_modality=("CAT",))
     with pytest.raises(UsageError, match="--series-description '\\(': not a regular expression"):
         Recipe(**volumes, series_description="(")
-    with pytest.raises(
-        UsageError, match="--series-split 'frames': expected one of volumes, channels, refuse"
-    ):
+    splits = "volumes, channels, refuse"
+    with pytest.raises(UsageError, match=f"--series-split 'frames': expected one of {splits}"):
         Recipe(**volumes, series_split="frames")
     with pytest.raises(UsageError, match="--min-slices 0: expected 1 or more"):
         Recipe(**volumes, min_slices=0)
@@ -151,19 +137,17 @@ def pack(folder: Path) -> None:
 
 
 def test_slices_in_gzip_are_those_without(tmp_path: Path) -> None:
-    write_scan(tmp_path / "a", 4, "1.1", {"TextValue": "x" * 100_000})
-    files = LocalFiles(tmp_path / "a")
-    expected = open_series(files, files.sizes()).read()
+    write_scan(tmp_path / "a", 4, "1.1", more={"TextValue": "x" * 100_000})
+    expected = open_folder(tmp_path / "a").read()
     pack(tmp_path / "a")
-    packed = LocalFiles(tmp_path / "a")
-    assert all(name.endswith(".dcm.gz") for name in packed.sizes())
-    scan = open_series(packed, packed.sizes())
+    scan = open_folder(tmp_path / "a")
+    assert all(name.endswith(".dcm.gz") for name in scan.files)
     np.testing.assert_array_equal(scan.read(), expected)
     assert taken(tmp_path) == {"a"}
 
 
 def test_damaged_gzip_refuses_the_scan_beside_it_and_other_gzip_does_not(tmp_path: Path) -> None:
-    write_scan(tmp_path / "a", 4, "1.1", {})
+    write_scan(tmp_path / "a", 4, "1.1")
     (tmp_path / "a" / "notes.txt.gz").write_bytes(gzip.compress(b"hello"))
     assert taken(tmp_path) == {"a"}
     pack_of = gzip.compress(next((tmp_path / "a").glob("*.dcm")).read_bytes())
@@ -173,7 +157,7 @@ def test_damaged_gzip_refuses_the_scan_beside_it_and_other_gzip_does_not(tmp_pat
 
 
 def test_a_mask_in_gzip_is_read_as_one_without(tmp_path: Path) -> None:
-    write_scan(tmp_path, 3, "1.1", {})
+    write_scan(tmp_path, 3, "1.1")
     pack(tmp_path)
     files = LocalFiles(tmp_path)
     with pytest.raises(SourceError, match="neither a segmentation nor a structure set"):

@@ -24,32 +24,16 @@ from halofeed.prep.layouts import LayoutOptions, find_layout
 from halofeed.prep.layouts.dicom_reasons import kind_and_cure
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError, UsageError
-from tests.dicom_writer import image_dataset, multi_frame_dataset, save, write_series
-from tests.prep.formats.dicom_support import listed_by_source
+from tests.dicom_writer import image_dataset, multi_frame_dataset, save
+from tests.prep.formats.dicom_support import listed_by_source, open_folder, refusal, slices, write_scan
 
 NO_SLICE = "file is no slice of a volume"
 TOO_FEW = "series has too few slices"
 
 
-def slices(count: int) -> np.ndarray:
-    return np.arange(count * 30, dtype=np.uint16).reshape(count, 5, 6)
-
-
-def write_scan(
-    folder: Path,
-    count: int = 4,
-    series: str = "1.2.3",
-    step: tuple[int, int, int] = (0, 0, 2),
-    **options: object,
-) -> None:
-    positions = [[index * side for side in step] for index in range(count)]
-    write_series(folder, slices(count), positions, series=series, **options)  # type: ignore[arg-type]
-
-
 def problems(root: Path, **policy: object) -> dict[str, str | None]:
-    return {
-        source: one.problem and one.problem[1] for source, one in listed_by_source(root, **policy).items()
-    }
+    found = listed_by_source(root, **policy)
+    return {source: one.problem and one.problem[1] for source, one in found.items()}
 
 
 def test_secondary_captures_with_positions_are_listed_and_not_taken(tmp_path: Path) -> None:
@@ -64,10 +48,8 @@ def test_secondary_captures_with_positions_are_listed_and_not_taken(tmp_path: Pa
     assert len(found) == 4
     taken = problems(tmp_path, secondary_captures="take")
     assert taken == {"ct": None, "captures": None}
-    files = LocalFiles(tmp_path / "captures")
-    with pytest.raises(SourceError, match=r"no DICOM series \(4 x secondary capture\)"):
-        open_series(files, files.sizes())
-    voxels = open_series(files, files.sizes(), SeriesPolicy(secondary_captures="take")).read()
+    assert str(refusal(tmp_path / "captures")) == "read: no DICOM series (4 x secondary capture)"
+    voxels = open_folder(tmp_path / "captures", secondary_captures="take").read()
     np.testing.assert_array_equal(voxels[..., 0], slices(4).astype(int) - 1024)
 
 
@@ -76,9 +58,8 @@ def test_a_multi_frame_capture_and_a_screen_save_are_no_volumes_either(tmp_path:
     frames = multi_frame_dataset(slices(4), [(0, 0, index) for index in range(4)], series="1.2.4")
     frames.SOPClassUID = MultiFrameGrayscaleWordSecondaryCaptureImageStorage
     save(frames, tmp_path / "frames.dcm")
-    write_scan(
-        tmp_path / "saved", series="1.2.5", more={"ImageType": ["DERIVED", "SECONDARY", "SCREEN SAVE"]}
-    )
+    saved = {"ImageType": ["DERIVED", "SECONDARY", "SCREEN SAVE"]}
+    write_scan(tmp_path / "saved", series="1.2.5", more=saved)
     found = problems(tmp_path)
     assert found.pop("ct") is None and set(found.values()) == {NO_SLICE} and len(found) == 5
 
@@ -117,9 +98,7 @@ def test_a_stack_of_fewer_slices_than_three_is_refused_by_the_name_of_the_option
     detail = f"{count} of at least 3; --min-slices {count} takes it"
     assert found["survey"].problem == ("selection", TOO_FEW, detail)
     assert problems(tmp_path, min_slices=count) == {"ct": None, "survey": None}
-    files = LocalFiles(tmp_path / "survey")
-    with pytest.raises(SourceError, match=TOO_FEW):
-        open_series(files, files.sizes())
+    assert refusal(tmp_path / "survey", min_slices=3).reason == TOO_FEW
     with pytest.raises(UsageError, match="min_slices: expected 1 or more, got 0"):
         SeriesPolicy(min_slices=0)
 
@@ -135,9 +114,7 @@ def test_copies_of_one_slice_do_not_make_a_stack(tmp_path: Path) -> None:
     for index in range(5):
         save(image_dataset(slices(1)[0]), tmp_path / f"{index}.dcm")
     assert problems(tmp_path) == {".": TOO_FEW}
-    files = LocalFiles(tmp_path)
-    with pytest.raises(SourceError, match="1 of at least 3"):
-        open_series(files, files.sizes())
+    assert refusal(tmp_path, min_slices=3).detail.startswith("1 of at least 3")
 
 
 def test_a_table_row_that_names_one_slice_is_refused_when_it_is_opened(tmp_path: Path) -> None:
@@ -216,8 +193,7 @@ def test_a_foreign_object_beside_a_scan_is_listed_by_its_kind_and_the_scan_is_ta
     assert found["."].problem is None and len(found["."].members) == 4
     stage, reason, detail = found["foreign.dcm"].problem or ("", "", "")
     assert (stage, reason) == ("selection", NO_SLICE) and detail == kind
-    files = LocalFiles(tmp_path)
-    assert open_series(files, files.sizes()).findings[0].detail == f"1 x {kind}"
+    assert open_folder(tmp_path).findings[0].detail == f"1 x {kind}"
 
 
 def test_a_damaged_slice_still_refuses_the_scan_beside_it(tmp_path: Path) -> None:
@@ -241,11 +217,8 @@ def test_of_several_scans_in_a_folder_a_damaged_slice_refuses_the_one_that_lacks
     found = problems(tmp_path)
     assert sorted(map(str, found.values())) == ["None", "None", "damaged file among the slices"]
     (refused,) = (one for one in listed_by_source(tmp_path).values() if one.problem)
-    assert (
-        refused.problem is not None
-        and refused.problem[2].startswith("12.dcm; ")
-        and len(refused.members) == 5
-    )
+    assert refused.problem is not None and refused.problem[2].startswith("12.dcm; ")
+    assert len(refused.members) == 5
     path = tmp_path / "20.dcm"  # the first slice of the third: no gap says whose it was
     path.write_bytes(b"")
     assert set(problems(tmp_path).values()) == {"damaged file among the slices"}

@@ -18,37 +18,25 @@ from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
 from tests.dicom_writer import write_series
 from tests.phantom import dice
+from tests.prep.formats.dicom_support import last_wins
 
 SHAPE = (6, 40, 48)
 STUDY = {
-    "PatientName": "A^B",
-    "PatientBirthDate": "",
-    "PatientSex": "",
-    "StudyDate": "20200101",
-    "StudyTime": "000000",
-    "StudyID": "1",
-    "AccessionNumber": "",
-    "ReferringPhysicianName": "",
-    "PatientAge": "001Y",
-    "PatientSize": None,
-    "StudyDescription": "",
-    "SeriesDescription": "",
-    "Manufacturer": "",
-    "SliceLocation": None,
-    "ContentDate": "20200101",
-    "ContentTime": "000000",
-    "SeriesNumber": 1,
-    "FrameOfReferenceUID": "1.2.9",
-    "PositionReferenceIndicator": "",
+    **dict.fromkeys(("PatientBirthDate", "PatientSex", "AccessionNumber", "ReferringPhysicianName"), ""),
+    **dict.fromkeys(("StudyDescription", "SeriesDescription", "Manufacturer"), ""),
+    **dict.fromkeys(("StudyDate", "ContentDate"), "20200101"),
+    **dict.fromkeys(("StudyTime", "ContentTime"), "000000"),
+    **dict.fromkeys(("StudyID", "SeriesNumber"), "1"),
+    **dict.fromkeys(("PatientName", "PatientAge", "PositionReferenceIndicator"), ""),
 }
+"""What rt-utils and highdicom want of the scan."""
 
 
 def write_scan(folder: Path, spacing: float = 0.703125, shape: tuple[int, ...] = SHAPE) -> None:
     """An axial series whose grid is at no round numbers."""
-    more = {key: value for key, value in STUDY.items() if value is not None}
     positions = [(-171.3, -163.7, -412.25 + 2.5 * index) for index in range(shape[0])]
     volume = np.zeros(shape, np.uint16)
-    write_series(folder, volume, positions, spacing=(spacing, spacing), thickness=2.5, more=more)
+    write_series(folder, volume, positions, spacing=(spacing, spacing), thickness=2.5, more=STUDY)
 
 
 def blobs(seed: int, share: float = 0.5) -> NDArray[np.bool_]:
@@ -61,11 +49,11 @@ def blobs(seed: int, share: float = 0.5) -> NDArray[np.bool_]:
     return np.asarray(smooth > np.quantile(smooth, 1 - share), np.bool_)
 
 
-def opened(folder: Path, name: str, **options: Any) -> Mask:
+def opened(folder: Path, name: str) -> Mask:
     files = LocalFiles(folder)
     members = tuple(path for path in files.sizes() if path != name)
     grid = open_series(files, members).grid
-    return open_dicom_mask(files, name, grid, **options)
+    return open_dicom_mask(files, name, grid)
 
 
 def write_structures(folder: Path, masks: dict[str, NDArray[np.bool_]], **options: Any) -> None:
@@ -120,7 +108,7 @@ def test_structures_of_rt_utils_side_by_side_and_nested_come_back(tmp_path: Path
     write_structures(tmp_path, {"body": body, "organ": organ & body})
     with pytest.raises(SourceError, match="structures overlap"):
         opened(tmp_path, "rt.dcm").read()
-    read = opened(tmp_path, "rt.dcm", overlap="last").read()
+    read = last_wins(opened(tmp_path, "rt.dcm"))
     assert np.array_equal(read, np.where(organ & body, 2, body))
 
 
@@ -203,5 +191,5 @@ def test_overlapping_segments_of_highdicom_are_refused_or_the_last_wins(tmp_path
     write_segmentation(tmp_path, np.stack([body, organ], axis=-1).astype(np.uint8), "BINARY", 2)
     with pytest.raises(SourceError, match="segments overlap"):
         opened(tmp_path, "seg.dcm").read()
-    read = opened(tmp_path, "seg.dcm", overlap="last").read()
+    read = last_wins(opened(tmp_path, "seg.dcm"))
     assert np.array_equal(read, np.where(organ, 2, body))

@@ -17,7 +17,7 @@ from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
 from tests.dicom_mask_writer import saved, segmentation
 from tests.dicom_writer import image_dataset, save
-from tests.prep.formats.dicom_support import open_folder
+from tests.prep.formats.dicom_support import last_wins, open_folder
 
 PIXELS = (np.arange(64 * 64).reshape(64, 64) * 37 % 4096).astype(np.uint16)
 AFFINE = np.array([[0, 0, 1.0, 0], [0, 1.0, 0, 0], [3.0, 0, 0, 0], [0, 0, 0, 1]])
@@ -44,9 +44,8 @@ def test_runs_beyond_the_frame_are_refused_without_a_panic(
 ) -> None:
     pieces = [WHOLE, WHOLE]
     pieces[place] = piece
-    with pytest.raises(
-        SourceError, match=r"pixel data is damaged \(run lengths of \d+ values, expected 16\)"
-    ):
+    damaged = r"pixel data is damaged \(run lengths of \d+ values, expected 16\)"
+    with pytest.raises(SourceError, match=damaged):
         decode_run_lengths(frame_of(*pieces), 2, (4, 4))
     assert capfd.readouterr().err == ""
 
@@ -106,8 +105,7 @@ def test_damaged_masks_print_and_log_nothing(
     path.write_bytes(saved(dataset))
 
     def read() -> None:
-        mask = open_dicom_mask(LocalFiles(tmp_path), path.name, Grid(shape=(3, 16, 16), affine=AFFINE))
-        assert mask.read_classes is not None
-        mask.read_classes({number: number for number in mask.names}, "last")
+        grid = Grid(shape=(3, 16, 16), affine=AFFINE)
+        last_wins(open_dicom_mask(LocalFiles(tmp_path), path.name, grid))
 
     assert_said_in_rejects_alone(path, range(9, 200, 3), read, capfd, caplog)

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from halofeed.prep.geometry.scan import Grid, Mask
+from halofeed.prep.geometry.scan import Finding, Grid, Mask
+from halofeed.prep.voxels.merge import OVERLAP_CURE
 from halofeed.schemas.errors import SourceError, UsageError
 from tests.dicom_mask_writer import saved, structure_set
 from tests.phantom import dice
-from tests.prep.formats.dicom_support import damage, mask_outcome, mask_refusal, open_mask
+from tests.prep.formats.dicom_support import damage, last_wins, mask_outcome, mask_refusal, open_mask
 
 CLOSED = "CLOSED_PLANAR"
-CURE = "--class-overlap last or first decides, channels keeps both"
 SHAPE = (12, 40, 50)
 Contours = list[tuple[str, NDArray[np.float64]]]
 
@@ -55,12 +55,16 @@ def written(contours: Contours | dict[int, Any]) -> bytes:
     return saved(structure_set(contours if isinstance(contours, dict) else {3: ("organ", contours)}))
 
 
-def opened(contours: Contours | dict[int, Any], grid: Grid | None, **options: Any) -> Mask:
-    return open_mask(written(contours), grid, **options)
+def opened(contours: Contours | dict[int, Any], grid: Grid | None) -> Mask:
+    return open_mask(written(contours), grid)
 
 
-def refused(contours: Contours | dict[int, Any], grid: Grid, **options: Any) -> SourceError:
-    return mask_refusal(written(contours), grid, **options)
+def refused(contours: Contours | dict[int, Any], grid: Grid) -> SourceError:
+    return mask_refusal(written(contours), grid)
+
+
+def told(mask: Mask) -> list[tuple[str, str]]:
+    return [(finding.name, finding.detail) for finding in mask.findings]
 
 
 GRIDS = [grid_of(), grid_of(1), grid_of(2), grid_of(shear=0.9), grid_of(3, shear=-1.3)]
@@ -105,15 +109,8 @@ def test_an_ellipsoid_of_contours_is_the_ellipsoid() -> None:
     contours = []
     for depth in range(6, 34):
         share = np.sqrt(max(0, 1 - ((depth - center[0]) / radii[0]) ** 2))
-        points = np.stack(
-            [
-                np.full(720, depth),
-                center[1] + share * radii[1] * np.sin(angle),
-                center[2] + share * radii[2] * np.cos(angle),
-            ],
-            axis=1,
-        )
-        contours.append((CLOSED, grid.to_mm(points)))
+        flat = center[1:] + share * radii[1:] * np.stack([np.sin(angle), np.cos(angle)], axis=1)
+        contours.append((CLOSED, grid.to_mm(np.column_stack([np.full(720, depth), flat]))))
     index = np.stack(np.meshgrid(*map(np.arange, grid.shape), indexing="ij"), axis=-1)
     truth = (((index - center) / radii) ** 2).sum(axis=-1) <= 1
     assert dice(opened(contours, grid).read() > 0, truth) > 0.9995
@@ -175,14 +172,11 @@ def test_overlapping_structures_are_refused_or_the_last_wins() -> None:
     }
     error = refused(structures, grid)
     assert error.reason == "structures overlap"
-    assert error.detail == f"10 voxels are in more than one of the structures 2, 300; {CURE}"
-    labels = opened(structures, grid, overlap="last").read()
+    assert error.detail == f"10 voxels are in more than one of the structures 2, 300; {OVERLAP_CURE}"
+    labels = last_wins(opened(structures, grid))
     assert labels.dtype == np.uint16
-    assert dict(zip(*np.unique(labels, return_counts=True), strict=True)) == {
-        0: labels.size - 44,
-        2: 19,
-        300: 25,
-    }
+    counts = dict(zip(*np.unique(labels, return_counts=True), strict=True))
+    assert counts == {0: labels.size - 44, 2: 19, 300: 25}
 
 
 def test_points_and_open_contours_are_noted_and_left_out() -> None:
@@ -194,7 +188,7 @@ def test_points_and_open_contours_are_noted_and_left_out() -> None:
         4: ("never drawn", []),
     }
     mask = opened(structures, grid)
-    assert {finding.name: finding.detail for finding in mask.findings} == {
+    assert dict(told(mask)) == {
         "contours that enclose no area": "points and open contours left out: 2",
         "contours of fewer than three points": "left out: 1",
         "structures without contours": "1",
@@ -242,10 +236,13 @@ def test_structures_that_only_touch_do_not_overlap() -> None:
     labels = opened(structures, grid).read()[5]
     assert np.unique(labels[4:11, 4:10]).tolist() == [1] and np.unique(labels[4:10, 10:17]).tolist() == [2]
     assert np.count_nonzero(labels) == 7 * 13
-    last = opened(structures, grid, overlap="last").read()
+    last = last_wins(opened(structures, grid))
     assert np.count_nonzero(last == 2) == 7 * 7
     within = {1: structures[1], 2: ("line", [rectangle(grid, 5, 6, 5, 6, 9)])}
-    assert refused(within, grid).detail == f"5 voxels are in more than one of the structures 1, 2; {CURE}"
+    assert (
+        refused(within, grid).detail
+        == f"5 voxels are in more than one of the structures 1, 2; {OVERLAP_CURE}"
+    )
     assert refused({1: structures[1], 2: structures[1]}, grid).detail.startswith("49 voxels")
 
 
@@ -253,9 +250,8 @@ def test_contours_near_a_slice_are_moved_to_it_and_counted() -> None:
     grid = grid_of(6)
     mask = opened([circle(grid, 5.2, 9), circle(grid, 3.9, 9), circle(grid, 6.001, 9)], grid)
     assert np.flatnonzero(mask.read().any(axis=(1, 2))).tolist() == [4, 5, 6]
-    assert [(f.name, f.treatment, f.detail) for f in mask.findings] == [
-        ("contours off their slice", "corrected", "moved to the nearest slice: 2")
-    ]
+    moved = "moved to the nearest slice: 2"
+    assert mask.findings == (Finding.corrected("contours off their slice", moved),)
 
 
 def test_slices_between_contours_that_have_none_are_counted() -> None:
@@ -263,9 +259,7 @@ def test_slices_between_contours_that_have_none_are_counted() -> None:
     mask = opened([circle(grid, height, 9) for height in (2, 3, 5, 8)], grid)
     assert np.flatnonzero(mask.read().any(axis=(1, 2))).tolist() == [2, 3, 5, 8]
     detail = "slices without a contour between two that lie over each other: 3"
-    assert [(f.name, f.treatment, f.detail) for f in mask.findings] == [
-        ("structures that skip slices", "noted", detail)
-    ]
+    assert mask.findings == (Finding.noted("structures that skip slices", detail),)
     apart = opened([circle(grid, 2, 4, (8, 8)), circle(grid, 5, 4, (30, 40))], grid)
     assert apart.findings == ()
 
@@ -297,10 +291,7 @@ def test_contours_next_to_the_grid_are_left_out_and_those_over_its_edge_cut() ->
     row, column = np.mgrid[:40, :50]
     assert np.array_equal(labels[4] == 3, np.hypot(row - 38.1, column - 3.2) <= 9)
     assert labels[11].any()
-    assert {finding.name for finding in mask.findings} == {
-        "contours beyond the slices",
-        "contours cut at the image's edge",
-    }
+    assert dict(told(mask)).keys() == {"contours beyond the slices", "contours cut at the image's edge"}
 
 
 def test_contours_that_the_file_says_cross_are_drawn_by_parity() -> None:
@@ -322,7 +313,7 @@ def test_a_contour_given_twice_is_drawn_once_wherever_it_begins() -> None:
     closed = (kind, np.concatenate([points, points[:1]]))
     mask = opened([(kind, points), turned, closed], grid)
     assert np.array_equal(mask.read(), opened([(kind, points)], grid).read())
-    assert [(f.name, f.detail) for f in mask.findings] == [("repeated contours", "drawn once: 2 left out")]
+    assert told(mask) == [("repeated contours", "drawn once: 2 left out")]
 
 
 def test_structures_numbered_below_one_get_unused_numbers() -> None:
@@ -330,9 +321,7 @@ def test_structures_numbered_below_one_get_unused_numbers() -> None:
     mask = opened({0: ("a", [circle(grid, 5, 3)]), 7: ("", []), -2: ("b", [circle(grid, 6, 3)])}, grid)
     assert mask.names == {8: "a", 7: "structure 7", 9: "b"}
     assert sorted(np.unique(mask.read()).tolist()) == [0, 8, 9]
-    assert {"structures renumbered", "structures without a name"} < {
-        finding.name for finding in mask.findings
-    }
+    assert {"structures renumbered", "structures without a name"} < dict(told(mask)).keys()
 
 
 def test_structures_without_a_scan_are_a_usage_error() -> None:
@@ -341,22 +330,22 @@ def test_structures_without_a_scan_are_a_usage_error() -> None:
 
 
 def changed(edit: Any) -> bytes:
-    grid = grid_of()
-    dataset = structure_set({1: ("organ", [circle(grid, 5, 9, count=8)])})
+    dataset = structure_set({1: ("organ", [circle(grid_of(), 5, 9, count=8)])})
     edit(dataset)
     return saved(dataset)
+
+
+def contour(**values: Any) -> Any:
+    """An edit of the first contour."""
+    return lambda d: d.ROIContourSequence[0].ContourSequence[0].update(values)
 
 
 FAULTS = {
     "no structures": lambda d: d.pop("StructureSetROISequence"),
     "unknown structure": lambda d: setattr(d.ROIContourSequence[0], "ReferencedROINumber", 5),
-    "points that lack": lambda d: setattr(
-        d.ROIContourSequence[0].ContourSequence[0], "NumberOfContourPoints", 9
-    ),
-    "odd data": lambda d: setattr(d.ROIContourSequence[0].ContourSequence[0], "ContourData", ["1"] * 23),
-    "unknown kind": lambda d: setattr(
-        d.ROIContourSequence[0].ContourSequence[0], "ContourGeometricType", "ROUND"
-    ),
+    "points that lack": contour(NumberOfContourPoints=9),
+    "odd data": contour(ContourData=["1"] * 23),
+    "unknown kind": contour(ContourGeometricType="ROUND"),
     "number twice": lambda d: d.StructureSetROISequence.append(d.StructureSetROISequence[0]),
 }
 
@@ -392,9 +381,8 @@ def traced(labels: NDArray[Any], value: int, grid: Grid) -> Contours:
         for contour in found:
             column, row = contour[:, 0].T / 4 - 0.375
             if len(row) >= 3:
-                contours.append(
-                    (CLOSED, grid.to_mm(np.column_stack([np.full(len(row), depth), row, column])))
-                )
+                points = np.column_stack([np.full(len(row), depth), row, column])
+                contours.append((CLOSED, grid.to_mm(points)))
     return contours
 
 
@@ -405,10 +393,8 @@ def test_a_real_mask_comes_back_from_its_contours(test_data: Path) -> None:
     affine = stored.affine[:, [2, 1, 0, 3]] @ np.diag([4, 1, 1, 1])
     grid = Grid(shape=labels.shape, affine=affine)
     organs = {1: "spleen", 5: "liver", 6: "stomach"}
-    mask = opened(
-        {value: (name, traced(labels, value, grid)) for value, name in organs.items()}, grid, overlap="last"
-    )
-    read = mask.read()
+    mask = opened({value: (name, traced(labels, value, grid)) for value, name in organs.items()}, grid)
+    read = last_wins(mask)
     assert mask.names == organs
     for value in organs:
         assert dice(read == value, labels == value) >= 0.99

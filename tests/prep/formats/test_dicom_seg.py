@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +16,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from halofeed.prep.formats.dicom.masks import open_dicom_mask
-from halofeed.prep.geometry.scan import Grid, Mask
+from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.sources.files import LocalFiles
-from halofeed.schemas.errors import SourceError, UsageError
+from halofeed.prep.voxels.merge import OVERLAP_CURE
+from halofeed.schemas.errors import SourceError
 from tests.dicom_mask_writer import frames_of, saved, segmentation
-from tests.prep.formats.dicom_support import damage, mask_outcome, mask_refusal, open_mask
+from tests.prep.formats.dicom_support import damage, last_wins, mask_outcome
+from tests.prep.formats.dicom_support import mask_refusal as refused
+from tests.prep.formats.dicom_support import open_mask as opened
 
 AXIAL = np.array([[0, 0, -0.8, 90.0], [0, -0.7, 0, 60.0], [2.5, 0, 0, -40.0], [0, 0, 0, 1]])
 RLE, JPEG_2000, JPEG_LS = "1.2.840.10008.1.2.5", "1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.80"
 IMPLICIT, DEFLATED = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1.99"
 NAMES = {1: "liver", 2: "spleen", 7: "Ganglion stellatum"}
-
-
-def opened(dataset: pydicom.Dataset | bytes, grid: Grid | None = None, **options: Any) -> Mask:
-    return open_mask(dataset if isinstance(dataset, bytes) else saved(dataset), grid, **options)
 
 
 def oblique(seed: int, spacing: tuple[float, float, float] = (2.5, 0.7, 0.8)) -> NDArray[np.float64]:
@@ -60,6 +61,7 @@ def ellipsoids(shape: tuple[int, int, int]) -> NDArray[np.uint8]:
 
 
 LABELS = ellipsoids((12, 37, 43))  # 1591 pixels a frame: no frame but the first begins on a byte
+GRID = Grid(shape=LABELS.shape, affine=AXIAL)
 
 
 def frames(labels: NDArray[Any] = LABELS, seed: int | None = 0) -> list[tuple[int, int, NDArray[Any]]]:
@@ -74,16 +76,11 @@ def frames(labels: NDArray[Any] = LABELS, seed: int | None = 0) -> list[tuple[in
     return found
 
 
-def refused(dataset: pydicom.Dataset | bytes, grid: Grid | None = None, **options: Any) -> SourceError:
-    return mask_refusal(dataset if isinstance(dataset, bytes) else saved(dataset), grid, **options)
-
-
 @pytest.mark.parametrize("affine", [AXIAL, oblique(1), oblique(2), sheared(AXIAL), sheared(oblique(3))])
 @pytest.mark.parametrize("syntax", ["1.2.840.10008.1.2.1", IMPLICIT, DEFLATED])
 def test_binary_frames_land_on_the_voxels_they_were_made_of(affine: NDArray[Any], syntax: str) -> None:
-    mask = opened(
-        segmentation(frames(), affine, NAMES, syntax=syntax), Grid(shape=LABELS.shape, affine=affine)
-    )
+    dataset = segmentation(frames(), affine, NAMES, syntax=syntax)
+    mask = opened(dataset, Grid(shape=LABELS.shape, affine=affine))
     assert np.array_equal(mask.read(), LABELS)
     assert mask.read().dtype == np.uint8 and np.array_equal(mask.grid.affine, affine)
     assert mask.names == NAMES and mask.files == ("mask.dcm",) and mask.findings == ()
@@ -140,13 +137,13 @@ def test_a_part_of_the_scan_lands_on_its_voxels() -> None:
     affine[:3, 3] += AXIAL[:3, :3] @ [2, 1, 3]
     expected = np.zeros_like(LABELS)
     expected[2:10, 1:34, 3:40] = LABELS[2:10, 1:34, 3:40]
-    mask = opened(segmentation(part, affine, NAMES), Grid(shape=LABELS.shape, affine=AXIAL))
+    mask = opened(segmentation(part, affine, NAMES), GRID)
     assert np.array_equal(mask.read(), expected)
 
 
 def test_noise_of_written_decimals_does_not_matter() -> None:
     noisy = AXIAL + np.random.default_rng(0).normal(0, 1e-5, (4, 4)) * [[1], [1], [1], [0]]
-    mask = opened(segmentation(frames(), noisy, NAMES), Grid(shape=LABELS.shape, affine=AXIAL))
+    mask = opened(segmentation(frames(), noisy, NAMES), GRID)
     assert np.array_equal(mask.read(), LABELS)
 
 
@@ -179,9 +176,7 @@ def test_fractions_of_one_half_are_inside(syntax: str) -> None:
         [(2, 0, ramp), (2, 1, ramp[:, ::-1])], AXIAL, NAMES, kind="FRACTIONAL", largest=199, syntax=syntax
     )
     mask = opened(dataset, Grid(shape=(2, 40, 200), affine=AXIAL))
-    assert np.array_equal(mask.read()[0], (ramp >= 100) * 2) and np.array_equal(
-        mask.read()[1], (ramp[:, ::-1] >= 100) * 2
-    )
+    assert np.array_equal(mask.read(), np.stack([ramp >= 100, ramp[:, ::-1] >= 100]) * 2)
     (finding,) = mask.findings
     assert (finding.name, finding.treatment) == ("fractional segmentation", "corrected")
     assert "probability" in finding.detail and "stored as 100" in finding.detail
@@ -196,10 +191,7 @@ def test_label_maps_come_back(syntax: str, bits: int) -> None:
         labels[labels == 7] = 40000
         names[40000] = names.pop(7)
     stored = [(0, index, labels[index]) for index in (3, 2, 5, 4, 6)]
-    mask = opened(
-        segmentation(stored, AXIAL, names, kind="LABELMAP", bits=bits, syntax=syntax),
-        Grid(shape=LABELS.shape, affine=AXIAL),
-    )
+    mask = opened(segmentation(stored, AXIAL, names, kind="LABELMAP", bits=bits, syntax=syntax), GRID)
     expected = labels.copy()
     expected[[0, 1, *range(7, 12)]] = 0
     assert np.array_equal(mask.read(), expected)
@@ -211,17 +203,16 @@ def test_the_background_of_a_label_map_may_be_a_padding_value() -> None:
     stored = np.where(LABELS == 0, 255, LABELS)
     dataset = segmentation([(0, i, stored[i]) for i in range(12)], AXIAL, NAMES, kind="LABELMAP")
     dataset.add_new(0x00280120, "US", 255)
-    assert np.array_equal(opened(dataset, Grid(shape=LABELS.shape, affine=AXIAL)).read(), LABELS)
+    assert np.array_equal(opened(dataset, GRID).read(), LABELS)
 
 
 @pytest.mark.parametrize("syntax", ["1.2.840.10008.1.2.1", RLE])
 def test_binary_segments_of_a_byte_per_pixel_are_read_and_other_values_refused(syntax: str) -> None:
     dataset = segmentation(frames(), AXIAL, NAMES, bits=8, syntax=syntax)
-    assert np.array_equal(opened(dataset, Grid(shape=LABELS.shape, affine=AXIAL)).read(), LABELS)
+    assert np.array_equal(opened(dataset, GRID).read(), LABELS)
     wrong = [(number, index, pixels * 3) for number, index, pixels in frames()]
-    assert refused(segmentation(wrong, AXIAL, NAMES, bits=8, syntax=syntax)).reason == (
-        "binary segmentation holds other values than 0 and 1"
-    )
+    error = refused(segmentation(wrong, AXIAL, NAMES, bits=8, syntax=syntax))
+    assert error.reason == "binary segmentation holds other values than 0 and 1"
 
 
 def test_overlapping_segments_are_refused_with_their_numbers_and_voxels_or_the_last_wins() -> None:
@@ -230,14 +221,11 @@ def test_overlapping_segments_are_refused_with_their_numbers_and_voxels_or_the_l
     first, other = np.ones((4, 5), np.uint8), np.zeros((4, 5), np.uint8)
     other[1, 1] = 1
     stored = [(7, 0, other), (1, 0, first), (2, 0, both), (2, 1, both)]
-    error = refused(segmentation(stored, AXIAL, NAMES))
+    dataset = segmentation(stored, AXIAL, NAMES)
+    error = refused(dataset)
     assert (error.stage, error.reason) == ("annotation", "segments overlap")
-    assert (
-        error.detail
-        == "3 voxels are in more than one of the segments 1, 2, 7; --class-overlap last or first decides, channels "
-        "keeps both"
-    )
-    assert opened(segmentation(stored, AXIAL, NAMES), overlap="last").read()[0, 1].tolist() == [1, 7, 2, 2, 1]
+    assert error.detail == f"3 voxels are in more than one of the segments 1, 2, 7; {OVERLAP_CURE}"
+    assert last_wins(opened(dataset))[0, 1].tolist() == [1, 7, 2, 2, 1]
 
 
 def test_irregular_frames_are_refused_unless_they_are_slices_of_the_scan() -> None:
@@ -246,20 +234,21 @@ def test_irregular_frames_are_refused_unless_they_are_slices_of_the_scan() -> No
     assert refused(dataset).reason == "segmentation frames lie on no regular grid"
     labels = np.zeros_like(LABELS)
     labels[[2, 5, 7]] = LABELS[[2, 5, 7]]
-    assert np.array_equal(opened(dataset, Grid(shape=LABELS.shape, affine=AXIAL)).read(), labels)
+    assert np.array_equal(opened(dataset, GRID).read(), labels)
 
 
-def changed(**values: Any) -> pydicom.Dataset:
-    dataset = segmentation(frames(), AXIAL, NAMES)
-    for keyword, value in values.items():
-        setattr(dataset, keyword, value)
-    return dataset
-
-
-def edited(edit: Any) -> pydicom.Dataset:
+def edited(edit: Callable[[pydicom.Dataset], object]) -> pydicom.Dataset:
     dataset = segmentation(frames(), AXIAL, NAMES)
     edit(dataset)
     return dataset
+
+
+def changed(**values: Any) -> pydicom.Dataset:
+    return edited(lambda dataset: dataset.update(values))
+
+
+def with_spacing(dataset: pydicom.Dataset, side: str) -> None:
+    dataset.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0].PixelSpacing = [side, "1"]
 
 
 FAULTS = {
@@ -282,14 +271,7 @@ FAULTS = {
         "segmentation frame lacks an orientation in the patient",
     ),
     **{
-        f"pixels of {side} mm": (
-            edited(
-                lambda d, side=side: setattr(
-                    d.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0], "PixelSpacing", [side, "1"]
-                )
-            ),
-            "DICOM file is damaged",
-        )
+        f"pixels of {side} mm": (edited(partial(with_spacing, side=side)), "DICOM file is damaged")
         for side in ("1e-200", "1e-300", "1e200")
     },
     "repeated frame": (
@@ -302,13 +284,7 @@ FAULTS = {
         "label map holds values that are no segments",
     ),
     "far apart": (
-        segmentation(
-            [(1, 0, LABELS[5]), (1, 1, LABELS[5]), (1, 300000, LABELS[5])],
-            AXIAL,
-            NAMES,
-            kind="BINARY",
-            bits=8,
-        ),
+        segmentation([(1, depth, LABELS[5]) for depth in (0, 1, 300000)], AXIAL, NAMES, bits=8),
         "segmentation spans too many voxels",
     ),
 }
@@ -322,9 +298,8 @@ def test_bad_segmentations_are_refused_with_their_reason(fault: str) -> None:
 
 def test_a_compressed_frame_larger_than_its_header_says_is_refused_before_it_is_decoded() -> None:
     for syntax in (JPEG_2000, JPEG_LS):
-        dataset = segmentation(
-            [(1, 0, np.zeros((64, 64), np.uint8))], AXIAL, NAMES, kind="FRACTIONAL", syntax=syntax
-        )
+        empty = [(1, 0, np.zeros((64, 64), np.uint8))]
+        dataset = segmentation(empty, AXIAL, NAMES, kind="FRACTIONAL", syntax=syntax)
         dataset.Rows = 32
         assert refused(dataset).reason == "compressed frame is of another size than its header says"
 
@@ -344,10 +319,8 @@ def test_damaged_bytes_end_in_no_other_error(syntax: str, kind: str) -> None:
     damage(saved(segmentation(frames()[:2], AXIAL, NAMES, kind=kind, syntax=syntax)), None, 7, 200)
 
 
-def test_another_file_is_refused_and_an_unknown_overlap_is_a_usage_error() -> None:
+def test_another_file_is_refused() -> None:
     assert refused(b"not DICOM" * 100).reason == "file is not DICOM"
-    with pytest.raises(UsageError, match="expected 'refuse' or 'last'"):
-        opened(saved(changed()), overlap="first")
 
 
 def test_names_are_read_in_the_file_s_characters() -> None:
@@ -370,9 +343,8 @@ def test_a_real_mask_comes_back_exactly_on_its_scan(test_data: Path, tmp_path: P
     row_mm, column_mm = headers[0].PixelSpacing
     affine = np.array([[0, 0, -column_mm, -x], [0, -row_mm, 0, -y], [2.0, 0, 0, heights[0]], [0, 0, 0, 1]])
     stored = nibabel.load(test_data / "volumes" / "totalsegmentator" / "example_seg_dicom.nii.gz")
-    labels = np.asarray(stored.dataobj).transpose(2, 1, 0)[
-        :, ::-1
-    ]  # as its affine says: rows to the posterior
+    # As its affine says, rows run to the posterior.
+    labels = np.asarray(stored.dataobj).transpose(2, 1, 0)[:, ::-1]
     names = {int(value): f"organ {value}" for value in np.unique(labels)[1:]}
     (tmp_path / "seg.dcm").write_bytes(saved(segmentation(frames(labels), affine, names)))
     mask = open_dicom_mask(LocalFiles(tmp_path), "seg.dcm", Grid(shape=labels.shape, affine=affine))
