@@ -42,8 +42,7 @@ class Case:
         return open_series(LocalFiles(self.folder), self.members, POLICY, self.volume)
 
     def ours(self) -> Volume:
-        scan = self.open()
-        return turned(scan.read()[..., 0].transpose(2, 1, 0), scan.grid.affine[:, [2, 1, 0, 3]])
+        return volume_of(self.open())
 
     def theirs(self, merge: str = "y") -> list[Volume]:
         """dcm2niix's volumes by name; it is given the files of the series alone, unpacked."""
@@ -57,11 +56,13 @@ class Case:
         options = ["-z", "n", "-b", "n", "-m", merge, "-f", "v", "-o", str(out)]
         subprocess.run([dcm2niix.bin, *options, str(given)], capture_output=True, check=False)
         # Overlays come as volumes of their own, and stacks with unequal gaps once more, resampled.
-        paths = [
-            path for path in sorted(out.glob("*.nii")) if "ROI" not in path.name and "Eq" not in path.name
-        ]
-        images = [nibabel.load(path) for path in paths]
+        paths = sorted(out.glob("*.nii"))
+        images = [nibabel.load(path) for path in paths if "ROI" not in path.name and "Eq" not in path.name]
         return [turned(image.get_fdata(), image.affine) for image in images]  # type: ignore[attr-defined]
+
+
+def volume_of(scan: Scan) -> Volume:
+    return turned(scan.read()[..., 0].transpose(2, 1, 0), scan.grid.affine[:, [2, 1, 0, 3]])
 
 
 def turned(voxels: NDArray[np.floating], affine: NDArray[np.floating]) -> Volume:
@@ -97,12 +98,9 @@ def same_as_pydicom(case: Case) -> None:
 def same_slices(case: Case) -> None:
     (theirs,) = case.theirs()
     files = LocalFiles(case.folder)
-    alone = [open_series(files, [name], POLICY) for name in case.members]
-    assert theirs[0].shape[2] == len(alone)
-    slices = [
-        turned(one.read()[..., 0].transpose(2, 1, 0), one.grid.affine[:, [2, 1, 0, 3]]) for one in alone
-    ]
+    slices = [volume_of(open_series(files, [name], POLICY)) for name in case.members]
     slices.sort(key=lambda volume: volume[1][2, 3])
+    assert theirs[0].shape[2] == len(slices)
     for at, (voxels, _) in enumerate(slices):
         expected = theirs[0][:, :, at]
         expected = np.where(expected < -1024, -1000, expected)
@@ -172,16 +170,15 @@ def check(case: Case) -> None:
     compare(case)
 
 
-@pytest.mark.parametrize("name", ["ge_tilt_variable_spacing", "torchio_17", "totalsegmentator_jpeg2000"])
+REAL = ["ge_tilt_variable_spacing", "torchio_17", "totalsegmentator_jpeg2000"]
+
+
+@pytest.mark.parametrize("name", REAL)
 def test_real_series_are_those_of_dcm2niix_or_the_difference_is_explained(
     test_data: Path, tmp_path: Path, name: str
 ) -> None:
     folder = test_data / "dicom" / name
-    assert {path.name for path in folder.parent.iterdir() if path.is_dir()} == {
-        "ge_tilt_variable_spacing",
-        "torchio_17",
-        "totalsegmentator_jpeg2000",
-    }
+    assert {path.name for path in folder.parent.iterdir() if path.is_dir()} == set(REAL)
     ((_, members, volume),) = cases_of(folder, list(LocalFiles(folder).sizes()))
     check(Case(folder=folder, members=members, volume=volume, scratch=tmp_path))
 

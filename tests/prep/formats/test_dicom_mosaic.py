@@ -14,10 +14,8 @@ import pytest
 from numpy.typing import NDArray
 from pydicom.uid import ExplicitVRLittleEndian, MRImageStorage, RLELossless
 
-from halofeed.prep.formats.volumes import open_scan
-from halofeed.prep.sources.files import LocalFiles
 from tests.dicom_writer import image_dataset, save
-from tests.prep.formats.dicom_support import listed
+from tests.prep.formats.dicom_support import listed, open_listed
 
 ROWS, COLUMNS, SPACING, GAP = 24, 24, (2.0, 2.5), 3.6
 
@@ -35,9 +33,8 @@ def csa(count: int, normal: NDArray[np.float64], position: NDArray[np.float64]) 
         written = [value.encode() + b"\0" for value in values] + [b""] * (6 - len(values))
         data += name.encode().ljust(64, b"\0") + struct.pack("<i4siii", len(values), b"US\0\0", 6, 6, 77)
         for item in written:
-            data += struct.pack("<4i", len(item), len(item), 77, len(item)) + item.ljust(
-                -(-len(item) // 4) * 4, b"\0"
-            )
+            data += struct.pack("<4i", len(item), len(item), 77, len(item))
+            data += item.ljust(-(-len(item) // 4) * 4, b"\0")
     return data
 
 
@@ -60,11 +57,8 @@ def write_mosaic(
     along_row, along_column = orientation
     normal = flip * np.cross(along_row, along_column)
     first = np.array([10.0, -20.0, 30.0])
-    corner = (
-        first
-        - along_row * SPACING[1] * (side - 1) * COLUMNS / 2
-        - along_column * SPACING[0] * (side - 1) * ROWS / 2
-    )
+    corner = first - along_row * SPACING[1] * (side - 1) * COLUMNS / 2
+    corner = corner - along_column * SPACING[0] * (side - 1) * ROWS / 2
     dataset = image_dataset(
         image,
         position=corner,
@@ -112,7 +106,7 @@ def test_the_slices_of_a_mosaic_lie_where_their_header_says(
     write_mosaic(tmp_path / "a.dcm", drawn(count), orientation, flip)
     (one,) = listed(tmp_path)
     assert one.problem is None and one.members == ("a.dcm",)
-    scan = open_scan(LocalFiles(tmp_path), one.source, one.members, None, one.volume)
+    scan = open_listed(tmp_path, one)
     voxels = scan.read()[..., 0]
     np.testing.assert_array_equal(voxels, drawn(count)[::flip])
     normal = flip * np.cross(*orientation)
@@ -135,7 +129,7 @@ def test_a_mosaic_is_the_volume_that_dcm2niix_makes_of_it(tmp_path: Path, name: 
     assert (out / "v.nii").exists(), done.stdout
     theirs = nibabel.as_closest_canonical(nibabel.load(out / "v.nii"))
     (one,) = listed(tmp_path / "in")
-    scan = open_scan(LocalFiles(tmp_path / "in"), one.source, one.members, None, one.volume)
+    scan = open_listed(tmp_path / "in", one)
     image = nibabel.Nifti1Image(scan.read()[..., 0].astype(np.float64).T, scan.grid.affine[:, [2, 1, 0, 3]])
     ours = nibabel.as_closest_canonical(image)
     np.testing.assert_array_equal(ours.get_fdata(), theirs.get_fdata())
@@ -150,9 +144,8 @@ def test_a_series_of_mosaics_is_one_volume_for_each_time(tmp_path: Path) -> None
         write_mosaic(tmp_path / f"{9 - time}.dcm", drawn(9, time), orientation, syntax=syntax, **more)
     found = listed(tmp_path)
     assert [one.volume for one in found] == [(number, 4, "acquisition number") for number in (1, 2, 3, 4)]
-    files = LocalFiles(tmp_path)
     for time, one in enumerate(found):
-        scan = open_scan(files, one.source, one.members, None, one.volume)
+        scan = open_listed(tmp_path, one)
         assert one.members == (f"{9 - time}.dcm",)
         np.testing.assert_array_equal(scan.read()[..., 0], drawn(9, time))
 

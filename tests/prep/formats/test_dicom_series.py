@@ -19,16 +19,17 @@ from halofeed.prep.geometry.scan import Scan
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import UsageError
 from tests.dicom_writer import image_dataset, multi_frame_dataset, save, write_series, write_volume
-from tests.prep.formats.dicom_support import open_folder, refusal
+from tests.prep.formats.dicom_support import details, open_folder, refusal
 
 RANDOM = np.random.default_rng(3)
 HU = RANDOM.integers(-900, 1500, (5, 36, 33)).astype(np.int16)
 STORED = (HU + 1024).astype(np.uint16)
+LOCALIZER = {"ImageType": ["DERIVED", "PRIMARY", "LOCALIZER"]}
 EVEN = [(0.0, 0.0, 2.0 * index) for index in range(5)]
 
 
 def findings(scan: Scan) -> dict[str, str]:
-    return {finding.name: finding.treatment for finding in scan.findings}
+    return {name: treatment for name, (treatment, _) in details(scan).items()}
 
 
 def simple_itk(paths: list[str]) -> Any:
@@ -60,7 +61,8 @@ def test_real_series_have_the_voxels_and_geometry_that_simple_itk_reads(test_dat
 
 
 def test_the_ge_head_series_has_its_tilt_and_its_gaps_found_and_named(test_data: Path) -> None:
-    scan = open_folder(test_data / "dicom" / "ge_tilt_variable_spacing")
+    folder = test_data / "dicom" / "ge_tilt_variable_spacing"
+    scan = open_folder(folder)
     found = {finding.name: finding for finding in scan.findings}
     assert found["gantry tilt"].treatment == found["unequal gaps"].treatment == "corrected"
     assert found["gantry tilt"].detail.startswith("18.5 degrees")
@@ -68,15 +70,12 @@ def test_the_ge_head_series_has_its_tilt_and_its_gaps_found_and_named(test_data:
     assert found["wide gaps"].detail.startswith("28.0, 35.0 mm")
     # The first and the last slice lie where their files say, in the sheared grid.
     ends = scan.grid.to_mm(np.array([[0, 0, 0], [scan.grid.shape[0] - 1, 0, 0]]))
-    np.testing.assert_allclose(
-        ends, [[125, 123.5404569, 22.7160586], [125, 123.5404569, 113.4960586]], atol=1e-6
-    )
+    expected = [[125, 123.5404569, 22.7160586], [125, 123.5404569, 113.4960586]]
+    np.testing.assert_allclose(ends, expected, atol=1e-6)
     voxels = scan.read()
     assert scan.unit == "HU" and voxels.min() >= -1024 and (voxels == -1000).sum() > 8 * 60_000
     for policy, reason in (("tilt", "gantry is tilted"), ("unequal_gaps", "gaps between slices are unequal")):
-        assert (
-            refusal(test_data / "dicom" / "ge_tilt_variable_spacing", **{policy: "refuse"}).reason == reason
-        )
+        assert refusal(folder, **{policy: "refuse"}).reason == reason
 
 
 def test_the_order_of_slices_is_their_position_whatever_their_names_and_numbers_say(tmp_path: Path) -> None:
@@ -112,12 +111,10 @@ def test_every_orientation_is_put_where_simple_itk_puts_it(
     assert_same_geometry(scan, simple_itk([f"{folder}/{path}" for path in series.members]))
     # Every voxel lies where it was written, though the slices may come in the other order.
     voxels = np.stack(np.meshgrid(*map(np.arange, HU.shape), indexing="ij"), -1).reshape(-1, 3)
-    back = (
-        np.linalg.inv(scan.grid.affine)
-        @ np.c_[voxels @ affine[:3, :3].T + affine[:3, 3], np.ones(len(voxels))].T
-    )
-    places = np.rint(back[:3].T).astype(int)
-    np.testing.assert_allclose(back[:3].T, places, atol=1e-3)
+    matrix = np.linalg.inv(scan.grid.affine) @ affine
+    back = voxels @ matrix[:3, :3].T + matrix[:3, 3]
+    places = np.rint(back).astype(int)
+    np.testing.assert_allclose(back, places, atol=1e-3)
     np.testing.assert_array_equal(scan.read()[tuple(places.T)][:, 0], HU.reshape(-1))
 
 
@@ -160,10 +157,7 @@ def test_one_slice_takes_its_thickness_as_spacing_or_is_refused(tmp_path: Path) 
 def test_files_are_grouped_and_what_is_no_slice_is_listed_apart(tmp_path: Path) -> None:
     write_series(tmp_path / "mixed", STORED, EVEN, series="1.2.3", patient="Alice")
     write_series(tmp_path / "mixed", STORED[:2], EVEN[:2], series="1.2.4", patient="Bob", names=["x", "y"])
-    save(
-        image_dataset(STORED[0], more={"ImageType": ["DERIVED", "PRIMARY", "LOCALIZER"]}),
-        tmp_path / "localizer",
-    )
+    save(image_dataset(STORED[0], more=LOCALIZER), tmp_path / "localizer")
     save(image_dataset(STORED[0], position=None), tmp_path / "capture")
     mosaic = {"ImageType": ["ORIGINAL", "PRIMARY", "M", "ND", "MOSAIC"]}
     save(image_dataset(STORED[0], modality="MR", more=mosaic), tmp_path / "mosaic")
@@ -188,9 +182,8 @@ def test_files_are_grouped_and_what_is_no_slice_is_listed_apart(tmp_path: Path) 
     files = LocalFiles(tmp_path)
     found, apart = group_series(files, files.sizes(), SeriesPolicy(salt="pepper"))
     by_slices = {series.slices: series for series in found}
-    assert set(by_slices) == {5, 2} and all(
-        series.size == (36, 33) and series.modality == "CT" for series in found
-    )
+    assert set(by_slices) == {5, 2}
+    assert all(series.size == (36, 33) and series.modality == "CT" for series in found)
     assert by_slices[5].group != by_slices[2].group and len(by_slices[5].group or "") == 16
     assert by_slices[2].members == ("mixed/x", "mixed/y")
     kinds = {item.path: item.kind for item in apart}
@@ -240,9 +233,7 @@ def test_image_types_that_differ_within_one_stack_do_not_part_it(tmp_path: Path)
 
 def test_a_folder_with_a_localizer_and_a_license_beside_its_series_opens_and_says_so(tmp_path: Path) -> None:
     write_series(tmp_path, STORED, EVEN)
-    save(
-        image_dataset(STORED[0], more={"ImageType": ["DERIVED", "PRIMARY", "LOCALIZER"]}), tmp_path / "scout"
-    )
+    save(image_dataset(STORED[0], more=LOCALIZER), tmp_path / "scout")
     (tmp_path / "LICENSE").write_text("none")
     scan = open_folder(tmp_path)
     assert [finding.detail for finding in scan.findings] == ["1 x localizer, 1 x not DICOM"]

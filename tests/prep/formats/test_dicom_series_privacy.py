@@ -17,13 +17,7 @@ from pydicom.dataset import Dataset
 from pydicom.uid import RLELossless
 
 from halofeed.prep.formats.dicom import headers as dicom_headers
-from halofeed.prep.formats.dicom.headers import (
-    WANTED,
-    Element,
-    HeaderContinuesError,
-    is_dicom,
-    read_header,
-)
+from halofeed.prep.formats.dicom.headers import WANTED, Element, HeaderContinuesError, is_dicom, read_header
 from halofeed.prep.formats.dicom.series import group_series, open_series
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.sources.files import LocalFiles
@@ -41,21 +35,12 @@ KEPT = {
 def sentinel_dataset(index: int, **options: Any) -> Dataset:
     """A CT slice with a sentinel in every element that can hold text and is not needed to read it."""
     dataset = image_dataset(PIXELS + index, position=(0, 0, index), **options)
+    said = {0x0020000E: "1.2.3.SENTINEL", 0x00100020: "SENTINEL-ID", 0x00080020: "19701231SENTINEL"}
     for tag, (vr, _, _, retired, keyword) in DicomDictionary.items():
-        if (
-            vr not in SENTINEL_VRS
-            or tag >> 16 in (0x0000, 0x0002, 0x0004, 0xFFFE)
-            or keyword in KEPT
-            or retired
-        ):
-            continue
-        text = "1.2.77777.SENTINEL" if vr == "UI" else "SENTINEL^DOE"
-        dataset[tag] = DataElement(tag, vr, text, validation_mode=config.IGNORE)
-    dataset["SeriesInstanceUID"] = DataElement(
-        0x0020000E, "UI", "1.2.3.SENTINEL", validation_mode=config.IGNORE
-    )
-    dataset["PatientID"] = DataElement(0x00100020, "LO", "SENTINEL-ID", validation_mode=config.IGNORE)
-    dataset["StudyDate"] = DataElement(0x00080020, "DA", "19701231SENTINEL", validation_mode=config.IGNORE)
+        is_needed = keyword in KEPT or tag >> 16 in (0x0000, 0x0002, 0x0004, 0xFFFE)
+        if tag in said or (vr in SENTINEL_VRS and not is_needed and not retired):
+            text = said.get(tag, "1.2.77777.SENTINEL" if vr == "UI" else "SENTINEL^DOE")
+            dataset[tag] = DataElement(tag, vr, text, validation_mode=config.IGNORE)
     return dataset
 
 
@@ -91,9 +76,8 @@ def test_no_value_of_a_header_comes_out_in_results_errors_warnings_or_logs(
         for index in range(3):
             changes = dict(FAULTS[fault])
             options = {"rescale": changes.pop("rescale")} if "rescale" in changes else {}
-            path = save(
-                sentinel_dataset(index, **options), tmp_path / f"{index}.dcm", *[RLELossless] * compressed
-            )
+            dataset = sentinel_dataset(index, **options)
+            path = save(dataset, tmp_path / f"{index}.dcm", *[RLELossless] * compressed)
             if index == 1:
                 for keyword, value in changes.items():
                     _overwrite(path, keyword, value)
@@ -137,7 +121,7 @@ def assert_as_pydicom(data: bytes) -> None:
         warnings.simplefilter("ignore")
         expected = pydicom.dcmread(pydicom.filebase.DicomBytesIO(data), force=True)
         header, body = read_header(data)
-        assert_same_elements(header.elements, expected, [*expected.file_meta, *expected])
+        assert_same_elements(header.elements, [*expected.file_meta, *expected])
     if "PixelData" in expected:
         assert header.pixels is not None
         raw = expected.get_item("PixelData").value
@@ -146,9 +130,7 @@ def assert_as_pydicom(data: bytes) -> None:
         assert header.pixels is None or header.pixels.kind != "integer"
 
 
-def assert_same_elements(
-    elements: dicom_headers.Elements, expected: Dataset, listed: list[DataElement]
-) -> None:
+def assert_same_elements(elements: dicom_headers.Elements, listed: list[DataElement]) -> None:
     wanted = {int(element.tag): element for element in listed if int(element.tag) in WANTED}
     offset_tables = {dicom_headers.OFFSET_TABLE, dicom_headers.OFFSET_TABLE_LENGTHS}
     assert set(elements) - offset_tables == set(wanted) - offset_tables, [
@@ -159,12 +141,11 @@ def assert_same_elements(
         if element.VR == "SQ":
             assert isinstance(ours, tuple) and len(ours) == len(element.value)
             for item, theirs in zip(ours, element.value, strict=True):
-                assert_same_elements(item, theirs, list(theirs))
+                assert_same_elements(item, list(theirs))
         elif element.VR in ("DS", "US", "SS", "IS", "FD", "FL", "UL", "US or SS"):
+            value = [] if element.value in (None, "") else element.value
             try:
-                values = (
-                    [] if element.value in (None, "") else np.atleast_1d(element.value).astype(float).tolist()
-                )
+                values = np.atleast_1d(value).astype(float).tolist()
             except ValueError:
                 with pytest.raises(SourceError):
                     dicom_headers.numbers(elements, tag, 1)
@@ -181,9 +162,8 @@ def assert_same_elements(
         else:
             assert isinstance(ours, Element)
             value = element.value if element.value is not None else ""
-            joined = (
-                "\\".join(map(str, value)) if isinstance(value, pydicom.multival.MultiValue) else str(value)
-            )
+            several = isinstance(value, pydicom.multival.MultiValue)
+            joined = "\\".join(map(str, value)) if several else str(value)
             assert dicom_headers.text(elements, tag).strip() == joined.strip() or not joined.isascii()
 
 

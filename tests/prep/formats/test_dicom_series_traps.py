@@ -15,16 +15,11 @@ from halofeed.prep.formats.dicom.facts import PixelFormat
 from halofeed.prep.formats.dicom.pixels import values_of
 from halofeed.prep.formats.dicom.slices import MAX_GROWTH, holes, plan_slices
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
-from halofeed.prep.geometry.scan import Scan
 from halofeed.schemas.errors import SourceError
 from tests.dicom_writer import AXIAL, image_dataset, save, write_series
-from tests.prep.formats.dicom_support import open_folder, refusal
+from tests.prep.formats.dicom_support import details, open_folder, refusal
 
 ROWS, COLUMNS = 6, 7
-
-
-def details(scan: Scan) -> dict[str, tuple[str, str]]:
-    return {finding.name: (finding.treatment, finding.detail) for finding in scan.findings}
 
 
 def ramp(heights: list[float]) -> np.ndarray[Any, Any]:
@@ -62,10 +57,8 @@ def test_a_missing_slice_is_refused_or_filled_by_policy(tmp_path: Path) -> None:
     write_at(tmp_path, [0, 3, 6, 12, 15, 18])
     error = refusal(tmp_path)
     assert (error.stage, error.reason) == ("read", "slices are missing")
-    assert (
-        error.detail
-        == "1 of them, at gaps of 6.0 mm; 3.00 mm is typical; --fill-missing-slices interpolates them"
-    )
+    missing = "1 of them, at gaps of 6.0 mm; 3.00 mm is typical"
+    assert error.detail == f"{missing}; --fill-missing-slices interpolates them"
     scan = open_folder(tmp_path, missing_slice="correct")
     assert scan.grid.shape[0] == 7 and scan.grid.spacing_mm[0] == 3
     assert details(scan) == {"slices are missing": ("corrected", "1 interpolated, at gaps of 6.0 mm")}
@@ -144,9 +137,8 @@ def test_gantry_tilt_leaves_every_voxel_where_its_slice_says(tmp_path: Path, deg
     positions = [(5.0, 6.0, 4.0 * index) for index in range(6)]
     write_series(tmp_path, ramp([0] * 6), positions, orientation=orientation, thickness=None)
     scan = open_folder(tmp_path)
-    assert details(scan) == {
-        "gantry tilt": ("corrected", f"{abs(degrees)}.0 degrees; sheared back by resampling")
-    }
+    tilt = f"{abs(degrees)}.0 degrees; sheared back by resampling"
+    assert details(scan) == {"gantry tilt": ("corrected", tilt)}
     firsts = scan.grid.to_mm(np.array([[index, 0, 0] for index in range(6)]))
     # Along the normal, which points down for neither tilt, slices keep their order.
     np.testing.assert_allclose(firsts, np.array(positions) * [-1, -1, 1], atol=1e-9)
@@ -164,9 +156,8 @@ def test_the_same_image_twice_is_dropped_and_another_image_at_its_place_is_refus
     write_at(tmp_path, [0, 2, 4])
     write_at(tmp_path / "again", [2, 4])
     scan = open_folder(tmp_path)
-    assert details(scan)["duplicates"][0] == "corrected" and details(scan)["duplicates"][1].startswith(
-        "2 of 5"
-    )
+    treatment, detail = details(scan)["duplicates"]
+    assert treatment == "corrected" and detail.startswith("2 of 5")
     assert scan.read()[:, 0, 0, 0].tolist() == [0, 20, 40] and len(scan.files) == 3
     assert refusal(tmp_path, duplicates="refuse").reason == "slices are duplicated"
     save(image_dataset(ramp([7])[0], position=(0, 0, 4)), tmp_path / "other.dcm")
@@ -175,37 +166,28 @@ def test_the_same_image_twice_is_dropped_and_another_image_at_its_place_is_refus
 
 def test_overlapping_slices_are_noted(tmp_path: Path) -> None:
     write_at(tmp_path, [0, 2, 4], thickness=3)
-    assert details(open_folder(tmp_path)) == {
-        "overlapping slices": ("noted", "slices 3 mm thick lie 2.00 mm apart")
-    }
+    overlap = "slices 3 mm thick lie 2.00 mm apart"
+    assert details(open_folder(tmp_path)) == {"overlapping slices": ("noted", overlap)}
     assert refusal(tmp_path, overlapping="refuse").reason == "slices overlap"
 
 
 def round_field(
     values: np.ndarray[Any, Any], padding: int
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """A slice with padding outside a circle, and where that is."""
-    rows, columns = np.indices(values.shape)
-    outside = (
-        np.hypot(rows - (values.shape[0] - 1) / 2, columns - (values.shape[1] - 1) / 2) > values.shape[0] / 2
-    )
+    """A square slice with padding outside a circle, and where that is."""
+    side = len(values)
+    outside = np.hypot(*(np.indices(values.shape) - (side - 1) / 2)) > side / 2
     return np.where(outside, np.array(padding).astype(values.dtype), values), outside
 
 
+LOW, HIGH = {"PixelPaddingValue": -2010}, {"PixelPaddingValue": -2000}
 PADDINGS: list[tuple[str, type, int, tuple[float, float], dict[str, Any], int]] = [
     ("signed, declared as unsigned 63536", np.int16, -2000, (1, -1024), {"PixelPaddingValue": 63536}, 16),
-    ("signed, -2000 declared", np.int16, -2000, (1, -1024), {"PixelPaddingValue": -2000}, 16),
+    ("signed, -2000 declared", np.int16, -2000, (1, -1024), HIGH, 16),
     ("unsigned 63536", np.uint16, 63536, (1, -1024), {"PixelPaddingValue": 63536}, 16),
     ("outside the 12 bits stored", np.uint16, 0xF830, (1, -1024), {"PixelPaddingValue": 63536}, 12),
-    ("a range", np.int16, -2005, (1, 0), {"PixelPaddingValue": -2010, "PixelPaddingRangeLimit": -2000}, 16),
-    (
-        "a range the other way",
-        np.int16,
-        -2005,
-        (1, 0),
-        {"PixelPaddingValue": -2000, "PixelPaddingRangeLimit": -2010},
-        16,
-    ),
+    ("a range", np.int16, -2005, (1, 0), {**LOW, "PixelPaddingRangeLimit": -2000}, 16),
+    ("a range the other way", np.int16, -2005, (1, 0), {**HIGH, "PixelPaddingRangeLimit": -2010}, 16),
     ("not declared, but all corners are -3024 HU", np.int16, -2000, (1, -1024), {}, 16),
     ("an intercept that makes it -1024 HU", np.int16, 0, (1, -1024), {"PixelPaddingValue": 0}, 16),
 ]
@@ -237,10 +219,8 @@ def test_padding_becomes_air_and_nothing_else_does(
 
 
 def test_padding_that_tissue_has_too_is_not_believed(tmp_path: Path) -> None:
-    dataset = image_dataset(
-        np.zeros((ROWS, COLUMNS), np.int16), rescale=(1, 0), more={"PixelPaddingValue": 0}
-    )
-    save(dataset, tmp_path / "a.dcm")
+    zeros = np.zeros((ROWS, COLUMNS), np.int16)
+    save(image_dataset(zeros, rescale=(1, 0), more={"PixelPaddingValue": 0}), tmp_path / "a.dcm")
     scan = open_folder(tmp_path)
     assert details(scan)["padding values"][0] == "noted" and not scan.read().any()
 
@@ -260,20 +240,8 @@ RESCALES: list[tuple[str, dict[str, Any], str, str, str | None]] = [
     ("CT", {"rescale": (1, -1024), "rescale_type": "HU"}, "int32", "HU", None),
     ("CT", {"rescale": (0.5, -1000)}, "float32", "HU", None),
     ("CT", {"rescale": None}, "uint16", "", "no rescale slope"),
-    (
-        "CT",
-        {"rescale": (1, 0), "rescale_type": "US"},
-        "uint16",
-        "",
-        "values are not certain to be Hounsfield units",
-    ),
-    (
-        "CT",
-        {"rescale": (1, 0), "rescale_type": "DOE^JOHN"},
-        "uint16",
-        "",
-        "values are not certain to be Hounsfield units",
-    ),
+    ("CT", {"rescale": (1, 0), "rescale_type": "US"}, "uint16", "", NOT_CERTAIN),
+    ("CT", {"rescale": (1, 0), "rescale_type": "DOE^JOHN"}, "uint16", "", NOT_CERTAIN),
     ("MR", {"rescale": None, "bits_stored": 8}, "uint8", "", None),
     ("MR", {"rescale": (2, 0), "bits_stored": 12}, "int16", "", None),
     ("PT", {"rescale": (0.123, 0)}, "float32", "", None),
@@ -288,9 +256,8 @@ def test_rescaled_values_are_exact_in_the_smallest_dtype_and_hounsfield_units_on
     save(image_dataset(pixels, modality=modality, **options), tmp_path / "a.dcm")
     scan = open_folder(tmp_path)
     slope, intercept = options["rescale"] or (1, 0)
-    np.testing.assert_array_equal(
-        scan.read()[0, ..., 0], (pixels.astype(float) * slope + intercept).astype(dtype)
-    )
+    expected = (pixels.astype(float) * slope + intercept).astype(dtype)
+    np.testing.assert_array_equal(scan.read()[0, ..., 0], expected)
     assert (scan.dtype, scan.unit, str(scan.read().dtype)) == (dtype, unit, dtype)
     assert set(details(scan)) - {"single slice"} == ({finding} if finding else set())
     assert "DOE" not in str(scan.findings)
@@ -307,16 +274,14 @@ def test_unused_bits_never_reach_a_value(allocated: int, signed: bool, data: Any
     stored = data.draw(st.integers(1, allocated))
     high = data.draw(st.integers(stored - 1, allocated - 1))
     array = np.array([word % 2**allocated for word in words], f"u{allocated // 8}")
-    kind = PixelFormat(
-        size=(1, 1),
-        samples=1,
-        photometric="",
-        bits_allocated=allocated,
-        bits_stored=stored,
-        high_bit=high,
-        signed=signed,
-        padding=None,
-    )
+    pixels: dict[str, Any] = {
+        "size": (1, 1),
+        "samples": 1,
+        "photometric": "",
+        "padding": None,
+        "signed": signed,
+    }
+    kind = PixelFormat(**pixels, bits_allocated=allocated, bits_stored=stored, high_bit=high)
     expected = []
     for word in array.tolist():
         bits = f"{word:0{allocated}b}"[allocated - 1 - high : allocated - 1 - high + stored]
@@ -333,8 +298,7 @@ REFUSALS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("orientation is not two perpendicular unit vectors", OBLIQUE, OBLIQUE),
     ("some slices have no rescale slope", {}, {"rescale": None}),
     ("rescale slope is 0", {"rescale": (0, 1)}, {}),
-    ("floating-point pixels are not supported",)
-    + ({"more": {"PixelData": None, "FloatPixelData": b"\0" * 168}},) * 2,
+    ("floating-point pixels are not supported", FLOATS, FLOATS),
     ("DICOM file is damaged", {}, {"more": {"BitsStored": 17}}),
     ("DICOM file is damaged", {}, {"more": {"Rows": 0}}),
     ("DICOM file is damaged", {}, {"more": {"Columns": None}}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,14 @@ from pydicom.dataset import Dataset
 from pydicom.uid import RTStructureSetStorage, SegmentationStorage
 
 from halofeed.pipelines.job import reference_from_json, reference_to_json
-from halofeed.prep.formats.dicom.series import check_alternation, open_series
+from halofeed.prep.formats.dicom.series import check_alternation
 from halofeed.prep.formats.dicom.volumes import alternates
 from halofeed.prep.formats.volume.options import ScanOptions
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
-from halofeed.prep.formats.volumes import open_scan
-from halofeed.prep.geometry.scan import Scan
-from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.geometry.scan import Finding, Scan
 from halofeed.schemas.errors import SourceError
 from tests.dicom_writer import image_dataset, multi_frame_dataset, save
-from tests.prep.formats.dicom_support import listed
+from tests.prep.formats.dicom_support import listed, open_listed, refusal
 
 Drawn = tuple[float, int, Mapping[str, Any]]
 """A slice: its height in mm, the value of all its pixels in HU, and further elements."""
@@ -32,18 +30,36 @@ def write(folder: Path, drawn: Sequence[Drawn], thickness: float | None = 2.0, *
     for number, (height, value, more) in enumerate(drawn):
         name = f"{(number * 37) % 101:03d}-{number}.dcm"
         pixels = np.full((4, 5), value + 1024, np.uint16)
-        dataset = image_dataset(
-            pixels, position=(0, 0, height), thickness=thickness, more=dict(more), **options
-        )
-        save(dataset, folder / name)
+        place = {"position": (0, 0, height), "thickness": thickness}
+        save(image_dataset(pixels, more=dict(more), **place, **options), folder / name)
+
+
+def write_phases(
+    folder: Path,
+    phases: int,
+    places: int,
+    mark: Callable[[int, int], Mapping[str, Any]],
+    spacing: float = 2.0,
+    **options: Any,
+) -> list[list[int]]:
+    """Phases of so many places, each with the marks of its phase and place; gives the values of each phase."""
+    drawn = [
+        (spacing * at, 100 * phase + at, mark(phase, at)) for at in range(places) for phase in range(phases)
+    ]
+    write(folder, drawn, **options)
+    return [[100 * phase + at for at in range(places)] for phase in range(phases)]
 
 
 def opened(root: Path, **policy: Any) -> list[Scan]:
     """The scans as a conversion opens them, from what crosses to its workers."""
-    files, options = LocalFiles(root), ScanOptions(series=SeriesPolicy(**policy))
+    options = ScanOptions(series=SeriesPolicy(**policy))
     found = [reference_from_json(reference_to_json(one)) for one in listed(root, **policy)]
     assert all(one.problem is None for one in found), [one.problem for one in found]
-    return [open_scan(files, one.source, one.members, options, one.volume) for one in found]
+    return [open_listed(root, one, options) for one in found]
+
+
+def echo_time(echo: int, _: int) -> Mapping[str, Any]:
+    return {"EchoTime": 2.0 + echo}
 
 
 def columns(scans: Sequence[Scan]) -> list[list[int]]:
@@ -80,10 +96,9 @@ def test_two_acquisitions_half_a_slice_apart_are_two_scans(
     expected = [[-480 - index for index in range(5)], [-1024] * 5]
     assert sorted(columns(scans)) == sorted(expected)
     assert all(scan.grid.spacing_mm[0] == 5 and len(scan.files) == 5 for scan in scans)
-    origins = {
-        int(column[-1]): scan.grid.affine[2, 3] for column, scan in zip(columns(scans), scans, strict=True)
-    }
-    assert origins == {-484: 0.0, -1024: 2.5}
+    ends = [column[-1] for column in columns(scans)]
+    origins = [scan.grid.affine[2, 3] for scan in scans]
+    assert dict(zip(ends, origins, strict=True)) == {-484: 0.0, -1024: 2.5}
     said = [finding.detail for scan in scans for finding in scan.findings]
     assert sorted(said)[0].startswith("1 of 2, distinguished by ")
 
@@ -128,8 +143,7 @@ def test_two_acquisitions_one_after_the_other_are_one_scan(tmp_path: Path) -> No
         for at in range(8)
     ]
     write(tmp_path, drawn, thickness=4.0)
-    (scan,) = opened(tmp_path)
-    assert columns([scan]) == [list(range(8))] and listed(tmp_path)[0].volume is None
+    assert columns(opened(tmp_path)) == [list(range(8))] and listed(tmp_path)[0].volume is None
 
 
 def test_acquisitions_that_overlap_at_their_seam_are_two_scans(tmp_path: Path) -> None:
@@ -180,62 +194,41 @@ PER_VOLUME: list[tuple[str, list[Mapping[str, Any]]]] = [
 def test_several_images_at_each_place_become_one_scan_each(
     tmp_path: Path, by: str, marks: list[Mapping[str, Any]]
 ) -> None:
-    drawn = []
-    for number, mark in enumerate(marks):
-        for at in range(4):
-            more = dict(mark)
-            if "InstanceNumber" in more:
-                more["InstanceNumber"] += at
-            drawn.append((2.0 * at, 100 * number + at, more))
-    write(tmp_path, drawn)
+    def mark(number: int, at: int) -> Mapping[str, Any]:
+        more = marks[number]
+        return {"InstanceNumber": more["InstanceNumber"] + at} if "InstanceNumber" in more else more
+
+    expected = write_phases(tmp_path, 3, 4, mark)
     scans = opened(tmp_path)
-    assert columns(scans) == [[100 * number + at for at in range(4)] for number in range(3)]
+    assert columns(scans) == expected
     assert [one.volume for one in listed(tmp_path)] == [(number, 3, by) for number in (1, 2, 3)]
     assert len({one.group for one in listed(tmp_path)}) == 1
-    finding = scans[1].findings[0]
-    assert (finding.name, finding.detail) == (
-        "one of several volumes in a series",
-        f"2 of 3, distinguished by {by}",
-    )
+    told = f"2 of 3, distinguished by {by}"
+    assert scans[1].findings[0] == Finding.noted("one of several volumes in a series", told)
 
 
 def test_times_that_differ_from_slice_to_slice_count_by_their_order_at_each_place(tmp_path: Path) -> None:
     """Heart scans: each phase at each slice has a trigger time of its own; every slice an acquisition of its own."""
-    drawn = [
-        (8.0 * at, 100 * phase + at, {"TriggerTime": 40.0 * phase + at, "AcquisitionNumber": at + 1})
-        for at in range(4)
-        for phase in range(5)
-    ]
-    write(tmp_path, drawn, thickness=8.0, modality="MR")
-    assert columns(opened(tmp_path)) == [[100 * phase + at for at in range(4)] for phase in range(5)]
+
+    def mark(phase: int, at: int) -> Mapping[str, Any]:
+        return {"TriggerTime": 40.0 * phase + at, "AcquisitionNumber": at + 1}
+
+    expected = write_phases(tmp_path, 5, 4, mark, spacing=8.0, thickness=8.0, modality="MR")
+    assert columns(opened(tmp_path)) == expected
 
 
 def test_passes_within_each_phase_do_not_halve_the_phases(tmp_path: Path) -> None:
-    drawn = [
-        (
-            5.0 * at,
-            100 * phase + at,
-            {"AcquisitionNumber": 2 * phase + at % 2, "AcquisitionTime": f"1{phase}{at % 2}000"},
-        )
-        for phase in range(3)
-        for at in range(6)
-    ]
-    write(tmp_path, drawn, modality="MR")
-    assert columns(opened(tmp_path)) == [[100 * phase + at for at in range(6)] for phase in range(3)]
+    def mark(phase: int, at: int) -> Mapping[str, Any]:
+        return {"AcquisitionNumber": 2 * phase + at % 2, "AcquisitionTime": f"1{phase}{at % 2}000"}
+
+    assert write_phases(tmp_path, 3, 6, mark, spacing=5.0, modality="MR") == columns(opened(tmp_path))
 
 
 def test_acquisitions_that_end_within_a_phase_do_not_part_it_where_the_phase_is_known(tmp_path: Path) -> None:
-    drawn = [
-        (
-            2.0 * at,
-            100 * phase + at,
-            {"TemporalPositionIdentifier": phase, "AcquisitionNumber": 1 + (phase + at // 4) % 2},
-        )
-        for phase in range(2)
-        for at in range(8)
-    ]
-    write(tmp_path, drawn)
-    assert columns(opened(tmp_path)) == [[100 * phase + at for at in range(8)] for phase in range(2)]
+    def mark(phase: int, at: int) -> Mapping[str, Any]:
+        return {"TemporalPositionIdentifier": phase, "AcquisitionNumber": 1 + (phase + at // 4) % 2}
+
+    assert write_phases(tmp_path, 2, 8, mark) == columns(opened(tmp_path))
 
 
 def test_phases_whose_places_differ_by_rounding_are_told_apart_by_their_times(tmp_path: Path) -> None:
@@ -250,21 +243,10 @@ def test_phases_whose_places_differ_by_rounding_are_told_apart_by_their_times(tm
 
 
 def test_phases_and_echoes_together_are_split_by_both(tmp_path: Path) -> None:
-    drawn = [
-        (
-            2.0 * at,
-            1000 * phase + 100 * echo + at,
-            {"TemporalPositionIdentifier": phase, "EchoTime": 2.0 + echo},
-        )
-        for echo in range(2)
-        for phase in range(3)
-        for at in range(3)
-    ]
-    write(tmp_path, drawn)
-    expected = [
-        [1000 * phase + 100 * echo + at for at in range(3)] for phase in range(3) for echo in range(2)
-    ]
-    assert columns(opened(tmp_path)) == expected
+    def mark(number: int, _: int) -> Mapping[str, Any]:
+        return {"TemporalPositionIdentifier": number // 2, "EchoTime": 2.0 + number % 2}
+
+    assert write_phases(tmp_path, 6, 3, mark) == columns(opened(tmp_path))
 
 
 def test_phases_of_unequal_reach_are_split_where_a_mark_tells_them_apart(tmp_path: Path) -> None:
@@ -288,7 +270,7 @@ def test_copies_of_a_file_do_not_hide_what_tells_volumes_apart(tmp_path: Path) -
 
 
 def test_images_that_nothing_tells_apart_are_refused_and_the_cure_is_named(tmp_path: Path) -> None:
-    write(tmp_path, [(2.0 * at, 100 * phase + at, {}) for phase in range(2) for at in range(3)])
+    write_phases(tmp_path, 2, 3, lambda phase, at: {})
     with pytest.raises(SourceError, match="different images at one position") as caught:
         opened(tmp_path)
     assert "series UID" in caught.value.detail
@@ -298,25 +280,20 @@ def test_images_that_nothing_tells_apart_are_refused_and_the_cure_is_named(tmp_p
 def test_magnitude_and_phase_are_the_same_channels_whatever_else_the_image_type_says(
     tmp_path: Path, word: str
 ) -> None:
-    write(
-        tmp_path,
-        [
-            (3.0 * index, value, {"ImageType": ["ORIGINAL", "PRIMARY", component, word]})
-            for index in range(4)
-            for component, value in (("P", 200), ("M", 100))
-        ],
-    )
+    def mark(phase: int, _: int) -> Mapping[str, Any]:
+        return {"ImageType": ["ORIGINAL", "PRIMARY", "PM"[phase], word]}
+
+    write_phases(tmp_path, 2, 4, mark)
     (scan,) = opened(tmp_path, split="channels")
-    assert scan.read()[0, 0, 0].astype(int).tolist() == [100, 200]
+    assert scan.read()[0, 0, 0].astype(int).tolist() == [100, 0]
 
 
 def test_volumes_as_channels_share_one_scan(tmp_path: Path) -> None:
-    drawn = [(2.0 * at, 100 * echo + at, {"EchoTime": 2.0 + echo}) for echo in range(3) for at in range(4)]
-    write(tmp_path, drawn)
+    expected = write_phases(tmp_path, 3, 4, echo_time)
     (scan,) = opened(tmp_path, split="channels")
     voxels = scan.read()
     assert scan.channels == 3 and voxels.shape == (4, 4, 5, 3) and str(voxels.dtype) == scan.dtype
-    assert voxels[:, 0, 0, :].T.tolist() == [[100 * echo + at for at in range(4)] for echo in range(3)]
+    assert voxels[:, 0, 0, :].T.tolist() == expected
     assert scan.findings[0].detail == "3, distinguished by echo time" and len(scan.files) == 12
     half = [(1.0, 7, {"EchoTime": 9.0}), (3.0, 8, {"EchoTime": 9.0}), (5.0, 9, {"EchoTime": 9.0})]
     write(tmp_path / "half", half)
@@ -325,13 +302,11 @@ def test_volumes_as_channels_share_one_scan(tmp_path: Path) -> None:
 
 
 def test_several_volumes_are_refused_where_that_is_chosen(tmp_path: Path) -> None:
-    write(tmp_path, [(2.0 * at, echo, {"EchoTime": 2.0 + echo}) for echo in range(2) for at in range(3)])
+    write_phases(tmp_path, 2, 3, echo_time)
     (found,) = listed(tmp_path, split="refuse")
     detail = "2, distinguished by echo time; --series-split volumes takes each as a scan, channels all as one"
     assert found.problem == ("selection", "series holds several volumes", detail)
-    files = LocalFiles(tmp_path)
-    with pytest.raises(SourceError, match="series holds several volumes"):
-        open_series(files, files.sizes(), SeriesPolicy(split="refuse"))
+    assert refusal(tmp_path, split="refuse").reason == "series holds several volumes"
 
 
 def test_a_volume_with_few_slices_is_refused_by_itself(tmp_path: Path) -> None:
@@ -364,11 +339,9 @@ def enhanced(
 
 DIRECTION = Dataset()
 DIRECTION.DiffusionGradientOrientation = [0.0, 0.0, 1.0]
+ALONG = {"DiffusionGradientDirectionSequence": [DIRECTION]}
 ENHANCED: list[tuple[str, list[Mapping[str, Any]]]] = [
-    (
-        "temporal position",
-        [{"FrameContentSequence": {"TemporalPositionIndex": index}} for index in (1, 2, 3)],
-    ),
+    ("temporal position", [{"FrameContentSequence": {"TemporalPositionIndex": n}} for n in (1, 2, 3)]),
     ("dimension 2", [{"FrameContentSequence": {"DimensionIndexValues": [1, index]}} for index in (1, 2, 3)]),
     ("echo time", [{"MREchoSequence": {"EffectiveEchoTime": 3.0 * index}} for index in (1, 2, 3)]),
     (
@@ -376,12 +349,7 @@ ENHANCED: list[tuple[str, list[Mapping[str, Any]]]] = [
         [
             {"MRDiffusionSequence": {"DiffusionBValue": 0.0}},
             {"MRDiffusionSequence": {"DiffusionBValue": 50.0}},
-            {
-                "MRDiffusionSequence": {
-                    "DiffusionBValue": 50.0,
-                    "DiffusionGradientDirectionSequence": [DIRECTION],
-                }
-            },
+            {"MRDiffusionSequence": {"DiffusionBValue": 50.0, **ALONG}},
         ],
     ),
     ("image type", [{"CTImageFrameTypeSequence": {"FrameType": ["ORIGINAL", word]}} for word in "ABC"]),
@@ -409,9 +377,7 @@ def test_a_multi_frame_file_of_several_volumes_is_split_by_its_dimensions(
         assert columns(opened(tmp_path)) == expected
     (channels,) = opened(tmp_path, split="channels")
     assert channels.channels == 3 and sorted(channels.read()[:, 0, 0, :].T.tolist()) == expected
-    files = LocalFiles(tmp_path)
-    with pytest.raises(SourceError, match="several"):
-        open_series(files, ["a.dcm"])
+    assert "several" in refusal(tmp_path, min_slices=3).reason
 
 
 def test_multi_frame_files_that_share_their_volumes_are_read_together(tmp_path: Path) -> None:
@@ -435,9 +401,8 @@ def test_a_multi_frame_file_of_several_orientations_is_split_by_them(tmp_path: P
             frame.PlaneOrientationSequence = [plane]
             frame.PlanePositionSequence[0].ImagePositionPatient = [2.0 * (number - 3), 0.0, 0.0]
     save(dataset, tmp_path / "a.dcm")
-    assert {one.volume for one in listed(tmp_path)} == {
-        (number, 2, "orientation or size") for number in (1, 2)
-    }
+    by = "orientation or size"
+    assert {one.volume for one in listed(tmp_path)} == {(1, 2, by), (2, 2, by)}
     # The second runs against its normal, so that its slices come in the other order.
     assert columns(opened(tmp_path)) in ([[0, 1, 2], [102, 101, 100]], [[0, 1, 2], [100, 101, 102]])
 
@@ -447,11 +412,9 @@ def test_a_multi_frame_file_of_several_orientations_is_split_by_them(tmp_path: P
 
 def mask_of(path: Path, kind: str, images: Sequence[str]) -> None:
     """A SEG or RTSTRUCT that names a series and some of its images; its voxels are not read here."""
-    instances = []
-    for uid in images:
-        instance = Dataset()
+    instances = [Dataset() for _ in images]
+    for instance, uid in zip(instances, images, strict=True):
         instance.ReferencedSOPInstanceUID = uid
-        instances.append(instance)
     series, dataset = Dataset(), image_dataset(np.zeros((2, 2), np.uint8), series="1.9", modality=kind)
     series.SeriesInstanceUID = "1.2.3"
     if kind == "SEG":
@@ -469,7 +432,7 @@ def mask_of(path: Path, kind: str, images: Sequence[str]) -> None:
 
 @pytest.mark.parametrize("kind", ["SEG", "RTSTRUCT"])
 def test_a_mask_belongs_to_the_volume_whose_images_it_names(tmp_path: Path, kind: str) -> None:
-    write(tmp_path, [(2.0 * at, echo, {"EchoTime": 2.0 + echo}) for echo in range(2) for at in range(3)])
+    write_phases(tmp_path, 2, 3, echo_time)
     datasets = [pydicom.dcmread(path) for path in sorted(tmp_path.iterdir())]
     late = [str(one.SOPInstanceUID) for one in datasets if one.EchoTime == 3.0]
     mask_of(tmp_path / "mask", kind, late[1:])
