@@ -223,7 +223,7 @@ def _frames(size: tuple[int, int], groups: Any, shared: Dataset) -> tuple[Frames
         or np.abs(np.array([across @ across, down @ down, across @ down]) - (1, 1, 0)).max() > 1e-3
     ):
         raise damaged("its pixel spacing or orientation is impossible")
-    if np.abs(origins).max() > 1e6 or spacing.max() > 1e6:
+    if np.abs(origins).max() > 1e6:
         raise damaged("its frames lie more than a kilometer away")
     frames = Frames(
         size=size,
@@ -248,8 +248,8 @@ def _check_pixel_data(dataset: Dataset, header: _Segmentation) -> None:
 
 def _check_voxels(grid: Grid, image_grid: Grid | None, held_bytes: int) -> None:
     """Refuses a grid far beyond what the file, or the scan, holds."""
-    voxels = int(np.prod(grid.shape, dtype=object))
-    of_image = 0 if image_grid is None else int(np.prod(image_grid.shape, dtype=object))
+    voxels = math.prod(grid.shape)
+    of_image = 0 if image_grid is None else math.prod(image_grid.shape)
     allowed = max(ALWAYS_ALLOWED_VOXELS, VOXELS_PER_BYTE * held_bytes, VOXELS_PER_IMAGE_VOXEL * of_image)
     if voxels > allowed:
         shape = " x ".join(map(str, grid.shape))

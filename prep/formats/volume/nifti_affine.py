@@ -48,17 +48,15 @@ def _stated_affine(
     fields: Fields, lengths: NDArray[Any], options: ScanOptions
 ) -> tuple[Affine, tuple[Finding, ...]]:
     fields, negative = _with_positive_sizes(fields)
-    if not isinstance(fields, Nifti1Header):
-        affine, findings = _unoriented(fields, lengths, options)
-        return affine, (*negative, *findings)
-    unit, scale = _unit(int(fields["xyzt_units"]))
-    sform_code, qform_code = int(fields["sform_code"]), int(fields["qform_code"])
-    if sform_code > 0 and qform_code > 0:
+    is_nifti = isinstance(fields, Nifti1Header)
+    unit, scale = _unit(int(fields["xyzt_units"])) if is_nifti else ((), 1.0)
+    has_sform, has_qform = (is_nifti and fields[code] > 0 for code in ("sform_code", "qform_code"))
+    if has_sform and has_qform:
         affine, findings = _of_two(fields, lengths, options)
         findings = (*negative * (options.sform_qform == "qform"), *findings)
-    elif sform_code > 0:
+    elif has_sform:
         affine, findings = _sform(fields), ()
-    elif qform_code > 0:
+    elif has_qform:
         affine, findings = _qform(fields), negative
     else:
         affine, findings = _unoriented(fields, lengths, options)

@@ -55,6 +55,13 @@ def check_beside_itk(path: Path) -> Any:
     return scan
 
 
+def check_voxels(path: Path, stored: Any, *, by_itk_too: bool) -> None:
+    """The scan of a file is what was stored with AFFINE."""
+    scan = check_beside_itk(path) if by_itk_too else open_scan(LocalFiles(path.parent), path.name)
+    np.testing.assert_array_equal(scan.read()[..., 0], stored.transpose(2, 1, 0).astype(scan.dtype))
+    np.testing.assert_allclose(scan.grid.affine, AFFINE[:, IJK])
+
+
 @settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_what_itk_writes_is_what_it_reads(tmp_path_factory: Any, drawn: st.DataObject) -> None:
@@ -88,11 +95,7 @@ def test_an_nrrd_file_of_any_type_order_and_encoding_is_that_of_the_other_reader
     stored = values((6, 5, 4), dtype)
     path = tmp_path / "a.nrrd"
     path.write_bytes(write_nrrd(stored, encoding, order))
-    if encoding != "bzip2":  # which SimpleITK is built without
-        check_beside_itk(path)
-    scan = open_scan(LocalFiles(tmp_path), "a.nrrd")
-    np.testing.assert_array_equal(scan.read()[..., 0], stored.transpose(2, 1, 0).astype(scan.dtype))
-    np.testing.assert_allclose(scan.grid.affine, AFFINE[:, IJK])
+    check_voxels(path, stored, by_itk_too=encoding != "bzip2")  # which SimpleITK is built without
     if encoding != "hex":  # which pynrrd does not read
         nrrd = pytest.importorskip("nrrd")
         np.testing.assert_array_equal(nrrd.read(str(path))[0], stored)
@@ -107,11 +110,8 @@ def test_a_metaimage_file_of_any_type_order_and_encoding_is_that_of_itk(
     stored = values((6, 5, 4), dtype)
     path = tmp_path / "a.mha"
     path.write_bytes(write_meta(stored, encoding, order))
-    if (encoding, order) != ("ascii", ">"):  # of which SimpleITK swaps the bytes of text too
-        check_beside_itk(path)
-    scan = open_scan(LocalFiles(tmp_path), "a.mha")
-    np.testing.assert_array_equal(scan.read()[..., 0], stored.transpose(2, 1, 0).astype(scan.dtype))
-    np.testing.assert_allclose(scan.grid.affine, AFFINE[:, IJK])
+    # Of the other SimpleITK swaps the bytes of text too.
+    check_voxels(path, stored, by_itk_too=(encoding, order) != ("ascii", ">"))
 
 
 @pytest.mark.parametrize("name", ["a.nrrd", "a.mha"])
