@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.headers import Elements, Header, PixelPlace, damaged, integer, items, number
-from halofeed.prep.formats.dicom.headers import numbers as numbers_of
 from halofeed.prep.formats.dicom.kinds import IMAGE, MASK_KINDS, SECONDARY_CAPTURE, kind_of
 from halofeed.prep.formats.dicom.marks import Marks, marks_of
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
@@ -163,7 +162,7 @@ def _frame(groups: tuple[Elements, ...]) -> Frame:
         return next((elements for elements in groups if tag in elements), {})
 
     def numbers(tag: int, count: int) -> tuple[float, ...] | None:
-        return numbers_of(first(tag), tag, count)
+        return headers.numbers(first(tag), tag, count)
 
     spacing = number(first(headers.SPACING_BETWEEN_SLICES), headers.SPACING_BETWEEN_SLICES)
     thickness = number(first(headers.SLICE_THICKNESS), headers.SLICE_THICKNESS)

@@ -221,9 +221,9 @@ def compressed_frames(body: bytes, offset: int, count: int) -> list[list[tuple[i
     return [pieces[start:stop] for start, stop in pairwise(cuts)]
 
 
-def _decode(frame: bytes, facts: FileFacts, stored: PixelFormat) -> tuple[NDArray[Any], int]:
+def _decode(frame: bytes, facts: FileFacts) -> tuple[NDArray[Any], int]:
     """The decoded frame, and by how much its values may be off by its own word."""
-    family, plugin = PLUGINS[facts.syntax]
+    (family, plugin), stored = PLUGINS[facts.syntax], facts.stored
     found = _check_codestream(frame, family, stored)
     if family == "RLE":
         return decode_run_lengths(frame, stored.bits_allocated // 8, stored.size), found.near
@@ -268,33 +268,34 @@ class FrameReader:
 
     def __init__(self, body: bytes, facts: FileFacts) -> None:
         self._place = check_pixels(facts, len(body))
-        self._body, self._facts, self._stored = body, facts, facts.stored
-        self._pieces: list[list[tuple[int, int]]] = []
-        self.near = 0
-        """By how much the values of the last frame may be off, where its JPEG-LS says so."""
-        if facts.syntax in PLUGINS:
-            self._pieces = compressed_frames(body, self._place.offset, len(facts.frames))
+        self._body, self._facts = body, facts
+        is_packed = facts.syntax in PLUGINS
+        self._pieces = compressed_frames(body, self._place.offset, len(facts.frames)) if is_packed else []
 
-    def words(self, index: int) -> NDArray[Any]:
-        """The pixels of one frame as they are stored, unused bits included: unsigned [height, width]."""
-        stored = self._stored
+    def words(self, index: int) -> tuple[NDArray[Any], int]:
+        """The pixels of one frame as they are stored, unused bits included: unsigned [height, width].
+
+        And by how much the values may be off, where a JPEG-LS says so; else 0.
+        """
+        stored = self._facts.stored
         dtype = np.dtype(f"u{stored.bits_allocated // 8}")
         if self._pieces:
             frame = b"".join(self._body[start : start + length] for start, length in self._pieces[index])
-            array, self.near = _decode(frame, self._facts, stored)
-            signed = np.dtype(f"i{stored.bits_allocated // 8}")
-            return array.astype(signed).view(dtype) if array.dtype.kind == "i" else array.astype(dtype)
+            array, near = _decode(frame, self._facts)
+            if array.dtype.kind == "i":
+                array = array.astype(f"i{dtype.itemsize}").view(dtype)
+            return array.astype(dtype, copy=False), near
         pixels, is_big = stored.size[0] * stored.size[1], self._facts.syntax == headers.EXPLICIT_BIG
         if is_big and dtype.itemsize == 1 and self._place.words:
             # 8-bit pixels in 16-bit words: the two of a word lie in the other order.
             start = index * pixels
             even, stop = start - start % 2, start + pixels + (start + pixels) % 2
             pairs = np.frombuffer(self._body, "u1", stop - even, self._place.offset + even).reshape(-1, 2)
-            return pairs[:, ::-1].reshape(-1)[start - even :][:pixels].reshape(stored.size)
+            return pairs[:, ::-1].reshape(-1)[start - even :][:pixels].reshape(stored.size), 0
         order: Literal["<", ">"] = ">" if is_big else "<"
         offset = self._place.offset + index * pixels * dtype.itemsize
         words = np.frombuffer(self._body, dtype.newbyteorder(order), pixels, offset)
-        return words.astype(dtype, copy=False).reshape(stored.size)
+        return words.astype(dtype, copy=False).reshape(stored.size), 0
 
 
 def values_of(words: NDArray[Any], stored: PixelFormat) -> NDArray[Any]:

@@ -70,7 +70,7 @@ class _Frames:
         self._files = files
         self._path: str | None = None
         self._reader: FrameReader | None = None
-        self._mosaic: NDArray[Any] | None = None
+        self._mosaic: tuple[NDArray[Any], int] | None = None
 
     def words(self, part: Slice) -> tuple[NDArray[Any], int]:
         """The stored words of one slice, and by how much they may be off; SourceError names the file."""
@@ -79,11 +79,10 @@ class _Frames:
                 self._reader = self._mosaic = None
                 self._reader, self._path = self._opened(part.path, part.facts), part.path
             if part.facts.tiles is None:
-                return self._reader.words(part.index), self._reader.near
-            if self._mosaic is None:  # which is decoded once
-                self._mosaic = self._reader.words(0)
-            tile = tile_at(part.index, part.facts.tiles, part.facts.stored)
-            return self._mosaic[tile], self._reader.near
+                return self._reader.words(part.index)
+            self._mosaic = self._mosaic or self._reader.words(0)  # which is decoded once
+            image, near = self._mosaic
+            return image[tile_at(part.index, part.facts.tiles, part.facts.stored)], near
         except SourceError as error:
             raise error.at(part.path) from None
 
