@@ -38,6 +38,11 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
+def png_of(*chunks: tuple[bytes, bytes]) -> bytes:
+    """A PNG of these chunks and the last one."""
+    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in (*chunks, (b"IEND", b"")))
+
+
 def even_png(
     height: int, width: int, bits: int, color_type: int, *, interlaced: bool = False, more: bytes = b""
 ) -> bytes:

@@ -36,12 +36,8 @@ def convert_one(
         save_nifti(folder / f"s/{number}.nii", array, AFFINE)
     if mask is not None:
         save_nifti(folder / "s/mask.nii", mask, AFFINE)
-    row = (
-        "a",
-        ";".join(f"{number}.nii" for number in range(len(channels))),
-        "" if mask is None else "mask.nii",
-    )
-    write_table(folder / "s", [row])
+    images = ";".join(f"{number}.nii" for number in range(len(channels)))
+    write_table(folder / "s", [("a", images, "" if mask is None else "mask.nii")])
     options = {"layout": "csv", "task": "segmentation"} | SIZE | options
     return run_convert(folder / "s", folder / f"out{len(list(folder.iterdir()))}", **options)
 
@@ -163,15 +159,13 @@ def test_channels_are_turned_each_from_its_own_orientation(tmp_path):
 
 
 def test_channels_on_different_grids_are_refused_as_such(tmp_path):
-    save_nifti(tmp_path / "s/a.nii", draw(0, 9), AFFINE)
+    for name in ("a", "d", "e", "e2"):
+        save_nifti(tmp_path / f"s/{name}.nii", draw(0, 9), AFFINE)
     save_nifti(tmp_path / "s/b.nii", draw(0, 9)[:3], AFFINE)
-    save_nifti(tmp_path / "s/d.nii", draw(0, 9), AFFINE)
-    save_nifti(tmp_path / "s/e.nii", draw(0, 9), AFFINE)
     moved = AFFINE.copy()
     moved[2, 3] += 0.5
     save_nifti(tmp_path / "s/c.nii", draw(0, 9), moved)
     rows = [("ab", "a.nii;b.nii", ""), ("cd", "c.nii;d.nii", ""), ("e", "e.nii;e2.nii", "")]
-    save_nifti(tmp_path / "s/e2.nii", draw(0, 9), AFFINE)
     write_table(tmp_path / "s", rows)
     done = run_convert(tmp_path / "s", tmp_path / "o", layout="csv", task="segmentation", channels=2, **SIZE)
     refused = rejected(done)

@@ -13,6 +13,7 @@ from PIL import Image
 from halofeed.loader import Loader
 from halofeed.prep.formats.picture import ReadOptions, read_image
 from halofeed.schemas.errors import SourceError
+from tests.memory_cases import saved
 from tests.pipelines.support import read_all, run_convert
 
 SIZE = (40, 56)
@@ -21,9 +22,7 @@ SIZE = (40, 56)
 def draw(mode: str = "RGB", **options: Any) -> bytes:
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3)).astype(np.uint8)
     image = Image.fromarray(pixels).resize((SIZE[1], SIZE[0])).convert(mode)
-    stream = io.BytesIO()
-    image.save(stream, "JPEG", quality=70, **options)
-    return stream.getvalue()
+    return saved(image, "JPEG", quality=70, **options)
 
 
 def exif(orientation: int) -> bytes:

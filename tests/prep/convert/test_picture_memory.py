@@ -17,28 +17,15 @@ MOST = 2.5
 """How many times what it takes a picture may be expected to take."""
 
 QUICK = (
-    *(
-        "PNG palette, transparent",
-        "PNG RGB",
-        "PNG RGBA, interlaced",
-        "PNG 16 bit RGBA",
-        "JPEG",
-        "JPEG progressive",
-    ),
-    *("WebP", "GIF", "BMP", "TIFF LZW", "TIFF JPEG", "TIFF 16 bit RGB"),
+    *("PNG palette, transparent", "PNG RGB", "PNG RGBA, interlaced", "PNG 16 bit RGBA"),
+    *("JPEG", "JPEG progressive", "WebP", "GIF", "BMP", "TIFF LZW", "TIFF JPEG", "TIFF 16 bit RGB"),
 )
 EVERY = [pytest.param(name, "small", marks=() if name in QUICK else pytest.mark.long) for name in PICTURES]
 FEW = [
     (name, recipe)
     for name in (
-        "PNG RGBA",
-        "PNG 16 bit RGBA",
-        "PNG palette",
-        "JPEG",
-        "WebP",
-        "BMP",
-        "TIFF 16 bit RGB",
-        "TIFF LZW",
+        *("PNG RGBA", "PNG 16 bit RGBA", "PNG palette", "JPEG"),
+        *("WebP", "BMP", "TIFF 16 bit RGB", "TIFF LZW"),
     )
     for recipe in RECIPES
     if recipe != "small"

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import pytest
 from PIL import Image
+
+from halofeed.prep.formats.clip.clip import Clip, ClipOptions
+from halofeed.prep.formats.clip.table import open_clip
+from halofeed.prep.sources.files import LocalFiles
+from halofeed.schemas.errors import SourceError
 
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 
@@ -52,18 +58,40 @@ def corners_of(frame: np.ndarray) -> list[tuple[int, ...]]:
     return [tuple(255 * (frame[y, x] > 128).astype(int)) for y, x in places]
 
 
+def opened(folder: Path, data: bytes, options: ClipOptions | None = None, name: str = "clip") -> Clip:
+    """The clip of a file of these bytes."""
+    (folder / name).write_bytes(data)
+    return open_clip(LocalFiles(folder), name, options=options)
+
+
+def rejected(folder: Path, data: bytes, options: ClipOptions | None = None) -> SourceError:
+    """Why such a file is no clip."""
+    with pytest.raises(SourceError) as caught:
+        opened(folder, data, options)
+    return caught.value
+
+
+def numbers_in(clip: Clip) -> list[int]:
+    """The numbers that all its frames show."""
+    return [number_in(frame) for frame in clip.read(range(clip.frames))]
+
+
 def write_video(
     path: Path, codec: str, count: int = 20, frame_rate: float = 25, numbers: Iterable[int] = ()
 ) -> bytes:
     """Write a video of drawn frames; returns its bytes."""
+    return write_frames(path, codec, [draw(number) for number in list(numbers) or range(count)], frame_rate)
+
+
+def write_frames(path: Path, codec: str, frames: Sequence[np.ndarray], frame_rate: float = 25) -> bytes:
+    """Write a video of frames of one size; returns its bytes."""
     set_level = cv2.utils.logging.setLogLevel if hasattr(cv2.utils, "logging") else cv2.setLogLevel
     level = set_level(0)
-    writer = cv2.VideoWriter(
-        str(path), cv2.CAP_FFMPEG, cv2.VideoWriter_fourcc(*codec), frame_rate, (WIDTH, HEIGHT)
-    )
+    size = frames[0].shape[1::-1]
+    writer = cv2.VideoWriter(str(path), cv2.CAP_FFMPEG, cv2.VideoWriter_fourcc(*codec), frame_rate, size)
     assert writer.isOpened(), (path, codec)
-    for number in list(numbers) or range(count):
-        writer.write(cv2.cvtColor(draw(number), cv2.COLOR_RGB2BGR))
+    for frame in frames:
+        writer.write(cv2.cvtColor(frame, cv2.COLOR_RGB2BGR))
     writer.release()
     set_level(level)
     return path.read_bytes()

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from halofeed.prep.formats.clip.clip import Clip, ClipOptions
-from halofeed.prep.formats.clip.table import open_clip
+from halofeed.prep.formats.clip.clip import ClipOptions
 from halofeed.prep.formats.picture import ReadOptions
-from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
 from tests.memory_cases import png_chunk
-from tests.prep.formats.clip_writer import HEIGHT, WIDTH, draw, number_in, write_animation
+from tests.prep.formats.clip_writer import HEIGHT, WIDTH, draw, numbers_in, opened, rejected, write_animation
 
 KINDS = ("gif", "webp", "png")
-
-
-def opened(folder: Path, data: bytes, options: ClipOptions | None = None) -> Clip:
-    (folder / "clip").write_bytes(data)
-    return open_clip(LocalFiles(folder), "clip", options=options)
-
-
-def rejected(folder: Path, data: bytes) -> SourceError:
-    with pytest.raises(SourceError) as caught:
-        opened(folder, data)
-    return caught.value
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -51,7 +37,7 @@ def test_every_frame_is_what_was_drawn_at_its_time(tmp_path, kind):
 def test_a_picture_that_does_not_move_is_one_frame(tmp_path, kind):
     clip = opened(tmp_path, write_animation(tmp_path / f"w.{kind}", [5]))
     assert (clip.frames, clip.times_s.tolist(), clip.findings) == (1, [0.0], ())
-    assert [number_in(frame) for frame in clip.read([0])] == [5]
+    assert numbers_in(clip) == [5]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,13 +75,12 @@ def test_parts_of_the_canvas_are_laid_over_what_was_before(tmp_path):
         ("webp", {}),
     ):
         clip = opened(tmp_path, write_animation(tmp_path / f"w.{kind}", numbers, 40, **how))
-        assert [number_in(frame) for frame in clip.read(range(6))] == numbers, kind
+        assert numbers_in(clip) == numbers, kind
 
 
 def test_the_default_image_of_a_png_is_no_frame_unless_it_is_said_to_be(tmp_path):
     data = write_animation(tmp_path / "w.png", [9, 0, 1, 2], 40, default_image=True)
-    clip = opened(tmp_path, data)
-    assert [number_in(frame) for frame in clip.read(range(clip.frames))] == [0, 1, 2]
+    assert numbers_in(opened(tmp_path, data)) == [0, 1, 2]
 
 
 def test_a_gif_that_was_cut_off_anywhere_is_refused_or_by_choice_keeps_its_whole_frames(tmp_path):
@@ -112,7 +97,7 @@ def test_a_gif_that_was_cut_off_anywhere_is_refused_or_by_choice_keeps_its_whole
         else:
             reason = "file is truncated"
             assert clip.findings == (f"file is truncated: {clip.frames} frames, its end is missing",)
-            assert [number_in(frame) for frame in clip.read(range(clip.frames))] == list(range(clip.frames))
+            assert numbers_in(clip) == list(range(clip.frames))
             counts.append(clip.frames)
         assert reason == "file is truncated"
     assert counts == sorted(counts) and counts[-1] >= 28 and len(set(counts)) > 15
@@ -146,5 +131,4 @@ def test_a_png_whose_count_of_frames_lies_is_refused_or_read_by_its_frames(tmp_p
         assert rejected(tmp_path, lying).detail == f"it says it has {count} frames and has 4"
         return
     assert rejected(tmp_path, lying).detail.startswith(f"4 of {count} ")
-    clip = opened(tmp_path, lying, ClipOptions(incomplete="keep"))
-    assert [number_in(frame) for frame in clip.read(range(clip.frames))] == [0, 1, 2, 3]
+    assert numbers_in(opened(tmp_path, lying, ClipOptions(incomplete="keep"))) == [0, 1, 2, 3]

@@ -26,6 +26,7 @@ from tests.prep.formats.clip_writer import (
     box,
     with_index_first,
     write_animation,
+    write_frames,
     write_video,
 )
 
@@ -91,14 +92,8 @@ def test_headers_of_huge_frames_are_refused_before_anything_is_made(tmp_path):
 
 @pytest.mark.parametrize(("extension", "codec"), VIDEOS)
 def test_what_reading_takes_is_said_before(tmp_path, extension, codec):
-    size = LARGE[::-1]
-    writer = cv2.VideoWriter(
-        str(tmp_path / f"w.{extension}"), cv2.CAP_FFMPEG, cv2.VideoWriter_fourcc(*codec), 25, size
-    )
-    drawn = cv2.resize(np.random.default_rng(7).integers(0, 256, (45, 80, 3)).astype(np.uint8), size)
-    for number in range(6):
-        writer.write(np.roll(drawn, number, 1))
-    writer.release()
+    drawn = cv2.resize(np.random.default_rng(7).integers(0, 256, (45, 80, 3)).astype(np.uint8), LARGE[::-1])
+    write_frames(tmp_path / f"w.{extension}", codec, [np.roll(drawn, number, 1) for number in range(6)])
     write_video(tmp_path / "small.avi", "MJPG")
     measured = measure(read_whole, str(tmp_path), f"w.{extension}", warm=(str(tmp_path), "small.avi"))
     assert measured.peak_bytes <= with_margin(sum(measured.result))

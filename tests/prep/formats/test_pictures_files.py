@@ -25,7 +25,7 @@ from halofeed.prep.formats.picture.jpeg import reduction
 from halofeed.prep.formats.picture.tiff_directory import read_directory
 from halofeed.schemas.errors import SourceError
 from tests.allocations import traced
-from tests.memory_cases import png_chunk, saved
+from tests.memory_cases import png_of, saved
 
 from .test_pictures_samples import PIXELS, png_of_samples, tiff_of_samples
 
@@ -247,18 +247,7 @@ def small_files() -> dict[str, bytes]:
 
 SMALL = small_files()
 # Whose last bytes do not matter: a BMP row's filling, what follows a GIF's first frame, a TIFF's metadata.
-MAY_LACK_ITS_END = {
-    "jpeg",
-    "bmp",
-    "palette bmp",
-    "gif",
-    "animated gif",
-    "tiff",
-    "lzw tiff",
-    "jpeg tiff",
-    "big tiff",
-    "16-bit tiff",
-}
+MAY_LACK_ITS_END = {"jpeg", *(name for name in SMALL if re.search("bmp|gif|tiff", name))}
 
 
 def outcome(data: bytes) -> DecodedImage | None:
@@ -267,6 +256,12 @@ def outcome(data: bytes) -> DecodedImage | None:
         return read_image(data, ReadOptions(channels=4, max_pixels=10**6))
     except SourceError as error:
         return None if (error.stage, bool(error.reason)) == ("decode", True) else pytest.fail(repr(error))
+
+
+def refused(data: bytes) -> SourceError:
+    with pytest.raises(SourceError) as caught:
+        read_image(data, OPTIONS)
+    return caught.value
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -325,9 +320,7 @@ def test_no_changed_byte_of_a_png_shows_another_picture(name: str) -> None:
     ],
 )
 def test_what_is_no_image_is_named(data: bytes, reason: str, detail: str) -> None:
-    with pytest.raises(SourceError) as caught:
-        read_image(data, OPTIONS)
-    assert caught.value.reason == reason and detail in caught.value.detail
+    assert refused(data).reason == reason and detail in refused(data).detail
 
 
 @pytest.mark.parametrize("compression", ["jpeg", "tiff_lzw", "tiff_adobe_deflate", "packbits", "zstd", "raw"])
@@ -338,25 +331,21 @@ def test_a_tiff_whose_strip_ends_early_is_refused(compression: str) -> None:
     fields = read_directory(data)
     (length,) = fields.integers(279)
     at = data.index(struct.pack("<HHI", 279, fields.fields[279].type, 1)) + 8
-    with pytest.raises(SourceError):
-        read_image(data[:at] + struct.pack("<I", length // 2) + data[at + 4 :], OPTIONS)
+    assert refused(data[:at] + struct.pack("<I", length // 2) + data[at + 4 :])
 
 
 @pytest.mark.parametrize("mode", ["F", "I"])
 def test_a_tiff_of_floats_or_32_bit_integers_is_refused_for_that(mode: str) -> None:
     data = saved(Image.fromarray(np.ones((4, 4), np.float32 if mode == "F" else np.int32), mode), "TIFF")
-    with pytest.raises(SourceError) as caught:
-        read_image(data, OPTIONS)
-    assert caught.value.reason == "TIFF of other than unsigned integers is not supported"
-    assert ("floating point" if mode == "F" else "signed integer") in caught.value.detail
+    assert refused(data).reason == "TIFF of other than unsigned integers is not supported"
+    assert ("floating point" if mode == "F" else "signed integer") in refused(data).detail
 
 
 def bomb(kind: str) -> bytes:
     side = 60000
     if kind == "png":
         header = side.to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0])
-        body = png_chunk(b"IDAT", zlib.compress(b"\0" * 100_000))
-        return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + body + png_chunk(b"IEND", b"")
+        return png_of((b"IHDR", header), (b"IDAT", zlib.compress(b"\0" * 100_000)))
     if kind == "jpeg":
         data = bytearray(SMALL["jpeg"])
         at = data.index(b"\xff\xc0")
@@ -390,8 +379,7 @@ def test_a_decompression_bomb_is_refused_before_memory_is_taken(kind: str) -> No
 def test_a_jpeg_of_thousands_of_scans_is_refused() -> None:
     data = SMALL["progressive jpeg"]
     last = data.rindex(b"\xff\xda")
-    with pytest.raises(SourceError, match="more JPEG scans than allowed"):
-        read_image(data[:-2] + data[last:-2] * 2000 + data[-2:], OPTIONS)
+    assert refused(data[:-2] + data[last:-2] * 2000 + data[-2:]).reason == "more JPEG scans than allowed"
 
 
 def test_damage_within_the_compressed_jpeg_data_is_refused() -> None:
@@ -401,8 +389,7 @@ def test_damage_within_the_compressed_jpeg_data_is_refused() -> None:
     del data[at - 20 : at - 10]
     with Image.open(io.BytesIO(bytes(data))) as lenient:
         lenient.load()
-    with pytest.raises(SourceError, match="file is damaged"):
-        read_image(bytes(data), OPTIONS)
+    assert refused(bytes(data)).reason == "file is damaged"
 
 
 def test_stray_bytes_between_segments_are_skipped_but_do_not_hide_damage(test_data: Path) -> None:
@@ -410,8 +397,7 @@ def test_stray_bytes_between_segments_are_skipped_but_do_not_hide_damage(test_da
     at = data.index(b"\xff\xdb")
     strayed = data[:at] + b"\0junk" + data[at:]
     np.testing.assert_array_equal(read_image(strayed, OPTIONS).pixels, read_image(data, OPTIONS).pixels)
-    with pytest.raises(SourceError, match="file is truncated"):
-        read_image(strayed[:-30], OPTIONS)
+    assert refused(strayed[:-30]).reason == "file is truncated"
 
 
 def test_threads_read_the_same_pictures_as_one_does() -> None:
@@ -454,6 +440,4 @@ def test_a_decoders_own_slips_are_not_told_as_reasons() -> None:
     Image.new("P", (8, 8)).save(tiff, "TIFF")
     damaged = tiff.getvalue().replace(b"\x40\x01\x03\x00", b"\x41\x01\x03\x00")  # a palette no more
     for data in (b"BM" + bytes(8), damaged):
-        with pytest.raises(SourceError) as caught:
-            read_image(data, OPTIONS)
-        assert caught.value.detail and not re.search(r"unpack_from|^\d+$", caught.value.detail)
+        assert refused(data).detail and not re.search(r"unpack_from|^\d+$", refused(data).detail)

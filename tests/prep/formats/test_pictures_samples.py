@@ -13,10 +13,10 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from halofeed.prep.formats.picture import DecodedImage, ReadOptions, read_image, read_size
+from halofeed.prep.formats.picture import DecodedImage, ReadOptions, read_image, read_size, sniff
 from halofeed.prep.formats.picture.pixels import LUMA, blend, luma, scale_depth
 from halofeed.schemas.errors import UsageError
-from tests.memory_cases import png_chunk, saved
+from tests.memory_cases import png_of, saved
 
 RANDOM = np.random.default_rng(20260101)
 
@@ -48,17 +48,8 @@ def png_of_samples(samples: NDArray[np.uint16], *extra: tuple[bytes, bytes]) -> 
     rows = samples.astype(">u2").view(np.uint8).reshape(height, -1)
     header = struct.pack(">IIBBBBB", width, height, 16, color_type, 0, 0, 0)
     body = zlib.compress(filtered_rows(rows, 2 * channels))
-    parts = [png_chunk(b"IHDR", header), *(png_chunk(*pair) for pair in extra)]
     half = len(body) // 2
-    return b"".join(
-        [
-            b"\x89PNG\r\n\x1a\n",
-            *parts,
-            png_chunk(b"IDAT", body[:half]),
-            png_chunk(b"IDAT", body[half:]),
-            png_chunk(b"IEND", b""),
-        ]
-    )
+    return png_of((b"IHDR", header), *extra, (b"IDAT", body[:half]), (b"IDAT", body[half:]))
 
 
 def tiff_of_samples(
@@ -69,18 +60,10 @@ def tiff_of_samples(
     body = samples.astype(f"{order}u2").tobytes()
     body = zlib.compress(body) if compress else body
     entries = [
-        (256, width),
-        (257, height),
-        (258, 16),
-        (259, 8 if compress else 1),
-        (262, photometric),
-        (273, 8),
-        (277, channels),
-        (278, height),
-        (279, len(body)),
+        *((256, width), (257, height), (258, 16), (259, 8 if compress else 1), (262, photometric)),
+        *((273, 8), (277, channels), (278, height), (279, len(body))),
+        *[(338, 2)] * (channels == 4),
     ]
-    if channels == 4:
-        entries.append((338, 2))
     packed = b""
     bits_at = 8 + len(body) + len(body) % 2 + 2 + 12 * len(entries) + 4
     for tag, value in entries:
@@ -176,7 +159,7 @@ def test_every_lossless_mode_equals_pillows_own_conversion(kind: str, mode: str)
     expected = np.asarray(image.convert("RGB").convert("RGBA") if mode == "CMYK" else image.convert("RGBA"))
     # Ours rounds to nearest, Pillow's CMYK conversion is off by up to 1.
     assert np.abs(result.pixels.astype(int) - expected).max() <= (mode == "CMYK")
-    assert (result.format, str(result.pixels.dtype)) == (kind, "uint8") and result.pixels.flags.c_contiguous
+    assert (sniff(data), str(result.pixels.dtype)) == (kind, "uint8") and result.pixels.flags.c_contiguous
     assert read_size(data) == result.stored_size == (10, 17)
 
 
@@ -196,13 +179,8 @@ def test_gray_of_few_bits_is_spread_over_the_full_range_and_so_is_its_transparen
     )
     row = b"\0" + packed[: (depth * (peak + 1) + 7) // 8]
     header = struct.pack(">IIBBBBB", peak + 1, 1, depth, 0, 0, 0, 0)
-    parts = [
-        (b"IHDR", header),
-        (b"tRNS", struct.pack(">H", 1)),
-        (b"IDAT", zlib.compress(row)),
-        (b"IEND", b""),
-    ]
-    result = read(b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*part) for part in parts), channels=4)
+    transparent = (b"tRNS", struct.pack(">H", 1))
+    result = read(png_of((b"IHDR", header), transparent, (b"IDAT", zlib.compress(row))), channels=4)
     assert result.pixels[0, :, 0].tolist() == [value * 255 // peak for value in range(peak + 1)]
     assert [index for index, alpha in enumerate(result.pixels[0, :, 3]) if not alpha] == [1]
 

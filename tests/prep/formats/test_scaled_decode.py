@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -13,6 +11,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.tasks.labels import from_data
 from halofeed.schemas.tfexample import decode_example
+from tests.memory_cases import saved
 
 HEIGHT, WIDTH = 1601, 1407
 
@@ -24,9 +23,7 @@ def photograph(orientation: int, height: int, width: int) -> bytes:
     pixels = np.stack([128 + 120 * wave for wave in waves], axis=2).astype(np.uint8)
     exif = Image.Exif()
     exif[0x0112] = orientation
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "JPEG", quality=95, subsampling=0, exif=exif)
-    return file.getvalue()
+    return saved(Image.fromarray(pixels), "JPEG", quality=95, subsampling=0, exif=exif)
 
 
 def stored(data: bytes, **options: object) -> np.ndarray:

@@ -54,12 +54,24 @@ def tensorflow_sizes(tf: Any, height: Any, width: Any, minimum: int, maximum: in
     return tf.stack([new_height, new_width], axis=-1)
 
 
+def older_tensorflow_sizes(tf: Any, height: Any, width: Any, minimum: int, maximum: int) -> Any:
+    """The steps of the older resize_to_range: the larger of two sizes, if it is not too large."""
+    height, width = tf.cast(height, tf.float32), tf.cast(width, tf.float32)
+    large = tf.constant(minimum, tf.float32) / tf.minimum(height, width)
+    small = tf.constant(maximum, tf.float32) / tf.maximum(height, width)
+    large_size = tf.round(tf.stack([height * large, width * large], axis=-1))
+    small_size = tf.round(tf.stack([height * small, width * small], axis=-1))
+    too_large = tf.reduce_max(large_size, axis=-1, keepdims=True) > float(maximum)
+    return tf.cast(tf.where(too_large, small_size, large_size), tf.int32)
+
+
+@pytest.mark.parametrize("their_sizes", [tensorflow_sizes, older_tensorflow_sizes])
 @pytest.mark.parametrize(("minimum", "maximum"), [(800, 1333), (600, 1024), (640, 640)])
-def test_sizes_are_those_of_the_detection_api_from_64_to_1599(tf: Any, minimum: int, maximum: int) -> None:
-    heights, widths = np.meshgrid(np.arange(64, 1600), np.arange(64, 1600), indexing="ij")
-    theirs = tensorflow_sizes(
-        tf, tf.constant(heights, tf.int32), tf.constant(widths, tf.int32), minimum, maximum
-    )
+def test_sizes_are_those_of_the_detection_api_from_64_to_1599(
+    tf: Any, minimum: int, maximum: int, their_sizes: Any
+) -> None:
+    heights, widths = np.meshgrid(np.arange(64, 1600, dtype=np.int32), np.arange(64, 1600), indexing="ij")
+    theirs = their_sizes(tf, heights, widths.astype(np.int32), minimum, maximum)
     ours = keep_aspect_sizes(heights, widths, minimum, maximum)
     assert ours.shape == (1536, 1536, 2)
     assert np.array_equal(ours, theirs.numpy())
@@ -85,24 +97,6 @@ def test_float32_decides_where_float64_differs(source: tuple[int, int], resized:
     assert plan_keep_aspect(source, 800, 1333, pad=False).resized_size == resized
     height, width = source
     assert round(min(800 / height, 1333 / width) * height) != resized[0]
-
-
-def older_tensorflow_sizes(tf: Any, height: Any, width: Any, minimum: int, maximum: int) -> Any:
-    """The steps of the older resize_to_range: the larger of two sizes, if it is not too large."""
-    height, width = tf.cast(height, tf.float32), tf.cast(width, tf.float32)
-    large = tf.constant(minimum, tf.float32) / tf.minimum(height, width)
-    small = tf.constant(maximum, tf.float32) / tf.maximum(height, width)
-    large_size = tf.round(tf.stack([height * large, width * large], axis=-1))
-    small_size = tf.round(tf.stack([height * small, width * small], axis=-1))
-    too_large = tf.reduce_max(large_size, axis=-1, keepdims=True) > float(maximum)
-    return tf.cast(tf.where(too_large, small_size, large_size), tf.int32)
-
-
-@pytest.mark.parametrize(("minimum", "maximum"), [(800, 1333), (600, 1024), (640, 640)])
-def test_sizes_are_also_those_of_the_older_detection_api(tf: Any, minimum: int, maximum: int) -> None:
-    heights, widths = np.meshgrid(np.arange(64, 1600), np.arange(64, 1600), indexing="ij")
-    theirs = older_tensorflow_sizes(tf, heights, widths, minimum, maximum)
-    assert np.array_equal(keep_aspect_sizes(heights, widths, minimum, maximum), theirs.numpy())
 
 
 def test_one_size_and_many_sizes_are_planned_alike() -> None:

@@ -41,16 +41,16 @@ def cut_shares(done: Conversion) -> dict[int, float]:
     return {int(value): cut.get(value, 0) / mm3 for value, mm3 in statistics.label_mm3.items()}
 
 
+def voxels_in(box: tuple[slice, ...]) -> np.ndarray:
+    inside = np.zeros(SHAPE, bool)
+    inside[box] = True
+    return inside
+
+
 def expected_shares(kept: tuple[slice, ...]) -> dict[int, float]:
     """Slow and obvious: which of the classes' voxels are in a box of the scan."""
-    inside = np.zeros(SHAPE, bool)
-    inside[kept] = True
-    shares = {}
-    for value, where in ((1, ORGAN), (2, FAR)):
-        organ = np.zeros(SHAPE, bool)
-        organ[where] = True
-        shares[value] = 1 - (organ & inside).sum() / organ.sum()
-    return shares
+    organs = {1: voxels_in(ORGAN), 2: voxels_in(FAR)}
+    return {value: 1 - (organ & voxels_in(kept)).sum() / organ.sum() for value, organ in organs.items()}
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_the_share_of_each_class_that_is_cut_off_is_counted_at_the_source(tmp_pa
     lost = any(share > 0.01 for share in expected.values())
     assert findings(done) == ({"a class is cut off (noted)": 1} if lost else {})
     statistics = done.manifest.splits["train"].statistics
-    inside = np.zeros(SHAPE, bool)
-    inside[kept] = True
-    assert statistics.scan_cut_mm3 / statistics.scan_mm3 == pytest.approx(1 - inside.mean(), abs=1e-3)
+    assert statistics.scan_cut_mm3 / statistics.scan_mm3 == pytest.approx(
+        1 - voxels_in(kept).mean(), abs=1e-3
+    )
 
 
 def test_a_foreground_crop_that_leaves_a_class_out_is_counted(tmp_path):
@@ -93,8 +93,7 @@ def test_the_share_of_a_tilted_scan_is_that_of_its_stored_label(tmp_path, sides)
     (record,) = stored_volumes(done)
     before, after = (abs(np.linalg.det(g.affine[:3, :3])) for g in (record.source_grid, record.grid))
     for value, share in cut_shares(done).items():
-        organ = np.zeros(SHAPE, bool)
-        organ[{1: ORGAN, 2: FAR}[value]] = True
+        organ = voxels_in({1: ORGAN, 2: FAR}[value])
         stored = (record.label == value).sum() * after / (organ.sum() * before)
         assert 1 - share == pytest.approx(stored, abs=0.12), value
 

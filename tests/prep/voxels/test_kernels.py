@@ -144,9 +144,8 @@ def test_the_default_keeps_an_object_where_its_scaled_box_says(size: tuple[int, 
     pixels[60:110, 150:190] = 255
     resized = resize_image(pixels, plan_fixed_shape(source, *size))
     expected = np.array([85.0, 170.0]) * size / source
-    assert (
-        np.abs(center_of_mass(resized) - expected).max() < 0.1
-    )  # pixels; enlarging by odd factors samples edges unevenly
+    # Pixels; enlarging by odd factors samples edges unevenly.
+    assert np.abs(center_of_mass(resized) - expected).max() < 0.1
 
 
 def test_an_object_that_tf1_moves_is_seen_by_the_measure_above() -> None:

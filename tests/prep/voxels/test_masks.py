@@ -112,44 +112,32 @@ def test_polygons_of_one_object_unite_and_lie_on_the_boxes_grid() -> None:
 
 
 RUNS = {"size": [4, 6], "counts": [3, 5, 16]}
+COUNTS: dict[str, tuple[Any, ...]] = {
+    "has run lengths that do not add up": (
+        *([3, 5, 17], [3, 5], [], [30, -6], [2**62, 2**62, 2**62, 2**62, 24], [2**70, -(2**70)]),
+        *("35", "oooooooooooO" * 40),
+    ),
+    "has unreadable compressed counts": ("3P", "3 5", "3é", "o" * 20 + "0"),
+    "has run lengths that are not whole numbers": ([3.5, 20.5], 24, [[1], [2, 3]], [True, "a"]),
+}
+OTHERS: dict[str, tuple[Any, ...]] = {
+    "is of another size than the picture": ({"size": [6, 4], "counts": [3, 5, 16]},),
+    "lacks a size or counts": ({"size": [4], "counts": [24]}, {"counts": [24]}, {"size": [4, 6]}),
+    "is neither polygons nor run lengths": ("35", None, 10**400),
+    "has a polygon without three finite points": (
+        *([[0, 0, 1, 1]], [[0, 0, 1, 1, 2, 2, 3]], [[0, 0, 1, 1, 2, float("nan")]], [0, 0, 1, 1, 2, 2]),
+    ),
+    "has a polygon that is not numbers": (
+        *([["a", "b", "c", "d", "e", "f"]], [{"x": 1}], [[0, 0, 1, 1, 2, 10**400]]),
+    ),
+}
 
 
 @pytest.mark.parametrize(
     ("mask", "reason"),
     [
-        ({"size": [4, 6], "counts": [3, 5, 17]}, "mask has run lengths that do not add up"),
-        ({"size": [4, 6], "counts": [3, 5]}, "mask has run lengths that do not add up"),
-        ({"size": [4, 6], "counts": []}, "mask has run lengths that do not add up"),
-        ({"size": [4, 6], "counts": [30, -6]}, "mask has run lengths that do not add up"),
-        (
-            {"size": [4, 6], "counts": [2**62, 2**62, 2**62, 2**62, 24]},
-            "mask has run lengths that do not add up",
-        ),
-        ({"size": [6, 4], "counts": [3, 5, 16]}, "mask is of another size than the picture"),
-        ({"size": [4, 6], "counts": "35"}, "mask has run lengths that do not add up"),
-        ({"size": [4, 6], "counts": "3P"}, "mask has unreadable compressed counts"),
-        ({"size": [4, 6], "counts": "3 5"}, "mask has unreadable compressed counts"),
-        ({"size": [4, 6], "counts": "3é"}, "mask has unreadable compressed counts"),
-        ({"size": [4, 6], "counts": "o" * 20 + "0"}, "mask has unreadable compressed counts"),
-        ({"size": [4, 6], "counts": [3.5, 20.5]}, "mask has run lengths that are not whole numbers"),
-        ({"size": [4, 6], "counts": 24}, "mask has run lengths that are not whole numbers"),
-        ({"size": [4, 6], "counts": [[1], [2, 3]]}, "mask has run lengths that are not whole numbers"),
-        ({"size": [4, 6], "counts": [2**70, -(2**70)]}, "mask has run lengths that do not add up"),
-        ({"size": [4, 6], "counts": "oooooooooooO" * 40}, "mask has run lengths that do not add up"),
-        ({"size": [4, 6], "counts": [True, "a"]}, "mask has run lengths that are not whole numbers"),
-        ({"size": [4], "counts": [24]}, "mask lacks a size or counts"),
-        ({"counts": [24]}, "mask lacks a size or counts"),
-        ({"size": [4, 6]}, "mask lacks a size or counts"),
-        ("35", "mask is neither polygons nor run lengths"),
-        (None, "mask is neither polygons nor run lengths"),
-        ([[0, 0, 1, 1]], "mask has a polygon without three finite points"),
-        ([[0, 0, 1, 1, 2, 2, 3]], "mask has a polygon without three finite points"),
-        ([[0, 0, 1, 1, 2, float("nan")]], "mask has a polygon without three finite points"),
-        ([0, 0, 1, 1, 2, 2], "mask has a polygon without three finite points"),
-        ([["a", "b", "c", "d", "e", "f"]], "mask has a polygon that is not numbers"),
-        ([{"x": 1}], "mask has a polygon that is not numbers"),
-        ([[0, 0, 1, 1, 2, 10**400]], "mask has a polygon that is not numbers"),
-        (10**400, "mask is neither polygons nor run lengths"),
+        *(({"size": [4, 6], "counts": one}, reason) for reason in COUNTS for one in COUNTS[reason]),
+        *((mask, reason) for reason in OTHERS for mask in OTHERS[reason]),
     ],
 )
 def test_a_damaged_mask_is_a_fault_of_the_annotation(mask: Any, reason: str) -> None:
@@ -157,7 +145,7 @@ def test_a_damaged_mask_is_a_fault_of_the_annotation(mask: Any, reason: str) -> 
     assert mask_bytes(mask, plan_fixed_shape((4, 6), 4, 6)) > 0
     with pytest.raises(SourceError) as raised:
         draw_mask(mask, (4, 6))
-    assert (raised.value.stage, raised.value.reason) == ("annotation", reason)
+    assert (raised.value.stage, raised.value.reason) == ("annotation", f"mask {reason}")
     assert raised.value.detail
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from halofeed.prep.convert.tasks.label_image import read_label_image
 from halofeed.schemas.errors import SourceError, UsageError
-from tests.memory_cases import png_chunk
+from tests.memory_cases import png_of, saved
 from tests.pipelines.support import read_all, run_convert
 from tests.volume_support import rejected, write_table
 
@@ -23,7 +23,6 @@ LIMIT = 10**6
 
 def png(pixels: np.ndarray, bits: int, color_type: int = 0) -> bytes:
     """A PNG with as many bits per sample as one likes; a palette of grays for color type 3."""
-
     rows = []
     for row in pixels.tolist():
         text = "".join(format(value, f"0{bits}b") for value in row)
@@ -31,14 +30,8 @@ def png(pixels: np.ndarray, bits: int, color_type: int = 0) -> bytes:
         rows.append(b"\0" + bytes(int(text[at : at + 8], 2) for at in range(0, len(text), 8)))
     height, width = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, bits, color_type, 0, 0, 0)
-    palette = png_chunk(b"PLTE", bytes(3 * 2 ** min(bits, 8))) if color_type == 3 else b""
-    parts = [
-        png_chunk(b"IHDR", header),
-        palette,
-        png_chunk(b"IDAT", zlib.compress(b"".join(rows))),
-        png_chunk(b"IEND", b""),
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+    palette = [(b"PLTE", bytes(3 * 2 ** min(bits, 8)))] * (color_type == 3)
+    return png_of((b"IHDR", header), *palette, (b"IDAT", zlib.compress(b"".join(rows))))
 
 
 @pytest.mark.parametrize(
@@ -51,22 +44,16 @@ def test_gray_values_and_palette_indices_of_every_depth_are_the_classes(bits, co
     assert np.array_equal(read_label_image(png(pixels, bits, color_type), LIMIT), pixels)
 
 
-def encoded(image: Image.Image, form: str = "PNG", **more: Any) -> bytes:
-    stream = io.BytesIO()
-    image.save(stream, form, **more)
-    return stream.getvalue()
-
-
 def test_what_is_no_label_image_is_refused_with_its_reason():
     gray = Image.fromarray(np.zeros((4, 5), np.uint8))
-    whole = encoded(gray)
+    whole = saved(gray, "PNG")
     damaged = bytearray(whole)
     damaged[whole.index(b"IDAT") + 6] ^= 1
     for data, reason in (
-        (encoded(gray, "JPEG"), "label image is not a PNG"),
+        (saved(gray, "JPEG"), "label image is not a PNG"),
         (b"", "label image is not a PNG"),
-        (encoded(gray.convert("RGB")), "label image is in color"),
-        (encoded(gray.convert("RGBA")), "label image is in color"),
+        (saved(gray.convert("RGB"), "PNG"), "label image is in color"),
+        (saved(gray.convert("RGBA"), "PNG"), "label image is in color"),
         (whole[:-20], "file is truncated"),
         (bytes(damaged), "file is damaged"),
     ):
@@ -89,8 +76,8 @@ def as_file(labels: np.ndarray, kind: str) -> bytes:
     if kind == "palette":
         image = Image.frombytes("P", labels.shape[::-1], labels.astype(np.uint8).tobytes())
         image.putpalette(list(range(255, -1, -1)) * 3)
-        return encoded(image)
-    return encoded(Image.fromarray(labels.astype(np.uint16 if kind == "gray 16" else np.uint8)))
+        return saved(image, "PNG")
+    return saved(Image.fromarray(labels.astype(np.uint16 if kind == "gray 16" else np.uint8)), "PNG")
 
 
 def write_pictures(
@@ -104,7 +91,7 @@ def write_pictures(
         picture = np.repeat((labels * 30)[..., None], 3, axis=2).astype(np.uint8)
         exif = Image.Exif()
         exif[274] = orientation
-        (root / f"{number}.png").write_bytes(encoded(Image.fromarray(picture), exif=exif))
+        (root / f"{number}.png").write_bytes(saved(Image.fromarray(picture), "PNG", exif=exif))
         (root / f"{number}_mask.png").write_bytes(as_file(labels, kind))
         rows.append((number, f"{number}.png", f"{number}_mask.png"))
         turns = {1: 0, 3: 2, 6: 3, 8: 1}[orientation]
@@ -114,11 +101,9 @@ def write_pictures(
 
 
 def label_of(features: dict[str, Any], encoding: str, dtype: Any = np.uint8) -> np.ndarray:
-    data, shape = (
-        features["image/label"][0],
-        [int(features[f"image/{side}"][0]) for side in ("height", "width")],
-    )
+    data = features["image/label"][0]
     if encoding == "raw":
+        shape = [int(features[f"image/{side}"][0]) for side in ("height", "width")]
         return np.frombuffer(data, dtype).reshape(shape)
     return np.asarray(Image.open(io.BytesIO(data)))
 
@@ -197,8 +182,8 @@ def test_more_than_255_classes_are_stored_in_16_bits(tmp_path):
 
 def test_color_masks_other_sizes_and_missing_masks_are_refused_one_by_one(tmp_path):
     write_pictures(tmp_path / "s", orientations=(1, 1, 1, 1))
-    (tmp_path / "s/0_mask.png").write_bytes(encoded(Image.new("RGB", (60, 36))))
-    (tmp_path / "s/1_mask.png").write_bytes(encoded(Image.new("L", (61, 42))))
+    (tmp_path / "s/0_mask.png").write_bytes(saved(Image.new("RGB", (60, 36)), "PNG"))
+    (tmp_path / "s/1_mask.png").write_bytes(saved(Image.new("L", (61, 42)), "PNG"))
     (tmp_path / "s/2_mask.png").unlink()
     options = {"layout": "csv", "task": "segmentation", "height": 36, "width": 60}
     done = run_convert(tmp_path / "s", tmp_path / "o", **options)
