@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import add
 from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.prep.voxels.memory_order import in_memory_order
 from halofeed.schemas.statistics import Cut, Padding, PixelSums, Statistics
 
 ROW_STEP = 8
@@ -57,10 +59,7 @@ def sum_pixels(pixels: NDArray[Any]) -> ImageSums:
 def count_labels(labels: NDArray[Any]) -> dict[int, int]:
     """Voxels of each value that occurs in uint8 or uint16 [...], with any strides; a part at a time."""
     counts = np.zeros(1 << 8 * labels.itemsize, np.int64)
-    # In the order of memory: flattening would copy a volume that is seen reversed.
-    reversed_axes = tuple(axis for axis, stride in enumerate(labels.strides) if stride < 0)
-    labels = np.flip(labels, reversed_axes)
-    labels = labels.transpose(sorted(range(labels.ndim), key=lambda axis: -labels.strides[axis]))
+    labels, _ = in_memory_order(labels)  # flattening would copy a volume that is seen reversed
     for part in [labels.reshape(-1)] if labels.flags.c_contiguous else labels:
         flat = np.ravel(part)
         for start in range(0, len(flat), _CHUNK_LABELS):
@@ -101,6 +100,11 @@ def _size_and_ratio(source_size: tuple[int, int]) -> tuple[str, str]:
     return f"{bin_side(height)}x{bin_side(width)}", f"{round(20 * width / height) / 20:.2f}"
 
 
+def in_order(counts: Mapping[Any, int]) -> dict[str, int]:
+    """Counts above 0 as JSON, by ascending key."""
+    return {str(key): counts[key] for key in sorted(counts) if counts[key]}
+
+
 @dataclass(kw_only=True)
 class Facts:
     """What is counted of one record; `is_tile`: its source has an earlier one."""
@@ -119,103 +123,79 @@ class Facts:
     is_tile: bool = False
 
 
-@dataclass(kw_only=True)
-class PictureTally:
-    """Counts the records of a shard."""
+_COUNTS = (
+    *("labels", "boxes_per_image", "boxes", "notes", "warnings", "source_sizes", "aspect_ratios"),
+    "label_voxels",
+)
 
-    max_boxes: int
-    records: int = 0
-    pixel_sums: ImageSums | None = None
-    stored_pixels: int = 0
-    picture_pixels: int = 0
-    labels: Counter[int] = field(default_factory=Counter)
-    boxes_per_image: Counter[int] = field(default_factory=Counter)
-    boxes: Counter[str] = field(default_factory=Counter)
-    notes: Counter[str] = field(default_factory=Counter)
-    warnings: Counter[str] = field(default_factory=Counter)
-    source_sizes: Counter[str] = field(default_factory=Counter)
-    aspect_ratios: Counter[str] = field(default_factory=Counter)
-    largest: tuple[int, int] = (0, 0)
-    labelled: int | None = None
-    label_voxels: Counter[int] = field(default_factory=Counter)
-    tiles: int = 0
+
+class PictureTally:
+    """Counts the records of a shard, each figure by its name in `Statistics`."""
+
+    def __init__(self, max_boxes: int) -> None:
+        self._max_boxes = max_boxes
+        self._counts: dict[str, Counter[Any]] = {name: Counter() for name in _COUNTS}
+        self._records = self._tiles = self._stored_pixels = self._picture_pixels = 0
+        self._labelled: int | None = None
+        self._pixel_sums: ImageSums | None = None
+        self._largest: tuple[int, ...] = (0, 0)
 
     def add(self, facts: Facts) -> None:
         """Count one record."""
-        self.records += 1
-        self.tiles += facts.is_tile
-        histogram, count, sums, squares = facts.pixel_sums
-        if self.pixel_sums is None:
-            self.pixel_sums = histogram.copy(), count, sums.copy(), squares.copy()
+        counts = self._counts
+        self._records += 1
+        self._tiles += facts.is_tile
+        if self._pixel_sums is not None:
+            histogram, count, sums, squares = map(add, self._pixel_sums, facts.pixel_sums)
+            self._pixel_sums = histogram, count, sums, squares
         else:
-            of_all = self.pixel_sums
-            self.pixel_sums = of_all[0] + histogram, of_all[1] + count, of_all[2] + sums, of_all[3] + squares
-        self.stored_pixels += facts.stored_size[0] * facts.stored_size[1]
-        self.picture_pixels += facts.picture_size[0] * facts.picture_size[1]
-        for label in facts.labels:
-            self.labels[label] += 1
+            self._pixel_sums = facts.pixel_sums
+        self._stored_pixels += facts.stored_size[0] * facts.stored_size[1]
+        self._picture_pixels += facts.picture_size[0] * facts.picture_size[1]
+        counts["labels"].update(facts.labels)
+        counts["boxes"].update(facts.box_counts)
+        counts["notes"].update(facts.notes)
+        counts["warnings"].update(facts.warnings)
+        counts["label_voxels"].update(facts.label_voxels)
         if facts.labelled is not None:
-            self.labelled = (self.labelled or 0) + facts.labelled
-        for value, voxels in facts.label_voxels.items():
-            self.label_voxels[value] += voxels
+            self._labelled = (self._labelled or 0) + facts.labelled
         if facts.boxes is not None:
-            self.boxes_per_image[facts.boxes] += 1
-        for name, count in facts.box_counts.items():
-            self.boxes[name] += count
-        for note in facts.notes:
-            self.notes[note] += 1
-        for warning in facts.warnings:
-            self.warnings[warning] += 1
+            counts["boxes_per_image"][facts.boxes] += 1
         size, ratio = _size_and_ratio(facts.source_size)
-        self.source_sizes[size] += 1
-        self.aspect_ratios[ratio] += 1
-        self.largest = (
-            max(self.largest[0], facts.stored_size[0]),
-            max(self.largest[1], facts.stored_size[1]),
-        )
+        counts["source_sizes"][size] += 1
+        counts["aspect_ratios"][ratio] += 1
+        self._largest = tuple(map(max, self._largest, facts.stored_size))
 
     def statistics(self) -> Statistics:
-        """What was counted."""
-        over = {count: images for count, images in self.boxes_per_image.items() if count > self.max_boxes}
+        """What was counted; None for what no record of this task has."""
         pixels = PixelSums()
-        if self.pixel_sums is not None:
-            histogram, count, sums, squares = self.pixel_sums
+        if self._pixel_sums is not None:
+            histogram, count, sums, squares = self._pixel_sums
             pixels = PixelSums(
                 count=count,
                 sum=tuple(sums.tolist()),
                 sum_squares=tuple(squares.tolist()),
                 histogram=tuple(map(tuple, histogram.tolist())),
             )
-        counted = Statistics(
-            records=self.records,
+        over = {
+            boxes - self._max_boxes: images
+            for boxes, images in self._counts["boxes_per_image"].items()
+            if boxes > self._max_boxes
+        }
+        padded = self._stored_pixels - self._picture_pixels
+        named: dict[str, Any] = {name: in_order(counts) for name, counts in self._counts.items()}
+        named["warnings"] = named["warnings"] or None
+        if self._labelled is None:
+            del named["label_voxels"]
+        else:
+            voxels = self._counts["label_voxels"]
+            named |= {"labelled": self._labelled, "foreground_voxels": voxels.total() - voxels[0]}
+        return Statistics(
+            **named,
+            records=self._records,
             pixels=pixels,
-            padding=Padding(
-                stored_pixels=self.stored_pixels, padded_pixels=self.stored_pixels - self.picture_pixels
-            ),
-            labels=in_order(self.labels),
-            boxes_per_image=in_order(self.boxes_per_image),
-            boxes=in_order(self.boxes),
-            cut=Cut(
-                images=sum(over.values()),
-                boxes=sum((count - self.max_boxes) * images for count, images in over.items()),
-            ),
-            notes=in_order(self.notes),
-            warnings=in_order(self.warnings) or None,
-            tiles=self.tiles or None,
-            source_sizes=in_order(self.source_sizes),
-            aspect_ratios=in_order(self.aspect_ratios),
-            largest=self.largest,
+            padding=Padding(stored_pixels=self._stored_pixels, padded_pixels=padded),
+            cut=Cut(images=sum(over.values()), boxes=sum(boxes * images for boxes, images in over.items())),
+            tiles=self._tiles or None,
+            largest=self._largest,
         )
-        if self.labelled is None:
-            return counted
-        return replace(
-            counted,
-            labelled=self.labelled,
-            label_voxels=in_order(self.label_voxels),
-            foreground_voxels=sum(count for value, count in self.label_voxels.items() if value),
-        )
-
-
-def in_order(counts: Mapping[Any, int]) -> dict[str, int]:
-    """Counts above 0 as JSON, by ascending key."""
-    return {str(key): counts[key] for key in sorted(counts) if counts[key]}

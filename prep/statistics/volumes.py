@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,11 @@ from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas.statistics import Intensities, Padding, PixelSums, Statistics
 
 ROW_STEP = 8
+_SUMS = ("records", "labelled", "foreground_voxels", "tiles", "scan_mm3", "scan_cut_mm3")
+_COUNTS = (
+    *("labels", "label_voxels", "findings", "modalities", "spacings_mm", "source_shapes"),
+    *("label_mm3", "label_cut_mm3"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,82 +68,53 @@ def count_values(
     return body, count_intensities(rows, mask=labels[:, ::ROW_STEP])
 
 
-@dataclass(kw_only=True)
 class VolumeTally:
-    """Counts the records of a shard."""
+    """Counts the records of a shard, each figure by its name in `Statistics`."""
 
-    records: int = 0
-    labelled: int = 0
-    stored_voxels: int = 0
-    inside_voxels: int = 0
-    foreground_voxels: int = 0
-    labels: Counter[int] = field(default_factory=Counter)
-    label_voxels: Counter[int] = field(default_factory=Counter)
-    findings: Counter[str] = field(default_factory=Counter)
-    modalities: Counter[str] = field(default_factory=Counter)
-    spacings_mm: Counter[str] = field(default_factory=Counter)
-    source_shapes: Counter[str] = field(default_factory=Counter)
-    tiles: int = 0
-    scan_mm3: int = 0
-    scan_cut_mm3: int = 0
-    label_mm3: Counter[int] = field(default_factory=Counter)
-    label_cut_mm3: Counter[int] = field(default_factory=Counter)
-    largest_scan: Shape = (0, 0, 0)
-    body: Counts = field(default_factory=lambda: merge_counts(()))
-    foreground: Counts = field(default_factory=lambda: merge_counts(()))
-    largest: Shape = (0, 0, 0)
+    def __init__(self) -> None:
+        self._sums: dict[str, Any] = dict.fromkeys(_SUMS, 0)
+        self._counts: dict[str, Counter[Any]] = {name: Counter() for name in _COUNTS}
+        self._stored_voxels = self._inside_voxels = 0
+        self._body = self._foreground = merge_counts(())
+        self._largest: Shape = (0, 0, 0)
+        self._largest_scan: tuple[int, ...] = (0, 0, 0)
 
     def add(self, facts: VolumeFacts) -> None:
         """Count one record."""
-        self.records += 1
-        self.labelled += facts.labelled
-        self.stored_voxels += int(np.prod(facts.shape))
-        self.inside_voxels += facts.inside_voxels
-        for value, voxels in facts.label_voxels.items():
-            self.labels[value] += 1
-            self.label_voxels[value] += voxels
-        self.foreground_voxels += facts.foreground_voxels
-        self.body = merge_counts([self.body, facts.body])
-        self.foreground = merge_counts([self.foreground, facts.foreground])
-        self.largest = facts.shape
+        sums, counts = self._sums, self._counts
+        sums["records"] += 1
+        sums["labelled"] += facts.labelled
+        sums["foreground_voxels"] += facts.foreground_voxels
+        counts["labels"].update(facts.label_voxels.keys())
+        counts["label_voxels"].update(facts.label_voxels)
+        self._stored_voxels += int(np.prod(facts.shape))
+        self._inside_voxels += facts.inside_voxels
+        self._body = merge_counts([self._body, facts.body])
+        self._foreground = merge_counts([self._foreground, facts.foreground])
+        self._largest = facts.shape
         if not facts.first_of_scan:
-            self.tiles += 1
+            sums["tiles"] += 1
             return
-        for finding in facts.findings:
-            self.findings[f"{finding.name} ({finding.treatment})"] += 1
-        self.modalities[facts.modality or "unknown"] += 1
-        depth_mm, height_mm, width_mm = facts.source.spacing_mm
-        self.spacings_mm[f"{depth_mm:.2f}x{height_mm:.2f}x{width_mm:.2f}"] += 1
-        self.source_shapes["x".join(map(str, facts.source.shape))] += 1
-        self.scan_mm3 += facts.coverage.scan_mm3
-        self.scan_cut_mm3 += facts.coverage.cut_mm3
-        self.label_mm3.update(facts.coverage.class_mm3)
-        self.label_cut_mm3.update(facts.coverage.class_cut_mm3)
-        depth, height, width = map(max, self.largest_scan, facts.sized)
-        self.largest_scan = depth, height, width
+        counts["findings"].update(f"{finding.name} ({finding.treatment})" for finding in facts.findings)
+        counts["modalities"][facts.modality or "unknown"] += 1
+        counts["spacings_mm"]["x".join(f"{side:.2f}" for side in facts.source.spacing_mm)] += 1
+        counts["source_shapes"]["x".join(map(str, facts.source.shape))] += 1
+        sums["scan_mm3"] += facts.coverage.scan_mm3
+        sums["scan_cut_mm3"] += facts.coverage.cut_mm3
+        counts["label_mm3"].update(facts.coverage.class_mm3)
+        counts["label_cut_mm3"].update(facts.coverage.class_cut_mm3)
+        self._largest_scan = tuple(map(max, self._largest_scan, facts.sized))
 
     def statistics(self) -> Statistics:
         """What was counted; of values the intensities, and no sums of pixels."""
+        padded = self._stored_voxels - self._inside_voxels
+        counted: dict[str, Any] = {name: in_order(counts) for name, counts in self._counts.items()}
         return Statistics(
-            records=self.records,
+            **self._sums,
+            **counted,
             pixels=PixelSums(),
-            padding=Padding(
-                stored_pixels=self.stored_voxels, padded_pixels=self.stored_voxels - self.inside_voxels
-            ),
-            labels=in_order(self.labels),
-            label_voxels=in_order(self.label_voxels),
-            foreground_voxels=self.foreground_voxels,
-            labelled=self.labelled,
-            intensities=Intensities(body=self.body.to_json(), foreground=self.foreground.to_json()),
-            findings=in_order(self.findings),
-            modalities=in_order(self.modalities),
-            spacings_mm=in_order(self.spacings_mm),
-            source_shapes=in_order(self.source_shapes),
-            tiles=self.tiles,
-            scan_mm3=self.scan_mm3,
-            scan_cut_mm3=self.scan_cut_mm3,
-            label_mm3=in_order(self.label_mm3),
-            label_cut_mm3=in_order(self.label_cut_mm3),
-            largest=self.largest[1:],
-            largest_scan=self.largest_scan,
+            padding=Padding(stored_pixels=self._stored_voxels, padded_pixels=padded),
+            intensities=Intensities(body=self._body.to_json(), foreground=self._foreground.to_json()),
+            largest=self._largest[1:],
+            largest_scan=self._largest_scan,
         )
