@@ -17,7 +17,7 @@ from halofeed.prep.statistics.counts import count_intensities, merge_counts
 from halofeed.prep.statistics.coverage import measure_coverage
 from halofeed.prep.statistics.pictures import Facts, PictureTally, sum_pixels
 from halofeed.prep.statistics.volumes import VolumeFacts, VolumeTally
-from halofeed.prep.voxels.intensity import Window, store_as
+from halofeed.prep.voxels.intensity import IntensityPlan, Window
 from halofeed.prep.voxels.phantom import ORGANS, draw, grid_around
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.kinds import KINDS
@@ -82,7 +82,7 @@ def draw_scan(
     outside = np.ones(found.shape, bool)
     outside[padding:, padding:, padding:] = False
     image[outside], mask[outside] = -1024, 0
-    stored = store_as(image[..., None], window, store)
+    stored = IntensityPlan(store=store, window=window).apply(image[..., None])
     return Drawn(
         key=key,
         split=split,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from halofeed.prep.options.volume import VolumeOptions
 from halofeed.prep.statistics.counts import Counts, percentile
-from halofeed.prep.voxels.intensity import Window, as_numbers, value_scale
+from halofeed.prep.voxels.intensity import IntensityPlan, Window, as_numbers
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.statistics import Intensities, Statistics
@@ -80,7 +80,9 @@ def display_of(manifest: Manifest, statistics: Statistics) -> Display:
     in_hu = window is not None and manifest.recipe.get("window_unit", "hu") == "hu"
     is_ct = set(statistics.modalities or ()) == {"CT"} and not manifest.recipe.get("normalize")
     unit = "HU" if in_hu or is_ct else "value"
-    slope, intercept = value_scale(window, dtype) if dtype == "uint8" and window else (1.0, 0.0)
+    slope, intercept = (
+        IntensityPlan(store=dtype, window=window).scale if dtype == "uint8" and window else (1.0, 0.0)
+    )
     low, high, words = _shown(manifest.recipe, statistics, dtype, window, unit)
     return Display(
         dtype=dtype,

@@ -11,7 +11,7 @@ from halofeed.prep.options.volume import INTERPOLATIONS, default_dtype
 from halofeed.prep.sources.data_files import with_data_files
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.memory import VOLUMES_MIB
-from halofeed.prep.voxels.intensity import STORES, stored_value
+from halofeed.prep.voxels.intensity import STORES, IntensityPlan
 from halofeed.schemas.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -74,10 +74,8 @@ def _padding(recipe: Recipe) -> tuple[float, ...]:
     """0 where each scan has its own."""
     if not recipe.pad_value or recipe.scales_each_scan():
         return (0,) * recipe.channels
-    value = float(recipe.pad_value[0])
-    return (
-        stored_value(value, recipe.fixed_window(), recipe.dtype, recipe.fixed_standard()),
-    ) * recipe.channels
+    plan = IntensityPlan(store=recipe.dtype, window=recipe.fixed_window(), standard=recipe.fixed_standard())
+    return (plan.stored(float(recipe.pad_value[0])),) * recipe.channels
 
 
 def _refuses(recipe: Recipe, volume: str, picture: str) -> str:

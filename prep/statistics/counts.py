@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.voxels.intensity import Standard, Window
+from halofeed.prep.voxels.intensity import Standard, Window, no_number
 from halofeed.schemas.errors import SourceError, UsageError
 
 _DROPPED_BITS: Final = 12
@@ -96,12 +96,9 @@ def count_intensities(
     if small:
         direct = used.astype(f"u{array.itemsize}").view(array.dtype)
         counted = np.ones(len(direct), bool) if above is None else direct > above
-        used, place = np.unique(_keys_of(direct[counted]), return_inverse=True)
-        totals, numbers = numbers[counted], np.zeros(len(used), np.int64)
-        np.add.at(numbers, place, totals)
+        used, numbers = _keys_of(direct[counted]), numbers[counted]
     values = (used.astype(np.uint32) << np.uint32(_DROPPED_BITS)).view(np.float32).astype(np.float64)
-    order = np.argsort(values)
-    return Counts(values=values[order], counts=numbers[order])
+    return _counts_of(values, numbers)
 
 
 def _count_bits(slab: NDArray[Any], mask: NDArray[Any] | None, totals: NDArray[np.int64]) -> None:
@@ -123,9 +120,7 @@ def _keys_of(values: NDArray[Any]) -> NDArray[np.int64]:
         # Adding 0 makes a negative zero positive.
         single = values.astype(np.float32) + np.float32(0)
     if not np.isfinite(single).all():
-        raise SourceError(
-            "intensity", "voxels are not numbers", "an infinite value or one that is not a number"
-        )
+        raise no_number()
     half = np.uint32(1 << (_DROPPED_BITS - 1))
     return np.asarray(((single.view(np.uint32) + half) >> np.uint32(_DROPPED_BITS)).astype(np.int64))
 
@@ -133,10 +128,16 @@ def _keys_of(values: NDArray[Any]) -> NDArray[np.int64]:
 def merge_counts(parts: Iterable[Counts]) -> Counts:
     """The counts of all parts together."""
     parts = [Counts(values=np.empty(0), counts=np.empty(0, np.int64)), *parts]
-    values, place = np.unique(np.concatenate([part.values for part in parts]), return_inverse=True)
-    counts = np.zeros(len(values), np.int64)
-    np.add.at(counts, place, np.concatenate([part.counts for part in parts]))
-    return Counts(values=values, counts=counts)
+    values = np.concatenate([part.values for part in parts])
+    return _counts_of(values, np.concatenate([part.counts for part in parts]))
+
+
+def _counts_of(values: NDArray[np.float64], counts: NDArray[np.int64]) -> Counts:
+    """Counts of values in any order, which may occur several times."""
+    distinct, place = np.unique(values, return_inverse=True)
+    sums = np.zeros(len(distinct), np.int64)
+    np.add.at(sums, place, counts)
+    return Counts(values=distinct, counts=sums)
 
 
 def percentile(counts: Counts, percent: float) -> float:
@@ -175,9 +176,8 @@ def percentile_window(array: NDArray[Any], low: float, high: float, above: float
     counts = count_intensities(array, above=above)
     ends = percentile(counts, low), percentile(counts, high)
     if ends[0] >= ends[1]:
-        raise SourceError(
-            "intensity", "values do not differ", f"percentiles {low:g} and {high:g} are {ends[0]:g}"
-        )
+        detail = f"percentiles {low:g} and {high:g} are {ends[0]:g}"
+        raise SourceError("intensity", "values do not differ", detail)
     return Window(low=ends[0], high=ends[1])
 
 

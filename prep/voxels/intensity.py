@@ -61,9 +61,21 @@ class Standard:
             )
 
 
+def named_window(name: str) -> Window:
+    """The preset of that name; UsageError lists them with their figures."""
+    if name not in WINDOWS:
+        known = ", ".join(f"{key} ({window.low:g} to {window.high:g} HU)" for key, window in WINDOWS.items())
+        raise UsageError(f"window {name!r} is not known; choose from {known}")
+    return WINDOWS[name]
+
+
 @dataclass(frozen=True, kw_only=True)
 class IntensityPlan:
     """What becomes of one channel's values: clipped to the window, standardized, stored.
+
+    Args:
+        store: one of `STORES`; uint8 needs a window.
+        standard: what is subtracted and divided by after the window; float32 and bfloat16 alone.
 
     >>> window, standard = Window(low=-160, high=240), Standard(mean=40, deviation=50)
     >>> plan = IntensityPlan(store="float32", window=window, standard=standard)
@@ -75,134 +87,92 @@ class IntensityPlan:
     window: Window | None = None
     standard: Standard | None = None
 
-    def apply(self, array: NDArray[Any]) -> NDArray[Any]:
-        """As `store_as`."""
-        return store_as(array, self.window, self.store, self.standard)
-
-    def stored(self, value: float) -> float:
-        """One value as a record holds it."""
-        return stored_value(value, self.window, self.store, self.standard)
+    def __post_init__(self) -> None:
+        if self.store not in STORES:
+            raise UsageError(f"store {self.store!r} is not known; choose from {', '.join(STORES)}")
+        if self.store == "uint8" and self.window is None:
+            raise UsageError("store uint8: expected a window; give one, or store int16")
+        if self.standard is not None and self.store in ("uint8", "int16"):
+            raise UsageError(
+                f"store {self.store}: expected float32 or bfloat16 for values that are standardized"
+            )
 
     @property
     def scale(self) -> tuple[float, float]:
         """(slope, intercept) by which a stored number becomes a value again: value = slope · stored + intercept."""
-        return value_scale(self.window, self.store, self.standard)
+        if self.store == "uint8" and self.window is not None:
+            return (self.window.high - self.window.low) / 255, self.window.low
+        return (self.standard.deviation, self.standard.mean) if self.standard is not None else (1.0, 0.0)
 
+    def stored(self, value: float) -> float:
+        """One value as a record holds it."""
+        return float(as_numbers(self.apply(np.array([[[value]]], np.float64)), self.store).item())
 
-def named_window(name: str) -> Window:
-    """The preset of that name; UsageError lists them with their figures."""
-    if name not in WINDOWS:
-        known = ", ".join(f"{key} ({window.low:g} to {window.high:g} HU)" for key, window in WINDOWS.items())
-        raise UsageError(f"window {name!r} is not known; choose from {known}")
-    return WINDOWS[name]
+    def apply(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The array as a record holds it.
 
+        uint8 runs linearly from 0 at the window's low to 255 at its high. The other types keep the values, clipped to
+        the window where there is one. Integers are rounded half to even. Nothing is cut silently: without a window,
+        values that int16 cannot hold refuse the scan.
 
-def value_scale(window: Window | None, store: str, standard: Standard | None = None) -> tuple[float, float]:
-    """(slope, intercept) by which a stored number becomes a value again: value = slope · stored + intercept.
+        Args:
+            array: [depth, ...], integers, float32 or float64.
 
-    >>> value_scale(Window(low=-160, high=240), "uint8")[1]
-    -160
-    """
-    _check(window, store)
-    if store == "uint8" and window is not None:
-        return (window.high - window.low) / 255, window.low
-    return (standard.deviation, standard.mean) if standard is not None else (1.0, 0.0)
+        Returns:
+            Of the dtype, bfloat16 as its bits in uint16; in memory the axes lie as the array's do, so C-contiguous
+            where that is. The array itself where nothing changes.
 
+        Raises:
+            SourceError: a value is not a number, or int16 does not hold it.
+        """
+        if array.dtype == np.int16 and self.store == "int16" and self.window is None:
+            return array
+        memory, put_back = in_memory_order(array)
+        result = np.empty(memory.shape, {"bfloat16": np.uint16}.get(self.store, self.store))
+        table = self._table(array.dtype)
+        for index, plane in enumerate(memory):
+            if table is not None:
+                # "wrap" on an index that cannot be out of range spares the check and the buffer.
+                bits = np.ascontiguousarray(plane).view(f"u{array.dtype.itemsize}")
+                np.take(table, bits, out=result[index], mode="wrap")
+            else:
+                result[index] = self._stored(plane)
+        return put_back(result)
 
-def store_as(
-    array: NDArray[Any], window: Window | None, store: str, standard: Standard | None = None
-) -> NDArray[Any]:
-    """The array as a record holds it.
+    def _table(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+        """What each value of a small integer type becomes, by its bits; None where that could refuse a value."""
+        if dtype.kind not in "iu" or dtype.itemsize > 2 or (self.store == "int16" and self.window is None):
+            return None
+        return self._stored(np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}").view(dtype))
 
-    uint8 runs linearly from 0 at the window's low to 255 at its high. The other types keep the values, clipped to
-    the window where there is one. Integers are rounded half to even. Nothing is cut silently: without a window,
-    values that int16 cannot hold refuse the scan.
-
-    Args:
-        array: [depth, ...], integers, float32 or float64.
-        store: one of `STORES`; uint8 needs a window.
-        standard: what is subtracted and divided by after the window; float32 and bfloat16 alone.
-
-    Returns:
-        Of the dtype, bfloat16 as its bits in uint16; in memory the axes lie as the array's do, so C-contiguous where
-        that is. The array itself where nothing changes.
-
-    Raises:
-        SourceError: a value is not a number, or int16 does not hold it.
-    """
-    _check(window, store)
-    if standard is not None and store in ("uint8", "int16"):
-        raise UsageError(f"store {store}: expected float32 or bfloat16 for values that are standardized")
-    if array.dtype == np.int16 and store == "int16" and window is None:
-        return array
-    memory, put_back = in_memory_order(array)
-    result = np.empty(memory.shape, {"bfloat16": np.uint16}.get(store, store))
-    table = _table(array.dtype, window, store, standard)
-    for index, plane in enumerate(memory):
-        if table is not None:
-            # "wrap" on an index that cannot be out of range spares the check and the buffer.
-            bits = np.ascontiguousarray(plane).view(f"u{array.dtype.itemsize}")
-            np.take(table, bits, out=result[index], mode="wrap")
-        else:
-            result[index] = _stored(plane, window, store, standard)
-    return put_back(result)
-
-
-def stored_value(value: float, window: Window | None, store: str, standard: Standard | None = None) -> float:
-    """One value as a record holds it.
-
-    >>> stored_value(-1024, Window(low=-160, high=240), "uint8")
-    0.0
-    """
-    return float(
-        as_numbers(store_as(np.array([[[value]]], np.float64), window, store, standard), store).item()
-    )
-
-
-def _check(window: Window | None, store: str) -> None:
-    if store not in STORES:
-        raise UsageError(f"store {store!r} is not known; choose from {', '.join(STORES)}")
-    if store == "uint8" and window is None:
-        raise UsageError("store uint8: expected a window; give one, or store int16")
-
-
-def _table(
-    dtype: np.dtype[Any], window: Window | None, store: str, standard: Standard | None
-) -> NDArray[Any] | None:
-    """What each value of a small integer type becomes, by its bits; None where that could refuse a value."""
-    if dtype.kind not in "iu" or dtype.itemsize > 2 or (store == "int16" and window is None):
-        return None
-    values = np.arange(1 << 8 * dtype.itemsize, dtype=f"u{dtype.itemsize}").view(dtype)
-    return _stored(values, window, store, standard)
-
-
-def _stored(
-    values: NDArray[Any], window: Window | None, store: str, standard: Standard | None
-) -> NDArray[Any]:
-    wide = values.astype(np.float64)
-    if not np.isfinite(wide).all():
-        raise SourceError(
-            "intensity", "voxels are not numbers", "an infinite value or one that is not a number"
-        )
-    if window is not None:
-        wide = np.clip(wide, window.low, window.high)
-    if standard is not None:
-        wide = (wide - standard.mean) / standard.deviation
-    if store == "uint8" and window is not None:
-        return np.rint((wide - window.low) * 255 / (window.high - window.low)).astype(np.uint8)
-    if store == "int16":
-        rounded = np.rint(wide)
-        if rounded.size and (rounded.min() < -32768 or rounded.max() > 32767):
-            raise SourceError(
-                "intensity",
-                "values do not fit int16",
-                f"{wide.min():g} to {wide.max():g}; give a window, or store float32",
+    def _stored(self, values: NDArray[Any]) -> NDArray[Any]:
+        wide = values.astype(np.float64)
+        if not np.isfinite(wide).all():
+            raise no_number()
+        if self.window is not None:
+            wide = np.clip(wide, self.window.low, self.window.high)
+        if self.standard is not None:
+            wide = (wide - self.standard.mean) / self.standard.deviation
+        if self.store == "uint8" and self.window is not None:
+            return np.rint((wide - self.window.low) * 255 / (self.window.high - self.window.low)).astype(
+                np.uint8
             )
-        return rounded.astype(np.int16)
-    if np.abs(wide).max(initial=0) > np.finfo(np.float32).max:
-        raise SourceError("intensity", "values do not fit float32", f"{wide.min():g} to {wide.max():g}")
-    single = wide.astype(np.float32)
-    return single if store == "float32" else to_bfloat16(single)
+        if self.store == "int16":
+            rounded = np.rint(wide)
+            if rounded.size and (rounded.min() < -32768 or rounded.max() > 32767):
+                detail = f"{wide.min():g} to {wide.max():g}; give a window, or store float32"
+                raise SourceError("intensity", "values do not fit int16", detail)
+            return rounded.astype(np.int16)
+        if np.abs(wide).max(initial=0) > np.finfo(np.float32).max:
+            raise SourceError("intensity", "values do not fit float32", f"{wide.min():g} to {wide.max():g}")
+        single = wide.astype(np.float32)
+        return single if self.store == "float32" else to_bfloat16(single)
+
+
+def no_number() -> SourceError:
+    """The error of a scan with a value that cannot be stored or counted."""
+    detail = "an infinite value or one that is not a number"
+    return SourceError("intensity", "voxels are not numbers", detail)
 
 
 def to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from halofeed.prep.statistics import counts
 from halofeed.prep.statistics.counts import count_intensities
-from halofeed.prep.voxels.intensity import STORES, as_numbers, store_as
+from halofeed.prep.voxels.intensity import STORES, IntensityPlan, as_numbers
 
 
 @settings(deadline=None, max_examples=100)
@@ -44,4 +44,4 @@ def test_what_is_counted_lies_in_the_mask_and_above_the_threshold(
 def test_stored_numbers_are_the_values_again(store: str) -> None:
     values: Any = np.array([[[0.0, 1.0, 128.0]]])
     if store != "uint8":
-        assert as_numbers(store_as(values, None, store), store).tolist() == values.tolist()
+        assert as_numbers(IntensityPlan(store=store).apply(values), store).tolist() == values.tolist()

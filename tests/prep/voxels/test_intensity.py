@@ -20,21 +20,18 @@ from halofeed.prep.statistics.counts import (
     percentile,
     percentile_window,
 )
-from halofeed.prep.voxels.intensity import (
-    STORES,
-    WINDOWS,
-    Window,
-    named_window,
-    store_as,
-    to_bfloat16,
-    value_scale,
-)
+from halofeed.prep.voxels.intensity import STORES, WINDOWS, IntensityPlan, Window, named_window, to_bfloat16
 from halofeed.schemas.errors import SourceError, UsageError
 from halofeed.schemas.statistics import Statistics
 from tests.allocations import traced
 
 ABDOMEN = WINDOWS["abdomen"]
+IN_BYTES = IntensityPlan(store="uint8", window=ABDOMEN)
 SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 6))
+
+
+def store_as(values: Any, window: Window | None, store: str) -> Any:
+    return IntensityPlan(store=store, window=window).apply(values)
 
 
 def test_presets_have_the_figures_that_radiologists_know() -> None:
@@ -53,7 +50,7 @@ def test_presets_have_the_figures_that_radiologists_know() -> None:
 @pytest.mark.parametrize("dtype", ["int16", "float32"])
 def test_uint8_runs_from_the_windows_low_to_its_high_rounded_half_to_even(dtype: str) -> None:
     values = np.arange(-2000, 3000, dtype=dtype).reshape(5, 10, 100)
-    stored = store_as(values, ABDOMEN, "uint8")
+    stored = IN_BYTES.apply(values)
     assert stored.dtype == np.uint8
     for value, ours in zip(values.ravel().tolist(), stored.ravel().tolist(), strict=True):
         exact = Fraction(int(min(max(value, -160), 240)) + 160) * 255 / 400
@@ -63,10 +60,11 @@ def test_uint8_runs_from_the_windows_low_to_its_high_rounded_half_to_even(dtype:
 
 def test_stored_numbers_lead_back_to_values() -> None:
     values = np.arange(-160, 241, dtype=np.int16).reshape(1, 1, -1)
-    slope, intercept = value_scale(ABDOMEN, "uint8")
-    back = slope * store_as(values, ABDOMEN, "uint8").astype(float) + intercept
+    slope, intercept = IN_BYTES.scale
+    back = slope * IN_BYTES.apply(values).astype(float) + intercept
     assert np.abs(back - values).max() <= slope / 2 + 1e-9
-    assert value_scale(ABDOMEN, "int16") == value_scale(None, "float32") == (1, 0)
+    for plan in (IntensityPlan(store="int16", window=ABDOMEN), IntensityPlan(store="float32")):
+        assert plan.scale == (1, 0)
 
 
 def test_int16_without_a_window_is_the_same_array() -> None:
@@ -142,8 +140,8 @@ def test_every_type_of_array_is_stored_alike(store: str, dtype: str, seed: int) 
         (lambda: Window(low=1, high=1), "a low below a high"),
         (lambda: Window.from_center(40, -1), "a low below a high"),
         (lambda: Window(low=float("nan"), high=1), "a low below a high"),
-        (lambda: store_as(np.zeros((1, 1, 1)), None, "uint8"), "store uint8: expected a window"),
-        (lambda: store_as(np.zeros((1, 1, 1)), None, "int8"), "choose from int16, uint8, float32, bfloat16"),
+        (lambda: IntensityPlan(store="uint8"), "store uint8: expected a window"),
+        (lambda: IntensityPlan(store="int8"), "choose from int16, uint8, float32, bfloat16"),
         (lambda: count_intensities(np.zeros((1, 2, 3)), np.zeros((1, 2, 2))), "mask: expected .1, 2, 3."),
         (lambda: percentile(count_intensities(np.zeros((1, 2, 3))), 101), "expected 0 to 100"),
     ],
@@ -215,7 +213,7 @@ def test_storing_and_counting_hold_a_slab_at_a_time() -> None:
         values = np.zeros((96, 256, 256), dtype)
         mask = np.ones(values.shape, np.uint8)
         for job, bound in (
-            (lambda values=values: store_as(values, ABDOMEN, "uint8").nbytes, 6e6),
+            (lambda values=values: IN_BYTES.apply(values).nbytes, 6e6),
             (lambda values=values, mask=mask: count_intensities(values, mask) and 0, 50e6),
         ):
             with traced() as memory:
