@@ -189,31 +189,25 @@ def _fail(reason: str, boxes: Boxes, faulty: Flags, size: tuple[int, int]) -> No
     raise SourceError("boxes", reason, f"{detail}; the picture is {size[0]} high and {size[1]} wide")
 
 
-# Stored boxes under augmentation: [..., n, 4] normalized, one image or a padded batch -------------------
+# Stored boxes under augmentation: [..., n, 4] normalized, of one image or of several -------------------
 
 
-def flip_left_right(boxes: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[Any]:
-    """Mirrors boxes [..., 4] left to right; rows that are not `valid` (bool [...]) stay as they are.
+def flip_left_right(boxes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Mirrors boxes [..., 4] left to right.
 
     >>> flip_left_right(np.array([[0, 0.25, 1, 0.5]])).tolist()
     [[0.0, 0.5, 1.0, 0.75]]
     """
-    flipped = np.stack([boxes[..., 0], 1 - boxes[..., 3], boxes[..., 2], 1 - boxes[..., 1]], axis=-1)
-    return flipped if valid is None else np.where(valid[..., None], flipped, boxes)
+    return np.stack([boxes[..., 0], 1 - boxes[..., 3], boxes[..., 2], 1 - boxes[..., 1]], axis=-1)
 
 
-def flip_up_down(boxes: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[Any]:
-    """Mirrors boxes [..., 4] top to bottom; rows that are not `valid` (bool [...]) stay as they are."""
-    flipped = np.stack([1 - boxes[..., 2], boxes[..., 1], 1 - boxes[..., 0], boxes[..., 3]], axis=-1)
-    return flipped if valid is None else np.where(valid[..., None], flipped, boxes)
+def flip_up_down(boxes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Mirrors boxes [..., 4] top to bottom."""
+    return np.stack([1 - boxes[..., 2], boxes[..., 1], 1 - boxes[..., 0], boxes[..., 3]], axis=-1)
 
 
 def crop_boxes(
-    boxes: npt.NDArray[Any],
-    areas: npt.NDArray[Any],
-    window: npt.ArrayLike,
-    minimum_visible: float = 0.0,
-    valid: npt.NDArray[np.bool_] | None = None,
+    boxes: npt.NDArray[Any], areas: npt.NDArray[Any], window: npt.ArrayLike, minimum_visible: float = 0.0
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_], npt.NDArray[Any]]:
     """Moves boxes into a window of their image and says which of them are still there.
 
@@ -223,7 +217,6 @@ def crop_boxes(
         window: [..., 4], (top, left, height, width) normalized to the image; one, or one per image. For a
             window of pixels divide by the image's height and width.
         minimum_visible: the share of a box, 0 to 1, that must lie in the window for it to stay.
-        valid: bool [..., n], False for padding rows, which are not kept; None if all are boxes.
 
     Returns:
         boxes normalized to the window, within 0 to 1; kept, bool [..., n]; areas times the visible share.
@@ -244,8 +237,6 @@ def crop_boxes(
     touches = ((moved[..., :2] <= 1) & (moved[..., 2:] >= 0)).all(axis=-1)
     share = np.where(has_area, after / np.where(has_area, before, 1), touches)
     kept = np.asarray((share > 0) & (share >= minimum_visible))
-    if valid is not None:
-        kept = kept & valid
     new_boxes = np.where(kept[..., None], cut, 0).astype(boxes.dtype)
     return new_boxes, kept, np.where(kept, areas * share, 0).astype(areas.dtype)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from halofeed.prep.geometry.boxes import NOISE_PIXELS
 from halofeed.prep.geometry.resize import ResizePlan, apply, invert, stored_to_file
 from halofeed.prep.sources.reference import Keypoint
 from halofeed.schemas.tasks import KEPT
@@ -33,7 +34,7 @@ def keypoint_features(
     placed = np.array([(point.y, point.x) for point in points], np.float64).reshape(-1, 2)
     visibility = np.array([point.visibility for point in points], np.int64)
     stored = apply(invert(stored_to_file(plan, orientation)), placed)
-    over = (stored < -_NOISE) | (stored > np.array(plan.resized_size) + _NOISE)
+    over = (stored < -NOISE_PIXELS) | (stored > np.array(plan.resized_size) + NOISE_PIXELS)
     is_place = (visibility > 0) | (placed != 0).any(axis=1)
     shares = np.where(is_place[:, None], stored / np.array(plan.output_size), 0).astype(np.float32)
     key = KEPT["keypoints"]
@@ -46,6 +47,3 @@ def keypoint_features(
         f"{key}/y": shares[:, 0],
     }
     return features, bool((over.any(axis=1) & (visibility > 0)).any())
-
-
-_NOISE = 1e-6
