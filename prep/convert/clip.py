@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.convert.picture import plan_of
+from halofeed.prep.convert.picture import plan_of, size_features
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tasks.classification import class_features
 from halofeed.prep.convert.tasks.clip_labels import open_clip_labels
 from halofeed.prep.formats.clip.choose import choose_frames
-from halofeed.prep.formats.clip.clip import Clip, ClipOptions
+from halofeed.prep.formats.clip.clip import ClipOptions
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions
-from halofeed.prep.geometry.resize import ResizePlan, stored_to_file
+from halofeed.prep.geometry.resize import ResizePlan
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import Need, with_margin
@@ -27,7 +27,6 @@ from halofeed.prep.tasks.labels import LabelMap
 from halofeed.prep.voxels.encode import encode_raw
 from halofeed.prep.voxels.kernels import resize_image, resize_mask
 from halofeed.schemas import keys
-from halofeed.schemas.identity import example_id
 from halofeed.schemas.tasks import task_named
 from halofeed.schemas.tfexample import Value
 
@@ -65,13 +64,11 @@ class ClipConverter:
         chosen = choose_frames(clip.frames, clip.times_s, recipe.frame_choice())
         plan = plan_of(recipe, (clip.height, clip.width))
         shape = (*plan.output_size, recipe.channels)
-        label_bytes = np.dtype(self.labels.dtype).itemsize if self._has_label else 0
+        has_label = task_named(self.task).has_label_image
+        label_bytes = np.dtype(self.labels.dtype).itemsize if has_label else 0
         stored_bytes = int(np.prod(plan.output_size)) * (recipe.channels + label_bytes)
         stored_bytes *= recipe.frame_choice().frames * len(chosen.windows)
         need(with_margin(clip.held_bytes + masks.held_bytes + 2 * clip.frame_bytes + stored_bytes))
-        findings = clip.findings
-        if chosen.repeated:
-            findings += ("shorter than a window: its last frame is repeated",)
         padding = recipe.padding()
         read = [np.empty((len(window), *shape), np.uint8) for window in chosen.windows]
         _fill(
@@ -81,50 +78,39 @@ class ClipConverter:
             lambda pixels: resize_image(pixels, plan, recipe.interpolation, padding),
         )
         labels: list[NDArray[Any] | None] = [None] * len(read)
-        if self._has_label:
+        if has_label:
             filled = [np.zeros(frames.shape[:-1], self.labels.dtype) for frames in read]
             if reference.is_labelled:
                 _fill(filled, chosen.windows, masks.read, lambda values: resize_mask(values, plan))
             labels = [*filled]
-        findings += masks.findings()
+        repeated = ("shorter than a window: its last frame is repeated",) * bool(chosen.repeated)
+        findings = (*clip.findings, *repeated, *masks.findings())
+        reference = replace(reference, notes=(*reference.notes, *findings))
         shown = recipe.frame_choice().frames - chosen.repeated // len(read)
+        times_s = np.full(clip.frames, -1.0) if clip.times_s is None else clip.times_s
         return tuple(
-            self._record(reference, clip, plan, number, window, shown, frames, label, findings)
+            self._record(reference, plan, number, times_s[window], shown, frames, label)
             for number, (window, frames, label) in enumerate(zip(chosen.windows, read, labels, strict=True))
         )
-
-    @property
-    def _has_label(self) -> bool:
-        return task_named(self.task).has_label_image
 
     def _record(
         self,
         reference: Reference,
-        clip: Clip,
         plan: ResizePlan,
         number: int,
-        window: NDArray[np.int64],
+        times_s: NDArray[np.float64],
         shown: int,
         frames: Frames,
         label: NDArray[Any] | None,
-        findings: tuple[str, ...],
     ) -> Record:
-        identity = example_id(reference.key if number == 0 else f"{reference.key}#{number}")
-        times_s = np.full(len(window), -1.0) if clip.times_s is None else clip.times_s[window]
         features: dict[str, Value] = {
             keys.ENCODED: encode_raw(frames, 0),
             keys.FORMAT: b"raw",
-            keys.FRAMES: np.array([len(window)]),
-            keys.HEIGHT: np.array([plan.output_size[0]]),
-            keys.WIDTH: np.array([plan.output_size[1]]),
-            keys.UNPADDED_HEIGHT: np.array([plan.resized_size[0]]),
-            keys.UNPADDED_WIDTH: np.array([plan.resized_size[1]]),
-            keys.SOURCE_HEIGHT: np.array([clip.height]),
-            keys.SOURCE_WIDTH: np.array([clip.width]),
+            keys.FRAMES: np.array([len(frames)]),
+            **size_features(plan),
             keys.TIMES_S: times_s.astype(np.float32),
             keys.EXTENT: np.array([0, 0, 0, shown, *plan.resized_size]),
             keys.TILE: np.array([number]),
-            keys.TRANSFORM: stored_to_file(plan),
         }
         counts: dict[int, int] = {}
         if label is None:
@@ -148,9 +134,9 @@ class ClipConverter:
             labelled=None if label is None else reference.is_labelled,
             label_voxels=counts,
             is_tile=number > 0,
-            warnings=(*reference.notes, *findings),
+            warnings=reference.notes,
         )
-        return Record.of(reference, identity, features, facts)
+        return Record.of(reference, features, facts, number=number)
 
 
 def _fill(

@@ -47,85 +47,143 @@ class Labels:
     findings: tuple[Finding, ...]
 
 
-Admit = Callable[[Mask, int], None]
-"""Told of each mask before it is read, and how many bytes those before it have become."""
-_Open = Callable[[str, int | None], Mask]
-"""Opens a mask's file and has it admitted; None where those before it become two bytes a voxel."""
-
-
-def read_labels(
-    recipe: Recipe,
-    labels: LabelMap,
-    reference: Reference,
-    files: SourceFiles,
-    grid: Grid,
-    canonical: Grid,
-    admit: Admit,
-    options: ScanOptions,
-) -> Labels | None:
-    """The classes of a scan; None where it has no label.
+@dataclass(frozen=True, kw_only=True)
+class LabelReader:
+    """Reads the classes of one scan.
 
     Args:
-        recipe: the options.
-        labels: the classes.
-        reference: the scan and its label's files.
-        files: where they are.
         grid: of the scan as it is stored.
         canonical: the same, turned.
-        admit: see `Admit`; what it raises ends the reading.
-        options: how masks are opened.
-
-    Raises:
-        SourceError: the label cannot be read, lies elsewhere than the scan, or holds unknown classes.
+        admit: told of each mask before it is read, and how many bytes those before it have become; what it raises
+            ends the reading.
     """
-    read = _of_class_masks if reference.class_masks else _of_files
 
-    def open_admitted(path: str, merged_bytes: int | None) -> Mask:
-        mask = open_mask(files, path, grid, options)
-        admit(mask, 2 * math.prod(mask.grid.shape) if merged_bytes is None else merged_bytes)
-        return mask
+    recipe: Recipe
+    labels: LabelMap
+    reference: Reference
+    files: SourceFiles
+    grid: Grid
+    canonical: Grid
+    admit: Callable[[Mask, int], None]
+    options: ScanOptions
 
-    found = read(recipe, labels, reference, open_admitted, grid, canonical)
-    if found is None or not recipe.holds_class_sets():
-        return found
-    sets = found.values.astype(labels.stored_dtype(sets=True), copy=False)
-    shared = count_shared(count_labels(sets))
-    if not shared:
-        return Labels(values=sets, findings=found.findings)
-    finding = Finding(name="voxels of several classes", treatment="noted", detail=f"{shared} voxels")
-    return Labels(values=sets, findings=(*found.findings, finding))
+    def read(self) -> Labels | None:
+        """The classes; None where the scan has no label.
 
+        Raises:
+            SourceError: the label cannot be read, lies elsewhere than the scan, or holds unknown classes.
+        """
+        found = self._of_class_masks() if self.reference.class_masks else self._of_files()
+        if found is None or not self._as_sets:
+            return found
+        sets = found.values.astype(self.labels.stored_dtype(sets=True), copy=False)
+        shared = count_shared(count_labels(sets))
+        finding = Finding(name="voxels of several classes", treatment="noted", detail=f"{shared} voxels")
+        return Labels(values=sets, findings=(*found.findings, finding) if shared else found.findings)
 
-def _of_files(
-    recipe: Recipe,
-    labels: LabelMap,
-    reference: Reference,
-    open_admitted: _Open,
-    grid: Grid,
-    canonical: Grid,
-) -> Labels | None:
-    """The classes of a scan with files of all classes; None where it has none."""
-    merged: Voxels | None = None
-    found: list[Finding] = []
-    overlapped = 0
-    named: list[Iterable[str] | None] = []
-    for path in reference.masks:
-        mask = open_admitted(path, 0 if merged is None else merged.nbytes)
-        values, findings, shared, names = _of_file(recipe, labels, mask, grid, canonical)
-        del mask  # and with it the bytes of its file
-        found += findings
-        named.append(names)
-        overlapped += shared
-        if merged is not None:
-            values, shared = merge_labels(merged, values, _overlap(recipe))
+    @property
+    def _as_sets(self) -> bool:
+        return self.recipe.holds_class_sets()
+
+    @property
+    def _overlap(self) -> Overlap:
+        return self.recipe.class_overlap  # type: ignore[return-value]
+
+    def _of_files(self) -> Labels | None:
+        """The classes of a scan with files of all classes; None where it has none."""
+        merged: Voxels | None = None
+        found: list[Finding] = []
+        overlapped = 0
+        named: list[Iterable[str] | None] = []
+        for path in self.reference.masks:
+            mask = open_mask(self.files, path, self.grid, self.options)
+            self.admit(mask, 0 if merged is None else merged.nbytes)
+            values, findings, shared, names = self._of_file(mask)
+            del mask  # and with it the bytes of its file
+            found += findings
+            named.append(names)
             overlapped += shared
-        merged = values
-    if merged is None:
-        return None
-    if overlapped:
-        found.append(Finding(name="classes overlap", treatment="corrected", detail=f"{overlapped} voxels"))
-    found += _unnamed(recipe, labels, named)
-    return Labels(values=merged, findings=tuple(found))
+            if merged is not None:
+                values, shared = merge_labels(merged, values, self._overlap)
+                overlapped += shared
+            merged = values
+        if merged is None:
+            return None
+        if overlapped:
+            finding = Finding(name="classes overlap", treatment="corrected", detail=f"{overlapped} voxels")
+            found.append(finding)
+        found += _unnamed(self.recipe, self.labels, named)
+        return Labels(values=merged, findings=tuple(found))
+
+    def _of_class_masks(self) -> Labels:
+        """The classes of a scan with a mask file for each."""
+        found: list[Finding] = []
+
+        def each() -> Iterator[tuple[int, Voxels]]:
+            for name, path in self.reference.class_masks:
+                mask = open_mask(self.files, path, self.grid, self.options)
+                self.admit(mask, 2 * math.prod(mask.grid.shape))
+                values, findings = self._aligned(mask, mask.read())
+                found.extend(findings)
+                del mask
+                identity = self.labels.id_of(name)
+                yield self.labels.set_of(identity) if self._as_sets else identity, values
+
+        repeats = bool(self.recipe.map_classes)
+        merged, overlapped = merge_class_masks(each(), self._overlap, may_repeat=repeats)
+        if overlapped:
+            detail = f"{overlapped} voxels"
+            found.append(Finding(name="class masks overlap", treatment="corrected", detail=detail))
+        return Labels(values=merged, findings=tuple(found))
+
+    def _of_file(self, mask: Mask) -> tuple[Voxels, list[Finding], int, Iterable[str] | None]:
+        """The ids of one file, findings, how many voxels are in several classes, and what it names, if it does."""
+        choice, labels = self.recipe.class_choice(), self.labels
+        if mask.read_classes is None:
+            values, findings = self._aligned(mask, mask.read())
+            present = _present(values)
+            ids = labels.sets_of_values(present) if self._as_sets else labels.ids_of_values(present)
+            found = [*mask.findings, *findings]
+            if lost := [value for value, identity in ids.items() if value and not identity]:
+                listed = f"values {', '.join(map(str, lost[:20]))}"
+                finding = Finding(name="classes left out by choice", treatment="noted", detail=listed)
+                found.append(finding)
+            return renumbered(values, ids, labels.stored_dtype(sets=self._as_sets)), found, 0, None
+        targets = {number: choice.target(name) or name for number, name in mask.names.items()}
+        ids = _ids_of_names(targets, labels, sets=self._as_sets)
+        stored, overlapped = mask.read_classes(ids, self._overlap)
+        values, findings = self._aligned(mask, stored)
+        present = _present(values)
+        if self._as_sets:
+            present = [one for one in dict.fromkeys(ids.values()) if any(one & values for values in present)]
+        _check_known({ids[number]: name for number, name in targets.items()}, present, labels)
+        return values, [*mask.findings, *findings], overlapped, targets.values()
+
+    def _aligned(self, mask: Mask, stored: Voxels) -> tuple[Voxels, tuple[Finding, ...]]:
+        """A mask's values on the scan's canonical grid."""
+        turned = plan_canonical(mask.grid)
+        values = view_of(turned, stored)
+        try:
+            offset = check_same_space(self.canonical, turned.target, self.recipe.mask_grid_tolerance)
+        except SourceError as error:
+            same_shape = mask.grid.shape == self.grid.shape
+            cure = "--mask-grid voxels takes it voxel for voxel, if its affine was lost" if same_shape else ""
+            if self.recipe.mask_grid == "resample":
+                return _resampled(turned.target, values, self.canonical, cure)
+            if self.recipe.mask_grid == "voxels" and same_shape:
+                finding = Finding(
+                    name="mask's affine is not its image's",
+                    treatment="corrected",
+                    detail="taken voxel for voxel",
+                )
+                return view_of(plan_canonical(self.grid), stored), (finding,)
+            if not same_shape:
+                raise
+            raise SourceError(error.stage, error.reason, f"{error.detail}; {cure}") from None
+        if offset <= _NOTED_VOXELS:
+            return values, ()
+        detail = f"up to {offset:.2g} voxels, taken as it lies"
+        return values, (Finding(name="mask slightly off its image's grid", treatment="noted", detail=detail),)
 
 
 def _unnamed(recipe: Recipe, labels: LabelMap, named: Iterable[Iterable[str] | None]) -> list[Finding]:
@@ -145,67 +203,8 @@ def _unnamed(recipe: Recipe, labels: LabelMap, named: Iterable[Iterable[str] | N
     if absent and len(absent) == len(wanted) and recipe.missing_classes == "refuse":
         cure = "--missing-classes empty takes the scan as one without them"
         raise SourceError("annotation", "label has none of the classes", f"{listed}; {cure}")
-    return (
-        [Finding(name="classes that the label does not name", treatment="noted", detail=listed)]
-        if absent
-        else []
-    )
-
-
-def _overlap(recipe: Recipe) -> Overlap:
-    return recipe.class_overlap  # type: ignore[return-value]
-
-
-def _of_class_masks(
-    recipe: Recipe,
-    labels: LabelMap,
-    reference: Reference,
-    open_admitted: _Open,
-    grid: Grid,
-    canonical: Grid,
-) -> Labels:
-    """The classes of a scan with a mask file for each."""
-    found: list[Finding] = []
-
-    def each() -> Iterator[tuple[int, Voxels]]:
-        for name, path in reference.class_masks:
-            mask = open_admitted(path, None)
-            values, findings = _aligned(mask, mask.read(), grid, canonical, recipe)
-            found.extend(findings)
-            del mask
-            identity = labels.id_of(name)
-            yield labels.set_of(identity) if recipe.holds_class_sets() else identity, values
-
-    merged = merge_class_masks(each(), _overlap(recipe), may_repeat=bool(recipe.map_classes))
-    if merged.overlapped:
-        voxels = sum(merged.overlapped.values())
-        found.append(Finding(name="class masks overlap", treatment="corrected", detail=f"{voxels} voxels"))
-    return Labels(values=merged.labels, findings=tuple(found))
-
-
-def _of_file(
-    recipe: Recipe, labels: LabelMap, mask: Mask, grid: Grid, canonical: Grid
-) -> tuple[Voxels, list[Finding], int, Iterable[str] | None]:
-    """The ids of one file, findings, how many of its voxels are in several classes, and what it names, if it does."""
-    choice = recipe.class_choice()
-    if mask.read_classes is None:
-        values, findings = _aligned(mask, mask.read(), grid, canonical, recipe)
-        present, sets = _present(values), recipe.holds_class_sets()
-        ids = labels.sets_of_values(present) if sets else labels.ids_of_values(present)
-        found = [*mask.findings, *findings]
-        if lost := [value for value, identity in ids.items() if value and not identity]:
-            listed = f"values {', '.join(map(str, lost[:20]))}"
-            found.append(Finding(name="classes left out by choice", treatment="noted", detail=listed))
-        return renumbered(values, ids, labels.stored_dtype(sets=sets)), found, 0, None
-    targets = {number: choice.target(name) or name for number, name in mask.names.items()}
-    ids = _ids_of_names(targets, labels, sets=recipe.holds_class_sets())
-    stored, overlapped = mask.read_classes(ids, _overlap(recipe))
-    values, findings = _aligned(mask, stored, grid, canonical, recipe)
-    present = _present(values)
-    if recipe.holds_class_sets():
-        present = [one for one in dict.fromkeys(ids.values()) if any(one & values for values in present)]
-    _check_known({ids[number]: name for number, name in targets.items()}, present, labels)
-    return values, [*mask.findings, *findings], overlapped, targets.values()
+    finding = Finding(name="classes that the label does not name", treatment="noted", detail=listed)
+    return [finding] if absent else []
 
 
 def _ids_of_names(names: Mapping[int, str], labels: LabelMap, *, sets: bool) -> dict[int, int]:
@@ -242,41 +241,6 @@ def _check_known(names: Mapping[int, str], present: Iterable[int], labels: Label
     if lost:
         detail = f"{', '.join(map(repr, lost))} is 0"
         raise SourceError("annotation", "class of the mask has the background's id", detail)
-
-
-def _aligned(
-    mask: Mask, stored: Voxels, grid: Grid, canonical: Grid, recipe: Recipe
-) -> tuple[Voxels, tuple[Finding, ...]]:
-    """A mask's values on the scan's canonical grid.
-
-    Args:
-        mask: opened.
-        stored: its values as they are stored.
-        grid: of the scan as it is stored.
-        canonical: the same, turned.
-        recipe: the options.
-    """
-    turned = plan_canonical(mask.grid)
-    values = view_of(turned, stored)
-    try:
-        offset = check_same_space(canonical, turned.target, recipe.mask_grid_tolerance)
-    except SourceError as error:
-        same_shape = mask.grid.shape == grid.shape
-        cure = "--mask-grid voxels takes it voxel for voxel, if its affine was lost" if same_shape else ""
-        if recipe.mask_grid == "resample":
-            return _resampled(turned.target, values, canonical, cure)
-        if recipe.mask_grid == "voxels" and same_shape:
-            finding = Finding(
-                name="mask's affine is not its image's", treatment="corrected", detail="taken voxel for voxel"
-            )
-            return view_of(plan_canonical(grid), stored), (finding,)
-        if not same_shape:
-            raise
-        raise SourceError(error.stage, error.reason, f"{error.detail}; {cure}") from None
-    if offset <= _NOTED_VOXELS:
-        return values, ()
-    detail = f"up to {offset:.2g} voxels, taken as it lies"
-    return values, (Finding(name="mask slightly off its image's grid", treatment="noted", detail=detail),)
 
 
 def _resampled(source: Grid, values: Voxels, target: Grid, cure: str) -> tuple[Voxels, tuple[Finding, ...]]:

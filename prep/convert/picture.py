@@ -16,7 +16,7 @@ from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.tasks import ADDERS
 from halofeed.prep.convert.tasks.annotated import AnnotatedPicture
 from halofeed.prep.convert.tasks.annotated_grid import annotated_orientation
-from halofeed.prep.convert.tasks.picture_labels import read_picture_labels
+from halofeed.prep.convert.tasks.label_image import read_picture_labels
 from halofeed.prep.formats.picture import DecodedImage, Footprint, ReadOptions, read_image
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
 from halofeed.prep.options.option import derived
@@ -29,7 +29,6 @@ from halofeed.prep.tasks.labels import LabelMap
 from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.prep.voxels.kernels import resize_image
 from halofeed.schemas import keys
-from halofeed.schemas.identity import example_id
 from halofeed.schemas.tfexample import Value
 
 SCALED_DECODE_KERNEL = "antialias"
@@ -61,17 +60,13 @@ class PictureConverter:
         reference = dataclasses.replace(reference, notes=(*reference.notes, *notes))
         return (self.convert(reference, files.read(reference.source), label, need),)
 
-    def plan(self, source_size: tuple[int, int]) -> ResizePlan:
-        """The sizes of a picture whose displayed (height, width) is `source_size`."""
-        return plan_of(self.recipe, source_size)
-
     def needed_size(self, height: int, width: int) -> tuple[int, int]:
         """The least size at which a picture of this displayed size may be decoded: twice the resized one.
 
         Then the decoder's own scaling differs from that of the whole picture by 0.2 to 0.4 of 255 levels on
         average, at sharp edges by up to 12 (docs/decisions.md).
         """
-        resized_height, resized_width = self.plan((height, width)).resized_size
+        resized_height, resized_width = plan_of(self.recipe, (height, width)).resized_size
         return 2 * resized_height, 2 * resized_width
 
     def convert(
@@ -84,8 +79,6 @@ class PictureConverter:
         """Make the record of one source.
 
         Args:
-            reference: the source and its annotations.
-            data: the bytes of its file.
             label: the classes of its label images, where it has some.
             need: told how many bytes this takes, before the pixels are decoded; default: as the recipe allows.
 
@@ -99,30 +92,22 @@ class PictureConverter:
         label_bytes = 0 if label is None else label.nbytes
 
         def admit(footprint: Footprint) -> None:
-            plan = self.plan(displayed_size(footprint.orientation, footprint.stored_size))
+            plan = plan_of(recipe, footprint.displayed_size)
             needs(picture_bytes(recipe, reference, len(data), label_bytes, footprint, plan))
 
         image = read_image(data, self._read_options, needed, admit)
-        plan = self.plan(displayed_size(image.orientation, image.stored_size))
+        plan = plan_of(recipe, displayed_size(image.orientation, image.stored_size))
         grid = reference.grid if recipe.annotation_grid == "auto" else recipe.annotation_grid
         orientation, warning = annotated_orientation(reference.declared_size, image, grid)
         warnings = (*reference.notes, *([warning] if warning and reference.boxes else []))
         kept_whole = _is_kept_whole(recipe, image, plan)
         pixels = resize_image(image.pixels, plan, recipe.interpolation, recipe.padding(), image.extent)
-        image = image.without_pixels()
+        image = dataclasses.replace(image, pixels=image.pixels[:0].copy())  # let them go
         encoded = data if kept_whole else ENCODERS[recipe.encoding](pixels, recipe.jpeg_quality)
-        identity = example_id(reference.key)
-        frame_size = displayed_size(orientation, plan.source_size)
         features: dict[str, Value] = {
             keys.ENCODED: encoded,
             keys.FORMAT: recipe.encoding.encode(),
-            keys.HEIGHT: np.array([plan.output_size[0]]),
-            keys.WIDTH: np.array([plan.output_size[1]]),
-            keys.UNPADDED_HEIGHT: np.array([plan.resized_size[0]]),
-            keys.UNPADDED_WIDTH: np.array([plan.resized_size[1]]),
-            keys.SOURCE_HEIGHT: np.array([frame_size[0]]),
-            keys.SOURCE_WIDTH: np.array([frame_size[1]]),
-            keys.TRANSFORM: stored_to_file(plan, orientation),
+            **size_features(plan, orientation),
         }
         if recipe.encoding != "raw":
             features[keys.KEY_SHA256] = hashlib.sha256(encoded).hexdigest().encode()
@@ -147,7 +132,7 @@ class PictureConverter:
             orientation=orientation,
         )
         bad_objects = ADDERS[self.task](picture, features, facts)
-        return Record.of(reference, identity, features, facts, bad_objects)
+        return Record.of(reference, features, facts, bad_objects)
 
 
 def _is_kept_whole(recipe: Recipe, image: DecodedImage, plan: ResizePlan) -> bool:
@@ -164,11 +149,25 @@ def _is_kept_whole(recipe: Recipe, image: DecodedImage, plan: ResizePlan) -> boo
 def plan_of(recipe: Recipe, source_size: tuple[int, int]) -> ResizePlan:
     """The sizes of a picture whose displayed (height, width) is `source_size`."""
     options = {
-        "fixed-shape": {"height": recipe.height, "width": recipe.width},
-        "keep-aspect": {
-            "min_dimension": recipe.min_dimension,
-            "max_dimension": recipe.max_dimension,
-            "pad": recipe.pad,
-        },
+        "fixed-shape": (recipe.height, recipe.width),
+        "keep-aspect": (recipe.min_dimension, recipe.max_dimension, recipe.pad),
     }
-    return resizer(recipe.resize)(source_size, **options.get(recipe.resize, {}))
+    return resizer(recipe.resize)(source_size, *options.get(recipe.resize, ()))
+
+
+def size_features(plan: ResizePlan, orientation: int = 1) -> dict[str, Value]:
+    """The features of a resized picture's sizes, and of where its pixels lay.
+
+    Args:
+        orientation: what lies between the source's grid and the displayed picture, 1 to 8 as in EXIF.
+    """
+    source_height, source_width = displayed_size(orientation, plan.source_size)
+    return {
+        keys.HEIGHT: np.array([plan.output_size[0]]),
+        keys.WIDTH: np.array([plan.output_size[1]]),
+        keys.UNPADDED_HEIGHT: np.array([plan.resized_size[0]]),
+        keys.UNPADDED_WIDTH: np.array([plan.resized_size[1]]),
+        keys.SOURCE_HEIGHT: np.array([source_height]),
+        keys.SOURCE_WIDTH: np.array([source_width]),
+        keys.TRANSFORM: stored_to_file(plan, orientation),
+    }

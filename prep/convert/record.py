@@ -9,6 +9,7 @@ from typing import Any
 from halofeed.prep.sources.reference import Reference
 from halofeed.schemas import keys
 from halofeed.schemas.checksum import block_checksums, combine_blocks
+from halofeed.schemas.identity import example_id
 from halofeed.schemas.tfexample import EncodedExample, Value, encode_example
 
 
@@ -41,12 +42,13 @@ class Record:
     def of(
         cls,
         reference: Reference,
-        identity: int,
         features: Mapping[str, Value],
         facts: Any,
         bad_objects: tuple[tuple[str, str], ...] = (),
+        number: int = 0,
     ) -> Record:
-        """The record of these features, and of the names that its source goes by."""
+        """The record of these features, and of the names that its source goes by; `number`: of its source's records."""
+        identity = example_id(f"{reference.key}#{number}" if number else reference.key)
         named: dict[str, Value] = {
             **features,
             keys.FILENAME: reference.source.encode("utf-8", "surrogateescape"),

@@ -16,17 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.convert.label_volume import read_labels
+from halofeed.prep.convert.label_volume import LabelReader
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.volume_memory import conversion_bytes, label_bytes
 from halofeed.prep.formats.volumes import open_scan
-from halofeed.prep.geometry.orientation import (
-    offset_between,
-    plan_canonical,
-    plan_orthogonal,
-)
+from halofeed.prep.geometry.orientation import offset_between, plan_canonical, plan_orthogonal
 from halofeed.prep.geometry.scan import LARGEST_TOLERANCE, Finding, Grid, Scan, Shape
-from halofeed.prep.geometry.tiles import plan_tiles
+from halofeed.prep.geometry.tiles import Tile, plan_tiles
 from halofeed.prep.geometry.volume import (
     Plan,
     compose,
@@ -34,7 +30,6 @@ from halofeed.prep.geometry.volume import (
     plan_crop_or_pad,
     plan_resample,
     plan_stretch,
-    stored_affine,
 )
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.options.volume import SCAN
@@ -50,7 +45,6 @@ from halofeed.prep.voxels.apply import apply_image, apply_mask, apply_sets, view
 from halofeed.prep.voxels.encode import encode_raw
 from halofeed.prep.voxels.foreground import (
     CT_FOREGROUND_HU,
-    Box,
     carry_box,
     foreground_box,
     label_box,
@@ -63,21 +57,11 @@ from halofeed.prep.voxels.memory_order import in_memory_order
 from halofeed.schemas import keys
 from halofeed.schemas.class_sets import count_members
 from halofeed.schemas.errors import SourceError
-from halofeed.schemas.identity import example_id
 from halofeed.schemas.tfexample import Value
 
 Voxels = NDArray[Any]
 _NARROW_RANGE = 16
 """Whole numbers would flatten a scan of fractional values that lie closer together than this."""
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One record of a scan: the number of its tile, where that begins, and the plan from the canonical scan."""
-
-    number: int
-    origin: Shape
-    plan: Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,24 +100,17 @@ class VolumeConverter:
         has_labels = bool(reference.masks or reference.class_masks)
         label_dtype = np.dtype(self.labels.stored_dtype(sets=bool(self._channels)))
         need(conversion_bytes(self.recipe, canonical, scans, label_dtype.itemsize * has_labels))
-        labels = read_labels(
-            self.recipe,
-            self.labels,
-            reference,
-            files,
-            scan.grid,
-            canonical.target,
-            lambda mask, merged_bytes: need(
-                label_bytes(
-                    scans,
-                    scan.grid,
-                    mask,
-                    merged_bytes,
-                    several=len(reference.masks) + len(reference.class_masks) > 1,
-                )
-            ),
-            options,
-        )
+        several = len(reference.masks) + len(reference.class_masks) > 1
+        labels = LabelReader(
+            recipe=self.recipe,
+            labels=self.labels,
+            reference=reference,
+            files=files,
+            grid=scan.grid,
+            canonical=canonical.target,
+            admit=lambda mask, merged: need(label_bytes(scans, scan.grid, mask, merged, several=several)),
+            options=options,
+        ).read()
         image = self._read_image(scans)
         supposed = check_values(scans, image) if in_hu else ()
         # With the functions that read go the bytes of the files.
@@ -150,7 +127,7 @@ class VolumeConverter:
         )
         noted = (*(labels.findings if labels else ()), *supposed, *rounded, *coverage.findings())
         findings = (*scan.findings, *noted)
-        fill = self._fill(least)
+        fill = float(self.recipe.pad_value[0]) if self.recipe.pad_value else least
         stored_first = self._stores_first(parts, image, values)
         if stored_first:
             # What is only moved can be stored first: one pass for all tiles, and fewer bytes to move.
@@ -200,11 +177,9 @@ class VolumeConverter:
         """[depth, height, width, channel] on the canonical grid, of a type that holds what padding does."""
         found = sum(scan.channels for scan in scans)
         if found != self.recipe.channels:
-            raise SourceError(
-                "read",
-                "number of channels",
-                f"found {found}, expected {self.recipe.channels}; say --channels {found} if all scans have as many",
-            )
+            detail = f"found {found}, expected {self.recipe.channels}"
+            cure = f"say --channels {found} if all scans have as many"
+            raise SourceError("read", "number of channels", f"{detail}; {cure}")
         parts = [view_of(plan_canonical(scan.grid), _narrowed(scan.read())) for scan in scans]
         image = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=3)
         if image.dtype.kind == "f" or not self.recipe.pad_value:
@@ -214,8 +189,8 @@ class VolumeConverter:
 
     # What is planned ------------------------------------------------------------------------------------
 
-    def _plan(self, grid: Grid, image: Voxels, labels: Voxels | None) -> tuple[Shape, list[_Part]]:
-        """What becomes of a scan on its canonical grid: its size before the static shape, and one part or its tiles."""
+    def _plan(self, grid: Grid, image: Voxels, labels: Voxels | None) -> tuple[Shape, list[Tile]]:
+        """What becomes of a scan on its canonical grid: its size before the static shape, and its one or more tiles."""
         recipe = self.recipe
         shape = (recipe.depth or 1, recipe.height, recipe.width)
         kernels: dict[str, Any] = {
@@ -228,21 +203,20 @@ class VolumeConverter:
             plan = compose([plan, step])
         box = None
         if recipe.crop_foreground or recipe.center == "foreground":
-            box = _carried(plan, foreground_box(image, _threshold(image)))
+            box = carry_box(plan, foreground_box(image, _threshold(image)))
         if recipe.crop_foreground:
             crop = plan_foreground_crop(plan.target, box)
             plan, box = compose([plan, crop]), None
         if recipe.center == "label" and labels is not None:
-            box = _carried(plan, label_box(labels))
+            box = carry_box(plan, label_box(labels))
         if recipe.fit == "tiles":
             tiles = plan_tiles(plan.target, shape, recipe.overlap())
-            parts = [_Part(tile.number, tile.origin, compose([plan, tile.plan])) for tile in tiles]
-            return plan.target.shape, parts
+            return plan.target.shape, [replace(tile, plan=compose([plan, tile.plan])) for tile in tiles]
         if recipe.fit == "stretch":
             last = plan_stretch(plan.target, shape, **kernels)
         else:
             last = plan_crop_or_pad(plan.target, shape, None if box is None else box.center)
-        return plan.target.shape, [_Part(0, (0, 0, 0), compose([plan, last]))]
+        return plan.target.shape, [Tile(number=0, origin=(0, 0, 0), plan=compose([plan, last]))]
 
     def _plan_values(self, image: Voxels, least: float) -> list[IntensityPlan]:
         """What becomes of the values of each channel."""
@@ -258,13 +232,9 @@ class VolumeConverter:
         )
         return [plan] * len(channels)
 
-    def _fill(self, least: float) -> float:
-        """What padding holds, in the scan's unit."""
-        return float(self.recipe.pad_value[0]) if self.recipe.pad_value else least
-
     # What is stored -------------------------------------------------------------------------------------
 
-    def _stores_first(self, parts: Sequence[_Part], image: Voxels, values: Sequence[IntensityPlan]) -> bool:
+    def _stores_first(self, parts: Sequence[Tile], image: Voxels, values: Sequence[IntensityPlan]) -> bool:
         """Whether voxels may be stored before they are moved: none is resampled, none can be refused."""
         return (
             2 * sum(math.prod(part.plan.target.shape) for part in parts) >= image.size
@@ -280,7 +250,7 @@ class VolumeConverter:
         self,
         *,
         reference: Reference,
-        part: _Part,
+        part: Tile,
         image: Voxels,
         labels: Voxels | None,
         least: float,
@@ -296,7 +266,6 @@ class VolumeConverter:
         stored_labels = (
             np.zeros(grid.shape, label_dtype) if labels is None else labels.astype(label_dtype, copy=False)
         )
-        identity = example_id(reference.key if part.number == 0 else f"{reference.key}#{part.number}")
         depth, height, width = grid.shape
         features: dict[str, Value] = {
             keys.ENCODED: encode_raw(image, 0),
@@ -307,8 +276,8 @@ class VolumeConverter:
             keys.HEIGHT: np.array([height]),
             keys.WIDTH: np.array([width]),
             keys.SPACING_MM: np.array(grid.spacing_mm, np.float32),
-            keys.AFFINE: np.array(stored_affine(grid), np.float32),
-            keys.SOURCE_AFFINE: np.array(stored_affine(source.grid), np.float32),
+            keys.AFFINE: grid.affine.astype(np.float32).reshape(16),
+            keys.SOURCE_AFFINE: source.grid.affine.astype(np.float32).reshape(16),
             keys.SOURCE_SHAPE: np.array(source.grid.shape),
             keys.EXTENT: np.array(extent).reshape(-1),
             keys.TILE: np.array([part.number]),
@@ -337,7 +306,7 @@ class VolumeConverter:
             sized=sized,
             coverage=coverage,
         )
-        return Record.of(reference, identity, features, facts)
+        return Record.of(reference, features, facts, number=part.number)
 
 
 def _store(image: Voxels, values: Sequence[IntensityPlan]) -> Voxels:
@@ -365,10 +334,6 @@ def _check_channels(canonical: Grid, others: Sequence[Scan], tolerance_voxels: f
             raise SourceError("geometry", "channels lie on different grids", detail)
 
 
-def _carried(plan: Plan, box: Box | None) -> Box | None:
-    return None if box is None else carry_box(plan, box)
-
-
 def _threshold(image: Voxels) -> float:
     """What parts the patient from what is around: see the option `center`."""
     return CT_FOREGROUND_HU if float(image[..., 0].min()) <= CT_FOREGROUND_HU else mean_of(image[..., 0])
@@ -378,9 +343,7 @@ def _check_whole(image: Voxels) -> tuple[Finding, ...]:
     """What int16 without a window does to fractions; SourceError where it would flatten the scan."""
     if image.dtype.kind != "f":
         return ()
-    # Slice by slice along the axis whose slices lie together in memory.
-    planes = np.moveaxis(image, int(np.argmax(np.abs(image.strides[:3]))), 0)
-    if all(np.array_equal(plane, np.rint(plane)) for plane in planes):
+    if all(np.array_equal(plane, np.rint(plane)) for plane in in_memory_order(image)[0]):
         return ()
     least, most = float(image.min()), float(image.max())
     detail = f"they run from {least:g} to {most:g}"

@@ -32,8 +32,6 @@ def label_bytes(scans: Sequence[Scan], grid: Grid, mask: Mask, merged_bytes: int
 
     Args:
         scans: opened, not yet read.
-        grid: of the scan.
-        mask: opened.
         merged_bytes: what the masks before it have become.
         several: whether it is merged with others.
     """

@@ -11,6 +11,7 @@ v j  order and turn       └─┴──────> R               │╱  �
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import combinations, permutations
 from typing import Any, Final
 
@@ -80,11 +81,9 @@ def _cosines(grid: Grid) -> NDArray[np.float64]:
     lengths = np.linalg.norm(linear, axis=0)
     cosines = linear / np.where(lengths > 0, lengths, 1)
     if abs(np.linalg.det(cosines)) < 1e-6:
-        raise SourceError(
-            "geometry",
-            "affine is not invertible",
-            f"the voxel axes, {', '.join(f'{length:.4g}' for length in lengths)} mm long, lie in a plane",
-        )
+        listed = ", ".join(f"{length:.4g}" for length in lengths)
+        detail = f"the voxel axes, {listed} mm long, lie in a plane"
+        raise SourceError("geometry", "affine is not invertible", detail)
     return np.asarray(cosines, np.float64)
 
 
@@ -94,18 +93,15 @@ def shear_cosine(grid: Grid) -> float:
     return max(abs(float(cosines[:, a] @ cosines[:, b])) for a, b in combinations(range(3), 2))
 
 
-def plan_orthogonal(grid: Grid, tolerance: float = SHEAR_COSINE) -> Plan:
+def plan_orthogonal(grid: Grid) -> Plan:
     """Resamples a sheared volume (gantry tilt) on a grid at right angles that covers it; else nothing.
 
     The two axes nearest to a right angle keep their directions and spacings; the third, along which the slices
     slide, becomes their normal, spaced as the slices are along it. A slice thus stays in its plane and is moved
     within it, linearly interpolated; what no slice reaches is filled. Masks take the nearest voxel. Where two pairs
     are at right angles, as they are under a gantry tilt, height and width are taken for the slice.
-
-    Args:
-        tolerance: the largest cosine between axes that counts as a right angle.
     """
-    if shear_cosine(grid) <= tolerance:
+    if shear_cosine(grid) <= SHEAR_COSINE:
         return plan_nothing(grid)
     cosines, linear = _cosines(grid), grid.affine[:3, :3]
     first, second = min(
@@ -141,19 +137,20 @@ def plan_onto(source: Grid, target: Grid) -> Plan:
     _cosines(target)
     matrix = _clean(np.linalg.solve(source.affine, target.affine))
     turn = _turn_of(source, target.shape, matrix)
-    if turn is not None:
+    if turn is None:
+        plan = plan_step(source, Resample(shape=target.shape, matrix=matrix))
+    else:
         inner = _clean(np.linalg.solve(turn.to_source, matrix))
         ratios = np.diag(inner)[:3]
         sizes = np.array(target.shape)
         start = np.rint(inner[:3, 3])
         if (np.abs(ratios - 1) * sizes + np.abs(inner[:3, 3] - start) <= SAME_VOXEL).all():
-            return _ending(
-                compose([turn, plan_window(turn.target, triple(start.tolist()), target.shape)]), target
-            )
-        inner[:3, :3] = np.diag(ratios)
-        step = Resample(shape=target.shape, matrix=inner)
-        return _ending(compose([turn, plan_step(turn.target, step)]), target)
-    return _ending(plan_step(source, Resample(shape=target.shape, matrix=matrix)), target)
+            last = plan_window(turn.target, triple(start.tolist()), target.shape)
+        else:
+            inner[:3, :3] = np.diag(ratios)
+            last = plan_step(turn.target, Resample(shape=target.shape, matrix=inner))
+        plan = compose([turn, last])
+    return replace(plan, target=target)
 
 
 def _turn_of(source: Grid, shape: Shape, matrix: NDArray[np.float64]) -> Plan | None:
@@ -175,10 +172,6 @@ def _clean(matrix: NDArray[Any]) -> NDArray[np.float64]:
     """Without the last digits that solving leaves beside whole numbers."""
     rounded = np.rint(matrix)
     return np.asarray(np.where(np.abs(matrix - rounded) < 1e-9, rounded, matrix), np.float64)
-
-
-def _ending(plan: Plan, target: Grid) -> Plan:
-    return Plan(source=plan.source, target=target, steps=plan.steps)
 
 
 def check_same_space(image: Grid, mask: Grid, tolerance_voxels: float = SAME_GRID_VOXELS) -> float:

@@ -25,7 +25,7 @@ from halofeed.schemas.errors import SourceError, UsageError
 
 Matrix = NDArray[np.float64]
 """float64 [4, 4]: target voxel (depth, height, width, 1) to source voxel."""
-Ranges = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
+Ranges = tuple[tuple[int, int], ...]
 """Per axis (start, stop), the stop left out."""
 SliceWise = Literal["auto", "always", "never"]
 
@@ -47,15 +47,15 @@ class View:
 
     Args:
         shape: of the target.
-        order, direction, first: integers per target axis; directions are 1 or -1.
+        first, order, direction: integers per target axis; directions are 1 or -1.
         inside: per target axis, the range of voxels that have a source voxel; the others are padding.
     """
 
     shape: Shape
-    order: Shape
-    direction: Shape
     first: Shape
     inside: Ranges
+    order: Shape = (0, 1, 2)
+    direction: Shape = (1, 1, 1)
 
     @property
     def matrix(self) -> Matrix:
@@ -69,7 +69,7 @@ class View:
     @property
     def pads(self) -> bool:
         """Whether any target voxel has no source voxel."""
-        return self.inside != tuple((0, size) for size in self.shape)
+        return self.inside != whole(self.shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,11 +128,8 @@ class Plan:
 def plan_step(grid: Grid, step: View | Resample) -> Plan:
     """The plan of one step."""
     if int(np.prod([int(size) for size in step.shape], dtype=object)) > MAX_VOXELS:
-        raise SourceError(
-            "geometry",
-            "volume would become too large",
-            f"{grid.shape} voxels would become {step.shape}; --spacing-mm is in millimeters",
-        )
+        detail = f"{grid.shape} voxels would become {step.shape}; --spacing-mm is in millimeters"
+        raise SourceError("geometry", "volume would become too large", detail)
     target = Grid(shape=step.shape, affine=grid.affine @ step.matrix)
     return Plan(source=grid, target=target, steps=(step,))
 
@@ -167,7 +164,7 @@ def compose(plans: Sequence[Plan]) -> Plan:
 
 def whole(shape: Shape) -> Ranges:
     """All of a volume."""
-    return (0, shape[0]), (0, shape[1]), (0, shape[2])
+    return tuple((0, size) for size in shape)
 
 
 def _join(first: View, second: View) -> View:
@@ -190,7 +187,7 @@ def _join(first: View, second: View) -> View:
         order=triple(order),
         direction=triple(direction),
         first=triple(start),
-        inside=(inside[0], inside[1], inside[2]),
+        inside=tuple(inside),
     )
 
 
@@ -200,32 +197,24 @@ def triple(values: Sequence[int]) -> Shape:
     return int(first), int(second), int(third)
 
 
-def map_back(plan: Plan, points: ArrayLike) -> NDArray[np.float64]:
-    """Points [..., 3] in voxels of the target, as points in voxels of the source; exact where nothing is resampled."""
-    matrix = plan.to_source
-    return np.asarray(points, np.float64) @ matrix[:3, :3].T + matrix[:3, 3]
-
-
-def stored_affine(grid: Grid) -> tuple[float, ...]:
-    """The 16 numbers that a record keeps as `image/affine`, row by row, each rounded to float32."""
-    return tuple(float(value) for value in grid.affine.astype(np.float32).reshape(16))
-
-
-def grids_agree(a: Grid, b: Grid, tolerance_mm: float = AGREE_MM) -> bool:
-    """Whether two grids have one shape and put each voxel at the same place, to within the tolerance."""
-    return a.shape == b.shape and distance_mm(a, b) <= tolerance_mm
+def grids_agree(a: Grid, b: Grid) -> bool:
+    """Whether two grids have one shape and put each voxel at the same place, to within `AGREE_MM`."""
+    return a.shape == b.shape and distance_mm(a, b) <= AGREE_MM
 
 
 def distance_mm(a: Grid, b: Grid) -> float:
     """The largest distance between voxels of the same index in two grids of one shape: at one of the corners."""
-    corners = np.indices((2, 2, 2)).reshape(3, 8).T * (np.array(a.shape) - 1)
-    return float(np.linalg.norm(a.to_mm(corners) - b.to_mm(corners), axis=1).max())
+    return float(np.linalg.norm(_corner_offsets_mm(a, b), axis=1).max())
 
 
 def distance_voxels(a: Grid, b: Grid) -> float:
     """The same as `distance_mm`, along one axis of the first grid, as a share of its voxels' side there."""
+    return float(np.abs(np.linalg.solve(a.affine[:3, :3], _corner_offsets_mm(a, b).T)).max())
+
+
+def _corner_offsets_mm(a: Grid, b: Grid) -> NDArray[np.float64]:
     corners = np.indices((2, 2, 2)).reshape(3, 8).T * (np.array(a.shape) - 1)
-    return float(np.abs(np.linalg.solve(a.affine[:3, :3], (b.to_mm(corners) - a.to_mm(corners)).T)).max())
+    return b.to_mm(corners) - a.to_mm(corners)
 
 
 def describe(grid: Grid) -> str:
@@ -277,15 +266,12 @@ def plan_stretch(
     *,
     image_kernel: str = "linear",
     mask_kernel: str = "nearest",
-    slice_wise: SliceWise = "never",
     antialias: bool = True,
 ) -> Plan:
     """Samples the same field of view, edge to edge, in another number of voxels, whatever their spacing becomes."""
     _check_shape(shape)
     ratios = [old / new for old, new in zip(grid.shape, shape, strict=True)]
-    new_spacing = [spacing * ratio for spacing, ratio in zip(grid.spacing_mm, ratios, strict=True)]
-    low_axis = _low_resolution_axis(grid.spacing_mm, new_spacing, slice_wise)
-    return _plan_axes(grid, shape, ratios, image_kernel, mask_kernel, low_axis, antialias)
+    return _plan_axes(grid, shape, ratios, image_kernel, mask_kernel, None, antialias)
 
 
 def _plan_axes(
@@ -349,16 +335,14 @@ def plan_crop_or_pad(grid: Grid, shape: Shape, center: ArrayLike | None = None) 
             padding where the axis is long enough and no cropping where it is short enough.
     """
     _check_shape(shape)
-    starts = []
-    middle = None if center is None else np.asarray(center, np.float64).reshape(3)
-    if middle is not None and not np.isfinite(middle).all():
+    middle = np.asarray((np.array(grid.shape) - 1) / 2 if center is None else center, np.float64).reshape(3)
+    if not np.isfinite(middle).all():
         raise UsageError(f"center: expected a voxel, got {middle.tolist()}")
-    for axis, (old, new) in enumerate(zip(grid.shape, shape, strict=True)):
-        if middle is None:
-            starts.append(_round_away((old - new) / 2))
-        else:
-            wanted = _round_away(float(middle[axis]) - (new - 1) / 2)
-            starts.append(min(max(wanted, min(0, old - new)), max(0, old - new)))
+    starts = []
+    for at, old, new in zip(middle.tolist(), grid.shape, shape, strict=True):
+        wanted = at - (new - 1) / 2
+        away_from_zero = int(np.copysign(np.floor(abs(wanted) + 0.5), wanted))
+        starts.append(min(max(away_from_zero, min(0, old - new)), max(0, old - new)))
     return plan_window(grid, triple(starts), shape)
 
 
@@ -370,18 +354,7 @@ def plan_window(grid: Grid, start: Shape, shape: Shape) -> Plan:
     for origin, new, old in zip(start, shape, grid.shape, strict=True):
         low, high = max(0, -origin), min(new, old - origin)
         inside.append((low, high) if low < high else (0, 0))
-    view = View(
-        shape=shape,
-        order=(0, 1, 2),
-        direction=(1, 1, 1),
-        first=start,
-        inside=(inside[0], inside[1], inside[2]),
-    )
-    return plan_step(grid, view)
-
-
-def _round_away(value: float) -> int:
-    return int(np.copysign(np.floor(abs(value) + 0.5), value))
+    return plan_step(grid, View(shape=shape, first=start, inside=tuple(inside)))
 
 
 def _check_shape(shape: Sequence[Any]) -> None:

@@ -6,7 +6,6 @@ too, and a source stored in another order of axes that is sampled through a shea
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,6 @@ from halofeed.prep.geometry.volume import Plan, Ranges, Resample, View, whole
 from halofeed.prep.voxels.copying import copy_voxels, in_order
 from halofeed.prep.voxels.resample import reached, sample_affine, sample_image, sample_mask
 from halofeed.schemas.errors import UsageError
-
-Sampler = Callable[[NDArray[Any], Resample, Ranges, NDArray[Any]], None]
 
 
 def apply_image(plan: Plan, array: NDArray[Any], fill: float, spare: bool = False) -> NDArray[Any]:
@@ -32,14 +29,14 @@ def apply_image(plan: Plan, array: NDArray[Any], fill: float, spare: bool = Fals
         C-contiguous, of the array's dtype; integers are rounded half to even. The array itself where the plan does
         nothing to it.
     """
-    return _apply(plan, array, fill, sample_image, interpolate=True, spare=spare)
+    return _apply(plan, array, fill, interpolate=True, spare=spare)
 
 
-def apply_mask(plan: Plan, mask: NDArray[Any], background: int = 0, spare: bool = False) -> NDArray[Any]:
-    """The class values [depth, height, width] on the plan's target grid, of the mask's dtype; padding is background."""
+def apply_mask(plan: Plan, mask: NDArray[Any], spare: bool = False) -> NDArray[Any]:
+    """The class values [depth, height, width] on the plan's target grid, of the mask's dtype; padding is 0."""
     if mask.ndim != 3 or mask.dtype.kind not in "iu":
         raise UsageError(f"mask: expected integers [depth, height, width], got {mask.dtype} {mask.shape}")
-    return _apply(plan, mask, background, sample_mask, interpolate=False, spare=spare)
+    return _apply(plan, mask, 0, interpolate=False, spare=spare)
 
 
 def apply_sets(plan: Plan, sets: NDArray[Any], classes: int, spare: bool = False) -> NDArray[Any]:
@@ -75,68 +72,52 @@ def _check(plan: Plan, array: NDArray[Any]) -> None:
         raise UsageError(f"array: expected {plan.source.shape}, or that and channels, got {array.shape}")
 
 
-def _apply(
-    plan: Plan, array: NDArray[Any], fill: float, sample: Sampler, *, interpolate: bool, spare: bool
-) -> NDArray[Any]:
+def _apply(plan: Plan, array: NDArray[Any], fill: float, *, interpolate: bool, spare: bool) -> NDArray[Any]:
     _check(plan, array)
     if array.dtype.kind not in "iuf" or array.dtype == np.float16:
         raise UsageError(f"array: expected integers, float32 or float64, got {array.dtype}")
     if array.dtype.kind != "f" and (not np.isfinite(fill) or int(np.array(fill).astype(array.dtype)) != fill):
         raise UsageError(f"fill: {fill} is no value of {array.dtype}")
     if array.ndim == 3:
-        return _run(plan, array, fill, sample, interpolate, spare)
+        return _run(plan, array, fill, interpolate, spare)
     if array.shape[3] == 1:
-        return _run(plan, array[..., 0], fill, sample, interpolate, spare)[..., None]
+        return _run(plan, array[..., 0], fill, interpolate, spare)[..., None]
     if not plan.steps:
         return np.ascontiguousarray(array)
     result = np.empty((*plan.target.shape, array.shape[3]), array.dtype)
     for channel in range(array.shape[3]):
-        result[..., channel] = _run(plan, array[..., channel], fill, sample, interpolate, False)
+        result[..., channel] = _run(plan, array[..., channel], fill, interpolate, False)
     return result
 
 
-def _run(
-    plan: Plan, array: NDArray[Any], fill: float, sample: Sampler, interpolate: bool, spare: bool
-) -> NDArray[Any]:
+def _run(plan: Plan, array: NDArray[Any], fill: float, interpolate: bool, spare: bool) -> NDArray[Any]:
     steps = list(plan.steps)
     while steps:
         step = steps.pop(0)
+        after = steps[0] if steps else None
+        if isinstance(step, View) and not step.pads:
+            array = _look(step, array)
+            continue
         if isinstance(step, View):
-            if not step.pads:
-                array = _look(step, array)
-                continue
-            result = np.empty(step.shape, array.dtype)
-            opening, ranges = _opening(step, result)
-            copy_voxels(array[_slices(ranges)], opening)
-            _fill_borders(result, step.inside, fill)
+            written = step
+        elif isinstance(after, View):  # what it crops away is never sampled
+            written = after
+            del steps[0]
         else:
-            # A view that follows is written through: what it crops away is never sampled.
-            after = steps.pop(0) if steps else None
-            last = after if isinstance(after, View) else _all_of(step)
-            if after is not None and after is not last:
-                steps.insert(0, after)
-            result = np.empty(last.shape, array.dtype)
-            opening, ranges = _opening(last, result)
-            _sample(array, step, ranges, opening, fill, sample, interpolate)
-            _fill_borders(result, last.inside, fill)
+            written = View(shape=step.shape, first=(0, 0, 0), inside=whole(step.shape))
+        result = np.empty(written.shape, array.dtype)
+        opening, ranges = _opening(written, result)
+        if isinstance(step, View):
+            copy_voxels(array[_slices(ranges)], opening)
+        else:
+            _sample(array, step, ranges, opening, fill, interpolate)
+        _fill_borders(result, written.inside, fill)
         array = result
     return in_order(array, spare)
 
 
-def _all_of(step: Resample) -> View:
-    return View(
-        shape=step.shape, order=(0, 1, 2), direction=(1, 1, 1), first=(0, 0, 0), inside=whole(step.shape)
-    )
-
-
 def _sample(
-    array: NDArray[Any],
-    step: Resample,
-    ranges: Ranges,
-    opening: NDArray[Any],
-    fill: float,
-    sample: Sampler,
-    interpolate: bool,
+    array: NDArray[Any], step: Resample, ranges: Ranges, opening: NDArray[Any], fill: float, interpolate: bool
 ) -> None:
     if not opening.size:
         return
@@ -145,27 +126,21 @@ def _sample(
         matrix[:3, 3] += matrix[:3, :3] @ [start for start, _ in ranges]
         sample_affine(array, matrix, opening, fill, interpolate)
         return
-    depth, height, width = (
+    found = tuple(
         (max(low, start), min(high, stop))
-        for (low, high), (start, stop) in zip(reached(step, _shape_of(array)), ranges, strict=True)
+        for (low, high), (start, stop) in zip(reached(step, array.shape), ranges, strict=True)
     )
-    found: Ranges = (depth, height, width)
     inner = tuple((low - start, high - start) for (low, high), (start, _) in zip(found, ranges, strict=True))
     if any(low >= high for low, high in found):
         opening[...] = fill
         return
-    sample(array, step, found, opening[_slices((inner[0], inner[1], inner[2]))])
-    _fill_borders(opening, (inner[0], inner[1], inner[2]), fill)
+    sample = sample_image if interpolate else sample_mask
+    sample(array, step, found, opening[_slices(inner)])
+    _fill_borders(opening, inner, fill)
 
 
-def _shape_of(array: NDArray[Any]) -> tuple[int, int, int]:
-    depth, height, width = array.shape
-    return depth, height, width
-
-
-def _slices(ranges: Ranges) -> tuple[slice, slice, slice]:
-    (a, b), (c, d), (e, f) = ranges
-    return slice(a, b), slice(c, d), slice(e, f)
+def _slices(ranges: Ranges) -> tuple[slice, ...]:
+    return tuple(slice(*ends) for ends in ranges)
 
 
 def _look(view: View, array: NDArray[Any]) -> NDArray[Any]:
@@ -187,8 +162,7 @@ def _opening(view: View, target: NDArray[Any]) -> tuple[NDArray[Any], Ranges]:
         ends = [view.first[axis] + view.direction[axis] * end for end in (low, high - 1)]
         ranges[view.order[axis]] = (min(ends), max(ends) + 1) if low < high else (0, 0)
     turned = part[tuple(slice(None, None, direction) for direction in view.direction)]
-    back = np.argsort(view.order)
-    return turned.transpose(*back), (ranges[0], ranges[1], ranges[2])
+    return turned.transpose(*np.argsort(view.order)), tuple(ranges)
 
 
 def _fill_borders(target: NDArray[Any], inside: Ranges, fill: float) -> None:

@@ -52,9 +52,9 @@ def foreground_box(array: NDArray[Any], threshold: float) -> Box | None:
     return _box_where(array[..., 0] if array.ndim == 4 else array, lambda plane: plane > threshold)
 
 
-def label_box(mask: NDArray[Any], value: int | None = None) -> Box | None:
-    """The smallest box that holds every voxel of a class, or of all classes but 0; None if there is none."""
-    return _box_where(mask, lambda plane: plane != 0 if value is None else plane == value)
+def label_box(mask: NDArray[Any]) -> Box | None:
+    """The smallest box that holds every voxel of all classes but 0; None if there is none."""
+    return _box_where(mask, lambda plane: plane != 0)
 
 
 def _box_where(array: NDArray[Any], wanted: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> Box | None:
@@ -80,15 +80,16 @@ def _box_where(array: NDArray[Any], wanted: Callable[[NDArray[Any]], NDArray[np.
 
 def mean_of(array: NDArray[Any]) -> float:
     """The mean of all voxels: the threshold that parts an MR scan, which has no fixed unit, from its background."""
-    sums = [float(np.sum(plane, dtype=np.float64)) for plane in array]
-    return float(sum(sums) / array.size)
+    return sum(float(np.sum(plane, dtype=np.float64)) for plane in array) / array.size
 
 
-def carry_box(plan: Plan, box: Box) -> Box | None:
+def carry_box(plan: Plan, box: Box | None) -> Box | None:
     """The box of the target's voxels that a box of the source's reaches into; None where it was cropped away.
 
-    So a box found in an array as it was stored serves after turning and resampling.
+    So a box found in an array as it was stored serves after turning and resampling; where none was found there is none.
     """
+    if box is None:
+        return None
     corners = np.indices((2, 2, 2)).reshape(3, 8).T
     edges = np.where(corners == 0, np.array(box.start) - 0.5, np.array(box.stop) - 0.5)
     inverse = np.linalg.inv(plan.to_source)

@@ -75,20 +75,19 @@ def resize_image(
         if kernel != "antialias" or pixels.dtype != np.uint8:
             raise UsageError(f"extent {extent}: only the kernel antialias of uint8 takes a part of a picture")
         picture[...] = _pillow(pixels, size, extent)
-    elif (
-        kernel == "antialias" and pixels.dtype == np.uint8 and _enlarges(pixels, size) and pixels.shape[2] > 1
-    ):
-        _enlarge(pixels, size, picture)
     elif pixels.shape[:2] == size:
         picture[...] = pixels
     elif kernel == "antialias" and pixels.dtype == np.uint8:
-        picture[...] = _antialias(pixels, size)
+        _antialias(pixels, size, picture)
     else:
         # The rows of the result do not depend on one another.
         step = max(1, BAND_BYTES // row_bytes(pixels.shape, size))
         for top in range(0, height, step):
             rows = (top, min(top + step, height))
-            picture[slice(*rows)] = _to_dtype(KERNELS[kernel](pixels, size, rows), pixels.dtype)
+            made = KERNELS[kernel](pixels, size, rows)
+            if made.dtype != pixels.dtype:
+                made = np.clip(np.rint(made), 0, np.iinfo(pixels.dtype).max)
+            picture[slice(*rows)] = made
     if output.shape[:2] != size:
         # NumPy copies rows 25 times as fast as it repeats a pixel.
         row = np.tile(fill, (output.shape[1], 1))
@@ -251,7 +250,7 @@ def _lanczos(x: Float32, radius: int) -> Float32:
 
 
 def _span_taps(
-    source: int, out: int, shape: Callable[[Float32], Float32], radius: float, antialias: bool = True
+    source: int, out: int, shape: Callable[[Float32], Float32], radius: float, antialias: bool
 ) -> Taps:
     """A filter widened by the shrinking factor: `ComputeSpansCore` of TensorFlow's ScaleAndTranslate."""
     inverse = np.float32(1) / (np.float32(out) / np.float32(source))
@@ -283,9 +282,10 @@ def _weigh_rows(rows: Pixels, taps: Taps) -> Float32:
     return total
 
 
-def _separable(pixels: Pixels, vertical: Taps, horizontal: Taps) -> Float32:
+def _separable(pixels: Pixels, size: Size, rows: Rows, taps: Callable[[int, int], Taps]) -> Float32:
     """Rows first, then columns, on the transposed image, whose columns lie together in memory."""
-    tall = _weigh_rows(pixels, vertical)
+    vertical, horizontal = (taps(source, out) for source, out in zip(pixels.shape[:2], size, strict=True))
+    tall = _weigh_rows(pixels, _cut(vertical, rows))
     across = _weigh_rows(np.ascontiguousarray(tall.swapaxes(0, 1)), horizontal)
     return np.ascontiguousarray(across.swapaxes(0, 1))
 
@@ -317,13 +317,6 @@ def _cut(taps: Taps, rows: Rows) -> Taps:
     return indices[slice(*rows)], weights[slice(*rows)]
 
 
-def _bicubic(pixels: Pixels, size: Size, rows: Rows, half_pixel: bool) -> Float32:
-    vertical, horizontal = (
-        _cubic_taps(source, out, half_pixel) for source, out in zip(pixels.shape[:2], size, strict=True)
-    )
-    return _separable(pixels, _cut(vertical, rows), horizontal)
-
-
 def _area(pixels: Pixels, size: Size, rows: Rows) -> Float32:
     """Across, then down, then divided by the area once, as TensorFlow sums it."""
     vertical, horizontal = (
@@ -338,37 +331,18 @@ def _area(pixels: Pixels, size: Size, rows: Rows) -> Float32:
     return total * np.float32(np.float64(1) / np.float64(down * right))
 
 
-def _spans(
-    pixels: Pixels,
-    size: Size,
-    rows: Rows,
-    shape: Callable[[Float32], Float32],
-    radius: float,
-    antialias: bool = True,
-) -> Float32:
-    vertical, horizontal = (
-        _span_taps(source, out, shape, radius, antialias)
-        for source, out in zip(pixels.shape[:2], size, strict=True)
-    )
-    return _separable(pixels, _cut(vertical, rows), horizontal)
+def _bicubic(half_pixel: bool) -> Kernel:
+    return partial(_separable, taps=partial(_cubic_taps, half_pixel=half_pixel))
+
+
+def _spans(shape: Callable[[Float32], Float32], radius: float, antialias: bool = True) -> Kernel:
+    return partial(_separable, taps=partial(_span_taps, shape=shape, radius=radius, antialias=antialias))
 
 
 _PILLOW_MODES: Final = {1: "L", 3: "RGB", 4: "CMYK"}  # modes without alpha: Pillow weighs RGBA by its alpha
 
 
-def _enlarges(pixels: Pixels, size: Size) -> bool:
-    return bool(size[0] >= pixels.shape[0] and size[1] >= pixels.shape[1])
-
-
-def _enlarge(pixels: Pixels, size: Size, into: Pixels | None) -> Pixels:
-    """Exact bilinear, straight `into` the record's pixels where they are given: a copy of each picture less."""
-    enlarged = cv2.resize(pixels, size[::-1], dst=into, interpolation=cv2.INTER_LINEAR_EXACT)
-    if into is not None and enlarged is not into:
-        into[...] = enlarged
-    return np.asarray(enlarged)
-
-
-def _antialias(pixels: Pixels, size: Size) -> Pixels:
+def _antialias(pixels: Pixels, size: Size, into: Pixels) -> None:
     """A triangle filter as wide as the shrinking factor asks, bilinear when enlarging; half-pixel centers.
 
     Of uint8 it is OpenCV's exact bilinear where neither side shrinks and Pillow's filter elsewhere: both in
@@ -376,11 +350,17 @@ def _antialias(pixels: Pixels, size: Size) -> Pixels:
     it is that kernel.
     """
     channels = pixels.shape[2]
-    if _enlarges(pixels, size):
-        return _enlarge(pixels, size, None).reshape(*size, channels)
-    if channels not in _PILLOW_MODES:
-        return np.concatenate([_antialias(pixels[..., i : i + 1], size) for i in range(channels)], axis=2)
-    return _pillow(pixels, size, None)
+    if size[0] >= pixels.shape[0] and size[1] >= pixels.shape[1]:
+        # Straight into the record's pixels where OpenCV takes them: a copy of each picture less.
+        enlarged = cv2.resize(pixels, size[::-1], dst=into, interpolation=cv2.INTER_LINEAR_EXACT)
+        if enlarged is not into:
+            into[...] = enlarged.reshape(into.shape)
+    elif channels in _PILLOW_MODES:
+        into[...] = _pillow(pixels, size, None)
+    else:
+        for channel in range(channels):
+            one = slice(channel, channel + 1)
+            _antialias(pixels[..., one], size, into[..., one])
 
 
 def _pillow(pixels: Pixels, size: Size, extent: Extent | None) -> Pixels:
@@ -393,34 +373,28 @@ def _pillow(pixels: Pixels, size: Size, extent: Extent | None) -> Pixels:
 
 
 KERNELS: Final[Mapping[str, Kernel]] = {
-    "antialias": partial(_spans, shape=_triangle, radius=1),  # of uint16; of uint8 `_antialias`
+    "antialias": _spans(shape=_triangle, radius=1),  # of uint16; of uint8 `_antialias`
     # tf.compat.v1.image.resize, which the TF Object Detection API calls: no half-pixel centers
     "tf1-bilinear": partial(_bilinear, half_pixel=False),
     "tf1-nearest": partial(_nearest, half_pixel=False),
-    "tf1-bicubic": partial(_bicubic, half_pixel=False),
+    "tf1-bicubic": _bicubic(half_pixel=False),
     "tf1-area": _area,
     # tf.image.resize
     "tf2-bilinear": partial(_bilinear, half_pixel=True),
     "tf2-nearest": partial(_nearest, half_pixel=True),
-    "tf2-bicubic": partial(_bicubic, half_pixel=True),
+    "tf2-bicubic": _bicubic(half_pixel=True),
     "tf2-area": _area,
-    "tf2-lanczos3": partial(_spans, shape=partial(_lanczos, radius=3), radius=3, antialias=False),
-    "tf2-lanczos5": partial(_spans, shape=partial(_lanczos, radius=5), radius=5, antialias=False),
+    "tf2-lanczos3": _spans(shape=partial(_lanczos, radius=3), radius=3, antialias=False),
+    "tf2-lanczos5": _spans(shape=partial(_lanczos, radius=5), radius=5, antialias=False),
     # tf.image.resize(antialias=True)
-    "tf2-bilinear-antialias": partial(_spans, shape=_triangle, radius=1),
-    "tf2-bicubic-antialias": partial(_spans, shape=_keys_cubic, radius=2),
-    "tf2-lanczos3-antialias": partial(_spans, shape=partial(_lanczos, radius=3), radius=3),
-    "tf2-lanczos5-antialias": partial(_spans, shape=partial(_lanczos, radius=5), radius=5),
+    "tf2-bilinear-antialias": _spans(shape=_triangle, radius=1),
+    "tf2-bicubic-antialias": _spans(shape=_keys_cubic, radius=2),
+    "tf2-lanczos3-antialias": _spans(shape=partial(_lanczos, radius=3), radius=3),
+    "tf2-lanczos5-antialias": _spans(shape=partial(_lanczos, radius=5), radius=5),
 }
 
 
 _RADII: Final = {"tf2-bicubic-antialias": 2, "tf2-lanczos3-antialias": 3, "tf2-lanczos5-antialias": 5}
-
-
-def _to_dtype(values: Pixels, dtype: np.dtype[Any]) -> Pixels:
-    if values.dtype == dtype:
-        return values
-    return np.clip(np.rint(values), 0, np.iinfo(dtype).max).astype(dtype)
 
 
 def _fill(pad_value: int | Sequence[int], channels: int, dtype: np.dtype[Any]) -> Pixels:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from halofeed.prep.formats.picture.image import MIRRORED, UPSIDE_DOWN
 from halofeed.prep.geometry.resize import ResizePlan, Size, displayed_size
 from halofeed.prep.voxels.kernels import nearest_lines
 from halofeed.schemas.errors import SourceError, UsageError
@@ -57,8 +58,8 @@ Lines = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 def _taken(plan: ResizePlan, orientation: int) -> tuple[Lines, Lines]:
     """The rows and the columns of a mask in its own grid that a resized one takes over, and the place of each there."""
     lines = list(nearest_lines(plan.source_size, plan.resized_size))
-    for axis, signs in ((0, (1, 1, -1, -1)), (1, (1, -1, -1, 1))):
-        if signs[(orientation - 1) % 4] < 0:
+    for axis, reversed_in in enumerate((UPSIDE_DOWN, MIRRORED)):
+        if orientation in reversed_in:
             lines[axis] = plan.source_size[axis] - 1 - lines[axis]
     if orientation >= 5:  # transposing takes 5 to 1, 6 to 2, 7 to 3, 8 to 4
         lines.reverse()

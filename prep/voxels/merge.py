@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -16,23 +15,9 @@ OVERLAP_CURE = "--class-overlap last or first decides, channels keeps both"
 LARGEST_CLASS = 65535
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class MergedMasks:
-    """One label volume of several masks.
-
-    Args:
-        labels: uint8 [depth, height, width], uint16 where a class value is above 255; 0 is the background.
-        overlapped: voxels that two masks claimed, by (class value of the earlier mask, of the later one); empty
-            where every voxel was claimed once.
-    """
-
-    labels: NDArray[Any]
-    overlapped: Mapping[tuple[int, int], int]
-
-
 def merge_class_masks(
     masks: Iterable[tuple[int, NDArray[Any]]], overlap: Overlap = "refuse", *, may_repeat: bool = False
-) -> MergedMasks:
+) -> tuple[NDArray[Any], int]:
     """Merges masks of one class each; one mask is held at a time, so that `masks` may read them as it goes.
 
     Args:
@@ -41,18 +26,21 @@ def merge_class_masks(
             union of them all ("channels": each value is a set of classes).
         may_repeat: several masks may have one value, which is then all of them.
 
+    Returns:
+        The labels, uint8 [depth, height, width], uint16 where a class value is above 255; 0 is the background. And
+        how often a voxel that was claimed before was claimed by another class.
+
     Raises:
         SourceError: of stage `annotation`, where masks overlap, are of different shapes or hold several values.
 
-    >>> merged = merge_class_masks([(1, np.array([[[1, 1, 0]]])), (2, np.array([[[0, 9, 9]]]))], "last")
-    >>> merged.labels.tolist(), merged.overlapped
-    ([[[1, 2, 2]]], {(1, 2): 1})
+    >>> merge_class_masks([(1, np.array([[[1, 1, 0]]])), (2, np.array([[[0, 9, 9]]]))], "last")
+    (array([[[1, 2, 2]]], dtype=uint8), 1)
     """
     if overlap not in ("refuse", "last", "first", "channels"):
         raise UsageError(f"overlap={overlap!r}: expected 'refuse', 'last', 'first' or 'channels'")
     labels: NDArray[Any] | None = None
     seen: set[int] = set()
-    overlapped: dict[tuple[int, int], int] = {}
+    overlapped = 0
     for value, mask in masks:
         if not 1 <= value <= LARGEST_CLASS or (value in seen and not may_repeat):
             raise UsageError(
@@ -64,45 +52,33 @@ def merge_class_masks(
         if labels is None:
             labels = np.zeros(inside.shape, np.uint8)
         if inside.shape != labels.shape:
-            raise SourceError(
-                "annotation",
-                "masks of one scan differ in shape",
-                f"class {value}: expected {_sides(labels.shape)} voxels, got {_sides(inside.shape)}",
-            )
+            detail = f"class {value}: expected {_sides(labels.shape)} voxels, got {_sides(inside.shape)}"
+            raise SourceError("annotation", "masks of one scan differ in shape", detail)
         if value > 255 and labels.dtype == np.uint8:
             labels = labels.astype(np.uint16)
         if overlap == "channels":
             np.bitwise_or(labels, labels.dtype.type(value), out=labels, where=inside)
             continue
-        earlier, voxels = np.unique(labels[inside], return_counts=True)
-        claimed = {
-            (int(other), value): int(count)
-            for other, count in zip(earlier, voxels, strict=True)
-            if other not in (0, value)
-        }
-        if claimed and overlap == "refuse":
-            others = ", ".join(str(other) for other, _ in claimed)
-            raise SourceError(
-                "annotation",
-                "masks of one scan overlap",
-                f"{sum(claimed.values())} voxels of class {value} are in class {others} too; {OVERLAP_CURE}",
-            )
-        overlapped |= claimed
+        earlier = labels[inside]
+        claimed = earlier[(earlier != 0) & (earlier != value)]
+        if claimed.size and overlap == "refuse":
+            others = ", ".join(map(str, np.unique(claimed).tolist()))
+            detail = f"{claimed.size} voxels of class {value} are in class {others} too; {OVERLAP_CURE}"
+            raise SourceError("annotation", "masks of one scan overlap", detail)
+        overlapped += claimed.size
         if overlap == "first":
             inside = inside & (labels == 0)
         labels[inside] = value
-        del inside
+        del inside, earlier, claimed
     if labels is None:
         raise UsageError("masks: expected at least one, got none")
-    return MergedMasks(labels=labels, overlapped=overlapped)
+    return labels, overlapped
 
 
 def merge_labels(labels: NDArray[Any], more: NDArray[Any], overlap: Overlap) -> tuple[NDArray[Any], int]:
     """Two label volumes on one grid as one, and the number of voxels that are of different classes in them.
 
     Args:
-        labels: of the first.
-        more: of the second.
         overlap: what becomes of those voxels: "refuse", or the class of the second ("last") or the "first", or of both
             ("channels": the labels are sets of classes).
 
@@ -138,11 +114,8 @@ def _inside(mask: NDArray[Any], value: int) -> NDArray[np.bool_]:
     lowest, highest = int(mask.min()), int(mask.max())
     inside: NDArray[np.bool_] = mask != 0
     if lowest < 0 or np.count_nonzero(inside) != (np.count_nonzero(mask == highest) if highest else 0):
-        raise SourceError(
-            "annotation",
-            "mask of one class holds several values",
-            f"class {value}: expected 0 and one other, got values from {lowest} to {highest}",
-        )
+        detail = f"class {value}: expected 0 and one other, got values from {lowest} to {highest}"
+        raise SourceError("annotation", "mask of one class holds several values", detail)
     return inside
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -117,13 +117,7 @@ def centroid_mm(grid: Grid, mask: NDArray[Any], label: int) -> NDArray[np.float6
 
 def interior(grid: Grid, organ: Organ, margin_mm: Triple) -> NDArray[np.bool_]:
     """Where the grid says that its voxels lie in an organ, `margin_mm` (right, anterior, superior) from its surface."""
-    smaller = Organ(
-        name=organ.name,
-        label=1,
-        hu=organ.hu,
-        center_mm=organ.center_mm,
-        radii_mm=tuple(np.subtract(organ.radii_mm, margin_mm).tolist()),
-    )
+    smaller = replace(organ, label=1, radii_mm=tuple(np.subtract(organ.radii_mm, margin_mm).tolist()))
     return np.asarray(draw(grid, [smaller])[1] == 1, np.bool_)
 
 
@@ -132,8 +126,6 @@ def margin_mm(source: Grid, target: Grid, reach: float = 1.0) -> Triple:
 
     Both grids canonical, or turned a little from it.
     """
-    spacing = (
-        np.maximum(source.spacing_mm, target.spacing_mm)[::-1] * reach + np.array(source.spacing_mm)[::-1] / 2
-    )
-    right, anterior, superior = spacing.tolist()
+    spacing = np.maximum(source.spacing_mm, target.spacing_mm) * reach + np.array(source.spacing_mm) / 2
+    superior, anterior, right = spacing.tolist()
     return right, anterior, superior

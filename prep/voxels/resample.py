@@ -7,7 +7,7 @@ All arithmetic is multiplications and additions in a fixed order, so that every 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -15,7 +15,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.geometry.scan import Shape
 from halofeed.prep.geometry.taps import Taps, axis_taps, nearest, positions, snap
 from halofeed.prep.geometry.volume import Matrix, Ranges, Resample
 from halofeed.prep.voxels.copying import copy_voxels
@@ -27,21 +26,21 @@ _TIE: Final = 1e-6
 """Weights of two classes that differ by less are equal but for float32."""
 
 
-def reached(step: Resample, source: Shape) -> Ranges:
+def reached(step: Resample, source: Sequence[int]) -> Ranges:
     """Per axis the target voxels within half a voxel of a separable step's source; the others are filled."""
     ranges = []
     for axis in range(3):
         place = _axis_positions(step, axis)
         inside = np.flatnonzero((place >= -0.5) & (place <= source[axis] - 0.5))
         ranges.append((int(inside[0]), int(inside[-1]) + 1) if len(inside) else (0, 0))
-    return ranges[0], ranges[1], ranges[2]
+    return tuple(ranges)
 
 
 def _axis_positions(step: Resample, axis: int) -> NDArray[np.float64]:
     return positions(step.matrix[axis, axis], step.matrix[axis, 3], step.shape[axis])
 
 
-def _image_taps(step: Resample, source: Shape, ranges: Ranges) -> list[Taps]:
+def _image_taps(step: Resample, source: Sequence[int], ranges: Ranges) -> list[Taps]:
     taps = []
     for axis, (size, kernel, part) in enumerate(zip(source, step.image_kernels, ranges, strict=True)):
         widen = step.matrix[axis, axis] if step.antialias else 1.0
@@ -49,7 +48,7 @@ def _image_taps(step: Resample, source: Shape, ranges: Ranges) -> list[Taps]:
     return taps
 
 
-def _nearest_voxels(step: Resample, source: Shape, ranges: Ranges) -> list[NDArray[np.int64]]:
+def _nearest_voxels(step: Resample, source: Sequence[int], ranges: Ranges) -> list[NDArray[np.int64]]:
     return [
         nearest(_axis_positions(step, axis), size)[start:stop]
         for axis, (size, (start, stop)) in enumerate(zip(source, ranges, strict=True))
@@ -64,7 +63,7 @@ def sample_image(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDAr
         ranges: within `reached`.
         out: of the ranges' lengths and the source's dtype, any strides.
     """
-    _weighted_sums(source, _image_taps(step, _shape(source), ranges), out)
+    _weighted_sums(source, _image_taps(step, source.shape, ranges), out)
 
 
 def sample_mask(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDArray[Any]) -> None:
@@ -72,12 +71,7 @@ def sample_mask(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDArr
     if step.mask_kernel == "onehot-linear":
         _most_weight(source, step, ranges, out)
     else:
-        _take(source, _nearest_voxels(step, _shape(source), ranges), out)
-
-
-def _shape(array: NDArray[Any]) -> Shape:
-    depth, height, width = array.shape
-    return depth, height, width
+        _take(source, _nearest_voxels(step, source.shape, ranges), out)
 
 
 def work_dtype(dtype: np.dtype[Any]) -> Any:
@@ -112,8 +106,7 @@ def _weighted_sums(source: NDArray[Any], taps: Sequence[Taps], out: NDArray[Any]
     top, bottom = int(height.index.min()), int(height.index.max()) + 1
     left, right = int(width.index.min()), int(width.index.max()) + 1
     rows, columns = height.moved(top), width.moved(left)
-    whole_rows = rows.is_identity
-    whole_columns = columns.is_identity
+    whole_rows, whole_columns = rows.is_identity, columns.is_identity
     work = work_dtype(source.dtype)
 
     def in_plane(values: NDArray[Any]) -> NDArray[Any]:
@@ -141,14 +134,11 @@ def _weighted_sums(source: NDArray[Any], taps: Sequence[Taps], out: NDArray[Any]
 
 def _contributions(depth: Taps) -> dict[int, dict[int, float]]:
     """By source slice: the target slices it is part of, and its weight there."""
-    parts: dict[int, dict[int, float]] = {}
-    for target, (indices, weights) in enumerate(
-        zip(depth.index.tolist(), depth.weight.tolist(), strict=True)
-    ):
-        for index, weight in zip(indices, weights, strict=True):
+    parts: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for target, taps in enumerate(zip(depth.index.tolist(), depth.weight.tolist(), strict=True)):
+        for index, weight in zip(*taps, strict=True):
             if weight:
-                targets = parts.setdefault(index, {})
-                targets[target] = targets.get(target, 0.0) + weight
+                parts[index][target] += weight
     return dict(sorted(parts.items()))
 
 
@@ -188,8 +178,8 @@ def _take(source: NDArray[Any], voxels: Sequence[NDArray[np.int64]], out: NDArra
 
 def _most_weight(source: NDArray[Any], step: Resample, ranges: Ranges, out: NDArray[Any]) -> None:
     """The class of most weight; where several have it, that of the nearest voxel if it is among them."""
-    taps = _image_taps(step, _shape(source), ranges)
-    closest_voxels = _nearest_voxels(step, _shape(source), ranges)
+    taps = _image_taps(step, source.shape, ranges)
+    closest_voxels = _nearest_voxels(step, source.shape, ranges)
     slices = max(1, SLAB_BYTES // (4 * out.shape[1] * out.shape[2]))
     for start in range(0, len(out), slices):
         stop = min(start + slices, len(out))

@@ -22,12 +22,9 @@ class AnnotatedPicture:
     """A picture that was read and resized, and its annotations.
 
     Args:
-        recipe: of the data set.
-        labels: its classes.
         reference: the picture's source and annotations.
         label: the class indices of its label images on the grid of the label's file, where it has some.
         image: what is known of the picture; its pixels are gone.
-        plan: how it was resized.
         grid: of the annotations, "stored" or "displayed", where the user or other pictures say it.
         orientation: what lies between its annotations and the displayed picture, 1 to 8 as in EXIF.
     """

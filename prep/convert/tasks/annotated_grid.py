@@ -28,11 +28,8 @@ def annotated_orientation(
     stored = image.stored_size
     displayed = displayed_size(image.orientation, stored)
     if declared is not None and declared not in (stored, displayed):
-        raise SourceError(
-            "annotation",
-            "declared size is not the picture's",
-            f"annotations say {declared[1]}x{declared[0]}, the picture is {stored[1]}x{stored[0]}",
-        )
+        detail = f"annotations say {declared[1]}x{declared[0]}, the picture is {stored[1]}x{stored[0]}"
+        raise SourceError("annotation", "declared size is not the picture's", detail)
     if image.orientation == 1:
         return 1, None
     proven = None

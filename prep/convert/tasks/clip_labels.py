@@ -12,14 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from halofeed.prep.convert.tasks.label_image import check_mode, class_indices, read_label_image
-from halofeed.prep.convert.tasks.picture_labels import OVERLAPPED, merged_labels
-from halofeed.prep.formats.clip.animation import READERS, has_alpha, open_animation
+from halofeed.prep.convert.tasks.label_image import (
+    OVERLAPPED,
+    check_mode,
+    class_indices,
+    merged_labels,
+    read_label_image,
+)
+from halofeed.prep.formats.clip.animation import READERS, animation_format, has_alpha, open_animation
 from halofeed.prep.formats.clip.clip import Clip, ClipOptions
 from halofeed.prep.formats.clip.frame_folder import natural_order, read_still
 from halofeed.prep.formats.picture import ReadOptions
+from halofeed.prep.formats.picture.image import undecodable
 from halofeed.prep.formats.picture.png import read_header
-from halofeed.prep.formats.picture.table import FORMATS, begins
 from halofeed.prep.formats.picture.webp import riff_chunks
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles
@@ -101,9 +106,6 @@ def open_clip_labels(
 ) -> ClipLabels:
     """Open the masks of a clip: folders of PNG files, or animated PNG, GIF or WebP files, a mask for each frame.
 
-    Args:
-        options: as of the clip.
-
     Raises:
         SourceError: masks are not as many as frames, their names or times are not those of the frames, or a mask is
             stored with loss or in a format that is not read.
@@ -151,11 +153,10 @@ def _check_names(masks: Sequence[str], frames: Sequence[str]) -> None:
     if len(masks) < len(frames) and (
         lone := next((one for one in frames if _numbers(_stem(one)) not in of_masks), None)
     ):
-        raise SourceError(
-            "annotation",
-            "masks are not as many as frames",
-            f"{len(masks)} masks, {len(frames)} frames, and none for {lone!r}; leave out frames without one",
+        detail = (
+            f"{len(masks)} masks, {len(frames)} frames, and none for {lone!r}; leave out frames without one"
         )
+        raise SourceError("annotation", "masks are not as many as frames", detail)
     frame, mask = next(
         (pair for pair in named if _numbers(pair[0]) != _numbers(pair[1])), next(iter(named), ("", ""))
     )
@@ -191,23 +192,22 @@ def _open_folder(files: SourceFiles, paths: Sequence[str], options: ClipOptions)
 def _open_animation(files: SourceFiles, path: str, clip: Clip, options: ClipOptions) -> _Mask:
     options.need(with_margin(files.size(path) or 0))
     data = files.read(path)
-    name = next((name for name in READERS if any(begins(data, start) for start in FORMATS[name][0])), None)
+    name = animation_format(data)
     if name is None:
-        raise SourceError(
-            "decode",
+        begins = f"{path} begins with {data[:8].hex(' ') or 'nothing'}"
+        raise undecodable(
             "mask of a clip is no animation without loss",
-            f"{path} begins with {data[:8].hex(' ') or 'nothing'}; read are animated PNG, GIF and lossless WebP; "
-            f"{_CURE}",
+            f"{begins}; read are animated PNG, GIF and lossless WebP; {_CURE}",
         )
     if name == "webp" and any(
         kind == b"VP8 " or (kind == b"ANMF" and bytes(payload[16:20]) != b"VP8L")
         for kind, payload in riff_chunks(data)
     ):
-        raise SourceError("decode", "mask is stored with loss", f"{path} is a lossy WebP file; {_CURE}")
+        raise undecodable("mask is stored with loss", f"{path} is a lossy WebP file; {_CURE}")
     take = _numbers_of_png(data) if name == "png" else _gray_values
     opened = open_animation(data, name, options, take)
     _check_count(path, opened.frames, clip)
-    if any(READERS[name][0](data)[0].durations_ms):
+    if any(READERS[name][0](data).durations_ms):
         _check_times(path, opened, clip)
     return _Mask(decode=opened.decode, held_bytes=opened.held_bytes)
 
@@ -241,11 +241,10 @@ def _gray_values(image: Image.Image, options: ReadOptions) -> Label:
     """The gray values of a composed frame of a GIF or WebP file, whose palette may change from frame to frame."""
     colors = np.asarray(image.convert("RGBA" if has_alpha(image) else "RGB"))
     if (colors[..., 3:] < 255).any():
-        raise SourceError("decode", "mask has transparent pixels", f"which are of no class; {_CURE}")
+        raise undecodable("mask has transparent pixels", f"which are of no class; {_CURE}")
     gray = colors[..., 0]
     if (colors[..., 1:3] != gray[..., None]).any():
-        raise SourceError(
-            "decode",
+        raise undecodable(
             "mask is in color",
             "the palette of an animation may change from frame to frame; expected the gray value 1 for class 1, and "
             f"so on, or {_CURE}",

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from halofeed.prep.annotations.units import in_pixels
 from halofeed.prep.convert.tasks.annotated import AnnotatedPicture, BadObjects
@@ -53,7 +51,8 @@ def add_boxes(picture: AnnotatedPicture, features: dict[str, Value], facts: Fact
         features[keys.OBJECT_MASK] = masks
     kept = [boxes[index] for index in placed.kept]
     ids = [labels.id_of(box.label) for box in kept]
-    features.update(_box_features(placed))
+    features.update(zip(keys.BOX_CORNERS, placed.boxes.T, strict=True))
+    features[keys.OBJECT_AREA] = placed.area
     features[keys.OBJECT_CLASS_LABEL] = np.array(ids, np.int64)
     features[keys.OBJECT_CLASS_TEXT] = [labels.names[identity].encode() for identity in ids]
     for name, key in keys.OBJECT_FLAGS.items():
@@ -104,8 +103,3 @@ def _kept_features(boxes: Sequence[Box], keep: Collection[str]) -> dict[str, Val
         else:
             features[KEPT[name]] = np.array(values, np.int64)
     return features
-
-
-def _box_features(placed: PlacedBoxes) -> dict[str, NDArray[Any]]:
-    corners = dict(zip(keys.BOX_CORNERS, placed.boxes.T, strict=True))
-    return {**corners, keys.OBJECT_AREA: placed.area}

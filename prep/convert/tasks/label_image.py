@@ -1,25 +1,32 @@
-"""How a picture's label image becomes class indices on the grid of the stored picture."""
+"""How label images, one of all classes or a mask for each, become class indices, and these the stored picture's."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import PngImagePlugin, UnidentifiedImageError
+from PIL import PngImagePlugin
 
 from halofeed.prep.formats.picture import DecodedImage
-from halofeed.prep.formats.picture.image import check_pixel_count
-from halofeed.prep.formats.picture.pillow import decoder_failures, plan_pillow, take_pixels
+from halofeed.prep.formats.picture.image import check_pixel_count, undecodable
+from halofeed.prep.formats.picture.pillow import decoder_failures, open_with, plan_pillow, take_pixels
 from halofeed.prep.formats.picture.pixels import apply_orientation
 from halofeed.prep.formats.picture.png import GRAY, SIGNATURE, Header, read_header
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size
+from halofeed.prep.geometry.scan import Overlap
+from halofeed.prep.options.recipe import Recipe
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import Need, unlimited, with_margin
+from halofeed.prep.sources.reference import Reference
+from halofeed.prep.statistics.pictures import count_labels
+from halofeed.prep.tasks.labels import LabelMap
 from halofeed.prep.voxels.kernels import resize_mask
+from halofeed.prep.voxels.merge import merge_class_masks, merge_labels
 from halofeed.schemas.errors import SourceError
 
+OVERLAPPED = "pixels of several classes are those of the {} one, as --class-overlap says"
 _DEPTHS = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I": np.int32}
 
 
@@ -33,15 +40,10 @@ def read_label_image(data: bytes, max_pixels: int, need: Need = unlimited) -> ND
         SourceError: not a PNG, damaged, too large, or in color without a palette.
     """
     if not data.startswith(SIGNATURE):
-        raise SourceError(
-            "decode", "label image is not a PNG", f"begins with {data[:8].hex(' ') or 'nothing'}"
-        )
+        raise undecodable("label image is not a PNG", f"begins with {data[:8].hex(' ') or 'nothing'}")
     header = read_header(data)
     check_pixel_count(header.size, max_pixels, " in the label")
-    try:
-        image = PngImagePlugin.PngImageFile(io.BytesIO(data))
-    except (UnidentifiedImageError, SyntaxError, OSError, ValueError) as error:
-        raise SourceError("decode", "file is damaged", str(error)[:80]) from error
+    image = open_with(PngImagePlugin.PngImageFile, data)
     check_mode(image.mode)
     dtype = np.dtype(_DEPTHS[image.mode])
     planned = plan_pillow(header.size, {"I": 4, "I;16": 2}.get(image.mode, 1), 1, dtype.itemsize)
@@ -55,9 +57,7 @@ def read_label_image(data: bytes, max_pixels: int, need: Need = unlimited) -> ND
 def check_mode(mode: str) -> None:
     """Refuse a PNG that Pillow reads as color or with transparency; SourceError."""
     if mode not in _DEPTHS:
-        raise SourceError(
-            "decode", "label image is in color", f"mode {mode}; expected gray values or a palette"
-        )
+        raise undecodable("label image is in color", f"mode {mode}; expected gray values or a palette")
 
 
 def class_indices(values: NDArray[Any], header: Header) -> NDArray[Any]:
@@ -82,11 +82,8 @@ def label_on_grid(
         labels = apply_orientation(labels[..., None], orientation)[..., 0]
     if labels.shape != displayed_size(image.orientation, image.stored_size):
         height, width = image.stored_size
-        raise SourceError(
-            "annotation",
-            "label image is of another size than the picture",
-            f"label {labels.shape[1]}x{labels.shape[0]}, picture {width}x{height}",
-        )
+        detail = f"label {labels.shape[1]}x{labels.shape[0]}, picture {width}x{height}"
+        raise SourceError("annotation", "label image is of another size than the picture", detail)
     return resize_mask(labels, plan)
 
 
@@ -100,3 +97,55 @@ def renumbered(values: NDArray[Any], ids: Mapping[int, int], dtype: str) -> NDAr
     for target, plane in zip(renumbered, values, strict=True):  # an index takes 8 bytes a voxel
         target[...] = chosen[np.searchsorted(numbers, plane)]
     return renumbered
+
+
+def read_picture_labels(
+    recipe: Recipe, labels: LabelMap, reference: Reference, files: SourceFiles, need: Need = unlimited
+) -> tuple[NDArray[Any] | None, tuple[str, ...]]:
+    """The class indices [height, width], None where the picture has none; and what a person should know of them.
+
+    Args:
+        need: told how many bytes this takes, before pixels are decoded.
+
+    Raises:
+        SourceError: a label image cannot be read, holds unknown classes, or they overlap where that is refused.
+    """
+    several = len(reference.mask_paths) > 1
+
+    def read(path: str) -> NDArray[Any]:
+        # What is merged is held beside the next one; of their classes there are copies while they are counted.
+        return read_label_image(
+            files.read(path), recipe.max_pixels, lambda alone: need((3 if several else 2) * alone)
+        )
+
+    found, overlapped = merged_labels(recipe, labels, reference, read)
+    return found, (OVERLAPPED.format(recipe.class_overlap),) if overlapped else ()
+
+
+def merged_labels(
+    recipe: Recipe, labels: LabelMap, reference: Reference, read: Callable[[str], NDArray[Any]]
+) -> tuple[NDArray[Any] | None, int]:
+    """The class indices [height, width] of all masks, None where there are none; and how many pixels have several.
+
+    Args:
+        read: the values of the mask of a path.
+
+    Raises:
+        SourceError: as `read_picture_labels`.
+    """
+    overlap: Overlap = recipe.class_overlap  # type: ignore[assignment]
+    overlapped = 0
+    found: NDArray[Any] | None = None
+    if reference.class_masks:
+        masks = ((labels.id_of(name), read(path)[None]) for name, path in reference.class_masks)
+        merged, overlapped = merge_class_masks(masks, overlap, may_repeat=bool(recipe.map_classes))
+        found = merged[0]
+    for path in reference.masks:
+        image = read(path)
+        present = count_labels(image) if image.dtype == np.uint8 else np.unique(image).tolist()
+        image = renumbered(image, labels.ids_of_values(present), labels.dtype)
+        if found is not None:
+            image, voxels = merge_labels(found, image, overlap)
+            overlapped += voxels
+        found = image
+    return found, overlapped

@@ -21,7 +21,7 @@ from halofeed.prep.formats.clip.clip import (
     frames_missing,
     time_stamps,
 )
-from halofeed.prep.formats.picture import ReadOptions
+from halofeed.prep.formats.picture import FORMATS, ReadOptions
 from halofeed.prep.formats.picture.gif import (
     EXTENSION,
     GRAPHIC_CONTROL,
@@ -31,10 +31,11 @@ from halofeed.prep.formats.picture.gif import (
     next_frame,
     palette_bytes,
 )
-from halofeed.prep.formats.picture.image import Size, check_pixel_count, truncated, undecodable
-from halofeed.prep.formats.picture.pillow import decoder_failures
+from halofeed.prep.formats.picture.image import Size, check_pixel_count, damaged, truncated
+from halofeed.prep.formats.picture.pillow import decoder_failures, open_with
 from halofeed.prep.formats.picture.pixels import convert
 from halofeed.prep.formats.picture.png import SIGNATURE, read_header
+from halofeed.prep.formats.picture.table import begins
 from halofeed.prep.formats.picture.webp import riff_chunks, stored_size
 from halofeed.schemas.errors import SourceError
 
@@ -49,20 +50,22 @@ class Animation:
     """An animation by its blocks.
 
     Args:
+        data: the file, up to its last whole frame.
         size: (height, width) of the canvas.
         durations_ms: of every whole frame; 0 where it says none.
         skipped: pictures in front that are no frames.
         missing: as of a `Clip`.
     """
 
+    data: bytes
     size: Size
     durations_ms: list[float]
     skipped: int = 0
     missing: SourceError | None = None
 
 
-def read_gif(data: bytes) -> tuple[Animation, bytes]:
-    """The frames of a GIF file, and the file up to its last whole one.
+def read_gif(data: bytes) -> Animation:
+    """The frames of a GIF file.
 
     Source: GIF89a specification, sections 17 to 23; a frame without a graphic control extension has no duration.
     """
@@ -77,10 +80,7 @@ def read_gif(data: bytes) -> tuple[Animation, bytes]:
             left, top, frame_width, frame_height = _fields(data, begin + 1, "<HHHH")
             right, bottom = left + frame_width, top + frame_height
             if durations and (right > width or bottom > height):
-                raise undecodable(
-                    "file is damaged",
-                    f"frame {len(durations)} ends at {bottom} x {right} of {height} x {width}",
-                )
+                raise damaged(f"frame {len(durations)} ends at {bottom} x {right} of {height} x {width}")
             after = frame_end(data, begin)
             width, height = max(width, right), max(height, bottom)
             durations.append(_gif_duration_ms(data, at, begin))
@@ -91,9 +91,12 @@ def read_gif(data: bytes) -> tuple[Animation, bytes]:
         if not durations or error.reason != truncated("").reason:
             raise
         lacks_end = True
-    missing = truncated(f"{len(durations)} frames, its end is missing") if lacks_end else None
-    animation = Animation(size=(height, width), durations_ms=durations, missing=missing)
-    return animation, data[:end] + bytes([TRAILER]) if lacks_end else data
+    return Animation(
+        data=data[:end] + bytes([TRAILER]) if lacks_end else data,
+        size=(height, width),
+        durations_ms=durations,
+        missing=truncated(f"{len(durations)} frames, its end is missing") if lacks_end else None,
+    )
 
 
 def _gif_duration_ms(data: bytes, at: int, begin: int) -> float:
@@ -111,7 +114,7 @@ def _fields(data: bytes, at: int, form: str) -> tuple[int, ...]:
     return struct.unpack_from(form, data, at)
 
 
-def read_webp(data: bytes) -> tuple[Animation, bytes]:
+def read_webp(data: bytes) -> Animation:
     """The frames of a WebP file; one that does not move has one.
 
     Source: RFC 9649, section 2.7.1.1.
@@ -127,10 +130,10 @@ def read_webp(data: bytes) -> tuple[Animation, bytes]:
             check_frame_count(len(durations))
         elif kind in (b"VP8 ", b"VP8L"):
             durations.append(0.0)
-    return Animation(size=size, durations_ms=durations), data
+    return Animation(data=data, size=size, durations_ms=durations)
 
 
-def read_apng(data: bytes) -> tuple[Animation, bytes]:
+def read_apng(data: bytes) -> Animation:
     """The frames of a PNG file; one that does not move has one.
 
     The default image is a frame only where a frame's control chunk stands before its pixels.
@@ -152,24 +155,29 @@ def read_apng(data: bytes) -> tuple[Animation, bytes]:
             has_pixels = True
         at += 12 + length
     if not promised or not durations:
-        return Animation(size=header.size, durations_ms=[0.0]), data
+        return Animation(data=data, size=header.size, durations_ms=[0.0])
     if promised < len(durations):
-        raise undecodable("file is damaged", f"it says it has {promised} frames and has {len(durations)}")
-    animation = Animation(
+        raise damaged(f"it says it has {promised} frames and has {len(durations)}")
+    return Animation(
+        data=data,
         size=header.size,
         durations_ms=durations,
         skipped=not default_is_frame,
         missing=frames_missing(len(durations), promised) if len(durations) < promised else None,
     )
-    return animation, data
 
 
 Plugin = Callable[[io.BytesIO], ImageFile.ImageFile]
-READERS: dict[str, tuple[Callable[[bytes], tuple[Animation, bytes]], Plugin]] = {
+READERS: dict[str, tuple[Callable[[bytes], Animation], Plugin]] = {
     "gif": (read_gif, GifImagePlugin.GifImageFile),
     "webp": (read_webp, WebPImagePlugin.WebPImageFile),
     "png": (read_apng, PngImagePlugin.PngImageFile),
 }
+
+
+def animation_format(data: bytes) -> str | None:
+    """The name in READERS of a file's format, by its first bytes; None where it is no animation."""
+    return next((name for name in READERS if begins(data, FORMATS[name][0])), None)
 
 
 def open_animation(
@@ -181,7 +189,6 @@ def open_animation(
     """Open an animation by its blocks; its frames are composed when they are read. How often it repeats is ignored.
 
     Args:
-        data: the file's bytes.
         format: gif, webp or png.
         pixels_of: what is taken of a composed frame; default: its colors, as the options ask for them.
 
@@ -190,12 +197,12 @@ def open_animation(
             checksums and lengths of the others refuse it.
     """
     read, plugin = READERS[format]
-    animation, whole = read(data)
+    animation = read(data)
     count = len(animation.durations_ms)
     check_frame_count(count)
     check_pixel_count(animation.size, options.picture.max_pixels)
-    held_bytes = len(data) + (len(whole) if whole is not data else 0)
-    held_bytes += len(data) + PIXEL_BYTES * animation.size[0] * animation.size[1]
+    held_bytes = 2 * len(data) + (len(animation.data) if animation.data is not data else 0)
+    held_bytes += PIXEL_BYTES * animation.size[0] * animation.size[1]
     admit(options, animation.size, held_bytes)
     durations = np.asarray(animation.durations_ms)
     unsaid = count > 1 and not durations[:-1].all()
@@ -207,16 +214,13 @@ def open_animation(
     take = pixels_of or _colors
 
     def decode(indices: Sequence[int]) -> Iterator[Frame]:
-        with decoder_failures():
-            image = plugin(io.BytesIO(whole))
+        image = open_with(plugin, animation.data)
         for index in indices:
             with decoder_failures():
                 image.seek(index + animation.skipped)
                 image.load()
                 if image.size[::-1] != animation.size:
-                    raise undecodable(
-                        "file is damaged", f"frame {index} is {image.size[::-1]}, not {animation.size}"
-                    )
+                    raise damaged(f"frame {index} is {image.size[::-1]}, not {animation.size}")
                 pixels = take(image, options.picture)
             yield pixels
 

@@ -6,17 +6,10 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from halofeed.prep.formats.clip.container import (
-    MOST_ELEMENTS,
-    Container,
-    damaged,
-    no_video,
-    printable,
-    too_many_elements,
-)
-from halofeed.prep.formats.picture.image import Size, truncated
+from halofeed.prep.formats.clip.container import Container, limited, no_video, printable
+from halofeed.prep.formats.picture.image import Size, damaged, truncated
 
-VIDEO, AUDIO = b"vids", b"auds"
+VIDEO = b"vids"
 ENTERED = (b"RIFF", b"LIST")
 
 
@@ -25,11 +18,8 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
     Of a list the type is that of its contents, and the chunks in it follow. A chunk may reach beyond the file.
     """
-    at, elements = 0, 0
+    at = 0
     while at + 8 <= len(data):
-        elements += 1
-        if elements > MOST_ELEMENTS:
-            raise too_many_elements()
         kind, length = struct.unpack_from("<4sI", data, at)
         if kind in ENTERED:
             yield bytes(data[at + 8 : at + 12]), at + 12, max(length, 4) - 4
@@ -52,7 +42,7 @@ class _Track:
 
 def _tracks(data: bytes) -> list[_Track]:
     tracks: list[_Track] = []
-    for kind, at, length in _chunks(data):
+    for kind, at, length in limited(_chunks(data)):
         if kind == b"movi":
             break
         if kind == b"strh":
@@ -81,13 +71,15 @@ def read_avi(data: bytes) -> Container:
     in_movi, end, slots = False, len(data), 0
     filled: list[int] = []
     (riff_length,) = struct.unpack_from("<I", data, 4)  # 0 where a recorder had no time to write it
-    is_cut = any(at + length > len(data) for kind, at, length in _chunks(data) if kind in (b"AVI ", b"AVIX"))
+    is_cut = any(
+        at + length > len(data) for kind, at, length in limited(_chunks(data)) if kind in (b"AVI ", b"AVIX")
+    )
     if stream is None:
         if is_cut and not tracks:
             raise truncated("it ends within its headers")
         raise no_video(len(tracks))
     wanted = tuple(f"{stream:02d}{ending}".encode() for ending in ("dc", "db"))
-    for kind, at, length in _chunks(data):
+    for kind, at, length in limited(_chunks(data)):
         in_movi = in_movi or kind == b"movi"
         if not in_movi or not kind[:2].isdigit():
             continue

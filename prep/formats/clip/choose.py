@@ -84,8 +84,14 @@ def choose_frames(count: int, times_s: NDArray[np.float64] | None, choice: Frame
     sampled = _sampled(count, times_s, choice)
     repeated = max(0, choice.frames - len(sampled))
     if repeated and (choice.short == "refuse" or not len(sampled)):
+        rate = f"a stride of {choice.stride or 1}"
+        if choice.frame_rate is not None:
+            rate = f"{choice.frame_rate:g} frames per second"
         raise SourceError(
-            "selection", "clip is shorter than a window", _too_short(count, len(sampled), choice)
+            "selection",
+            "clip is shorter than a window",
+            f"of its {count} frames {len(sampled)} are left at {rate}, a window takes {choice.frames}; ask for shorter "
+            "windows or have the last frame repeated",
         )
     sampled = np.concatenate([sampled, np.repeat(sampled[-1:], repeated)])
     slack = len(sampled) - choice.frames
@@ -109,8 +115,6 @@ def _sampled(count: int, times_s: NDArray[np.float64] | None, choice: FrameChoic
             f"{choice.frame_rate:g} frames per second are asked for; say the frame rate of folders of frames, or take "
             "a stride",
         )
-    if not count:
-        return np.arange(0)
     samples = (float(times_s[-1]) + EARLY_S) * choice.frame_rate
     if samples >= MOST_SAMPLES:
         raise SourceError(
@@ -120,13 +124,3 @@ def _sampled(count: int, times_s: NDArray[np.float64] | None, choice: FrameChoic
         )
     wanted_s = np.arange(int(samples) + 1) / choice.frame_rate
     return np.searchsorted(times_s, wanted_s + EARLY_S, side="right") - 1
-
-
-def _too_short(count: int, sampled: int, choice: FrameChoice) -> str:
-    rate = f"a stride of {choice.stride or 1}"
-    if choice.frame_rate is not None:
-        rate = f"{choice.frame_rate:g} frames per second"
-    return (
-        f"of its {count} frames {sampled} are left at {rate}, a window takes {choice.frames}; ask for shorter windows "
-        "or have the last frame repeated"
-    )

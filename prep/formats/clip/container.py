@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
-from halofeed.prep.formats.picture.image import Size, undecodable
+from halofeed.prep.formats.picture.image import Size, damaged, undecodable
 from halofeed.schemas.errors import SourceError
 
+T = TypeVar("T")
 MOST_ELEMENTS = 5_000_000
 """Boxes, chunks or elements; a file of more is refused."""
 
@@ -51,11 +54,6 @@ def printable(name: bytes) -> str:
     return "".join(chr(byte) if 32 <= byte < 127 else "?" for byte in name[:40])
 
 
-def damaged(detail: str) -> SourceError:
-    """The error of a container that breaks the rules of its format."""
-    return undecodable("file is damaged", detail)
-
-
 def no_quarter_turn(what: str) -> SourceError:
     """The error of a video that is shown mirrored or turned in another way than pictures can be."""
     return undecodable(
@@ -69,6 +67,9 @@ def no_video(tracks: int) -> SourceError:
     return undecodable("file has no video", f"audio only: {detail}" if tracks else "no track at all")
 
 
-def too_many_elements() -> SourceError:
-    """The error of a file that would take forever."""
-    return damaged(f"more than {MOST_ELEMENTS:,} elements")
+def limited(elements: Iterator[T]) -> Iterator[T]:
+    """Elements as they come; SourceError where there are so many that a file would take forever."""
+    for number, element in enumerate(elements):
+        if number >= MOST_ELEMENTS:
+            raise damaged(f"more than {MOST_ELEMENTS:,} elements")
+        yield element

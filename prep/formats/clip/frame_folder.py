@@ -108,11 +108,8 @@ def read_still(files: SourceFiles, path: str) -> bytes:
     """The bytes of a frame, or of the mask of one; SourceError where it is an animation itself."""
     data = files.read(path)
     if moves(data):
-        raise SourceError(
-            "selection",
-            "an animation lies among frames",
-            "it may be a clip, or one of the frames beside it; put animations into a folder of their own",
-        )
+        detail = "it may be a clip, or one of the frames beside it; put animations into a folder of their own"
+        raise SourceError("selection", "an animation lies among frames", detail)
     return data
 
 

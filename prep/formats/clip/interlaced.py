@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from halofeed.prep.formats.picture.image import undecodable
 from halofeed.schemas.errors import SourceError
 
 _WITH_CHROMA_FORMAT = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)
@@ -14,8 +15,7 @@ _MOST_BYTES = 1 << 16
 
 def interlaced() -> SourceError:
     """The error of such a video: FFmpeg 8 converts none of its frames, and OpenCV gives what lay in memory."""
-    return SourceError(
-        "decode",
+    return undecodable(
         "interlaced video is not read",
         "the rows of each frame are, or may be, of two moments in turn; make whole frames of it (ffmpeg -vf bwdif)",
     )

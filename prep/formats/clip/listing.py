@@ -8,11 +8,11 @@ from functools import cached_property
 from posixpath import splitext
 
 from halofeed.prep.formats.clip.frame_folder import moves, natural_order
-from halofeed.prep.sources.files import ByteStream, SourceFiles
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.names import is_image_name, is_video_name
 from halofeed.prep.sources.reference import Reference
-from halofeed.schemas.errors import Problem, SourceError
+from halofeed.schemas.errors import SourceError
 
 _CAN_MOVE = frozenset((".png", ".apng", ".webp"))
 _HEAD_BYTES = 1 << 12
@@ -34,7 +34,9 @@ class _ClipFiles:
 
     def __init__(self, files: SourceFiles) -> None:
         self._files = files
-        self.root = files.root
+        # What is asked of a single file or folder needs no clips.
+        self.root, self.read, self.open, self.head = files.root, files.read, files.open, files.head
+        self.faults, self.refusal, self.has_folder = files.faults, files.refusal, files.has_folder
 
     @cached_property
     def _clips(self) -> Mapping[str, tuple[str, ...]]:
@@ -100,27 +102,9 @@ class _ClipFiles:
     def sizes(self) -> Mapping[str, int]:
         return self._sizes
 
-    def faults(self) -> Mapping[str, Problem]:
-        return self._files.faults()
-
     def size(self, path: str) -> int | None:
         size = self._files.size(path)
         return self._sizes.get(path) if size is None else size
 
-    def refusal(self, path: str) -> str:
-        return self._files.refusal(path)
-
     def files_in(self, folder: str) -> list[str]:
         return self._by_folder.get(folder, [])
-
-    def has_folder(self, folder: str) -> bool:
-        return self._files.has_folder(folder)
-
-    def read(self, path: str) -> bytes:
-        return self._files.read(path)
-
-    def open(self, path: str) -> ByteStream:
-        return self._files.open(path)
-
-    def head(self, path: str, size: int) -> bytes:
-        return self._files.head(path, size)

@@ -7,16 +7,8 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-from halofeed.prep.formats.clip.container import (
-    MOST_ELEMENTS,
-    Container,
-    damaged,
-    no_quarter_turn,
-    no_video,
-    printable,
-    too_many_elements,
-)
-from halofeed.prep.formats.picture.image import Size, truncated, undecodable
+from halofeed.prep.formats.clip.container import Container, limited, no_quarter_turn, no_video, printable
+from halofeed.prep.formats.picture.image import damaged, truncated
 
 SEGMENT, INFO, TRACKS, TRACK, VIDEO = 0x18538067, 0x1549A966, 0x1654AE6B, 0xAE, 0xE0
 TRACK_NUMBER, TRACK_TYPE, CODEC, PIXEL_WIDTH, PIXEL_HEIGHT = 0xD7, 0x83, 0x86, 0xB0, 0xBA
@@ -48,11 +40,8 @@ def _elements(data: bytes) -> Iterator[tuple[int, int, int, int | None]]:
 
     What may hold others is entered: its elements follow it. It ends where an element begins that does not fit the file.
     """
-    at, elements = 0, 0
+    at = 0
     while at < len(data):
-        elements += 1
-        if elements > MOST_ELEMENTS:
-            raise too_many_elements()
         start = at
         try:
             identifier, at = _number(data, at, True)
@@ -85,7 +74,7 @@ def read_matroska(data: bytes) -> Container:
     packets, end, is_cut, has_cluster, is_whole = 0, len(data), False, False, False
     number: int | None = None
     inside, hides = 0, False
-    for identifier, start, at, length in _elements(data):
+    for identifier, start, at, length in limited(_elements(data)):
         stop = at if length is None else at + length
         if identifier == SEGMENT:
             is_whole = length is not None and stop <= len(data)
@@ -130,8 +119,10 @@ def read_matroska(data: bytes) -> Container:
         raise no_video(len(tracks))
     if not has_cluster and is_cut:
         raise truncated("it ends before the first frame")
+    if PIXEL_WIDTH not in video or PIXEL_HEIGHT not in video:
+        raise damaged("its video track has no size")
     return Container(
-        size=_size(video),
+        size=(video[PIXEL_HEIGHT], video[PIXEL_WIDTH]),
         codec=printable(codecs.get(tracks.index(video), b"")),
         packets=packets,
         declared=None,
@@ -171,9 +162,3 @@ def _is_hidden_vp8(block: bytes) -> bool:
     Source: RFC 6386, 9.1.
     """
     return len(block) > 4 and not block[3] & 0x06 and not block[4] & 0x10
-
-
-def _size(video: dict[int, int]) -> Size:
-    if PIXEL_WIDTH not in video or PIXEL_HEIGHT not in video:
-        raise undecodable("file is damaged", "its video track has no size")
-    return video[PIXEL_HEIGHT], video[PIXEL_WIDTH]

@@ -10,16 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.prep.formats.clip.clip import check_frame_count
-from halofeed.prep.formats.clip.container import (
-    MOST_ELEMENTS,
-    Container,
-    damaged,
-    no_quarter_turn,
-    no_video,
-    printable,
-    too_many_elements,
-)
-from halofeed.prep.formats.picture.image import Size, truncated, undecodable
+from halofeed.prep.formats.clip.container import Container, limited, no_quarter_turn, no_video, printable
+from halofeed.prep.formats.picture.image import Size, damaged, truncated, undecodable
 
 ENTERED = (b"trak", b"mdia", b"minf", b"stbl", b"traf", b"edts")
 DEEPEST = 16
@@ -47,11 +39,7 @@ class Box:
 
 
 def _boxes(data: bytes, at: int, end: int) -> Iterator[Box]:
-    elements = 0
     while at + 8 <= end:
-        elements += 1
-        if elements > MOST_ELEMENTS:
-            raise too_many_elements()
         size, kind = struct.unpack_from(">I4s", data, at)
         payload = at + 8
         if size == 1:
@@ -72,7 +60,7 @@ def _inside(data: bytes, box: Box, depth: int = 0) -> Iterator[Box]:
     """The boxes in a box, and those in what is entered, each whole."""
     if depth > DEEPEST:
         raise damaged(f"boxes in more than {DEEPEST} others")
-    for inner in _boxes(data, box.payload, box.end):
+    for inner in limited(_boxes(data, box.payload, box.end)):
         if inner.end > box.end:
             raise damaged(f"box {inner.kind!r} at byte {inner.start} is longer than what it is in")
         yield inner
@@ -239,7 +227,7 @@ def read_mp4(data: bytes) -> Container:
     movie, last, is_cut = None, None, False
     fragments: list[Box] = []
     declared: int | None
-    for box in _boxes(data, 0, len(data)):
+    for box in limited(_boxes(data, 0, len(data))):
         is_cut = box.end > len(data)
         if box.kind == b"moov" and not is_cut:
             movie = movie or box

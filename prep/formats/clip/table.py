@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from halofeed.prep.formats.clip.animation import READERS, open_animation
+from halofeed.prep.formats.clip.animation import READERS, animation_format, open_animation
 from halofeed.prep.formats.clip.avi import read_avi
 from halofeed.prep.formats.clip.clip import Clip, ClipOptions
 from halofeed.prep.formats.clip.container import Container
@@ -18,7 +18,7 @@ from halofeed.prep.formats.clip.frame_folder import open_frame_folder
 from halofeed.prep.formats.clip.matroska import read_matroska
 from halofeed.prep.formats.clip.mp4 import read_mp4
 from halofeed.prep.formats.picture.image import undecodable
-from halofeed.prep.formats.picture.table import FORMATS, RECOGNIZED, begins
+from halofeed.prep.formats.picture.table import FORMATS, RECOGNIZED, begins, recognized
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import with_margin
 from halofeed.schemas.errors import SourceError
@@ -51,7 +51,6 @@ def open_clip(
     """Open a clip; its frames are decoded by its `read`. What it is its first bytes say, not its name.
 
     Args:
-        files: where the files are.
         path: a video or an animation; of a folder of frames the folder.
         members: the frames of a folder of frames, in any order; their names are ordered by their numbers.
 
@@ -76,27 +75,15 @@ def _open(files: SourceFiles, path: str, members: Sequence[str], options: ClipOp
     data = files.read(path)
     if not data:
         raise undecodable("file is empty")
-    for name in READERS:
-        if any(begins(data, beginning) for beginning in FORMATS[name][0]):
-            return open_animation(data, name, options)
-    picture = next((kind for kind, (patterns, _) in FORMATS.items() if _is(data, patterns)), None)
-    kinds = {**RECOGNIZED, **RECOGNIZED_CLIPS}
-    other = next((kind for kind, patterns in kinds.items() if _is(data, patterns)), None)
-    if picture or other:
-        raise _unread(f"a {picture} picture, which does not move" if picture else str(other))
+    if name := animation_format(data):
+        return open_animation(data, name, options)
+    pictures = {f"a {name} picture, which does not move": patterns for name, (patterns, _) in FORMATS.items()}
+    other = recognized(data, {**pictures, **RECOGNIZED, **RECOGNIZED_CLIPS})
     for patterns, read_container in CONTAINERS.values():
-        if _is(data, patterns):
+        if other is None and begins(data, patterns):
             from halofeed.prep.formats.clip.video import open_video
 
             return open_video(data, read_container, options)
-    raise _unread(f"begins with {data[:8].hex(' ')}")
-
-
-def _is(data: bytes, patterns: tuple[bytes, ...]) -> bool:
-    return any(begins(data, pattern) for pattern in patterns)
-
-
-def _unread(what: str) -> SourceError:
-    return undecodable(
-        "not a clip format that is read", f"{what}; read are {', '.join((*CONTAINERS, *READERS))}"
-    )
+    kind = other or f"begins with {data[:8].hex(' ')}"
+    known = ", ".join((*CONTAINERS, *READERS))
+    raise undecodable("not a clip format that is read", f"{kind}; read are {known}")

@@ -26,16 +26,11 @@ from halofeed.prep.formats.clip.clip import (
     frames_missing,
     time_stamps,
 )
-from halofeed.prep.formats.clip.container import Container, damaged
+from halofeed.prep.formats.clip.container import Container
 from halofeed.prep.formats.clip.interlaced import interlaced, is_interlaced
-from halofeed.prep.formats.picture.image import (
-    Size,
-    check_pixel_count,
-    swap_if_turned,
-    truncated,
-    undecodable,
-)
+from halofeed.prep.formats.picture.image import Size, check_pixel_count, damaged, truncated, undecodable
 from halofeed.prep.formats.picture.pixels import apply_orientation
+from halofeed.prep.geometry.resize import displayed_size
 from halofeed.prep.sources.memory import TOO_MUCH, lacks_memory
 from halofeed.schemas.errors import SourceError
 
@@ -77,12 +72,10 @@ def _silence() -> Iterator[None]:
 def _failures() -> Iterator[None]:
     try:
         yield
-    except cv2.error as error:
+    except (cv2.error, MemoryError) as error:
         if lacks_memory(error):
             raise undecodable(TOO_MUCH, "this machine has too little left") from error
         raise damaged("FFmpeg cannot decode it") from error
-    except MemoryError as error:
-        raise undecodable(TOO_MUCH, "this machine has too little left") from error
 
 
 class _Stream(io.BytesIO):
@@ -117,7 +110,6 @@ def open_video(data: bytes, read_container: Callable[[bytes], Container], option
     """Open a video: its frames are decoded once to count them and to get their time stamps.
 
     Args:
-        data: the file's bytes.
         read_container: one of `read_mp4`, `read_avi` and `read_matroska`.
 
     Raises:
@@ -152,7 +144,7 @@ def open_video(data: bytes, read_container: Callable[[bytes], Container], option
     if len(stamps_s) != len(stamps_ms):
         stamps_s = tuple(stamp / 1000 for stamp in stamps_ms)
     times_s, findings = time_stamps(stamps_s)
-    height, width = swap_if_turned(size, orientation)
+    height, width = displayed_size(orientation, size)
     return Clip(
         frames=len(stamps_ms),
         height=height,
@@ -251,10 +243,9 @@ def _decode(data: bytes, end: int, indices: Sequence[int], size: Size, orientati
     with _decoder(data, end) as capture:
         at = -1
         for index in indices:
-            while at < index:
-                if not capture.grab():
-                    raise _undecoded(index)
-                at += 1
+            if not all(capture.grab() for _ in range(index - at)):
+                raise _undecoded(index)
+            at = index
             done, pixels = capture.retrieve()
             if not done or pixels.shape != (*size, 3) or pixels.dtype != np.uint8:
                 raise _undecoded(index)

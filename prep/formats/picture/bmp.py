@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PIL import BmpImagePlugin, ImageFile
 
-from halofeed.prep.formats.picture.image import OpenedImage, Raster, Size
+from halofeed.prep.formats.picture.image import OpenedImage
 from halofeed.prep.formats.picture.pillow import load_raster, open_with, plan_pillow
 
 RASTER_CHANNELS = {"1": 1, "L": 1, "P": 3, "RGB": 3, "RGBX": 3, "RGBA": 4}
@@ -20,16 +20,18 @@ def open_bmp(data: bytes) -> OpenedImage:
     image = open_with(BmpImagePlugin.BmpImageFile, data)
     size = image.height, image.width
 
-    def load(gray_is_enough: bool, needed_size: Size) -> Raster:
-        return load_raster(open_with(BmpImagePlugin.BmpImageFile, data))
-
     planned = plan_pillow(
         size,
         1 if image.mode in ("1", "L", "P") else 4,
         RASTER_CHANNELS.get(image.mode, 4),
         beside=2 * _unpacked_bytes(data, image.tile) / max(1, size[0] * size[1]),
     )
-    return OpenedImage(stored_size=size, orientation=1, plan=lambda *_: planned, load=load)
+    return OpenedImage(
+        stored_size=size,
+        orientation=1,
+        plan=lambda *_: planned,
+        load=lambda *_: load_raster(open_with(BmpImagePlugin.BmpImageFile, data)),
+    )
 
 
 def _unpacked_bytes(data: bytes, tiles: list[ImageFile._Tile]) -> int:

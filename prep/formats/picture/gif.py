@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
 
 from PIL import GifImagePlugin
 
-from halofeed.prep.formats.picture.image import Decoding, OpenedImage, Raster, Size, truncated, undecodable
+from halofeed.prep.formats.picture.image import OpenedImage, damaged, truncated
 from halofeed.prep.formats.picture.pillow import load_raster, open_with, plan_pillow
 from halofeed.schemas.errors import SourceError
 
@@ -37,7 +36,7 @@ def next_frame(data: bytes, at: int) -> int | None:
         if data[at] == TRAILER:
             return None
         if data[at] != EXTENSION:
-            raise undecodable("file is damaged", f"block type {data[at]:#04x} at byte {at}")
+            raise damaged(f"block type {data[at]:#04x} at byte {at}")
         at = after_sub_blocks(data, at + 2)
     return None
 
@@ -49,39 +48,8 @@ def frame_end(data: bytes, at: int) -> int:
     return after_sub_blocks(data, at + 11 + palette_bytes(data[at + 9]))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """The (height, width) of the canvas, where the first frame begins and ends, and whether another follows."""
-
-    size: Size
-    frame: tuple[int, int]
-    more: bool
-
-
-def read_layout(data: bytes) -> Layout:
-    """Find the first frame.
-
-    Raises:
-        SourceError: there is no frame, or the first is cut off.
-
-    Source: GIF89a specification, sections 17 to 23.
-    """
-    if len(data) < 13:
-        raise truncated("no room for the screen descriptor")
-    width, height, flags = struct.unpack_from("<HHB", data, 6)
-    at = next_frame(data, 13 + palette_bytes(flags))
-    if at is None:
-        raise truncated("no frame")
-    end = frame_end(data, at)
-    left, top, frame_width, frame_height = struct.unpack_from("<HHHH", data, at + 1)
-    # A frame that passes the screen's edge enlarges it, as in Pillow and browsers.
-    size = max(height, top + frame_height), max(width, left + frame_width)
-    return Layout(size=size, frame=(at, end), more=_another_frame(data, end))
-
-
-def _plain_gif(data: bytes, layout: Layout) -> bytes:
-    """The first frame alone, with what says its transparent color: Pillow would gather comments block by block."""
-    begin, end = layout.frame
+def _plain_gif(data: bytes, begin: int, end: int) -> bytes:
+    """One frame alone, with what says its transparent color: Pillow would gather comments block by block."""
     at = 13 + palette_bytes(data[10])
     parts = [data[:at]]
     while at < begin:
@@ -104,18 +72,26 @@ def open_gif(data: bytes) -> OpenedImage:
     """Open a GIF file's first frame, on its canvas.
 
     Raises:
-        SourceError: as `read_layout`; when loaded, also that the pixels are damaged.
+        SourceError: there is no frame, or the first is cut off; when loaded, also that the pixels are damaged.
+
+    Source: GIF89a specification, sections 17 to 23.
     """
-    layout = read_layout(data)
-
-    def load(gray_is_enough: bool, needed_size: Size) -> Raster:
-        raster = load_raster(open_with(GifImagePlugin.GifImageFile, _plain_gif(data, layout)))
-        notes = ("first of several frames",) * layout.more
-        return Raster(pixels=raster.pixels, notes=(*raster.notes, *notes))
-
-    def plan(gray_is_enough: bool, needed_size: Size) -> Decoding:
-        # Whether its palette has a transparent color only the blocks before the frame say.
-        planned = plan_pillow(layout.size, 1, 4)
-        return replace(planned, peak_bytes=planned.peak_bytes + layout.frame[1])
-
-    return OpenedImage(stored_size=layout.size, orientation=1, plan=plan, load=load)
+    if len(data) < 13:
+        raise truncated("no room for the screen descriptor")
+    width, height, flags = struct.unpack_from("<HHB", data, 6)
+    begin = next_frame(data, 13 + palette_bytes(flags))
+    if begin is None:
+        raise truncated("no frame")
+    end = frame_end(data, begin)
+    left, top, frame_width, frame_height = struct.unpack_from("<HHHH", data, begin + 1)
+    # A frame that passes the screen's edge enlarges it, as in Pillow and browsers.
+    size = max(height, top + frame_height), max(width, left + frame_width)
+    # Whether its palette has a transparent color only the blocks before the frame say.
+    planned = plan_pillow(size, 1, 4, held_bytes=end)
+    return OpenedImage(
+        stored_size=size,
+        orientation=1,
+        plan=lambda *_: planned,
+        load=lambda *_: load_raster(open_with(GifImagePlugin.GifImageFile, _plain_gif(data, begin, end))),
+        more=_another_frame(data, end),
+    )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
+from halofeed.prep.geometry.resize import displayed_size
 from halofeed.schemas.errors import SourceError, UsageError
 
 # uint8 or uint16; each docstring says the axes.
@@ -24,9 +25,7 @@ BLOCK_PIXELS = 1 << 18
 """Pixels are converted so many at a time; beside its result a step makes less than 64 bytes for each of these."""
 
 
-def swap_if_turned(size: Size, orientation: int) -> Size:
-    """(height, width) of the other side of an orientation: 5 to 8 swap the two, 1 to 4 do not."""
-    return (size[1], size[0]) if orientation >= 5 else size
+_CHOICES = {"channels": (1, 3, 4), "dtype": ("uint8", "uint16"), "alpha": ("drop", "blend")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +53,7 @@ class ReadOptions:
     max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("channels", (1, 3, 4)),
-            ("dtype", ("uint8", "uint16")),
-            ("alpha", ("drop", "blend")),
-        ):
+        for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 *most, last = (str(value) for value in allowed)
                 expected = f"{', '.join(most)} or {last}"
@@ -81,7 +76,6 @@ class DecodedImage:
         orientation: the EXIF orientation that the file said, 1 to 8; 1 where it said none or nonsense.
         stored_size: (height, width) in the file, at full resolution, before the orientation.
         scale: 1, or by how much fewer pixels lie along each side than in the file.
-        format: the format's name in the table, such as "jpeg".
         notes: what was done to the picture that someone might count, in the order it was done.
         plain_jpeg_channels: 1 or 3 where the file is a JPEG that every decoder reads as these very pixels, upright;
             else 0.
@@ -91,13 +85,8 @@ class DecodedImage:
     orientation: int
     stored_size: Size
     scale: int
-    format: str
     notes: tuple[str, ...]
     plain_jpeg_channels: int = 0
-
-    def without_pixels(self) -> DecodedImage:
-        """What is known of the picture, its pixels let go."""
-        return replace(self, pixels=self.pixels[:0].copy())
 
     @property
     def extent(self) -> Extent:
@@ -106,7 +95,7 @@ class DecodedImage:
         A decoder that leaves out pixels rounds up: at a scale of 1/8, 1201 columns take 150.125 of 151. What hangs
         over lies at the end of the stored rows and columns, wherever the orientation has put that.
         """
-        height, width = (side / self.scale for side in swap_if_turned(self.stored_size, self.orientation))
+        height, width = (side / self.scale for side in displayed_size(self.orientation, self.stored_size))
         rows, columns = self.pixels.shape[:2]
         top = rows - height if self.orientation in UPSIDE_DOWN else 0.0
         left = columns - width if self.orientation in MIRRORED else 0.0
@@ -149,13 +138,13 @@ class Decoding:
 
 
 def plan_decoding(
-    size: Size, channels: int, sample_bytes: int = 1, *, beside: float = 0, peak_bytes: int = 0
+    size: Size, channels: int, sample_bytes: int = 1, *, beside: float = 0, held_bytes: int = 0
 ) -> Decoding:
     """The decoding of a raster of its own.
 
     Args:
         beside: bytes a pixel that are held beside the raster while it is filled.
-        peak_bytes: what is held at another moment, if that is more.
+        held_bytes: what is held besides, whatever the number of pixels.
     """
     pixels = size[0] * size[1]
     raster_bytes = pixels * channels * sample_bytes
@@ -163,7 +152,7 @@ def plan_decoding(
         size=size,
         channels=channels,
         sample_bytes=sample_bytes,
-        peak_bytes=max(raster_bytes + round(pixels * beside), peak_bytes),
+        peak_bytes=raster_bytes + round(pixels * beside) + held_bytes,
         raster_bytes=raster_bytes,
     )
 
@@ -176,10 +165,11 @@ class OpenedImage:
         stored_size: (height, width) in the file.
         orientation: EXIF orientation, 1 to 8.
         plan: from what `load` takes to what loading will take.
-        plain_channels: 1 or 3 where this is a baseline or progressive JPEG of that many components with nothing odd
-            about it, which any decoder reads; else 0.
         load: from (gray is enough, the least stored (height, width) needed) to the pixels. Only a format
             with a cheap way to less makes use of either.
+        plain_channels: 1 or 3 where this is a baseline or progressive JPEG of that many components with nothing odd
+            about it, which any decoder reads; else 0.
+        more: whether other frames or pages follow, which are not read.
     """
 
     stored_size: Size
@@ -187,6 +177,7 @@ class OpenedImage:
     plan: Callable[[bool, Size], Decoding]
     load: Callable[[bool, Size], Raster]
     plain_channels: int = 0
+    more: bool = False
 
 
 def undecodable(reason: str, detail: str = "") -> SourceError:
@@ -197,6 +188,11 @@ def undecodable(reason: str, detail: str = "") -> SourceError:
 def truncated(detail: str) -> SourceError:
     """The error of a file whose end is missing."""
     return undecodable("file is truncated", detail)
+
+
+def damaged(detail: str) -> SourceError:
+    """The error of a file that breaks the rules of its format."""
+    return undecodable("file is damaged", detail)
 
 
 def check_pixel_count(size: Size, max_pixels: int, where: str = "") -> None:

@@ -14,9 +14,9 @@ from halofeed.prep.formats.picture.image import (
     Pixels,
     Raster,
     Size,
+    damaged,
     plan_decoding,
     truncated,
-    undecodable,
 )
 from halofeed.prep.formats.picture.jpeg_markers import JpegHeader, read_jpeg_header, without_strays
 from halofeed.prep.formats.picture.pillow import (
@@ -55,13 +55,6 @@ def reduction(stored_size: Size, needed_size: Size) -> int:
     return 1
 
 
-def _failure(error: ValueError) -> Exception:
-    message = str(error)
-    if PREMATURE_END in message:
-        return truncated(message)
-    return undecodable("file is damaged", message)
-
-
 def _lacks_end(error: ValueError, data: bytes) -> bool:
     """Whether the end marker alone is missing, and every block of the picture is there."""
     if PREMATURE_END not in str(error) or data.endswith(END_OF_IMAGE):
@@ -80,27 +73,21 @@ def _decode(data: bytes, colors: str, least: Size) -> Pixels:
     return pixels
 
 
-def _load_unusual_sampling(plain: bytes) -> Raster:
-    raster = load_raster(open_with(JpegImagePlugin.JpegImageFile, plain))
-    notes = (*raster.notes, "unusual JPEG sampling, damage would go unseen")
-    return Raster(pixels=raster.pixels, notes=notes)
-
-
 def _load(data: bytes, header: JpegHeader, gray_is_enough: bool, needed_size: Size) -> Raster:
     components = len(header.sampling)
     plain = without_strays(data, header) if header.stray_bytes else data
     colors = "CMYK" if components == 4 else "GRAY" if components == 1 or gray_is_enough else "RGB"
-    scale = reduction(header.size, needed_size)
-    height, width = header.size
+    scale, size = _scaled(header, needed_size)
     notes: list[str] = []
     try:
-        pixels = _decode(plain, colors, (-(-height // scale), -(-width // scale)))
+        pixels = _decode(plain, colors, size)
     except ValueError as error:
         if UNKNOWN_SAMPLING in str(error):
-            return _load_unusual_sampling(without_strays(data, header))
+            raster = load_raster(open_with(JpegImagePlugin.JpegImageFile, without_strays(data, header)))
+            return replace(raster, notes=(*raster.notes, "unusual JPEG sampling, damage would go unseen"))
         if not (header.has_one_scan and _lacks_end(error, plain)):
-            raise _failure(error) from error
-        pixels = _decode(plain + END_OF_IMAGE, colors, (-(-height // scale), -(-width // scale)))
+            raise (truncated if PREMATURE_END in str(error) else damaged)(str(error)) from error
+        pixels = _decode(plain + END_OF_IMAGE, colors, size)
         notes.append("end marker of the JPEG is missing")
     if scale > 1:
         notes.append(f"decoded at 1/{scale}")
@@ -111,20 +98,25 @@ def _load(data: bytes, header: JpegHeader, gray_is_enough: bool, needed_size: Si
     return Raster(pixels=pixels, scale=scale, notes=tuple(notes))
 
 
-def _plan(byte_count: int, header: JpegHeader, gray_is_enough: bool, needed_size: Size) -> Decoding:
+def _scaled(header: JpegHeader, needed_size: Size) -> tuple[int, Size]:
+    """By how much the sides are divided, and the size that is decoded."""
     scale = reduction(header.size, needed_size)
     height, width = (-(-side // scale) for side in header.size)
+    return scale, (height, width)
+
+
+def _plan(byte_count: int, header: JpegHeader, gray_is_enough: bool, needed_size: Size) -> Decoding:
     inks = len(header.sampling) == 4
     channels = 1 if len(header.sampling) == 1 or (gray_is_enough and not inks) else 3
-    planned = plan_decoding((height, width), channels, beside=4 if inks else 0)
-    beside = header.coefficient_bytes + ROW_BYTES * header.size[1]
+    held_bytes = header.coefficient_bytes + ROW_BYTES * header.size[1]
     if header.stray_bytes or not header.is_usual:
-        beside += byte_count
-    peak_bytes = planned.peak_bytes + beside
-    if not header.is_usual:
-        by_pillow = plan_pillow(header.size, 1 if channels == 1 else 4, channels)
-        peak_bytes = max(peak_bytes, by_pillow.peak_bytes + beside)
-    return replace(planned, peak_bytes=peak_bytes)
+        held_bytes += byte_count
+    _, size = _scaled(header, needed_size)
+    planned = plan_decoding(size, channels, beside=4 if inks else 0, held_bytes=held_bytes)
+    if header.is_usual:
+        return planned
+    by_pillow = plan_pillow(header.size, 1 if channels == 1 else 4, channels, held_bytes=held_bytes)
+    return replace(planned, peak_bytes=max(planned.peak_bytes, by_pillow.peak_bytes))
 
 
 def open_jpeg(data: bytes) -> OpenedImage:
@@ -138,6 +130,8 @@ def open_jpeg(data: bytes) -> OpenedImage:
         SourceError: as `read_jpeg_header`; when loaded, also that the compressed data are damaged.
     """
     header = read_jpeg_header(data)
+    components = len(header.sampling)
+    is_plain = components in (1, 3) and header.frame in PLAIN_FRAMES and not header.stray_bytes
 
     def load(gray_is_enough: bool, needed_size: Size) -> Raster:
         with decoder_failures():
@@ -148,13 +142,6 @@ def open_jpeg(data: bytes) -> OpenedImage:
         orientation=header.orientation,
         plan=lambda gray_is_enough, needed: _plan(len(data), header, gray_is_enough, needed),
         load=load,
-        plain_channels=_plain_channels(header),
-    )
-
-
-def _plain_channels(header: JpegHeader) -> int:
-    """1 or 3 where TensorFlow, libjpeg and browsers all take the file as it is; 0 else."""
-    components = len(header.sampling)
-    return (
-        components if components in (1, 3) and header.frame in PLAIN_FRAMES and not header.stray_bytes else 0
+        # TensorFlow, libjpeg and browsers all take such a file as it is.
+        plain_channels=components if is_plain else 0,
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from halofeed.prep.formats.picture.image import Size, truncated, undecodable
+from halofeed.prep.formats.picture.image import Size, damaged, truncated, undecodable
 from halofeed.prep.formats.picture.tiff_directory import exif_orientation
 
 START_OF_IMAGE = b"\xff\xd8"
-SOS, EOI, APP1, DNL = 0xDA, 0xD9, 0xE1, 0xDC
+SOS, EOI, APP1 = 0xDA, 0xD9, 0xE1
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 SEQUENTIAL = frozenset((0xC0, 0xC1, 0xC9))
 LOSSLESS, HIERARCHICAL = frozenset((0xC3, 0xC7, 0xCB, 0xCF)), frozenset((0xC5, 0xC6, 0xCD, 0xCE))
@@ -32,7 +32,6 @@ class JpegHeader:
     Args:
         size: (height, width) as stored.
         frame: the low byte of the frame marker, 0xC0 for baseline.
-        precision: bits per sample.
         sampling: (horizontal, vertical) sampling factors of each component.
         orientation: EXIF orientation, 1 to 8.
         segments: (marker, first byte, end) of each segment up to and with the first start of scan.
@@ -43,7 +42,6 @@ class JpegHeader:
 
     size: Size
     frame: int
-    precision: int
     sampling: tuple[tuple[int, int], ...]
     orientation: int
     segments: tuple[tuple[int, int, int], ...]
@@ -78,7 +76,7 @@ def _segments(data: bytes) -> tuple[tuple[tuple[int, int, int], ...], int]:
     while True:
         steps += 1
         if steps > MAX_SEGMENTS:
-            raise undecodable("file is damaged", f"more than {MAX_SEGMENTS} segments before the first scan")
+            raise damaged(f"more than {MAX_SEGMENTS} segments before the first scan")
         start = data.find(b"\xff", at)
         if start < 0:
             raise truncated("no start of scan")
@@ -91,12 +89,12 @@ def _segments(data: bytes) -> tuple[tuple[tuple[int, int, int], ...], int]:
             stray, at = stray + 2, at + 2
             continue
         if marker == EOI:
-            raise undecodable("file is damaged", "the JPEG ends before its first scan")
+            raise damaged("the JPEG ends before its first scan")
         length = int.from_bytes(data[at + 2 : at + 4], "big")
         if length < 2:
             if at + 4 > len(data):
                 raise truncated(f"segment FF{marker:02X} at byte {at} of {len(data)}")
-            raise undecodable("file is damaged", f"segment FF{marker:02X} at byte {at} says length {length}")
+            raise damaged(f"segment FF{marker:02X} at byte {at} says length {length}")
         end = at + 2 + length
         if end > len(data):
             raise truncated(f"segment FF{marker:02X} ends at byte {end} of {len(data)}")
@@ -118,10 +116,10 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     segments, stray = _segments(data)
     frames = [(marker, data[at + 4 : end]) for marker, at, end in segments if marker in FRAMES]
     if len(frames) != 1:
-        raise undecodable("file is damaged", f"{len(frames)} frame headers before the first scan, expected 1")
+        raise damaged(f"{len(frames)} frame headers before the first scan, expected 1")
     frame, payload = frames[0]
     if len(payload) < 6 or len(payload) < 6 + 3 * payload[5]:
-        raise undecodable("file is damaged", f"frame header of {len(payload)} bytes")
+        raise damaged(f"frame header of {len(payload)} bytes")
     precision, components = payload[0], payload[5]
     size = int.from_bytes(payload[1:3], "big"), int.from_bytes(payload[3:5], "big")
     if frame in LOSSLESS:
@@ -143,7 +141,6 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     return JpegHeader(
         size=size,
         frame=frame,
-        precision=precision,
         sampling=tuple((factor >> 4, factor & 15) for factor in factors),
         orientation=exif_orientation(exif),
         segments=segments,

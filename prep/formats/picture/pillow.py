@@ -11,7 +11,6 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 import numpy as np
 from PIL import Image, ImageFile
@@ -22,6 +21,7 @@ from halofeed.prep.formats.picture.image import (
     Raster,
     Size,
     blocks,
+    damaged,
     plan_decoding,
     truncated,
     undecodable,
@@ -63,7 +63,7 @@ def decoder_failures() -> Iterator[None]:
             raise truncated(message) from error
         if "unsupported" in message.lower() or "unknown pixel mode" in message.lower():
             raise undecodable("kind of image is not supported", message) from error
-        raise undecodable("file is damaged", message) from error
+        raise damaged(message) from error
 
 
 def _in_words(error: Exception) -> str:
@@ -110,7 +110,13 @@ def with_transparent_color(pixels: Pixels, key: int | tuple[int, ...]) -> Pixels
 
 
 def plan_pillow(
-    size: Size, image_bytes: int, channels: int, sample_bytes: int = 1, *, beside: float = 0
+    size: Size,
+    image_bytes: int,
+    channels: int,
+    sample_bytes: int = 1,
+    *,
+    beside: float = 0,
+    held_bytes: int = 0,
 ) -> Decoding:
     """What it takes to decode with Pillow.
 
@@ -118,10 +124,10 @@ def plan_pillow(
         image_bytes: of a pixel in Pillow's image: 1 of mode 1, L and P, 2 of I;16, else 4.
         channels: of the raster that is taken out of it; `sample_bytes` are those of each value.
         beside: bytes a pixel that the plugin holds besides.
+        held_bytes: as of `plan_decoding`.
     """
-    taken = min(size[0] * size[1], TAKEN_PIXELS)
-    planned = plan_decoding(size, channels, sample_bytes, beside=image_bytes + beside)
-    return replace(planned, peak_bytes=planned.peak_bytes + 16 * taken)
+    held_bytes += 16 * min(size[0] * size[1], TAKEN_PIXELS)
+    return plan_decoding(size, channels, sample_bytes, beside=image_bytes + beside, held_bytes=held_bytes)
 
 
 def load_raster(image: ImageFile.ImageFile) -> Raster:
@@ -137,7 +143,8 @@ def load_raster(image: ImageFile.ImageFile) -> Raster:
         image.load()
         mode, transparency = image.mode, image.info.get("transparency")
         if mode == "CMYK":
-            return Raster(pixels=take_pixels(image, _rgb_of_cmyk, 3), notes=("CMYK converted",))
+            pixels = take_pixels(image, lambda part: cmyk_to_rgb(np.asarray(part)), 3)
+            return Raster(pixels=pixels, notes=("CMYK converted",))
         has_key = mode == "P" and transparency is not None
         wanted = "RGBA" if has_key else CONVERTED_MODES.get(mode, mode)
         if wanted not in ARRAY_MODES:
@@ -161,10 +168,6 @@ def take_pixels(
         part = image.crop((columns.start, rows.start, columns.stop, rows.stop))
         pixels[rows, columns] = take(part)
     return pixels
-
-
-def _rgb_of_cmyk(image: Image.Image) -> Pixels:
-    return cmyk_to_rgb(np.asarray(image))
 
 
 def _three_axes(image: Image.Image) -> Pixels:

@@ -85,12 +85,6 @@ def blend(pixels: Pixels, background: tuple[int, ...]) -> Pixels:
     return ((alpha * color + (peak - alpha) * under + peak // 2) // peak).astype(pixels.dtype)
 
 
-def _without_alpha(pixels: Pixels, options: ReadOptions) -> tuple[Pixels, str]:
-    if options.alpha == "blend":
-        return blend(pixels, options.background), "alpha blended"
-    return pixels[..., :-1], "alpha dropped"
-
-
 def convert(pixels: Pixels, options: ReadOptions) -> tuple[Pixels, tuple[str, ...]]:
     """Bring pixels of 1 to 4 channels to the channels and the depth that the options ask for.
 
@@ -123,8 +117,9 @@ def _convert_block(pixels: Pixels, options: ReadOptions) -> tuple[Pixels, tuple[
     notes = []
     has_alpha = pixels.shape[2] in (2, 4)
     if has_alpha and options.channels != 4:
-        pixels, note = _without_alpha(pixels, options)
-        notes.append(note)
+        blends = options.alpha == "blend"
+        pixels = blend(pixels, options.background) if blends else pixels[..., :-1]
+        notes.append("alpha blended" if blends else "alpha dropped")
     if options.channels == 1 and pixels.shape[2] == 3:
         pixels = luma(pixels)
         notes.append("color converted to gray")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from PIL import Image, ImageFile, PngImagePlugin
+from PIL import PngImagePlugin
 
 from halofeed.prep.formats.picture.image import (
     Decoding,
@@ -16,6 +16,7 @@ from halofeed.prep.formats.picture.image import (
     Pixels,
     Raster,
     Size,
+    damaged,
     plan_decoding,
     truncated,
     undecodable,
@@ -78,25 +79,24 @@ def read_header(data: bytes) -> Header:
         checksum = struct.unpack_from(">I", data, at + 8 + length)[0]
         intact = zlib.crc32(memoryview(data)[at + 4 : at + 8 + length]) == checksum
         if not kind.isalpha() or not (intact or (chunks and kind in METADATA_CHUNKS)):
-            raise undecodable("file is damaged", f"wrong checksum of chunk {kind!r} at byte {at}")
+            raise damaged(f"wrong checksum of chunk {kind!r} at byte {at}")
         skipped_damage = skipped_damage or not intact
         if kind == b"IDAT" and chunks and chunks[-1][0] == kind and sum(chunks[-1][1:]) + 4 == at:
             chunks[-1] = (kind, chunks[-1][1], at + 8 + length - chunks[-1][1])
         elif kind in NEEDED_CHUNKS:
             if len(chunks) >= MOST_RUNS:
-                raise undecodable("file is damaged", f"more than {MOST_RUNS} chunks that are not in a row")
+                raise damaged(f"more than {MOST_RUNS} chunks that are not in a row")
             chunks.append((kind, at + 8, length))
         elif kind[:1].isupper():
             raise undecodable("PNG feature is not supported", f"critical chunk {kind!r}")
         at += 12 + length
     kind, at, length = chunks[0]  # there is one: the walk ends at IEND
     if kind != b"IHDR" or length != 13:
-        raise undecodable("file is damaged", f"the first chunk is {kind!r} of {length} bytes, not IHDR of 13")
+        raise damaged(f"the first chunk is {kind!r} of {length} bytes, not IHDR of 13")
     width, height = struct.unpack_from(">II", data, at)
     depth, color_type, compression, filtering, interlace = data[at + 8 : at + 13]
     if depth not in DEPTHS.get(color_type, ()) or compression or filtering or interlace > 1:
-        raise undecodable(
-            "file is damaged",
+        raise damaged(
             f"header says depth {depth}, color type {color_type}, compression {compression}, "
             f"filter {filtering}, interlace {interlace}",
         )
@@ -109,7 +109,7 @@ def read_header(data: bytes) -> Header:
     )
     for kind in (b"IDAT", b"PLTE") if color_type == PALETTE else (b"IDAT",):
         if header.payload(data, kind) is None:
-            raise undecodable("file is damaged", f"no {kind.decode()} chunk")
+            raise damaged(f"no {kind.decode()} chunk")
     return header
 
 
@@ -141,28 +141,24 @@ def _transparent_color(data: bytes, header: Header) -> tuple[int, ...]:
     return tuple((value & (2**header.depth - 1)) * spread for value in key)
 
 
-def _open_pillow(plain: bytes) -> ImageFile.ImageFile:
-    return open_with(PngImagePlugin.PngImageFile, plain)
-
-
 def _load_samples(data: bytes, header: Header) -> Pixels:
     """The pixels with every stored bit; Pillow alone would cut 16-bit color to 8 bits."""
     if header.depth < 16:
-        return load_raster(_open_pillow(_plain_png(data, header, header.color_type, header.depth))).pixels
+        plain = _plain_png(data, header, header.color_type, header.depth)
+        return load_raster(open_with(PngImagePlugin.PngImageFile, plain)).pixels
     if header.color_type in (COLOR, COLOR_ALPHA):
         plain = _plain_png(data, header, header.color_type, 16)
-        return load_16_bit(lambda: _open_pillow(plain))
+        return load_16_bit(lambda: open_with(PngImagePlugin.PngImageFile, plain))
     # Two bytes per pixel are filtered alike whether they are one sample or two, and so are four: read the
     # samples' high and low bytes as channels of their own.
     as_bytes = GRAY_ALPHA if header.color_type == GRAY else COLOR_ALPHA
     with decoder_failures():
-        image = _open_pillow(_plain_png(data, header, as_bytes, 8))
+        image = open_with(PngImagePlugin.PngImageFile, _plain_png(data, header, as_bytes, 8))
         image.load()
-        return take_pixels(image, _joined, len(image.getbands()) // 2, "uint16")
-
-
-def _joined(image: Image.Image) -> Pixels:
-    return np.asarray(image).view(">u2").astype(np.uint16)
+        channels = len(image.getbands()) // 2
+        return take_pixels(
+            image, lambda part: np.asarray(part).view(">u2").astype(np.uint16), channels, "uint16"
+        )
 
 
 def _plan(data: bytes, header: Header) -> Decoding:
@@ -172,12 +168,13 @@ def _plan(data: bytes, header: Header) -> Decoding:
     ]
     image_bytes = 1 if header.depth < 16 and header.color_type in (GRAY, PALETTE) else 4
     sample_bytes = 2 if header.depth == 16 else 1
-    planned = plan_pillow(header.size, image_bytes, channels, sample_bytes)
-    if has_transparency and header.color_type in (GRAY, COLOR):
-        keyed = plan_decoding(header.size, channels + 1, sample_bytes, beside=channels * sample_bytes)
-        planned = replace(keyed, peak_bytes=max(keyed.peak_bytes, planned.peak_bytes))
-    pixel_bytes = sum(length for kind, _, length in header.chunks if kind == b"IDAT")
-    return replace(planned, peak_bytes=planned.peak_bytes + pixel_bytes)
+    held_bytes = sum(length for kind, _, length in header.chunks if kind == b"IDAT")
+    planned = plan_pillow(header.size, image_bytes, channels, sample_bytes, held_bytes=held_bytes)
+    if not has_transparency or header.color_type not in (GRAY, COLOR):
+        return planned
+    beside = channels * sample_bytes
+    keyed = plan_decoding(header.size, channels + 1, sample_bytes, beside=beside, held_bytes=held_bytes)
+    return replace(keyed, peak_bytes=max(keyed.peak_bytes, planned.peak_bytes))
 
 
 def open_png(data: bytes) -> OpenedImage:
@@ -193,12 +190,12 @@ def open_png(data: bytes) -> OpenedImage:
         key = _transparent_color(data, header)
         if key:
             pixels = with_transparent_color(pixels, key)
-        notes = ["damaged metadata skipped"] if header.skipped_damage else []
-        if header.payload(data, b"acTL") is not None:
-            notes.append("first of several frames")
-        return Raster(pixels=pixels, notes=tuple(notes))
+        return Raster(pixels=pixels, notes=("damaged metadata skipped",) * header.skipped_damage)
 
-    orientation = exif_orientation(header.payload(data, b"eXIf") or b"")
     return OpenedImage(
-        stored_size=header.size, orientation=orientation, plan=lambda *_: _plan(data, header), load=load
+        stored_size=header.size,
+        orientation=exif_orientation(header.payload(data, b"eXIf") or b""),
+        plan=lambda *_: _plan(data, header),
+        load=load,
+        more=header.payload(data, b"acTL") is not None,
     )

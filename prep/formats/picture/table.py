@@ -5,7 +5,7 @@ A new format is one file beside this one and one line in FORMATS.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from halofeed.prep.formats.picture.image import (
     ReadOptions,
     Size,
     check_pixel_count,
-    swap_if_turned,
+    damaged,
     undecodable,
 )
 from halofeed.prep.formats.picture.jpeg import open_jpeg
@@ -28,6 +28,7 @@ from halofeed.prep.formats.picture.pixels import apply_orientation, convert, is_
 from halofeed.prep.formats.picture.png import open_png
 from halofeed.prep.formats.picture.tiff import open_tiff
 from halofeed.prep.formats.picture.webp import open_webp
+from halofeed.prep.geometry.resize import displayed_size
 from halofeed.schemas.errors import SourceError
 
 # Name: (what the file's bytes begin with, how it is opened). A "." in a beginning stands for any byte.
@@ -56,10 +57,17 @@ RECOGNIZED = {
 }
 
 
-def begins(data: bytes, pattern: bytes) -> bool:
-    """Whether a file begins so; a "." stands for any byte."""
-    head = data[: len(pattern)]
-    return len(head) == len(pattern) and all(p in (b, ord(".")) for b, p in zip(head, pattern, strict=True))
+def begins(data: bytes, patterns: Iterable[bytes]) -> bool:
+    """Whether a file begins as one of the patterns says; a "." stands for any byte."""
+    return any(
+        len(data) >= len(pattern) and all(p in (b, ord(".")) for b, p in zip(data, pattern, strict=False))
+        for pattern in patterns
+    )
+
+
+def recognized(data: bytes, kinds: Mapping[str, Iterable[bytes]]) -> str | None:
+    """Which of these kinds a file is, by the patterns that it may begin with; None if it is none of them."""
+    return next((kind for kind, patterns in kinds.items() if begins(data, patterns)), None)
 
 
 def sniff(data: bytes) -> str:
@@ -73,19 +81,15 @@ def sniff(data: bytes) -> str:
     """
     if not data:
         raise undecodable("file is empty")
-    for name, (beginnings, _) in FORMATS.items():
-        if any(begins(data, beginning) for beginning in beginnings):
-            return name
-    for kind, beginnings in RECOGNIZED.items():
-        if any(begins(data, beginning) for beginning in beginnings):
-            raise undecodable("not an image format that is read", f"{kind}; read are {', '.join(FORMATS)}")
-    kind = f"begins with {data[:8].hex(' ')}"
-    raise undecodable("not an image format that is read", f"{kind}; read are {', '.join(FORMATS)}")
+    name = recognized(data, {name: patterns for name, (patterns, _) in FORMATS.items()})
+    if name is None:
+        kind = recognized(data, RECOGNIZED) or f"begins with {data[:8].hex(' ')}"
+        raise undecodable("not an image format that is read", f"{kind}; read are {', '.join(FORMATS)}")
+    return name
 
 
-def _open(data: bytes) -> tuple[str, OpenedImage]:
-    name = sniff(data)
-    return name, FORMATS[name][1](data)
+def _open(data: bytes) -> OpenedImage:
+    return FORMATS[sniff(data)][1](data)
 
 
 def read_size(data: bytes) -> Size:
@@ -94,8 +98,8 @@ def read_size(data: bytes) -> Size:
     Raises:
         SourceError: as `read_image`, as far as the header shows it.
     """
-    opened = _open(data)[1]
-    return swap_if_turned(opened.stored_size, opened.orientation)
+    opened = _open(data)
+    return displayed_size(opened.orientation, opened.stored_size)
 
 
 def size_and_orientation(head: bytes) -> tuple[Size, int] | None:
@@ -133,14 +137,13 @@ class Footprint:
         peak_bytes: the most that is held, the bytes of the file left out.
         pixel_bytes: what the pixels hold at the end.
         size: (height, width) of these, as displayed.
-        stored_size: as of a `DecodedImage`; `orientation` too.
+        displayed_size: that of the whole picture, at full resolution.
     """
 
     peak_bytes: int
     pixel_bytes: int
     size: Size
-    stored_size: Size
-    orientation: int
+    displayed_size: Size
 
 
 def _footprint(decoding: Decoding, opened: OpenedImage, options: ReadOptions) -> Footprint:
@@ -154,9 +157,8 @@ def _footprint(decoding: Decoding, opened: OpenedImage, options: ReadOptions) ->
     return Footprint(
         peak_bytes=peak_bytes,
         pixel_bytes=kept,
-        size=swap_if_turned(decoding.size, opened.orientation),
-        stored_size=opened.stored_size,
-        orientation=opened.orientation,
+        size=displayed_size(opened.orientation, decoding.size),
+        displayed_size=displayed_size(opened.orientation, opened.stored_size),
     )
 
 
@@ -185,10 +187,10 @@ def read_image(
         SourceError: stage `decode`: not an image, of a kind that is not read, damaged, cut off or too large.
             A picture of which a part is missing is never returned.
     """
-    name, opened = _open(data)
+    opened = _open(data)
     check_pixel_count(opened.stored_size, options.max_pixels)
-    displayed = swap_if_turned(opened.stored_size, opened.orientation)
-    needed = swap_if_turned(needed_size(*displayed) if needed_size else displayed, opened.orientation)
+    displayed = displayed_size(opened.orientation, opened.stored_size)
+    needed = displayed_size(opened.orientation, needed_size(*displayed) if needed_size else displayed)
     gray_is_enough = options.channels == 1
     if admit is not None:
         admit(_footprint(opened.plan(gray_is_enough, needed), opened, options))
@@ -196,7 +198,9 @@ def read_image(
     notes = list(raster.notes)
     if not needed_size and raster.pixels.shape[:2] != opened.stored_size:
         decoded = raster.pixels.shape[:2]
-        raise undecodable("file is damaged", f"header says {opened.stored_size}, decoded are {decoded}")
+        raise damaged(f"header says {opened.stored_size}, decoded are {decoded}")
+    if opened.more:
+        notes.append("first of several frames")
     if opened.orientation != 1:
         notes.append("orientation applied")
     pixels, conversions = convert(apply_orientation(raster.pixels, opened.orientation), options)
@@ -205,7 +209,6 @@ def read_image(
         orientation=opened.orientation,
         stored_size=opened.stored_size,
         scale=raster.scale,
-        format=name,
         notes=(*notes, *conversions),
         plain_jpeg_channels=0 if notes or conversions else opened.plain_channels,
     )

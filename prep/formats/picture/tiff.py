@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from PIL import ImageFile, TiffImagePlugin
+from PIL import TiffImagePlugin
 
 from halofeed.prep.formats.picture.image import (
     Decoding,
     OpenedImage,
-    Pixels,
     Raster,
     Size,
+    damaged,
     truncated,
     undecodable,
 )
@@ -40,7 +41,7 @@ from halofeed.prep.formats.picture.tiff_directory import (
 )
 from halofeed.schemas.errors import SourceError
 
-WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, SAMPLES, PLANAR = 256, 257, 258, 259, 262, 277, 284
+WIDTH, HEIGHT, BITS, COMPRESSION, PHOTOMETRIC, SAMPLES = 256, 257, 258, 259, 262, 277
 STRIP_OFFSETS, STRIP_BYTES, TILE_WIDTH, TILE_HEIGHT, TILE_OFFSETS, TILE_BYTES = 273, 279, 322, 323, 324, 325
 EXTRA_SAMPLES, SAMPLE_FORMAT = 338, 339
 WHITE_IS_ZERO, BLACK_IS_ZERO, RGB, LAB = 0, 1, 2, 8
@@ -76,9 +77,7 @@ def _layout(directory: Directory, byte_count: int) -> Layout:
             raise truncated(f"the values of tag {tag} lie beyond byte {byte_count}")
     for tag in SINGLE_TAGS & directory.fields.keys():
         if directory.fields[tag].count != 1:
-            raise undecodable(
-                "file is damaged", f"tag {tag} has {directory.fields[tag].count} values, expected 1"
-            )
+            raise damaged(f"tag {tag} has {directory.fields[tag].count} values, expected 1")
     size = directory.integer(HEIGHT, 0), directory.integer(WIDTH, 0)
     sample_formats = set(np.unique(directory.integers(SAMPLE_FORMAT)).tolist()) or {1}
     bits = set(np.unique(directory.integers(BITS)).tolist()) or {1}
@@ -114,9 +113,9 @@ def _check_blocks(directory: Directory, layout: Layout, data: bytes) -> None:
         for tag in ((TILE_OFFSETS, TILE_BYTES) if tiled else (STRIP_OFFSETS, STRIP_BYTES))
     )
     if not len(offsets):
-        raise undecodable("file is damaged", "the TIFF says nowhere where its pixels are")
+        raise damaged("the TIFF says nowhere where its pixels are")
     if len(lengths) and len(lengths) != len(offsets):
-        raise undecodable("file is damaged", f"{len(offsets)} blocks of pixels with {len(lengths)} lengths")
+        raise damaged(f"{len(offsets)} blocks of pixels with {len(lengths)} lengths")
     held = lengths if len(lengths) else np.ones(len(offsets), np.uint64)
     beyond = (offsets > byte_count) | (held > byte_count - np.minimum(offsets, byte_count))
     if beyond.any():
@@ -140,7 +139,7 @@ def _check_blocks(directory: Directory, layout: Layout, data: bytes) -> None:
         for tag, pixels in ((TILE_HEIGHT, layout.size[0]), (TILE_WIDTH, layout.size[1])):
             tile = directory.integer(tag, 0)
             if not 1 <= tile <= max(4 * pixels, 4096):
-                raise undecodable("file is damaged", f"a tile side of {tile} for {pixels} pixels")
+                raise damaged(f"a tile side of {tile} for {pixels} pixels")
 
 
 def _plain_tiff(data: bytes, directory: Directory, replaced: Mapping[int, int]) -> bytes:
@@ -170,26 +169,21 @@ def _plain_tiff(data: bytes, directory: Directory, replaced: Mapping[int, int]) 
     return b"".join([header, body, b"\0" * (len(data) % 2), count, *entries, b"\0" * inline, *values])
 
 
-def _open_pillow(plain: bytes) -> ImageFile.ImageFile:
-    return open_with(TiffImagePlugin.TiffImageFile, plain)
-
-
 def _load_samples(plain: bytes, layout: Layout) -> Raster:
+    open_again = partial(open_with, TiffImagePlugin.TiffImageFile, plain)
     if layout.bits < 16:
-        return load_raster(_open_pillow(plain))
+        return load_raster(open_again())
     if layout.photometric == RGB:
-        return Raster(pixels=load_16_bit(lambda: _open_pillow(plain)))
-    image = _open_pillow(plain)
-    return Raster(pixels=_load_16_bit_gray(image, layout))
-
-
-def _load_16_bit_gray(image: ImageFile.ImageFile, layout: Layout) -> Pixels:
+        return Raster(pixels=load_16_bit(open_again))
+    image = open_again()
     if not image.mode.startswith("I;16"):
         raise undecodable("TIFF of these colors is not supported", f"Pillow's mode {image.mode}")
     with decoder_failures():
         image.load()
     gray = take_pixels(image, lambda part: np.asarray(part).astype(np.uint16)[..., None], 1, "uint16")
-    return np.subtract(np.uint16(65535), gray, out=gray) if layout.photometric == WHITE_IS_ZERO else gray
+    if layout.photometric == WHITE_IS_ZERO:
+        np.subtract(np.uint16(65535), gray, out=gray)
+    return Raster(pixels=gray)
 
 
 def _plan(directory: Directory, layout: Layout, byte_count: int) -> Decoding:
@@ -205,9 +199,9 @@ def _plan(directory: Directory, layout: Layout, byte_count: int) -> Decoding:
     channels = layout.samples if gray else 4 if layout.samples > 3 and layout.photometric == RGB else 3
     sample_bytes = 2 if layout.bits == 16 else 1
     image_bytes = sample_bytes if layout.samples == 1 else 4
-    planned = plan_pillow(layout.size, image_bytes, min(channels, 4), sample_bytes)
     # Pillow gets a copy of the file.
-    return replace(planned, peak_bytes=planned.peak_bytes + byte_count + round(block_bytes))
+    held_bytes = byte_count + round(block_bytes)
+    return plan_pillow(layout.size, image_bytes, min(channels, 4), sample_bytes, held_bytes=held_bytes)
 
 
 def open_tiff(data: bytes) -> OpenedImage:
@@ -231,19 +225,16 @@ def open_tiff(data: bytes) -> OpenedImage:
         compression = directory.integer(COMPRESSION, 1)
         with libtiff_messages() as messages:
             try:
-                raster = _load_samples(plain, layout)
+                return _load_samples(plain, layout)
             except SourceError as error:
                 if any("not configured" in message for message in messages):
                     raise _unsupported_compression(compression) from error
                 raise
-        return Raster(
-            pixels=raster.pixels, notes=(*raster.notes, *(("first of several frames",) * directory.more))
-        )
 
-    orientation = valid_orientation(directory.integer(ORIENTATION, 1))
     return OpenedImage(
         stored_size=layout.size,
-        orientation=orientation,
+        orientation=valid_orientation(directory.integer(ORIENTATION, 1)),
         plan=lambda *_: _plan(directory, layout, len(data)),
         load=load,
+        more=directory.more,
     )

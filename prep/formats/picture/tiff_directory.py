@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.formats.picture.image import truncated, undecodable
+from halofeed.prep.formats.picture.image import damaged, truncated
 from halofeed.schemas.errors import SourceError
 
 ORIENTATION = 274
@@ -62,12 +62,12 @@ def read_directory(data: bytes) -> Directory:
     """
     order = {b"II": "<", b"MM": ">"}.get(data[:2])
     if order is None:
-        raise undecodable("file is damaged", "no TIFF header")
+        raise damaged("no TIFF header")
     if len(data) < 8:
         raise truncated("no room for a TIFF header")
     version = struct.unpack_from(f"{order}H", data, 2)[0]
     if version not in (42, 43):
-        raise undecodable("file is damaged", f"TIFF version {version}")
+        raise damaged(f"TIFF version {version}")
     big = version == 43
     if big and len(data) < 16:
         raise truncated("no room for a BigTIFF header")
@@ -84,7 +84,7 @@ def read_directory(data: bytes) -> Directory:
     if end > len(data):
         raise truncated(f"the directory of {count} entries ends at byte {end} of {len(data)}")
     if count > MOST_ENTRIES:
-        raise undecodable("file is damaged", f"a directory of {count} entries")
+        raise damaged(f"a directory of {count} entries")
     fields = {}
     for position in range(first, end, entry_bytes):
         tag, type_, values = struct.unpack_from(f"{order}{entry_format}", data, position)

@@ -10,16 +10,7 @@ from dataclasses import replace
 import numpy as np
 from PIL import WebPImagePlugin
 
-from halofeed.prep.formats.picture.image import (
-    Decoding,
-    OpenedImage,
-    Pixels,
-    Raster,
-    Size,
-    plan_decoding,
-    truncated,
-    undecodable,
-)
+from halofeed.prep.formats.picture.image import OpenedImage, Raster, Size, damaged, plan_decoding, truncated
 from halofeed.prep.formats.picture.pillow import decoder_failures
 from halofeed.prep.formats.picture.tiff_directory import exif_orientation
 
@@ -41,7 +32,7 @@ def riff_chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
         yield kind, memoryview(data)[at + 8 : at + 8 + length]
         at += 8 + length + length % 2
     if at == CHUNKS_AT:
-        raise undecodable("file is damaged", "a RIFF container without chunks")
+        raise damaged("a RIFF container without chunks")
 
 
 def stored_size(kind: bytes, payload: bytes | memoryview) -> Size:
@@ -58,7 +49,7 @@ def stored_size(kind: bytes, payload: bytes | memoryview) -> Size:
     if kind == b"VP8 " and len(payload) >= 10 and payload[3:6] == b"\x9d\x01\x2a":
         width, height = struct.unpack_from("<HH", payload, 6)
         return height & 0x3FFF, width & 0x3FFF
-    raise undecodable("file is damaged", f"first chunk {kind!r} of {len(payload)} bytes")
+    raise damaged(f"first chunk {kind!r} of {len(payload)} bytes")
 
 
 def open_webp(data: bytes) -> OpenedImage:
@@ -75,26 +66,21 @@ def open_webp(data: bytes) -> OpenedImage:
         if kind == b"EXIF" and not exif:
             exif = bytes(payload)
 
-    def load(gray_is_enough: bool, needed_size: Size) -> Raster:
-        pixels = _decode(data)
-        if pixels.shape[:2] != size:
-            raise undecodable("file is damaged", f"header says {size}, decoded are {pixels.shape[:2]}")
-        return Raster(pixels=pixels, notes=("first of several frames",) * (frames > 1))
-
+    planned = replace(plan_decoding(size, 4, beside=8), channels=3)
     return OpenedImage(
-        stored_size=size, orientation=exif_orientation(exif), plan=lambda *_: _plan(size), load=load
+        stored_size=size,
+        orientation=exif_orientation(exif),
+        plan=lambda *_: planned,
+        load=lambda *_: _load(data, size),
+        more=frames > 1,
     )
 
 
-def _decode(data: bytes) -> Pixels:
+def _load(data: bytes, size: Size) -> Raster:
     """The first frame. Pillow's own `load` would hold the picture once more, beside libwebp's two canvases."""
     with decoder_failures():
         image = WebPImagePlugin.WebPImageFile(io.BytesIO(data))
         pixels, _, _ = image._get_next()
-        width, height = image.size
-        return np.frombuffer(pixels, np.uint8).reshape(height, width, 4)[..., : len(image.mode)]
-
-
-def _plan(size: Size) -> Decoding:
-    planned = plan_decoding(size, 4, beside=8)
-    return replace(planned, channels=3)
+        if image.size[::-1] != size:
+            raise damaged(f"header says {size}, decoded are {image.size[::-1]}")
+        return Raster(pixels=np.frombuffer(pixels, np.uint8).reshape(*size, 4)[..., : len(image.mode)])

@@ -17,7 +17,7 @@ from halofeed.prep.geometry.orientation import (
     shear_cosine,
 )
 from halofeed.prep.geometry.scan import Grid
-from halofeed.prep.geometry.volume import compose, map_back, plan_crop_or_pad, plan_resample
+from halofeed.prep.geometry.volume import compose, plan_crop_or_pad, plan_resample
 from halofeed.prep.voxels.apply import apply_image, apply_mask, view_of
 from halofeed.prep.voxels.foreground import (
     CT_FOREGROUND_HU,
@@ -40,7 +40,7 @@ from halofeed.prep.voxels.phantom import (
     stored_grid,
 )
 from halofeed.schemas.errors import SourceError, UsageError
-from tests.phantom import ORIENTATIONS
+from tests.phantom import ORIENTATIONS, map_back
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS[::5])
@@ -196,11 +196,11 @@ def test_a_box_found_as_stored_is_carried_to_the_plans_target() -> None:
     for orientation in ORIENTATIONS[::6]:
         stored_as = stored_grid(grid, orientation)
         canonical = plan_canonical(stored_as)
-        box = label_box(stored(mask, orientation), 2)
+        box = label_box(stored(mask, orientation) == 2)
         assert box is not None
-        assert carry_box(canonical, box) == label_box(mask, 2)
+        assert carry_box(canonical, box) == label_box(mask == 2)
         plan = compose([canonical, plan_resample(canonical.target, (2, 2, 2))])
-        carried, found = carry_box(plan, box), label_box(apply_mask(plan, stored(mask, orientation)), 2)
+        carried, found = carry_box(plan, box), label_box(apply_mask(plan, stored(mask, orientation)) == 2)
         assert carried is not None and found is not None
         assert np.abs(np.subtract(carried.start, found.start)).max() <= 1
         assert np.abs(np.subtract(carried.stop, found.stop)).max() <= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ from hypothesis import strategies as st
 
 from halofeed.prep.geometry.scan import Grid, Shape
 from halofeed.prep.geometry.tiles import plan_tiles, tile_starts
-from halofeed.prep.geometry.volume import map_back
 from halofeed.prep.voxels.apply import apply_image
 from halofeed.prep.voxels.phantom import grid_around
 from halofeed.schemas.errors import UsageError
+from tests.phantom import map_back
 
 
 @given(size=st.integers(1, 300), tile=st.integers(1, 60), data=st.data())
@@ -58,14 +59,7 @@ def test_every_voxel_is_in_a_tile_and_every_tile_in_its_place(shape: Shape, tile
 
 def test_tiles_are_numbered_with_the_width_fastest() -> None:
     tiles = plan_tiles(grid_around((30, 30, 30), (30, 120, 240)), (1, 2, 4), (0, 0, 1))
-    assert [each.origin for each in tiles] == [
-        (0, 0, 0),
-        (0, 0, 2),
-        (0, 0, 4),
-        (0, 2, 0),
-        (0, 2, 2),
-        (0, 2, 4),
-    ]
+    assert [each.origin for each in tiles] == list(product((0,), (0, 2), (0, 2, 4)))
 
 
 def test_a_short_axis_is_padded_about_its_center_and_has_one_tile() -> None:

@@ -19,11 +19,7 @@ from halofeed.prep.geometry.volume import (
 )
 from halofeed.prep.voxels import resample
 from halofeed.prep.voxels.apply import apply_image, apply_mask, view_of
-from halofeed.prep.voxels.phantom import (
-    centroid_mm,
-    grid_around,
-    stored_grid,
-)
+from halofeed.prep.voxels.phantom import centroid_mm, grid_around, stored_grid
 from halofeed.schemas.errors import UsageError
 from tests.allocations import traced
 from tests.phantom import ORIENTATIONS

@@ -42,15 +42,21 @@ def test_every_voxel_gets_its_first_or_last_class(
     rng = np.random.default_rng(seed)
     masks = [(value, (rng.random((2, 3, 4)) < 0.4).astype(dtype)) for value in values]
     expected, surplus = oracle(masks, overlap)
-    merged = merge_class_masks(masks, overlap)
-    assert merged.labels.ravel().tolist() == expected
-    assert merged.labels.dtype == (np.uint16 if max(values) > 255 else np.uint8)
-    assert sum(merged.overlapped.values()) == surplus
+    labels, overlapped = merge_class_masks(masks, overlap)
+    assert labels.ravel().tolist() == expected and overlapped == surplus
+    assert labels.dtype == (np.uint16 if max(values) > 255 else np.uint8)
 
 
 def test_masks_that_do_not_meet_are_merged_without_a_word() -> None:
-    merged = merge_class_masks([(3, mask_of(0, 255, 0)), (1, mask_of(7, 0, 0)), (2, mask_of(0, 0, 0))])
-    assert merged.labels.tolist() == [[[1, 3, 0]]] and merged.overlapped == {}
+    masks = [(3, mask_of(0, 255, 0)), (1, mask_of(7, 0, 0)), (2, mask_of(0, 0, 0))]
+    labels, overlapped = merge_class_masks(masks)
+    assert labels.tolist() == [[[1, 3, 0]]] and not overlapped
+
+
+def test_each_mask_of_a_class_adds_to_the_voxels_that_overlap() -> None:
+    masks = [(1, mask_of(1, 1, 1, 1)), (2, mask_of(1, 0, 0, 0)), (2, mask_of(0, 1, 1, 0))]
+    labels, overlapped = merge_class_masks(masks, "last", may_repeat=True)
+    assert labels.tolist() == [[[2, 2, 2, 1]]] and overlapped == 3
 
 
 def test_an_overlap_is_refused_with_its_classes_and_voxels() -> None:
@@ -95,5 +101,5 @@ def test_one_mask_is_alive_at_a_time() -> None:
             yield pair
             del pair
 
-    labels = merge_class_masks(masks()).labels
+    labels, _ = merge_class_masks(masks())
     assert labels[:, 0, 0].tolist() == [1, 2, 3, 4]

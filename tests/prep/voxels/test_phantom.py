@@ -6,14 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from halofeed.prep.geometry.orientation import plan_canonical, plan_orthogonal
 from halofeed.prep.geometry.volume import (
     compose,
-    map_back,
     plan_crop_or_pad,
     plan_nothing,
     plan_resample,
@@ -141,18 +138,6 @@ def test_a_label_led_back_covers_the_source_mask(mode: str, least: float) -> Non
         labels = lead_back(plan, apply_mask(plan, kept), kept.shape)  # type: ignore[arg-type]
         for organ in LABELLED:
             assert dice(labels == organ.label, kept == organ.label) >= least, organ.name
-
-
-@given(seed=st.integers(0, 20))
-def test_map_back_finds_the_source_voxel_of_every_voxel(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    grid = stored_grid(grid_around((12, 11, 10)), ORIENTATIONS[seed])
-    image = random.integers(0, 30000, grid.shape, dtype=np.int16)
-    canonical = plan_canonical(grid)
-    plan = compose([canonical, plan_crop_or_pad(canonical.target, (9, 12, 11))])
-    ours = apply_image(plan, image, -1)
-    voxels = np.argwhere(ours >= 0)
-    assert np.array_equal(ours[tuple(voxels.T)], image[tuple(map_back(plan, voxels).astype(int).T)])
 
 
 def test_a_foreground_crop_of_a_mask_holds_the_whole_mask() -> None:

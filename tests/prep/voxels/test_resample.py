@@ -17,18 +17,14 @@ from halofeed.prep.geometry.volume import (
     Resample,
     View,
     compose,
-    map_back,
     plan_crop_or_pad,
     plan_resample,
     plan_stretch,
     plan_window,
 )
 from halofeed.prep.voxels.apply import apply_image, apply_mask
-from halofeed.prep.voxels.phantom import (
-    grid_around,
-    stored_grid,
-)
-from tests.phantom import ORIENTATIONS
+from halofeed.prep.voxels.phantom import grid_around, stored_grid
+from tests.phantom import ORIENTATIONS, map_back
 
 # A slow oracle: voxel by voxel, step by step, straight from the definitions --------------------------------
 
@@ -128,12 +124,13 @@ def small_chains(draw: Any) -> Plan:
         kernels: Any = {
             "image_kernel": draw(st.sampled_from(["linear", "cubic"])),
             "mask_kernel": draw(st.sampled_from(["nearest", "onehot-linear"])),
-            "slice_wise": draw(st.sampled_from(["auto", "always", "never"])),
             "antialias": draw(st.booleans()),
         }
         kind = draw(st.sampled_from(["resample", "stretch", "crop", "window", "turn"]))
         if kind == "resample":
-            plans.append(plan_resample(grid, draw(st.tuples(spacing, spacing, spacing)), **kernels))
+            slice_wise: Any = draw(st.sampled_from(["auto", "always", "never"]))
+            spacing_mm = draw(st.tuples(spacing, spacing, spacing))
+            plans.append(plan_resample(grid, spacing_mm, slice_wise=slice_wise, **kernels))
         elif kind == "stretch":
             plans.append(plan_stretch(grid, draw(shapes), **kernels))
         elif kind == "crop":
