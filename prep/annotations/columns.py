@@ -60,7 +60,7 @@ _CENTER_SIZE: Mapping[str, tuple[tuple[str, ...], ...]] = {
 }
 _LISTS = ("bbox", "box", "boundingbox")
 _GEOMETRY = re.compile(
-    r"[xywh]|[xy]\d+|[xy](min|max|tl|br|c|center|center|mid)|(c|min|max|center|center)[xy]|left|top|right|bottom"
+    r"[xywh]|[xy]\d+|[xy](min|max|tl|br|c|center|centre|mid)|(c|min|max|center|centre)[xy]|left|top|right|bottom"
     r"|b?box(es)?([xywh]\d?|width|height|xmin|ymin|xmax|ymax)?|boundingbox(es)?|rect(angles?)?|roi|points?|polygons?"
     r"|poly|segmentations?|masks?|rle|keypoints?|vertices|coordinates|coords|geometry|regionshapeattributes"
     r"|annotations|objects|detections|rotation|angle|theta|rbox|obb"
@@ -120,8 +120,7 @@ def read_columns(
     >>> reading.columns["filename"], reading.columns["xmax"], reading.form, reading.unread
     ('File Name', 'x2', '', ('color',))
     """
-    passed = {squash(column) for column in ignored}
-    left = [column for column in header if squash(column) not in passed]
+    left = _without(header, ignored)
     spellings = dict(SPELLINGS)
     squashed = {squash(column) for column in left}
     if {"x0", "y0", "x1", "y1"} <= squashed and not {"x2", "y2"} & squashed:
@@ -134,8 +133,13 @@ def read_columns(
         spellings = {key: ranks for key, ranks in spellings.items() if key not in CORNERS}
     reading = read_known(name, header, spellings, (*ignored, *box))
     unread = tuple(column for column in reading.unread if column not in box)
-    if boxes is not False and "filename" in reading.columns:
-        _refuse_geometry(name, [column for column in unread if column in left])
+    found = [column for column in unread if column in left and is_geometry(column)]
+    if found and boxes is not False and "filename" in reading.columns:
+        raise AnnotationsError(
+            f"{name}: column {', '.join(found)} would not be read, and may hold boxes or outlines; expected "
+            "xmin,ymin,xmax,ymax, or say with --box-form how a box is written in x,y,w,h or bbox (corners, "
+            f"corner-size, center-size); --ignore-columns {','.join(found)} goes on without"
+        )
     return replace(reading, form=box_form, box=box, unread=unread)
 
 
@@ -146,12 +150,16 @@ def read_known(
     ignored: Sequence[str] = (),
 ) -> Reading:
     """What the columns of a table mean by their spellings alone; see `read_columns`."""
-    passed = {squash(column) for column in ignored}
-    left = [column for column in header if squash(column) not in passed]
+    left = _without(header, ignored)
     chosen = {known: _choose(name, left, ranks, known) for known, ranks in spellings.items()}
     columns = {known: column for known, column in chosen.items() if column is not None}
     unread = tuple(column for column in header if column not in columns.values())
     return Reading(columns=columns, unread=unread)
+
+
+def _without(header: Sequence[str], ignored: Sequence[str]) -> list[str]:
+    passed = {squash(column) for column in ignored}
+    return [column for column in header if squash(column) not in passed]
 
 
 def can_hold(
@@ -188,7 +196,7 @@ def _choose(name: str, header: Sequence[str], ranks: Sequence[Sequence[str]], kn
 
 def _find_box(name: str, header: Sequence[str], form: str) -> tuple[str, tuple[str, ...]]:
     """How boxes are written and in which columns, where it is otherwise than by two corners."""
-    if form == "auto" and _has_corners(header):
+    if form == "auto" and can_hold(header, ("xmax",), SPELLINGS):
         return "", ()
     lists = [column for column in header if squash(column) in _LISTS]
     for kind, spellings in (("corner-size", _CORNER_SIZE), ("center-size", _CENTER_SIZE)):
@@ -208,11 +216,6 @@ def _find_box(name: str, header: Sequence[str], form: str) -> tuple[str, tuple[s
     return "", ()
 
 
-def _has_corners(header: Sequence[str]) -> bool:
-    squashed = {squash(column) for column in header}
-    return any(squashed.intersection(*ranks) for ranks in SPELLINGS["xmax"])
-
-
 def is_geometry(column: str) -> bool:
     """Whether a column's name says that it holds a box, an outline, or a part of one.
 
@@ -220,17 +223,6 @@ def is_geometry(column: str) -> bool:
     (True, True, False)
     """
     return _GEOMETRY.fullmatch(squash(column)) is not None
-
-
-def _refuse_geometry(name: str, unread: Sequence[str]) -> None:
-    found = [column for column in unread if is_geometry(column)]
-    if found:
-        listed = ", ".join(found)
-        raise AnnotationsError(
-            f"{name}: column {listed} would not be read, and may hold boxes or outlines; expected xmin,ymin,xmax,ymax, "
-            "or say with --box-form how a box is written in x,y,w,h or bbox (corners, corner-size, center-size); "
-            f"--ignore-columns {','.join(found)} goes on without"
-        )
 
 
 def _four(text: str) -> list[str]:
@@ -243,13 +235,8 @@ def _four(text: str) -> list[str]:
         values = json.loads(text)
     except (ValueError, RecursionError):
         values = re.split(r"[\s,;]+", text.strip("[]() \t"))
-    if (
-        isinstance(values, list)
-        and len(values) == 4
-        and not any(isinstance(one, dict | list) for one in values)
-    ):
-        return [str(value) for value in values]
-    return [text] * 4
+    is_flat = isinstance(values, list) and not any(isinstance(one, dict | list) for one in values)
+    return list(map(str, values)) if is_flat and len(values) == 4 else [text] * 4
 
 
 def _corners(values: Sequence[str], form: str) -> list[str]:
