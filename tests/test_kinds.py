@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PARTS = ("schemas", "prep", "pipelines", "loader", "trainer", "inspection", "halofeed")
 TABLES = {
     *("schemas/kinds.py", "schemas/tasks.py", "schemas/earlier_options.py", "inspection/facts/kinds.py"),
-    *(f"prep/options/{name}.py" for name in ("recipe", "uses", "pictures", "volumes", "volume", "clips")),
+    *(f"prep/options/{name}.py" for name in ("recipe", "uses", "pictures", "volumes", "clips")),
 }
 """Where each kind and task is named, and what a recipe means for it."""
 NAMES = {"picture", "volume", "clip", "classification", "detection", "segmentation"}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.options.volume import VolumeOptions
+from halofeed.prep.options.volumes import VolumeOptions
 from halofeed.prep.statistics.counts import Counts, percentile
 from halofeed.prep.voxels.intensity import IntensityPlan, Window, as_numbers
 from halofeed.schemas.errors import UsageError

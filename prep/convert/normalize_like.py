@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.options.volume import default_dtype
+from halofeed.prep.options.volumes import default_dtype
 from halofeed.prep.statistics.counts import Counts, mean_and_deviation, percentile
 from halofeed.prep.voxels.intensity import Standard, Window
 from halofeed.schemas.errors import UsageError

@@ -32,7 +32,7 @@ from halofeed.prep.geometry.volume import (
     plan_stretch,
 )
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.options.volume import SCAN
+from halofeed.prep.options.volumes import SCAN
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import Need
 from halofeed.prep.sources.reference import Reference

@@ -1,12 +1,15 @@
-"""What a recipe means for clips: each frame is a picture, and a record holds as many as --frames says."""
+"""Which options clips have, and what a recipe means for them: each frame is a picture, --frames of them a record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
+from halofeed.prep.formats.clip.choose import INCOMPLETE, SHORT, FrameChoice
 from halofeed.prep.layouts import LAYOUTS
-from halofeed.prep.options.pictures import DEFAULTS, interpolation_problems, shape_of_pictures
+from halofeed.prep.options.option import option, refusal
+from halofeed.prep.options.pictures import DEFAULTS, common_problems, shape_of_pictures
 from halofeed.prep.options.rules import KindRules
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.listing import Listing
@@ -19,8 +22,65 @@ if TYPE_CHECKING:
 TASKS = ("classification", "segmentation")
 
 
-def _defaults(recipe: Recipe) -> Mapping[str, Any]:
-    return {**DEFAULTS, "max_memory": VOLUMES_MIB}
+@dataclass(frozen=True, kw_only=True)
+class ClipOptions:
+    """What is done to clips: videos, animations and folders of frames."""
+
+    OPTION_GROUP: ClassVar[str] = "clips"
+
+    frames: int | None = option(
+        None,
+        "frames of a record: every source is a clip (a video, an animated GIF, WebP or PNG, a folder of frames), "
+        "brought to --frames x --height x --width; for segmentation with a mask a frame (a folder of PNG files, or an "
+        "animated PNG, GIF or lossless WebP)",
+        least=1,
+    )
+    frame_stride: int | None = option(None, "take each so-many-th frame (default: 1, each)")
+    frame_rate: float | None = option(
+        None,
+        "take so many frames a second instead, by the frames' time stamps: at each of these times the frame that is "
+        "shown then",
+    )
+    folder_frame_rate: float | None = option(
+        None, "frames a second of folders of frames, which have no time stamps of their own"
+    )
+    clips_per_source: str = option(
+        "all",
+        "which parts of a source become records: all, one after the other, what is left at the end is dropped; or a "
+        "number: so many, evenly spread",
+    )
+    short_clips: str = option(
+        "refuse",
+        "a source with fewer frames than --frames is rejected, or its last frame is repeated",
+        choices=SHORT,
+    )
+    incomplete_clips: str = option(
+        "refuse",
+        "a source that was cut off, or of which frames are missing, is rejected, or its frames that are there are "
+        "kept and a warning counts them",
+        choices=INCOMPLETE,
+    )
+
+    def clip_problems(self) -> Iterator[str]:
+        """What is wrong with these options by themselves."""
+        if self.clips_per_source != "all" and not (
+            self.clips_per_source.isdecimal() and int(self.clips_per_source) > 0
+        ):
+            yield f"--clips-per-source {self.clips_per_source}: expected all, or how many of each source"
+            return
+        if self.folder_frame_rate is not None and not 0 < self.folder_frame_rate < float("inf"):
+            yield f"--folder-frame-rate {self.folder_frame_rate}: expected frames per second above 0"
+        yield from refusal(self.frame_choice)
+
+    def frame_choice(self) -> FrameChoice:
+        """Which frames of a source are taken."""
+        return FrameChoice(
+            frames=self.frames or 1,
+            stride=self.frame_stride,
+            frame_rate=self.frame_rate,
+            starts=self.clips_per_source if self.clips_per_source == "all" else int(self.clips_per_source),
+            short=self.short_clips,
+        )
 
 
 def _problems(recipe: Recipe) -> Iterator[str]:
@@ -30,15 +90,13 @@ def _problems(recipe: Recipe) -> Iterator[str]:
         yield f"--frames is for clips and layout {recipe.layout} holds none; leave it out, or take one of {fitting}"
     if recipe.task not in (None, *TASKS):
         yield f"--frames goes with --task {' or '.join(TASKS)}, not with {recipe.task}"
-    if recipe.holds_class_sets():
-        yield "--class-overlap channels is for volumes, that is with --depth; clips take last or first"
     if recipe.depth is not None:
         yield "--frames is for clips and --depth for volumes; leave one of them out"
     if recipe.encoding != "raw":
         yield f"--encoding {recipe.encoding}: clips are stored raw"
     if recipe.dtype != "uint8":
         yield f"--dtype {recipe.dtype}: clips are stored as uint8"
-    yield from interpolation_problems(recipe)
+    yield from common_problems(recipe)
     if recipe.channels != 3:
         yield f"--channels {recipe.channels}: clips have 3"
     if shape_of_pictures(recipe) is None:
@@ -63,13 +121,8 @@ RULES = KindRules(
     chosen_by="frames",
     tasks=TASKS,
     is_heavy=True,
-    is_fitted=False,
-    joins_files=False,
     listing=_listing,
-    defaults=_defaults,
+    defaults=lambda recipe: {**DEFAULTS, "max_memory": VOLUMES_MIB},
     problems=_problems,
     shape=_shape,
-    padding=lambda recipe: recipe.padding(),
-    is_scaled=lambda recipe: False,
-    refuses=lambda recipe, volume, picture: "",
 )

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, TypeVar
+
+from halofeed.schemas.errors import UsageError
 
 T = TypeVar("T")
 
 
 def option(default: Any, help: str, **more: Any) -> Any:
-    """A dataclass field that the command line offers as --its-name."""
+    """A dataclass field that the command line offers as --its-name; `choices` or `least` say what it may be."""
     return dataclasses.field(default=default, metadata={"help": help, **more})
+
+
+def refusal(check: Callable[[], object], start: str = "") -> list[str]:
+    """What is wrong by a check that raises UsageError; [] where it passes."""
+    try:
+        check()
+    except UsageError as error:
+        return [f"{start}{error}"]
+    return []
 
 
 def derived(kind: type[T], options: Any, **others: Any) -> T:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from halofeed.prep.options.rules import KindRules
-from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.memory import PICTURES_MIB
 from halofeed.prep.voxels.kernel_names import KERNEL_NAMES
 from halofeed.schemas.kinds import KINDS
@@ -24,20 +23,14 @@ DEFAULTS: Mapping[str, Any] = {
 """Of pictures and of a clip's frames."""
 
 
-def _defaults(recipe: Recipe) -> Mapping[str, Any]:
-    return {**DEFAULTS, "max_memory": PICTURES_MIB}
-
-
 def _problems(recipe: Recipe) -> Iterator[str]:
     if recipe.channels not in (1, 3, 4):
         yield f"--channels {recipe.channels}: expected 1, 3 or 4 of pictures"
     if recipe.dtype not in ("uint8", "uint16"):
         yield f"--dtype {recipe.dtype}: of pictures expected uint8 or uint16; volumes need --depth"
-    yield from interpolation_problems(recipe)
+    yield from common_problems(recipe)
     if recipe.resize == "keep-aspect" and recipe.min_dimension > recipe.max_dimension:
         yield f"--min-dimension {recipe.min_dimension} is more than --max-dimension {recipe.max_dimension}; swap them"
-    if recipe.holds_class_sets():
-        yield "--class-overlap channels is for volumes, that is with --depth; pictures take last or first"
     if recipe.pad and recipe.resize != "keep-aspect":
         yield f"--pad goes with --resize keep-aspect, not with {recipe.resize}"
     if recipe.encoding == "raw" and shape_of_pictures(recipe) is None:
@@ -58,11 +51,13 @@ def _problems(recipe: Recipe) -> Iterator[str]:
         yield f"--background {','.join(map(str, recipe.background))}: expected 1 or 3 values from 0 to 255"
 
 
-def interpolation_problems(recipe: Recipe) -> Iterator[str]:
-    """What is wrong where pictures, or frames, cannot be resized so."""
+def common_problems(recipe: Recipe) -> Iterator[str]:
+    """What is wrong of pictures and of a clip's frames alike."""
+    kind = recipe.rules.kind.name
     if recipe.interpolation not in KERNEL_NAMES:
-        kind = recipe.rules.kind.name
         yield f"--interpolation {recipe.interpolation}: of {kind}s expected one of {', '.join(KERNEL_NAMES)}"
+    if recipe.holds_class_sets():
+        yield f"--class-overlap channels is for volumes, that is with --depth; {kind}s take last or first"
 
 
 def shape_of_pictures(recipe: Recipe) -> tuple[int, int] | None:
@@ -80,14 +75,8 @@ RULES = KindRules(
     kind=KINDS["picture"],
     chosen_by="",
     tasks=(),
-    is_heavy=False,
-    is_fitted=False,
-    joins_files=False,
-    listing=lambda files: Listing(files=files),
-    defaults=_defaults,
+    defaults=lambda recipe: {**DEFAULTS, "max_memory": PICTURES_MIB},
     problems=_problems,
     shape=shape_of_pictures,
-    padding=lambda recipe: recipe.padding(),
-    is_scaled=lambda recipe: False,
     refuses=_refuses,
 )

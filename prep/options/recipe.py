@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
@@ -13,11 +12,11 @@ from halofeed.prep.annotations.columns import FORMS
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.options import clips, pictures, volumes
-from halofeed.prep.options.clip import ClipOptions
-from halofeed.prep.options.option import derived, flag, option
+from halofeed.prep.options.clips import ClipOptions
+from halofeed.prep.options.option import derived, flag, option, refusal
 from halofeed.prep.options.rules import KindRules
 from halofeed.prep.options.uses import unused_options
-from halofeed.prep.options.volume import INTERPOLATIONS, VolumeOptions
+from halofeed.prep.options.volumes import INTERPOLATIONS, VolumeOptions
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.memory import (
     MEBIBYTE,
@@ -29,6 +28,7 @@ from halofeed.prep.sources.memory import (
 )
 from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.volume_files import is_scan_name
+from halofeed.prep.tasks.splits import compile_group_pattern
 from halofeed.prep.voxels.kernel_names import KERNEL_NAMES
 from halofeed.schemas.class_sets import SETS
 from halofeed.schemas.earlier_options import in_todays_names
@@ -108,10 +108,10 @@ class Recipe(ClipOptions, VolumeOptions):
         "none leaves the size alone",
         choices=("fixed-shape", "keep-aspect", "none"),
     )
-    height: int = option(300, "rows of a fixed shape")
-    width: int = option(300, "columns of a fixed shape")
-    min_dimension: int = option(600, "keep-aspect: the shorter side is scaled to this ...")
-    max_dimension: int = option(1024, "keep-aspect: ... unless the longer side would pass this")
+    height: int = option(300, "rows of a fixed shape", least=1)
+    width: int = option(300, "columns of a fixed shape", least=1)
+    min_dimension: int = option(600, "keep-aspect: the shorter side is scaled to this ...", least=1)
+    max_dimension: int = option(1024, "keep-aspect: ... unless the longer side would pass this", least=1)
     pad: bool = option(False, "keep-aspect: pad to max x max at the bottom and right")
     pad_value: tuple[int, ...] = option(
         (),
@@ -141,11 +141,14 @@ class Recipe(ClipOptions, VolumeOptions):
         "drop", "transparency: drop ignores it, blend puts --background behind it", choices=("drop", "blend")
     )
     background: tuple[int, ...] = option((0, 0, 0), "the color behind transparent pixels, 0 to 255")
-    max_pixels: int = option(178_956_970, "a source with more pixels is rejected before it is decoded")
+    max_pixels: int = option(
+        178_956_970, "a source with more pixels is rejected before it is decoded", least=1
+    )
     max_memory: int = option(
         0,
         "MiB that a worker takes for all that it decodes at a time; a source that takes more, which its header says "
         f"before it is decoded, is rejected (default: {PICTURES_MIB}; volumes: {VOLUMES_MIB})",
+        least=1,
     )
 
     encoding: str = option(
@@ -161,7 +164,7 @@ class Recipe(ClipOptions, VolumeOptions):
     )
 
     max_boxes: int = option(
-        100, "static number of boxes that the loader pads to; the report says what it cuts"
+        100, "static number of boxes that the loader pads to; the report says what it cuts", least=1
     )
     boxes_outside: Literal["clip", "drop", "fail"] = option(
         "clip", "boxes that leave the picture", choices=("clip", "drop", "fail")
@@ -201,7 +204,7 @@ class Recipe(ClipOptions, VolumeOptions):
     )
     masks: bool = option(False, "carry the objects' masks (COCO) as one PNG each")
 
-    shards: int = option(1, "files per split")
+    shards: int = option(1, "files per split", least=1)
     split_shares: tuple[str, ...] = option(
         (),
         "split by a stable hash of the group, e.g. train=0.8,validation=0.1,test=0.1; default: the source's",
@@ -220,22 +223,13 @@ class Recipe(ClipOptions, VolumeOptions):
     def _problems(self) -> list[str]:
         found = []
         for field in dataclasses.fields(self):
-            value, choices = getattr(self, field.name), field.metadata.get("choices")
+            value = getattr(self, field.name)
+            choices, least = field.metadata.get("choices"), field.metadata.get("least")
             if choices and value is not None and value not in choices:
                 known = ", ".join(map(str, choices))
                 found.append(f"{flag(field.name)} {value!r}: expected one of {known}")
-        for name in (
-            "height",
-            "width",
-            "min_dimension",
-            "max_dimension",
-            "max_pixels",
-            "max_memory",
-            "max_boxes",
-            "shards",
-        ):
-            if getattr(self, name) < 1:
-                found.append(f"{flag(name)} {getattr(self, name)}: expected 1 or more")
+            if least is not None and value is not None and value < least:
+                found.append(f"{flag(field.name)} {value}: expected {least} or more")
         found += [*self.volume_problems(), *self.clip_problems()]
         found += self.rules.problems(self)
         if self.shards > 99_999:
@@ -246,16 +240,8 @@ class Recipe(ClipOptions, VolumeOptions):
             found.append("--class-separator: expected a text, none or auto, got an empty one")
         if unknown := [name for name in self.keep if name not in KEPT]:
             found.append(f"--keep {','.join(unknown)}: expected some of {', '.join(KEPT)}")
-        if self.group_pattern is not None:
-            try:
-                groups = re.compile(self.group_pattern).groups
-            except re.error as error:
-                found.append(f"--group-pattern {self.group_pattern!r}: not a regular expression: {error}")
-            else:
-                if groups != 1:
-                    found.append(
-                        f"--group-pattern {self.group_pattern!r}: expected one (group), found {groups}"
-                    )
+        if (pattern := self.group_pattern) is not None:
+            found += refusal(lambda: compile_group_pattern(pattern))
         return found
 
     def check_used(self) -> None:
@@ -324,7 +310,7 @@ class Recipe(ClipOptions, VolumeOptions):
         source_splits: bool = True,
         listing: Listing | None = None,
     ) -> LayoutOptions:
-        """What the layout needs to know; `salt` is mixed into the hashes of patient ids, see `LayoutOptions`.
+        """What the layout needs to know; `salt` is mixed into the hashes of patient ids, see `SeriesPolicy`.
 
         Args:
             listing: of the source, where that says which paths are images.
@@ -382,7 +368,10 @@ class Recipe(ClipOptions, VolumeOptions):
         problems += [f"{flag(name)}: no option of this version" for name in document if name not in known]
         if problems:
             raise UsageError("\n".join(["the recipe of the data set cannot be followed:", *problems]))
-        return cls(**{key: _option_value(value) for key, value in document.items()})
+        values = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in document.items()
+        }
+        return cls(**values)
 
     def difference(self, other: Mapping[str, Any]) -> list[str]:
         """Where this recipe and another's JSON form differ, one readable line each.
@@ -424,7 +413,3 @@ def _is_of(value: Any, kind: Any) -> bool:
     if kind in (int, float):
         return type(value) in (int, kind) and abs(value) < _LARGEST_NUMBER
     return type(value) is kind
-
-
-def _option_value(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

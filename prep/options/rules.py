@@ -38,13 +38,13 @@ class KindRules:
     kind: Kind
     chosen_by: str
     tasks: tuple[str, ...]
-    is_heavy: bool
-    is_fitted: bool
-    joins_files: bool
-    listing: Callable[[SourceFiles], Listing]
+    is_heavy: bool = False
+    is_fitted: bool = False
+    joins_files: bool = False
+    listing: Callable[[SourceFiles], Listing] = lambda files: Listing(files=files)
     defaults: Callable[[Recipe], Mapping[str, Any]]
     problems: Callable[[Recipe], Iterator[str]]
     shape: Callable[[Recipe], tuple[int, ...] | None]
-    padding: Callable[[Recipe], tuple[float, ...]]
-    is_scaled: Callable[[Recipe], bool]
-    refuses: Callable[[Recipe, str, str], str]
+    padding: Callable[[Recipe], tuple[float, ...]] = lambda recipe: recipe.padding()
+    is_scaled: Callable[[Recipe], bool] = lambda recipe: False
+    refuses: Callable[[Recipe, str, str], str] = lambda recipe, volume, picture: ""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from halofeed.prep.options.clips import ClipOptions
 from halofeed.prep.options.option import flag
 
 if TYPE_CHECKING:
@@ -49,10 +49,7 @@ _VOLUME_OPTIONS = (
     *("refuse_flaws", "fill_missing_slices", "non_finite_value", "non_finite_labels", "sform_qform"),
     *("unoriented", "max_voxels", *_SERIES_OPTIONS),
 )
-_CLIP_OPTIONS = (
-    *("frame_stride", "frame_rate", "folder_frame_rate", "clips_per_source", "short_clips"),
-    "incomplete_clips",
-)
+_CLIP_OPTIONS = tuple(field.name for field in fields(ClipOptions) if field.name != "frames")
 _CLASS_OPTIONS = ("class_overlap", "classes", "map_classes")
 _is_volume = _is_of("volume")
 _USES = (
@@ -114,11 +111,10 @@ _USES = (
 
 def unused_options(recipe: Recipe) -> list[str]:
     """The options that differ from their defaults and change nothing, each with what it needs."""
-    blank = recipe.of_defaults()
-    defaults = {field.name: getattr(blank, field.name) for field in dataclasses.fields(recipe)}
+    given, blank = recipe.to_json(), recipe.of_defaults().to_json()
     needs = {name: use.needs for use in _USES if not use.has_effect(recipe) for name in use.names}
     return [
         f"{flag(name)} has no effect without {needs[name]}; add that, or leave it out"
-        for name, default in defaults.items()
-        if name in needs and getattr(recipe, name) != default
+        for name in given
+        if name in needs and given[name] != blank[name]
     ]

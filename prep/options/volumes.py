@@ -1,23 +1,357 @@
-"""What a recipe means for CT and MR volumes."""
+"""Which options CT and MR volumes have, and what a recipe means for them; triples are depth, height, width."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from halofeed.prep.formats.volume import series_policy
+from halofeed.prep.formats.volume.options import NON_FINITE_LABELS, SFORM_QFORM, UNORIENTED, ScanOptions
+from halofeed.prep.formats.volume.series_policy import SeriesPolicy
+from halofeed.prep.geometry.scan import LARGEST_TOLERANCE, SAME_GRID_VOXELS, Shape, Triple
 from halofeed.prep.layouts import LAYOUTS
+from halofeed.prep.options.option import derived, option, refusal
 from halofeed.prep.options.rules import KindRules
-from halofeed.prep.options.volume import INTERPOLATIONS, default_dtype
 from halofeed.prep.sources.data_files import with_data_files
 from halofeed.prep.sources.listing import Listing
-from halofeed.prep.sources.memory import VOLUMES_MIB
-from halofeed.prep.voxels.intensity import STORES, IntensityPlan
+from halofeed.prep.sources.memory import VOLUMES_MIB, Need, unlimited
+from halofeed.prep.tasks.class_choice import ClassChoice
+from halofeed.prep.voxels.intensity import STORES, WINDOWS, IntensityPlan, Standard, Window, named_window
+from halofeed.schemas.class_sets import SETS
+from halofeed.schemas.errors import UsageError
 from halofeed.schemas.kinds import KINDS
 
 if TYPE_CHECKING:
     from halofeed.prep.options.recipe import Recipe
 
 TASK = "segmentation"
+SCAN = "scan"
+"""Of `normalize`: each scan by its own figures."""
+INTERPOLATIONS = ("linear", "cubic")
+"""How volumes can be resampled, the default first."""
+FLAWS = tuple(name.replace("_", "-") for name in series_policy.FLAWS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeOptions:
+    """What is done to volumes and to the labels of segmentation."""
+
+    OPTION_GROUP: ClassVar[str] = "CT and MR volumes, and label images"
+
+    depth: int | None = option(
+        None,
+        "slices of a record: every source is a CT or MR volume, brought to --depth x --height x --width",
+        least=1,
+    )
+    spacing_mm: tuple[float, ...] = option(
+        (), "resample to this spacing, e.g. 2,1.5,1.5; default: the scan's own"
+    )
+    fit: str = option(
+        "crop-or-pad",
+        "how a scan comes to the static shape: crop-or-pad about --center, stretch whatever the spacing, or "
+        "tiles, as many records as cover it",
+        choices=("crop-or-pad", "stretch", "tiles"),
+    )
+    center: str = option(
+        "volume",
+        "crop-or-pad: the middle of what is kept: the volume's, the foreground's (above -500 where the scan has air of "
+        "-500 and less, else above its mean) or the label's",
+        choices=("volume", "foreground", "label"),
+    )
+    crop_foreground: bool = option(False, "crop to the foreground before --fit")
+    tile_overlap: tuple[int, ...] = option((), "tiles: voxels that neighbors share at least, e.g. 8,64,64")
+    mask_interpolation: str = option(
+        "onehot-linear",
+        "how masks are resampled: the class of most weight, or nearest, which is 40 times as fast and up to "
+        "half a source voxel off",
+        choices=("onehot-linear", "nearest"),
+    )
+    slice_wise: str = option(
+        "auto",
+        "through thick slices take the nearest slice, as nnU-Net does; auto where the slice is over 3 times "
+        "the spacing within it",
+        choices=("auto", "always", "never"),
+    )
+    window: str | None = option(
+        None, f"a window in HU by name ({', '.join(WINDOWS)}) or as center/width, e.g. 40/400"
+    )
+    window_hu: tuple[float, ...] = option((), "the window's low and high end, e.g. -160,240")
+    window_unit: str = option(
+        "hu",
+        "what --window and --window-hu are taken of: hu refuses a scan whose values are no Hounsfield units (MR, a CT "
+        "without rescale, a file that does not say its unit and holds nothing below -50); any windows what is there",
+        choices=("hu", "any"),
+    )
+    window_percentiles: tuple[float, ...] = option(
+        (), "a window of its own for each scan, e.g. 0.5,99.5 of what is above its least value (MR)"
+    )
+    normalize: str | None = option(
+        None,
+        "subtract a mean and divide by a deviation: scan takes each scan's and channel's own, of what is above its "
+        "least value (z-score); MEAN/DEVIATION, e.g. 101.3/38.2, the same of all, after the window. Stored as float32 "
+        "or bfloat16; the manifest, and each record where scans differ, say how to undo it. See --normalize-like",
+    )
+    mask_grid: str = option(
+        "refuse",
+        "a mask on another grid than its scan is refused, or resampled onto it; voxels: one of the scan's shape as "
+        "stored is taken voxel for voxel, for masks whose affine was lost, and others are refused",
+        choices=("refuse", "resample", "voxels"),
+    )
+    mask_grid_tolerance: float = option(
+        SAME_GRID_VOXELS,
+        "how far a mask, or a further channel, may lie from its scan's grid along each axis, as a share of a voxel "
+        "below 0.5; it is then taken as it lies",
+    )
+    class_overlap: str = option(
+        "refuse",
+        "voxels that two classes claim, of class-masks, of a SEG or RTSTRUCT, of several files: the scan is refused, "
+        "or the class with the last or first number, or of the last or first file, has them; channels (volumes, at "
+        "most 16 classes) keeps them all: the loader gives each class, and each region of nnU-Net, as a channel of 0 "
+        "and 1, the last axis of `label` (halofeed's trainer does not train on it)",
+        choices=("refuse", "last", "first", SETS),
+    )
+    several_masks: str = option(
+        "refuse",
+        "pairs, dicom: several label files (SEGs, RTSTRUCTs) of one image are refused, or merged in order of name",
+        choices=("refuse", "merge"),
+    )
+    refuse_flaws: tuple[str, ...] = option(
+        (), f"DICOM: refuse a series with any of these in place of correcting it: {', '.join(FLAWS)}"
+    )
+    fill_missing_slices: bool = option(
+        False, "DICOM: interpolate missing slices in place of refusing the series"
+    )
+    min_slices: int = option(
+        3,
+        "DICOM: a stack of fewer slices is listed and not taken: surveys, captures, files of one series UID each",
+        least=1,
+    )
+    secondary_captures: str = option(
+        "skip",
+        "DICOM: images of the SOP class Secondary Capture, mostly screenshots, are listed and not taken; take: some "
+        "programs write volumes so",
+        choices=series_policy.SECONDARY_CAPTURES,
+    )
+    series_split: str = option(
+        "volumes",
+        "DICOM: a series with several images at each place (phases, echoes, b-values, times) becomes one scan of each, "
+        "or one scan of as many channels (say --channels), or is refused",
+        choices=series_policy.SPLITS,
+    )
+    alternating_slices: str = option(
+        "refuse",
+        "DICOM: a scan whose every other slice shows something else, as if two were mixed that nothing tells apart",
+        choices=series_policy.ALTERNATING,
+    )
+    series_modality: tuple[str, ...] = option((), "DICOM: take series of these modalities alone, e.g. CT,MR")
+    series_description: str | None = option(
+        None,
+        "DICOM: take series alone whose description holds this regular expression, in any case, e.g. 'portal|venous'",
+    )
+    series_choice: str = option(
+        "all",
+        "DICOM: of each study take all series, or of those chosen otherwise the largest (slices x rows x columns)",
+        choices=series_policy.SERIES_CHOICES,
+    )
+    non_finite_value: float | None = option(
+        None,
+        "volumes in files: what voxels that are no number (NaN, infinity) are set to, in the scan's unit, e.g. -1024; "
+        "default: such a scan is refused",
+    )
+    non_finite_labels: str = option(
+        "refuse",
+        "volumes in files: a label with voxels that are no number is refused, or they are background",
+        choices=NON_FINITE_LABELS,
+    )
+    sform_qform: str = option(
+        "sform",
+        "NIfTI: which affine counts where a file has two that disagree by over a tenth of a voxel (noted), or "
+        "refuse it",
+        choices=SFORM_QFORM,
+    )
+    unoriented: str = option(
+        "radiological",
+        "volumes in files: one that does not say how it lies in the patient: its first axis runs to the left "
+        "(radiological, as SPM, FSL, nibabel and ITK take it; noted), to the right (neurological), or refuse it",
+        choices=UNORIENTED,
+    )
+    max_voxels: int = option(
+        2**31, "volumes in files: one that claims more voxels, over all channels, is refused", least=1
+    )
+    image_pattern: str | None = option(
+        None,
+        "pairs, class-masks: where the images are, e.g. images/{id}.nii.gz; ** stands for any folders; dicom: with "
+        "--label-pattern, which part of a series' folder {id} is, e.g. {id}/ct",
+    )
+    label_pattern: str | None = option(
+        None,
+        "pairs, dicom: where the labels are, e.g. labels/{id}.nii.gz; class-masks: e.g. {class}/{id}.nii.gz",
+    )
+    regions: str = option(
+        "refuse",
+        "nnU-Net: regions (classes of several values) are refused, or each value is a class, called by all regions "
+        "that hold it, e.g. tumor+core; with --class-overlap channels each region is a class of its own",
+        choices=("refuse", "combine"),
+    )
+    channel_order: tuple[str, ...] = option(
+        (),
+        "the values of {channel} in --image-pattern that are taken as channels, in order, e.g. t1,t1ce,t2,flair; "
+        "default: all, by name",
+    )
+    classes: tuple[str, ...] = option(
+        (),
+        "segmentation: the classes to keep, by name or value, in the order of their ids from 1 (a --label-map "
+        "gives other ids); all others become background",
+    )
+    map_classes: tuple[str, ...] = option(
+        (),
+        "segmentation: what becomes of classes of the source, by name or value: FROM=TO, e.g. 'left kidney=kidney,"
+        "right kidney=kidney,BODY=background,500=liver'; background leaves a class out, before overlaps are counted",
+    )
+    missing_masks: str = option(
+        "refuse",
+        "segmentation: images without a label are rejected, or kept for prediction",
+        choices=("refuse", "prediction"),
+    )
+    missing_classes: str = option(
+        "refuse",
+        "class-masks: a scan that lacks the mask of a class is rejected, or the class is empty there; SEG and "
+        "RTSTRUCT: the same of a scan whose label names none of the classes",
+        choices=("refuse", "empty"),
+    )
+
+    def volume_problems(self) -> Iterator[str]:
+        """What is wrong with these options by themselves."""
+        if self.spacing_mm and (
+            len(self.spacing_mm) != 3 or not all(0 < side < math.inf for side in self.spacing_mm)
+        ):
+            yield f"--spacing-mm {_written(self.spacing_mm)}: expected three lengths: depth,height,width"
+        if self.tile_overlap and (len(self.tile_overlap) != 3 or min(self.tile_overlap) < 0):
+            yield f"--tile-overlap {_written(self.tile_overlap)}: expected three counts: depth,height,width"
+        for name, ends in (("hu", self.window_hu), ("percentiles", self.window_percentiles)):
+            if ends and not (len(ends) == 2 and -math.inf < ends[0] < ends[1] < math.inf):
+                yield f"--window-{name} {_written(ends)}: expected a low and a higher end"
+        if any(not 0 <= end <= 100 for end in self.window_percentiles):
+            yield f"--window-percentiles {_written(self.window_percentiles)}: expected 0 to 100"
+        windows = (self.window, self.window_hu, self.window_percentiles)
+        if sum(map(bool, windows)) > 1:
+            yield "--window, --window-hu and --window-percentiles: give one of them"
+        if not 0 <= self.mask_grid_tolerance < LARGEST_TOLERANCE:
+            yield (
+                f"--mask-grid-tolerance {self.mask_grid_tolerance:g}: expected a share of a voxel, 0 to below "
+                f"{LARGEST_TOLERANCE:g}; --mask-grid resample takes masks that lie further off"
+            )
+        if (window := self.window) is not None:
+            yield from refusal(lambda: _parse_window(window), "--window: ")
+        if self.normalize == SCAN and any(windows):
+            yield "--normalize scan: takes no window; leave one of them out"
+        elif self.normalize and self.window_percentiles:
+            yield "--normalize: each scan has its own unit with --window-percentiles; take --normalize scan"
+        yield from refusal(self.fixed_standard, f"--normalize {self.normalize!r}: ")
+        for modality in self.series_modality:
+            if modality not in series_policy.SCAN_MODALITIES:
+                known = ", ".join(series_policy.SCAN_MODALITIES)
+                yield f"--series-modality {modality!r}: expected some of {known}"
+        if self.series_description is not None:
+            try:
+                re.compile(self.series_description)
+            except re.error as error:
+                yield f"--series-description {self.series_description!r}: not a regular expression: {error}"
+        if self.non_finite_value is not None and not math.isfinite(self.non_finite_value):
+            yield f"--non-finite-value {self.non_finite_value}: expected a number"
+        yield from self.class_choice().problems()
+        for flaw in self.refuse_flaws:
+            if flaw not in FLAWS:
+                yield f"--refuse-flaws {flaw!r}: expected some of {', '.join(FLAWS)}"
+
+    def holds_class_sets(self) -> bool:
+        """Whether a voxel may be in several classes: records hold sets of them, see `halofeed.schemas.class_sets`."""
+        return self.class_overlap == SETS
+
+    def class_choice(self) -> ClassChoice:
+        """Which classes of the source become which of the data set."""
+        return ClassChoice.of(self.classes, self.map_classes)
+
+    def fixed_window(self) -> Window | None:
+        """The window in HU, where all scans share one."""
+        if self.window_hu:
+            return Window(low=self.window_hu[0], high=self.window_hu[1])
+        return _parse_window(self.window) if self.window is not None else None
+
+    def fixed_standard(self) -> Standard | None:
+        """The mean and deviation of --normalize, where all scans share them; UsageError where they are none."""
+        if self.normalize in (None, SCAN):
+            return None
+        try:
+            mean, deviation = map(float, str(self.normalize).split("/"))
+        except ValueError as error:
+            raise UsageError("expected scan, or MEAN/DEVIATION such as 101.3/38.2") from error
+        return Standard(mean=mean, deviation=deviation)
+
+    def scales_each_scan(self) -> bool:
+        """Whether each scan has a scale of its own, which its records then say."""
+        return bool(self.window_percentiles) or self.normalize == SCAN
+
+    def windows_hounsfield_units(self) -> bool:
+        """Whether a window is taken of Hounsfield units, and of nothing else."""
+        return self.fixed_window() is not None and self.window_unit == "hu"
+
+    def overlap(self) -> Shape:
+        """--tile-overlap, none where it is left out."""
+        depth, height, width = self.tile_overlap if len(self.tile_overlap) == 3 else (0, 0, 0)
+        return depth, height, width
+
+    def spacing(self) -> Triple | None:
+        """--spacing-mm, None where it is left out."""
+        if not self.spacing_mm:
+            return None
+        depth, height, width = self.spacing_mm
+        return depth, height, width
+
+    def series_policy(self) -> SeriesPolicy:
+        """Which DICOM series are taken, and how they are read."""
+        choices = {flaw.replace("-", "_"): "refuse" for flaw in self.refuse_flaws}
+        if self.fill_missing_slices:
+            choices["missing_slice"] = "correct"
+        return SeriesPolicy(
+            min_slices=self.min_slices,
+            secondary_captures=self.secondary_captures,
+            split=self.series_split,
+            alternating=self.alternating_slices,
+            modalities=self.series_modality,
+            description=self.series_description,
+            series=self.series_choice,
+            **choices,  # type: ignore[arg-type]
+        )
+
+    def scan_options(self, need: Need = unlimited) -> ScanOptions:
+        """How volumes are read; `need` is told how many bytes opening one takes."""
+        return derived(ScanOptions, self, need=need, classes=self.class_choice(), series=self.series_policy())
+
+
+def default_dtype(options: VolumeOptions) -> str:
+    """What a record holds unless it is said: whole Hounsfield units, or the window in 8 bits."""
+    if options.normalize:
+        return "float32"
+    return "uint8" if options.window or options.window_hu or options.window_percentiles else STORES[0]
+
+
+def _parse_window(text: str) -> Window:
+    center, slash, width = text.partition("/")
+    if not slash:
+        return named_window(text)
+    try:
+        ends = float(center), float(width)
+    except ValueError as error:
+        raise UsageError(f"expected a name or center/width, got {text!r}") from error
+    return Window.from_center(*ends)
+
+
+def _written(values: tuple[float, ...]) -> str:
+    return ",".join(f"{value:g}" for value in values)
 
 
 def _defaults(recipe: Recipe) -> Mapping[str, Any]:

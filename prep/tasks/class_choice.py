@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from halofeed.prep.tasks.class_order import some_of
 from halofeed.schemas.errors import AnnotationsError, SourceError
 
 BACKGROUND = "background"
@@ -48,6 +49,8 @@ class ClassChoice:
                 )
         if twice := sorted({name for name in names if names.count(name) > 1}):
             yield f"--map-classes: {', '.join(twice)} comes twice; say once what becomes of it"
+        if len(set(self.keep)) < len(self.keep) or "" in self.keep:
+            yield f"--classes: expected different names, got {','.join(self.keep)}"
         if BACKGROUND in self.keep:
             yield f"--classes: {BACKGROUND} is always there, with id 0; leave it out"
 
@@ -99,16 +102,12 @@ class ClassChoice:
             AnnotationsError: names them, and the classes that there are.
         """
         names = list(dict.fromkeys(known))
-        listed = ", ".join(names[:20]) + (f", ... ({len(names)} in all)" if len(names) > 20 else "")
+        found = f"no such class in {where}; found {some_of(names)}"
         if unknown := [name for name, _ in self.renamed if name not in names]:
-            raise AnnotationsError(
-                f"--map-classes: {', '.join(unknown)}: no such class in {where}; found {listed}"
-            )
+            raise AnnotationsError(f"--map-classes: {', '.join(unknown)}: {found}")
         targets = {target for target in map(self.target, names) if target is not None}
         if absent := [name for name in self.keep if name not in targets]:
-            raise AnnotationsError(
-                f"--classes: {', '.join(absent)}: no such class in {where}; found {listed}"
-            )
+            raise AnnotationsError(f"--classes: {', '.join(absent)}: {found}")
 
 
 def _plain(name: str) -> str:

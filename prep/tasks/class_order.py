@@ -22,6 +22,12 @@ def _order(name: str) -> tuple[bool, float, str]:
     return value is None, value or 0.0, name
 
 
+def some_of(names: Iterable[str]) -> str:
+    """The first twenty names, for a message, and how many there are where these are not all."""
+    listed = list(names)
+    return ", ".join(listed[:20]) + (f", ... ({len(listed)} in all)" if len(listed) > 20 else "")
+
+
 def number_of(name: str) -> float | None:
     """The number that a class name is, or None.
 

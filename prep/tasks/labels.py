@@ -10,13 +10,14 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
-from halofeed.prep.tasks.class_order import in_class_order, number_of
+from halofeed.prep.tasks.class_order import in_class_order, number_of, some_of
 from halofeed.schemas.class_sets import channel_ids
 from halofeed.schemas.errors import AnnotationsError, SourceError
 from halofeed.schemas.fields import set_dtype
 from halofeed.schemas.limits import LABEL_LENGTH, LABELS
 
 _BACKGROUND = ("background", "__background__", "_background_")
+_UNKNOWN = "mask has unknown labels"
 _TOKEN = re.compile(
     r"""\s+ | \#[^\n]* | (?P<string>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*') | (?P<mark>[{}:;,<>\[\]])
       | (?P<word>[^\s{}:;,<>\[\]"'\#]+)""",
@@ -102,7 +103,7 @@ class LabelMap:
         """The id of a class name; AnnotationsError names an unknown one."""
         if name not in self.ids:
             raise AnnotationsError(
-                f"label {name!r} is not in {self.where}; known: {_some(self.names.values())}; add it there, "
+                f"label {name!r} is not in {self.where}; known: {some_of(self.names.values())}; add it there, "
                 "or correct the annotation"
             )
         return self.ids[name]
@@ -157,9 +158,7 @@ class LabelMap:
         if unknown:
             listed = ", ".join(map(str, unknown[:10]))
             swapped = "; are image and label swapped?" if len(unknown) > 100 else ""
-            raise SourceError(
-                "annotation", "mask has unknown labels", f"{listed}; known are {known}{swapped}"
-            )
+            raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}{swapped}")
 
     def ids_of_values(self, values: Iterable[int]) -> dict[int, int]:
         """The id of each value of a label image or volume, 0 for those that were left out by choice.
@@ -182,11 +181,8 @@ class LabelMap:
             ids |= {value: value for value in others}
         elif others and not self.drops_others:
             listed, known = (", ".join(map(str, found[:20])) for found in (others, [*dict(self.values)]))
-            raise SourceError(
-                "annotation",
-                "mask has unknown labels",
-                f"{listed}; known are {known}; --map-classes {others[0]}=background leaves it out",
-            )
+            cure = f"--map-classes {others[0]}=background leaves it out"
+            raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}; {cure}")
         return {value: ids.get(value, 0) for value in present}
 
     def to_json(self) -> dict[str, Any]:
@@ -214,9 +210,7 @@ class LabelMap:
         return cls(
             entries=tuple((int(identity), str(name)) for identity, name in document["names"].items()),
             first_id=int(document["first_id"]),
-            aliases=tuple(
-                (str(name), int(identity)) for name, identity in document.get("aliases", {}).items()
-            ),
+            aliases=tuple((str(name), int(one)) for name, one in document.get("aliases", {}).items()),
             is_open=bool(document.get("is_open", False)),
             values=tuple(
                 (int(value), int(identity))
@@ -227,11 +221,6 @@ class LabelMap:
             else None,
             drops_others=bool(document.get("drops_others", False)),
         )
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    return ", ".join(listed[:20]) + (f", ... ({len(listed)} in all)" if len(listed) > 20 else "")
 
 
 def from_data(labels: Iterable[str], first_id: int, order: Iterable[str] | None = None) -> LabelMap:
@@ -289,12 +278,11 @@ def from_file(name: str, data: bytes, first_id: int) -> LabelMap:
 
 
 def _from_txt(name: str, text: str, first_id: int) -> LabelMap:
-    lines = [line.strip() for line in text.rstrip().splitlines()] if text.strip() else []
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            raise AnnotationsError(
-                f"{name}:{number}: blank line; line k is class {first_id} + k - 1, so remove it"
-            )
+    lines = [line.strip() for line in text.rstrip().splitlines()]
+    if "" in lines:
+        raise AnnotationsError(
+            f"{name}:{lines.index('') + 1}: blank line; line k is class {first_id} + k - 1, so remove it"
+        )
     return LabelMap(entries=tuple(enumerate(lines, start=first_id)), first_id=first_id, where=name)
 
 
@@ -314,17 +302,17 @@ def _from_json(name: str, text: str, first_id: int) -> LabelMap:
         raise AnnotationsError(f"{name}: not a label map in JSON: {error}") from error
     if isinstance(content, dict) and isinstance(content.get("names"), dict):
         content = content["names"]
-    entries: list[tuple[int, str]] | None = None
+    items = content.items() if isinstance(content, dict) else ()
+    entries: Iterable[tuple[int, str]]
     if isinstance(content, list) and all(isinstance(label, str) for label in content):
-        entries = list(enumerate(content, start=first_id))
-    elif isinstance(content, dict) and all(type(identity) is int for identity in content.values()):
-        entries = [(identity, label) for label, identity in content.items()]
+        entries = enumerate(content, start=first_id)
+    elif isinstance(content, dict) and all(type(identity) is int for _, identity in items):
+        entries = ((identity, label) for label, identity in items)
     elif isinstance(content, dict) and all(
-        isinstance(label, str) and re.fullmatch(r"0|-?[1-9][0-9]*", identity)
-        for identity, label in content.items()
+        isinstance(label, str) and re.fullmatch(r"0|-?[1-9][0-9]*", identity) for identity, label in items
     ):
-        entries = [(int(identity), label) for identity, label in content.items()]
-    if entries is None:
+        entries = ((int(identity), label) for identity, label in items)
+    else:
         raise AnnotationsError(f'{name}: expected ["hat", ...], {{"hat": 1, ...}} or {{"1": "hat", ...}}')
     return LabelMap(entries=tuple(entries), first_id=first_id, where=name)
 

@@ -54,21 +54,13 @@ class SplitOptions:
         if self.cases and (self.shares or self.lists):
             other = "--split-shares" if self.shares else "--split-lists"
             raise UsageError(f"--nnunet-splits and {other} both assign splits; give one of them")
-        if self.shares:
-            check_shares(self.shares)
+        written = ", ".join(f"{name}={share:g}" for name, share in self.shares.items())
+        if any(not math.isfinite(share) or share <= 0 for share in self.shares.values()):
+            raise UsageError(f"--split-shares: expected each above 0, got {written}")
+        if self.shares and abs((total := math.fsum(self.shares.values())) - 1) > 1e-6:
+            raise UsageError(f"--split-shares: expected a sum of 1, got {total:g} ({written})")
         if self.group_pattern is not None:
             compile_group_pattern(self.group_pattern)
-
-
-def check_shares(shares: Mapping[str, float]) -> None:
-    """Refuse shares that are not positive or do not sum to 1."""
-    written = ", ".join(f"{name}={share:g}" for name, share in shares.items())
-    if any(not math.isfinite(share) or share <= 0 for share in shares.values()):
-        raise UsageError(f"--split-shares: expected each above 0, got {written}")
-    if abs(math.fsum(shares.values()) - 1) > 1e-6:
-        raise UsageError(
-            f"--split-shares: expected a sum of 1, got {math.fsum(shares.values()):g} ({written})"
-        )
 
 
 def compile_group_pattern(pattern: str) -> re.Pattern[str]:
@@ -76,9 +68,9 @@ def compile_group_pattern(pattern: str) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise UsageError(f"group pattern {pattern!r} is no regular expression: {error}") from error
+        raise UsageError(f"--group-pattern {pattern!r}: not a regular expression: {error}") from error
     if compiled.groups != 1:
-        raise UsageError(f"group pattern {pattern!r}: expected one (group), got {compiled.groups}")
+        raise UsageError(f"--group-pattern {pattern!r}: expected one (group), found {compiled.groups}")
     return compiled
 
 
@@ -92,12 +84,12 @@ def assign_splits(references: Iterable[Reference], options: SplitOptions) -> Ite
         references = with_groups(references, compile_group_pattern(options.group_pattern))
     if options.shares:
         yield from split_by_hash(references, options.shares, options.seed)
-    else:
-        if options.lists:
-            references = split_by_lists(references, options.lists)
-        elif options.cases:
-            references = split_by_cases(references, options.cases)
-        yield from undivided(references)
+        return
+    if options.lists:
+        references = split_by_lists(references, options.lists)
+    elif options.cases:
+        references = split_by_cases(references, options.cases)
+    yield from undivided(references)
 
 
 def with_groups(references: Iterable[Reference], pattern: re.Pattern[str]) -> Iterator[Reference]:
@@ -146,7 +138,6 @@ def split_by_hash(
     references: Iterable[Reference], shares: Mapping[str, float], seed: int = 0
 ) -> Iterator[Reference]:
     """Each reference with the split of its group; an image without a group is its own, by its key."""
-    check_shares(shares)
     for reference in references:
         group = str(reference.key) if reference.group is None else reference.group
         yield replace(reference, split=split_of(group, shares, seed))
@@ -250,7 +241,7 @@ def cases_of_fold(document: object, fold: int | None) -> dict[str, tuple[str, ..
 
 
 def split_by_cases(
-    references: Iterable[Reference], cases: Mapping[str, tuple[str, ...]]
+    references: Iterable[Reference], cases: Mapping[str, Sequence[str]]
 ) -> Iterator[Reference]:
     """Each reference of split `train` with the split that names its case; one that none names gets a problem.
 

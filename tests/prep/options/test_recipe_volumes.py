@@ -34,21 +34,17 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"channels": -1}, "--channels -1: expected 1 or more"),
     ({"pad_value": (1, 2)}, "--pad-value: expected one value of volumes, got 2"),
     ({"task": "detection"}, "--depth goes with --task segmentation, not with detection"),
+    ({"map_classes": ("a",)}, "expected FROM=TO"),
+    ({"map_classes": ("a=",)}, "expected FROM=TO"),
+    ({"map_classes": ("a=b", "a=c")}, "a comes twice"),
+    ({"classes": ("background", "a")}, "background is always there"),
+    ({"classes": ("a", "b", "a")}, "--classes: expected different names, got a,b,a"),
     ({"refuse_flaws": ("tilt", "salt")}, "--refuse-flaws 'salt': expected some of tilt, unequal-gaps"),
-]
-
-
-NO_NUMBERS: list[tuple[dict[str, Any], str]] = [
     ({"spacing_mm": (float("nan"), 1.0, 1.0)}, "--spacing-mm nan,1,1: expected three lengths"),
     ({"spacing_mm": (float("inf"), 1.0, 1.0)}, "--spacing-mm inf,1,1: expected three lengths"),
     ({"fit": "tiles", "tile_overlap": (1, 1)}, "--tile-overlap 1,1: expected three counts"),
     ({"window_hu": (float("nan"), 1.0)}, "--window-hu nan,1: expected a low and a higher end"),
 ]
-
-
-@pytest.mark.parametrize(("options", "message"), NO_NUMBERS, ids=[str(options) for options, _ in NO_NUMBERS])
-def test_a_number_that_is_none_and_a_pair_for_three_are_refused(options, message):
-    test_a_wrong_option_is_refused_with_what_was_expected(options, message)
 
 
 @pytest.mark.parametrize(("options", "message"), WRONG, ids=[str(options) for options, _ in WRONG])
@@ -111,9 +107,7 @@ def test_a_recipe_of_an_earlier_version_names_one_kernel_for_pictures_and_one_fo
     assert Recipe.from_json(options) == Recipe(interpolation="tf2-area")
     volumes = {"depth": 4, "store": "int16", "kernel": "antialias", "interpolation": "cubic"}
     assert Recipe.from_json(volumes) == Recipe(depth=4, interpolation="cubic")
-    with pytest.raises(
-        UsageError, match=r"^--interpolation linear: of clips expected one of antialias, tf1-"
-    ):
+    with pytest.raises(UsageError, match="--interpolation linear: of clips expected one of antialias, tf1-"):
         Recipe(frames=4, interpolation="linear")
 
 
@@ -126,10 +120,7 @@ COMMANDS: list[tuple[str, str]] = [
     ("--depth 4 --window-hu -160", "--window-hu -160: expected a low and a higher end"),
     ("--depth four", "argument --depth: invalid int value: 'four'"),
     ("--depth 4 --interpolation spline", "argument --interpolation: invalid choice: 'spline'"),
-    (
-        "--depth 4 --interpolation tf2-area",
-        "--interpolation tf2-area: of volumes expected one of linear, cubic",
-    ),
+    ("--depth 4 --interpolation tf2-area", "tf2-area: of volumes expected one of linear, cubic"),
     ("--kernel cubic", "--interpolation cubic: of pictures expected one of antialias, tf1-bilinear"),
     ("--depth 4 --kernel cubic", "--source /nowhere: no such folder or file"),
     ("--kernel tf2-area", "--source /nowhere: no such folder or file"),
@@ -147,17 +138,8 @@ def test_the_command_line_ends_with_2_and_says_what_is_wrong(words, message, cap
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_choice_of_classes_needs_labels_for_segmentation_and_is_checked_by_itself():
+def test_a_choice_of_classes_needs_labels_for_segmentation():
     for given in ({"classes": ("a",)}, {"map_classes": ("a=b",)}, {"class_overlap": "last"}):
         with pytest.raises(UsageError, match="has no effect without labels for segmentation"):
             Recipe(layout="folders", **given).check_used()
         Recipe(layout="class-masks", depth=4, **given).check_used()
-    for parts, reason in (
-        (("a",), "expected FROM=TO"),
-        (("a=",), "expected FROM=TO"),
-        (("a=b", "a=c"), "a comes twice"),
-    ):
-        with pytest.raises(UsageError, match=reason):
-            Recipe(layout="csv", depth=4, map_classes=parts)
-    with pytest.raises(UsageError, match="background is always there"):
-        Recipe(layout="csv", depth=4, classes=("background", "a"))
