@@ -7,6 +7,7 @@ import posixpath
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
+from itertools import takewhile
 
 from halofeed.prep.sources.files import (
     BELOW,
@@ -101,10 +102,9 @@ def whole_scans(paths: Collection[str], takes: Callable[[str], bool] = is_scan_n
 
 def missing_part(path: str, paths: Collection[str]) -> Problem | None:
     """The problem of a .hdr/.img pair of which one file is not among `paths`."""
-    for file, what in zip(
-        files_of(path), (".hdr file with the header", ".img file with the voxels"), strict=False
-    ):
-        if file not in paths and partner_of(path) is not None:
+    files = files_of(path)
+    for file, what in zip(files, (".hdr file with the header", ".img file with the voxels"), strict=False):
+        if len(files) > 1 and file not in paths:
             return ("read", f"the {what} is missing", f"no {file.rpartition('/')[2]}")
     return None
 
@@ -166,14 +166,8 @@ def common_folder(paths: Iterable[str]) -> str:
     >>> common_folder(["p/a/1", "p/b/2"]), common_folder(["1", "2"])
     ('p', '.')
     """
-    shared: list[str] | None = None
-    for path in paths:
-        folders = path.split("/")[:-1]
-        if shared is None:
-            shared = folders
-        while shared != folders[: len(shared)]:
-            shared = shared[:-1]
-    return "/".join(shared or []) or "."
+    folders = [path.rpartition("/")[0] for path in paths]
+    return (posixpath.commonpath(folders) if folders else "") or "."
 
 
 class FolderIndex:
@@ -189,10 +183,6 @@ class FolderIndex:
     def below(self, folder: str) -> list[str]:
         """The files anywhere below a folder that are not documents; "." is the root."""
         start = "" if folder == "." else f"{folder}/"
-        found = []
-        for place in range(bisect_left(self._paths, start), len(self._paths)):
-            if not self._paths[place].startswith(start):
-                break
-            if not is_document_name(self._paths[place]):
-                found.append(self._paths[place])
-        return found
+        after = map(self._paths.__getitem__, range(bisect_left(self._paths, start), len(self._paths)))
+        inside = takewhile(lambda path: path.startswith(start), after)
+        return [path for path in inside if not is_document_name(path)]

@@ -186,11 +186,8 @@ class _Walk:
         except OSError as error:
             files.append((name, 0))
             if may_be_folder and error.errno in REFUSED:
-                self.faults[_joined(folder, name)] = (
-                    "read",
-                    "entry cannot be looked at",
-                    error.strerror or str(error),
-                )
+                said = error.strerror or str(error)
+                self.faults[_joined(folder, name)] = ("read", "entry cannot be looked at", said)
             return
         if stat.S_ISDIR(found.st_mode):
             self.links.append((_joined(folder, name), entry.path))
