@@ -121,9 +121,7 @@ def make_plan(
         UsageError: the layout does not serve the task, or an option names a split that cannot be.
     """
     layout = find_layout(recipe.layout)
-    layout.check_task(recipe.task)
-    layout.check_masks(recipe.masks)
-    layout.check_keep(recipe.keep)
+    layout.check(task=recipe.task, masks=recipe.masks, keep=recipe.keep)
     with _telling_faults(sources):
         _check_channels(recipe, layout, sources)
     split_options = SplitOptions(

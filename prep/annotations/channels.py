@@ -49,17 +49,9 @@ def join_channels(
         if taken:
             key, first = taken[0][0]
             references = [found[0][1] for found in taken]
-            joined.append(
-                (
-                    key,
-                    replace(
-                        first,
-                        channels=tuple(reference.source for reference in references[1:]),
-                        problem=_problem(channels, names, references),
-                        notes=(*first.notes, *note),
-                    ),
-                )
-            )
+            more = tuple(reference.source for reference in references[1:])
+            problem = _problem(channels, names, references)
+            joined.append((key, replace(first, channels=more, problem=problem, notes=(*first.notes, *note))))
     return joined, left_out
 
 

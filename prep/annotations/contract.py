@@ -37,47 +37,25 @@ _SPLIT_NAME = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutOptions:
-    """How to read the annotations; each option is for the layouts that its line names.
+    """How to read the annotations.
+
+    What has no line here is the option of that name of a `halofeed.prep.options.recipe.Recipe`, which says what it
+    means, of which values and for which layouts.
 
     Args:
         task: "classification", "detection" or "segmentation"; None: what the annotations hold.
-        box_origin: VOC and tables: the number of the first pixel. 1 (VOC's own rule, both ends inclusive) turns xmin
-            into xmin - 1; 0 takes the numbers as they stand; None is 1 for VOC, unless boxes begin below it, and
-            0 for tables.
-        box_form: tables and COCO: how a box is written where it is not in corner columns: "corners", "corner-size" (x
-            and y of the upper left corner, width, height), "center-size"; "auto": what cannot be read otherwise.
-        ignore_columns: tables and COCO: columns or keys that shall not be read, nor refused.
-        box_units: what boxes count: "pixels", "normalized" (shares of the sides), or "auto" to find out.
-        annotation_grid: the grid of boxes and label images of pictures with an EXIF orientation: "stored", "displayed",
-            or "auto" to find out.
-        image_sets: VOC: the lists of ImageSets/Main to follow; (): train, val and test where they are there.
-        masks: COCO: carry the segmentation of each object.
-        keep: COCO, VOC and tables: what else of each object to read, of its layout's `keeps`.
-        several_classes: tables: what becomes of a picture of several classes: "refuse", or "keep" them all.
-        class_separator: tables: what parts several classes in one cell; "none", or "auto" to refuse what looks so.
-        on_bad_object: COCO, VOC and tables: what becomes of an object that cannot be used: "drop" it alone, or
-            "reject" its image.
+        box_origin: 1 (VOC's own rule, both ends inclusive) turns xmin into xmin - 1; 0 takes the numbers as they
+            stand; None is 1 for VOC, unless boxes begin below it, and 0 for tables.
+        keep: of the layout's `keeps`.
         takes: class folders and tables: whether a path is that of an image.
         takes_scan: pairs, class-masks and tables of masks: whether a path is that of an image, or of a mask.
         source_splits: whether the source says the splits; False where shares or lists of the user do.
-        split_folders: class folders, pairs, class-masks, lits and dicom: whether the first folder is a split;
-            None: decided by the names.
-        folders_are_classes: class folders: whatever else lies there, each folder is a class.
-        image_pattern: pairs and class-masks: the images' paths, such as "images/{id}.nii.gz"; see `patterns`.
-        label_pattern: pairs, class-masks and dicom: the labels' paths, such as "labels/{id}.nii.gz".
-        classes: segmentation: the classes to keep, in the order of their values from 1; (): all, by name.
-        channel_order: pairs and class-masks: the values of {channel} that are taken, in order; (): all, by name.
-        regions: nnU-Net: what becomes of regions, which are several values: "refuse", or "combine": each value is a
-            class, called by all regions that hold it, or "channels": a voxel is in all regions that hold its value.
-        map_classes: segmentation: FROM=TO, what becomes of a class of the source; see `ClassChoice`.
-        several_masks: pairs and dicom: what becomes of several labels of one image: "refuse", or "merge".
-        missing_masks: what becomes of an image without label where nothing says that it has none: "refuse", or
-            "prediction" to keep it for prediction.
-        missing_classes: class-masks: what becomes of a scan that lacks the mask of a class: "refuse", or
-            "empty" to take the class for absent in it.
-        series: DICOM: which series are taken; its salt is `salt`.
+        split_folders: whether the first folder is a split; None: decided by the names.
+        image_pattern, label_pattern: see `halofeed.prep.annotations.patterns`.
+        classes, map_classes: see `ClassChoice`.
+        regions: "channels" as well: a voxel is in all regions that hold its value.
+        series: DICOM: which series are taken, and the salt of the hashes that stand for patients and series.
         list_series: DICOM: finds the series below each of some folders; None: in this process.
-        salt: DICOM: mixed into the hashes that stand for patients and series.
     """
 
     task: str | None = None
@@ -108,19 +86,6 @@ class LayoutOptions:
     missing_classes: str = "refuse"
     series: SeriesPolicy = field(default_factory=SeriesPolicy)
     list_series: ListSeries | None = None
-    salt: str = field(default="", repr=False)
-
-    def __post_init__(self) -> None:
-        if self.box_origin not in (None, 0, 1):
-            raise UsageError(f"box_origin: expected 0 or 1, got {self.box_origin!r}")
-        if self.on_bad_object not in ("drop", "reject"):
-            raise UsageError(f"on_bad_object: expected drop or reject, got {self.on_bad_object!r}")
-        if self.missing_masks not in ("refuse", "prediction"):
-            raise UsageError(f"missing_masks: expected refuse or prediction, got {self.missing_masks!r}")
-        if self.missing_classes not in ("refuse", "empty"):
-            raise UsageError(f"missing_classes: expected refuse or empty, got {self.missing_classes!r}")
-        if len(set(self.classes)) < len(self.classes) or "" in self.classes:
-            raise UsageError(f"classes: expected different names, got {','.join(self.classes)}")
 
     @property
     def wants_boxes(self) -> bool | None:
@@ -202,21 +167,15 @@ class Layout:
     takes_clips: bool = False
     in_parts: InParts | None = None
 
-    def check_keep(self, keep: Iterable[str]) -> None:
-        """Refuse to keep what this layout's annotations cannot say."""
+    def check(self, *, task: str | None, masks: bool = False, keep: Sequence[str] = ()) -> None:
+        """Refuse a task, masks, or what else to keep of objects that this layout's annotations cannot give."""
+        if task is not None and task not in self.tasks:
+            raise UsageError(f"task {task!r}: layout {self.name} serves {', '.join(self.tasks)}")
+        if masks and not self.has_masks:
+            raise UsageError(f"--masks: layout {self.name} holds no masks; leave it out")
         if unknown := [name for name in keep if name not in self.keeps]:
             known = f"has {', '.join(self.keeps)}" if self.keeps else "has nothing to keep"
             raise UsageError(f"--keep {','.join(unknown)}: layout {self.name} {known}; leave it out")
-
-    def check_masks(self, masks: bool) -> None:
-        """Refuse masks of a layout whose annotations hold none."""
-        if masks and not self.has_masks:
-            raise UsageError(f"--masks: layout {self.name} holds no masks; leave it out")
-
-    def check_task(self, task: str | None) -> None:
-        """Refuse a task that this layout's annotations cannot serve."""
-        if task is not None and task not in self.tasks:
-            raise UsageError(f"task {task!r}: layout {self.name} serves {', '.join(self.tasks)}")
 
 
 def is_split_name(name: str) -> bool:
@@ -346,11 +305,6 @@ def declared_size(height: object, width: object) -> tuple[int, int] | None:
     if min(sides) < 0 or any(side != int(side) for side in sides):
         raise SourceError("annotation", "size is not whole pixels", f"height {height}, width {width}")
     return (int(sides[0]), int(sides[1])) if min(sides) > 0 else None
-
-
-def problem_of(error: SourceError) -> tuple[str, str, str]:
-    """A fault in the form in which a Reference carries it."""
-    return (error.stage, error.reason, error.detail)
 
 
 def in_order(references: list[Reference]) -> list[Reference]:

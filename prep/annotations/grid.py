@@ -65,22 +65,17 @@ def _can_prove(reference: Reference) -> bool:
 def _proof(reference: Reference, images: SourceFiles) -> str | None:
     """The grid that a picture's own declared size proves: "stored" or "displayed", or NEITHER; None: either of them."""
     try:
-        found = _opened(reference.source, images)
-        if found is None or not all(found[0]):
-            return None
-        (height, width), orientation = found
-        stored, displayed = (height, width), (width, height) if orientation >= 5 else (height, width)
-        declared = reference.declared_size
-        if reference.mask is None and declared not in (stored, displayed):
+        sizes, declared = _sizes(reference.source, images), reference.declared_size
+        if sizes and reference.mask is None and declared not in sizes:
             return NEITHER
-        if stored == displayed:
+        if len(set(sizes)) < 2:
             return None
         if reference.mask is not None:
             header = images.head(reference.mask, _PNG_HEAD)
             declared = (int.from_bytes(header[20:24], "big"), int.from_bytes(header[16:20], "big"))
     except SourceError:
         return None
-    return {stored: "stored", displayed: "displayed"}.get(declared or (0, 0))
+    return dict(zip(sizes, ("stored", "displayed"), strict=True)).get(declared or (0, 0))
 
 
 def stored_sizes(paths: Sequence[str], images: SourceFiles) -> list[tuple[Size, ...]]:
@@ -88,26 +83,27 @@ def stored_sizes(paths: Sequence[str], images: SourceFiles) -> list[tuple[Size, 
 
     def sizes(path: str) -> tuple[Size, ...]:
         try:
-            found = _opened(path, images)
+            return _sizes(path, images)
         except SourceError:
             return ()
-        if found is None or not all(found[0]):
-            return ()
-        (height, width), orientation = found
-        return ((height, width), (width, height)) if orientation >= 5 else ((height, width),)
 
     with ThreadPoolExecutor(_THREADS) as threads:
         return list(threads.map(sizes, paths))
 
 
-def _opened(path: str, images: SourceFiles) -> tuple[Size, int] | None:
-    """The stored size and the orientation of a picture, from as few bytes as show them."""
+def _sizes(path: str, images: SourceFiles) -> tuple[Size, ...]:
+    """The size of a picture as stored, and as displayed where that swaps the sides; () where it does not say one."""
     # The command line's help imports the layouts, and is not to wait for the decoders.
     from halofeed.prep.formats.picture import size_and_orientation
 
-    for size in _HEADS:
+    for size in _HEADS:  # as few bytes as show it
         head = images.head(path, size)
         found = size_and_orientation(head)
         if found is not None or len(head) < size:
-            return found
-    return size_and_orientation(images.read(path))
+            break
+    else:
+        found = size_and_orientation(images.read(path))
+    if found is None or not all(found[0]):
+        return ()
+    (height, width), orientation = found
+    return ((height, width), (width, height)) if orientation >= 5 else ((height, width),)

@@ -142,49 +142,9 @@ class ImageIndex:
 
     def match(self, wanted: Mapping[Key, Wanted]) -> dict[Key, Found | SourceError]:
         """The file that each annotation means, or why there is none; all at once, as one can speak against another."""
-        candidates: dict[Key, _Candidate | SourceError] = {}
-        for key, one in wanted.items():
-            try:
-                candidates[key] = self.candidate(one)
-            except SourceError as error:
-                # With its traceback each would hold the frames in which it came to be.
-                candidates[key] = error.with_traceback(None)
-        claims: dict[str, dict[str, bool]] = {}
-        depths: dict[str, int] = {}
-        for candidate in candidates.values():
-            if isinstance(candidate, _Candidate):
-                _claim(claims, candidate)
-                _deepen(depths, candidate)
-        return self.judged(candidates, claims, depths)
-
-    def judged(
-        self,
-        candidates: Mapping[Key, _Candidate | SourceError],
-        claims: Mapping[str, Mapping[str, bool]],
-        depths: Mapping[str, int],
-    ) -> dict[Key, Found | SourceError]:
-        """The file of each candidate, or why there is none; `claims` are the names by which each file is meant."""
-        return {
-            key: candidate
-            if isinstance(candidate, SourceError)
-            else self._judge(candidate, claims[candidate.path], depths)
-            for key, candidate in candidates.items()
-        }
-
-    def _judge(
-        self, candidate: _Candidate, names: Mapping[str, bool], depths: Mapping[str, int]
-    ) -> Found | SourceError:
-        """The file of a candidate that nothing speaks against."""
-        if candidate.is_whole:
-            return Found(path=candidate.path)
-        others = sorted(name for name, is_whole in names.items() if is_whole or name != candidate.name)
-        if others:
-            against = f"{candidate.path} is the image of {others[0]!r}"
-        elif candidate.has_folders and depths[candidate.path.rpartition("/")[0]] > candidate.shared:
-            against = f"{candidate.path} lies in a folder that other annotations name"
-        else:
-            return Found(path=candidate.path, note=ELSEWHERE if candidate.has_folders else "")
-        return SourceError("annotation", "image file not found", f"{candidate.name!r} {BELOW}; {against}")
+        matching: Matching[Key] = Matching(self)
+        paths = {key: Found(path=one.name) for key, one in wanted.items() if matching.is_path(key, one)}
+        return {**paths, **matching.others(lambda: (found.path for found in paths.values()))}
 
     def candidate(self, wanted: Wanted) -> _Candidate:
         """The file that may be meant by one annotation; SourceError where there is none."""
@@ -370,17 +330,14 @@ class ImageIndex:
             by_folder.setdefault(path.rpartition("/")[0], set()).add(split)
             tally.add(path, -1)
         everywhere = set().union(*by_folder.values())
-
-        def listed() -> Iterator[str]:
-            return self._images_in(by_folder if beside_used else None)
-
-        for path in listed():
-            tally.add(path, 1)
+        if self.are_named_once(tally, beside_used=beside_used):
+            return
         uneven = tally.uneven()
-        used = {path for path, _ in list_used() if path.rpartition("/")[0] in uneven} if uneven else ()
-        for path in listed() if uneven else ():
-            if path.rpartition("/")[0] in uneven and path not in used:
-                beside = by_folder.get(path.rpartition("/")[0], everywhere)
+        used = {path for path, _ in list_used() if path.rpartition("/")[0] in uneven}
+        for path in self._images_in(by_folder if beside_used else None):
+            folder = path.rpartition("/")[0]
+            if folder in uneven and path not in used:
+                beside = by_folder.get(folder, everywhere)
                 split = next(iter(beside)) if len(beside) == 1 else "train"
                 fault = ("selection", "image has no annotation", "")
                 yield Reference(source=path, key=path, split=split, problem=fault)
@@ -392,7 +349,7 @@ class Matching(Generic[Key]):
     def __init__(self, index: ImageIndex) -> None:
         self._index = index
         self._others: dict[Key, _Candidate | SourceError] = {}
-        self._depths: dict[str, int] = {}
+        self._depths: dict[str, int] = {}  # how many of a folder's names an annotation shares
         self._last: Key | None = None
 
     def is_path(self, key: Key, wanted: Wanted) -> bool:
@@ -405,7 +362,8 @@ class Matching(Generic[Key]):
             # With its traceback each would hold the frames in which it came to be.
             self._others[key] = error.with_traceback(None)
             return False
-        _deepen(self._depths, candidate)
+        folder = candidate.path.rpartition("/")[0]
+        self._depths[folder] = max(self._depths.get(folder, 0), candidate.shared)
         if candidate.is_whole and candidate.path == wanted.name:
             self._last = key
             return True
@@ -418,14 +376,32 @@ class Matching(Generic[Key]):
         Args:
             list_paths: gives the names that are the path of their file, as often as one likes.
         """
+        # By which names each file is meant, and whether by its whole name.
         claims: dict[str, dict[str, bool]] = {}
         for other in self._others.values():
             if isinstance(other, _Candidate):
-                _claim(claims, other)
+                names = claims.setdefault(other.path, {})
+                names[other.name] = names.get(other.name, False) or other.is_whole
         for path in list_paths() if claims else ():
             if path in claims:
                 claims[path][path] = True
-        return self._index.judged(self._others, claims, self._depths)
+        return {
+            key: other if isinstance(other, SourceError) else self._judge(other, claims[other.path])
+            for key, other in self._others.items()
+        }
+
+    def _judge(self, candidate: _Candidate, names: Mapping[str, bool]) -> Found | SourceError:
+        """The file of a candidate that nothing speaks against."""
+        if candidate.is_whole:
+            return Found(path=candidate.path)
+        others = sorted(name for name, is_whole in names.items() if is_whole or name != candidate.name)
+        if others:
+            against = f"{candidate.path} is the image of {others[0]!r}"
+        elif candidate.has_folders and self._depths[candidate.path.rpartition("/")[0]] > candidate.shared:
+            against = f"{candidate.path} lies in a folder that other annotations name"
+        else:
+            return Found(path=candidate.path, note=ELSEWHERE if candidate.has_folders else "")
+        return SourceError("annotation", "image file not found", f"{candidate.name!r} {BELOW}; {against}")
 
 
 class Tally:
@@ -448,18 +424,6 @@ class Tally:
     def uneven(self) -> set[str]:
         """The folders whose paths are not the same in both lists."""
         return {folder for folder, left in self._left.items() if left != [0, 0]}
-
-
-def _claim(claims: dict[str, dict[str, bool]], candidate: _Candidate) -> None:
-    """Note by which name, and whether by its whole name, a file is meant."""
-    names = claims.setdefault(candidate.path, {})
-    names[candidate.name] = names.get(candidate.name, False) or candidate.is_whole
-
-
-def _deepen(depths: dict[str, int], candidate: _Candidate) -> None:
-    """Note how many of a folder's names an annotation shares."""
-    folder = candidate.path.rpartition("/")[0]
-    depths[folder] = max(depths.get(folder, 0), candidate.shared)
 
 
 def _fold_extension(name: str) -> str:

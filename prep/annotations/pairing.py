@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from halofeed.prep.annotations.contract import in_order, is_split_name
 from halofeed.prep.sources.reference import Reference
@@ -25,9 +26,32 @@ class Label:
     problem: Problem | None = None
 
 
-def label_of(path: str, problem: Problem | None = None) -> Label:
-    """The label that is one file."""
+def label_of(path: str, problem: Problem | None = None, name: str | None = None) -> Label:
+    """The label that is one file, of all classes or of the one that is named."""
+    if name is not None:
+        return Label(path=path, class_masks=((name, path),), problem=problem)
     return Label(path=path, mask=path, problem=problem)
+
+
+@dataclass(kw_only=True)
+class SortedFiles:
+    """The files of a folder, sorted into images and labels.
+
+    Args:
+        images: each with what it shares with its label; channels in files of their own are joined.
+        labels: likewise.
+        neither: files that are no image and no label.
+        left_out: channels that were not taken.
+    """
+
+    images: list[tuple[Key, Reference]] = field(default_factory=list)
+    labels: list[tuple[Key, Label]] = field(default_factory=list)
+    neither: list[str] = field(default_factory=list)
+    left_out: list[Reference] = field(default_factory=list)
+
+    def has_pair(self) -> bool:
+        """Whether any image has a label."""
+        return not {key for key, _ in self.images}.isdisjoint(key for key, _ in self.labels)
 
 
 def pair_up(
@@ -48,44 +72,35 @@ def pair_up(
         has_no_label: whether the layout itself says that images of this key have no labels.
         several_masks: what becomes of several labels of one image, see `LayoutOptions`; None: the layout allows none.
     """
-    labels_by_key: dict[Key, list[Label]] = {}
+    labels_by_key: dict[Key, list[Label]] = defaultdict(list)
     for key, label in labels:
-        labels_by_key.setdefault(key, []).append(label)
-    images_by_key: dict[Key, list[Reference]] = {}
+        labels_by_key[key].append(label)
+    images_by_key: dict[Key, list[Reference]] = defaultdict(list)
     for key, image in images:
-        images_by_key.setdefault(key, []).append(image)
+        images_by_key[key].append(image)
     references = []
     for key, found in images_by_key.items():
-        masks = labels_by_key.pop(key, [])
+        masks = sorted(labels_by_key.pop(key, []), key=lambda label: label.path)
         keep = missing_masks == "prediction" or has_no_label(key)
         together = _one_problem("several images for one label", [image.source for image in found])
-        masks = sorted(masks, key=lambda label: label.path)
         if several_masks != "merge":
             cure = "" if several_masks is None else "; --several-masks merge takes them together"
             paths = [label.path for label in masks]
             together = together or _one_problem("several labels for one image", paths, cure)
+        together = together or next((one.problem for one in masks if one.problem is not None), None)
+        if not masks and not keep:
+            together = together or NO_LABEL
         for image in found:
-            problem = image.problem or together
-            if problem is None and masks:
-                label, *more = masks
-                image = replace(
-                    image,
-                    mask=label.mask,
-                    more_masks=tuple(other.path for other in more),
-                    class_masks=label.class_masks,
-                )
-                problem = next((one.problem for one in masks if one.problem is not None), None)
-            elif problem is None and not keep:
-                problem = NO_LABEL
-            references.append(
-                replace(image, mask=None, more_masks=(), class_masks=(), problem=problem)
-                if problem
-                else image
-            )
-    for left in labels_by_key.values():
-        references += [
-            Reference(source=label.path, key=label.path, problem=label.problem or NO_IMAGE) for label in left
-        ]
+            if problem := image.problem or together:
+                image = replace(image, problem=problem)
+            elif masks:
+                more = tuple(other.path for other in masks[1:])
+                image = replace(image, mask=masks[0].mask, more_masks=more, class_masks=masks[0].class_masks)
+            references.append(image)
+    left = [label for others in labels_by_key.values() for label in others]
+    references += [
+        Reference(source=label.path, key=label.path, problem=label.problem or NO_IMAGE) for label in left
+    ]
     return in_order(references)
 
 

@@ -51,9 +51,7 @@ def may_be_other_layout(files: SourceFiles, others: Iterable[str], images: Itera
     beside_texts = [f"{splitext(path)[0]}.jpg" for path in others if path.lower().endswith(".txt")]
     of_masks = [f"images/{basename(path)}" for path in images if _lies_in(_MASK_FOLDER, path)]
     known = _Known(files, [*others, *images, *of_masks])
-    return (
-        other_layout(known) is not None or _yolo(_Known(files, [*others, *beside_texts]), others) is not None
-    )
+    return bool(other_layout(known) or _yolo(_Known(files, [*others, *beside_texts]), others))
 
 
 class _Known:
@@ -126,12 +124,10 @@ def _voc(files: _Files, paths: Sequence[str]) -> str | None:
 
 
 def _yolo(files: _Files, paths: Sequence[str]) -> str | None:
-    texts = [path for path in paths if path.lower().endswith(".txt")]
-    named = {splitext(basename(path))[0] for path in texts}
-    stems = (
-        {stem for path in _images(files) if (stem := splitext(basename(path))[0]) in named} if named else ()
-    )
-    beside = [path for path in texts if splitext(basename(path))[0] in stems]
+    texts = {path: splitext(basename(path))[0] for path in paths if path.lower().endswith(".txt")}
+    named = set(texts.values())
+    stems = named.intersection(splitext(basename(path))[0] for path in _images(files)) if named else ()
+    beside = [path for path, stem in texts.items() if stem in stems]
     for path, text in _heads(files, beside, ".txt"):
         lines = [line for line in text.splitlines() if line.strip()]
         if lines and all(_YOLO_LINE.fullmatch(line) for line in lines[:5]):

@@ -74,14 +74,14 @@ class Table:
     rows: Iterable[Row]
 
 
+@dataclass(frozen=True)
 class _RowsAnew:
     """Rows that are nowhere held."""
 
-    def __init__(self, read: Callable[[], Iterator[Row]]) -> None:
-        self._read = read
+    read: Callable[[], Iterator[Row]]
 
     def __iter__(self) -> Iterator[Row]:
-        return self._read()
+        return self.read()
 
 
 def unread_note(table: Table) -> tuple[str, ...]:
@@ -92,10 +92,9 @@ def unread_note(table: Table) -> tuple[str, ...]:
 
 def check_ignored(tables: Sequence[Table], ignored: Sequence[str]) -> None:
     """Refuse a column to ignore that no table has: it would be misspelled."""
-    header = list(dict.fromkeys(column for table in tables for column in table.header))
-    if missing := [
-        column for column in ignored if not can_hold(header, [column], {column: ((squash(column),),)})
-    ]:
+    header = dict.fromkeys(column for table in tables for column in table.header)
+    there = set(map(squash, header))
+    if missing := [column for column in ignored if squash(column) not in there]:
         raise UsageError(f"--ignore-columns {','.join(missing)}: no table has it; found {', '.join(header)}")
 
 
@@ -124,17 +123,11 @@ def _table_files(
         if found:
             return found
     below = [path for path in annotations.sizes() if path.lower().endswith(extensions)]
-    if (
-        below
-        and all(split_folder(path) for path in below)
-        and len({path.split("/")[1] for path in below}) == 1
-    ):
+    if below and all(map(split_folder, below)) and len({path.split("/")[1] for path in below}) == 1:
         return below
-    found_below = (
-        f" ({', '.join(below[:3])}{', ...' if len(below) > 3 else ''} lie below it)" if below else ""
-    )
+    there = f" ({', '.join(below[:3])}{', ...' if len(below) > 3 else ''} lie below it)" if below else ""
     raise AnnotationsError(
-        f"{annotations.root}: no {' or '.join(extensions)} file lies straight in it{found_below}; name the table itself"
+        f"{annotations.root}: no {' or '.join(extensions)} file lies straight in it{there}; name the table itself"
         + ("" if below else hint(annotations, extensions[0][1:]))
     )
 
@@ -185,13 +178,8 @@ def read_csv(name: str, text: TableBytes, rule: Columns) -> Table:
 def _table(
     name: str, header: Sequence[str], reading: Reading, rows: Callable[[], Iterator[Row]], text: TableBytes
 ) -> Table:
-    return Table(
-        file=name,
-        header=tuple(header),
-        columns=reading.known,
-        unread=reading.unread,
-        rows=tuple(rows()) if text.is_held else _RowsAnew(rows),
-    )
+    found = tuple(rows()) if text.is_held else _RowsAnew(rows)
+    return Table(file=name, header=tuple(header), columns=reading.known, unread=reading.unread, rows=found)
 
 
 _FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
@@ -232,13 +220,11 @@ def read_jsonl(name: str, text: TableBytes, rule: Columns) -> Table:
                 try:
                     entry = json.loads(written.removesuffix("\n"))
                 except (ValueError, RecursionError) as error:
-                    raise AnnotationsError(
-                        f"{name}:{line}: expected one JSON object a line: {error}"
-                    ) from error
+                    fault = f"expected one JSON object a line: {error}"
+                    raise AnnotationsError(f"{name}:{line}: {fault}") from error
                 if not isinstance(entry, dict):
-                    raise AnnotationsError(
-                        f"{name}:{line}: expected a JSON object, got {type(entry).__name__}"
-                    )
+                    fault = f"expected a JSON object, got {type(entry).__name__}"
+                    raise AnnotationsError(f"{name}:{line}: {fault}")
                 yield line, entry
 
     header: dict[str, None] = {}

@@ -86,7 +86,7 @@ LAYOUTS: dict[str, Layout] = {
             tasks=_SEGMENTATION,
             summary="LiTS names: volume-N with segmentation-N, test-volume-N",
             list_references=lits.list_references,
-            label_values=lits.label_values,
+            label_values=lambda *_: lits.VALUES,
         ),
         Layout(
             name="class-masks",

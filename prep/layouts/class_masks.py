@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from halofeed.prep.annotations.contract import LayoutOptions
-from halofeed.prep.annotations.pairing import NEITHER, Key, Label, pair_up
+from halofeed.prep.annotations.pairing import NEITHER, Key, Label, SortedFiles, label_of, pair_up
 from halofeed.prep.annotations.patterns import compile_pair
 from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.layouts.pairs import by_pattern, image_reference, split_by_folder, untaken
@@ -14,26 +13,9 @@ from halofeed.prep.sources.files import SourceFiles, unlisted_folders
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.volume_files import missing_part, stem_of, whole_scans
 from halofeed.prep.tasks.class_order import in_class_order
-from halofeed.schemas.errors import AnnotationsError, Problem
+from halofeed.schemas.errors import AnnotationsError
 
 MASK_FOLDERS = ("segmentations", "segmentation", "masks", "labels", "segs")
-
-
-@dataclass(kw_only=True)
-class _Scans:
-    """The images and, for each, the masks by class."""
-
-    images: list[tuple[Key, Reference]] = field(default_factory=list)
-    masks: dict[Key, dict[str, list[str]]] = field(default_factory=dict)
-    neither: list[str] = field(default_factory=list)
-    left_out: list[Reference] = field(default_factory=list)
-
-    def add_mask(self, key: Key, name: str, path: str) -> None:
-        self.masks.setdefault(key, {}).setdefault(name, []).append(path)
-
-    @property
-    def classes(self) -> list[str]:
-        return in_class_order(name for masks in self.masks.values() for name in masks)
 
 
 def list_references(
@@ -50,7 +32,11 @@ def list_references(
     """
     found = _find(images, annotation_file, options)
     classes = _chosen(found, images.root, options)
-    labels = [(key, _label(masks, classes, images, options)) for key, masks in found.masks.items()]
+    masks: dict[Key, dict[str, list[Label]]] = {}
+    for key, label in found.labels:
+        for name, _ in label.class_masks:
+            masks.setdefault(key, {}).setdefault(name, []).append(label)
+    labels = [(key, _joined(of_scan, classes, options)) for key, of_scan in masks.items()]
     yield from pair_up(found.images, labels, options.missing_masks)
     yield from found.left_out
     for path in [*found.neither, *untaken(images, options)]:
@@ -66,23 +52,23 @@ def label_values(
     return {0: "background", **dict(enumerate(classes, start=1))}
 
 
-def _chosen(found: _Scans, root: str, options: LayoutOptions) -> Mapping[str, str]:
+def _chosen(found: SortedFiles, root: str, options: LayoutOptions) -> Mapping[str, str]:
     """The class of the data set that each class of the masks becomes, in the order of its values."""
-    choice = options.choice
-    targets = {name: target for name in found.classes if (target := choice.target(name)) is not None}
+    choice, names = options.choice, in_class_order(label.class_masks[0][0] for _, label in found.labels)
+    targets = {name: target for name in names if (target := choice.target(name)) is not None}
+    present = ", ".join(names[:20])
     if missing := [name for name in options.classes if name not in targets.values()]:
-        present = ", ".join(found.classes[:20])
         raise AnnotationsError(
             f"{root}: no mask of class {', '.join(missing[:10])} anywhere; found {present}"
         )
-    choice.check_known(found.classes, f"the masks of {root}")
+    choice.check_known(names, f"the masks of {root}")
     if not targets:
-        raise AnnotationsError(f"--map-classes leaves out every class: {', '.join(found.classes[:20])}")
+        raise AnnotationsError(f"--map-classes leaves out every class: {present}")
     order = options.classes or in_class_order(targets.values())
     return dict(sorted(targets.items(), key=lambda item: order.index(item[1])))
 
 
-def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptions) -> _Scans:
+def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptions) -> SortedFiles:
     if annotation_file is not None:
         raise AnnotationsError(f"{annotation_file}: class masks need no annotation file; name the folder")
     if options.image_pattern is None and options.label_pattern is None:
@@ -91,10 +77,7 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
         splits_named = False
     else:
         pair = compile_pair(options.image_pattern, options.label_pattern, with_class=True)
-        files = by_pattern(images, pair, options)
-        found = _Scans(images=files.images, neither=files.neither, left_out=files.left_out)
-        for key, values, path in files.labels:
-            found.add_mask(key, values["class"], path)
+        found = by_pattern(images, pair, options)
         unlisted = unlisted_folders(images)
         if unlisted and (not options.classes or options.missing_classes == "empty"):
             raise AnnotationsError(
@@ -104,7 +87,7 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
             )
         expected = f"{pair.image.text!r} with {pair.label.text!r}"
         splits_named = "split" in pair.image.names
-    if not found.images or not found.masks:
+    if not found.images or not found.labels:
         what = "mask" if found.images else "image"
         raise AnnotationsError(
             f"{images.root}: no {what} is found by the rule: {expected}; say it with --image-pattern and "
@@ -116,47 +99,42 @@ def _find(images: SourceFiles, annotation_file: str | None, options: LayoutOptio
     return found
 
 
-def _by_custom(images: SourceFiles, takes: Callable[[str], bool]) -> _Scans:
-    result = _Scans()
+def _by_custom(images: SourceFiles, takes: Callable[[str], bool]) -> SortedFiles:
+    result = SortedFiles()
     paths = images.sizes()
     beside: dict[str, list[str]] = {}
     for path in whole_scans(paths, takes):
         folder = path.rpartition("/")[0]
         scan, _, last = folder.rpartition("/")
         if last.lower() in MASK_FOLDERS:
-            result.add_mask((scan,), stem_of(path), path)
+            result.labels.append(((scan,), label_of(path, missing_part(path, paths), stem_of(path))))
         else:
             beside.setdefault(folder, []).append(path)
+    scans = {scan for (scan,), _ in result.labels}
+    above = {scan.rpartition("/")[0] for scan in scans}
     for folder, found in beside.items():
-        if (folder,) in result.masks:
+        if folder in scans or (len(found) == 1 and folder.rpartition("/")[0] in above):
             result.images += [((folder,), image_reference(path, paths, {})) for path in found]
-        elif len(found) == 1 and folder.rpartition("/")[0] in {
-            key[0].rpartition("/")[0] for key in result.masks
-        }:
-            result.images.append(((folder,), image_reference(found[0], paths, {})))
         else:
             result.neither += found
     return result
 
 
-def _label(
-    masks: Mapping[str, list[str]], classes: Mapping[str, str], images: SourceFiles, options: LayoutOptions
+def _joined(
+    masks: Mapping[str, Sequence[Label]], classes: Mapping[str, str], options: LayoutOptions
 ) -> Label:
-    paths = images.sizes()
-    first = min(min(found) for found in masks.values())
+    """The label of a scan: its mask of each class that is taken."""
     chosen = [(name, masks[name]) for name in classes if name in masks]
-    problem: Problem | None = None
     absent = [name for name in classes if name not in masks]
-    twice = [name for name, found in chosen if len(found) > 1]
-    if twice:
-        problem = ("annotation", "several masks of one class", ", ".join(sorted(masks[twice[0]])[:3]))
+    problem = next((found[0].problem for _, found in chosen if found[0].problem), None)
+    if twice := [found for _, found in chosen if len(found) > 1]:
+        listed = ", ".join(sorted(label.path for label in twice[0])[:3])
+        problem = ("annotation", "several masks of one class", listed)
     elif not chosen:
         problem = ("annotation", "scan has no mask of any class", f"of {', '.join([*classes][:10])}")
     elif absent and options.missing_classes == "refuse":
         more = f" and {len(absent) - 10} more" if len(absent) > 10 else ""
         problem = ("annotation", "mask of a class is missing", ", ".join(absent[:10]) + more)
-    for _, found in chosen:
-        problem = problem or missing_part(found[0], paths)
-    return Label(
-        path=first, class_masks=tuple((classes[name], found[0]) for name, found in chosen), problem=problem
-    )
+    first = min(label.path for found in masks.values() for label in found)
+    taken = tuple((classes[name], found[0].path) for name, found in chosen)
+    return Label(path=first, class_masks=taken, problem=problem)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
-from halofeed.prep.annotations.columns import corners
+from halofeed.prep.annotations.columns import CORNERS, corners
 from halofeed.prep.annotations.contract import (
     LEAST_BAD_OBJECTS,
     LayoutOptions,
@@ -19,7 +19,6 @@ from halofeed.prep.annotations.contract import (
     in_order,
     is_mostly_bad,
     number,
-    problem_of,
     read_whole,
     sound_boxes,
     split_in_file_name,
@@ -304,6 +303,8 @@ def _document_references(
     skeletons: Skeletons | None,
     counts_pixels: bool,
 ) -> Iterator[Reference]:
+    """The references of one file, in the order of its images; then those of what is wrong with its entries."""
+
     def box_of(annotation: dict[str, Any]) -> Box:
         box = _box(annotation, document.names_by_id, options)
         if skeletons is None:
@@ -323,12 +324,22 @@ def _document_references(
             orphans.setdefault(repr(annotation.get("image_id")), []).append(annotation.get("id"))
     _refuse_lost_annotations(document, by_image, orphans)
     for entry in document.images:
-        image = found[document.file, entry["id"]]
-        annotations = by_image[identity_of(entry["id"])]
-        reference = _reference(document, entry, annotations, image, options, box_of)
-        if skeletons is not None and reference.boxes:
-            reference = replace(reference, notes=(*reference.notes, *notes_of(annotations, skeletons)))
-        yield reference
+        image, annotations = found[document.file, entry["id"]], by_image[identity_of(entry["id"])]
+        key = int(entry["id"]) if isinstance(entry["id"], float) else entry["id"]
+        known: dict[str, Any] = {"source": entry["file_name"], "key": key, "split": document.split}
+        try:
+            if isinstance(image, SourceError):
+                raise image
+            known["source"] = image.path
+            boxes, bad = sound_boxes(annotations, box_of, options)
+            size = declared_size(entry.get("height"), entry.get("width"))
+        except SourceError as error:
+            yield Reference(**known, problem=error.args)
+            continue
+        notes = (image.note,) if image.note else ()
+        if skeletons is not None and boxes:
+            notes += notes_of(annotations, skeletons)
+        yield Reference(**known, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)
     for place, reason, detail in document.faulty:
         yield Reference(source=place, key=place, split=document.split, problem=("annotation", reason, detail))
     for image_id, ids in orphans.items():
@@ -356,35 +367,6 @@ def _refuse_lost_annotations(
         )
 
 
-def _reference(
-    document: Document,
-    entry: dict[str, Any],
-    annotations: Sequence[dict[str, Any]],
-    image: Found | SourceError,
-    options: LayoutOptions,
-    box_of: Callable[[dict[str, Any]], Box],
-) -> Reference:
-    source = entry["file_name"]
-    key = int(entry["id"]) if isinstance(entry["id"], float) else entry["id"]
-    try:
-        if isinstance(image, SourceError):
-            raise image
-        source = image.path
-        boxes, bad_objects = sound_boxes(annotations, box_of, options)
-        size = declared_size(entry.get("height"), entry.get("width"))
-    except SourceError as error:
-        return Reference(source=source, key=key, split=document.split, problem=problem_of(error))
-    return Reference(
-        source=source,
-        key=key,
-        split=document.split,
-        boxes=boxes,
-        declared_size=size,
-        bad_objects=bad_objects,
-        notes=(image.note,) if image.note else (),
-    )
-
-
 def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: LayoutOptions) -> Box:
     what = f"annotation {annotation.get('id')}"
     bbox = annotation.get("bbox")
@@ -394,23 +376,19 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
         detail = f"{what}: category_id {annotation['category_id']!r} is no category of the file"
         raise SourceError("annotation", "object has no class", detail)
     values = [number(value, f"{what} bbox") for value in bbox]
-    xmin, ymin, xmax, ymax = corners(
-        values, "corner-size" if options.box_form == "auto" else options.box_form
-    )
+    written = corners(values, "corner-size" if options.box_form == "auto" else options.box_form)
+    sides: dict[str, Any] = dict(zip(CORNERS, written, strict=True))
     attributes = annotation.get("attributes")
-    check_rotation(attributes.get("rotation") if isinstance(attributes, dict) else None, what, options)
+    attributes = attributes if isinstance(attributes, dict) else {}  # which CVAT writes
+    check_rotation(attributes.get("rotation"), what, options)
+    is_crowd = _flag(crowd_of(annotation), f"{what} iscrowd")
+    occluded = annotation.get("occluded", attributes.get("occluded", 0))
     area = annotation.get("area")
-    crowd = crowd_of(annotation)
-    if crowd not in (0, 1):
-        raise SourceError("annotation", "flag is neither 0 nor 1", f"{what} iscrowd is {crowd!r}")
     box = Box(
-        ymin=ymin,
-        xmin=xmin,
-        ymax=ymax,
-        xmax=xmax,
+        **sides,
         label=names_by_id[annotation["category_id"]],
-        is_crowd=bool(crowd),
-        occluded=_occluded(annotation, what) if "occluded" in options.keep else False,
+        is_crowd=is_crowd,
+        occluded="occluded" in options.keep and _flag(occluded, f"{what} occluded"),
         category_id=annotation["category_id"] if "category_id" in options.keep else None,
         area=None if area is None else number(area, f"{what} area"),
         mask=_mask(annotation.get("segmentation"), what) if options.masks else None,
@@ -418,13 +396,9 @@ def _box(annotation: dict[str, Any], names_by_id: dict[int, str], options: Layou
     return check_box(box, what)
 
 
-def _occluded(annotation: dict[str, Any], what: str) -> bool:
-    """The key `occluded`, or that of `attributes`, as CVAT writes it."""
-    attributes = annotation.get("attributes")
-    inner = attributes.get("occluded", 0) if isinstance(attributes, dict) else 0
-    value = annotation.get("occluded", inner)
+def _flag(value: object, what: str) -> bool:
     if value not in (0, 1):
-        raise SourceError("annotation", "flag is neither 0 nor 1", f"{what} occluded is {value!r}")
+        raise SourceError("annotation", "flag is neither 0 nor 1", f"{what} is {value!r}")
     return bool(value)
 
 

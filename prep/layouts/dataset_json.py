@@ -64,9 +64,8 @@ def check_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[int, s
     """
     found: dict[int, str] = {}
     for written, name in values:
-        value = (
-            int(written) if isinstance(written, str) and written.isascii() and written.isdigit() else written
-        )
+        is_digits = isinstance(written, str) and written.isascii() and written.isdigit()
+        value = int(written) if is_digits else written
         if type(value) is not int or not 0 <= value < 2**31:
             raise AnnotationsError(f"{path}: labels: {written!r} of {name!r}: expected a whole number from 0")
         if not isinstance(name, str) or not name.strip():
@@ -84,12 +83,7 @@ def check_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[int, s
 def check_channel_names(path: str, part: str, names: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of the channels 0, 1, ... in order; AnnotationsError where a number is missing."""
     expected = [str(number) for number in range(len(names))]
-    if (
-        not names
-        or sorted(names) != sorted(expected)
-        or not all(isinstance(name, str) for name in names.values())
-    ):
-        raise AnnotationsError(
-            f'{path}: {part}: expected {{"0": "CT", ...}} without gaps, got {dict(names)}'[:300]
-        )
+    if not names or set(names) != set(expected) or not all(isinstance(name, str) for name in names.values()):
+        found = f'expected {{"0": "CT", ...}} without gaps, got {dict(names)}'
+        raise AnnotationsError(f"{path}: {part}: {found}"[:300])
     return tuple(names[number] for number in expected)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,10 @@ from halofeed.prep.annotations.pairing import (
     split_at,
 )
 from halofeed.prep.annotations.patterns import compile_pattern
-from halofeed.prep.layouts.dicom_reasons import kind_and_cure, nothing_found
 from halofeed.prep.sources.files import UNREAD, SourceFiles, unlisted_folders
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.volume_files import (
+    extension_of,
     folder_of,
     is_scan_name,
     is_volume_name,
@@ -39,10 +39,21 @@ if TYPE_CHECKING:
 
 _DAMAGED = ("read", "damaged file among the slices")
 _DAMAGED_CURE = "copy it again, or take it out of the folder"
-_SEVERAL: Problem = ("annotation", "label fits several series", "")
+_SEVERAL = ("annotation", "label fits several series")
 _SEVERAL_CURE = "choose one by --series-description, or name both in a table (--layout csv)"
-_NOT_BELOW = " is not below the folder"
+_NOT_IN_FOLDER = "no series lies in its folder; --label-pattern says which it belongs to"
+_NOT_BELOW = "the series that it was drawn on is not below the folder"
 _UNREAD: Problem = ("read", "not a volume format that is read", "store the label as NIfTI, SEG or RTSTRUCT")
+_CURES: Mapping[str, str] = {
+    "secondary capture": "--secondary-captures take takes such images where they are slices",
+    "survey by its description": "--series-description takes a series by its description",
+    "mosaic": "Siemens' many slices in one image: make NIfTI of them with dcm2niix, then --layout pairs",
+    "image without position": "a slice must say where it lies: export the original series",
+    "segmentation": "masks need the series that they were drawn on below the same folder",
+    "structure set": "contours need the series that they were drawn on below the same folder",
+    "DICOMDIR": "it lists files that must lie beside it",
+}
+"""What helps with files of a kind that are no slices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,37 +62,45 @@ class FoundSeries:
 
     Args:
         source: the folder that holds its files ("." is the root), with `#` and a hash where that holds several.
-        folder: that folder.
-        members: the files, sorted as paths; () where they are stored alone.
-        group: the hash of the patient.
-        stored: see `Series.stored`.
-        first: the first of the files by name.
-        key: the hash of its UID, and the hash of its frame of reference.
-        volume: which scan of its series it is; see `Reference.volume`.
-        masks: where it is one of several: the masks that name some of its images.
-        what: a few words for messages.
+        scan: what its files say.
         problem: why it is not taken: a damaged file in its folder may be one of its slices, or it has too few.
         damaged: the damaged file in its folder.
     """
 
     source: str
-    folder: str
-    members: tuple[str, ...]
-    stored: tuple[str, str] | None
-    first: str
-    group: str | None
-    key: str | None
-    frame_of_reference: str | None
-    volume: tuple[int, int, str] | None
-    masks: frozenset[str]
-    what: str
-    problem: Problem | None = None
-    damaged: tuple[str, ...] = ()
+    scan: Series
+    problem: Problem | None
+    damaged: str | None
+
+    @property
+    def reference(self) -> Reference:
+        """To its image alone, of split "train"."""
+        return Reference(
+            source=self.source,
+            key=self.source,
+            group=self.scan.group,
+            members=tuple(sorted(self.scan.members)),
+            stored=self.scan.stored,
+            volume=self.scan.volume,
+            problem=self.problem,
+        )
 
     @property
     def folders(self) -> list[str]:
         """The folders that lead to it, outermost first."""
-        return self.folder.split("/") if self.folder != "." else []
+        return self.scan.folder.split("/") if self.scan.folder != "." else []
+
+    @property
+    def what(self) -> str:
+        """A few words for messages."""
+        rows, columns = self.scan.size
+        return f"{self.scan.modality or 'DICOM'}, {self.scan.slices} of {rows} x {columns}"
+
+    @property
+    def voxels(self) -> int:
+        """How many it has."""
+        rows, columns = self.scan.size
+        return self.scan.slices * rows * columns
 
     @property
     def is_left_out(self) -> bool:
@@ -115,15 +134,17 @@ def list_references(
             f"{annotation_file}: series are found in a folder, not in a file; say --source FOLDER, or for a table "
             "--layout csv"
         )
-    policy = replace(options.series, salt=options.salt)
     listing = series_below(images, (), options)["."]
     scans = list(whole_scans(listing.named))
-    found, apart = _found(images, listing.series, listing.apart, policy), listing.apart
+    found, apart = _found(images, listing, options), listing.apart
     if not found:
-        raise AnnotationsError(nothing_found(images.root, apart, scans))
+        raise AnnotationsError(_nothing_found(images.root, apart, scans))
     taken = [series for series in found if not series.is_left_out] or found
     place = find_split_folder([series.folders for series in taken], options.split_folders, images.root)
-    listed = [((series.source,), _reference(series, split_at(series.folders, place))) for series in found]
+    listed = [
+        ((series.source,), replace(series.reference, split=split_at(series.folders, place)))
+        for series in found
+    ]
     masks = [path for path in scans if is_volume_name(path)]
     labels = [
         (_series_of(one, taken) or _series_of(one, found), label_of(one.path)) for one in apart if one.is_mask
@@ -132,18 +153,10 @@ def list_references(
     labels += [([], label_of(one.path, _UNREAD)) for one in apart if _is_unread_volume(one)]
     fitting, unfit = _sort_labels(labels)
     expected = bool(labels) or options.label_pattern is not None or bool(unlisted_folders(images))
-    yield from in_order(
-        [
-            *pair_up(listed, fitting, options.missing_masks, lambda key: not expected, options.several_masks),
-            *unfit,
-            *_others(apart, found),
-            *(
-                Reference(source=path, key=path, problem=NEITHER)
-                for path in scans
-                if not is_volume_name(path)
-            ),
-        ]
-    )
+    pairs = pair_up(listed, fitting, options.missing_masks, lambda key: not expected, options.several_masks)
+    pictures = [path for path in scans if not is_volume_name(path)]
+    neither = [Reference(source=path, key=path, problem=NEITHER) for path in pictures]
+    yield from in_order([*pairs, *unfit, *_others(apart, found), *neither])
 
 
 def series_below(
@@ -152,12 +165,12 @@ def series_below(
     """The series below each of some folders; of () those of the whole source, ".", which may lack members."""
     from halofeed.prep.formats.dicom.listing import list_series
 
-    return (options.list_series or list_series)(images, replace(options.series, salt=options.salt), folders)
+    return (options.list_series or list_series)(images, options.series, folders)
 
 
 def find_series(
     images: SourceFiles, source: str, listings: Mapping[str, SeriesListing], options: LayoutOptions
-) -> FoundSeries:
+) -> Reference:
     """The series that a table means by a folder, or by a folder with `#` and the hash of one of its series.
 
     Args:
@@ -167,20 +180,15 @@ def find_series(
         SourceError: there is none, there are several, or a file beside it is damaged.
     """
     listing = listings[source if source in listings else source.rpartition("#")[0]]
-    apart = listing.apart
-    found = _found(images, listing.series, apart, replace(options.series, salt=options.salt))
+    found = _found(images, listing, options)
     if source not in listings:
         chosen = [series for series in found if series.source == source]
     else:
         chosen = [series for series in found if not series.is_left_out] or found
     if not chosen:
-        kinds = ", ".join(
-            f"{count} x {kind}" for kind, count in sorted(Counter(one.kind for one in apart).items())
-        )
-        kinds = ", ".join(series.source for series in found[:8]) or kinds
-        raise SourceError(
-            "annotation", "folder holds no such DICOM series", f"{source}: found {kinds or 'no file'}"
-        )
+        there = [series.source for series in found[:8]] or _counted(one.kind for one in listing.apart)
+        detail = f"{source}: found {', '.join(there) or 'no file'}"
+        raise SourceError("annotation", "folder holds no such DICOM series", detail)
     left_out = [f"{one.source}: {one.problem[1]} ({one.problem[2]})" for one in chosen if one.problem]
     if len(chosen) > 1 and all(series.is_left_out for series in chosen):
         raise SourceError("selection", "no series of the folder is taken", ", ".join(left_out[:8]))
@@ -189,17 +197,16 @@ def find_series(
         raise SourceError("annotation", "folder holds several DICOM series", f"write one of {listed}")
     if chosen[0].problem is not None:
         raise SourceError(*chosen[0].problem)
-    return chosen[0]
+    return chosen[0].reference
 
 
-def _found(
-    images: SourceFiles, series: Sequence[Series], apart: Sequence[Apart], policy: SeriesPolicy
-) -> list[FoundSeries]:
+def _found(images: SourceFiles, listing: SeriesListing, options: LayoutOptions) -> list[FoundSeries]:
     from halofeed.prep.formats.dicom.grouping import too_few_slices
 
+    policy = options.series
     damaged: dict[str, list[str]] = defaultdict(list)
     unread = {}
-    for one in apart:
+    for one in listing.apart:
         if one.may_be_slice:
             damaged[folder_of(one.path)].append(one.path)
             if one.error is not None and one.error.reason == UNREAD:
@@ -207,35 +214,16 @@ def _found(
     for folder in unlisted_folders(images):
         damaged[folder_of(folder)].append(folder)
         unread[folder] = f"{folder}: {images.faults()[folder][1]}"
-    beside_all = _damaged_beside(series, damaged)
-    counts = Counter(stack.folder for stack in series)
+    beside_all = _damaged_beside(listing.series, damaged)
+    counts = Counter(scan.folder for scan in listing.series)
     found = []
-    for stack, beside in zip(series, beside_all, strict=True):
-        folder, (rows, columns) = stack.folder, stack.size
-        problem: Problem | None = (
-            None if beside is None else (*_DAMAGED, f"{unread.get(beside, beside)}; {_DAMAGED_CURE}")
-        )
-        found.append(
-            FoundSeries(
-                source=folder if counts[folder] == 1 else f"{folder}#{stack.key}",
-                folder=folder,
-                members=tuple(sorted(stack.members)),
-                stored=stack.stored,
-                first=stack.first,
-                group=stack.group,
-                key=stack.series,
-                frame_of_reference=stack.frame_of_reference,
-                what=f"{stack.modality or 'DICOM'}, {stack.slices} of {rows} x {columns}",
-                volume=stack.volume,
-                masks=stack.masks,
-                damaged=() if beside is None else (beside,),
-                problem=problem
-                or _not_chosen(stack, policy)
-                or stack.problem
-                or too_few_slices(stack.places, policy),
-            )
-        )
-    found = _largest_of_studies(found, series) if policy.series == "largest" else found
+    for scan, beside in zip(listing.series, beside_all, strict=True):
+        problem = _not_chosen(scan, policy) or scan.problem or too_few_slices(scan.places, policy)
+        if beside is not None:
+            problem = (*_DAMAGED, f"{unread.get(beside, beside)}; {_DAMAGED_CURE}")
+        source = scan.folder if counts[scan.folder] == 1 else f"{scan.folder}#{scan.key}"
+        found.append(FoundSeries(source=source, scan=scan, problem=problem, damaged=beside))
+    found = _largest_of_studies(found) if policy.series == "largest" else found
     return sorted(found, key=lambda one: one.source)
 
 
@@ -258,24 +246,24 @@ def _damaged_beside(series: Sequence[Series], damaged: Mapping[str, Sequence[str
     return found
 
 
-def _largest_of_studies(found: Sequence[FoundSeries], stacks: Sequence[Series]) -> list[FoundSeries]:
+def _largest_of_studies(found: Sequence[FoundSeries]) -> list[FoundSeries]:
     """The series with a problem for all but the largest of each study, and for those that share that place."""
-    voxels = [stack.slices * stack.size[0] * stack.size[1] for stack in stacks]
-    best: dict[str | None, list[int]] = {}
-    for index, (one, stack) in enumerate(zip(found, stacks, strict=True)):
-        if one.problem is None and stack.study is not None:
-            largest = best.setdefault(stack.study, [])
-            if not largest or voxels[index] >= voxels[largest[0]]:
-                best[stack.study] = [at for at in largest if voxels[at] == voxels[index]] + [index]
+    studies: dict[str, list[FoundSeries]] = defaultdict(list)
+    for one in found:
+        if one.problem is None and one.scan.study is not None:
+            studies[one.scan.study].append(one)
+    largest: dict[str | None, list[FoundSeries]] = {}
+    for study, some in studies.items():
+        most = max(one.voxels for one in some)
+        largest[study] = [one for one in some if one.voxels == most]
     result = []
-    for index, (one, stack) in enumerate(zip(found, stacks, strict=True)):
-        largest = best.get(stack.study, [index])
-        problem = one.problem
-        if problem is None and index not in largest:
-            first = found[largest[0]]
-            problem = ("selection", "series is not the largest of its study", f"{one.what}; {first.what} is")
-        elif problem is None and len({found[at].key for at in largest}) > 1:
-            listed = ", ".join(found[at].source for at in largest[:8])
+    for one in found:
+        best, problem = largest.get(one.scan.study, [one]), one.problem
+        if problem is None and one.voxels < best[0].voxels:
+            detail = f"{one.what}; {best[0].what} is"
+            problem = ("selection", "series is not the largest of its study", detail)
+        elif problem is None and len({other.scan.series for other in best}) > 1:
+            listed = ", ".join(other.source for other in best[:8])
             cure = "choose by --series-modality or --series-description"
             problem = ("selection", "several series of a study are the largest", f"{listed}; {cure}")
         result.append(replace(one, problem=problem))
@@ -297,33 +285,16 @@ def _not_chosen(stack: Series, policy: SeriesPolicy) -> Problem | None:
     return "selection", "series is not chosen", f"{stack.modality or 'no modality'}; {' and '.join(asked)}"
 
 
-def _reference(series: FoundSeries, split: str) -> Reference:
-    return Reference(
-        source=series.source,
-        key=series.source,
-        split=split,
-        group=series.group,
-        members=series.members,
-        stored=series.stored,
-        volume=series.volume,
-        problem=series.problem,
-    )
-
-
-def _fitting(found: Iterable[FoundSeries], fits: Callable[[FoundSeries], bool]) -> list[str]:
-    return [series.source for series in found if fits(series)]
-
-
 def _series_of(one: Apart, found: Sequence[FoundSeries]) -> list[str]:
     """The series that a SEG or RTSTRUCT was drawn on."""
     if one.refers_to:
-        fits = [series for series in found if series.key in one.refers_to]
+        fits = [series for series in found if series.scan.series in one.refers_to]
         # Of several volumes in a series it is the one whose images are named.
-        named = [series for series in fits if one.path in series.masks]
+        named = [series for series in fits if one.path in series.scan.masks]
         return [series.source for series in (named if len(fits) > 1 and named else fits)]
     if one.frame_of_reference is None:
         return []
-    return _fitting(found, lambda series: series.frame_of_reference == one.frame_of_reference)
+    return [series.source for series in found if series.scan.frame_of_reference == one.frame_of_reference]
 
 
 def _nifti_labels(
@@ -371,32 +342,30 @@ def _identities(found: Sequence[FoundSeries], image_pattern: str | None) -> Mapp
         AnnotationsError: no folder fits the pattern.
     """
     if image_pattern is None:
-        return {series.source: series.folder for series in found}
+        return {series.source: series.scan.folder for series in found}
     pattern = compile_pattern(image_pattern, "image_pattern", ("id",))
     identities = {}
     for series in found:
-        values = pattern.match(series.folder) or pattern.match(series.first)
+        values = pattern.match(series.scan.folder) or pattern.match(series.scan.first)
         if values is not None:
             identities[series.source] = values.get("id", ".")
     if not identities:
-        folders = ", ".join(repr(series.folder) for series in found[:3])
+        folders = ", ".join(repr(series.scan.folder) for series in found[:3])
         raise AnnotationsError(f"--image-pattern {image_pattern}: no series' folder fits it; found {folders}")
     return identities
 
 
-def _is_in(folder: str) -> Callable[[FoundSeries], bool]:
-    return lambda series: series.folder == folder
-
-
 def _by_place(path: str, found: Sequence[FoundSeries]) -> list[str]:
     """The series that a NIfTI file belongs to by its folder, then by its name."""
-    beside = _fitting(found, _is_in(folder_of(path)))
-    beside = beside or _fitting(
-        found, lambda series: series.folder != "." and folder_of(series.folder) == folder_of(path)
-    )
+    folders = {series.source: series.scan.folder for series in found}
+    place = folder_of(path)
+    beside = [source for source, folder in folders.items() if folder == place]
+    beside = beside or [
+        source for source, folder in folders.items() if folder != "." and folder_of(folder) == place
+    ]
     if len(beside) == 1:
         return beside
-    named = _fitting(found, lambda series: series.folder.rpartition("/")[2] == stem_of(path))
+    named = [source for source, folder in folders.items() if folder.rpartition("/")[2] == stem_of(path)]
     return named or beside
 
 
@@ -410,28 +379,52 @@ def _sort_labels(
         if len(sources) == 1:
             fitting.append(((sources[0],), label))
         else:
-            stage, reason, _ = _SEVERAL if sources else NO_IMAGE
-            listed = ", ".join(sources[:3])
-            lost = (
-                "no series lies in its folder"
-                if is_scan_name(label.path)
-                else "the series that it was drawn on"
-            )
-            lost += "; --label-pattern says which it belongs to" if is_scan_name(label.path) else _NOT_BELOW
-            detail = f"{listed}; {_SEVERAL_CURE}" if sources else lost
-            problem = label.problem or (stage, reason, detail)
-            unfit.append(Reference(source=label.path, key=label.path, problem=problem))
+            problem = (*_SEVERAL, f"{', '.join(sources[:3])}; {_SEVERAL_CURE}")
+            if not sources:
+                detail = _NOT_IN_FOLDER if is_scan_name(label.path) else _NOT_BELOW
+                problem = (*NO_IMAGE[:2], detail)
+            unfit.append(Reference(source=label.path, key=label.path, problem=label.problem or problem))
     return fitting, unfit
 
 
 def _others(apart: Iterable[Apart], found: Iterable[FoundSeries]) -> Iterator[Reference]:
     """What is said of files that are neither slices nor masks; a damaged one is named by the series beside it."""
-    folders = {folder_of(path) for series in found for path in series.damaged}
+    folders = {folder_of(series.damaged) for series in found if series.damaged is not None}
     for one in apart:
         accounted = one.is_mask or _is_unread_volume(one)
         if accounted or (one.may_be_slice and folder_of(one.path) in folders):
             continue
-        problem = ("selection", "file is no slice of a volume", kind_and_cure(one.kind))
+        problem: Problem = ("selection", "file is no slice of a volume", kind_and_cure(one.kind))
         if one.may_be_slice and one.error is not None:
-            problem = (one.error.stage, one.error.reason, one.error.detail)
+            problem = one.error.args
         yield Reference(source=one.path, key=one.path, problem=problem)
+
+
+def kind_and_cure(kind: str) -> str:
+    """A kind of file, with what helps where something does.
+
+    >>> kind_and_cure("report"), kind_and_cure("survey by its description")
+    ('report', 'survey by its description; --series-description takes a series by its description')
+    """
+    return f"{kind}; {_CURES[kind]}" if kind in _CURES else kind
+
+
+def _counted(kinds: Iterable[str]) -> list[str]:
+    """Each kind once, with how many there are."""
+    return [f"{count} x {kind}" for kind, count in sorted(Counter(kinds).items())]
+
+
+def _nothing_found(root: str, apart: Sequence[Apart], named: Sequence[str]) -> str:
+    """Why there is no series below a folder, and what helps; `named` are the volumes and pictures by their names."""
+    kinds = [one.kind for one in apart]
+    found = [*_counted(kinds), *_counted(extension_of(path).lower() for path in named)]
+    cures = [f"{kind}: {_CURES[kind]}" for kind in sorted(set(kinds)) if kind in _CURES]
+    damaged = [(one.path, one.error) for one in apart if one.kind == "damaged" and one.error is not None]
+    cures += [f"damaged: {path}: {error.reason}; copy it again" for path, error in damaged[:1]]
+    if any(map(is_volume_name, named)):
+        cures.append("NIfTI, NRRD or MetaImage volumes: take --layout pairs, msd, nnunet or class-masks")
+    elif named:
+        cures.append("pictures: take --layout folders, coco, voc or csv, without --depth")
+    if not cures:
+        cures.append("name with --source the folder that holds the series' files")
+    return f"{root}: no DICOM series lies below it; found {', '.join(found) or 'no file'}; {'; '.join(cures)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.annotations.pairing import (
@@ -22,6 +22,7 @@ from halofeed.prep.sources.volume_files import is_volume_name, missing_part, ste
 from halofeed.schemas.errors import AnnotationsError
 
 VALUES = {0: "background", 1: "liver", 2: "tumour"}
+"""What the values of a segmentation mean."""
 _NAME = re.compile(
     r"(?P<test>test[-_])?(?:(?P<image>volume|ct)|segmentation|seg)[-_](?P<number>\d+)", re.IGNORECASE
 )
@@ -64,10 +65,3 @@ def list_references(
     for path in volumes:
         if path not in named:
             yield Reference(source=path, key=path, problem=NEITHER)
-
-
-def label_values(
-    annotations: SourceFiles, images: SourceFiles, annotation_file: str | None, options: LayoutOptions
-) -> Mapping[int, str]:
-    """What the values of a LiTS segmentation mean."""
-    return VALUES

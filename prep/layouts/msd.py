@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from halofeed.prep.annotations.contract import LayoutOptions, in_order, problem_of
+from halofeed.prep.annotations.contract import LayoutOptions, in_order
 from halofeed.prep.layouts.dataset_json import (
     DatasetJson,
     check_channel_names,
@@ -42,13 +42,11 @@ def list_references(
     document.part("training", list, _EXPECTED)
     listed: list[Reference] = []
     for part, split in SPLITS.items():
-        if part not in document.content:
-            continue
-        for number, entry in enumerate(document.part(part, list, _EXPECTED)):
+        entries = document.part(part, list, _EXPECTED) if part in document.content else []
+        for number, entry in enumerate(entries):
             if not _is_left_behind(entry):
-                listed.append(
-                    _reference(entry, f"{document.path}#{part}[{number}]", split, document, images, options)
-                )
+                place = f"{document.path}#{part}[{number}]"
+                listed.append(_reference(entry, place, split, document, images, options))
     listed = refuse_repeated(listed)
     used = {path for reference in listed for path in reference.paths} | _named(document, images)
     for path in whole_scans(images.sizes()):
@@ -98,29 +96,24 @@ def _reference(
         source = locate(image, "image", images, document.folder)
         mask = locate(label, "label", images, document.folder) if label else None
     except SourceError as error:
-        stage, reason, detail = problem_of(error)
-        return Reference(
-            source=source, key=source, split=split, problem=(stage, reason, f"{place}: {detail}")
-        )
-    unlabelled = mask is None and split != "test" and options.missing_masks == "refuse"
-    problem_found = ("annotation", "image has no label", place) if unlabelled else None
+        return Reference(source=source, key=source, split=split, problem=error.at(place).args)
+    fault = None
     if mask == source:
-        problem_found, mask = ("annotation", "image and label are one file", place), None
-    return Reference(source=source, key=source, split=split, mask=mask, problem=problem_found)
+        fault, mask = ("annotation", "image and label are one file", place), None
+    elif mask is None and split != "test" and options.missing_masks == "refuse":
+        fault = ("annotation", "image has no label", place)
+    return Reference(source=source, key=source, split=split, mask=mask, problem=fault)
 
 
 def refuse_repeated(listed: Sequence[Reference]) -> list[Reference]:
     """One problem for each image that is listed several times, even in two splits, in place of its entries."""
     counts = Counter(reference.source for reference in listed)
-    result, seen = [], set()
-    for reference in listed:
-        if counts[reference.source] == 1:
-            result.append(reference)
-        elif reference.source not in seen:
-            seen.add(reference.source)
-            problem = ("annotation", "image is listed several times", f"{counts[reference.source]} times")
-            result.append(replace(reference, mask=None, problem=problem))
-    return result
+    first = {reference.source: reference for reference in reversed(listed)}
+    fault = ("annotation", "image is listed several times")
+    return [
+        one if counts[source] == 1 else replace(one, mask=None, problem=(*fault, f"{counts[source]} times"))
+        for source, one in first.items()
+    ]
 
 
 def _named(document: DatasetJson, images: SourceFiles) -> set[str]:

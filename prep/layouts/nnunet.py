@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from halofeed.prep.annotations.contract import LayoutOptions, in_order
@@ -72,7 +72,12 @@ def list_references(
             else:
                 expected = f"expected CASE{dataset.file_ending}"
                 strays.append(_problem(path, split, ("annotation", "file is no label of a case", expected)))
-    _check_count(dataset, sum(key[0] == "Tr" for key, _ in found))
+    cases = sum(key[0] == "Tr" for key, _ in found)
+    if cases != dataset.training:
+        raise AnnotationsError(
+            f"{dataset.document.path}: numTraining is {dataset.training}, and imagesTr holds {cases} cases; complete "
+            "the folder or correct the number"
+        )
     test_label = next(_files(images, f"{below}labelsTs/"), None)
     may_have_test_labels = test_label is not None or bool(unlisted_folders(images))
     paired = pair_up(
@@ -182,7 +187,6 @@ def _problem(path: str, split: str, problem: Problem) -> Reference:
 
 def _case(case: str, files: Mapping[int, str], split: str, dataset: _Dataset) -> Reference:
     first, *rest = (files[number] for number in sorted(files))
-    reference = Reference(source=first, key=first, split=split, channels=tuple(rest))
     missing = [number for number in range(len(dataset.channels)) if number not in files]
     unknown = [number for number in sorted(files) if number >= len(dataset.channels)]
     problem: Problem | None = None
@@ -192,12 +196,4 @@ def _case(case: str, files: Mapping[int, str], split: str, dataset: _Dataset) ->
     elif unknown:
         named = ", ".join(f"{number:04d}" for number in unknown[:5])
         problem = ("annotation", "channel is not in dataset.json", f"{case}: {named}")
-    return replace(reference, problem=problem)
-
-
-def _check_count(dataset: _Dataset, cases: int) -> None:
-    if cases != dataset.training:
-        raise AnnotationsError(
-            f"{dataset.document.path}: numTraining is {dataset.training}, and imagesTr holds {cases} cases; complete "
-            "the folder or correct the number"
-        )
+    return Reference(source=first, key=first, split=split, channels=tuple(rest), problem=problem)

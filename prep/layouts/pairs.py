@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from halofeed.prep.annotations.channels import join_channels
@@ -13,7 +13,7 @@ from halofeed.prep.annotations.grid import settle_grid
 from halofeed.prep.annotations.pairing import (
     NEITHER,
     Key,
-    Label,
+    SortedFiles,
     find_split_folder,
     label_of,
     pair_up,
@@ -41,18 +41,6 @@ _LABEL_FOLDER = re.compile(
 _LABEL_STEM = re.compile(
     r"(.+?)[-_.](?:seg|segmentation|masks?|labels?|gt|groundtruth)(?:[-_.].+)?", re.IGNORECASE
 )
-
-
-@dataclass(kw_only=True)
-class _Sorted:
-    """The files of a folder, sorted into images and labels."""
-
-    images: list[tuple[Key, Reference]] = field(default_factory=list)
-    labels: list[tuple[Key, Label]] = field(default_factory=list)
-    neither: list[str] = field(default_factory=list)
-
-    def has_pair(self) -> bool:
-        return not {key for key, _ in self.images}.isdisjoint(key for key, _ in self.labels)
 
 
 def list_references(
@@ -83,14 +71,14 @@ def list_references(
     with_patterns = options.image_pattern is not None or options.label_pattern is not None
     if with_patterns:
         pair = compile_pair(options.image_pattern, options.label_pattern, with_class=False)
-        files, paths = by_pattern(images, pair, options), images.sizes()
-        labels = [(key, label_of(path, missing_part(path, paths))) for key, _, path in files.labels]
-        found, left_out = _Sorted(images=files.images, labels=labels, neither=files.neither), files.left_out
-        yield from left_out
+        found = by_pattern(images, pair, options)
+        yield from found.left_out
         if not found.images:
+            there = [*found.neither, *(label.path for _, label in found.labels)]
+            example = f"; there is {there[0]}" if there else ""
             raise AnnotationsError(
                 f"{images.root}: no volume, picture or clip matches the image pattern {pair.image.text!r}"
-                f"{_example(found.neither, found.labels)}{hint(images, 'pairs')}"
+                f"{example}{hint(images, 'pairs')}"
             )
         if "split" not in pair.image.names:
             found.images = split_by_folder(found.images, images.root, options.split_folders)
@@ -114,32 +102,9 @@ def untaken(images: SourceFiles, options: LayoutOptions) -> list[str]:
     return [path for path in whole_scans(images.sizes()) if not options.takes_scan(path)]
 
 
-def _example(neither: Sequence[str], labels: Sequence[tuple[Key, Label]]) -> str:
-    """A file that could have been meant."""
-    found = next(iter([*neither, *(label.path for _, label in labels)]), None)
-    return "" if found is None else f"; there is {found}"
-
-
-@dataclass(kw_only=True)
-class ByPattern:
-    """The files of a folder as a pair of patterns understands them.
-
-    Args:
-        images: with what they share with their labels; channels in files of their own are joined.
-        labels: the same of each label, what its pattern found in its path, and the path.
-        neither: files that no pattern fits.
-        left_out: channels that were not taken.
-    """
-
-    images: list[tuple[Key, Reference]] = field(default_factory=list)
-    labels: list[tuple[Key, Mapping[str, str], str]] = field(default_factory=list)
-    neither: list[str] = field(default_factory=list)
-    left_out: list[Reference] = field(default_factory=list)
-
-
-def by_pattern(images: SourceFiles, pair: PatternPair, options: LayoutOptions) -> ByPattern:
+def by_pattern(images: SourceFiles, pair: PatternPair, options: LayoutOptions) -> SortedFiles:
     """All files of a folder, by the patterns of images and labels; AnnotationsError as `join_channels`."""
-    result = ByPattern()
+    result = SortedFiles()
     channels: list[tuple[Key, Mapping[str, str], Reference]] = []
     paths = images.sizes()
     for path in whole_scans(paths, options.takes_scan):
@@ -150,7 +115,8 @@ def by_pattern(images: SourceFiles, pair: PatternPair, options: LayoutOptions) -
         is_image, values = understood
         key = tuple(values[name] for name in pair.shared)
         if not is_image:
-            result.labels.append((key, values, path))
+            label = label_of(path, missing_part(path, paths), values.get("class"))
+            result.labels.append((key, label))
         elif "channel" in values:
             channels.append((key, values, image_reference(path, paths, values)))
         else:
@@ -183,7 +149,7 @@ def split_by_folder(
     ]
 
 
-def _by_custom(images: SourceFiles, options: LayoutOptions) -> _Sorted:
+def _by_custom(images: SourceFiles, options: LayoutOptions) -> SortedFiles:
     paths = images.sizes()
     scans = list(whole_scans(paths, options.takes_scan))
     for sort in (_sort_by_folder, _sort_by_suffix, partial(_sort_by_folder, image_folder=_CLIP_FOLDER)):
@@ -193,23 +159,20 @@ def _by_custom(images: SourceFiles, options: LayoutOptions) -> _Sorted:
             split = split_by_folder(unnamed, images.root, options.split_folders)
             found.images = [entry for entry in found.images if entry[0][0]] + split
             return found
-    dicom = next((path for path in images.sizes() if extension_of(path).lower() in DICOM_EXTENSIONS), None)
-    if dicom is not None:
-        raise AnnotationsError(
-            f"{images.root}: no volume, picture or clip has a label by its name; {dicom} is DICOM: take --layout dicom"
-        )
-    raise AnnotationsError(
-        f"{images.root}: no volume, picture or clip has a label by its name; expected images/a.nii.gz with "
-        "labels/a.nii.gz, imagesTr with labelsTr, or a.nii.gz with a_seg.nii.gz; else say --image-pattern and "
-        f"--label-pattern, such as '{{id}}/ct.nii.gz' and '{{id}}/liver.nii.gz'{hint(images, 'pairs')}"
+    cure = (
+        "expected images/a.nii.gz with labels/a.nii.gz, imagesTr with labelsTr, or a.nii.gz with a_seg.nii.gz; else "
+        "say --image-pattern and --label-pattern, such as '{id}/ct.nii.gz' and '{id}/liver.nii.gz'"
     )
+    dicom = next((path for path in paths if extension_of(path).lower() in DICOM_EXTENSIONS), None)
+    cure = f"{cure}{hint(images, 'pairs')}" if dicom is None else f"{dicom} is DICOM: take --layout dicom"
+    raise AnnotationsError(f"{images.root}: no volume, picture or clip has a label by its name; {cure}")
 
 
 def _sort_by_folder(
     scans: Sequence[str], paths: Mapping[str, int], image_folder: re.Pattern[str] = _IMAGE_FOLDER
-) -> _Sorted:
+) -> SortedFiles:
     """Rules 1 and 3. A key is (tr or ts or "", the other folders and the stem)."""
-    result = _Sorted()
+    result = SortedFiles()
     for path in scans:
         *folders, _ = path.split("/")
         for place in reversed(range(len(folders))):
@@ -218,21 +181,21 @@ def _sort_by_folder(
             if found is None:
                 continue
             suffix = (found[1] or "").lower()
-            rest = "/".join([*folders[:place], "", *folders[place + 1 :], stem_of(path)])
+            key = (suffix, "/".join([*folders[:place], "", *folders[place + 1 :], stem_of(path)]))
             if image:
                 values = {"split": SUFFIX_SPLITS[suffix]} if suffix else {}
-                result.images.append(((suffix, rest), image_reference(path, paths, values)))
+                result.images.append((key, image_reference(path, paths, values)))
             else:
-                result.labels.append(((suffix, rest), label_of(path, missing_part(path, paths))))
+                result.labels.append((key, label_of(path, missing_part(path, paths))))
             break
         else:
             result.neither.append(path)
     return result
 
 
-def _sort_by_suffix(scans: Sequence[str], paths: Mapping[str, int]) -> _Sorted:
+def _sort_by_suffix(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFiles:
     """Rule 2. A key is ("", the folder and the image's stem)."""
-    result = _Sorted()
+    result = SortedFiles()
     for path in scans:
         folder = path.rpartition("/")[0]
         label = _LABEL_STEM.fullmatch(stem_of(path))

@@ -9,12 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from halofeed.prep.annotations.columns import read_known
-from halofeed.prep.annotations.contract import LayoutOptions, in_order, problem_of, split_in_file_name
+from halofeed.prep.annotations.contract import LayoutOptions, in_order, split_in_file_name
 from halofeed.prep.annotations.grid import settle_grid
 from halofeed.prep.annotations.rows import (
     Columns,
     Row,
-    Table,
     check_ignored,
     read_tables,
     unread_note,
@@ -44,16 +43,6 @@ SPELLINGS = {
 }
 
 
-def _columns(options: LayoutOptions) -> Columns:
-    return Columns(
-        required=("image", "label"),
-        text=("id", "label", "split", "group"),
-        expected="id,image,label[,group,split], one scan a row; id may be left out, and a cell under label be empty",
-        spellings=SPELLINGS,
-        read=lambda name, header: read_known(name, header, SPELLINGS, options.ignore_columns),
-    )
-
-
 def list_references(
     form: str,
     annotations: SourceFiles,
@@ -74,22 +63,18 @@ def list_references(
     Raises:
         AnnotationsError: if columns are missing or the file is not a table.
     """
-    tables = read_tables(form, annotations, annotation_file, _columns(options))
-    yield from _references(tables, images, annotations.root, annotation_file is not None, options)
-
-
-def _references(
-    tables: Iterable[Table],
-    images: SourceFiles,
-    annotations_root: str,
-    one_file: bool,
-    options: LayoutOptions,
-) -> Iterator[Reference]:
-    tables = list(tables)
+    columns = Columns(
+        required=("image", "label"),
+        text=("id", "label", "split", "group"),
+        expected="id,image,label[,group,split], one scan a row; id may be left out, and a cell under label be empty",
+        spellings=SPELLINGS,
+        read=lambda name, header: read_known(name, header, SPELLINGS, options.ignore_columns),
+    )
+    tables = read_tables(form, annotations, annotation_file, columns)
     check_ignored(tables, options.ignore_columns)
     index = FolderIndex(images)
     listed: list[tuple[Row, Reference]] = []
-    rows_of = [[_from_the_root(row, annotations_root, images.root) for row in table.rows] for table in tables]
+    rows_of = [[_from_the_root(row, annotations.root, images.root) for row in table.rows] for table in tables]
     folders = dict.fromkeys(filter(None, (_folder_of(row, index) for rows in rows_of for row in rows)))
     series = series_below(images, tuple(folders), options) if folders else {}
     for table, rows in zip(tables, rows_of, strict=True):
@@ -101,9 +86,8 @@ def _references(
     references = settle_grid(_refuse_repeated(listed), images, options)
     used = {path for reference in references for path in reference.paths}
     used |= data_files(images, used)
-    yield from in_order(
-        [*references, *_unlisted(used, _named(listed, images.root), images, one_file, options.takes_scan)]
-    )
+    named, one_file = _named(listed, images.root), annotation_file is not None
+    yield from in_order([*references, *_unlisted(used, named, images, one_file, options.takes_scan)])
 
 
 def _folder_of(row: Row, index: FolderIndex) -> str:
@@ -141,8 +125,7 @@ def _reference(
             raise SourceError("annotation", "image and label are one file", same[0])
         return replace(image, mask=masks[0] if masks else None, more_masks=tuple(masks[1:]))
     except SourceError as error:
-        stage, reason, detail = problem_of(error)
-        return replace(known, problem=(stage, reason, f"{row.place}: {detail}"))
+        return replace(known, problem=error.at(row.place).args)
 
 
 def _from_the_root(row: Row, annotations_root: str, root: str) -> Row:
@@ -187,11 +170,9 @@ def _with_image(
         paths = [locate(path, "image", images) for path in written]
         if len(set(paths)) < len(paths):
             raise SourceError("annotation", "channel is listed twice", "; ".join(paths))
-        others = [path for path in paths if not is_scan_name(path)]
-        if others:
-            raise SourceError(
-                "annotation", "channels are not volumes in files or pictures", ", ".join(others[:3])
-            )
+        if others := [path for path in paths if not is_scan_name(path)]:
+            reason = "channels are not volumes in files or pictures"
+            raise SourceError("annotation", reason, ", ".join(others[:3]))
         return replace(known, source=paths[0], channels=tuple(paths[1:]))
     path = relative_path(written[0], images.root)
     if images.size(path) is not None:
@@ -220,9 +201,8 @@ def _label_files(cell: str, index: FolderIndex) -> list[str]:
 def _label(written: str, index: FolderIndex) -> str:
     images = index.files
     path = relative_path(written, images.root)
-    if images.size(path) is not None or not images.has_folder(path):
-        return locate(written, "label", images)
-    below = index.below(path)
+    is_folder = images.size(path) is None and images.has_folder(path)
+    below = index.below(path) if is_folder else []
     if not below:
         return locate(written, "label", images)
     if set(below) - set(files_of(below[0])):
@@ -232,19 +212,17 @@ def _label(written: str, index: FolderIndex) -> str:
 
 def _refuse_repeated(listed: Sequence[tuple[Row, Reference]]) -> list[Reference]:
     """One problem for each image in several rows, in place of them: which row is right, nobody knows."""
-    rows: dict[str, list[Row]] = {}
+    by_source: dict[str, list[tuple[Row, Reference]]] = {}
     for row, reference in listed:
-        rows.setdefault(reference.source, []).append(row)
-    result, seen = [], set()
-    for _, reference in listed:
-        twice = rows[reference.source]
-        if len(twice) == 1:
-            result.append(reference)
-        elif reference.source not in seen:
-            places = ", ".join(row.place for row in twice[:3])
+        by_source.setdefault(reference.source, []).append((row, reference))
+    result = []
+    for same in by_source.values():
+        reference = same[0][1]
+        if len(same) > 1:
+            places = ", ".join(row.place for row, _ in same[:3])
             problem = ("annotation", "image is in several rows", places)
-            result.append(replace(reference, mask=None, more_masks=(), problem=problem))
-        seen.add(reference.source)
+            reference = replace(reference, mask=None, more_masks=(), problem=problem)
+        result.append(reference)
     return result
 
 
@@ -280,9 +258,8 @@ def _unlisted(
         if path in used or path in named or not named.isdisjoint(_above(path)):
             continue
         if path in whole and (not one_file or folder in folders):
-            yield Reference(
-                source=path, key=path, problem=("selection", "file is in no row of the table", "")
-            )
+            problem = ("selection", "file is in no row of the table", "")
+            yield Reference(source=path, key=path, problem=problem)
         elif not takes(path) and not is_document_name(path) and not one_file and folder:
             others[folder] += 1
     for folder, count in others.items():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, groupby
 from operator import itemgetter
+from typing import Any
 
 from halofeed.prep.annotations.columns import CORNERS, SPELLINGS, read_columns
 from halofeed.prep.annotations.contract import (
@@ -17,7 +18,6 @@ from halofeed.prep.annotations.contract import (
     in_order,
     number,
     order_of,
-    problem_of,
     sound_boxes,
     split_in_file_name,
 )
@@ -55,32 +55,9 @@ from halofeed.schemas.tasks import KEPT
 IMAGE_COLUMNS = ("filename", "class")
 
 
-def _columns(options: LayoutOptions) -> Columns:
-    return Columns(
-        required=IMAGE_COLUMNS,
-        together=CORNERS,
-        text=(*IMAGE_COLUMNS, "split", "group", "id"),
-        lists=("class",),
-        expected=f"{','.join(IMAGE_COLUMNS)} for one image a row, with {','.join(CORNERS)} for one box a row; "
-        "image,label need --task segmentation, or classification where labels are classes",
-        spellings={**SPELLINGS, "filename": (*SPELLINGS["filename"], ("image",))},
-        read=lambda name, header: read_columns(
-            name, header, options.wants_boxes, options.box_form, options.ignore_columns
-        ),
-    )
-
-
 _NO_NAME = SourceError("annotation", "row names no file")
-_FLAGS = {
-    "": False,
-    "-1": False,
-    "0": False,
-    "false": False,
-    "no": False,
-    "1": True,
-    "true": True,
-    "yes": True,
-}
+_FLAG_COLUMNS = ("is_crowd", "difficult", "truncated", "occluded", "group_of")
+_FLAGS = {**dict.fromkeys(("", "-1", "0", "false", "no"), False), **dict.fromkeys(("1", "true", "yes"), True)}
 
 
 def list_references(
@@ -106,20 +83,22 @@ def list_references(
     if options.wants_label_images:
         yield from segmentation_table.list_references(form, annotations, images, annotation_file, options)
         return
-    tables = read_tables(form, annotations, annotation_file, _columns(options))
-    yield from _references(tables, images, annotations.root, annotation_file is not None, options)
-
-
-def _references(
-    tables: Iterable[Table],
-    images: SourceFiles,
-    annotations_root: str,
-    one_file: bool,
-    options: LayoutOptions,
-) -> Iterator[Reference]:
-    tables = list(tables)
+    columns = Columns(
+        required=IMAGE_COLUMNS,
+        together=CORNERS,
+        text=(*IMAGE_COLUMNS, "split", "group", "id"),
+        lists=("class",),
+        expected=f"{','.join(IMAGE_COLUMNS)} for one image a row, with {','.join(CORNERS)} for one box a row; "
+        "image,label need --task segmentation, or classification where labels are classes",
+        spellings={**SPELLINGS, "filename": (*SPELLINGS["filename"], ("image",))},
+        read=lambda name, header: read_columns(
+            name, header, options.wants_boxes, options.box_form, options.ignore_columns
+        ),
+    )
+    tables = read_tables(form, annotations, annotation_file, columns)
+    one_file = annotation_file is not None
     check_ignored(tables, options.ignore_columns)
-    index = ImageIndex(images, annotations_root, options.takes)
+    index = ImageIndex(images, annotations.root, options.takes)
     with_boxes = _has_boxes(tables, options.wants_boxes)
     if missing := [name for name in options.keep if not any(name in table.columns for table in tables)]:
         found_columns = ", ".join(dict.fromkeys(column for table in tables for column in table.header))
@@ -237,7 +216,7 @@ def _by_source(
             tally.add(source, -1)
         else:
             source = index.relative(posixpath.join(folder, named)) if named else f"{file}:{line}"
-            fault, notes = problem_of(image), ()
+            fault, notes = image.args, ()
         found.add((source, place, (fault, file, line, cells, row_fault, split, notes)))
     return found, classes, tally
 
@@ -290,65 +269,50 @@ def _lost_reference(named: str, rows: Sequence[tuple[Row, str]], error: SourceEr
 
 
 def _has_boxes(tables: Sequence[Table], wanted: bool | None) -> bool:
-    boxed = [table for table in tables if "xmin" in table.columns]
     plain = [table for table in tables if "xmin" not in table.columns]
     if wanted is False:
         return False
-    if plain and (boxed or wanted):
+    if plain and (wanted or len(plain) < len(tables)):
         raise AnnotationsError(
             f"{plain[0].file}: no columns {','.join(CORNERS)}; found {', '.join(plain[0].header)}; "
             "detection needs one box a row in every table"
         )
-    return bool(boxed)
+    return not plain
 
 
-def _agree(source: str, rows: Sequence[tuple[Row, str]], column: str, values: Iterable[str]) -> str:
-    if len(rows) == 1:
-        return next(iter(values))
-    first: tuple[Row, str] | None = None
-    for (row, _), value in zip(rows, values, strict=True):
-        if first is not None and value != first[1]:
+def _agree(source: str, rows: Sequence[Row], column: str, values: Sequence[str]) -> str:
+    """The value that all rows of an image have."""
+    for row, value in zip(rows, values, strict=True):
+        if value != values[0]:
             raise AnnotationsError(
-                f"{source}: two values of {column}: {first[1]!r} ({first[0].place}) and {value!r} "
+                f"{source}: two values of {column}: {values[0]!r} ({rows[0].place}) and {value!r} "
                 f"({row.place}); an image has one {column}"
             )
-        first = first or (row, value)
-    return first[1] if first else ""
+    return values[0]
 
 
 def _reference(image: _Image, with_boxes: bool, options: LayoutOptions) -> Reference:
-    reference = _unnoted_reference(image.source, image.rows, with_boxes, options)
-    return replace(reference, notes=image.notes) if image.notes else reference
-
-
-def _unnoted_reference(
-    source: str, rows: Sequence[tuple[Row, str]], with_boxes: bool, options: LayoutOptions
-) -> Reference:
-    for row, _ in rows:
-        if row.fault:
-            fault = ("annotation", "row has the wrong number of cells", f"{row.place}: {row.fault}")
-            return Reference(source=source, key=source, split=rows[0][1], problem=fault)
-    split = _agree(source, rows, "split", [split for _, split in rows])
-    group = _agree(source, rows, "group", [row.cell("group") for row, _ in rows]) or None
-    key = _agree(source, rows, "id", [row.cell("id") for row, _ in rows]) or source
+    source, rows, notes = image.source, [row for row, _ in image.rows], image.notes
+    if faulty := next((row for row in rows if row.fault), None):
+        fault = ("annotation", "row has the wrong number of cells", f"{faulty.place}: {faulty.fault}")
+        return Reference(source=source, key=source, split=image.rows[0][1], problem=fault, notes=notes)
+    known: dict[str, Any] = {
+        "source": source,
+        "split": _agree(source, rows, "split", [split for _, split in image.rows]),
+        "group": _agree(source, rows, "group", [row.cell("group") for row in rows]) or None,
+        "key": _agree(source, rows, "id", [row.cell("id") for row in rows]) or source,
+        "notes": notes,
+    }
     try:
-        if not with_boxes:
-            classes = classes_of(source, [row for row, _ in rows], options)
-            if options.several_classes == "keep":
-                return Reference(source=source, key=key, split=split, group=group, labels=classes)
-            return Reference(source=source, key=key, split=split, group=group, label=classes[0])
-        boxes, bad_objects = sound_boxes((row for row, _ in rows), _box, options)
-        return Reference(
-            source=source,
-            key=key,
-            split=split,
-            group=group,
-            boxes=boxes,
-            declared_size=_size([row for row, _ in rows]),
-            bad_objects=bad_objects,
-        )
+        if with_boxes:
+            boxes, bad = sound_boxes(rows, _box, options)
+            return Reference(**known, boxes=boxes, declared_size=_size(rows), bad_objects=bad)
+        classes = classes_of(source, rows, options)
+        if options.several_classes == "keep":
+            return Reference(**known, labels=classes)
+        return Reference(**known, label=classes[0])
     except SourceError as error:
-        return Reference(source=source, key=key, split=split, group=group, problem=problem_of(error))
+        return Reference(**known, problem=error.args)
 
 
 def _size(rows: Sequence[Row]) -> tuple[int, int] | None:
@@ -371,22 +335,10 @@ def _box(row: Row) -> Box | None:
         raise SourceError("annotation", "box has no class or several", f"{row.place}: {row.cell('class')}")
     if not all(coordinates):
         raise SourceError("annotation", "row has no complete box", f"{row.place}: {','.join(coordinates)}")
-    xmin, ymin, xmax, ymax = (number(row.cell(column), f"{row.place} {column}") for column in CORNERS)
-    area = row.cell("area")
-    box = Box(
-        ymin=ymin,
-        xmin=xmin,
-        ymax=ymax,
-        xmax=xmax,
-        label=classes[0],
-        is_crowd=_flag(row, "is_crowd"),
-        difficult=_flag(row, "difficult"),
-        truncated=_flag(row, "truncated"),
-        occluded=_flag(row, "occluded"),
-        group_of=_flag(row, "group_of"),
-        area=number(area, f"{row.place} area") if area else None,
-    )
-    return check_box(box, row.place)
+    sides: dict[str, Any] = {side: number(row.cell(side), f"{row.place} {side}") for side in CORNERS}
+    flags: dict[str, Any] = {name: _flag(row, name) for name in _FLAG_COLUMNS}
+    area = number(row.cell("area"), f"{row.place} area") if row.cell("area") else None
+    return check_box(Box(**sides, **flags, label=classes[0], area=area), row.place)
 
 
 def _flag(row: Row, column: str) -> bool:

@@ -6,11 +6,13 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from pathlib import PurePosixPath
+from typing import Any
 from xml.etree import ElementTree
 
+from halofeed.prep.annotations.columns import CORNERS
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     check_box,
@@ -19,7 +21,6 @@ from halofeed.prep.annotations.contract import (
     in_order,
     is_split_name,
     number,
-    problem_of,
     read_whole,
     sound_boxes,
 )
@@ -36,6 +37,7 @@ _LIST_PATH = re.compile(r"((?P<prefix>.*)/)?ImageSets/Main/(?P<name>[^/]+)\.txt"
 _LIST_FLAG = re.compile(r"\s+(-1|0|1)$")
 _IMAGE_FOLDERS = ("JPEGImages", "images")
 _MASK_FOLDERS = ("SegmentationClass", "SegmentationObject")
+_FLAGS = ("difficult", "truncated", "occluded")
 
 
 def list_references(
@@ -79,12 +81,7 @@ def list_references(
             if not set(reference.source.split("/")[:-1]).intersection(_MASK_FOLDERS)
         ]
         paths += [reference.source for reference in listed[len(paths) :]]
-        follow = options.image_sets or options.source_splits
-        lists = (
-            read_image_sets(annotations, options.image_sets, any_split=not options.source_splits)
-            if follow
-            else ()
-        )
+        lists = read_image_sets(annotations, options) if options.image_sets or options.source_splits else {}
         listed = _split_by_lists(listed, paths, lists) if lists else _split_by_folders(listed, paths)
     yield from in_order(note_alike_classes(listed))
 
@@ -130,8 +127,7 @@ def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[
             options,
         )
     except SourceError as error:
-        stage, reason, detail = problem_of(error)
-        return name, Reference(source=path, key=path, problem=(stage, reason, f"{path}: {detail}"))
+        return name, Reference(source=path, key=path, problem=error.at(path).args)
     bad_objects = tuple((reason, f"{path}: {detail}") for reason, detail in bad)
     return name, Reference(source=path, key=path, boxes=boxes, declared_size=size, bad_objects=bad_objects)
 
@@ -139,8 +135,7 @@ def _read(path: str, annotations: SourceFiles, options: LayoutOptions) -> tuple[
 def _with_image(reference: Reference, image: Found | SourceError) -> Reference:
     """The reference to the image that its XML file means."""
     if isinstance(image, SourceError):
-        stage, reason, detail = problem_of(image)
-        problem = reference.problem or (stage, reason, f"{reference.source}: {detail}")
+        problem = reference.problem or image.at(reference.source).args
         return replace(reference, boxes=None, declared_size=None, bad_objects=(), problem=problem)
     notes = (image.note,) if image.note else ()
     return replace(reference, source=image.path, key=image.path, notes=notes)
@@ -191,23 +186,12 @@ def _box(element: ElementTree.Element, what: str, options: LayoutOptions) -> Box
     for attribute in element.iterfind("attributes/attribute"):
         if _text(attribute, "name").lower() == "rotation":
             check_rotation(_text(attribute, "value"), what, options)
-    written = [
-        number(_text(element, f"bndbox/{side}"), f"{what} {side}")
-        for side in ("xmin", "ymin", "xmax", "ymax")
-    ]
-    xmin, ymin, xmax, ymax = written
-    box = Box(
-        ymin=ymin,
-        xmin=xmin,
-        ymax=ymax,
-        xmax=xmax,
-        label=label,
-        difficult=_flag(element, "difficult", what),
-        truncated=_flag(element, "truncated", what),
-        occluded=_flag(element, "occluded", what),
-        view=(_text(element, "pose") or None) if "view" in options.keep else None,
-    )
-    return check_box(box, what)
+    sides: dict[str, Any] = {
+        side: number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS
+    }
+    flags: dict[str, Any] = {name: _flag(element, name, what) for name in _FLAGS}
+    view = (_text(element, "pose") or None) if "view" in options.keep else None
+    return check_box(Box(**sides, **flags, label=label, view=view), what)
 
 
 def _flag(element: ElementTree.Element, name: str, what: str) -> bool:
@@ -229,48 +213,35 @@ def _refuse_shared_images(listed: Sequence[Reference], paths: Sequence[str]) -> 
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageSets:
-    """The lists of one ImageSets/Main folder: `splits` gives each name's split."""
+def read_image_sets(annotations: SourceFiles, options: LayoutOptions) -> dict[str, dict[str, str]]:
+    """For each folder with ImageSets/Main, the split of each name in its lists.
 
-    prefix: str
-    splits: Mapping[str, str]
-
-
-def read_image_sets(
-    annotations: SourceFiles, chosen: Sequence[str], *, any_split: bool = False
-) -> tuple[ImageSets, ...]:
-    """The lists below each ImageSets/Main that say which image belongs to which split.
-
-    Args:
-        chosen: the lists to follow; (): those of `choose_image_sets`.
-        any_split: splits are made otherwise, so that an image may stand in several lists.
+    The lists are those that the options name, else those of `choose_image_sets`. An image may stand in one of them
+    alone, unless its split is made otherwise.
     """
+    chosen = options.image_sets
     found: dict[str, dict[str, str]] = {}
     for path in annotations.sizes():
-        match = _LIST_PATH.fullmatch(path)
-        if match:
+        if match := _LIST_PATH.fullmatch(path):
             found.setdefault(match["prefix"] or "", {})[match["name"]] = path
     if chosen and not found:
         raise AnnotationsError(
             f"{annotations.root}: image sets {', '.join(chosen)} asked for; no ImageSets/Main; leave --image-sets out"
         )
-    result = []
+    splits = {}
     for prefix, files in found.items():
-        missing = [name for name in chosen if name not in files]
-        if missing:
+        if missing := [name for name in chosen if name not in files]:
             raise AnnotationsError(
                 f"{annotations.root}: no list {', '.join(missing)} in ImageSets/Main; "
                 f"found {', '.join(sorted(files))}"
             )
-        names = tuple(dict.fromkeys(chosen)) or choose_image_sets(tuple(files))
+        names = tuple(dict.fromkeys(chosen)) or choose_image_sets(files)
         entries = {name: dict.fromkeys(_entries(read_whole(annotations, files[name]))) for name in names}
-        if not any_split:
+        if options.source_splits:
             _refuse_shared_names(f"{prefix}/ImageSets/Main".lstrip("/"), entries, files)
         if names:
-            splits = {entry: name for name, listed in entries.items() for entry in listed}
-            result.append(ImageSets(prefix=prefix, splits=splits))
-    return tuple(result)
+            splits[prefix] = {entry: name for name, listed in entries.items() for entry in listed}
+    return splits
 
 
 def _refuse_shared_names(
@@ -304,10 +275,9 @@ def choose_image_sets(names: Iterable[str]) -> tuple[str, ...]:
     present = set(names)
     kept = []
     for name in sorted(present):
-        if name == "trainval" and {"train", "val"} <= present:
-            continue
-        of_class = "_" in name and name.rsplit("_", 1)[1] in present and is_split_name(name.rsplit("_", 1)[1])
-        if not of_class:
+        _, of_class, split = name.rpartition("_")
+        is_of_class = of_class and split in present and is_split_name(split)
+        if not is_of_class and not (name == "trainval" and {"train", "val"} <= present):
             kept.append(name)
     return tuple(kept)
 
@@ -335,48 +305,45 @@ def _without_extension(name: str) -> str:
 
 
 def _split_by_lists(
-    listed: Sequence[Reference], paths: Sequence[str], lists: Sequence[ImageSets]
+    listed: Sequence[Reference], paths: Sequence[str], lists: Mapping[str, Mapping[str, str]]
 ) -> list[Reference]:
     """Each reference with the split of its list; `paths` are what the lists' names are compared with."""
     seen: dict[tuple[str, str], str] = {}
     result = []
     for reference, path in zip(listed, paths, strict=True):
-        under = [sets for sets in lists if path.startswith(f"{sets.prefix}/" if sets.prefix else "")]
+        under = [prefix for prefix in lists if path.startswith(f"{prefix}/" if prefix else "")]
         under = under or (list(lists) if len(lists) == 1 else [])
-        sets = max(under, key=lambda one: len(one.prefix)) if under else None
-        name = _listed_name(path, sets) if sets else None
-        if sets and name is not None:
-            other = seen.setdefault((sets.prefix, name), path)
+        prefix = max(under, key=len, default="")
+        splits = lists[prefix] if under else {}
+        below = _below_first(path, prefix)
+        # An entry means this file by its path below the first folder, or by its name.
+        name = next((name for name in (below, PurePosixPath(below).name) if name in splits), None)
+        if name is not None:
+            other = seen.setdefault((prefix, name), path)
             if other != path and path.lower().endswith(".xml") and other.lower().endswith(".xml"):
                 raise AnnotationsError(
-                    f"{sets.prefix}/ImageSets/Main/{sets.splits[name]}.txt".lstrip("/")
-                    + f": {name} means {other} and {path}; write the folder into the list, such as "
-                    f"{_below_first(path, sets)}, or let --split-shares make the splits"
+                    f"{prefix}/ImageSets/Main/{splits[name]}.txt".lstrip("/")
+                    + f": {name} means {other} and {path}; write the folder into the list, such as {below}, or let "
+                    "--split-shares make the splits"
                 )
-            result.append(replace(reference, split=sets.splits[name]))
+            result.append(replace(reference, split=splits[name]))
         elif reference.problem is None or reference.problem[0] == "selection":
             fault = ("selection", "in no ImageSets list", "")
             result.append(replace(reference, boxes=None, declared_size=None, problem=fault))
         else:
             result.append(reference)
-    for sets in lists:
-        for name, split in sets.splits.items():
-            if (sets.prefix, name) not in seen:
-                place = f"{sets.prefix}/ImageSets/Main/{split}.txt#{name}".lstrip("/")
+    for prefix, splits in lists.items():
+        for name, split in splits.items():
+            if (prefix, name) not in seen:
+                place = f"{prefix}/ImageSets/Main/{split}.txt#{name}".lstrip("/")
                 fault = ("annotation", "listed image has no annotation", "")
                 result.append(Reference(source=place, key=place, split=split, problem=fault))
     return result
 
 
-def _listed_name(path: str, sets: ImageSets) -> str | None:
-    """The entry of the lists that means this file: its stem, or its path below the first folder."""
-    below = _below_first(path, sets)
-    return next((name for name in (below, PurePosixPath(below).name) if name in sets.splits), None)
-
-
-def _below_first(path: str, sets: ImageSets) -> str:
+def _below_first(path: str, prefix: str) -> str:
     """A path below Annotations/, JPEGImages/ or whatever the first folder is, without its extension."""
-    start = f"{sets.prefix}/" if sets.prefix else ""
+    start = f"{prefix}/" if prefix else ""
     inside = PurePosixPath(_without_extension(_without_extension(path.removeprefix(start))))
     return "/".join(inside.parts[1:]) or inside.name
 

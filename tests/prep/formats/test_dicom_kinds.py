@@ -21,7 +21,7 @@ from pydicom.uid import (
 from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.layouts import LayoutOptions, find_layout
-from halofeed.prep.layouts.dicom_reasons import kind_and_cure
+from halofeed.prep.layouts.dicom import kind_and_cure
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError, UsageError
 from tests.dicom_writer import image_dataset, multi_frame_dataset, save

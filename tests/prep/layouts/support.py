@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from halofeed.pipelines.job import reference_from_json, reference_to_json
 from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
-from halofeed.prep.layouts.dicom import FoundSeries, find_series, series_below
+from halofeed.prep.layouts.dicom import find_series, series_below
 from halofeed.prep.sources.files import LocalFiles
 
 
-def make(root: Path, *paths: str) -> LocalFiles:
-    """Files that hold one byte each; the folder."""
-    for path in paths:
+def write_files(root: Path, contents: Mapping[str, str | bytes]) -> LocalFiles:
+    """Files by their paths below a folder; the folder."""
+    for path, content in contents.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(b"x")
+        (root / path).write_bytes(content.encode() if isinstance(content, str) else content)
     return LocalFiles(root)
+
+
+def make(root: Path, *paths: str, content: str = "x") -> LocalFiles:
+    """Files that all hold the same, one byte; the folder."""
+    return write_files(root, dict.fromkeys(paths, content))
 
 
 def list_references(
@@ -48,12 +54,13 @@ def by_source(
     return found
 
 
-def outcome(references: dict[str, Reference]) -> dict[str, str | None]:
+def outcome(references: Mapping[str, Reference] | Iterable[Reference]) -> dict[str, str | None]:
     """For each source the label's file, None for prediction only, or the reason of its problem."""
-    return {source: one.problem[1] if one.problem else one.mask for source, one in references.items()}
+    found = references.values() if isinstance(references, Mapping) else references
+    return {one.source: one.problem[1] if one.problem else one.mask for one in found}
 
 
-def series_at(root: Path, source: str, options: LayoutOptions) -> FoundSeries:
+def series_at(root: Path, source: str, options: LayoutOptions) -> Reference:
     """The DICOM series that a table means by a path below a folder."""
     files = LocalFiles(root)
     listings = series_below(files, (source.partition("#")[0],), options)

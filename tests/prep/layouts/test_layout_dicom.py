@@ -2,63 +2,55 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pydicom
 import pytest
-from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.uid import ExplicitVRLittleEndian
+from pydicom.dataset import Dataset
+from pydicom.uid import generate_uid
 
 from halofeed.pipelines.job import reference_to_json
+from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.layouts import LayoutOptions, Reference
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError
-from tests.prep.layouts.support import by_source, list_references, outcome, series_at
+from tests import dicom_writer
+from tests.dicom_writer import write_series
+from tests.prep.layouts.support import by_source, list_references, make, outcome, series_at
 
 SECRETS = ("Doe^Jane", "PAT-4711", "19500101", "General Hospital")
-CT, SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.2", "1.2.840.10008.5.1.4.1.1.7"
+PATIENT = {"PatientName": SECRETS[0], "PatientBirthDate": SECRETS[2], "InstitutionName": SECRETS[3]}
+SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
 SEG, RTSTRUCT = "1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.481.3"
+SALTED = SeriesPolicy(salt="s")
+NO_LABEL = "image has no label"
+touch = partial(make, content="no DICOM at all")
 
 
 def save(
     path: Path, sop_class: str, series: str, patient: str = SECRETS[1], frame: str = "1.9.1", **more: Any
 ) -> None:
+    named = {"SOPClassUID": sop_class, "SOPInstanceUID": generate_uid(entropy_srcs=[str(path)])}
+    named |= {"SeriesInstanceUID": series, "FrameOfReferenceUID": frame, "PatientID": patient}
     dataset = Dataset()
-    dataset.file_meta = FileMetaDataset()
-    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    dataset.file_meta.MediaStorageSOPClassUID = pydicom.uid.UID(sop_class)
-    dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID = pydicom.uid.generate_uid(
-        entropy_srcs=[str(path)]
-    )
-    dataset.SOPClassUID, dataset.SeriesInstanceUID, dataset.FrameOfReferenceUID = sop_class, series, frame
-    dataset.PatientName, _, dataset.PatientBirthDate, dataset.InstitutionName = SECRETS
-    dataset.PatientID = patient
-    for name, value in more.items():
-        setattr(dataset, name, value)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    dataset.save_as(path, enforce_file_format=True)
+    dataset.update({**named, **PATIENT, **more})
+    dicom_writer.save(dataset, path)
 
 
-def save_series(folder: Path, series: str, names: tuple[str, ...] = ("b", "a", "c"), **more: Any) -> None:
-    for depth, name in enumerate(names):
-        pixels = {
-            "Rows": 2,
-            "Columns": 3,
-            "BitsAllocated": 16,
-            "BitsStored": 16,
-            "HighBit": 15,
-            "PixelRepresentation": 1,
-            "SamplesPerPixel": 1,
-            "PhotometricInterpretation": "MONOCHROME2",
-            "PixelSpacing": [1, 1],
-            "ImageOrientationPatient": [1, 0, 0, 0, 1, 0],
-            "ImagePositionPatient": [0, 0, 2 * depth],
-            "Modality": "CT",
-            "PixelData": np.full((2, 3), depth, np.int16).tobytes(),
-        }
-        save(folder / name, CT, series, **{**pixels, **more})
+def save_series(
+    folder: Path,
+    series: str,
+    names: tuple[str, ...] = ("b", "a", "c"),
+    patient: str = SECRETS[1],
+    frame: str = "1.9.1",
+    **more: Any,
+) -> None:
+    volume = np.stack([np.full((2, 3), depth, np.int16) for depth in range(len(names))])
+    positions = [(0, 0, 2 * depth) for depth in range(len(names))]
+    more = {**PATIENT, "FrameOfReferenceUID": frame, **more}
+    write_series(folder, volume, positions, names=names, series=series, patient=patient, more=more)
 
 
 def save_segmentation(path: Path, of: str | None, **more: Any) -> None:
@@ -74,12 +66,6 @@ def save_structures(path: Path, of: str) -> None:
     study.RTReferencedSeriesSequence = [series]
     frame.RTReferencedStudySequence = [study]
     save(path, RTSTRUCT, "1.5.2", Modality="RTSTRUCT", ReferencedFrameOfReferenceSequence=[frame])
-
-
-def touch(root: Path, *paths: str) -> None:
-    for path in paths:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(b"no DICOM at all")
 
 
 def read(root: Path, **options: Any) -> dict[str, Reference]:
@@ -132,7 +118,7 @@ def test_several_series_of_a_folder_are_told_apart_without_their_uids(tmp_path: 
     save_series(tmp_path / "all", "1.2.2", ("2", "4", "6"))
     save_segmentation(tmp_path / "seg", "1.2.2")
     touch(tmp_path, "all/which.nii")
-    references = read(tmp_path, missing_masks="prediction", salt="s")
+    references = read(tmp_path, missing_masks="prediction", series=SALTED)
     first, second, mask = references.values()
     by_members = {one.members: one for one in (first, second)}
     assert by_members["all/2", "all/4", "all/6"].mask == "seg"
@@ -140,8 +126,8 @@ def test_several_series_of_a_folder_are_told_apart_without_their_uids(tmp_path: 
     assert mask.problem is not None and mask.problem[1] == "label fits several series"
     assert "1.2." not in "".join(references) and all(one.source.startswith("all#") for one in (first, second))
     with pytest.raises(SourceError, match=r"several DICOM series \(write one of all#"):
-        series_at(tmp_path, "all", LayoutOptions(salt="s"))
-    assert series_at(tmp_path, first.source, LayoutOptions(salt="s")).members == first.members
+        series_at(tmp_path, "all", LayoutOptions(series=SALTED))
+    assert series_at(tmp_path, first.source, LayoutOptions(series=SALTED)).members == first.members
 
 
 def test_patients_are_groups_by_a_salted_hash(tmp_path: Path) -> None:
@@ -149,10 +135,10 @@ def test_patients_are_groups_by_a_salted_hash(tmp_path: Path) -> None:
     save_series(tmp_path / "b", "1.2.2", patient=" PAT-4711 ")
     save_series(tmp_path / "c", "1.2.3", patient="other")
     save_series(tmp_path / "d", "1.2.4", patient="")
-    groups = [one.group for one in read(tmp_path, salt="s").values()]
+    groups = [one.group for one in read(tmp_path, series=SALTED).values()]
     assert groups[0] == groups[1] != groups[2] and groups[0] is not None and groups[3] is None
-    assert groups[0] not in [one.group for one in read(tmp_path, salt="t").values()]
-    assert "s3cret" not in repr(LayoutOptions(salt="s3cret"))
+    assert groups[0] not in [one.group for one in read(tmp_path, series=SeriesPolicy(salt="t")).values()]
+    assert "s3cret" not in repr(LayoutOptions(series=SeriesPolicy(salt="s3cret")))
 
 
 def test_what_is_no_slice_is_named_and_a_damaged_file_stops_the_series_beside_it(tmp_path: Path) -> None:
@@ -182,15 +168,10 @@ def test_a_series_without_mask_is_refused_where_others_have_one(tmp_path: Path) 
     save_series(tmp_path / "test" / "p2", "1.2.2")
     assert outcome(read(tmp_path)) == {"test/p2": None, "train/p1": None}
     touch(tmp_path, "masks/p1.nii.gz", "masks/p9.nii.gz")
-    expected = {
-        "train/p1": "masks/p1.nii.gz",
-        "test/p2": "image has no label",
-        "masks/p9.nii.gz": "label has no image",
-    }
+    expected = {"train/p1": "masks/p1.nii.gz", "test/p2": NO_LABEL, "masks/p9.nii.gz": "label has no image"}
     references = read(tmp_path)
     assert outcome(references) == expected and references["test/p2"].split == "test"
-    kept = read(tmp_path, missing_masks="prediction")
-    assert outcome(kept) == {**expected, "test/p2": None}
+    assert outcome(read(tmp_path, missing_masks="prediction")) == {**expected, "test/p2": None}
     with_pattern = read(tmp_path, label_pattern="masks/{id}.nii.gz")
     assert with_pattern["train/p1"].mask is None, "{id} is the whole folder: train/p1"
 
@@ -253,22 +234,17 @@ def test_a_table_names_series_by_folder_or_by_folder_and_mark(tmp_path: Path) ->
 def test_a_label_that_fits_no_series_does_not_make_scans_for_prediction(tmp_path: Path) -> None:
     save_series(tmp_path / "p1", "1.2.1", frame="1.9.1")
     save_series(tmp_path / "p2", "1.2.2", frame="1.9.2")
-    save_segmentation(tmp_path / "seg", "1.2.77", frame="1.9.77")
-    refused = {"p1": "image has no label", "p2": "image has no label"}
-    assert outcome(read(tmp_path)) == {**refused, "seg": "label has no image"}
-    kept = read(tmp_path, missing_masks="prediction")
-    assert outcome(kept) == {"p1": None, "p2": None, "seg": "label has no image"}
-    (tmp_path / "seg").unlink()
-    save_structures(tmp_path / "rtstruct", "1.2.77")
-    assert outcome(read(tmp_path)) == {**refused, "rtstruct": "label has no image"}
-    (tmp_path / "rtstruct").unlink()
-    touch(tmp_path, "masks/p7.nii.gz")
-    assert outcome(read(tmp_path)) == {**refused, "masks/p7.nii.gz": "label has no image"}
-    (tmp_path / "masks" / "p7.nii.gz").unlink()
-    touch(tmp_path, "p1/Segmentation.mgz")
-    reason = "not a volume format that is read"
-    assert outcome(read(tmp_path)) == {**refused, "p1/Segmentation.mgz": reason}
-    (tmp_path / "p1" / "Segmentation.mgz").unlink()
+    for label, write, reason in (
+        ("seg", lambda path: save_segmentation(path, "1.2.77", frame="1.9.77"), "label has no image"),
+        ("rtstruct", lambda path: save_structures(path, "1.2.77"), "label has no image"),
+        ("masks/p7.nii.gz", lambda path: touch(path.parent, path.name), "label has no image"),
+        ("p1/a.mgz", lambda path: touch(path.parent, path.name), "not a volume format that is read"),
+    ):
+        write(tmp_path / label)
+        assert outcome(read(tmp_path)) == {"p1": NO_LABEL, "p2": NO_LABEL, label: reason}
+        kept = read(tmp_path, missing_masks="prediction")
+        assert outcome(kept) == {"p1": None, "p2": None, label: reason}
+        (tmp_path / label).unlink()
     assert outcome(read(tmp_path)) == {"p1": None, "p2": None}
     with pytest.raises(AnnotationsError, match=r"--label-pattern .*: no volume file fits it; .*such as 'p1'"):
         read(tmp_path, label_pattern="{id}/mask.nii.gz")
@@ -278,8 +254,7 @@ def test_labels_that_all_fit_several_series_do_not_make_scans_for_prediction(tmp
     save_series(tmp_path / "p1", "1.2.1")
     save_series(tmp_path / "p2", "1.2.2")
     save_segmentation(tmp_path / "seg", None)
-    refused = {"p1": "image has no label", "p2": "image has no label"}
     references = read(tmp_path)
-    assert outcome(references) == {**refused, "seg": "label fits several series"}
+    assert outcome(references) == {"p1": NO_LABEL, "p2": NO_LABEL, "seg": "label fits several series"}
     problem = references["seg"].problem
     assert problem is not None and "choose one by --series-description" in problem[2]

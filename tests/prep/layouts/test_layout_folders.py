@@ -43,10 +43,7 @@ def test_every_odd_image_has_a_class_and_no_license_is_an_image(test_data: Path)
     ("paths", "expected"),
     [
         ("hat/1.jpg coat/2.PNG", {"hat/1.jpg": ("train", "hat"), "coat/2.PNG": ("train", "coat")}),
-        (
-            "train/hat/1.jpg val/hat/2.jpg",
-            {f"{s}/hat/{n}.jpg": (s, "hat") for s, n in (("train", 1), ("val", 2))},
-        ),
+        ("train/hat/1.jpg val/hat/2.jpg", {"val/hat/2.jpg": ("val", "hat")}),
         ("Train2017/hat/a/b/1.jpg", {"Train2017/hat/a/b/1.jpg": ("Train2017", "hat")}),
         ("fold_0/hat/1.jpg fold_1/hat/2.jpg", {"fold_1/hat/2.jpg": ("fold_1", "hat")}),
         ("hat/1.jpg hat/deep/er/2.jpg", {"hat/deep/er/2.jpg": ("train", "hat")}),
@@ -69,13 +66,10 @@ def test_first_folder_is_a_split_only_where_all_first_folders_are_named_so(
         ("a/hat/1.jpg b/hat/2.jpg", ["a/hat", "b/hat", "--split-folders"]),
         ("LICENSE", ["no image file"]),
         ("photos/hat/1.jpg photos/coat/2.jpg", ["photos would be the only class", "--folders-are-classes"]),
-        (
-            "train/photos/hat/1.jpg val/photos/coat/2.jpg",
-            ["photos would be the only class", "coat, hat", "--folders-are-classes"],
-        ),
+        ("train/photos/hat/1.jpg val/photos/coat/2.jpg", ["photos would be the only class", "coat, hat"]),
         (
             "photos/train/hat/1.jpg photos/val/hat/2.jpg",
-            ["a split, train, in the folder photos", "name the folder"],
+            ["a split, train, in the folder photos", "name the folder that"],
         ),
         ("hat/train/1.jpg coat/test/2.jpg", ["a split, test, in the folder coat", "--folders-are-classes"]),
     ],
@@ -103,28 +97,15 @@ def test_whoever_insists_takes_folders_above_others_for_classes(tmp_path: Path) 
 
 
 def test_nothing_that_could_be_an_image_is_lost_quietly(tmp_path: Path) -> None:
-    pictures = (
-        "hat/1.jpg",
-        "hat/2",
-        "hat/3.heic",
-        "hat/4.AVIF",
-        "5.jxl",
-        "hat/6.psd",
-        "0.jpg",
-        "hat/source-1.jpg",
-    )
-    files = make(tmp_path, *pictures, "notes.txt", "hat/README.md", "labels.csv", "x.dat")
+    pictures = "hat/1.jpg hat/2 hat/3.heic hat/4.AVIF 5.jxl hat/6.psd 0.jpg hat/source-1.jpg"
+    files = make(tmp_path, *pictures.split(), "notes.txt", "hat/README.md", "labels.csv", "x.dat")
     problems = {source: reference.problem for source, reference in read(files).items()}
     assert problems == {
-        "0.jpg": ("selection", "image lies in no class folder", ""),
-        "hat/1.jpg": None,
-        "hat/2": ("selection", "not an image file name", ""),
-        "hat/source-1.jpg": None,
+        **dict.fromkeys(("hat/1.jpg", "hat/source-1.jpg"), None),
+        **dict.fromkeys(("0.jpg", "5.jxl"), ("selection", "image lies in no class folder", "")),
+        **dict.fromkeys(("hat/2", "hat/6.psd", "x.dat"), ("selection", "not an image file name", "")),
         "hat/3.heic": ("decode", "format not supported", ".heic; convert it to JPEG or PNG first"),
         "hat/4.AVIF": ("decode", "format not supported", ".avif; convert it to JPEG or PNG first"),
-        "5.jxl": ("selection", "image lies in no class folder", ""),
-        "hat/6.psd": ("selection", "not an image file name", ""),
-        "x.dat": ("selection", "not an image file name", ""),
     }
 
 
@@ -132,7 +113,7 @@ def test_unknown_layouts_and_tasks_list_the_known_ones() -> None:
     with pytest.raises(UsageError, match="folders, csv, jsonl, coco, voc"):
         find_layout("yolo")
     with pytest.raises(UsageError, match="voc serves detection"):
-        LAYOUTS["voc"].check_task("classification")
+        LAYOUTS["voc"].check(task="classification")
     assert [name for name, layout in LAYOUTS.items() if name != layout.name] == []
 
 
