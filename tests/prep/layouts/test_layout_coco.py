@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from halofeed.prep.layouts import Reference
 from halofeed.prep.layouts.coco import list_labels
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
@@ -16,6 +17,8 @@ from tests.allocations import traced
 from tests.prep.layouts.support import list_references, make
 
 read = partial(list_references, "coco")
+OWN: dict[str, Any] = {"image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}
+SHAPELESS = "segmentation is neither polygons nor run lengths"
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -35,6 +38,12 @@ def write(root: Path, content: object, *images: str, name: str = "instances.json
     make(root, *images)
 
 
+def good(root: Path) -> Reference:
+    """The one image without a problem."""
+    (only,) = [one for one in read(root) if one.problem is None]
+    return only
+
+
 def test_coco_subset_has_53_images_576_boxes_10_crowds_box_for_box(test_data: Path) -> None:
     root = test_data / "detection" / "coco_ccby"
     content = json.loads((root / "instances.json").read_text())
@@ -52,11 +61,8 @@ def test_coco_subset_has_53_images_576_boxes_10_crowds_box_for_box(test_data: Pa
         for box, entry in zip(reference.boxes or (), objects, strict=True):
             x, y, width, height = entry["bbox"]
             assert (box.xmin, box.ymin, box.xmax, box.ymax) == (x, y, x + width, y + height)
-            assert (box.label, box.area, box.mask) == (
-                names[entry["category_id"]],
-                entry["area"],
-                entry["segmentation"],
-            )
+            assert (box.label, box.area) == (names[entry["category_id"]], entry["area"])
+            assert box.mask == entry["segmentation"]
     assert all(box.mask is None for reference in read(root) for box in reference.boxes or ())
     assert list_labels(LocalFiles(root), None) == tuple(names[identity] for identity in sorted(names))
 
@@ -98,9 +104,8 @@ def test_an_image_in_two_files_is_in_two_splits_and_refused(tmp_path: Path) -> N
 
 def test_every_image_and_annotation_is_accounted_for(tmp_path: Path) -> None:
     annotations = [
-        {"id": 1, "image_id": 7, "category_id": 3, "bbox": [1, 2, -3, 1]},
-        {"id": 2, "image_id": 8, "category_id": 3, "bbox": [1, 2, 3, 1]},
-        {"id": 3, "image_id": 8, "category_id": 3, "bbox": [1, 2, 3, 1]},
+        {"id": 1, **OWN, "bbox": [1, 2, -3, 1]},
+        *({"id": n, **OWN, "image_id": 8} for n in (2, 3)),
     ]
     write(tmp_path, document(annotations=annotations), "a.jpg", "extra.jpg")
     references = read(tmp_path, on_bad_object="reject")
@@ -128,24 +133,17 @@ def test_two_entries_of_one_file_are_both_problems(tmp_path: Path) -> None:
         ({"bbox": [0, 0, float("nan"), 1]}, "number is not finite"),
         ({"bbox": [0, 0, "wide", 1]}, "not a number"),
         ({"bbox": [0, 0, 1]}, "bbox is not four numbers"),
-        ({"bbox": [0, 0, 1, 1], "iscrowd": 2}, "flag is neither 0 nor 1"),
-        (
-            {"bbox": [0, 0, 1, 1], "segmentation": [[1, 2, 3]]},
-            "segmentation is neither polygons nor run lengths",
-        ),
-        (
-            {"bbox": [0, 0, 1, 1], "segmentation": [0, 0, 1, 1]},
-            "segmentation is neither polygons nor run lengths",
-        ),
-        ({"bbox": [0, 0, 1, 1], "segmentation": []}, "object has no segmentation"),
-        ({"bbox": [0, 0, 1, 1], "area": -1, "segmentation": [[0, 0, 1, 0, 1, 1]]}, "area is negative"),
+        ({"iscrowd": 2}, "flag is neither 0 nor 1"),
+        ({"segmentation": [[1, 2, 3]]}, SHAPELESS),
+        ({"segmentation": [0, 0, 1, 1]}, SHAPELESS),
+        ({"segmentation": []}, "object has no segmentation"),
+        ({"area": -1, "segmentation": [[0, 0, 1, 0, 1, 1]]}, "area is negative"),
     ],
 )
 def test_a_faulty_annotation_rejects_its_image_and_names_itself(
     tmp_path: Path, annotation: dict[str, Any], reason: str
 ) -> None:
-    whole = {"id": 55, "image_id": 7, "category_id": 3} | annotation
-    write(tmp_path, document(annotations=[whole]), "a.jpg", "b.jpg")
+    write(tmp_path, document(annotations=[{"id": 55, **OWN, **annotation}]), "a.jpg", "b.jpg")
     faulty, good = read(tmp_path, masks=True, on_bad_object="reject")
     assert good.problem is None
     assert faulty.problem is not None and faulty.problem[:2] == ("annotation", reason)
@@ -164,16 +162,13 @@ def test_a_faulty_annotation_rejects_its_image_and_names_itself(
         (document(images=[{"file_name": "a.jpg"}]), ["each image needs an id", "a.jpg"]),
         (
             document(
-                categories=[{"id": 3, "name": "hat"}, {"id": 90, "name": "hat"}],
-                annotations=[
-                    {"id": 1, "image_id": 7, "category_id": number, "bbox": [1, 2, 3, 4]}
-                    for number in (3, 90)
-                ],
+                categories=[{"id": number, "name": "hat"} for number in (3, 90)],
+                annotations=[{"id": 1, **OWN, "category_id": number} for number in (3, 90)],
             ),
             ["has an id or a name of another one that is used", "'hat'"],
         ),
         (
-            document(annotations=[{"id": 4, "image_id": 7, "category_id": 5, "bbox": [0, 0, 1, 1]}]),
+            document(annotations=[{"id": 4, **OWN, "category_id": 5}]),
             ["annotation 4", "category_id 5", "defined: 3, 90"],
         ),
     ],
@@ -186,47 +181,34 @@ def test_faults_of_the_whole_file_name_it(tmp_path: Path, content: object, words
         assert word in str(caught.value)
 
 
-def test_an_image_that_is_listed_twice_alike_is_one(tmp_path: Path) -> None:
-    write(tmp_path, document(images=[{"id": 7, "file_name": "a.jpg"}] * 2), "a.jpg")
-    (only,) = [reference for reference in read(tmp_path) if reference.source == "a.jpg"]
-    assert only.problem is None and only.boxes
-
-
 def test_one_bad_entry_of_an_image_costs_that_image_alone(tmp_path: Path) -> None:
     ids = {"a": 7, "b": 8, "c": 8, "d": None}
     images = [*({"id": number, "file_name": f"{name}.jpg"} for name, number in ids.items()), {"id": 9}]
     write(tmp_path, document(images=images), "a.jpg", "b.jpg", "c.jpg", "d.jpg")
-    problems = {
-        one.source: one.problem for one in read(tmp_path) if one.problem and one.problem[0] == "annotation"
+    problems = [(one.source, one.problem) for one in read(tmp_path) if one.problem]
+    assert {source: problem[1] for source, problem in problems if problem[0] == "annotation"} == {
+        **dict.fromkeys(("b.jpg", "c.jpg"), "image id comes twice"),
+        **{f"instances.json#images[{n}]": "image entry has no id or no file_name" for n in (3, 4)},
     }
-    assert {source: problem[1] for source, problem in problems.items() if problem} == {
-        "b.jpg": "image id comes twice",
-        "c.jpg": "image id comes twice",
-        "instances.json#images[3]": "image entry has no id or no file_name",
-        "instances.json#images[4]": "image entry has no id or no file_name",
-    }
-    (good,) = [one for one in read(tmp_path) if one.problem is None]
-    assert good.source == "a.jpg" and good.boxes
+    assert good(tmp_path).source == "a.jpg" and good(tmp_path).boxes
 
 
 @pytest.mark.parametrize("category", [5, None, "hat", True])
 def test_one_object_of_no_category_is_dropped_and_named(tmp_path: Path, category: object) -> None:
-    plain = {"image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}
-    annotations = [{"id": 1, **plain}, {"id": 2, **plain, "category_id": category}]
+    annotations = [{"id": 1, **OWN}, {"id": 2, **OWN, "category_id": category}]
     write(tmp_path, document(annotations=annotations), "a.jpg")
-    (good,) = [one for one in read(tmp_path) if one.problem is None]
-    assert len(good.boxes or ()) == 1
-    assert [reason for reason, _ in good.bad_objects] == ["object has no class"]
-    assert "annotation 2: category_id" in good.bad_objects[0][1]
+    found = good(tmp_path)
+    assert len(found.boxes or ()) == 1
+    assert [reason for reason, _ in found.bad_objects] == ["object has no class"]
+    assert "annotation 2: category_id" in found.bad_objects[0][1]
 
 
 @pytest.mark.parametrize("image_id", ["a.jpg", "007", 70, None])
 def test_annotations_that_belong_to_no_image_do_not_leave_pictures_without_objects(
     tmp_path: Path, image_id: object
 ) -> None:
-    lost = [{"id": n, "image_id": image_id, "category_id": 3, "bbox": [0, 0, 4, 4]} for n in range(12)]
-    kept = [{"id": 20, "image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}]
-    for listed in (lost[:1], [*lost, *kept]):
+    lost = [{"id": n, **OWN, "image_id": image_id} for n in range(12)]
+    for listed in (lost[:1], [*lost, {"id": 20, **OWN}]):
         write(tmp_path, document(annotations=listed), "a.jpg")
         with pytest.raises(
             AnnotationsError, match=r"instances\.json: 1?\d of .* belong to no image.*make image_id"
@@ -234,51 +216,42 @@ def test_annotations_that_belong_to_no_image_do_not_leave_pictures_without_objec
             read(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"image_id": {"id": 7}},
-        {"image_id": [7]},
-        {"image_id": "9" * 5000},
-        {"bbox": [0, 0, 10**400, 4]},
-        {"bbox": [0, 0, float("nan"), 4]},
-    ],
-    ids=lambda odd: f"{next(iter(odd))}: {str(next(iter(odd.values())))[:20]}",
-)
-def test_an_object_of_values_of_other_kinds_costs_itself_alone(
-    tmp_path: Path, odd: dict[str, object]
-) -> None:
-    own = {"image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}
-    annotations = [{"id": n, **own} for n in range(4)]
-    images = [{"id": 7, "file_name": "a.jpg", "width": 40, "height": 30}]
-    write(tmp_path, document(images=images, annotations=[{"id": 9, **own, **odd}, *annotations]), "a.jpg")
-    (good,) = [one for one in read(tmp_path) if one.problem is None]
-    assert len(good.boxes or ()) == 4
+SIZED = [{"id": 7, "file_name": "a.jpg", "width": 40, "height": 30}]
+HARMLESS: dict[str, dict[str, Any]] = {
+    "an image that is listed twice alike": {"images": SIZED * 2},
+    "some images with the annotations of all": {
+        "images": SIZED,
+        "annotations": [{"id": 20, **OWN}, *({"id": n, **OWN, "image_id": 100 + n} for n in range(15))],
+    },
+    "a crowd flag that is null": {"annotations": [{"id": 1, **OWN, "iscrowd": None}]},
+    **{
+        f"an object of values of other kinds: {name}": {
+            "images": SIZED,
+            "annotations": [{"id": 9, **OWN, **odd}, {"id": 1, **OWN}],
+        }
+        for name, odd in {
+            "an object for an id": {"image_id": {"id": 7}},
+            "a list for an id": {"image_id": [7]},
+            "an endless id": {"image_id": "9" * 5000},
+            "an endless side": {"bbox": [0, 0, 10**400, 4]},
+            "a side that is no number": {"bbox": [0, 0, float("nan"), 4]},
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("what", HARMLESS)
+def test_what_is_odd_in_a_file_costs_itself_alone(tmp_path: Path, what: str) -> None:
+    write(tmp_path, document(**HARMLESS[what]), "a.jpg")
+    (box,) = good(tmp_path).boxes or ()
+    assert good(tmp_path).source == "a.jpg" and not box.is_crowd
 
 
 def test_bboxes_are_judged_by_their_images_however_ids_are_written(tmp_path: Path) -> None:
-    images = [{"id": "7", "file_name": "a.jpg", "width": 40, "height": 30}]
-    annotations = [
-        {"id": n, "image_id": 7, "category_id": 3, "bbox": [30, 20, 38 + n % 2, 28]} for n in range(4)
-    ]
-    write(tmp_path, document(images=images, annotations=annotations), "a.jpg")
+    annotations = [{"id": n, **OWN, "bbox": [30, 20, 38 + n % 2, 28]} for n in range(4)]
+    write(tmp_path, document(images=[SIZED[0] | {"id": "7"}], annotations=annotations), "a.jpg")
     with pytest.raises(AnnotationsError, match="all fit as corners"):
         read(tmp_path)
-
-
-def test_some_images_with_the_annotations_of_all_are_read(tmp_path: Path) -> None:
-    own = {"id": 20, "image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}
-    others = [{**own, "id": n, "image_id": 100 + n} for n in range(15)]
-    write(tmp_path, document(images=[{"id": 7, "file_name": "a.jpg"}], annotations=[own, *others]), "a.jpg")
-    (good,) = [one for one in read(tmp_path) if one.problem is None]
-    assert good.source == "a.jpg" and good.boxes
-
-
-def test_a_crowd_flag_that_is_null_is_none(tmp_path: Path) -> None:
-    annotation = {"id": 1, "image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4], "iscrowd": None}
-    write(tmp_path, document(annotations=[annotation]), "a.jpg")
-    (good,) = [one for one in read(tmp_path) if one.problem is None]
-    assert good.boxes and not good.boxes[0].is_crowd
 
 
 def test_what_is_not_json_is_refused_by_name(tmp_path: Path) -> None:
@@ -294,10 +267,8 @@ def test_what_is_not_json_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_outlines_are_held_only_where_they_are_asked_for(tmp_path: Path) -> None:
     polygon = [[float(number) for number in range(200)]]
-    one = {"image_id": 7, "category_id": 3, "bbox": [1, 2, 3, 0.5], "area": 1.5, "segmentation": polygon}
-    write(
-        tmp_path, document(annotations=[{"id": number, **one} for number in range(2_000)]), "a.jpg", "b.jpg"
-    )
+    objects = [{"id": number, **OWN, "area": 1.5, "segmentation": polygon} for number in range(2_000)]
+    write(tmp_path, document(annotations=objects), "a.jpg", "b.jpg")
     with traced() as plain:
         (boxes, *_) = read(tmp_path)
     with traced() as full:

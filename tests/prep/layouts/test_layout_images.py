@@ -12,7 +12,7 @@ from halofeed.prep.layouts import Reference
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import UsageError
 from tests.annotation_writer import boxed, voc_object, voc_text, write_annotations
-from tests.prep.layouts.support import list_references, make
+from tests.prep.layouts.support import list_references, make, write_files
 
 LAYOUTS_WITH_PATHS = ("csv", "jsonl", "coco", "voc")
 
@@ -37,6 +37,11 @@ def widths(references: Sequence[Reference]) -> dict[str, list[float]]:
         for one in references
         if one.problem is None
     }
+
+
+def reasons(references: Sequence[Reference]) -> list[str]:
+    """Why the others are not."""
+    return sorted(one.problem[1] for one in references if one.problem)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)
@@ -127,13 +132,7 @@ def test_a_coco_split_finds_its_own_image_and_never_that_of_another_split(tmp_pa
 def test_absolute_paths_are_read_and_nothing_else_is_listed(
     tmp_path: Path, layout: str, under: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make(
-        tmp_path,
-        "images/cam1/0001.jpg",
-        "images/cam1/extra.jpg",
-        "images/cam2/0001.jpg",
-        "images/other/0001.jpg",
-    )
+    make(tmp_path / "images", "cam1/0001.jpg", "cam1/extra.jpg", "cam2/0001.jpg", "other/0001.jpg")
     names = [str(tmp_path / "images" / name) for name in ("cam1/0001.jpg", "cam2/0001.jpg", "cam1/gone.jpg")]
     file = annotate(tmp_path / "labels", layout, names)
     walked: list[object] = []
@@ -143,8 +142,7 @@ def test_absolute_paths_are_read_and_nothing_else_is_listed(
     references = list_references(layout, tmp_path / "labels", file, images=root)
     start = f"{tmp_path}/images/".lstrip("/") if under == "/" else ""
     assert widths(references) == {f"{start}cam1/0001.jpg": [10], f"{start}cam2/0001.jpg": [20]}
-    reasons = sorted((one.problem or ("", "", ""))[1] for one in references if one.problem)
-    assert reasons == ["image file not found", "image has no annotation"]
+    assert reasons(references) == ["image file not found", "image has no annotation"]
     assert not walked
 
 
@@ -168,11 +166,9 @@ def test_a_file_that_is_there_but_outside_of_images_is_no_other_of_its_name(
     annotate(tmp_path / "labels", layout, [str(tmp_path / "other" / "cam2" / "0001.jpg")])
     references = list_references(layout, tmp_path / "labels", images=tmp_path / "images")
     assert widths(references) == {}
-    reason, detail = next(
-        one.problem[1:] for one in references if one.problem and one.problem[0] == "annotation"
-    )
-    assert reason == "image file lies outside --images"
-    assert "say --images with a folder that holds both" in detail
+    (problem,) = [one.problem for one in references if one.problem and one.problem[0] == "annotation"]
+    assert problem[1] == "image file lies outside --images"
+    assert "say --images with a folder that holds both" in problem[2]
 
 
 @pytest.mark.parametrize("layout", ["csv", "jsonl", "coco"])
@@ -190,40 +186,32 @@ def test_paths_may_be_relative_to_the_table_or_lead_through_a_link(tmp_path: Pat
     assert not any(one.notes or one.problem for one in references)
 
 
+def scans(table: Path, images: Path | None) -> list[Reference]:
+    """What the table scans.csv of a folder gives."""
+    return list_references("csv", table, "scans.csv", images=images, task="segmentation")
+
+
 def test_a_segmentation_table_takes_absolute_paths_and_never_a_file_of_another_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path, "p1/ct.nii.gz", "p1/seg.nii.gz", "p2/ct.nii.gz", "p1/x.nii.gz")
-    rows = [
-        f"{tmp_path}/p1/ct.nii.gz,{tmp_path}/p1/seg.nii.gz",
-        f"{tmp_path}/p2/ct.nii.gz,{tmp_path}/p2/seg.nii.gz",
-    ]
-    (tmp_path / "labels").mkdir()
-    (tmp_path / "labels" / "scans.csv").write_text("image,label\n" + "\n".join(rows) + "\n")
+    rows = [f"{tmp_path}/{scan}/ct.nii.gz,{tmp_path}/{scan}/seg.nii.gz\n" for scan in ("p1", "p2")]
+    write_files(tmp_path, {"labels/scans.csv": "image,label\n" + "".join(rows)})
     monkeypatch.chdir(tmp_path)
     for images in (tmp_path, Path("."), Path("/")):
-        references = list_references(
-            "csv", tmp_path / "labels", "scans.csv", images=images, task="segmentation"
-        )
+        references = scans(tmp_path / "labels", images)
         start = f"{tmp_path}/".lstrip("/") if images == Path("/") else ""
-        assert [(one.source, one.mask) for one in references if one.problem is None] == [
-            (f"{start}p1/ct.nii.gz", f"{start}p1/seg.nii.gz")
-        ]
-        assert sorted((one.problem or ("", "", ""))[1] for one in references if one.problem) == [
-            "file is in no row of the table",
-            "label file not found",
-        ]
+        (found,) = [one for one in references if one.problem is None]
+        assert (found.source, found.mask) == (f"{start}p1/ct.nii.gz", f"{start}p1/seg.nii.gz")
+        assert reasons(references) == ["file is in no row of the table", "label file not found"]
 
 
 def test_a_segmentation_table_may_lead_upwards_and_what_lies_outside_is_named(tmp_path: Path) -> None:
     make(tmp_path, "ct/1.nii.gz", "seg/1.nii.gz")
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables" / "scans.csv").write_text("image,label\n../ct/1.nii.gz,..\\seg\\1.nii.gz\n")
-    (found,) = list_references("csv", tmp_path / "tables", "scans.csv", images=tmp_path, task="segmentation")
+    write_files(tmp_path, {"tables/scans.csv": "image,label\n../ct/1.nii.gz,..\\seg\\1.nii.gz\n"})
+    (found,) = scans(tmp_path / "tables", tmp_path)
     assert (found.source, found.mask, found.problem) == ("ct/1.nii.gz", "seg/1.nii.gz", None)
     for images in (None, tmp_path / "ct"):
-        found = list_references("csv", tmp_path / "tables", "scans.csv", images=images, task="segmentation")[
-            0
-        ]
+        found = scans(tmp_path / "tables", images)[0]
         assert found.problem is not None and "lies outside --images" in found.problem[1]
         assert "say --images with a folder that holds both" in found.problem[2]

@@ -13,16 +13,14 @@ from halofeed.prep.layouts import LayoutOptions
 from halofeed.prep.layouts.msd import channel_names, label_values
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
-from tests.prep.layouts.support import by_source, make, outcome
+from tests.prep.layouts.support import by_source, outcome, write_files
 
 read = partial(by_source, "msd")
 
 
 def write(root: Path, content: Any, *paths: str) -> LocalFiles:
-    root.mkdir(exist_ok=True)
-    files = make(root, *paths)
-    (root / "dataset.json").write_text(content if isinstance(content, str) else json.dumps(content))
-    return files
+    text = content if isinstance(content, str) else json.dumps(content)
+    return write_files(root, {"dataset.json": text, **dict.fromkeys(paths, "x")})
 
 
 def document(training: list[Any], test: list[Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -70,34 +68,25 @@ def test_every_entry_and_every_file_is_accounted_for(tmp_path: Path) -> None:
         {"label": "labelsTr/good.nii.gz"},
         7,
     ]
-    content = document(
-        training, ["imagesTr/leaked.nii.gz", {"image": "imagesTs/d.nii.gz", "label": "labelsTs/d.nii.gz"}]
-    )
+    tested = {"image": "imagesTs/d.nii.gz", "label": "labelsTs/d.nii.gz"}
+    content = document(training, ["imagesTr/leaked.nii.gz", tested])
     files = write(
         tmp_path,
         content,
         *files_of("good", "twice", "leaked", "extra"),
-        *(
-            "imagesTr/unlabelled.nii.gz",
-            "imagesTr/bare.nii.gz",
-            "imagesTr/self.nii.gz",
-            "labelsTr/missing.nii.gz",
-        ),
-        *("imagesTs/d.nii.gz", "labelsTs/d.nii.gz", "README.txt"),
+        *(f"imagesTr/{name}.nii.gz" for name in ("unlabelled", "bare", "self")),
+        *("labelsTr/missing.nii.gz", "imagesTs/d.nii.gz", "labelsTs/d.nii.gz", "README.txt"),
     )
     expected = {
         "imagesTr/good.nii.gz": "labelsTr/good.nii.gz",
-        "imagesTs/d.nii.gz": "labelsTs/d.nii.gz",
+        tested["image"]: tested["label"],
         "imagesTr/unlabelled.nii.gz": "label file not found",
         "./imagesTr/missing.nii.gz": "image file not found",
-        "imagesTr/twice.nii.gz": "image is listed several times",
-        "imagesTr/leaked.nii.gz": "image is listed several times",
+        **{f"imagesTr/{name}.nii.gz": "image is listed several times" for name in ("twice", "leaked")},
         "imagesTr/bare.nii.gz": "image has no label",
         "imagesTr/self.nii.gz": "image and label are one file",
-        "dataset.json#training[9]": "entry names no image",
-        "dataset.json#training[10]": "entry names no image",
-        "imagesTr/extra.nii.gz": "file is not in dataset.json",
-        "labelsTr/extra.nii.gz": "file is not in dataset.json",
+        **{f"dataset.json#training[{number}]": "entry names no image" for number in (9, 10)},
+        **dict.fromkeys(files_of("extra"), "file is not in dataset.json"),
     }
     assert outcome(read(files)) == expected
     assert outcome(read(files, missing_masks="prediction")) == {**expected, "imagesTr/bare.nii.gz": None}

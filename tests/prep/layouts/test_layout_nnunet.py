@@ -13,14 +13,12 @@ from halofeed.prep.layouts import LayoutOptions
 from halofeed.prep.layouts.nnunet import channel_names, label_values
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
-from tests.prep.layouts.support import by_source, make, outcome
+from tests.prep.layouts.support import by_source, outcome, write_files
 
 read = partial(by_source, "nnunet")
 
 
 def write(root: Path, training: int, *paths: str, **more: Any) -> LocalFiles:
-    root.mkdir(exist_ok=True)
-    files = make(root, *paths)
     content = {
         "channel_names": {"0": "T1", "1": "FLAIR"},
         "labels": {"background": 0, "edema": 1, "core": 3},
@@ -28,9 +26,8 @@ def write(root: Path, training: int, *paths: str, **more: Any) -> LocalFiles:
         "file_ending": ".nii.gz",
         **more,
     }
-    content = {key: value for key, value in content.items() if value is not None}
-    (root / "dataset.json").write_text(json.dumps(content))
-    return files
+    text = json.dumps({key: value for key, value in content.items() if value is not None})
+    return write_files(root, {"dataset.json": text, **dict.fromkeys(paths, "x")})
 
 
 def case(name: str, folder: str = "imagesTr", channels: int = 2) -> list[str]:
@@ -78,29 +75,22 @@ def test_every_file_of_its_folders_is_accounted_for(tmp_path: Path) -> None:
         "imagesTs/t_0000.nii.gz": "labelsTs/t.nii.gz",
         "imagesTs/u_0000.nii.gz": "image has no label",
     }
-    assert references["imagesTr/second_0001.nii.gz"].problem == (
-        "annotation",
-        "channel is missing",
-        "second: 0000 (T1)",
-    )
+    problem = references["imagesTr/second_0001.nii.gz"].problem
+    assert problem == ("annotation", "channel is missing", "second: 0000 (T1)")
     kept = read(files, missing_masks="prediction")
     assert kept["imagesTr/alone_0000.nii.gz"].problem is None is kept["imagesTs/u_0000.nii.gz"].mask
 
 
 def test_pictures_are_read_as_cases_too(tmp_path: Path) -> None:
-    files = write(
-        tmp_path, 1, "imagesTr/a_0000.png", "labelsTr/a.png", file_ending=".png", channel_names={"0": "rgb"}
-    )
-    assert outcome(read(files)) == {"imagesTr/a_0000.png": "labelsTr/a.png"}
+    image, label = "imagesTr/a_0000.png", "labelsTr/a.png"
+    files = write(tmp_path, 1, image, label, file_ending=".png", channel_names={"0": "rgb"})
+    assert outcome(read(files)) == {image: label}
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (
-            {"labels": {"background": 0, "whole": [1, 2], "core": 2}},
-            "labels: whole: a region is several values",
-        ),
+        ({"labels": {"background": 0, "whole": [1, 2], "core": 2}}, "whole: a region is several values"),
         ({"labels": {"0": "background", "1": "edema"}}, "expected a whole number"),
         ({"labels": {"background": 0, "edema": 1.5}}, "expected a whole number"),
         ({"labels": {"background": 0, "a": 1, "b": 1}}, "is there twice"),

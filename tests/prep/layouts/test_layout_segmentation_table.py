@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from halofeed.schemas.errors import AnnotationsError
-from tests.prep.layouts.support import by_source, make, outcome
+from tests.prep.layouts.support import by_source, outcome, write_files
 
 read = partial(by_source, task="segmentation")
 
 
 def write(root: Path, text: str, *paths: str, table: str = "pairs.csv") -> None:
-    make(root, *paths)
-    (root / table).write_text(text)
+    write_files(root, {table: text, **dict.fromkeys(paths, "x")})
 
 
 def test_real_volumes_and_a_dicom_folder_with_its_nifti_mask(test_data: Path, tmp_path: Path) -> None:

@@ -9,26 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from halofeed.prep.layouts import Reference
 from halofeed.schemas.errors import AnnotationsError
 from tests.annotation_writer import boxed, voc_object, voc_text
-from tests.prep.layouts.support import list_references
+from tests.prep.layouts.support import list_references, make, outcome, write_files
 
 read = partial(list_references, "voc")
-
-
-def write(root: Path, path: str, content: str = "x") -> None:
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    (root / path).write_text(content)
 
 
 def annotation(file_name: str = "", box: str = "1 1 4 5", extra: str = "", size: str = "10 20") -> str:
     width, height = map(int, size.split())
     return voc_text(file_name, voc_object(boxed(file_name, box.split()), extra), width, height)
-
-
-def reasons(references: list[Reference]) -> dict[str, str | None]:
-    return {reference.source: reference.problem and reference.problem[1] for reference in references}
 
 
 def test_cards_xml_and_tables_agree_box_for_box_apart_from_the_origin(test_data: Path) -> None:
@@ -72,26 +62,23 @@ def test_bccd_follows_its_lists_and_keeps_its_two_zero_area_boxes(test_data: Pat
 
 
 def test_trainval_and_lists_of_one_class_are_followed_only_where_nothing_better_is(tmp_path: Path) -> None:
-    for name in "abc":
-        write(tmp_path, f"VOC2012/Annotations/{name}.xml", annotation(f"{name}.jpg"))
-        write(tmp_path, f"VOC2012/JPEGImages/{name}.jpg")
+    xml = {f"VOC2012/Annotations/{name}.xml": annotation(f"{name}.jpg") for name in "abc"}
+    write_files(tmp_path, {**xml, **{f"VOC2012/JPEGImages/{name}.jpg": "x" for name in "abc"}})
     lists = tmp_path / "VOC2012/ImageSets/Main"
-    write(lists, "trainval.txt", "a\nb\n")
-    write(lists, "hat_trainval.txt", "a 1\nb -1\nc -1\n")
+    write_files(lists, {"trainval.txt": "a\nb\n", "hat_trainval.txt": "a 1\nb -1\nc -1\n"})
     assert [reference.split for reference in read(tmp_path)][:2] == ["trainval", "trainval"]
-    assert reasons(read(tmp_path))["VOC2012/JPEGImages/c.jpg"] == "in no ImageSets list"
-    write(lists, "train.txt", "a  1\n")
-    write(lists, "val.txt", "\ufeffb\r\nghost\n")
+    assert outcome(read(tmp_path))["VOC2012/JPEGImages/c.jpg"] == "in no ImageSets list"
+    write_files(lists, {"train.txt": "a  1\n", "val.txt": "\ufeffb\r\nghost\n"})
     references = read(tmp_path)
     assert [reference.split for reference in references[1:3]] == ["train", "val"]
-    assert reasons(references)["VOC2012/ImageSets/Main/val.txt#ghost"] == "listed image has no annotation"
+    assert outcome(references)["VOC2012/ImageSets/Main/val.txt#ghost"] == "listed image has no annotation"
     assert len(references) == 4
     assert [one.split for one in read(tmp_path, image_sets=("trainval",))][:2] == ["trainval", "trainval"]
     with pytest.raises(
         AnnotationsError, match="no list minival in ImageSets/Main; found hat_trainval, train,"
     ):
         read(tmp_path, image_sets=("minival",))
-    write(lists, "val.txt", "a\n")
+    write_files(lists, {"val.txt": "a\n"})
     with pytest.raises(
         AnnotationsError,
         match=r"share names: train and val \(a\); choose lists .* of hat_trainval, train \(1\), trainval, val",
@@ -115,16 +102,14 @@ def test_trainval_and_lists_of_one_class_are_followed_only_where_nothing_better_
 def test_the_image_is_found_by_its_file_name_or_the_name_of_the_xml(
     tmp_path: Path, xml: str, image: str, file_name: str
 ) -> None:
-    write(tmp_path, xml, annotation(file_name))
-    write(tmp_path, image)
+    write_files(tmp_path, {xml: annotation(file_name), image: "x"})
     (only,) = read(tmp_path)
     assert only.problem is None and only.source == image and only.key == image
 
 
 def test_the_xml_beside_an_image_wins_over_one_of_the_same_name_elsewhere(tmp_path: Path) -> None:
     for split in ("train", "test"):
-        write(tmp_path, f"{split}/a.xml", annotation("a.jpg"))
-        write(tmp_path, f"{split}/a.jpg")
+        write_files(tmp_path / split, {"a.xml": annotation("a.jpg"), "a.jpg": "x"})
     found = [(one.source, one.split, one.problem) for one in read(tmp_path)]
     assert found == [("test/a.jpg", "test", None), ("train/a.jpg", "train", None)]
     (only,) = read(tmp_path / "train", "a.xml")
@@ -145,8 +130,7 @@ def test_pixels_counted_from_one_become_continuous_coordinates(
     tmp_path: Path, box: str, origin: int, expected: tuple[float, ...]
 ) -> None:
     flags = "<difficult>1</difficult><occluded>1</occluded>"
-    write(tmp_path, "a.xml", annotation("a.jpg", box, flags, "0 0"))
-    write(tmp_path, "a.jpg")
+    write_files(tmp_path, {"a.xml": annotation("a.jpg", box, flags, "0 0"), "a.jpg": "x"})
     (only,) = read(tmp_path, box_origin=origin)
     assert only.declared_size is None and only.boxes is not None
     (found,) = only.boxes
@@ -175,8 +159,7 @@ BOMB = (
     ],
 )
 def test_a_faulty_xml_is_one_problem_of_its_image(tmp_path: Path, content: str, reason: str) -> None:
-    write(tmp_path, "a.xml", content)
-    write(tmp_path, "a.jpg")
+    write_files(tmp_path, {"a.xml": content, "a.jpg": "x"})
     (only,) = read(tmp_path, on_bad_object="reject")
     assert only.source == "a.jpg" and only.problem is not None
     assert only.problem[:2] == ("annotation", reason)
@@ -184,15 +167,11 @@ def test_a_faulty_xml_is_one_problem_of_its_image(tmp_path: Path, content: str, 
 
 
 def test_every_xml_and_every_image_is_accounted_for(tmp_path: Path) -> None:
-    write(tmp_path, "Annotations/a.xml", annotation("a.jpg"))
-    write(tmp_path, "Annotations/gone.xml", annotation("gone.jpg"))
-    write(tmp_path, "Annotations/b.xml", annotation("b.jpg"))
-    write(tmp_path, "Annotations/copy.xml", annotation("b.jpg"))
-    for name in ("a", "b", "extra"):
-        write(tmp_path, f"JPEGImages/{name}.jpg")
-    write(tmp_path, "SegmentationClass/a.png")
+    means = {"a": "a.jpg", "gone": "gone.jpg", "b": "b.jpg", "copy": "b.jpg"}
+    write_files(tmp_path, {f"Annotations/{xml}.xml": annotation(name) for xml, name in means.items()})
+    make(tmp_path, *(f"JPEGImages/{name}.jpg" for name in ("a", "b", "extra")), "SegmentationClass/a.png")
     references = read(tmp_path)
-    assert reasons(references) == {
+    assert outcome(references) == {
         "Annotations/gone.xml": "image file not found",
         "JPEGImages/a.jpg": None,
         "JPEGImages/b.jpg": "several annotation files name one image",
@@ -202,9 +181,9 @@ def test_every_xml_and_every_image_is_accounted_for(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_xml_or_images_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, "a.jpg")
+    make(tmp_path, "a.jpg")
     with pytest.raises(AnnotationsError, match=r"no \.xml file"):
         read(tmp_path)
-    write(tmp_path, "only/a.xml", annotation("a.jpg"))
+    write_files(tmp_path, {"only/a.xml": annotation("a.jpg")})
     with pytest.raises(AnnotationsError, match="name the folder that holds the images"):
         read(tmp_path / "only")

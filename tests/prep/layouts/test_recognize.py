@@ -8,29 +8,25 @@ from pathlib import Path
 import pytest
 
 from halofeed.prep.annotations.recognize import other_layout
-from halofeed.prep.layouts import LAYOUTS, LayoutOptions
-from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
+from tests.prep.layouts.support import list_references, write_files
 
 VOC = "<?xml version='1.0'?>\n<annotation><object><name>hat</name></object></annotation>"
 COCO = json.dumps({"info": {}, "images": [{"id": 1, "file_name": "a.jpg"}], "annotations": []})
+LABELME = json.dumps({"shapes": [], "imagePath": "a.jpg"})
 MSD = json.dumps({"name": "x", "modality": {"0": "CT"}, "training": []})
+BOXES = "filename,class,xmin,ymin,xmax,ymax\n"
 NNUNET = json.dumps({"channel_names": {"0": "CT"}, "labels": {}})
 DICOM = "\0" * 128 + "DICM"
+VOC_FILES = {"Annotations/a.xml": VOC, "JPEGImages/a.jpg": ""}
 
 CASES = {
-    "voc": (
-        {"Annotations/a.xml": VOC, "JPEGImages/a.jpg": ""},
-        "Annotations/a.xml is a Pascal VOC .*--layout voc",
-    ),
+    "voc": (VOC_FILES, "Annotations/a.xml is a Pascal VOC .*--layout voc"),
     "voc beside": ({"train/a.xml": VOC, "train/a.jpg": "", "test/a.jpg": ""}, "--layout voc"),
     "coco": ({"instances.json": COCO, "images/a.jpg": ""}, "instances.json is COCO's: take --layout coco"),
     "coco below": ({"annotations/i.json": COCO, "train2017/a.jpg": ""}, "annotations/i.json is COCO's"),
     "roboflow": ({"train/_annotations.coco.json": COCO, "train/a.jpg": ""}, "--layout coco"),
-    "labelme": (
-        {"x/a.json": '{"shapes": [], "imagePath": "a.jpg"}', "x/a.jpg": "", "y/b.jpg": ""},
-        "labelme",
-    ),
+    "labelme": ({"x/a.json": LABELME, "x/a.jpg": "", "y/b.jpg": ""}, "labelme"),
     "yolo": ({"images/a.jpg": "", "labels/a.txt": "0 0.5 0.5 0.1 0.2\n1 .5 .5 .1 1e-1\n"}, "YOLO"),
     "yolo split": ({"train/images/a.jpg": "", "train/labels/a.txt": "0 0.5 0.5 0.1 0.2"}, "YOLO"),
     "msd": ({"dataset.json": MSD, "imagesTr/a.nii.gz": ""}, "--layout msd"),
@@ -39,10 +35,7 @@ CASES = {
     "dicom named": ({"series/1.dcm": DICOM, "shots/a.jpg": ""}, "--layout dicom"),
     "volumes": ({"ct/a.nii.gz": ""}, "ct/a.nii.gz is a volume: take --layout pairs"),
     "masks": ({"images/a.jpg": "", "masks/a.png": ""}, "masks/a.png is the mask of images/a.jpg"),
-    "boxes": (
-        {"t.csv": "filename,class,xmin,ymin,xmax,ymax\n", "x/a.jpg": "", "y/b.jpg": ""},
-        "--layout csv",
-    ),
+    "boxes": ({"t.csv": BOXES, "x/a.jpg": "", "y/b.jpg": ""}, "--layout csv"),
     "classes": ({"t.csv": "filename,class\n", "all/a.jpg": ""}, "table of classes: take --layout csv"),
     "jsonl": ({"t.jsonl": '{"filename": "a.jpg", "class": "hat"}\n', "all/a.jpg": ""}, "--layout jsonl"),
     "one folder": ({"data/images/a.jpg": "", "data/images/b.jpg": ""}, "its name would be the only class"),
@@ -50,19 +43,12 @@ CASES = {
 }
 
 
-def write(root: Path, files: dict[str, str]) -> LocalFiles:
-    for path, text in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
-    return LocalFiles(root)
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_another_layout_is_not_taken_for_class_folders(tmp_path: Path, case: str) -> None:
     content, words = CASES[case]
-    files = write(tmp_path, content)
+    write_files(tmp_path, content)
     with pytest.raises(AnnotationsError, match=words):
-        list(LAYOUTS["folders"].list_references(files, files, None, LayoutOptions()))
+        list_references("folders", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -77,15 +63,13 @@ def test_another_layout_is_not_taken_for_class_folders(tmp_path: Path, case: str
     ],
 )
 def test_class_folders_with_other_papers_stay_class_folders(tmp_path: Path, content: dict[str, str]) -> None:
-    files = write(tmp_path, content)
-    assert other_layout(files) is None
-    assert list(LAYOUTS["folders"].list_references(files, files, None, LayoutOptions()))
+    assert other_layout(write_files(tmp_path, content)) is None
+    assert list_references("folders", tmp_path)
 
 
 def test_whoever_insists_gets_class_folders(tmp_path: Path) -> None:
-    files = write(tmp_path, {"instances.json": COCO, "images/a.jpg": "", "others/b.jpg": ""})
-    options = LayoutOptions(folders_are_classes=True)
-    found = list(LAYOUTS["folders"].list_references(files, files, None, options))
+    write_files(tmp_path, {"instances.json": COCO, "images/a.jpg": "", "others/b.jpg": ""})
+    found = list_references("folders", tmp_path, folders_are_classes=True)
     assert [reference.label for reference in found] == ["images", "others"]
 
 
@@ -93,12 +77,8 @@ def test_whoever_insists_gets_class_folders(tmp_path: Path) -> None:
     ("layout", "content", "words"),
     [
         ("voc", {"instances.json": COCO, "images/a.jpg": ""}, "no .xml file .*instances.json is COCO's"),
-        (
-            "coco",
-            {"Annotations/a.xml": VOC, "JPEGImages/a.jpg": ""},
-            "found no .json file.*take --layout voc",
-        ),
-        ("csv", {"Annotations/a.xml": VOC, "JPEGImages/a.jpg": ""}, "no .csv .*take --layout voc"),
+        ("coco", VOC_FILES, "found no .json file.*take --layout voc"),
+        ("csv", VOC_FILES, "no .csv .*take --layout voc"),
         ("csv", {"hat/a.jpg": "", "coat/b.jpg": ""}, "no .csv .*for a class each, take --layout folders"),
         ("coco", {"deep/er/i.json": COCO, "a.jpg": ""}, "name the file itself$"),
     ],
@@ -106,6 +86,6 @@ def test_whoever_insists_gets_class_folders(tmp_path: Path) -> None:
 def test_a_folder_without_the_layout_said_names_the_one_it_has(
     tmp_path: Path, layout: str, content: dict[str, str], words: str
 ) -> None:
-    files = write(tmp_path, content)
+    write_files(tmp_path, content)
     with pytest.raises(AnnotationsError, match=words):
-        list(LAYOUTS[layout].list_references(files, files, None, LayoutOptions()))
+        list_references(layout, tmp_path)
