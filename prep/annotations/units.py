@@ -110,17 +110,13 @@ def settle_origin(
     """
     if (default if origin is None else origin) == 0:
         return list(listed)
-    boxes = below = 0
-    first = ""
-    for one in listed:
-        count = 0 if one.normalized else sum(map(_begins_below_one, one.boxes or ()))
-        boxes += 0 if one.normalized else len(one.boxes or ())
-        below += count
-        first = first or (one.source if count else "")
-    if origin is None and below > SHARE_FROM_ZERO * boxes:
+    counted = [one for one in listed if one.boxes and not one.normalized]
+    boxes = sum(len(one.boxes or ()) for one in counted)
+    below = [one.source for one in counted for box in one.boxes or () if _begins_below_one(box)]
+    if origin is None and len(below) > SHARE_FROM_ZERO * boxes:
         raise AnnotationsError(
-            f"{file}: {below:,} of {boxes:,} boxes begin below 1, the first in {first}: VOC counts pixels from 1, "
-            "these numbers count from 0; say --box-origin 0, or --box-origin 1 to shift them all the same"
+            f"{file}: {len(below):,} of {boxes:,} boxes begin below 1, the first in {below[0]}: VOC counts pixels "
+            "from 1, these numbers count from 0; say --box-origin 0, or --box-origin 1 to shift them all the same"
         )
     return [_shifted(one) if one.boxes and not one.normalized else one for one in listed]
 
