@@ -336,7 +336,7 @@ def _document_references(
         except SourceError as error:
             yield Reference(**known, problem=error.args)
             continue
-        notes = (image.note,) if image.note else ()
+        notes: tuple[str, ...] = (image.note,) if image.note else ()
         if skeletons is not None and boxes:
             notes += notes_of(annotations, skeletons)
         yield Reference(**known, boxes=boxes, declared_size=size, bad_objects=bad, notes=notes)

@@ -367,7 +367,7 @@ class Recipe(ClipOptions, VolumeOptions):
         problems += [f"{flag(name)}: no option of this version" for name in document if name not in known]
         if problems:
             raise UsageError("\n".join(["the recipe of the data set cannot be followed:", *problems]))
-        values = {
+        values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in document.items()
         }
         return cls(**values)
