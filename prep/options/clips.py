@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from halofeed.prep.formats.clip.choose import INCOMPLETE, SHORT, FrameChoice
 from halofeed.prep.layouts import LAYOUTS
 from halofeed.prep.options.option import option, refusal
-from halofeed.prep.options.pictures import DEFAULTS, common_problems, shape_of_pictures
+from halofeed.prep.options.pictures import DEFAULTS, interpolation_problems, shape_of_pictures
 from halofeed.prep.options.rules import KindRules
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.listing import Listing
@@ -90,13 +90,15 @@ def _problems(recipe: Recipe) -> Iterator[str]:
         yield f"--frames is for clips and layout {recipe.layout} holds none; leave it out, or take one of {fitting}"
     if recipe.task not in (None, *TASKS):
         yield f"--frames goes with --task {' or '.join(TASKS)}, not with {recipe.task}"
+    if recipe.holds_class_sets():
+        yield "--class-overlap channels is for volumes, that is with --depth; clips take last or first"
     if recipe.depth is not None:
         yield "--frames is for clips and --depth for volumes; leave one of them out"
     if recipe.encoding != "raw":
         yield f"--encoding {recipe.encoding}: clips are stored raw"
     if recipe.dtype != "uint8":
         yield f"--dtype {recipe.dtype}: clips are stored as uint8"
-    yield from common_problems(recipe)
+    yield from interpolation_problems(recipe)
     if recipe.channels != 3:
         yield f"--channels {recipe.channels}: clips have 3"
     if shape_of_pictures(recipe) is None:

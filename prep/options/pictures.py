@@ -28,9 +28,11 @@ def _problems(recipe: Recipe) -> Iterator[str]:
         yield f"--channels {recipe.channels}: expected 1, 3 or 4 of pictures"
     if recipe.dtype not in ("uint8", "uint16"):
         yield f"--dtype {recipe.dtype}: of pictures expected uint8 or uint16; volumes need --depth"
-    yield from common_problems(recipe)
+    yield from interpolation_problems(recipe)
     if recipe.resize == "keep-aspect" and recipe.min_dimension > recipe.max_dimension:
         yield f"--min-dimension {recipe.min_dimension} is more than --max-dimension {recipe.max_dimension}; swap them"
+    if recipe.holds_class_sets():
+        yield "--class-overlap channels is for volumes, that is with --depth; pictures take last or first"
     if recipe.pad and recipe.resize != "keep-aspect":
         yield f"--pad goes with --resize keep-aspect, not with {recipe.resize}"
     if recipe.encoding == "raw" and shape_of_pictures(recipe) is None:
@@ -51,13 +53,11 @@ def _problems(recipe: Recipe) -> Iterator[str]:
         yield f"--background {','.join(map(str, recipe.background))}: expected 1 or 3 values from 0 to 255"
 
 
-def common_problems(recipe: Recipe) -> Iterator[str]:
-    """What is wrong of pictures and of a clip's frames alike."""
-    kind = recipe.rules.kind.name
+def interpolation_problems(recipe: Recipe) -> Iterator[str]:
+    """What is wrong where pictures, or frames, cannot be resized so."""
     if recipe.interpolation not in KERNEL_NAMES:
+        kind = recipe.rules.kind.name
         yield f"--interpolation {recipe.interpolation}: of {kind}s expected one of {', '.join(KERNEL_NAMES)}"
-    if recipe.holds_class_sets():
-        yield f"--class-overlap channels is for volumes, that is with --depth; {kind}s take last or first"
 
 
 def shape_of_pictures(recipe: Recipe) -> tuple[int, int] | None:
