@@ -12,44 +12,20 @@ The rules and names are those of tf.estimator's TPUConfig (`num_cores_per_replic
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from halofeed.schemas.errors import PartitionError
-from halofeed.schemas.tiles import (
-    COMPUTATION_SHAPES,
-    CORES_PER_REPLICA,
-    computation_shape,
-    infeed_tiles,
-    nearest,
-    splits_that_divide,
-    tile_slices,
-)
-
-__all__ = [
-    "COMPUTATION_SHAPES",
-    "CORES_PER_REPLICA",
-    "PER_HOST_V2",
-    "REPLICA_AXIS",
-    "Dims",
-    "DimsTree",
-    "Partition",
-    "axis_names",
-    "computation_shape",
-    "core_axes",
-    "infeed_tiles",
-    "nearest",
-    "splits_that_divide",
-    "tile_slices",
-]
 
 Dims = tuple[int, ...] | None
 DimsTree = Dims | dict[str, Dims]
 Shape = Sequence[int | None]
 
 REPLICA_AXIS = "replica"
+CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
 PER_HOST_V2 = "PER_HOST_V2"
 _PER_HOST_V2_NUMBER = 3
 _AXES = {4: ("batch", "height", "width", "channel"), 5: ("batch", "depth", "height", "width", "channel")}
@@ -322,6 +298,52 @@ class Partition:
             f"{' or '.join(map(str, nearest(shape[axis], parts)))}; splits of {shape} over "
             f"{self.cores_per_replica} cores that divide: {offered}"
         )
+
+
+def nearest(size: int, divisor: int) -> tuple[int, ...]:
+    """The nearest positive sizes below and above `size` that divide by `divisor`.
+
+    >>> nearest(250, 8), nearest(3, 8), nearest(16, 8)
+    ((248, 256), (8,), (16,))
+    """
+    below, above = size // divisor * divisor, -(-size // divisor) * divisor
+    return tuple(sorted({value for value in (below, above) if value > 0}))
+
+
+def splits_that_divide(
+    shape: Sequence[int], cores: Sequence[int] = (2, 4, 8, 16), axes: Sequence[int] | None = None
+) -> dict[int, list[tuple[int, ...]]]:
+    """Every way to split a tensor over some numbers of cores so that each core gets the same shape.
+
+    Args:
+        shape: sizes, e.g. (height, width), (depth, height, width) or (batch, height, width, channel).
+        cores: the numbers of cores to try.
+        axes: which axes may be split; all of them by default. Name the spatial ones if `shape` has others.
+
+    Returns:
+        For each number of cores its splits, as long as `shape`, those with the least halo surface first;
+        an empty list where none divides.
+
+    >>> splits_that_divide((640, 480), cores=(4,))
+    {4: [(2, 2), (4, 1), (1, 4)]}
+    >>> splits_that_divide((8, 750, 1000, 3), cores=(4,), axes=(1, 2))
+    {4: [(1, 2, 2, 1), (1, 1, 4, 1)]}
+    """
+
+    def surface(split: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+        cuts = sum((parts - 1) * math.prod(shape) // size for size, parts in zip(shape, split, strict=True))
+        return cuts, tuple(-parts for parts in split)
+
+    found = {}
+    for count in cores:
+        divisors = [parts for parts in range(1, count + 1) if count % parts == 0]
+        choices = [
+            [parts for parts in divisors if size % parts == 0] if axes is None or axis in axes else [1]
+            for axis, size in enumerate(shape)
+        ]
+        splits = [split for split in itertools.product(*choices) if math.prod(split) == count]
+        found[count] = sorted(splits, key=surface)
+    return found
 
 
 def core_axes(cores_per_replica: int) -> tuple[str, ...]:

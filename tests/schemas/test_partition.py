@@ -16,11 +16,8 @@ from halofeed.schemas.partition import (
     PER_HOST_V2,
     Partition,
     axis_names,
-    computation_shape,
     core_axes,
-    infeed_tiles,
     splits_that_divide,
-    tile_slices,
 )
 
 
@@ -91,35 +88,26 @@ def test_dims_not_wrapped_in_a_list_are_refused() -> None:
 
 
 FEATURES, LABELS = {"image": [1, 4, 1, 1]}, {"label": None}
+BOTH, ROWS = [FEATURES, LABELS], [[1, 4, 1, 1]]
 
 
 @pytest.mark.parametrize(
     ("dims", "features", "labels", "message"),
     [
-        ([FEATURES, LABELS], {"picture": IMAGE}, {"label": (8,)}, r"\[0\]: mismatched keys of the features"),
-        (
-            [FEATURES, LABELS],
-            {"image": IMAGE, "id": (8,)},
-            {"label": (8,)},
-            r"\[0\]: mismatched keys of the features",
-        ),
-        ([FEATURES, LABELS], {"image": IMAGE}, {"class": (8,)}, r"\[1\]: mismatched keys of the labels"),
-        ([FEATURES, LABELS], IMAGE, {"label": (8,)}, r"\[0\]: mismatched structure of the features"),
-        ([[1, 4, 1, 1]], {"image": IMAGE}, None, r"\[0\]: mismatched structure of the features"),
-        ([FEATURES, LABELS], {"image": IMAGE}, (8,), r"\[1\]: mismatched structure of the labels"),
+        (BOTH, {"picture": IMAGE}, {"label": (8,)}, r"\[0\]: mismatched keys of the features"),
+        (BOTH, {"image": IMAGE, "id": (8,)}, {"label": (8,)}, r"\[0\]: mismatched keys of the features"),
+        (BOTH, {"image": IMAGE}, {"class": (8,)}, r"\[1\]: mismatched keys of the labels"),
+        (BOTH, IMAGE, {"label": (8,)}, r"\[0\]: mismatched structure of the features"),
+        (ROWS, {"image": IMAGE}, None, r"\[0\]: mismatched structure of the features"),
+        (BOTH, {"image": IMAGE}, (8,), r"\[1\]: mismatched structure of the labels"),
         ([FEATURES, [1]], {"image": IMAGE}, {"label": (8,)}, r"\[1\]: mismatched structure of the labels"),
         ([FEATURES, [1]], {"image": IMAGE}, None, "the batch has none"),
-        ([[1, 4, 1, 1]], (8, None, 48, 3), None, "fully known"),
-        ([[1, 4, 1, 1]], (8, 64, 48), None, "one for each axis"),
-        ([[1, 4, 1, 1]], (8, 62, 48, 3), None, "does not divide by 4"),
-        (
-            [[1, 4, 1, 1]],
-            (7, 64, 48, 3),
-            None,
-            "batch of 7 does not divide by the 2 replicas; use a batch of 6 or 8",
-        ),
-        ([[1, 4, 1, 1]], IMAGE, (None,), "fully known"),
-        ([[1, 4, 1, 1]], IMAGE, (), "scalar"),
+        (ROWS, (8, None, 48, 3), None, "fully known"),
+        (ROWS, (8, 64, 48), None, "one for each axis"),
+        (ROWS, (8, 62, 48, 3), None, "does not divide by 4"),
+        (ROWS, (7, 64, 48, 3), None, "batch of 7 does not divide by the 2 replicas; use a batch of 6 or 8"),
+        (ROWS, IMAGE, (None,), "fully known"),
+        (ROWS, IMAGE, (), "scalar"),
     ],
 )
 def test_a_mistake_against_the_first_batch_is_refused(
@@ -198,62 +186,6 @@ def test_numpy_counts_are_taken_and_fractions_refused() -> None:
     assert core_axes(Partition(cores_per_replica=np.int64(4)).cores_per_replica) == ("core0", "core1")
     with pytest.raises(PartitionError, match=r"got 4\.0"):
         Partition(cores_per_replica=4.0)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("size", "parts", "expected"),
-    [
-        (14, 4, (4, 4, 4, 2)),
-        (6, 4, (2, 2, 2, 0)),
-        (9, 8, (2, 2, 2, 2, 1, 0, 0, 0)),
-        (17, 8, (3, 3, 3, 3, 3, 2, 0, 0)),
-        (16, 4, (4, 4, 4, 4)),
-    ],
-)
-def test_the_old_infeed_cut_uneven_sizes_like_this(size: int, parts: int, expected: tuple[int, ...]) -> None:
-    assert infeed_tiles(size, parts) == expected
-
-
-@given(st.integers(1, 300), st.integers(1, 128))
-def test_infeed_tiles_cover_the_axis_and_never_grow(size: int, parts: int) -> None:
-    tiles = infeed_tiles(size, parts)
-    assert (len(tiles), sum(tiles)) == (parts, size)
-    assert list(tiles) == sorted(tiles, reverse=True)
-
-
-def test_computation_shapes_hold_their_number_of_cores() -> None:
-    assert computation_shape(1) == (1, 1, 1, 1)
-    assert computation_shape(16) == (4, 2, 1, 2)
-    assert computation_shape(128) == (8, 8, 1, 2)
-    assert all(math.prod(computation_shape(2**power)) == 2**power for power in range(8))
-    with pytest.raises(PartitionError, match="got 3"):
-        computation_shape(3)
-
-
-splits = st.lists(st.integers(1, 3), min_size=1, max_size=4)
-
-
-@given(splits, st.data())
-def test_tiles_are_row_major_and_cover_the_tensor_once(dims: list[int], data: st.DataObject) -> None:
-    shape = [parts * data.draw(st.integers(1, 3)) for parts in dims]
-    owner = np.full(shape, -1)
-    for core, index in enumerate(itertools.product(*map(range, dims))):
-        cells = tile_slices(shape, dims, core)
-        assert (owner[cells] == -1).all()
-        owner[cells] = core
-        if math.prod(dims) > 1:
-            expected = [i * size // parts for i, size, parts in zip(index, shape, dims, strict=True)]
-            assert [cell.start for cell in cells] == expected
-    assert (owner >= 0).all()
-
-
-def test_tile_slices_refuse_what_does_not_divide_and_a_core_that_is_not_there() -> None:
-    with pytest.raises(PartitionError, match="7 does not divide by 2; nearest: 6, 8"):
-        tile_slices((7, 4), (2, 2), 0)
-    with pytest.raises(PartitionError, match="from 0 to 3"):
-        tile_slices((8, 4), (2, 2), 4)
-    with pytest.raises(PartitionError, match="each axis"):
-        tile_slices((8, 4), (2, 2, 1), 0)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=3), st.sampled_from([2, 4, 8, 16]))
