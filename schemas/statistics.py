@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 from halofeed.schemas.limits import LABELS, NAMES
 
@@ -32,9 +32,15 @@ def _is_count(value: Any, bits: int = _COUNT_BITS) -> bool:
     return type(value) is int and 0 <= value < 1 << bits
 
 
-def _count(value: Any, path: str) -> Problems:
-    if not _is_count(value):
-        yield path, f"expected a count, got {value!r:.60}"
+def _form(holds: Callable[[Any], bool], expected: str) -> Form:
+    def form(value: Any, path: str) -> Problems:
+        if not holds(value):
+            yield path, f"expected {expected}, got {value!r:.60}"
+
+    return form
+
+
+_count = _form(_is_count, "a count")
 
 
 def _counts(names: str, words: str, most: int = NAMES) -> Form:
@@ -62,15 +68,12 @@ def _counts(names: str, words: str, most: int = NAMES) -> Form:
 
 
 def _members(*names: str) -> Form:
-    def form(value: Any, path: str) -> Problems:
-        if (
-            not isinstance(value, dict)
-            or sorted(value) != sorted(names)
-            or not all(map(_is_count, value.values()))
-        ):
-            yield path, f"expected the counts {' and '.join(names)}, got {value!r:.60}"
+    def holds(value: Any) -> bool:
+        return (
+            isinstance(value, dict) and sorted(value) == sorted(names) and all(map(_is_count, value.values()))
+        )
 
-    return form
+    return _form(holds, f"the counts {' and '.join(names)}")
 
 
 def _padding(value: Any, path: str) -> Problems:
@@ -80,15 +83,10 @@ def _padding(value: Any, path: str) -> Problems:
 
 
 def _sides(count: int) -> Form:
-    def form(value: Any, path: str) -> Problems:
-        if (
-            not isinstance(value, list)
-            or len(value) != count
-            or not all(_is_count(side, 31) for side in value)
-        ):
-            yield path, f"expected {count} sides, got {value!r:.60}"
+    def holds(value: Any) -> bool:
+        return isinstance(value, list) and len(value) == count and all(_is_count(side, 31) for side in value)
 
-    return form
+    return _form(holds, f"{count} sides")
 
 
 def _pixels(value: Any, path: str) -> Problems:
@@ -124,10 +122,14 @@ def _intensities(value: Any, path: str) -> Problems:
 
 
 _SIDE = "[1-9][0-9]{0,8}"
-_MILLIMETERS = r"[0-9]{1,9}\.[0-9]{2}"
+_HUNDREDTHS = r"[0-9]{1,9}\.[0-9]{2}"
 _NUMBERED = _counts("0|[1-9][0-9]{0,17}", "whole numbers", LABELS)
 _NAMED = _counts(".{0,10000}", "names")
 _VALUES = _counts(r"-?[0-9]{1,20}(\.[0-9]{1,20})?(e[+-][0-9]{1,3})?", "numbers", _BINS)
+_SIZES = _counts(f"{_SIDE}x{_SIDE}", "sizes such as 480x640")
+_RATIOS = _counts(_HUNDREDTHS, "ratios such as 1.35")
+_SPACINGS = _counts("x".join([_HUNDREDTHS] * 3), "spacings such as 2.00x1.50x1.50", LABELS)
+_SHAPES = _counts("x".join([_SIDE] * 3), "shapes such as 90x512x512", LABELS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,16 +140,6 @@ class PixelSums:
     sum: tuple[int, ...] = ()
     sum_squares: tuple[int, ...] = ()
     histogram: tuple[tuple[int, ...], ...] = ()
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> PixelSums:
-        """What the JSON form says."""
-        return cls(
-            count=document["count"],
-            sum=tuple(document["sum"]),
-            sum_squares=tuple(document["sum_squares"]),
-            histogram=tuple(map(tuple, document["histogram"])),
-        )
 
     def merge(self, other: PixelSums) -> PixelSums:
         """Those of both; one that counted nothing may be of any number of channels."""
@@ -181,10 +173,6 @@ class Padding:
         """Of the stored ones; 0 where there are none."""
         return self.padded_pixels / self.stored_pixels if self.stored_pixels else 0.0
 
-    def merge(self, other: Padding) -> Padding:
-        """Those of both."""
-        return Padding(**_added(vars(self), vars(other)))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
@@ -193,10 +181,6 @@ class Cut:
     images: int = 0
     boxes: int = 0
 
-    def merge(self, other: Cut) -> Cut:
-        """Those of both."""
-        return Cut(**_added(vars(self), vars(other)))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Intensities:
@@ -204,12 +188,6 @@ class Intensities:
 
     body: Names = dataclasses.field(default_factory=dict)
     foreground: Names = dataclasses.field(default_factory=dict)
-
-    def merge(self, other: Intensities) -> Intensities:
-        """Those of both."""
-        return Intensities(
-            body=_added(self.body, other.body), foreground=_added(self.foreground, other.foreground)
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,45 +206,37 @@ class Statistics:
         scan_mm3, scan_cut_mm3, label_mm3, label_cut_mm3: of scans and of each class; `cut` is in no record.
     """
 
-    records: int | None = None
-    pixels: PixelSums | None = None
-    padding: Padding | None = None
-    labels: Names | None = None
-    boxes_per_image: Names | None = None
-    boxes: Names | None = None
-    cut: Cut | None = None
-    notes: Names | None = None
-    warnings: Names | None = None
-    source_sizes: Names | None = None
-    aspect_ratios: Names | None = None
-    largest: tuple[int, ...] | None = None
-    labelled: int | None = None
-    label_voxels: Names | None = None
-    foreground_voxels: int | None = None
-    intensities: Intensities | None = None
-    findings: Names | None = None
-    modalities: Names | None = None
-    spacings_mm: Names | None = None
-    source_shapes: Names | None = None
-    tiles: int | None = None
-    scan_mm3: int | None = None
-    scan_cut_mm3: int | None = None
-    label_mm3: Names | None = None
-    label_cut_mm3: Names | None = None
-    largest_scan: tuple[int, ...] | None = None
+    records: Annotated[int | None, _count] = None
+    pixels: Annotated[PixelSums | None, _pixels] = None
+    padding: Annotated[Padding | None, _padding] = None
+    labels: Annotated[Names | None, _NUMBERED] = None
+    boxes_per_image: Annotated[Names | None, _NUMBERED] = None
+    boxes: Annotated[Names | None, _NAMED] = None
+    cut: Annotated[Cut | None, _members("images", "boxes")] = None
+    notes: Annotated[Names | None, _NAMED] = None
+    warnings: Annotated[Names | None, _NAMED] = None
+    source_sizes: Annotated[Names | None, _SIZES] = None
+    aspect_ratios: Annotated[Names | None, _RATIOS] = None
+    largest: Annotated[tuple[int, ...] | None, _sides(2)] = None
+    labelled: Annotated[int | None, _count] = None
+    label_voxels: Annotated[Names | None, _NUMBERED] = None
+    foreground_voxels: Annotated[int | None, _count] = None
+    intensities: Annotated[Intensities | None, _intensities] = None
+    findings: Annotated[Names | None, _NAMED] = None
+    modalities: Annotated[Names | None, _NAMED] = None
+    spacings_mm: Annotated[Names | None, _SPACINGS] = None
+    source_shapes: Annotated[Names | None, _SHAPES] = None
+    tiles: Annotated[int | None, _count] = None
+    scan_mm3: Annotated[int | None, _count] = None
+    scan_cut_mm3: Annotated[int | None, _count] = None
+    label_mm3: Annotated[Names | None, _NUMBERED] = None
+    label_cut_mm3: Annotated[Names | None, _NUMBERED] = None
+    largest_scan: Annotated[tuple[int, ...] | None, _sides(3)] = None
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Statistics:
         """What a JSON form without problems says."""
-        read: dict[str, Any] = {
-            name: _PARTS[name](value)
-            if name in _PARTS
-            else tuple(value)
-            if isinstance(value, list)
-            else value
-            for name, value in document.items()
-        }
-        return cls(**read)
+        return cls(**{name: _read(name, value) for name, value in document.items()})
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values, of what is counted."""
@@ -280,7 +250,7 @@ class Statistics:
         ... # doctest: +ELLIPSIS
         Statistics(records=3, ... labels={'9': 2, '10': 4}, ...)
         """
-        return Statistics(**{name: _together(value, vars(other)[name]) for name, value in vars(self).items()})
+        return Statistics(**_merged(self, other))
 
     @classmethod
     def total(cls, parts: Iterable[Statistics]) -> Statistics:
@@ -293,41 +263,15 @@ class Statistics:
         return sum(len(value) for value in counted if isinstance(value, Mapping))
 
 
-_PARTS: Mapping[str, Callable[[Any], Any]] = {
-    "pixels": PixelSums.from_json,
-    "padding": lambda document: Padding(**document),
-    "cut": lambda document: Cut(**document),
-    "intensities": lambda document: Intensities(**document),
+_PARTS: Mapping[str, Callable[..., Any]] = {
+    "pixels": PixelSums,
+    "padding": Padding,
+    "cut": Cut,
+    "intensities": Intensities,
 }
 _FORMS: Mapping[str, Form] = {
-    "records": _count,
-    "pixels": _pixels,
-    "padding": _padding,
-    "labels": _NUMBERED,
-    "boxes_per_image": _NUMBERED,
-    "boxes": _NAMED,
-    "cut": _members("images", "boxes"),
-    "notes": _NAMED,
-    "warnings": _NAMED,
-    "source_sizes": _counts(f"{_SIDE}x{_SIDE}", "sizes such as 480x640"),
-    "aspect_ratios": _counts(r"[0-9]{1,9}\.[0-9]{2}", "ratios such as 1.35"),
-    "largest": _sides(2),
-    "labelled": _count,
-    "label_voxels": _NUMBERED,
-    "foreground_voxels": _count,
-    "intensities": _intensities,
-    "findings": _NAMED,
-    "modalities": _NAMED,
-    "spacings_mm": _counts("x".join([_MILLIMETERS] * 3), "spacings such as 2.00x1.50x1.50", LABELS),
-    "source_shapes": _counts("x".join([_SIDE] * 3), "shapes such as 90x512x512", LABELS),
-    "tiles": _count,
-    "scan_mm3": _count,
-    "scan_cut_mm3": _count,
-    "label_mm3": _NUMBERED,
-    "label_cut_mm3": _NUMBERED,
-    "largest_scan": _sides(3),
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Statistics, include_extras=True).items()
 }
-"""What each figure may hold as JSON; none of them must be there."""
 
 
 def statistics_problems(document: Mapping[str, Any], path: str) -> Problems:
@@ -339,6 +283,25 @@ def statistics_problems(document: Mapping[str, Any], path: str) -> Problems:
             yield from _FORMS[name](value, f"{path}.{name}")
 
 
+def _read(name: str, value: Any) -> Any:
+    """A figure of its JSON form."""
+    if name in _PARTS:
+        return _PARTS[name](**{member: _as_tuples(held) for member, held in value.items()})
+    return _as_tuples(value)
+
+
+def _as_tuples(value: Any) -> Any:
+    """Lists, and lists of lists, as tuples."""
+    if not isinstance(value, list):
+        return value
+    return tuple(map(tuple, value)) if value and isinstance(value[0], list) else tuple(value)
+
+
+def _merged(one: Any, other: Any) -> dict[str, Any]:
+    """Each figure of two of one dataclass put together."""
+    return {name: _together(value, vars(other)[name]) for name, value in vars(one).items()}
+
+
 def _together(one: Any, other: Any) -> Any:
     """Two values of one figure: counts are added, of sides the larger ones are kept."""
     if one is None or other is None:
@@ -347,7 +310,9 @@ def _together(one: Any, other: Any) -> Any:
         return one + other
     if isinstance(one, tuple):
         return tuple(map(max, one, other))
-    return _added(one, other) if isinstance(one, Mapping) else one.merge(other)
+    if isinstance(one, Mapping):
+        return _added(one, other)
+    return one.merge(other) if isinstance(one, PixelSums) else type(one)(**_merged(one, other))
 
 
 def _added(one: Names, other: Names) -> dict[str, int]:
