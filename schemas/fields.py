@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from halofeed.schemas.limits import FIELD_BYTES, SIDE
 from halofeed.schemas.tfexample import MAX_EXAMPLE_BYTES
 
@@ -22,18 +24,9 @@ ENCODINGS = {
     "png_list": "any number of PNG files, one per object",
 }
 AXES = ("frame", "depth", "height", "width", "channel", "box", "coordinate", "row", "column", "class")
-DTYPES = ("uint8", "uint16", "int16", "int32", "int64", "float32", "float64", "bool", "str", "bfloat16")
-_ITEM_BYTES = {
-    "uint8": 1,
-    "uint16": 2,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "float32": 4,
-    "float64": 8,
-    "bool": 1,
-}
-_ITEM_BYTES |= {"bfloat16": 2, "str": 8}
+_ITEM_BYTES = {"uint8": 1, "uint16": 2, "int16": 2, "int32": 4, "int64": 8, "float32": 4, "float64": 8}
+_ITEM_BYTES |= {"bool": 1, "str": 8, "bfloat16": 2}
+DTYPES = tuple(_ITEM_BYTES)
 _LARGEST_FLOAT = {"float32": 3.4028234663852886e38, "bfloat16": 3.3895313892515355e38}
 MOST_CLASSES = 16
 """Of an axis `class`: a set of more does not fit 16 bits."""
@@ -93,47 +86,39 @@ class Field:
     @property
     def stored_bytes(self) -> int:
         """Bytes of a raw field's value."""
-        item = _ITEM_BYTES[self.stored_dtype]
-        return math.prod(self.stored_shape) * item
+        return math.prod(self.stored_shape) * _ITEM_BYTES[self.stored_dtype]
 
-    def problems(self) -> list[tuple[str, str]]:
+    def problems(self) -> Iterator[tuple[str, str]]:
         """Every (attribute, what is wrong with it)."""
-        found = []
         if not self.name:
-            found.append(("name", "expected a name, got an empty one"))
+            yield "name", "expected a name, got an empty one"
         if not self.keys or not all(self.keys):
-            found.append(
-                ("keys", f"expected at least one tf.train.Example key and no empty one, got {self.keys}")
-            )
+            yield "keys", f"expected at least one tf.train.Example key and no empty one, got {self.keys}"
         if self.dtype not in DTYPES:
-            found.append(("dtype", f"expected one of {', '.join(DTYPES)}, got {self.dtype!r}"))
+            yield "dtype", f"expected one of {', '.join(DTYPES)}, got {self.dtype!r}"
         if self.encoding not in ENCODINGS:
-            found.append(("encoding", f"expected one of {', '.join(ENCODINGS)}, got {self.encoding!r}"))
+            yield "encoding", f"expected one of {', '.join(ENCODINGS)}, got {self.encoding!r}"
         if unknown := [axis for axis in self.axes if axis not in AXES]:
-            found.append(("axes", f"expected some of {', '.join(AXES)}, got {', '.join(unknown)}"))
+            yield "axes", f"expected some of {', '.join(AXES)}, got {', '.join(unknown)}"
         if len(self.axes) != len(self.shape):
-            found.append(("shape", f"expected {len(self.axes)} sizes for axes {self.axes}, got {self.shape}"))
+            yield "shape", f"expected {len(self.axes)} sizes for axes {self.axes}, got {self.shape}"
         if not all(1 <= size <= SIDE for size in self.shape):
-            found.append(("shape", f"expected sizes of 1 to {SIDE:,}, got {self.shape!s:.200}"))
-        elif problem := self._too_large():
-            found.append(("shape", problem))
+            yield "shape", f"expected sizes of 1 to {SIDE:,}, got {self.shape!s:.200}"
+        elif self.shape and (problem := self._too_large()):
+            yield "shape", problem
         if self.holds_sets and not (
             self.axes[-1:] == ("class",) and self.dtype == "uint8" and self.shape[-1:] <= (MOST_CLASSES,)
         ):
-            found.append(("axes", f"of sets expected a last axis class of at most {MOST_CLASSES}, of uint8"))
+            yield "axes", f"of sets expected a last axis class of at most {MOST_CLASSES}, of uint8"
         if self.encoding in ("raw", "jpeg", "png") and self.dtype in ("str", "bool"):
-            found.append(
-                ("dtype", f"expected a number's for the encoding {self.encoding}, got {self.dtype!r}")
-            )
+            yield "dtype", f"expected a number's for the encoding {self.encoding}, got {self.dtype!r}"
         if self.encoding == "list" and not self.shape:
-            found.append(("shape", "expected at least one size for a list, got none"))
-        found += [("fill", problem) for problem in self._fill_problems()]
-        return found
+            yield "shape", "expected at least one size for a list, got none"
+        for problem in self._fill_problems():
+            yield "fill", problem
 
     def _too_large(self) -> str:
-        stored = math.prod(self.stored_shape) * _ITEM_BYTES.get(
-            self.stored_dtype if self.holds_sets else self.dtype, 8
-        )
+        stored = math.prod(self.stored_shape) * _ITEM_BYTES.get(self.stored_dtype, 8)
         if self.is_raw and stored > MAX_EXAMPLE_BYTES:
             return f"{stored:,} bytes fit in no record, which is less than 2 GiB"
         if math.prod(self.shape) * _ITEM_BYTES.get(self.dtype, 8) > FIELD_BYTES:
@@ -151,24 +136,13 @@ class Field:
 
     def _holds(self, value: float) -> bool:
         """Whether a number has a form in the field's dtype."""
-        if self.dtype in ("uint8", "uint16"):
-            return value == int(value) and 0 <= value < 1 << 8 * _ITEM_BYTES[self.dtype]
-        if self.dtype in ("int16", "int32", "int64"):
-            half = 1 << 8 * _ITEM_BYTES[self.dtype] - 1
-            return value == int(value) and -half <= value < half
+        if self.dtype in ("uint8", "uint16", "int16", "int32", "int64"):
+            whole = np.iinfo(self.dtype)
+            return value == int(value) and whole.min <= value <= whole.max
         if self.dtype in ("bool", "str"):
             return value in (0, 1)
         return abs(value) <= _LARGEST_FLOAT.get(self.dtype, math.inf)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {
-            "name": self.name,
-            "keys": list(self.keys),
-            "dtype": self.dtype,
-            "axes": list(self.axes),
-            "shape": list(self.shape),
-            "encoding": self.encoding,
-            "fill": [int(value) if value == int(value) else value for value in self.fill],
-            "optional": self.optional,
-        }
+        return {**vars(self), "fill": [int(value) if value == int(value) else value for value in self.fill]}
