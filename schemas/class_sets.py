@@ -86,8 +86,5 @@ def unknown_bits(counts: Mapping[int, int], classes: int) -> dict[int, int]:
     {3: 5}
     """
     highest = max(counts, default=0).bit_length()
-    found = {
-        bit: sum(count for value, count in counts.items() if value >> bit & 1)
-        for bit in range(classes, highest)
-    }
-    return {bit: count for bit, count in found.items() if count}
+    found = count_members(counts, range(1, highest + 1))
+    return {number - 1: count for number, count in found.items() if number > classes}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from halofeed.schemas import keys
 from halofeed.schemas.fields import Field
@@ -48,15 +49,16 @@ class Kind:
         return ""
 
 
-def value(name: str, key: str, dtype: str, *, optional: bool = True) -> Field:
-    """The field of one number."""
-    return Field(name=name, keys=(key,), dtype=dtype, encoding="value", optional=optional)
+def value(
+    name: str, key: str, dtype: str, shape: Shape = (), axes: tuple[str, ...] = (), **more: Any
+) -> Field:
+    """The field of one key: a number, or as many as a shape says, coordinates or rows and columns unless named.
 
-
-def numbers(name: str, of: tuple[str, ...], dtype: str, shape: Shape, axes: tuple[str, ...] = ()) -> Field:
-    """An optional field of as many numbers as the shape says."""
-    axes = axes or (("coordinate",) if len(shape) == 1 else ("row", "column"))
-    return Field(name=name, keys=of, dtype=dtype, axes=axes, shape=shape, encoding="value", optional=True)
+    It is optional, and of the encoding "value", unless `more` members of a `Field` say otherwise.
+    """
+    how: dict[str, Any] = {"encoding": "value", "optional": True, **more}
+    axes = axes or ((), ("coordinate",), ("row", "column"))[len(shape)]
+    return Field(name=name, keys=(key,), dtype=dtype, axes=axes, shape=shape, **how)
 
 
 _NAMES = (
@@ -71,23 +73,23 @@ _PICTURE_ORIGIN = (
     value("unpadded_width", keys.UNPADDED_WIDTH, "int32"),
     value("source_height", keys.SOURCE_HEIGHT, "int32"),
     value("source_width", keys.SOURCE_WIDTH, "int32"),
-    numbers("transform", (keys.TRANSFORM,), "float32", (2, 3)),
+    value("transform", keys.TRANSFORM, "float32", (2, 3)),
 )
 """Where a record came from. The unpadded size is the picture's before padding to the static shape.
 
 `transform` maps stored pixels to source pixels: [y_source, x_source] = transform @ [y, x, 1], in continuous
 coordinates whose origin is the corner of the first pixel."""
 
-_EXTENT = numbers("extent", (keys.EXTENT,), "int32", (2, 3))
+_EXTENT = value("extent", keys.EXTENT, "int32", (2, 3))
 _VOLUME_ORIGIN = (
     *_NAMES,
-    numbers("spacing_mm", (keys.SPACING_MM,), "float32", (3,)),
-    numbers("affine", (keys.AFFINE,), "float32", (4, 4)),
-    numbers("source_affine", (keys.SOURCE_AFFINE,), "float32", (4, 4)),
-    numbers("source_shape", (keys.SOURCE_SHAPE,), "int32", (3,)),
+    value("spacing_mm", keys.SPACING_MM, "float32", (3,)),
+    value("affine", keys.AFFINE, "float32", (4, 4)),
+    value("source_affine", keys.SOURCE_AFFINE, "float32", (4, 4)),
+    value("source_shape", keys.SOURCE_SHAPE, "int32", (3,)),
     _EXTENT,
     value("tile", keys.TILE, "int32"),
-    numbers("tile_origin", (keys.TILE_ORIGIN,), "int32", (3,)),
+    value("tile_origin", keys.TILE_ORIGIN, "int32", (3,)),
 )
 """Where the record of a volume came from; triples are depth, height, width.
 
@@ -107,7 +109,7 @@ def _clip_origin(shape: Shape) -> tuple[Field, ...]:
     -1 of a folder of frames whose rate nobody said. `tile` counts the records of a source from 0; `extent` is as of
     volumes: frames that repeat the last one of a short clip are padding.
     """
-    times = numbers("times_s", (keys.TIMES_S,), "float32", shape[:1], ("frame",))
+    times = value("times_s", keys.TIMES_S, "float32", shape[:1], ("frame",))
     return (*_PICTURE_ORIGIN, times, value("tile", keys.TILE, "int32"), _EXTENT)
 
 

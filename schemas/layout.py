@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 
 from halofeed.schemas.errors import UsageError
 
@@ -80,12 +78,3 @@ def is_own_file(file: str, name: str) -> bool:
     (True, False)
     """
     return file in _BESIDE_SHARDS or bool(re.fullmatch(re.escape(name) + _SHARD, file))
-
-
-def local_folder(path: str | os.PathLike[str]) -> Path:
-    """The path of a folder, which must not be one of an object store: shards are read from a local disk."""
-    if "://" in os.fspath(path):
-        raise UsageError(
-            f"{path}: this version reads data sets from local disk; copy the folder to a local one first"
-        )
-    return Path(path)

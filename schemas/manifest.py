@@ -6,37 +6,18 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from halofeed.schemas import layout, limits
 from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.earlier_options import in_todays_names
 from halofeed.schemas.errors import ManifestError, UsageError
 from halofeed.schemas.fields import Field
 from halofeed.schemas.files import read_regular
 from halofeed.schemas.kinds import Kind, kind_of
-from halofeed.schemas.layout import (
-    MANIFEST,
-    TEMPORARY_FOLDER,
-    check_name,
-    check_split,
-    check_version,
-    local_folder,
-    shard_file,
-)
-from halofeed.schemas.limits import (
-    CELLS,
-    FIELDS,
-    LABEL_LENGTH,
-    LABELS,
-    MANIFEST_BYTES,
-    MANIFEST_VALUES,
-    NAMES,
-    PROBLEMS,
-    SHARDS,
-    SPLITS,
-)
 from halofeed.schemas.plain_json import parse_json
 from halofeed.schemas.statistics import Statistics, statistics_problems
 from halofeed.schemas.tasks import TASKS, field_problems
@@ -157,11 +138,11 @@ class Manifest:
         Raises:
             ManifestError: with every problem and its path in the document.
         """
-        if len(text) > MANIFEST_BYTES:
-            problem = f"expected at most {MANIFEST_BYTES:,} bytes, got {len(text):,}"
+        if len(text) > limits.MANIFEST_BYTES:
+            problem = f"expected at most {limits.MANIFEST_BYTES:,} bytes, got {len(text):,}"
             raise ManifestError(where, [("", problem)])
         try:
-            document = parse_json(text, MANIFEST_VALUES)
+            document = parse_json(text, limits.MANIFEST_VALUES)
         except ValueError as error:
             raise ManifestError(where, [("", f"not JSON: {error}")]) from error
         return _Reader(where).manifest(document)
@@ -189,7 +170,7 @@ def _text(document: Any) -> str:
 
 def manifest_text(data: bytes) -> str:
     """A manifest's document in the form in which manifests are written, whichever version wrote it."""
-    return _text(parse_json(data, MANIFEST_VALUES))
+    return _text(parse_json(data, limits.MANIFEST_VALUES))
 
 
 def is_intact(text: bytes) -> bool:
@@ -199,21 +180,15 @@ def is_intact(text: bytes) -> bool:
     False
     """
     try:
-        document = parse_json(text, MANIFEST_VALUES)
+        document = parse_json(text, limits.MANIFEST_VALUES)
     except ValueError:
         return False
     return isinstance(document, dict) and document.get("crc32c") == _checksum(document)
 
 
 _LABEL_ID = re.compile("0|[1-9][0-9]{0,17}")
-_KINDS: dict[type, str] = {
-    int: "an integer",
-    float: "a number",
-    str: "a text",
-    bool: "true or false",
-    list: "a list",
-    dict: "an object",
-}
+_KINDS: dict[type, str] = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
+_KINDS |= {list: "a list", dict: "an object"}
 
 
 class _Reader:
@@ -226,7 +201,7 @@ class _Reader:
     def add(self, path: str, problem: str) -> None:
         """Keep a problem; ManifestError where there are too many."""
         self.problems.append((f"{path:.200}", f"{problem:.2000}"))
-        if len(self.problems) >= PROBLEMS:
+        if len(self.problems) >= limits.PROBLEMS:
             raise ManifestError(self.where, self.problems)
 
     def add_all(self, problems: Iterable[tuple[str, str]]) -> None:
@@ -298,10 +273,10 @@ class _Reader:
         task = self.item(document, "task", str)
         if task not in TASKS:
             self.add("task", f"expected one of {', '.join(TASKS)}, got {task!r}")
-        name = self.checked(check_name, self.item(document, "name", str), "name")
+        name = self.checked(layout.check_name, self.item(document, "name", str), "name")
         read = {
             "name": name,
-            "version": self.checked(check_version, self.item(document, "version", str), "version"),
+            "version": self.checked(layout.check_version, self.item(document, "version", str), "version"),
             "task": task,
             "fields": self.fields(self.item(document, "fields", list)),
             "labels": self.labels(self.item(document, "labels", dict)),
@@ -319,9 +294,9 @@ class _Reader:
         }
         known = (*read, "kind", "format_version", "crc32c")
         self.add_all((key, "unknown") for key in document if key not in known)
+        manifest = Manifest(**read)
         if not self.problems:
-            self.agreement(**read)
-            self.kind_agrees(document, read["fields"])
+            self.agreement(manifest, document)
         checksum = self.item(document, "crc32c", int)
         if not self.problems and checksum != _checksum(document):
             problem = (
@@ -330,33 +305,21 @@ class _Reader:
             self.add("crc32c", problem)
         if self.problems:
             raise ManifestError(self.where, self.problems)
-        return Manifest(**read)
+        return manifest
 
-    def kind_agrees(self, document: Mapping[str, Any], fields: Sequence[Field]) -> None:
-        """A problem where the named kind is not that of the image; sets of early versions name none."""
-        if "kind" not in document:
-            return
-        kind = next((kind_of(field.axes) for field in fields if field.name == "image"), None)
-        if kind is not None and document["kind"] != kind.name:
+    def agreement(self, manifest: Manifest, document: Mapping[str, Any]) -> None:
+        """What members that are sound by themselves must be to each other; sets of early versions name no kind."""
+        labels, splits, rejected = manifest.labels, manifest.splits, manifest.rejected
+        self.add_all(field_problems(manifest.task, manifest.fields, labels))
+        image = next((field for field in manifest.fields if field.name == "image"), None)
+        kind = kind_of(image.axes) if image else None
+        if kind is not None and document.get("kind", kind.name) != kind.name:
             self.add("kind", f"expected {kind.name!r} by the image's axes, got {document['kind']!r:.60}")
-
-    def agreement(
-        self,
-        *,
-        task: str,
-        fields: Sequence[Field],
-        labels: Mapping[int, str],
-        splits: Mapping[str, Split],
-        rejected: Mapping[str, int],
-        **others: Any,
-    ) -> None:
-        """What members that are sound by themselves must be to each other."""
-        self.add_all(field_problems(task, fields, labels))
-        channels = next((field.shape[-1] for field in fields if field.name == "image" and field.shape), None)
-        if len(splits) > SPLITS:
-            self.add("splits", f"expected at most {SPLITS:,}, got {len(splits):,}")
-        if len(rejected) > NAMES:
-            self.add("rejected", f"expected at most {NAMES:,} reasons, got {len(rejected):,}")
+        channels = image.shape[-1] if image and image.shape else None
+        if len(splits) > limits.SPLITS:
+            self.add("splits", f"expected at most {limits.SPLITS:,}, got {len(splits):,}")
+        if len(rejected) > limits.NAMES:
+            self.add("rejected", f"expected at most {limits.NAMES:,} reasons, got {len(rejected):,}")
         for name, split in splits.items():
             sums = split.statistics.pixels
             if sums is not None and sums.sum and len(sums.sum) != channels:
@@ -364,19 +327,20 @@ class _Reader:
                 self.add(f"splits.{name}.statistics.pixels", problem)
         if not self.problems:
             names = len(labels) + sum(split.statistics.names() for split in splits.values())
-            if names * len(splits) > CELLS:
+            if names * len(splits) > limits.CELLS:
                 self.add(
-                    "splits", f"expected at most {CELLS:,} counts, got {names:,} names in {len(splits):,}"
+                    "splits",
+                    f"expected at most {limits.CELLS:,} counts, got {names:,} names in {len(splits):,}",
                 )
         shards = sum(len(split.shards) for split in splits.values())
-        if shards > SHARDS:
-            self.add("splits", f"expected at most {SHARDS:,} shards, got {shards:,}")
+        if shards > limits.SHARDS:
+            self.add("splits", f"expected at most {limits.SHARDS:,} shards, got {shards:,}")
         self.in_range(sum(split.records for split in splits.values()), "splits.*.records", 63)
         self.in_range(sum(rejected.values()), "rejected.*", 63)
 
     def fields(self, documents: list[Any]) -> tuple[Field, ...]:
-        if len(documents) > FIELDS:
-            self.add("fields", f"expected at most {FIELDS:,}, got {len(documents):,}")
+        if len(documents) > limits.FIELDS:
+            self.add("fields", f"expected at most {limits.FIELDS:,}, got {len(documents):,}")
             return ()
         found = []
         for number, document in enumerate(documents):
@@ -401,21 +365,23 @@ class _Reader:
         return tuple(found)
 
     def labels(self, document: dict[str, Any]) -> dict[int, str]:
-        if len(document) > LABELS:
-            self.add("labels", f"expected at most {LABELS:,}, got {len(document):,}")
+        if len(document) > limits.LABELS:
+            self.add("labels", f"expected at most {limits.LABELS:,}, got {len(document):,}")
             return {}
         found = {}
         for key, name in document.items():
             if not _LABEL_ID.fullmatch(key) or not isinstance(name, str):
                 self.add(f"labels.{key}", f"expected an id and a name, got {key!r:.60} and {name!r:.60}")
-            elif len(name) > LABEL_LENGTH:
-                self.add(f"labels.{key}", f"expected at most {LABEL_LENGTH:,} characters, got {len(name):,}")
+            elif len(name) > limits.LABEL_LENGTH:
+                self.add(
+                    f"labels.{key}", f"expected at most {limits.LABEL_LENGTH:,} characters, got {len(name):,}"
+                )
             else:
                 found[int(key)] = name
         return found
 
     def split(self, document: Any, path: str, name: str, split_name: str) -> Split:
-        self.checked(check_split, split_name, path)
+        self.checked(layout.check_split, split_name, path)
         if not isinstance(document, dict):
             self.add(path, f"expected an object, got {document!r:.60}")
             return Split(shards=(), statistics=Statistics())
@@ -429,10 +395,8 @@ class _Reader:
             counts = {
                 key: self.count(shard, key, place) for key in Shard.__dataclass_fields__ if key != "file"
             }
-            expected, file = (
-                shard_file(name, split_name, number, len(documents)),
-                self.item(shard, "file", str, place),
-            )
+            expected = layout.shard_file(name, split_name, number, len(documents))
+            file = self.item(shard, "file", str, place)
             if file != expected:
                 self.add(f"{place}.file", f"expected {expected!r}, got {file!r:.200}")
             if counts["records"] * (HEADER_BYTES + FOOTER_BYTES) > counts["bytes"]:
@@ -457,24 +421,31 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         UsageError: there is no such folder, or none that holds a data set; it names the versions that are below.
         ManifestError: the conversion has not finished, the document cannot be read, or it is wrong.
     """
-    folder = local_folder(path)
+    folder = Path(path)
+    if "://" in os.fspath(path):
+        raise UsageError(
+            f"{path}: this version reads data sets from local disk; copy the folder to a local one first"
+        )
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; name the version's folder, such as data/cards/1.0.0")
-    file = folder / MANIFEST
+    file = folder / layout.MANIFEST
     try:
-        return Manifest.from_json(read_regular(file, MANIFEST_BYTES), str(file))
+        return Manifest.from_json(read_regular(file, limits.MANIFEST_BYTES), str(file))
     except FileNotFoundError as error:
         if found := sorted(
-            entry.parent for level in ("[!.]*", "*/[!.]*") for entry in folder.glob(f"{level}/{MANIFEST}")
+            entry.parent
+            for level in ("[!.]*", "*/[!.]*")
+            for entry in folder.glob(f"{level}/{layout.MANIFEST}")
         ):
             listed = ", ".join(map(str, found[:_MOST_NAMED]))
             more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
             raise UsageError(f"{folder}: holds versions, not a data set; name one: {listed}{more}") from error
-        if any(folder.glob("*.tfrecord-*")) or (folder / TEMPORARY_FOLDER).exists():
+        if any(folder.glob("*.tfrecord-*")) or (folder / layout.TEMPORARY_FOLDER).exists():
             cure = "it is missing, so the conversion has not finished; run the same `halofeed convert` again"
             raise ManifestError(str(file), [("commit mark", cure)]) from error
         raise UsageError(
-            f"{folder}: no {MANIFEST} in it; name the folder that `halofeed convert` wrote, <out>/<name>/<version>"
+            f"{folder}: no {layout.MANIFEST} in it; name the folder that `halofeed convert` wrote, "
+            "<out>/<name>/<version>"
         ) from error
     except OSError as error:
         raise ManifestError(str(file), [("", f"cannot be read: {error.strerror or error}")]) from error

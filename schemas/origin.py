@@ -37,12 +37,7 @@ def remember(folder: str, manifest: Manifest, origin: Origin) -> bool:
     Args:
         folder: of the version, a path or a URL.
     """
-    document = {
-        "folder": _place(folder),
-        "manifest": _digest(manifest),
-        "source": origin.source,
-        "images": origin.images,
-    }
+    document = {"folder": _place(folder), "manifest": _digest(manifest), **vars(origin)}
     try:
         file = _file(folder)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
-FINAL_STATUS = range(400, 500)
 WORTH_ANOTHER = (408, 425, 429)
 """Of the final ones those that may be answered otherwise later."""
 
@@ -18,4 +17,4 @@ def pause_seconds(attempt: int) -> float:
 
 def is_final(status: int) -> bool:
     """Whether a server that answered with this number would answer so again."""
-    return status in FINAL_STATUS and status not in WORTH_ANOTHER
+    return 400 <= status < 500 and status not in WORTH_ANOTHER

@@ -22,11 +22,8 @@ def shortage(error: BaseException) -> str | None:
     True
     """
     unmapped = isinstance(error, ImportError) and "failed to map segment" in str(error)
-    if (
-        isinstance(error, MemoryError)
-        or unmapped
-        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-    ):
+    refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    if isinstance(error, MemoryError) or unmapped or refused:
         return f"too little memory{_limits('AS', 'DATA')}; {_CURE}"
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return f"no further thread could be started{_limits('NPROC', 'AS')}; {_CURE}"

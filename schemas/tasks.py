@@ -75,14 +75,8 @@ class Task:
         )
         origin = image.kind.origin(image.shape)
         if image.scaled:
-            scale = [
-                kinds.numbers(name, (key,), "float32", (image.channels,))
-                for name, key in (
-                    ("intensity_scale", keys.INTENSITY_SCALE),
-                    ("intensity_offset", keys.INTENSITY_OFFSET),
-                )
-            ]
-            origin = (*origin, *scale)
+            for name, key in (("scale", keys.INTENSITY_SCALE), ("offset", keys.INTENSITY_OFFSET)):
+                origin += (kinds.value(f"intensity_{name}", key, "float32", (image.channels,)),)
         kept = [
             _per_box(field, KEPT[name], dtype, max_boxes, optional=True)
             for name, (field, dtype) in _KEPT_FIELDS.items()
@@ -90,7 +84,8 @@ class Task:
         ]
         own = self.own_fields(image, max_boxes, masks)
         if several_classes is not None:
-            own = (_several_classes(several_classes),)
+            label = ("labels", keys.CLASS_LABEL, "uint8", (several_classes,), ("class",))
+            own = (kinds.value(*label, encoding="classes", optional=False),)
         return (pixels, *own, *kept, *origin)
 
 
@@ -98,27 +93,8 @@ def _classification(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Fi
     return (kinds.value("label", keys.CLASS_LABEL, "int32", optional=False),)
 
 
-def _several_classes(classes: int) -> Field:
-    return Field(
-        name="labels",
-        keys=(keys.CLASS_LABEL,),
-        dtype="uint8",
-        axes=("class",),
-        shape=(classes,),
-        encoding="classes",
-    )
-
-
 def _per_box(name: str, key: str, dtype: str, max_boxes: int, *, optional: bool = False) -> Field:
-    return Field(
-        name=name,
-        keys=(key,),
-        dtype=dtype,
-        axes=("box",),
-        shape=(max_boxes,),
-        encoding="list",
-        optional=optional,
-    )
+    return kinds.value(name, key, dtype, (max_boxes,), ("box",), encoding="list", optional=optional)
 
 
 def _detection(image: ImageFormat, max_boxes: int, masks: bool) -> tuple[Field, ...]:

@@ -72,11 +72,7 @@ def features_json(manifest: Manifest) -> str:
     for part in ("", *sorted(encodings), manifest.task, manifest.kind.name, *kept):
         for key, kind in _DESCRIPTIVE.get(part, {}).items():
             features.setdefault(key, _DESCRIBED[kind])
-    document = {
-        "pythonClassName": f"{_PACKAGE}.features_dict.FeaturesDict",
-        "featuresDict": {"features": features},
-    }
-    return _text(document)
+    return _text(_feature("features_dict.FeaturesDict", featuresDict={"features": features}))
 
 
 def _text(document: Any) -> str:
@@ -87,20 +83,22 @@ def _shape(shape: tuple[int, ...]) -> dict[str, Any]:
     return {"dimensions": [str(size) for size in shape]} if shape else {}
 
 
+def _feature(kind: str, **content: Any) -> dict[str, Any]:
+    return {"pythonClassName": f"{_PACKAGE}.{kind}", **content}
+
+
 def _tensor(shape: tuple[int, ...], dtype: str, encoding: str = "none") -> dict[str, Any]:
-    name = "tensor_feature.Tensor" if shape else "scalar.Scalar"
     tensor = {"dtype": dtype, "encoding": encoding, "shape": _shape(shape)}
-    return {"pythonClassName": f"{_PACKAGE}.{name}", "tensor": tensor}
+    return _feature("tensor_feature.Tensor" if shape else "scalar.Scalar", tensor=tensor)
 
 
 def _image(dtype: str, encoding: str, channels: int) -> dict[str, Any]:
     image = {"dtype": dtype, "encodingFormat": encoding, "shape": _shape((-1, -1, channels))}
-    return {"pythonClassName": f"{_PACKAGE}.image_feature.Image", "image": image}
+    return _feature("image_feature.Image", image=image)
 
 
 def _sequence(feature: dict[str, Any]) -> dict[str, Any]:
-    sequence = {"feature": feature, "length": "-1"}
-    return {"pythonClassName": f"{_PACKAGE}.sequence_feature.Sequence", "sequence": sequence}
+    return _feature("sequence_feature.Sequence", sequence={"feature": feature, "length": "-1"})
 
 
 def _stored(field: Field) -> str:
@@ -108,7 +106,7 @@ def _stored(field: Field) -> str:
     return "float32" if field.dtype in ("float32", "float64", "bfloat16") else "int64"
 
 
-_BYTES = {"pythonClassName": f"{_PACKAGE}.text_feature.Text", "text": {}}
+_BYTES = _feature("text_feature.Text", text={})
 _DESCRIBED: dict[str, dict[str, Any]] = {
     "text": _BYTES,
     "texts": _sequence(_BYTES),

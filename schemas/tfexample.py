@@ -82,18 +82,17 @@ def _feature_chunks(key: str, value: Value) -> tuple[list[Buffer], bool]:
         if value.ndim != 1:
             raise UsageError(f"{key}: expected a one-dimensional array, got shape {value.shape}")
         if value.dtype.kind == "f":
-            body = value.astype("<f4", copy=False).tobytes()
-            inner = _length_prefixed(1, len(body)) + body if body else b""
-            return [_length_prefixed(2, len(inner)), inner], False
-        if value.dtype.kind in "iub":
+            number, body = 2, value.astype("<f4", copy=False).tobytes()
+        elif value.dtype.kind in "iub":
             if value.dtype == np.uint64 and value.size and value.max() > _INT64_MAX:
                 raise UsageError(f"{key}: expected int64 values, got {value.max()}, which int64 cannot hold")
-            body = b"".join(map(_varint, value.tolist()))
-            inner = _length_prefixed(1, len(body)) + body if body else b""
-            return [_length_prefixed(3, len(inner)), inner], False
-        raise UsageError(
-            f"{key}: a {value.dtype} array has no form in tf.train.Example; use floats or integers"
-        )
+            number, body = 3, b"".join(map(_varint, value.tolist()))
+        else:
+            raise UsageError(
+                f"{key}: a {value.dtype} array has no form in tf.train.Example; use floats or integers"
+            )
+        inner = _length_prefixed(1, len(body)) + body if body else b""
+        return [_length_prefixed(number, len(inner)), inner], False
     single = isinstance(value, bytes | bytearray | memoryview)
     values: Sequence[Any] = [value] if single else value
     if isinstance(values, str) or not isinstance(values, Sequence):

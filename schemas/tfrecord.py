@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from halofeed.schemas.checksum import combine, crc32c, mask_crc
 from halofeed.schemas.errors import CorruptFileError
 
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
+
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
-
-
-class Sink(Protocol):
-    """Anything that bytes can be written to."""
-
-    def write(self, data: Any, /) -> Any:
-        """Write all of `data`."""
 
 
 class RecordWriter:
@@ -33,7 +29,7 @@ class RecordWriter:
         checksum: CRC32C of all bytes written so far.
     """
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: SupportsWrite[Any]) -> None:
         self._sink = sink
         self.offset = 0
         self.checksum = 0
@@ -86,27 +82,23 @@ def check_header(header: memoryview, place: str) -> int:
     return int(length)
 
 
-def check_record(view: memoryview, offset: int, where: str, base: int = 0) -> memoryview:
-    """The data of the record that begins at `offset`, after both its checksums.
+def check_record(frame: memoryview, where: str, at: int = 0) -> memoryview:
+    """The data of the record that a frame begins with, after both its checksums.
 
     Args:
-        view: of a file, or of the part of it from byte `base` on.
-        offset: in the view.
         where: the file's name.
-        base: see `view`.
+        at: the byte of the file at which the frame begins.
 
     Raises:
-        CorruptFileError: names `where`, the offset in the file and what is wrong.
+        CorruptFileError: names `where`, the byte and what is wrong.
     """
-    place = f"{where}: record at byte {base + offset:,}"
-    if offset < 0:
-        raise CorruptFileError(f"{place}: the file begins after it")
-    length = check_header(view[offset : offset + HEADER_BYTES], place)
-    start = offset + HEADER_BYTES
-    if start + length + FOOTER_BYTES > len(view):
+    place = f"{where}: record at byte {at:,}"
+    length = check_header(frame[:HEADER_BYTES], place)
+    end = HEADER_BYTES + length
+    if end + FOOTER_BYTES > len(frame):
         raise CorruptFileError(f"{place}: the file ends inside the record ({length:,} bytes announced)")
-    data = view[start : start + length]
-    if mask_crc(crc32c(data)) != struct.unpack_from("<I", view, start + length)[0]:
+    data = frame[HEADER_BYTES:end]
+    if mask_crc(crc32c(data)) != footer_of(frame[: end + FOOTER_BYTES]):
         raise CorruptFileError(f"{place}: the data's checksum is wrong")
     return data
 
@@ -116,6 +108,6 @@ def read_records(data: Any, where: str) -> Iterator[tuple[int, memoryview]]:
     view = memoryview(data).cast("B")
     offset = 0
     while offset < len(view):
-        record = check_record(view, offset, where)
+        record = check_record(view[offset:], where, offset)
         yield offset, record
         offset += HEADER_BYTES + len(record) + FOOTER_BYTES

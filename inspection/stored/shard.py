@@ -65,7 +65,7 @@ class StoredShard:
         offset, length = self.place(row)
         data = self._file.open().read(offset, HEADER_BYTES + length + FOOTER_BYTES)
         try:
-            record = check_record(data, 0, self._shard.file)
+            record = check_record(data, self._shard.file)
             if len(record) != length or footer_of(data) != self.index.checksums[row]:
                 raise self._wrong(row, "it is another record than the index says")
             return decode_example(record)

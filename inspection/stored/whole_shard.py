@@ -36,7 +36,7 @@ class WholeShard:
         # Of one that is longer than the file, or than any example, no more is read than says so.
         fits = size <= min(self.bytes - offset, HEADER_BYTES + MAX_EXAMPLE_BYTES + FOOTER_BYTES)
         frame = self._read(offset, size if fits else HEADER_BYTES)
-        data = check_record(frame, 0, self.name, offset)
+        data = check_record(frame, self.name, offset)
         self.footer = footer_of(frame)
         if offset == self._summed:
             self._checksum = crc32c(frame, self._checksum)

@@ -11,6 +11,8 @@ import sys
 
 import pytest
 
+from tests.scripts import run_script
+
 SETUP = """
 import faulthandler, mmap, os, signal, sys, tempfile, threading
 import cv2
@@ -50,8 +52,7 @@ def run(script):
 
 
 def ends_well(script):
-    done = run(script)
-    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr[-2000:])
+    run_script(SETUP + script)
 
 
 @pytest.mark.parametrize("look", LOOKS)
