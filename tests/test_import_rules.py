@@ -27,38 +27,20 @@ MAY_IMPORT_PARTS = {
 """schemas <- prep <- pipelines; schemas, prep <- loader <- trainer; inspection may use all but the trainer."""
 
 MAY_IMPORT_PACKAGES: dict[str, dict[str, str]] = {
-    "schemas": {"numpy": ANYWHERE, "google_crc32c": ANYWHERE},
-    "prep": {
-        "numpy": ANYWHERE,
-        "PIL": ANYWHERE,
-        "cv2": ANYWHERE,
-        "simplejpeg": ANYWHERE,
-        "isal": ANYWHERE,
-        "rle": ANYWHERE,
-        "nibabel": ANYWHERE,
-        "pydicom": ANYWHERE,
-    },
+    "schemas": dict.fromkeys(("numpy", "google_crc32c"), ANYWHERE),
+    "prep": dict.fromkeys(
+        ("numpy", "PIL", "cv2", "simplejpeg", "isal", "rle", "nibabel", "pydicom"), ANYWHERE
+    ),
     "pipelines": {
         **dict.fromkeys(("numpy", "cv2", "apache_beam"), ANYWHERE),
         **dict.fromkeys(("boto3", "botocore", "google", "requests"), INSIDE_FUNCTIONS),
     },
     "loader": {
-        "numpy": ANYWHERE,
-        "cv2": ANYWHERE,
-        "simplejpeg": ANYWHERE,
-        "tensorflow": INSIDE_FUNCTIONS,
-        "jax": INSIDE_FUNCTIONS,
-        "ml_dtypes": INSIDE_FUNCTIONS,
-        "fsspec": INSIDE_FUNCTIONS,
+        **dict.fromkeys(("numpy", "cv2", "simplejpeg"), ANYWHERE),
+        **dict.fromkeys(("tensorflow", "jax", "ml_dtypes", "fsspec"), INSIDE_FUNCTIONS),
     },
     "trainer": {
-        "numpy": ANYWHERE,
-        "jax": ANYWHERE,
-        "flax": ANYWHERE,
-        "optax": ANYWHERE,
-        "orbax": ANYWHERE,
-        "scipy": ANYWHERE,
-        "tensorboardX": ANYWHERE,
+        **dict.fromkeys(("numpy", "jax", "flax", "optax", "orbax", "scipy", "tensorboardX"), ANYWHERE),
         **dict.fromkeys(("PIL", "h5py", "libtpu", "nibabel", "pycocotools", "tensorflow"), INSIDE_FUNCTIONS),
     },
     "inspection": dict.fromkeys(("numpy", "cv2", "PIL", "jinja2", "markupsafe"), ANYWHERE),
@@ -83,23 +65,12 @@ ONLY_IN_FILES = {
     },
     ("prep", "rle"): {"prep/formats/dicom/run_lengths.py"},
     ("pipelines", "apache_beam"): {
-        f"pipelines/{name}.py"
-        for name in (
-            *(
-                "beam_worker",
-                "build",
-                "convert",
-                "options",
-                "remote",
-                "series",
-                "spread",
-                "storage",
-                "transforms",
-                "worker",
-                "progress",
-            ),
-            *("objects/beam", "objects/choose"),
-        )
+        *(
+            f"pipelines/{name}.py"
+            for name in ("beam_worker", "build", "convert", "options", "progress", "remote")
+        ),
+        *(f"pipelines/{name}.py" for name in ("series", "spread", "storage", "transforms", "worker")),
+        *("pipelines/objects/beam.py", "pipelines/objects/choose.py"),
     },
     **{("pipelines", name): {"pipelines/objects/s3.py"} for name in ("boto3", "botocore")},
     **{("pipelines", name): {"pipelines/objects/gcs.py"} for name in ("google", "requests")},
@@ -113,18 +84,9 @@ TOP_PACKAGES = {
 """What halofeed/*.py may import; parts of halofeed only inside functions, but for the light ones."""
 LIGHT = {
     "halofeed",
-    "halofeed.options",
-    "halofeed.cli",
-    "halofeed.planning",
-    "halofeed.training",
-    "halofeed.schemas.errors",
-    "halofeed.schemas.extras",
-    "halofeed.schemas.layout",
-    "halofeed.schemas.beside",
-    "halofeed.schemas.shortage",
-    "halofeed.schemas.stopping",
-    "halofeed.schemas.telling",
-    "halofeed.streams",
+    *(f"halofeed.{name}" for name in ("options", "cli", "planning", "training", "streams")),
+    *(f"halofeed.schemas.{name}" for name in ("errors", "extras", "layout", "beside")),
+    *(f"halofeed.schemas.{name}" for name in ("shortage", "stopping", "telling")),
 }
 
 

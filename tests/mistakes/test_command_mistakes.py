@@ -29,12 +29,12 @@ def pictures(source: Path, *more: object) -> list[object]:
 
 
 @preparing
-def volumes(source: Path, *more: object) -> list[object]:
+def volumes(source: Path, *more: object, images: str = "images/{id}.nii.gz") -> list[object]:
     array = np.random.default_rng(0).integers(-900, 900, (4, 6, 8)).astype(np.int16)
     for number in range(2):
         save_nifti(source / f"images/{number}.nii.gz", array)
         save_nifti(source / f"labels/{number}.nii.gz", (array > 0).astype(np.uint8))
-    patterns = ["--image-pattern", "images/{id}.nii.gz", "--label-pattern", "labels/{id}.nii.gz"]
+    patterns = ["--image-pattern", images, "--label-pattern", "labels/{id}.nii.gz"]
     return ["--layout", "pairs", "--source", source, *patterns, *more]
 
 
@@ -79,29 +79,8 @@ MISTAKES = {
     "too many channels": refused(
         volumes(*SIZE, "--channels", 3), "number of channels", "such as images/0.nii.gz", "expected 3"
     ),
-    "a pattern without {id}": usage(
-        lambda source: [
-            *volumes(*SIZE)(source)[:4],
-            "--image-pattern",
-            "images/*.nii.gz",
-            "--label-pattern",
-            "labels/{id}.nii.gz",
-            *SIZE,
-        ],
-        "--image-pattern",
-        r"\{id\}",
-    ),
-    "a pattern that fits nothing": refused(
-        lambda source: [
-            *volumes(*SIZE)(source)[:4],
-            "--image-pattern",
-            "imagesTr/{id}.nii.gz",
-            "--label-pattern",
-            "labels/{id}.nii.gz",
-            *SIZE,
-        ],
-        "imagesTr",
-    ),
+    "a pattern without {id}": usage(volumes(*SIZE, images="images/*.nii.gz"), "--image-pattern", r"\{id\}"),
+    "a pattern that fits nothing": refused(volumes(*SIZE, images="imagesTr/{id}.nii.gz"), "imagesTr"),
     "a height of 0": usage(pictures("--height", 0), "--height 0: expected 1 or more"),
     "a raw encoding without one size": usage(
         pictures("--resize", "none"), "--encoding raw needs one size", "jpeg"
@@ -186,19 +165,9 @@ def test_a_folder_of_something_else_is_said_to_be_that(tmp_path, name):
     ],
 )
 def test_a_wrong_partition_is_refused_by_what_is_wrong_with_it(converted, tmp_path, partition, says):
-    code, said = command(
-        *(
-            "train",
-            converted,
-            "--config",
-            "classifier_small",
-            "--cores-per-replica",
-            4,
-            "--out",
-            tmp_path / "run",
-        ),
-        *("--partition", partition, "--batch-size", 2, "--steps", 1),
-    )
+    given = ("train", converted, "--config", "classifier_small", "--cores-per-replica", 4)
+    more = ("--partition", partition, "--batch-size", 2, "--steps", 1, "--out", tmp_path / "run")
+    code, said = command(*given, *more)
     assert code == 2 and re.search(says, said) and "warning" not in said, said
     assert len(said.strip().splitlines()) == 1
 

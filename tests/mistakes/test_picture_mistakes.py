@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.annotation_writer import draw
+from tests.annotation_writer import boxed, draw, voc_object, voc_text
 from tests.mistakes.support import check, preparing, refused, usage
 
 
@@ -46,16 +46,8 @@ def exported(root: Path, split: str, name: str) -> None:
 def voc(
     root: Path, label: str = "hat", *, box: str = "3 2 20 8", name: str = "a", image: bool = True
 ) -> None:
-    corners = "".join(
-        f"<{side}>{value}</{side}>"
-        for side, value in zip(("xmin", "ymin", "xmax", "ymax"), box.split(), strict=True)
-    )
-    write(
-        root,
-        f"Annotations/{name}.xml",
-        f"<annotation><filename>{name}.png</filename><object><name>{label}</name><bndbox>{corners}</bndbox></object>"
-        "</annotation>",
-    )
+    text = voc_text(f"{name}.png", voc_object(boxed(f"{name}.png", box.split(), label)))
+    write(root, f"Annotations/{name}.xml", text)
     if image:
         draw(root, f"JPEGImages/{name}.png")
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests import annotation_writer
+from tests.annotation_writer import boxed, voc_object, voc_text
 from tests.mistakes.support import Prepare, check, preparing, refused, usage
 
 draw = partial(annotation_writer.draw, size=(40, 60))
@@ -52,13 +53,8 @@ def voc(
 ) -> list[object]:
     """One XML file with these boxes, "xmin ymin xmax ymax" each."""
     draw(root, *pictures)
-    objects = ""
-    for box in boxes:
-        sides = zip(("xmin", "ymin", "xmax", "ymax"), box.split(), strict=True)
-        corners = "".join(f"<{side}>{value}</{side}>" for side, value in sides)
-        objects += f"<object><name>hat</name><bndbox>{corners}</bndbox></object>"
-    text = f"<annotation><filename>a.png</filename>{objects}</annotation>"
-    (root / "a.xml").write_text(text)
+    objects = "".join(voc_object(boxed("a.png", box.split())) for box in boxes)
+    (root / "a.xml").write_text(voc_text("a.png", objects))
     return ["--layout", "voc", "--source", root, *options]
 
 
@@ -72,13 +68,8 @@ def apart(root: Path, *pictures: str, at: str, source: str = "", images: str = "
     draw(root, *pictures)
     (root / at).parent.mkdir(exist_ok=True)
     (root / at).write_text(f"{HEADER}\na.png,hat,1,2,30,20\n")
-    return [
-        "--layout",
-        "csv",
-        "--source",
-        root / (source or at),
-        *(["--images", root / images] if images else []),
-    ]
+    given = ["--layout", "csv", "--source", root / (source or at)]
+    return [*given, "--images", root / images] if images else given
 
 
 @preparing
