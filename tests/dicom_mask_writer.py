@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.encaps import encapsulate
-from pydicom.pixels import get_encoder
 from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian, generate_uid
+
+from tests.dicom_writer import ENCODERS, item
 
 SEGMENTATION, LABEL_MAP = "1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7"
 STRUCTURE_SET = "1.2.840.10008.5.1.4.1.1.481.3"
@@ -25,12 +25,6 @@ SECRETS = {
     "StudyDate": "20050116",
 }
 """What must never leave a file."""
-ENCODERS = {
-    "1.2.840.10008.1.2.5": "pydicom",
-    "1.2.840.10008.1.2.4.90": "pylibjpeg",
-    "1.2.840.10008.1.2.4.80": "pyjpegls",
-}
-"""pydicom's plugin by transfer syntax."""
 LPS = np.array([-1.0, -1.0, 1.0])
 
 
@@ -80,11 +74,11 @@ def segmentation(
     if kind == "FRACTIONAL":
         dataset.MaximumFractionalValue, dataset.SegmentationFractionalType = largest, "PROBABILITY"
     dataset.SegmentSequence = [
-        _item(SegmentNumber=number, SegmentLabel=name) for number, name in names.items()
+        item(SegmentNumber=number, SegmentLabel=name) for number, name in names.items()
     ]
     row_mm, column_mm = np.linalg.norm(affine[:3, 1]), np.linalg.norm(affine[:3, 2])
     direction = np.concatenate([affine[:3, 2] / column_mm * LPS, affine[:3, 1] / row_mm * LPS])
-    measures = _item(PixelSpacing=[_decimal(row_mm), _decimal(column_mm)])
+    measures = item(PixelSpacing=[_decimal(row_mm), _decimal(column_mm)])
     if spacing_between:
         measures.SpacingBetweenSlices = _decimal(np.linalg.norm(affine[:3, 0]))
     groups = []
@@ -94,21 +88,21 @@ def segmentation(
             {
                 "orientation": (
                     "PlaneOrientationSequence",
-                    _item(ImageOrientationPatient=_decimals(direction)),
+                    item(ImageOrientationPatient=_decimals(direction)),
                 ),
                 "measures": ("PixelMeasuresSequence", measures),
-                "position": ("PlanePositionSequence", _item(ImagePositionPatient=_decimals(position))),
-                "segment": ("SegmentIdentificationSequence", _item(ReferencedSegmentNumber=number)),
+                "position": ("PlanePositionSequence", item(ImagePositionPatient=_decimals(position))),
+                "segment": ("SegmentIdentificationSequence", item(ReferencedSegmentNumber=number)),
             }
         )
     if kind == "LABELMAP":
         for group in groups:
             del group["segment"]
     dataset.SharedFunctionalGroupsSequence = [
-        _item(**{keyword: [item] for key, (keyword, item) in groups[0].items() if key in shared})
+        item(**{keyword: [item] for key, (keyword, item) in groups[0].items() if key in shared})
     ]
     dataset.PerFrameFunctionalGroupsSequence = [
-        _item(**{keyword: [item] for key, (keyword, item) in group.items() if key not in shared})
+        item(**{keyword: [item] for key, (keyword, item) in group.items() if key not in shared})
         for group in groups
     ]
     _store(dataset, np.stack([pixels for _, _, pixels in frames]), bits, syntax)
@@ -123,13 +117,13 @@ def structure_set(
     """A structure set of {number: (name, [(kind, points [n, 3] in mm right, anterior, superior)])}."""
     dataset = _dataset(STRUCTURE_SET, "RTSTRUCT", syntax)
     dataset.StructureSetROISequence = [
-        _item(ROINumber=number, ROIName=name) for number, (name, _) in structures.items()
+        item(ROINumber=number, ROIName=name) for number, (name, _) in structures.items()
     ]
     dataset.ROIContourSequence = [
-        _item(
+        item(
             ReferencedROINumber=number,
             ContourSequence=[
-                _item(
+                item(
                     ContourGeometricType=kind,
                     NumberOfContourPoints=len(points),
                     ContourData=_decimals((np.asarray(points) * LPS).ravel()),
@@ -150,31 +144,15 @@ def saved(dataset: Dataset) -> bytes:
 
 
 def _store(dataset: Dataset, pixels: NDArray[Any], bits: int, syntax: str) -> None:
-    if syntax in (ExplicitVRLittleEndian, ImplicitVRLittleEndian, "1.2.840.10008.1.2.1.99"):
-        data = (
-            np.packbits(pixels.astype(np.uint8).ravel(), bitorder="little").tobytes()
-            if bits == 1
-            else pixels.astype(f"<u{bits // 8}").tobytes()
-        )
-        dataset.PixelData = data + b"\0" * (len(data) % 2)
-        dataset["PixelData"].VR = "OW" if bits == 16 else "OB"
-        return
-    options = {
-        "rows": pixels.shape[1],
-        "columns": pixels.shape[2],
-        "number_of_frames": 1,
-        "samples_per_pixel": 1,
-        "bits_allocated": bits,
-        "bits_stored": bits,
-        "pixel_representation": 0,
-        "photometric_interpretation": "MONOCHROME2",
-    }
-    frames = pixels.astype(f"<u{bits // 8}")
-    encoder, plugin = get_encoder(syntax), ENCODERS[syntax]
-    dataset.PixelData = encapsulate(
-        [encoder.encode(frame.tobytes(), index=0, encoding_plugin=plugin, **options) for frame in frames]
-    )
-    dataset["PixelData"].VR, dataset["PixelData"].is_undefined_length = "OB", True
+    if bits == 1:
+        data = np.packbits(pixels.astype(np.uint8).ravel(), bitorder="little").tobytes()
+    else:
+        data = pixels.astype(f"<u{bits // 8}").tobytes()
+    dataset.PixelData = data + b"\0" * (len(data) % 2)
+    dataset["PixelData"].VR = "OW" if bits == 16 else "OB"
+    if syntax in ENCODERS:
+        dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        dataset.compress(syntax, encoding_plugin=ENCODERS[syntax], generate_instance_uid=False)
 
 
 def _dataset(sop_class: str, modality: str, syntax: str) -> Dataset:
@@ -186,12 +164,6 @@ def _dataset(sop_class: str, modality: str, syntax: str) -> Dataset:
     dataset.update({"SOPClassUID": sop_class, "SOPInstanceUID": meta.MediaStorageSOPInstanceUID, **SECRETS})
     dataset.Modality, dataset.SpecificCharacterSet = modality, "ISO_IR 192"
     return dataset
-
-
-def _item(**values: Any) -> Dataset:
-    item = Dataset()
-    item.update(values)
-    return item
 
 
 def _decimals(values: NDArray[np.float64]) -> list[str]:

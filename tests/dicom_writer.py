@@ -34,6 +34,18 @@ AXIAL = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
 ENCODERS = {RLELossless: "pylibjpeg", JPEGLSLossless: "pyjpegls", JPEG2000Lossless: "pylibjpeg"}
 
 
+def item(**elements: Any) -> Dataset:
+    """A data set of elements by keyword, such as a sequence holds."""
+    made = Dataset()
+    made.update(elements)
+    return made
+
+
+def floats(values: Sequence[float] | None) -> list[float] | None:
+    """Numbers of Python's own type, which pydicom asks for."""
+    return None if values is None else [float(value) for value in values]
+
+
 def image_dataset(
     pixels: NDArray[Any],
     *,
@@ -54,42 +66,40 @@ def image_dataset(
     Args:
         pixels: stored words, uint8, int8, uint16 or int16, [height, width], or [frame, height, width].
         rescale: (slope, intercept); None leaves both out.
-        more: further elements by keyword; None as a value deletes one.
+        more: further elements by keyword; None as a value leaves one out.
     """
-    dataset = Dataset()
-    dataset.SOPClassUID = CTImageStorage
-    dataset.SOPInstanceUID = pydicom.uid.generate_uid()
-    dataset.ImageType = ["ORIGINAL", "PRIMARY", "AXIAL"]
-    dataset.Modality = modality
-    dataset.PatientID = patient
-    dataset.StudyInstanceUID = "1.2"
-    dataset.SeriesInstanceUID = series
-    dataset.FrameOfReferenceUID = "1.2.9"
-    if position is not None:
-        dataset.ImagePositionPatient = [float(value) for value in position]
-    if orientation is not None:
-        dataset.ImageOrientationPatient = [float(value) for value in orientation]
-    dataset.PixelSpacing = [float(value) for value in spacing]
-    if thickness is not None:
-        dataset.SliceThickness = thickness
-    dataset.SamplesPerPixel = 1
-    dataset.PhotometricInterpretation = "MONOCHROME2"
-    dataset.Rows, dataset.Columns = pixels.shape[-2:]
-    dataset.BitsAllocated = 8 * pixels.dtype.itemsize
-    dataset.BitsStored = bits_stored or dataset.BitsAllocated
-    dataset.HighBit = dataset.BitsStored - 1
-    dataset.PixelRepresentation = int(pixels.dtype.kind == "i")
-    if rescale is not None:
-        dataset.RescaleSlope, dataset.RescaleIntercept = rescale
-    if rescale_type is not None:
-        dataset.RescaleType = rescale_type
-    dataset.PixelData = pixels.astype(pixels.dtype.newbyteorder("<")).tobytes()
-    dataset["PixelData"].VR = "OW" if pixels.dtype.itemsize > 1 else "OB"
-    for keyword, value in (more or {}).items():
-        if value is None:
-            del dataset[keyword]
-        else:
-            setattr(dataset, keyword, value)
+    bits, (rows, columns) = 8 * pixels.dtype.itemsize, pixels.shape[-2:]
+    slope, intercept = rescale or (None, None)
+    elements = {
+        "SOPClassUID": CTImageStorage,
+        "SOPInstanceUID": pydicom.uid.generate_uid(),
+        "ImageType": ["ORIGINAL", "PRIMARY", "AXIAL"],
+        "Modality": modality,
+        "PatientID": patient,
+        "StudyInstanceUID": "1.2",
+        "SeriesInstanceUID": series,
+        "FrameOfReferenceUID": "1.2.9",
+        "ImagePositionPatient": floats(position),
+        "ImageOrientationPatient": floats(orientation),
+        "PixelSpacing": floats(spacing),
+        "SliceThickness": thickness,
+        "SamplesPerPixel": 1,
+        "PhotometricInterpretation": "MONOCHROME2",
+        "Rows": rows,
+        "Columns": columns,
+        "BitsAllocated": bits,
+        "BitsStored": bits_stored or bits,
+        "HighBit": (bits_stored or bits) - 1,
+        "PixelRepresentation": int(pixels.dtype.kind == "i"),
+        "RescaleSlope": slope,
+        "RescaleIntercept": intercept,
+        "RescaleType": rescale_type,
+        "PixelData": pixels.astype(pixels.dtype.newbyteorder("<")).tobytes(),
+        **(more or {}),
+    }
+    dataset = item(**{keyword: value for keyword, value in elements.items() if value is not None})
+    if "PixelData" in dataset:
+        dataset["PixelData"].VR = "OW" if bits > 8 else "OB"
     return dataset
 
 
@@ -202,18 +212,19 @@ def multi_frame_dataset(
     del dataset.PixelSpacing
     dataset.SOPClassUID = EnhancedCTImageStorage
     dataset.NumberOfFrames = len(volume)
-    plane, measures, shared = Dataset(), Dataset(), Dataset()
-    plane.ImageOrientationPatient = list(orientation)
-    measures.PixelSpacing, measures.SliceThickness = list(spacing), 1.0
-    shared.PlaneOrientationSequence, shared.PixelMeasuresSequence = [plane], [measures]
-    dataset.SharedFunctionalGroupsSequence = [shared]
-    frames = []
-    for position, (slope, intercept) in zip(positions, rescales, strict=True):
-        place, transformation, frame = Dataset(), Dataset(), Dataset()
-        place.ImagePositionPatient = [float(value) for value in position]
-        transformation.RescaleSlope, transformation.RescaleIntercept = slope, intercept
-        transformation.RescaleType = "HU"
-        frame.PlanePositionSequence, frame.PixelValueTransformationSequence = [place], [transformation]
-        frames.append(frame)
-    dataset.PerFrameFunctionalGroupsSequence = frames
+    dataset.SharedFunctionalGroupsSequence = [
+        item(
+            PlaneOrientationSequence=[item(ImageOrientationPatient=list(orientation))],
+            PixelMeasuresSequence=[item(PixelSpacing=list(spacing), SliceThickness=1.0)],
+        )
+    ]
+    dataset.PerFrameFunctionalGroupsSequence = [
+        item(
+            PlanePositionSequence=[item(ImagePositionPatient=floats(position))],
+            PixelValueTransformationSequence=[
+                item(RescaleSlope=slope, RescaleIntercept=intercept, RescaleType="HU")
+            ],
+        )
+        for position, (slope, intercept) in zip(positions, rescales, strict=True)
+    ]
     return dataset

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from pydicom.dataset import Dataset
 
+from tests.dicom_writer import item
+
 SHAPE = (5, 8, 9)
 SIZE = {"depth": 5, "height": 8, "width": 9}
 AFFINE = np.array([[0, 0, 1.5, -5], [0, 2.0, 0, 7], [3.0, 0, 0, 11], [0, 0, 0, 1]])
@@ -30,9 +32,7 @@ def mask(seed: int = 0, classes: int = 3) -> Any:
 
 def reference_to(series: str) -> Dataset:
     """The item by which DICOM's masks name a series."""
-    item = Dataset()
-    item.SeriesInstanceUID = series
-    return item
+    return item(SeriesInstanceUID=series)
 
 
 def write_json(root: Path, document: Mapping[str, Any]) -> None:

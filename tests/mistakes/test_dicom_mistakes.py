@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from pydicom.dataset import Dataset
 from pydicom.uid import SecondaryCaptureImageStorage, SegmentationStorage, VLWholeSlideMicroscopyImageStorage
 
-from tests.dicom_writer import image_dataset, save, write_series
+from tests.dicom_writer import image_dataset, item, save, write_series
 from tests.mistakes.support import check, preparing, refused, usage
 
 SHAPE = ("--depth", 4, "--height", 4, "--width", 5)
@@ -35,14 +35,6 @@ def drawn(source: Path, draw: Callable[[Path], object], *arguments: object) -> l
     return [*layout, *([] if "--source" in given else ["--source", source]), *given]
 
 
-def nothing(folder: Path) -> None:
-    """An empty folder."""
-
-
-def notes(folder: Path) -> None:
-    (folder / "notes.txt").write_text("see the other disk")
-
-
 def pictures(folder: Path) -> None:
     for index in range(3):
         Image.new("L", (8, 8)).save(folder / f"{index}.png")
@@ -52,22 +44,10 @@ def nifti_by_name(folder: Path) -> None:
     (folder / "ct.nii.gz").write_bytes(gzip.compress(b"\0" * 400))
 
 
-def captures(folder: Path) -> None:
-    scan(folder, more={"SOPClassUID": SecondaryCaptureImageStorage})
-
-
 def own_series_each(folder: Path) -> None:
     for index in range(5):
         pixels = np.full((4, 5), 1000 + index, np.uint16)
         save(image_dataset(pixels, position=(0, 0, index), series=f"1.2.{index}"), folder / f"{index}.dcm")
-
-
-def survey(folder: Path) -> None:
-    scan(folder, more={"SeriesDescription": "Survey"})
-
-
-def mosaic(folder: Path) -> None:
-    scan(folder, more={"ImageType": ["ORIGINAL", "PRIMARY", "M", "ND", "MOSAIC"]}, modality="MR")
 
 
 def no_positions(folder: Path) -> None:
@@ -107,40 +87,25 @@ def missing_slice(folder: Path) -> None:
     sorted(folder.glob("*-3.dcm"))[0].unlink()
 
 
-def segmentation_alone(folder: Path) -> None:
-    dataset = image_dataset(np.zeros((4, 5), np.uint8), position=None, modality="SEG")
-    dataset.SOPClassUID = SegmentationStorage
-    save(dataset, folder / "seg.dcm")
-
-
-def slide_alone(folder: Path) -> None:
-    dataset = image_dataset(np.zeros((4, 5), np.uint8), position=None, modality="SM", rescale=None)
-    dataset.SOPClassUID = VLWholeSlideMicroscopyImageStorage
-    save(dataset, folder / "slide.dcm")
+def alone(folder: Path, modality: str, sop_class: str, **options: Any) -> None:
+    """One file of something else than slices."""
+    more = {"SOPClassUID": sop_class, **options}
+    dataset = image_dataset(
+        np.zeros((4, 5), np.uint8), position=None, modality=modality, rescale=None, more=more
+    )
+    save(dataset, folder / "alone.dcm")
 
 
 def segmentation_of_another_series(folder: Path) -> None:
     scan(folder / "ct")
-    series, dataset = Dataset(), image_dataset(np.zeros((4, 5), np.uint8), position=None, modality="SEG")
-    series.SeriesInstanceUID, dataset.SOPClassUID = "1.2.99", SegmentationStorage
-    dataset.ReferencedSeriesSequence = [series]
-    save(dataset, folder / "seg.dcm")
+    alone(folder, "SEG", SegmentationStorage, ReferencedSeriesSequence=[item(SeriesInstanceUID="1.2.99")])
 
 
-def two_series_and_a_table(folder: Path) -> None:
-    scan(folder / "p1", names=[f"a{at}" for at in range(4)])
-    scan(folder / "p1", series="1.2.4", names=[f"b{at}" for at in range(4)])
-    (folder / "t.csv").write_text("image,label\np1,\n")
-
-
-def table_of_a_missing_folder(folder: Path) -> None:
-    scan(folder / "p1")
-    (folder / "t.csv").write_text("image,label\np01,\n")
-
-
-def table_of_one_slice(folder: Path) -> None:
-    scan(folder / "p1", names=[f"{at}.dcm" for at in range(4)])
-    (folder / "t.csv").write_text("image,label\np1/0.dcm,\n")
+def tabled(folder: Path, image: str, *series: str) -> None:
+    """Series in one folder, and a table that names an image."""
+    for one in series:
+        scan(folder / "p1", series=one, names=[f"{one}-{at}.dcm" for at in range(4)])
+    (folder / "t.csv").write_text(f"image,label\n{image},\n")
 
 
 def half_of_it_in_train(folder: Path) -> None:
@@ -154,14 +119,15 @@ def alternating(folder: Path) -> None:
         save(image_dataset(pixels, position=(0, 0, at), thickness=2.0), folder / f"{at}.dcm")
 
 
-def one_folder(folder: Path) -> None:
-    scan(folder, names=list("abcd"))
-
-
 TABLE = ("--layout", "csv", *SHAPE, "--source", "{source}/t.csv")
 MISTAKES = {
-    "an empty folder": refused(drawn(nothing), "no DICOM series lies below it; found no file", "--source"),
-    "a folder without scans": refused(drawn(notes), "found no file; name with --source the folder"),
+    "an empty folder": refused(
+        drawn(lambda folder: None), "no DICOM series lies below it; found no file", "--source"
+    ),
+    "a folder without scans": refused(
+        drawn(lambda folder: (folder / "notes.txt").write_text("see the other disk")),
+        "found no file; name with --source the folder",
+    ),
     "a folder that is not there": usage(
         drawn(scan, "--source", "{source}/ct"), "--source .*/ct: no such folder"
     ),
@@ -177,7 +143,7 @@ MISTAKES = {
     ),
     "no --depth": usage(drawn(scan, "--layout", "dicom"), "is a volume: say its static shape with --depth"),
     "one slice as the source": refused(
-        drawn(one_folder, "--source", "{source}/a"),
+        drawn(partial(scan, names=list("abcd")), "--source", "{source}/a"),
         "a: series are found in a folder, not in a file; say --source FOLDER",
     ),
     "a modality that is none": usage(
@@ -212,20 +178,38 @@ MISTAKES = {
         "5 x selection: series has too few slices",
         "1 of at least 3; --min-slices 1 takes it",
     ),
-    "screenshots alone": refused(drawn(captures), "found 4 x secondary capture", "--secondary-captures take"),
-    "a survey alone": refused(drawn(survey), "found 4 x survey by its description", "--series-description"),
-    "Siemens mosaics": refused(drawn(mosaic), "found 4 x mosaic", "dcm2niix, then --layout pairs"),
+    "screenshots alone": refused(
+        drawn(partial(scan, more={"SOPClassUID": SecondaryCaptureImageStorage})),
+        "found 4 x secondary capture",
+        "--secondary-captures take",
+    ),
+    "a survey alone": refused(
+        drawn(partial(scan, more={"SeriesDescription": "Survey"})),
+        "found 4 x survey by its description",
+        "--series-description",
+    ),
+    "Siemens mosaics": refused(
+        drawn(partial(scan, more={"ImageType": ["ORIGINAL", "PRIMARY", "MOSAIC"]}, modality="MR")),
+        "found 4 x mosaic",
+        "dcm2niix, then --layout pairs",
+    ),
     "slices that lie nowhere": refused(
         drawn(no_positions), "found 4 x image without position", "original series"
     ),
     "a mask without its series": refused(
-        drawn(segmentation_alone), "found 1 x segmentation", "masks need the series"
+        drawn(partial(alone, modality="SEG", sop_class=SegmentationStorage)),
+        "found 1 x segmentation",
+        "masks need the series",
     ),
-    "a slide alone": refused(drawn(slide_alone), "found 1 x whole-slide image", "--source"),
+    "a slide alone": refused(
+        drawn(partial(alone, modality="SM", sop_class=VLWholeSlideMicroscopyImageStorage)),
+        "found 1 x whole-slide image",
+        "--source",
+    ),
     "a mask of another series": refused(
         drawn(segmentation_of_another_series),
         "label has no image",
-        r"seg\.dcm: the series that it was drawn on is not below the folder",
+        r"alone\.dcm: the series that it was drawn on is not below the folder",
     ),
     "echoes as channels without their number": refused(
         drawn(echoes, "--series-split", "channels"),
@@ -279,16 +263,18 @@ MISTAKES = {
         r"--label-pattern labels/\{id\}\.nii\.gz: no volume file fits it; \{id\} is a series' folder",
     ),
     "a table that names a folder of two series": refused(
-        drawn(two_series_and_a_table, *TABLE),
+        drawn(lambda folder: tabled(folder, "p1", "1.2.3", "1.2.4"), *TABLE),
         "folder holds several DICOM series",
         r"p1: t\.csv:2: write one of p1#\w+ \(CT, 4 of 4 x 5\), p1#",
     ),
     "a table with a folder that is not there": refused(
-        drawn(table_of_a_missing_folder, *TABLE), "image file not found", r"t\.csv:2: 'p01' below"
+        drawn(lambda folder: tabled(folder, "p01", "1.2.3"), *TABLE),
+        "image file not found",
+        r"t\.csv:2: 'p01' below",
     ),
     "a table that names one slice": refused(
-        drawn(table_of_one_slice, *TABLE),
-        r"p1/0\.dcm: series has too few slices \(1 of at least 3; --min-slices 1",
+        drawn(lambda folder: tabled(folder, "p1/1.2.3-0.dcm", "1.2.3"), *TABLE),
+        r"p1/1\.2\.3-0\.dcm: series has too few slices \(1 of at least 3; --min-slices 1",
     ),
 }
 
