@@ -1,12 +1,8 @@
-"""How tests write a small data set: drawn examples in, a finished folder out, with `halofeed.schemas` alone.
-
-Statistics are counted by `halofeed.prep.statistics.pictures`, images encoded by Pillow; nothing of the job is used.
-"""
+"""How tests write a small data set of pictures with classes or boxes: drawn examples in, a finished folder out."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +10,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from halofeed.prep.convert.table import Tally
 from halofeed.prep.statistics.pictures import Facts, PictureTally, sum_pixels
-from halofeed.schemas.identity import example_id, shard_of
-from halofeed.schemas.kinds import KINDS
-from halofeed.schemas.statistics import Statistics
-from halofeed.schemas.tasks import ImageFormat
-from tests.set_writer import Record, picture_features, stored_features, write_set
+from halofeed.schemas.identity import example_id
+from tests.set_writer import (
+    Record,
+    counted,
+    deal,
+    encode_pixels,
+    image_format,
+    picture_features,
+    stored_features,
+    write_set,
+)
 
 SOURCE_SCALE = 8
 """The sources of the examples are said to have been larger by this factor."""
@@ -60,8 +60,8 @@ def draw_examples(
     generator = np.random.default_rng(seed)
     labels = sorted(LABELS[task])
     drawn = []
-    for split, count in counts.items():
-        for number in range(count):
+    for split, examples in counts.items():
+        for number in range(examples):
             height, width, channels = shape
             if varied:
                 height, width = int(generator.integers(2, height + 1)), int(generator.integers(2, width + 1))
@@ -69,39 +69,16 @@ def draw_examples(
             unpadded = (height, width)
             if not varied:
                 pixels[-1], unpadded = 0, (height - 1, width)
-            boxes, classes, label = None, (), None
             if task == "detection":
-                corners = np.sort(
-                    generator.random((int(generator.integers(0, most_boxes + 1)), 2, 2)), axis=1
-                )
-                boxes = corners.reshape(-1, 4).astype(np.float32)
-                classes = tuple(int(item) for item in generator.choice(labels, len(boxes)))
+                count = int(generator.integers(0, most_boxes + 1))
+                corners = np.sort(generator.random((count, 2, 2)), axis=1).reshape(-1, 4)
+                classes = generator.choice(labels, count).tolist()
+                shown = {"boxes": corners.astype(np.float32), "classes": classes}
             else:
-                label = int(generator.choice(labels))
+                shown = {"label": int(generator.choice(labels))}
             key = f"{split}/picture {number}.jpg" if number % 3 else str(1000 * len(split) + number)
-            drawn.append(
-                Drawn(
-                    key=key,
-                    split=split,
-                    pixels=pixels,
-                    unpadded=unpadded,
-                    label=label,
-                    boxes=boxes,
-                    classes=classes,
-                )
-            )
+            drawn.append(Drawn(key=key, split=split, pixels=pixels, unpadded=unpadded, **shown))
     return drawn
-
-
-def encode_pixels(pixels: NDArray[Any], encoding: str) -> bytes:
-    """The image as raw bytes, JPEG or PNG."""
-    if encoding == "raw":
-        return pixels.astype(pixels.dtype.newbyteorder("<")).tobytes()
-    stream = io.BytesIO()
-    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(
-        stream, encoding.upper(), quality=95
-    )
-    return stream.getvalue()
 
 
 def encode_mask(shape: tuple[int, int], box: NDArray[np.float32]) -> bytes:
@@ -119,8 +96,6 @@ def record_features(example: Drawn, task: str, encoding: str, masks: bool = Fals
     features = stored_features(example.key, example_id(example.key), encoded, encoding, (height, width))
     source = [SOURCE_SCALE * side for side in example.unpadded]
     features |= picture_features(example.unpadded, source, (SOURCE_SCALE, 0, 0, 0, SOURCE_SCALE, 0))
-    if encoding != "raw":
-        features["image/key/sha256"] = hashlib.sha256(encoded).hexdigest().encode()
     if task == "classification":
         features["image/class/label"] = np.array([example.label])
         features["image/class/text"] = LABELS[task][example.label or 0].encode()
@@ -148,54 +123,37 @@ def write_dataset(
     shards: int = 2,
     max_boxes: int = 3,
     masks: bool = False,
-    name: str = "tiny",
-    rejected: Sequence[Mapping[str, str]] = (),
     alter: Callable[[Drawn, dict[str, Any]], dict[str, Any]] = lambda example, features: features,
+    **more: Any,
 ) -> Path:
     """Write the data set into `folder`, which is made; returns the folder.
 
-    `alter` may change a record's features, so that all checksums are right and the content is not.
+    Args:
+        alter: may change a record's features, so that all checksums are right and the content is not.
+        more: arguments of `write_set`.
     """
-    splits: dict[str, list[list[Record]]] = {}
-    for example in sorted(examples, key=lambda item: (item.split, example_id(item.key))):
-        identity = example_id(example.key)
-        record = Record(
-            id=identity,
+
+    def record(example: Drawn) -> Record:
+        return Record(
+            id=example_id(example.key),
             features=alter(example, record_features(example, task, encoding, masks)),
             inputs={example.key: hashlib.sha256(example.key.encode()).hexdigest()},
             facts=_facts(example),
         )
-        parts = splits.setdefault(example.split, [[] for _ in range(shards)])
-        parts[shard_of(identity, shards)].append(record)
-    sizes = [example.pixels.shape for example in examples]
-    image = ImageFormat(
-        kind=KINDS["picture"],
-        shape=(max(size[0] for size in sizes), max(size[1] for size in sizes)),
-        channels=sizes[0][2],
-        dtype=str(examples[0].pixels.dtype),
-        encoding=encoding,
-    )
+
+    largest = np.max([example.pixels.shape for example in examples], axis=0).tolist()
     return write_set(
         folder,
-        splits,
+        deal(examples, shards, record),
         task=task,
-        image=image,
+        image=image_format(largest, str(examples[0].pixels.dtype), encoding),
         labels=LABELS[task],
-        name=name,
-        raw_keys=("image/encoded",) if encoding == "raw" else (),
         statistics=lambda facts: counted(PictureTally(max_boxes=max_boxes), facts),
-        rejected=rejected,
         recipe={"resize": "fixed-shape", "pad_value": [0]},
         max_boxes=max_boxes,
         masks=masks,
+        **more,
     )
-
-
-def counted(tally: Tally, facts: Sequence[Any]) -> Statistics:
-    """What a tally says of the facts."""
-    for one in facts:
-        tally.add(one)
-    return tally.statistics()
 
 
 def _facts(example: Drawn) -> Facts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.prep.convert.table import Tally
+from halofeed.prep.voxels.encode import ENCODERS
 from halofeed.schemas.checksum import block_checksums, crc32c
+from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.index import ShardIndex
+from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.layout import DATASET_INFO, FEATURES, MANIFEST, REJECTED, index_file, shard_file
 from halofeed.schemas.manifest import Manifest, Shard, Split
 from halofeed.schemas.statistics import Statistics
@@ -49,12 +53,47 @@ def refusal(
     return {"source": source, "split": split, "stage": stage, "reason": reason, "detail": detail}
 
 
+def deal(
+    examples: Sequence[Any], shards: int, record: Callable[[Any], Record]
+) -> dict[str, list[list[Record]]]:
+    """The records of examples, each in the shard of its split that its key names, in the order of a conversion."""
+    splits: dict[str, list[list[Record]]] = {}
+    for example in sorted(
+        examples, key=lambda one: (one.split, example_id(one.key), getattr(one, "tile", 0))
+    ):
+        parts = splits.setdefault(example.split, [[] for _ in range(shards)])
+        parts[shard_of(example_id(example.key), shards)].append(record(example))
+    return splits
+
+
+def counted(tally: Tally, facts: Iterable[Any]) -> Statistics:
+    """What a tally says of the facts."""
+    for one in facts:
+        tally.add(one)
+    return tally.statistics()
+
+
+def image_format(shape: Sequence[int], dtype: str, encoding: str, **more: Any) -> ImageFormat:
+    """How images [(depth,) height, width, channel] are stored."""
+    *size, channels = shape
+    kind = KINDS["volume" if len(size) == 3 else "picture"]
+    how = {"dtype": dtype, "encoding": encoding, **more}
+    return ImageFormat(kind=kind, shape=tuple(size), channels=channels, **how)
+
+
+def encode_pixels(pixels: NDArray[Any], encoding: str) -> bytes:
+    """The image as raw bytes, JPEG or PNG."""
+    return bytes(ENCODERS[encoding](pixels, 95))
+
+
 def stored_features(
     key: str, identity: int, encoded: bytes, encoding: str, shape: Sequence[int], *, file: str = ""
 ) -> dict[str, Any]:
     """What every record says of its image [(depth,) height, width]; its file is called as its key unless said."""
     sides = ("depth", "height", "width")[-len(shape) :]
+    digest = {} if encoding == "raw" else {"image/key/sha256": hashlib.sha256(encoded).hexdigest().encode()}
     return {
+        **digest,
         "image/encoded": encoded,
         "image/format": encoding.encode(),
         "image/filename": (file or key).encode(),
@@ -74,27 +113,6 @@ def picture_features(
     return {**found, "image/transform": np.asarray(transform, np.float32).ravel()}
 
 
-def volume_features(
-    spacing_mm: Any,
-    affine: Any,
-    extent: Any,
-    source_affine: Any,
-    source_shape: Any,
-    tile: int,
-    tile_origin: Any,
-) -> dict[str, Any]:
-    """What a volume's record says beside: where it lies, where its source lay, and which part of it this is."""
-    return {
-        "image/spacing_mm": np.asarray(spacing_mm, np.float32),
-        "image/affine": np.asarray(affine, np.float32).ravel(),
-        "image/extent": np.asarray(extent).ravel(),
-        "image/source/affine": np.asarray(source_affine, np.float32).ravel(),
-        "image/source/shape": np.asarray(source_shape),
-        "image/tile": np.array([tile]),
-        "image/tile/origin": np.asarray(tile_origin),
-    }
-
-
 def write_set(
     folder: Path,
     splits: Mapping[str, Sequence[Sequence[Record]]],
@@ -103,7 +121,6 @@ def write_set(
     image: ImageFormat,
     labels: Mapping[int, str],
     name: str = "tiny",
-    raw_keys: Collection[str] = (),
     statistics: Callable[[Sequence[Any]], Statistics] = lambda facts: Statistics(),
     rejected: Rejected = (),
     recipe: Mapping[str, Any] | None = None,
@@ -114,11 +131,12 @@ def write_set(
 
     Args:
         splits: the records of each shard of each split.
-        raw_keys: whose values' places the indexes hold.
         statistics: what is counted of a shard's facts.
         rejected: entries of rejected.jsonl; each split's first shard names its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    fields = task_named(task).fields(image, max_boxes=max_boxes, masks=masks)
+    raw_keys = [key for field in fields if field.is_raw for key in field.keys]
     written, lines = {}, []
     for split, parts in splits.items():
         shards, counted = [], []
@@ -133,7 +151,7 @@ def write_set(
         name=name,
         version="1.0.0",
         task=task,
-        fields=task_named(task).fields(image, max_boxes=max_boxes, masks=masks),
+        fields=fields,
         labels=labels,
         recipe=recipe or {},
         inputs={"count": sum(len(part) for parts in splits.values() for part in parts) + len(rejected)},
@@ -151,7 +169,7 @@ def write_set(
 def _write_shard(
     path: Path,
     records: Sequence[Record],
-    raw_keys: Collection[str],
+    raw_keys: Sequence[str],
     statistics: Statistics,
     rejected: Rejected,
 ) -> Shard:

@@ -5,7 +5,7 @@ Every voxel of a drawn image holds its own number, so that a test can say which 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.prep.voxels.encode import ENCODERS
-from halofeed.schemas.identity import example_id, shard_of
-from halofeed.schemas.kinds import KINDS
+from halofeed.prep.geometry.scan import Finding, Grid
+from halofeed.schemas.identity import example_id
 from halofeed.schemas.statistics import Statistics
-from halofeed.schemas.tasks import ImageFormat
-from tests.set_writer import Record, picture_features, stored_features, volume_features, write_set
+from tests.set_writer import (
+    Record,
+    deal,
+    encode_pixels,
+    image_format,
+    picture_features,
+    stored_features,
+    write_set,
+)
 
 CLASSES = {0: "background", 1: "liver", 2: "spleen", 300: "tumour"}
 
@@ -28,13 +34,10 @@ class DrawnScan:
     """One example of segmentation.
 
     Args:
-        key: its name.
-        split: where it goes.
         image: [depth, height, width, channel] or [height, width, channel]; bfloat16 as uint16 of its bits.
-        label: on the image's grid.
-        labelled: whether the source has a label.
+        label: on the image's grid; 0 throughout where it is not `labelled`.
         extent: [2, axes], the first voxel that shows the scan and the one after the last; of a picture from 0.
-        affine: [4, 4] of a volume, [2, 3] (the transform) of a picture.
+        affine: [4, 4] of a volume, [2, 3] (the transform) of a picture; `source_affine`: of a volume's source.
         tile: of a volume.
     """
 
@@ -44,18 +47,32 @@ class DrawnScan:
     label: NDArray[Any]
     labelled: bool
     extent: NDArray[np.int64]
-    affine: NDArray[np.float32]
+    affine: NDArray[Any]
+    source_affine: NDArray[Any] | None = None
     tile: int = 0
+    modality: str = "CT"
+    findings: tuple[Finding, ...] = ()
 
     @property
     def id(self) -> int:
-        """The example's id."""
-        return example_id(self.key)
+        """The example's id: a scan's further tiles have their number in it."""
+        return example_id(f"{self.key}#{self.tile}" if self.tile else self.key)
+
+    @property
+    def grid(self) -> Grid:
+        """Of a volume."""
+        return Grid(shape=self.label.shape, affine=self.affine)  # type: ignore[arg-type]
+
+    @property
+    def source(self) -> Grid:
+        """Of a volume, what its file held: the part that is no padding."""
+        affine = self.affine if self.source_affine is None else self.source_affine
+        return Grid(shape=tuple((self.extent[1] - self.extent[0]).tolist()), affine=affine)  # type: ignore[arg-type]
 
     @property
     def spacing_mm(self) -> NDArray[np.float32]:
         """The distance between voxels along each axis."""
-        return np.linalg.norm(self.affine[:3, :3], axis=0).astype(np.float32)
+        return np.array(self.grid.spacing_mm, np.float32)
 
 
 def draw_scans(
@@ -102,6 +119,7 @@ def draw_scans(
                     labelled=labelled,
                     extent=extent,
                     affine=affine,
+                    source_affine=2 * affine,
                     tile=number % 4,
                 )
             )
@@ -112,17 +130,24 @@ def scan_features(scan: DrawnScan, encoding: str = "raw", pad: bool = True) -> d
     """The tf.train.Example features of one example; pictures without padding where not `pad`."""
     image, label = scan.image, scan.label
     if image.ndim == 4:
-        origin = (2 * scan.affine, (7, 8, 9), scan.tile, (scan.tile, 0, 2 * scan.tile))
-        more = volume_features(scan.spacing_mm, scan.affine, scan.extent, *origin)
+        more = {
+            "image/spacing_mm": scan.spacing_mm,
+            "image/affine": scan.affine.astype(np.float32).ravel(),
+            "image/extent": scan.extent.ravel(),
+            "image/source/affine": scan.source.affine.astype(np.float32).ravel(),
+            "image/source/shape": np.array(scan.source.shape),
+            "image/tile": np.array([scan.tile]),
+            "image/tile/origin": np.array([scan.tile, 0, 2 * scan.tile]),
+        }
     else:
         height, width = scan.extent[1].tolist()
         if not pad:
             image, label = image[:height, :width], label[:height, :width]
-        more = picture_features((height, width), (2 * height, 2 * width), scan.affine)
-    encoded, mask = bytes(ENCODERS[encoding](image, 95)), "raw" if encoding == "raw" else "png"
-    features = stored_features(scan.key, scan.id, encoded, encoding, label.shape, file=f"{scan.key}.nii.gz")
+        source = np.rint(scan.affine[:, :2] @ scan.extent[1]).astype(int)
+        more = picture_features((height, width), source, scan.affine)
+    features = stored_features(scan.key, scan.id, encode_pixels(image, encoding), encoding, label.shape)
     features["image/labelled"] = np.array([int(scan.labelled)])
-    features["image/label"] = bytes(ENCODERS[mask](label[..., None], 95))
+    features["image/label"] = encode_pixels(label[..., None], "raw" if encoding == "raw" else "png")
     return features | more
 
 
@@ -135,37 +160,26 @@ def write_scans(
     shards: int = 2,
     dtype: str | None = None,
     pad_value: tuple[float, ...] = (0,),
-    name: str = "tiny",
+    alter: Callable[[DrawnScan, dict[str, Any]], dict[str, Any]] = lambda scan, features: features,
+    **more: Any,
 ) -> Path:
     """Write the data set into `folder`, which is made; returns the folder.
 
-    `dtype` is what the manifest says of the image where that is not the array's, for bfloat16.
+    Args:
+        dtype: what the manifest says of the image where that is not the array's, for bfloat16.
+        alter: may change a record's features, so that all checksums are right and the content is not.
+        more: arguments of `write_set`.
     """
-    splits: dict[str, list[list[Record]]] = {}
-    for scan in sorted(scans, key=lambda item: (item.split, item.id)):
-        parts = splits.setdefault(scan.split, [[] for _ in range(shards)])
-        record = Record(id=scan.id, features=scan_features(scan, encoding, pad), facts=scan)
-        parts[shard_of(scan.id, shards)].append(record)
+
+    def record(scan: DrawnScan) -> Record:
+        return Record(id=scan.id, features=alter(scan, scan_features(scan, encoding, pad)), facts=scan)
+
     image, label = scans[0].image, scans[0].label
-    stored = ImageFormat(
-        kind=KINDS["volume" if label.ndim == 3 else "picture"],
-        shape=label.shape,
-        channels=image.shape[-1],
-        dtype=dtype or str(image.dtype),
-        encoding=encoding,
-        pad_value=pad_value,
-        label_dtype=str(label.dtype),
+    stored = image_format(
+        image.shape, dtype or str(image.dtype), encoding, pad_value=pad_value, label_dtype=str(label.dtype)
     )
-    return write_set(
-        folder,
-        splits,
-        task="segmentation",
-        image=stored,
-        labels=CLASSES,
-        name=name,
-        raw_keys=("image/encoded", "image/label") if encoding == "raw" else (),
-        statistics=scan_statistics,
-    )
+    more = {"labels": CLASSES, "statistics": scan_statistics, **more}
+    return write_set(folder, deal(scans, shards, record), task="segmentation", image=stored, **more)
 
 
 def scan_statistics(chosen: Sequence[DrawnScan]) -> Statistics:

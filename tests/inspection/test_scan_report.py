@@ -333,7 +333,7 @@ def test_pictures_show_their_classes_over_the_stored_one_beside_the_source(tmp_p
     assert len(masks) == 2 and len(page.all("img")) == 8
     for mask in masks:
         times = mask.shape[0] // 24
-        assert ((mask[times // 2 :: times, times // 2 :: times, 3] > 0) == (drawn[0].label > 0)).all()  # type: ignore[operator]
+        assert ((mask[times // 2 :: times, times // 2 :: times, 3] > 0) == (drawn[0].label > 0)).all()
     voxels = {row[0]: row[2:4] for row in rows(source, "labels")}
     assert voxels == {"liver": ["2", "240"], "spleen": ["2", "288"]}
     assert "Pixels of each class" in page.words("labels") and "findings" not in page.words()

@@ -27,26 +27,20 @@ from halofeed.schemas.manifest import Manifest
 from tests.dataset_writer import encode_pixels
 from tests.inspection.test_verify import Alter, put, put_at, rewrite_index
 from tests.phantom import ORIENTATIONS
-from tests.volume_report_writer import (
-    CLASSES,
-    Drawn,
-    draw_picture,
-    draw_scan,
-    features_of,
-    write_segmentation,
-)
+from tests.volume_report_writer import CLASSES, draw_picture, draw_scan, write_segmentation
+from tests.volume_writer import DrawnScan, scan_features
 
 WINDOW = Window(low=-160, high=240)
 
 
-def scans(**more: Any) -> list[Drawn]:
+def scans(**more: Any) -> list[DrawnScan]:
     """Four scans, one in a split of its own and without a label, one whose mask is empty."""
     drawn = [draw_scan(f"scan {number}.nii.gz", **more) for number in range(3)]
     empty = dataclasses.replace(drawn[2], label=np.zeros(drawn[2].image.shape[:3], np.uint8))
     return [*drawn[:2], empty, draw_scan("unlabelled", "test", labelled=False, **more)]
 
 
-def pictures() -> list[Drawn]:
+def pictures() -> list[DrawnScan]:
     """Four pictures, one in a split of its own and without a label."""
     return [
         draw_picture(f"{number}.png", "test" if number == 3 else "train", labelled=number != 3, seed=number)
@@ -54,12 +48,12 @@ def pictures() -> list[Drawn]:
     ]
 
 
-def tiles_of(key: str, count: int, split: str = "train") -> list[Drawn]:
+def tiles_of(key: str, count: int, split: str = "train") -> list[DrawnScan]:
     """So many tiles of one scan."""
     return [draw_scan(key, split, tile=number) for number in range(count)]
 
 
-def two_channels(drawn: Drawn) -> Drawn:
+def two_channels(drawn: DrawnScan) -> DrawnScan:
     return dataclasses.replace(drawn, image=np.concatenate([drawn.image, drawn.image // 2], axis=3))
 
 
@@ -78,7 +72,7 @@ def two_channels(drawn: Drawn) -> Drawn:
     ],
     ids=["int16", "uint8", "float32", "bfloat16", "channels", "tiles", "raw", "png", "jpeg"],
 )
-def test_a_sound_data_set_has_no_problems(tmp_path: Path, records: list[Drawn], options: Any) -> None:
+def test_a_sound_data_set_has_no_problems(tmp_path: Path, records: list[DrawnScan], options: Any) -> None:
     folder = write_segmentation(tmp_path, records, **options)
     report = verify(folder)
     assert report.ok, str(report)
@@ -132,7 +126,7 @@ def test_blocks_that_differ_from_the_index_are_found(tmp_path: Path, key: str) -
 
 
 def put_label(value: int) -> Alter:
-    def alter(drawn: Drawn, features: dict[str, Any]) -> dict[str, Any]:
+    def alter(drawn: DrawnScan, features: dict[str, Any]) -> dict[str, Any]:
         label = bytearray(features["image/label"])
         label[100:103] = bytes([value] * 3)
         return {**features, "image/label": bytes(label)}
@@ -141,7 +135,7 @@ def put_label(value: int) -> Alter:
 
 
 def put_float(value: float) -> Alter:
-    def alter(drawn: Drawn, features: dict[str, Any]) -> dict[str, Any]:
+    def alter(drawn: DrawnScan, features: dict[str, Any]) -> dict[str, Any]:
         voxels = np.frombuffer(features["image/encoded"], "<f4").copy()
         voxels[5] = value
         return {**features, "image/encoded": voxels.tobytes()}
@@ -149,16 +143,14 @@ def put_float(value: float) -> Alter:
     return alter
 
 
-def turned(drawn: Drawn, features: dict[str, Any]) -> dict[str, Any]:
+def turned(drawn: DrawnScan, features: dict[str, Any]) -> dict[str, Any]:
     """An affine whose width grows to the left."""
-    assert drawn.grid is not None
     affine = stored_grid(drawn.grid, ((0, 1, 2), (1, 1, -1))).affine
     return {**features, "image/affine": affine.astype(np.float32).reshape(-1)}
 
 
-def swapped(drawn: Drawn, features: dict[str, Any]) -> dict[str, Any]:
+def swapped(drawn: DrawnScan, features: dict[str, Any]) -> dict[str, Any]:
     """An affine of which depth runs to anterior and height to superior; spacings to match."""
-    assert drawn.grid is not None
     affine = drawn.grid.affine[:, [1, 0, 2, 3]]
     spacing = np.array(features["image/spacing_mm"])[[1, 0, 2]]
     return {**features, "image/affine": affine.astype(np.float32).reshape(-1), "image/spacing_mm": spacing}
@@ -223,7 +215,7 @@ def test_tiles_of_a_scan_that_are_parted_are_found(tmp_path: Path) -> None:
     folder = write_segmentation(tmp_path / "moved", [*records[:1], moved, *records[2:]], shards=3)
     assert verify(folder).ok, "tile 5 of b belongs to b"
 
-    def alter(drawn: Drawn, features: dict[str, Any]) -> dict[str, Any]:
+    def alter(drawn: DrawnScan, features: dict[str, Any]) -> dict[str, Any]:
         if drawn.key == "b" and drawn.tile == 5:
             return {**features, "image/key/source": b"a", "image/source_id": b"%d" % example_id("a#5")}
         return features
@@ -241,7 +233,7 @@ def test_tiles_of_a_scan_that_are_parted_are_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("store", ["float32", "bfloat16"])
 def test_voxels_that_are_no_number_are_found(tmp_path: Path, store: str, value: float) -> None:
-    def alter(drawn: Drawn, features: dict[str, Any]) -> dict[str, Any]:
+    def alter(drawn: DrawnScan, features: dict[str, Any]) -> dict[str, Any]:
         bits = np.array([value], np.float32).tobytes()[-2 if store == "bfloat16" else -4 :]
         return {**features, "image/encoded": bits + features["image/encoded"][len(bits) :]}
 
@@ -323,8 +315,8 @@ def test_the_description_says_classes_scans_findings_and_what_is_shown(tmp_path:
     records[0] = dataclasses.replace(records[0], findings=(), modality="MR")
     folder = write_segmentation(tmp_path, records)
     text = re.sub(" +", " ", describe(folder))
-    liver = sum(int((drawn.label == 1).sum()) for drawn in records if drawn.label is not None)
-    marked = sum(int((drawn.label > 0).sum()) for drawn in records if drawn.label is not None)
+    liver = sum(int((drawn.label == 1).sum()) for drawn in records)
+    marked = sum(int((drawn.label > 0).sum()) for drawn in records)
     for expected in (
         f" 1 liver 0 2 {liver:,} {100 * liver / marked:.1f} %",
         " 9 never seen 0 0 0 0 %",
@@ -355,7 +347,6 @@ def test_the_description_says_classes_scans_findings_and_what_is_shown(tmp_path:
 
 def test_a_record_is_described_with_its_geometry_values_and_classes(tmp_path: Path) -> None:
     drawn = draw_scan("a scan", tile=2)
-    assert drawn.label is not None
     folder = write_segmentation(tmp_path, [drawn])
     text = re.sub(" +", " ", describe_record(folder, "train:0"))
     marked = int((drawn.label > 0).sum())
@@ -366,7 +357,7 @@ def test_a_record_is_described_with_its_geometry_values_and_classes(tmp_path: Pa
         "affine [ 0.0000 0.0000 4.0000 -66.0000]",
         "source 22 x 26 x 32 every 6 x 4 x 4 mm, as its file lists them",
         "extent depth 2 to 24, height 2 to 28, width 2 to 34; 19.9 % of the voxels are padding",
-        "tile 2, from voxel 0 x 0 x 0 of the scan's grid",
+        "tile 2, from voxel 2 x 0 x 4 of the scan's grid",
         f"values -1024 to 700, mean {drawn.image.mean(dtype=np.float64):.6g}, padding included",
         f"label liver, spleen, bone, bladder; {100 * marked / drawn.label.size:.1f} % of the voxels are foreground",
         *(
@@ -376,7 +367,9 @@ def test_a_record_is_described_with_its_geometry_values_and_classes(tmp_path: Pa
         ),
     ):
         assert expected in text, text
-    oblique = dataclasses.replace(drawn, grid=grid_around((6, 4, 4), (144, 112, 136), turn_degrees=12))
+    oblique = dataclasses.replace(
+        drawn, affine=grid_around((6, 4, 4), (144, 112, 136), turn_degrees=12).affine
+    )
     text = describe_record(write_segmentation(tmp_path / "oblique", [oblique]), "train:0")
     assert re.search(r"width to right; 1\d\.\d degrees oblique", text)
     text = describe_record(write_segmentation(tmp_path / "none", scans()), "test:0")
@@ -387,6 +380,6 @@ def test_a_record_is_described_with_its_geometry_values_and_classes(tmp_path: Pa
 
 def test_the_writer_of_these_tests_stores_what_it_draws() -> None:
     drawn = draw_scan("a scan")
-    features = features_of(drawn)
+    features = scan_features(drawn)
     stored = np.frombuffer(features["image/encoded"], "<i2").reshape(24, 28, 34, 1)
     assert (stored == drawn.image).all() and (stored[:2] == -1024).all()

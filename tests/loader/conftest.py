@@ -104,14 +104,12 @@ def write_splits(
         encoding=encoding,
         pad_value=FILL[:channels],
     )
-    raw_keys = ("image/encoded",) if encoding == "raw" else ()
     return write_set(
         folder,
         dealt,
         task=first["task"],
         image=image,
         labels={},
-        raw_keys=raw_keys,
         max_boxes=max_boxes,
         masks=masks,
     )
