@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import logging
 import os
 import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from halofeed import __version__, planning, training
 from halofeed.least_memory import check_least_memory
@@ -22,7 +21,7 @@ from halofeed.schemas.extras import needing
 from halofeed.schemas.shortage import shortage
 from halofeed.schemas.telling import tell
 from halofeed.streams import output_error, output_status
-from halofeed.training import add_training_commands
+from halofeed.training import add_training_commands, unlogged
 
 if TYPE_CHECKING:
     from halofeed.trainer.config import TrainConfig
@@ -226,16 +225,9 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
           halofeed show data/cards/1.0.0 --config retinanet_small --step 12 --output step12.png
           halofeed show data/spleen/1.0.0 --batch-size 2 --partition image=1,4,1,1,1""",
     )
-    show.add_argument("path", metavar="FOLDER", help="the data set's version folder")
-    show.add_argument("--split", default="train", help="which split (default: train)")
+    _add_batches(show, 8, "augmentations, batch size and partition are shown")
     show.add_argument("--step", type=int, default=0, metavar="N", help="which batch, from 0 (default: 0)")
-    show.add_argument("--batch-size", type=int, metavar="N", help="default: the config's, or 8")
     show.add_argument("--seed", type=int, metavar="N", help="default: the config's, or 0")
-    show.add_argument(
-        "--config",
-        metavar="NAME",
-        help="a training recipe, whose augmentations, batch size and partition are shown",
-    )
     show.add_argument(
         "--partition", metavar="PARTS", help="parts along each axis of the image, such as image=1,4,1,1"
     )
@@ -258,12 +250,7 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
           halofeed bench data/cards/1.0.0
           halofeed bench data/coco640/1.0.0 --config retinanet_resnet50_fpn_640 --appetite 300""",
     )
-    bench.add_argument("path", metavar="FOLDER", help="the data set's version folder")
-    bench.add_argument("--split", default="train", help="which split (default: train)")
-    bench.add_argument("--batch-size", type=int, metavar="N", help="default: the config's, or 32")
-    bench.add_argument(
-        "--config", metavar="NAME", help="a training recipe, whose augmentations and batch size are taken"
-    )
+    _add_batches(bench, 32, "augmentations and batch size are taken")
     bench.add_argument(
         "--seconds",
         type=float,
@@ -301,6 +288,14 @@ def _parser(only: str | None = None) -> argparse.ArgumentParser:
     return parser
 
 
+def _add_batches(parser: argparse.ArgumentParser, batch_size: int, recipe_use: str) -> None:
+    """Add what says of which data batches are made, and how; see `_stream`."""
+    parser.add_argument("path", metavar="FOLDER", help="the data set's version folder")
+    parser.add_argument("--split", default="train", help="which split (default: train)")
+    parser.add_argument("--batch-size", type=int, metavar="N", help=f"default: the config's, or {batch_size}")
+    parser.add_argument("--config", metavar="NAME", help=f"a training recipe, whose {recipe_use}")
+
+
 def _add_convert(parser: argparse.ArgumentParser) -> None:
     from halofeed.pipelines.job import JobOptions
     from halofeed.prep.layouts import LAYOUTS
@@ -327,7 +322,7 @@ def _convert(parsed: argparse.Namespace, beam_arguments: list[str]) -> int:
     recipe.check_used()
     from halofeed.pipelines.memory import importing, keep_freed_memory
 
-    with needing("convert", "apache_beam"), _unlogged(), importing():
+    with needing("convert", "apache_beam"), unlogged(), importing():
         from halofeed.pipelines.convert import convert
         from halofeed.pipelines.scratch import temporary_files_in_scratch
         from halofeed.pipelines.workers import copies_as_workers
@@ -373,13 +368,21 @@ def _report(parsed: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
-def _stream_of(parsed: argparse.Namespace) -> TrainConfig | None:
-    """The training recipe that a command is to follow, if it names one."""
-    if not parsed.config:
-        return None
-    from halofeed.trainer.config import load_config
+def _stream(parsed: argparse.Namespace, batch_size: int) -> tuple[TrainConfig | None, dict[str, Any]]:
+    """The training recipe that a command is to follow, if it names one, and the batches that it is to show."""
+    config = None
+    if parsed.config:
+        from halofeed.trainer.config import load_config
 
-    return load_config(parsed.config)
+        config = load_config(parsed.config)
+    device_augment = config.device_augment if config else ()
+    return config, {
+        "split": parsed.split,
+        "batch_size": _or_default(parsed.batch_size, config.batch_size if config else batch_size),
+        "augment": config.augment if config else (),
+        "device_augment": device_augment,
+        "values": _black_and_white(config, parsed) if config and device_augment else None,
+    }
 
 
 def _show(parsed: argparse.Namespace, _: list[str]) -> int:
@@ -387,19 +390,15 @@ def _show(parsed: argparse.Namespace, _: list[str]) -> int:
 
     if not 16 <= parsed.side <= 4096:
         raise UsageError(f"--side {parsed.side}: expected 16 to 4096 pixels")
-    config = _stream_of(parsed)
+    config, batches = _stream(parsed, 8)
     file = write_batch(
         parsed.path,
         parsed.output,
-        split=parsed.split,
         step=parsed.step,
-        batch_size=_or_default(parsed.batch_size, config.batch_size if config else 8),
         seed=_or_default(parsed.seed, config.seed if config else 0),
-        augment=config.augment if config else (),
-        device_augment=config.device_augment if config else (),
-        values=_black_and_white(config, parsed) if config and config.device_augment else None,
         partition=parsed.partition or (config.partition if config else ""),
         side=parsed.side,
+        **batches,
     )
     print(file)
     return 0
@@ -426,16 +425,8 @@ def _bench(parsed: argparse.Namespace, _: list[str]) -> int:
 
     if parsed.appetite is not None and parsed.appetite <= 0:
         raise UsageError(f"--appetite {parsed.appetite:g}: expected images per second above 0")
-    config = _stream_of(parsed)
-    found = bench(
-        parsed.path,
-        split=parsed.split,
-        batch_size=_or_default(parsed.batch_size, config.batch_size if config else 32),
-        augment=config.augment if config else (),
-        device_augment=config.device_augment if config else (),
-        values=_black_and_white(config, parsed) if config and config.device_augment else None,
-        seconds=parsed.seconds,
-    )
+    batches = _stream(parsed, 32)[1]
+    found = bench(parsed.path, seconds=parsed.seconds, **batches)
     print(found, *([] if parsed.appetite is None else [found.feeds(parsed.appetite)]), sep="\n")
     return 0
 
@@ -451,16 +442,6 @@ def _package(parsed: argparse.Namespace, _: list[str]) -> int:
 
     print(*write_packages(parsed.output), sep="\n")
     return 0
-
-
-@contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
-    """Beam warns, as it is imported, of Google Cloud packages that only some runners need."""
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {

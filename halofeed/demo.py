@@ -237,6 +237,7 @@ def compare_with_truth(source: Path, data: str) -> tuple[int, float]:
         JobError: a record's boxes are not those of its picture.
     """
     from halofeed.loader import Loader
+    from halofeed.prep.geometry.resize import apply_to_boxes
 
     count, worst = 0, 0.0
     for split in ("train", "test"):
@@ -256,15 +257,9 @@ def compare_with_truth(source: Path, data: str) -> tuple[int, float]:
                         f"{data}: picture {batch['id'][row]} has {len(boxes)} boxes, drew {len(expected)}"
                     )
                 count += len(boxes)
-                mapped = _to_source(boxes, batch["transform"][row])
-                if len(boxes):
-                    worst = max(worst, float(np.abs(mapped - expected).max()))
+                mapped = apply_to_boxes(batch["transform"][row].ravel(), boxes)
+                worst = max(worst, float(np.abs(mapped - expected).max(initial=0)))
     return count, worst
-
-
-def _to_source(boxes: np.ndarray, transform: np.ndarray) -> np.ndarray:
-    scaled = [np.column_stack([boxes[:, i : i + 2], np.ones(len(boxes))]) @ transform.T for i in (0, 2)]
-    return np.concatenate([np.minimum(*scaled), np.maximum(*scaled)], 1)
 
 
 def _say(text: str) -> None:

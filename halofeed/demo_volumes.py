@@ -98,28 +98,19 @@ class DrawnScan:
         )
 
 
-SCANS = (
-    DrawnScan(key="patient-1a", patient=1, form="NIfTI", orientation="RAS", mask_orientation="LAS"),
-    DrawnScan(key="patient-1b", patient=1, form="DICOM", orientation="LPS", mask_orientation="SPR"),
-    DrawnScan(key="patient-2", patient=2, form="DICOM", orientation="LIP", spacing_mm=(1.5, 3.0, 1.5)),
-    DrawnScan(
-        key="patient-3", patient=3, form="NIfTI", orientation="PIR", spacing_mm=(2, 2, 2), turn_degrees=9
-    ),
-    DrawnScan(
-        key="patient-4", patient=4, form="DICOM", orientation="LPS", tilt_degrees=14, mask_orientation="LPS"
-    ),
-    DrawnScan(key="patient-5", patient=5, form="NIfTI", orientation="SLA", mask_is_cut=True),
-    DrawnScan(
-        key="patient-6",
-        patient=6,
-        form="DICOM",
-        orientation="PIL",
-        spacing_mm=(1.5, 1.5, 3.0),
-        turn_degrees=4,
-        split="test",
-    ),
+_SCANS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+    ("1a", "NIfTI", "RAS", {"mask_orientation": "LAS"}),
+    ("1b", "DICOM", "LPS", {"mask_orientation": "SPR"}),
+    ("2", "DICOM", "LIP", {"spacing_mm": (1.5, 3.0, 1.5)}),
+    ("3", "NIfTI", "PIR", {"spacing_mm": (2, 2, 2), "turn_degrees": 9}),
+    ("4", "DICOM", "LPS", {"tilt_degrees": 14, "mask_orientation": "LPS"}),
+    ("5", "NIfTI", "SLA", {"mask_is_cut": True}),
+    ("6", "DICOM", "PIL", {"spacing_mm": (1.5, 1.5, 3.0), "turn_degrees": 4, "split": "test"}),
 )
-
+SCANS = tuple(
+    DrawnScan(key=f"patient-{name}", patient=int(name[0]), form=form, orientation=orientation, **more)
+    for name, form, orientation, more in _SCANS
+)
 TWINS = ("patient-1a", "patient-1b")
 """They differ in nothing but how they are stored."""
 
@@ -135,18 +126,14 @@ def draw_scans(folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     for scan in SCANS:
-        grid, orientation, masked = (
-            scan.grid(),
-            _orientation(scan.orientation),
-            _orientation(scan.mask_orientation),
-        )
+        grid, orientation = scan.grid(), _orientation(scan.orientation)
         image, mask = draw(grid, scan.organs())
+        voxels, axes = stored(image, orientation), stored_grid(grid, orientation)
         if scan.form == "DICOM":
-            _save_series(
-                folder / scan.image, stored(image, orientation), stored_grid(grid, orientation), scan
-            )
+            _save_series(folder / scan.image, voxels, axes, scan)
         else:
-            _save_nifti(folder / scan.image, stored(image, orientation), stored_grid(grid, orientation))
+            _save_nifti(folder / scan.image, voxels, axes)
+        masked = _orientation(scan.mask_orientation)
         labels = stored(mask, masked)
         _save_nifti(folder / scan.mask, labels[1:] if scan.mask_is_cut else labels, stored_grid(grid, masked))
     names = ["background", *(organ.name for organ in LABELLED)]
@@ -236,8 +223,7 @@ def compare_scans(data: str) -> list[Found]:
     """
     from halofeed.prep.voxels.phantom import LABELLED, centroid_mm, interior, margin_mm
 
-    off_mm: dict[str, list[float]] = {organ.name: [] for organ in LABELLED}
-    means: dict[str, list[float]] = {organ.name: [] for organ in LABELLED}
+    measured: dict[str, list[tuple[float, float]]] = {organ.name: [] for organ in LABELLED}
     keys = set()
     for key, image, label, grid in _records(data):
         scan = next(scan for scan in SCANS if scan.key == key)
@@ -248,26 +234,25 @@ def compare_scans(data: str) -> list[Found]:
                 raise JobError(f"{data}: {key} has no {organ.name}")
             inside = interior(grid, organ, margin)
             away = np.linalg.norm(centroid_mm(grid, label, organ.label) - organ.center_mm)
-            off_mm[organ.name].append(float(away))
-            means[organ.name].append(float(image[inside].mean()))
+            measured[organ.name].append((float(away), float(image[inside].mean())))
     if expected := {scan.key for scan in SCANS if not scan.mask_is_cut} ^ keys:
         raise JobError(f"{data}: holds other scans than were drawn: {', '.join(sorted(expected))}")
-    found = [
-        Found(
+    found = []
+    for organ in LABELLED:
+        off_mm, means = np.transpose(measured[organ.name])
+        entry = Found(
             organ=organ.name,
             drawn_hu=organ.hu,
             records=len(keys),
-            mean_hu=float(np.mean(means[organ.name])),
-            off_hu=float(np.abs(np.subtract(means[organ.name], organ.hu)).max()),
-            off_mm=max(off_mm[organ.name]),
+            mean_hu=float(means.mean()),
+            off_hu=float(np.abs(means - organ.hu).max()),
+            off_mm=float(off_mm.max()),
         )
-        for organ in LABELLED
-    ]
-    for entry in found:
         if entry.off_mm > CENTER_MM or entry.off_hu > MEAN_HU:
             raise JobError(
                 f"{data}: {entry.organ} is {entry.off_mm:.2f} mm and {entry.off_hu:.2f} HU from what was drawn"
             )
+        found.append(entry)
     return found
 
 

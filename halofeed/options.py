@@ -7,7 +7,6 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Collection
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -19,7 +18,6 @@ def add_options(
     kind: type[Any],
     *,
     title: str | None = None,
-    leave_out: Collection[str] = (),
     show_defaults: bool = True,
 ) -> None:
     """Add a --flag per field of a dataclass that has a `help` in its metadata.
@@ -31,7 +29,7 @@ def add_options(
     hints = typing.get_type_hints(kind)
     groups: dict[type[Any], Any] = {kind: parser.add_argument_group(title) if title else parser}
     for home, field in _by_home(kind):
-        if "help" not in field.metadata or field.name in leave_out:
+        if "help" not in field.metadata:
             continue
         if home not in groups:
             groups[home] = parser.add_argument_group(getattr(home, "OPTION_GROUP", home.__name__))
@@ -48,10 +46,7 @@ def _by_home(kind: type[Any]) -> list[tuple[type[Any], dataclasses.Field[Any]]]:
 def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any, show_default: bool) -> None:
     flag, hint = "--" + field.name.replace("_", "-"), _without_none(hint)
     text = field.metadata["help"]
-    has_default = (
-        field.default not in (None, (), "", False, True) and field.default is not dataclasses.MISSING
-    )
-    if has_default and show_default:
+    if show_default and field.default not in (None, (), "", False, True, dataclasses.MISSING):
         text += f" (default: {_written(field.default)})"
     text = text.replace("%", "%%")
     if hint is bool:
@@ -71,6 +66,18 @@ def _add_option(parser: Any, field: dataclasses.Field[Any], hint: Any, show_defa
             default=argparse.SUPPRESS,
             help=said,
         )
+
+
+def add_settings(parser: argparse.ArgumentParser, examples: str) -> None:
+    """Add --set, which changes any setting of a training recipe."""
+    parser.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        dest="settings",
+        help=f"change any setting of the recipe, e.g. {examples}; may be repeated",
+    )
 
 
 def from_options(kind: type[T], parsed: argparse.Namespace, **more: Any) -> T:

@@ -13,6 +13,7 @@ import io
 import re
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -89,11 +90,8 @@ class _Installed:
         self.requires += [
             line for line in self.extras.get("convert", ()) if not line.startswith("apache-beam")
         ]
-        self.scripts = [
-            f"{script.name} = {script.value}"
-            for script in installed.entry_points
-            if script.group == "console_scripts"
-        ]
+        scripts = installed.entry_points.select(group="console_scripts")
+        self.scripts = [f"{script.name} = {script.value}" for script in scripts]
         lines = [
             "Metadata-Version: 2.1",
             "Name: halofeed",
@@ -151,14 +149,12 @@ def _wheel(installed: _Installed, files: dict[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def _walk(folder: Path) -> list[Path]:
+def _walk(folder: Path) -> Iterator[Path]:
     """The package's files; its parts may be symbolic links to folders, as in a checkout."""
-    found = []
     for path in folder.iterdir():
         if path.name == "__pycache__" or path.name.startswith("."):
             continue
         if path.is_dir():
-            found += _walk(path)
+            yield from _walk(path)
         elif path.suffix in (".py", ".css", ".js", ".html", ".toml") or path.name == "py.typed":
-            found.append(path)
-    return found
+            yield path

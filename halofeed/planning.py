@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from halofeed.options import add_settings
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.extras import needing
 from halofeed.schemas.telling import tell
@@ -55,14 +56,7 @@ def add_plan_command(command: AddCommand) -> None:
         metavar="NAME",
         help="a recipe of `halofeed configs`, or a .toml file (default: as of train)",
     )
-    plan.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        dest="settings",
-        help="change any setting of the recipe, e.g. batch_size=16, image_shape=[512,512,3]; may be repeated",
-    )
+    add_settings(plan, "batch_size=16, image_shape=[512,512,3]")
     plan.add_argument("--remat", action="store_true", help="as of train: compute again in place of keeping")
     plan.add_argument(
         "--topology",
@@ -106,13 +100,12 @@ def add_plan_command(command: AddCommand) -> None:
 def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     """`halofeed plan`."""
     from halofeed.schemas.beside import write_whole
-    from halofeed.trainer.plan.cache import Cache, cache_folder
 
     if parsed.jobs is not None and parsed.jobs < 1:
         raise UsageError(f"--jobs {parsed.jobs}: expected 1 or more")
     if parsed.images_per_replica is not None and parsed.images_per_replica < 1:
         raise UsageError(f"--images-per-replica {parsed.images_per_replica}: expected 1 or more")
-    plan = _planned(parsed, _asked(parsed), Cache(cache_folder()))
+    plan = _planned(parsed, _asked(parsed))
     plan["command"] = shlex.join(["halofeed", "train", parsed.data or "FOLDER", *_recipe(parsed)])
     text = json.dumps(plan, indent=1) + "\n"
     if parsed.data is not None:
@@ -134,28 +127,23 @@ def run_plan(parsed: argparse.Namespace, _: list[str]) -> int:
     return 0 if plan["recommended"] is not None else 1
 
 
-def _planned(parsed: argparse.Namespace, asked: Request, cache: Any) -> dict[str, Any]:
+def _planned(parsed: argparse.Namespace, asked: Request) -> dict[str, Any]:
+    from halofeed.trainer.plan.cache import Cache, cache_folder
     from halofeed.trainer.plan.document import plan_config
 
-    def say(line: str) -> None:
-        tell(f"halofeed plan: {line}")
-
+    how: dict[str, Any] = {"cache": Cache(cache_folder()), "jobs": parsed.jobs}
+    how["tell"] = lambda line: tell(f"halofeed plan: {line}")
     plan = plan_config(
-        asked,
-        cores=parsed.cores_per_replica,
-        images_per_replica=parsed.images_per_replica,
-        cache=cache,
-        tell=say,
-        jobs=parsed.jobs,
+        asked, cores=parsed.cores_per_replica, images_per_replica=parsed.images_per_replica, **how
     )
     if parsed.savings:
         from halofeed.trainer.plan.savings import savings
 
-        plan["savings"] = savings(asked, plan, cache=cache, tell=say, jobs=parsed.jobs)
+        plan["savings"] = savings(asked, plan, **how)
     if parsed.search:
         from halofeed.trainer.plan.search import search
 
-        plan["search"] = search(asked, plan, parsed.search, cache=cache, tell=say, jobs=parsed.jobs)
+        plan["search"] = search(asked, plan, parsed.search, **how)
     return plan
 
 

@@ -7,11 +7,11 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from halofeed.options import add_options
+from halofeed.options import add_options, add_settings
 from halofeed.schemas import stopping
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.extras import needing
@@ -62,12 +62,8 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
           halofeed evaluate runs/cards data/cards/1.0.0 --split test --checkpoint last""",
     )
     _add_run(evaluate)
-    evaluate.add_argument(
-        "data", metavar="FOLDER", nargs="?", help="a data set's version folder (default: the run's)"
-    )
-    evaluate.add_argument("--split", default="", help="default: the one that the run evaluated on")
+    _add_data(evaluate)
     evaluate.add_argument("--json", metavar="FILE", help="write the metrics here too")
-    _add_devices(evaluate)
 
     predict = command(
         "predict",
@@ -82,10 +78,7 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
         larger than its shape are predicted in overlapping windows.""",
     )
     _add_run(predict)
-    predict.add_argument(
-        "data", metavar="FOLDER", nargs="?", help="a data set's version folder (default: the run's)"
-    )
-    predict.add_argument("--split", default="", help="default: the one that the run evaluated on")
+    _add_data(predict)
     predict.add_argument(
         "--source", metavar="PATH", help="new pictures, scans or clips, in place of a data set"
     )
@@ -96,7 +89,6 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
     )
     predict.add_argument("--out", required=True, metavar="FOLDER", help="where to write")
     predict.add_argument("--overwrite", action="store_true", help="replace earlier predictions there")
-    _add_devices(predict)
 
     export = command(
         "export",
@@ -114,7 +106,6 @@ def add_training_commands(command: AddCommand, only: str | None = None) -> None:
         choices=("stablehlo", "savedmodel"),
         help="savedmodel writes TensorFlow's beside the StableHLO (default: stablehlo)",
     )
-    _add_devices(export)
 
     configs = command(
         "configs",
@@ -138,14 +129,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a recipe of `halofeed configs`, or a .toml file (default: a small one for the data's task)",
     )
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        dest="settings",
-        help="change any setting of the recipe, e.g. clip_norm=10, model.width=16, task.alpha=0.75; may be repeated",
-    )
+    add_settings(parser, "clip_norm=10, model.width=16, task.alpha=0.75")
     add_options(parser, TrainConfig, show_defaults=False)
     _add_devices(parser)
     group = parser.add_argument_group("several processes, one per host (all three, or none)")
@@ -163,6 +147,14 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--cores-per-replica", type=int, metavar="N", help="over how many cores to split (default: the run's)"
     )
     parser.add_argument("--partition", metavar="PARTS", help="parts along each axis (default: the run's)")
+    _add_devices(parser)
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "data", metavar="FOLDER", nargs="?", help="a data set's version folder (default: the run's)"
+    )
+    parser.add_argument("--split", default="", help="default: the one that the run evaluated on")
 
 
 def _open_run(parsed: argparse.Namespace) -> Run:
@@ -249,11 +241,9 @@ def run_predict(parsed: argparse.Namespace, _: list[str]) -> int:
 
 def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> str:
     """Convert files without annotations by the recipe of the run's data; say what was left out."""
-    logging.disable(logging.WARNING)  # Beam warns of packages that only some runners need.
-    from halofeed.pipelines.convert import convert
+    with unlogged():
+        from halofeed.pipelines.convert import convert
     from halofeed.pipelines.job import JobOptions
-
-    logging.disable(logging.NOTSET)
     from halofeed.trainer.new_files import list_new_files, rejected_new_files
 
     listed = scratch / "listed"
@@ -271,6 +261,16 @@ def _convert_new_files(parsed: argparse.Namespace, run: Run, scratch: Path) -> s
     if not done.manifest.split(NEW_SPLIT).records:
         raise UsageError(f"--source {parsed.source}: none of its {len(rejects)} files could be converted")
     return str(done.folder)
+
+
+@contextlib.contextmanager
+def unlogged() -> Iterator[None]:
+    """Beam warns, as it is imported, of Google Cloud packages that only some runners need."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def run_export(parsed: argparse.Namespace, _: list[str]) -> int:
