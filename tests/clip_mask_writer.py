@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.clip_writer import BACKGROUND, RATE, write_folder, write_gif, write_video
+from tests.clip_writer import BACKGROUND, HEIGHT, RATE, WIDTH, write_clip, write_folder
 from tests.pipelines.support import run_convert
 
-HEIGHT, WIDTH, FRAMES = 48, 64, 12
+FRAMES = 12
 COLORS = {1: (220, 120, 60), 2: (40, 90, 230)}
 PALETTE = [0, 0, 0, 255, 0, 0, 0, 255, 0]
 FORMS = ("folder", "png", "gif", "webp")
@@ -42,9 +42,7 @@ def write_masks(
 ) -> Path:
     """The masks as a folder of PNG files with a palette, or as an animation; returns its path."""
     if form == "folder":
-        path.mkdir(parents=True)
-        for number, mask in enumerate(masks):
-            with_palette(mask).save(path / f"{number}.png")
+        write_folder(path, [with_palette(mask) for mask in masks])
         return path
     path = path.with_suffix(f".{form}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,12 +70,7 @@ def write_masked_clips(root: Path, each: int = 1, frames: int = FRAMES) -> dict[
                 name = f"{kind}{number}/{form}"
                 path = root / "images" / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                if kind == "folder":
-                    write_folder(path, pictures)
-                elif kind == "gif":
-                    write_gif(path.with_suffix(".gif"), pictures)
-                else:
-                    write_video(path.with_suffix(".mp4"), pictures)
+                write_clip(path, kind, pictures)
                 write_masks(root / "labels" / name, masks, form)
                 drawn[name] = np.array(pictures), np.array(masks)
     return drawn

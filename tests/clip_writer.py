@@ -43,11 +43,18 @@ def write_gif(path: Path, frames: Sequence[NDArray[np.uint8]]) -> None:
     first.save(path, save_all=True, append_images=others, duration=1000 // RATE)
 
 
-def write_folder(path: Path, frames: Sequence[NDArray[np.uint8]]) -> None:
+def write_folder(path: Path, frames: Sequence[NDArray[np.uint8] | Image.Image]) -> None:
     """PNG files called by numbers without leading zeros."""
     path.mkdir(parents=True)
     for number, frame in enumerate(frames):
-        Image.fromarray(frame).save(path / f"{number}.png")
+        image = frame if isinstance(frame, Image.Image) else Image.fromarray(frame)
+        image.save(path / f"{number}.png")
+
+
+def write_clip(path: Path, kind: str, frames: Sequence[NDArray[np.uint8]]) -> None:
+    """A folder of frames, or a file that has its kind, gif or mp4, for an extension."""
+    write = {"folder": write_folder, "gif": write_gif, "mp4": write_video}[kind]
+    write(path if kind == "folder" else path.with_suffix(f".{kind}"), frames)
 
 
 def write_class_folders(root: Path, each: int, frames: int = 20) -> Path:
@@ -57,10 +64,7 @@ def write_class_folders(root: Path, each: int, frames: int = 20) -> Path:
         folder = root / direction
         folder.mkdir(parents=True)
         for number in range(each):
-            drawn = moving_square(direction, frames, generator)
-            [
-                lambda: write_video(folder / f"{number}.mp4", drawn),  # noqa: B023
-                lambda: write_gif(folder / f"{number}.gif", drawn),  # noqa: B023
-                lambda: write_folder(folder / f"walk{number}", drawn),  # noqa: B023
-            ][number % 3]()
+            kind = ("mp4", "gif", "folder")[number % 3]
+            name = f"walk{number}" if kind == "folder" else f"{number}"
+            write_clip(folder / name, kind, moving_square(direction, frames, generator))
     return root
