@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.command.support import (
-    SETTINGS,
     STOPPED,
     convert,
     is_pythons_own,
@@ -23,7 +22,7 @@ from tests.command.support import (
     start,
     wait_until,
 )
-from tests.pipelines.support import all_bytes, draw_folders, run_convert
+from tests.pipelines.support import all_bytes, draw_folders
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="needs /proc to see which processes are left"
@@ -36,13 +35,6 @@ def source(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("source")
     draw_folders(root, 96, side=400, broken=3)
     return root
-
-
-@pytest.fixture(scope="module")
-def data(source, tmp_path_factory) -> Path:
-    """Converted, undisturbed."""
-    out = tmp_path_factory.mktemp("data")
-    return Path(run_convert(source, out, **SETTINGS).folder)
 
 
 def assert_stopped(process: subprocess.Popen[str], number: int, temporary: Path, out: Path, how: str) -> bool:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command.support import SETTINGS, STOPPED, is_pythons_own, left_of, living, start
-from tests.pipelines.support import all_bytes, draw_folders, halofeed, run_convert
+from tests.command.support import STOPPED, is_pythons_own, left_of, living, start
+from tests.pipelines.support import all_bytes, draw_folders, halofeed
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="needs /proc to see which processes are left"
@@ -27,11 +27,6 @@ def source(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("source")
     draw_folders(root, 32)
     return root
-
-
-@pytest.fixture(scope="module")
-def data(source, tmp_path_factory) -> Path:
-    return Path(run_convert(source, tmp_path_factory.mktemp("data"), **SETTINGS).folder)
 
 
 @pytest.fixture(scope="module")

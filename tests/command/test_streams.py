@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command.support import SETTINGS, convert, left_of, light_entries
-from tests.pipelines.support import all_bytes, draw_folders, run_convert
+from tests.command.support import convert, left_of, light_entries
+from tests.pipelines.support import all_bytes, draw_folders
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
 FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -31,11 +31,6 @@ def source(tmp_path_factory) -> Path:
     # A damaged TIFF, of which libtiff itself speaks to descriptor 2.
     (root / "hat/odd.tif").write_bytes(b"II*\0\x08\0\0\0\xff\xff" + bytes(range(200)))
     return root
-
-
-@pytest.fixture(scope="module")
-def data(source, tmp_path_factory) -> Path:
-    return Path(run_convert(source, tmp_path_factory.mktemp("data"), **SETTINGS).folder)
 
 
 def shell(words: Sequence[str], redirections: str, temporary: Path) -> subprocess.CompletedProcess[str]:

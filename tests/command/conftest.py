@@ -1,0 +1,16 @@
+"""The data set that the commands of these tests are given, made of the pictures that each module draws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.command.support import SETTINGS
+from tests.pipelines.support import run_convert
+
+
+@pytest.fixture(scope="module")
+def data(source, tmp_path_factory) -> Path:
+    """The module's source, converted undisturbed."""
+    return Path(run_convert(source, tmp_path_factory.mktemp("data"), **SETTINGS).folder)
