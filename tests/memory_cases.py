@@ -23,6 +23,8 @@ from halofeed.prep.sources.reference import Box, Reference
 from halofeed.prep.tasks.labels import LabelMap
 from tests.memory_probe import Measured, measure
 
+ADAM7 = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
+"""Of each pass of an interlaced PNG the first row and column, and the steps."""
 LABELS = LabelMap(entries=((1, "a"), (2, "b")), first_id=1)
 
 
@@ -57,27 +59,13 @@ def even_png(
     pixels.append(compressor.flush())
     palette = png_chunk(b"PLTE", bytes(range(48))) if color_type == 3 else b""
     header = struct.pack(">IIBBBBB", width, height, bits, color_type, 0, 0, interlaced)
-    chunks = [
-        png_chunk(b"IHDR", header),
-        palette,
-        more,
-        png_chunk(b"IDAT", b"".join(pixels)),
-        png_chunk(b"IEND", b""),
-    ]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+    image = png_chunk(b"IDAT", b"".join(pixels)) + png_chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + palette + more + image
 
 
 def _passes(height: int, width: int) -> Iterator[tuple[int, int]]:
-    """The rows and columns of each pass of Adam7."""
-    for top, left, down, across in (
-        (0, 0, 8, 8),
-        (0, 4, 8, 8),
-        (4, 0, 8, 4),
-        (0, 2, 4, 4),
-        (2, 0, 4, 2),
-        (0, 1, 2, 2),
-        (1, 0, 2, 1),
-    ):
+    """The rows and columns of each pass that has some."""
+    for top, left, down, across in ADAM7:
         rows, columns = len(range(top, height, down)), len(range(left, width, across))
         if rows and columns:
             yield rows, columns

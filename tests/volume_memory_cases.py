@@ -74,29 +74,29 @@ FILES: Mapping[str, Callable[[Path, Shape], None]] = {
 
 WHOLE = {"depth": LARGE[0], "height": LARGE[1], "width": LARGE[2]}
 SMALLER = {"depth": 32, "height": 128, "width": 128}
-CONVERSIONS: Mapping[str, tuple[str, str | None, dict[str, Any]]] = {
-    "its own grid": ("ct.nii.gz", "mask.nii.gz", WHOLE),
-    "not compressed": ("ct.nii", "mask.nii.gz", WHOLE),
-    "without label": ("ct.nii.gz", None, WHOLE),
-    "cropped": ("ct.nii.gz", "mask.nii.gz", SMALLER),
-    "window": ("ct.nii.gz", "mask.nii.gz", {**WHOLE, "window_hu": (-160.0, 240.0), "dtype": "uint8"}),
-    "percentiles": (
-        "ct.nii.gz",
-        "mask.nii.gz",
-        {**WHOLE, "window_percentiles": (0.0, 99.9), "dtype": "uint8"},
-    ),
-    "float32": ("ct.nii.gz", "mask.nii.gz", {**WHOLE, "dtype": "float32"}),
-    "finer": ("ct.nii.gz", "mask.nii.gz", {**WHOLE, "spacing_mm": (2.0, 0.7, 0.7)}),
-    "coarser": ("ct.nii.gz", "mask.nii.gz", {**SMALLER, "spacing_mm": (5.0, 3.0, 3.0)}),
-    "tiles": (
-        "ct.nii.gz",
-        "mask.nii.gz",
-        {"depth": 32, "height": 192, "width": 192, "fit": "tiles", "tile_overlap": (0, 16, 16)},
-    ),
-    "float64": ("wide.nii.gz", "mask of floats.nii.gz", WHOLE),
-    "int32": ("integers.nii.gz", "mask.nii.gz", WHOLE),
-    "DICOM": ("series", "mask.nii.gz", WHOLE),
-    "tilted": ("tilted.nii.gz", "mask of the tilted.nii.gz", WHOLE),
+
+
+def _of(
+    options: dict[str, Any], image: str = "ct.nii.gz", mask: str | None = "mask.nii.gz"
+) -> tuple[str, str | None, dict[str, Any]]:
+    return image, mask, options
+
+
+CONVERSIONS = {
+    "its own grid": _of(WHOLE),
+    "not compressed": _of(WHOLE, "ct.nii"),
+    "without label": _of(WHOLE, mask=None),
+    "cropped": _of(SMALLER),
+    "window": _of({**WHOLE, "window_hu": (-160.0, 240.0), "dtype": "uint8"}),
+    "percentiles": _of({**WHOLE, "window_percentiles": (0.0, 99.9), "dtype": "uint8"}),
+    "float32": _of({**WHOLE, "dtype": "float32"}),
+    "finer": _of({**WHOLE, "spacing_mm": (2.0, 0.7, 0.7)}),
+    "coarser": _of({**SMALLER, "spacing_mm": (5.0, 3.0, 3.0)}),
+    "tiles": _of({"depth": 32, "height": 192, "width": 192, "fit": "tiles", "tile_overlap": (0, 16, 16)}),
+    "float64": _of(WHOLE, "wide.nii.gz", "mask of floats.nii.gz"),
+    "int32": _of(WHOLE, "integers.nii.gz"),
+    "DICOM": _of(WHOLE, "series"),
+    "tilted": _of(WHOLE, "tilted.nii.gz", "mask of the tilted.nii.gz"),
 }
 """By name: the scan, its mask, and the options."""
 

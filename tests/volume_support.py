@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from halofeed.pipelines.convert import Conversion
 from halofeed.prep.geometry.scan import Grid, Shape
 from halofeed.prep.geometry.volume import Plan
+from halofeed.schemas.statistics import Statistics
 from tests.pipelines.support import read_split
 
 IJK = [2, 1, 0, 3]
@@ -148,11 +149,8 @@ def rejected(done_or_folder: Conversion | Path) -> dict[str, tuple[str, str, str
 
 def findings(done: Conversion) -> dict[str, int]:
     """How many scans have each finding, over all splits."""
-    found: dict[str, int] = {}
-    for split in done.manifest.splits.values():
-        for name, count in split.statistics.findings.items():
-            found[name] = found.get(name, 0) + count
-    return found
+    total = Statistics.total(split.statistics for split in done.manifest.splits.values())
+    return dict(total.findings or {})
 
 
 def lead_back(plan: Plan, labels: NDArray[Any], source: Shape) -> NDArray[Any]:
