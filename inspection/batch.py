@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -56,7 +57,7 @@ def write_batch(
     if file.suffix.lower() != ".png":
         raise UsageError(f"{file}: a batch is written as PNG; name a .png")
     manifest = open_store(folder).manifest()
-    masks = ["masks"] if any(field.name == "masks" for field in manifest.fields) else []
+    masks = [field.name for field in manifest.fields if field.name == "masks"]
     on_device = build_augmentations(device_augment, AUGMENTATIONS, "device_augment")
     loader = Loader(
         folder,
@@ -69,10 +70,8 @@ def write_batch(
     shape = loader.spec["image"].shape
     parts = None
     if partition:
-        counts = re.findall(r"image=([0-9]+(?:,[0-9]+)*)", partition)
-        cores = 1
-        for count in counts[0].split(",") if counts else ():
-            cores *= int(count)
+        counts = re.search(r"image=([0-9]+(?:,[0-9]+)*)", partition)
+        cores = math.prod(map(int, counts[1].split(","))) if counts else 1
         parts = Partition.parse(partition, cores_per_replica=cores).resolve({"image": shape})["image"]
     batch = loader.batch(step)
     if on_device:

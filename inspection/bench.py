@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -20,9 +21,11 @@ from halofeed.loader.native import kernel
 from halofeed.loader.store.base import Store
 from halofeed.loader.store.choose import open_store
 from halofeed.schemas.errors import UsageError
-from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.manifest import Shard
 from halofeed.schemas.sizes import human_bytes
 
+_Part = Iterator[tuple[float, float]]
+"""Does one part of the way again each time, and gives the images and bytes of that."""
 _ROUNDS = 3
 _MOST_READ_BYTES = 1 << 30
 _DECODED_RECORDS = 64
@@ -51,14 +54,31 @@ class Bench:
     Args:
         what: the data set, split and batch, in words.
         rates: by name, the ceilings first.
-        slowest: which part of the way costs most, with its share, in words.
-        stream: the rate of the stream that a trainer takes: augmented where that was asked for.
     """
 
     what: str
     rates: Mapping[str, Rate]
-    slowest: str
-    stream: Rate
+
+    @property
+    def stream(self) -> Rate:
+        """That which a trainer takes: augmented where that was asked for."""
+        return self.rates.get(AUGMENTED, self.rates[PLAIN])
+
+    @property
+    def slowest(self) -> str:
+        """Which part of an image's way takes longest, by what it adds to a batch, with its share, in words."""
+        each = {name: 1 / rate.images for name, rate in self.rates.items()}
+        plain, decoding = each[PLAIN], each.get(DECODE, 0.0)
+        costs = {
+            "finding, reading and copying": max(0.0, plain - decoding),
+            "decoding": decoding,
+            "augmentation": max(0.0, each.get(AUGMENTED, plain) - plain),
+            "checksums": max(0.0, each[VERIFIED] - plain),
+            "the way onto the device": each.get(TRANSFER, 0.0),
+            "augmentation on the device": each.get(ON_DEVICE, 0.0),
+        }
+        name = max(costs, key=lambda part: costs[part])
+        return f"what takes longest of an image's way: {name}, {costs[name] / sum(costs.values()):.0%} of it"
 
     def __str__(self) -> str:
         copy = self.rates[COPY].bytes
@@ -99,7 +119,6 @@ def bench(
     """
     if not 0 < seconds < 3600:
         raise UsageError(f"seconds: expected more than 0 and less than an hour, got {seconds}")
-
     on_device = build_augmentations(device_augment, AUGMENTATIONS, "device_augment")
 
     def loader(**options: object) -> Loader:
@@ -108,17 +127,15 @@ def bench(
     plain, verified = loader(verify="never"), loader(verify="always")
     spec = plain.spec
     batch_bytes = sum(int(np.prod(one.shape)) * one.dtype.itemsize for one in spec.values())
-    parts: dict[str, Callable[[int], tuple[float, float]]] = {
+    parts = {
         COPY: _copying(batch_size, batch_bytes),
-        DISK: _reading(open_store(folder), plain.manifest, split),
+        DISK: _reading(open_store(folder), plain.manifest.split(split).shards),
     }
-    encoding = next(field.encoding for field in plain.manifest.fields if field.name == "image")
+    encoding = plain.manifest.field("image").encoding
     if encoding != "raw":
         parts[DECODE] = _decoding(plain)
     parts[PLAIN], parts[VERIFIED] = _batches(plain), _batches(verified)
-    stream = PLAIN
     if augment:
-        stream = AUGMENTED
         parts[AUGMENTED] = _batches(loader(verify="never", augment=build_augmentations(augment)))
     if importlib.util.find_spec("tensorflow"):
         parts[TENSORFLOW] = _through_tensorflow(plain)
@@ -128,33 +145,30 @@ def bench(
         parts[ON_DEVICE] = _on_device(
             loader(verify="never", include=device_keys(plain.manifest)), on_device, values
         )
-    rates = _measured(parts, seconds)
-    head = (
+    what = (
         f"{plain.manifest.name} {plain.manifest.version}, {split}: {plain.num_records:,} records, {encoding}, batches "
         f"of {batch_size} ({human_bytes(batch_bytes)}), {_cores()} cores"
     )
-    return Bench(what=head, rates=rates, slowest=_slowest(rates), stream=rates[stream])
+    return Bench(what=what, rates=_measured(parts, seconds))
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _measured(parts: Mapping[str, Callable[[int], tuple[float, float]]], seconds: float) -> dict[str, Rate]:
-    """The median rate of each part; a part is called with a number of its own each time."""
+def _measured(parts: Mapping[str, _Part], seconds: float) -> dict[str, Rate]:
+    """The median rate of each part."""
     found: dict[str, list[Rate]] = {name: [] for name in parts}
-    calls = dict.fromkeys(parts, 1)
     for part in parts.values():  # what is made at the first time is not measured
-        part(0)
+        next(part)
     for _ in range(_ROUNDS):
         for name, part in parts.items():
             images = amount = spent = 0.0
             while spent < seconds:
                 began = time.perf_counter()
-                more_images, more_bytes = part(calls[name])
+                more_images, more_bytes = next(part)
                 spent += time.perf_counter() - began
                 images, amount = images + more_images, amount + more_bytes
-                calls[name] += 1
             found[name].append(Rate(images=images / spent, bytes=amount / spent))
     return {
         name: Rate(
@@ -165,33 +179,25 @@ def _measured(parts: Mapping[str, Callable[[int], tuple[float, float]]], seconds
     }
 
 
-def _copying(images: int, size: int) -> Callable[[int], tuple[float, float]]:
+def _copying(images: int, size: int) -> _Part:
     source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
-
-    def copy(_: int) -> tuple[float, float]:
+    while True:
         np.copyto(target, source)
-        return images, size
-
-    return copy
+        yield images, size
 
 
-def _reading(store: Store, manifest: Manifest, split: str) -> Callable[[int], tuple[float, float]]:
-    shards = manifest.split(split).shards
-
-    def read(call: int) -> tuple[float, float]:
-        shard = shards[call % len(shards)]
+def _reading(store: Store, shards: Sequence[Shard]) -> _Part:
+    for shard in itertools.cycle(shards):
         done = 0
         for piece in store.pieces(shard):
             done += len(piece)
             if done >= _MOST_READ_BYTES:
                 break
-        return shard.records * done / max(1, shard.bytes), done
-
-    return read
+        yield shard.records * done / max(1, shard.bytes), done
 
 
-def _decoding(loader: Loader) -> Callable[[int], tuple[float, float]]:
-    field = next(field for field in loader.manifest.fields if field.name == "image")
+def _decoding(loader: Loader) -> _Part:
+    field = loader.manifest.field("image")
     keys = frozenset(field.keys)
     records = [loader.stored(number) for number in range(min(loader.num_records, _DECODED_RECORDS))]
     # What a record gives holds until the next is read.
@@ -200,46 +206,33 @@ def _decoding(loader: Loader) -> Callable[[int], tuple[float, float]]:
         for record in records
     ]
     pool = ThreadPoolExecutor(_cores(), "halofeed-bench")
-
-    def decode(_: int) -> tuple[float, float]:
+    while True:
         decoded = pool.map(lambda one: decode_image(one[1], field, one[0]).nbytes, files)
-        return len(files), float(sum(decoded))
-
-    return decode
+        yield len(files), float(sum(decoded))
 
 
-def _batches(loader: Loader) -> Callable[[int], tuple[float, float]]:
-    def make(step: int) -> tuple[float, float]:
-        batch = loader.batch(step)
-        return loader.batch_size, sum(array.nbytes for array in batch.values())
-
-    return make
+def _batches(loader: Loader) -> _Part:
+    for step in itertools.count():
+        yield loader.batch_size, sum(array.nbytes for array in loader.batch(step).values())
 
 
-def _through_tensorflow(loader: Loader) -> Callable[[int], tuple[float, float]]:
-    elements = iter(loader.dataset().as_numpy_iterator())
-
-    def take(_: int) -> tuple[float, float]:
-        return loader.batch_size, sum(array.nbytes for array in next(elements).values())
-
-    return take
+def _through_tensorflow(loader: Loader) -> _Part:
+    for batch in loader.dataset().as_numpy_iterator():
+        yield loader.batch_size, sum(array.nbytes for array in batch.values())
 
 
-def _onto_device(loader: Loader) -> Callable[[int], tuple[float, float]]:
+def _onto_device(loader: Loader) -> _Part:
     from halofeed.loader.mesh import put_on_device
 
     image = loader.batch(0)["image"]
-
-    def place(_: int) -> tuple[float, float]:
+    while True:
         put_on_device(image)
-        return loader.batch_size, image.nbytes
-
-    return place
+        yield loader.batch_size, image.nbytes
 
 
 def _on_device(
     loader: Loader, augmentations: Sequence[DeviceAugmentation], values: tuple[float, float] | None
-) -> Callable[[int], tuple[float, float]]:
+) -> _Part:
     """What is done within the step to a batch that is there already."""
     from halofeed.loader.mesh import on_device
 
@@ -248,27 +241,6 @@ def _on_device(
     act = on_device(
         lambda batch: augment_on_device(batch, augmentations, seed=0, values=values)["image"], needed
     )
-
-    def augment(_: int) -> tuple[float, float]:
+    while True:
         act()
-        return loader.batch_size, batch["image"].nbytes
-
-    return augment
-
-
-def _slowest(rates: Mapping[str, Rate]) -> str:
-    """Which part of an image's way takes longest, by what it adds to a batch."""
-    each = {name: 1 / rate.images for name, rate in rates.items()}
-    costs = {"finding, reading and copying": each[PLAIN]}
-    if DECODE in each:
-        costs["decoding"] = each[DECODE]
-        costs["finding, reading and copying"] = max(0.0, each[PLAIN] - each[DECODE])
-    if AUGMENTED in each:
-        costs["augmentation"] = max(0.0, each[AUGMENTED] - each[PLAIN])
-    costs["checksums"] = max(0.0, each[VERIFIED] - each[PLAIN])
-    if TRANSFER in each:
-        costs["the way onto the device"] = each[TRANSFER]
-    if ON_DEVICE in each:
-        costs["augmentation on the device"] = each[ON_DEVICE]
-    name = max(costs, key=lambda part: costs[part])
-    return f"what takes longest of an image's way: {name}, {costs[name] / sum(costs.values()):.0%} of it"
+        yield loader.batch_size, batch["image"].nbytes

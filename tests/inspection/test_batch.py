@@ -36,9 +36,8 @@ def test_the_picture_is_of_the_step_that_training_takes(photos, tmp_path):
     )
     assert done.returncode == 0 and done.stdout == f"{tmp_path / 'batch.png'}\n", done.stderr
     loader = Loader(photos, split="train", batch_size=4, seed=3, augment=[FlipLeftRight()])
-    np.testing.assert_array_equal(
-        read(tmp_path / "batch.png"), loader.picture(2, split=(1, 2, 1, 1), side=64)
-    )
+    expected = loader.picture(2, split=(1, 2, 1, 1), side=64)
+    np.testing.assert_array_equal(read(tmp_path / "batch.png"), expected)
 
 
 def test_a_partition_needs_no_recipe(photos, tmp_path):
