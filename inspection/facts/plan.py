@@ -60,10 +60,16 @@ def seconds(value: float) -> str:
     return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
 
 
-def sent(split: Split, kind: str) -> str:
-    """What a core sends of one kind in a step."""
-    count = split["sent_bytes"][kind]
-    return human_bytes(round(count)) if count else "-"
+def figures(split: Split) -> tuple[str, ...]:
+    """What a core does in a step of a split that fits: what it sends of each kind, and its TFLOP."""
+    counts = [split["sent_bytes"][kind] for kind in ("halos", "all-reduces", "gathers")]
+    sent = [human_bytes(round(count)) if count else "-" for count in counts]
+    return (*sent, f"{split['flops'] / 1e12:.3g}")
+
+
+def images_of(split: Split) -> str:
+    """How many images a replica takes."""
+    return f"{split['batch_size'] / split['replicas']:g}"
 
 
 def recommendation(plan: Mapping[str, Any]) -> str:
@@ -80,7 +86,12 @@ def recommendation(plan: Mapping[str, Any]) -> str:
     return f"Take {name_of_split(split)} ({fewest}): {plan.get('command', 'halofeed train')} {options}"
 
 
-def split_lines(split: Split) -> list[str]:
+def reasons(split: Split) -> list[str]:
+    """Why a split does not fit or cannot be, which activations it gathers and holds whole, and what is largest."""
+    return [*_split_lines(split), *_level_lines(split), *_peak_lines(split)]
+
+
+def _split_lines(split: Split) -> list[str]:
     """Why a split does not fit or cannot be, and which whole activations it gathers."""
     lines = []
     if split["refused"]:
@@ -108,7 +119,7 @@ def split_lines(split: Split) -> list[str]:
     return lines
 
 
-def peak_lines(split: Split) -> list[str]:
+def _peak_lines(split: Split) -> list[str]:
     """The largest arrays of the moment at which a core's memory is fullest."""
     lines = []
     for entry in split.get("largest", [])[:_MOST_ARRAYS]:
@@ -126,7 +137,7 @@ def _place_of(entry: Mapping[str, Any]) -> str:
     return f"{entry['operation'] or 'made'} of {where}"
 
 
-def level_lines(split: Split) -> list[str]:
+def _level_lines(split: Split) -> list[str]:
     """Which levels are not split, and why."""
     levels = split.get("levels_not_split", [])
     lines = [

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from halofeed.inspection.facts.plan import (
+    figures,
     gibibytes,
-    level_lines,
+    images_of,
     name_of_split,
-    peak_lines,
+    reasons,
     recommendation,
     seconds,
-    sent,
-    split_lines,
     total_of,
     verdict,
 )
@@ -37,19 +36,11 @@ def write_plan_page(plan: Mapping[str, Any], output: str | Path) -> Path:
     check_output(file, "plan.html")
     section = rendered("sections/plan.html", **plan_values(plan))
     topology = plan["topology"]["name"]
-    return write_page(
-        file,
-        "plan.html",
-        "report.css",
-        section=section,
-        plan=plan,
-        path="",
-        topology=topology,
-        size=shape_of(plan),
-    )
+    values = {"section": section, "plan": plan, "path": "", "topology": topology, "size": _shape_of(plan)}
+    return write_page(file, "plan.html", "report.css", **values)
 
 
-def shape_of(plan: Mapping[str, Any]) -> str:
+def _shape_of(plan: Mapping[str, Any]) -> str:
     """The size of an image, without the channel."""
     return times(plan["image_shape"][:-1])
 
@@ -62,7 +53,7 @@ def plan_values(plan: Mapping[str, Any]) -> dict[str, Any]:
     room = chip["memory_bytes"] if chip else max(totals, default=1)
     longest = max(room, *totals) if totals else room
     return {
-        "plan_lead": f"{plan['config']['model']}, {shape_of(plan)}, on {topology['name']} "
+        "plan_lead": f"{plan['config']['model']}, {_shape_of(plan)}, on {topology['name']} "
         f"({plural(topology['cores'], 'core')}), as the compiler lays it out; nothing here was run or estimated.",
         "advice": recommendation(plan),
         "legend_entries": [(color, name) for color, name, _ in PARTS],
@@ -70,11 +61,7 @@ def plan_values(plan: Mapping[str, Any]) -> dict[str, Any]:
         "room_share": 100 * room / longest if chip else None,
         "room": gibibytes(room) if chip else None,
         "figures": [_row(split) for split in plan["splits"] if split["fits"]],
-        "reasons": [
-            (name_of_split(split), lines)
-            for split in plan["splits"]
-            if (lines := [*split_lines(split), *level_lines(split), *peak_lines(split)])
-        ],
+        "reasons": [(name_of_split(split), lines) for split in plan["splits"] if (lines := reasons(split))],
         "source": chip["source"] if chip else None,
     }
 
@@ -98,10 +85,5 @@ def _bar(split: Mapping[str, Any], longest: int) -> dict[str, Any]:
 
 def _row(split: Mapping[str, Any]) -> tuple[str, ...]:
     bound = split["bound"]
-    return (
-        name_of_split(split),
-        f"{split['batch_size'] / split['replicas']:g}",
-        *(sent(split, kind) for kind in ("halos", "all-reduces", "gathers")),
-        f"{split['flops'] / 1e12:.3g}",
-        f"{seconds(bound['step'])} ({bound['by']})" if bound else "",
-    )
+    at_best = f"{seconds(bound['step'])} ({bound['by']})" if bound else ""
+    return (name_of_split(split), images_of(split), *figures(split), at_best)

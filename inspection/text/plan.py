@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from halofeed.inspection.facts.plan import (
+    figures,
     gibibytes,
-    level_lines,
+    images_of,
     name_of_split,
-    peak_lines,
+    reasons,
     recommendation,
     search_lines,
     seconds,
-    sent,
-    split_lines,
     total_of,
     verdict,
 )
@@ -26,19 +25,19 @@ def describe_plan(plan: Mapping[str, Any]) -> str:
     topology, config = plan["topology"], plan["config"]
     chip = topology["chip"]
     unit = unit_of(plan)
+    head = ("split", "verdict", "images", unit, *_MEMORY, "halos", "sums", "gathers", "TFLOP", "at best")
     lines = [
         f"{config['model']}, {' x '.join(map(str, plan['image_shape']))}, {config['compute_dtype']}, "
         f"{config['optimizer']}{', --remat' if config['remat'] else ''}, on {topology['name']}: "
         + plural(topology["cores"], "core")
         + (f" of {gibibytes(chip['memory_bytes'])}" if chip else ""),
         "",
-        *table(_head(unit), [_row(split, unit) for split in plan["splits"]], right=range(2, _COLUMNS)),
+        *table(head, [_row(split, unit) for split in plan["splits"]], right=range(2, len(head))),
         "",
         recommendation(plan),
     ]
     for split in plan["splits"]:
-        why = [*split_lines(split), *level_lines(split), *peak_lines(split)]
-        if why:
+        if why := reasons(split):
             lines += section(name_of_split(split), why)
     if savings := plan.get("savings"):
         lines += section("What would save memory, compiled", list(_saving_lines(savings)))
@@ -47,13 +46,13 @@ def describe_plan(plan: Mapping[str, Any]) -> str:
     if chip:
         bound = f"At best: FLOP, bytes of memory and bytes sent over the published peaks ({chip['source']}); a bound."
         lines += ["", bound]
-    compiler = plan["versions"]["libtpu" if topology["platform"] == "tpu" else "jaxlib"]
-    name = "libtpu" if topology["platform"] == "tpu" else "jaxlib"
-    lines += [f"Said by {name} {compiler} with jax {plan['versions']['jax']}, figures are a core's."]
+    compiler, versions = "libtpu" if topology["platform"] == "tpu" else "jaxlib", plan["versions"]
+    said = f"Said by {compiler} {versions[compiler]} with jax {versions['jax']}, figures are a core's."
+    lines.append(said)
     return printable("\n".join(lines))
 
 
-_COLUMNS = 13
+_MEMORY = {"params": "parameters", "optim.": "optimizer", "activ.": "activations", "padding": "padding"}
 _UNITS = {"GiB": 2**30, "MiB": 2**20}
 
 
@@ -63,22 +62,14 @@ def unit_of(plan: Mapping[str, Any]) -> str:
     return "MiB" if max(totals, default=0) < 2**28 else "GiB"
 
 
-def _head(unit: str) -> tuple[str, ...]:
-    memory = (unit, "params", "optim.", "activ.", "padding")
-    return ("split", "verdict", "images", *memory, "halos", "sums", "gathers", "TFLOP", "at best")
-
-
 def _row(split: Mapping[str, Any], unit: str) -> tuple[str, ...]:
-    row = [name_of_split(split), verdict(split), f"{split['batch_size'] / split['replicas']:g}"]
-    if "memory" in split:
-        names = ("total", "parameters", "optimizer", "activations", "padding")
-        sizes = [split["memory"].get(name) for name in names]
-        row += ["" if size is None else f"{size / _UNITS[unit]:.2f}" for size in sizes]
-    if split["fits"]:
-        bound = split["bound"]
-        row += [sent(split, kind) for kind in ("halos", "all-reduces", "gathers")]
-        row += [f"{split['flops'] / 1e12:.3g}", f"{seconds(bound['step'])}, {bound['by']}" if bound else ""]
-    return (*row, *[""] * (_COLUMNS - len(row)))
+    memory = split.get("memory", {})
+    sizes = [memory.get(name) for name in ("total", *_MEMORY.values())]
+    shown = ("" if size is None else f"{size / _UNITS[unit]:.2f}" for size in sizes)
+    bound = split["bound"] if split["fits"] else None
+    at_best = f"{seconds(bound['step'])}, {bound['by']}" if bound else ""
+    done = figures(split) if split["fits"] else ("",) * 4
+    return (name_of_split(split), verdict(split), images_of(split), *shown, *done, at_best)
 
 
 def _saving_lines(savings: Mapping[str, Any]) -> Iterator[str]:

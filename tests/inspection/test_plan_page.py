@@ -66,9 +66,8 @@ def test_a_terminal_shows_a_line_a_split_the_one_to_take_and_the_reasons() -> No
     assert "155 ms, memory" in text and "halofeed train --cores-per-replica 8" in text
     assert "whole on every core: 5 x 5 (3 activations): 5 does not divide by 8" in text
     assert "top_k of pyramid.coarser.0; take the largest of each core's part first" in text
-    assert (
-        "fullest moment 1.00 GiB, 0.94 GiB of it padding: bf16[8,325,2560,3], conv_general_dilated of" in text
-    )
+    fullest = "fullest moment 1.00 GiB, 0.94 GiB of it padding: bf16[8,325,2560,3], conv_general_dilated of"
+    assert fullest in text
     assert "CACM 2020" in text and "libtpu 0.0.42.1" in text
 
 
@@ -79,27 +78,10 @@ def test_where_nothing_fits_it_says_what_may_help() -> None:
 
 def test_savings_and_a_search_are_told() -> None:
     small = plan()["splits"][1]
-    told = describe_plan(
-        {
-            **plan(),
-            "savings": {
-                "before": small,
-                "changes": [{"change": "--remat", "split": {**small, "flops": 1e13}}],
-            },
-            "search": {
-                "of": "side",
-                "found": [
-                    {
-                        "cores": 8,
-                        "partition": "",
-                        "largest": 768,
-                        "least_refused": 832,
-                        "total_bytes": 14 * GIB,
-                    }
-                ],
-            },
-        }
-    )
+    change = {"change": "--remat", "split": {**small, "flops": 1e13}}
+    found = {"cores": 8, "partition": "", "largest": 768, "least_refused": 832, "total_bytes": 14 * GIB}
+    more = {"savings": {"before": small, "changes": [change]}, "search": {"of": "side", "found": [found]}}
+    told = describe_plan({**plan(), **more})
     assert "--remat: fits, 7.00 GiB, 14.9 % more FLOP" in told
     assert "8-way: 768 fits with 14.00 GiB; 832 does not" in told
 
@@ -112,9 +94,8 @@ def test_a_page_has_a_bar_a_split_and_escapes_what_the_compiler_says(tmp_path: P
 
 
 def test_a_data_sets_report_shows_the_plan_that_was_made_for_it(tmp_path: Path) -> None:
-    folder = write_dataset(
-        tmp_path / "drawn" / "1.0.0", draw_examples("detection", {"train": 2}), task="detection"
-    )
+    examples = draw_examples("detection", {"train": 2})
+    folder = write_dataset(tmp_path / "drawn" / "1.0.0", examples, task="detection")
     before = write_report(folder, tmp_path / "before.html").read_text()
     plan_file(folder).write_text(json.dumps(plan()))
     after = write_report(folder, tmp_path / "after.html").read_text()
