@@ -88,7 +88,7 @@ def histogram(values: Mapping[int, Counts], *, unit: str, marker: tuple[float, s
         (LEFT + (number + 0.5) * step, str(lowest + number * width))
         for number in range(0, bins, max(1, math.ceil(bins / 8)))
     ]
-    return chart(f"histogram of {unit}", drawn, ticks_x(ticks, unit))
+    return chart(f"histogram of {unit}", drawn, ticks, unit)
 
 
 def spread(values: Mapping[float, Counts], *, unit: str, what: str = "scans") -> Markup:
@@ -112,7 +112,7 @@ def spread(values: Mapping[float, Counts], *, unit: str, what: str = "scans") ->
     if bins < 3:
         ends = dict.fromkeys((f"{lowest:.4g}", f"{highest:.4g}"))
         named = [(LEFT + bins * step / 2, " to ".join(ends))]
-    return chart(f"histogram of {unit}", drawn, ticks_x(named, unit))
+    return chart(f"histogram of {unit}", drawn, named, unit)
 
 
 def ratios(counts: Mapping[float, Counts]) -> Markup:
@@ -136,7 +136,7 @@ def ratios(counts: Mapping[float, Counts]) -> Markup:
     ]
     middle = path(f"M{x_at(0, axis_x):.1f} {TOP}V{FLOOR}", "guide")
     grid, *bars = drawn
-    return chart("aspect ratios", [grid, middle, *bars], ticks_x(named, "width : height"))
+    return chart("aspect ratios", [grid, middle, *bars], named, "width : height")
 
 
 def densities(
@@ -179,14 +179,11 @@ def densities(
         drawn.append(_curve(xs, [max(TOP, y_at(count, (0.0, top))) for count in heights], kind))
     for at, (value, x) in enumerate(zip(window or (), edges, strict=True)):
         drawn.append(path(f"M{x:.1f} {TOP - 2}V{FLOOR}", "marker"))
-        anchor, shift = (("end", -4), ("start", 4))[at]
-        if x - LEFT < 60:
-            anchor, shift = "start", 4
-        if WIDTH - RIGHT - x < 60:
-            anchor, shift = "end", -4
+        is_left = WIDTH - RIGHT - x < 60 or (at == 0 and x - LEFT >= 60)
+        anchor, shift = ("end", -4) if is_left else ("start", 4)
         drawn.append(label(x + shift, TOP - 4, f"{value:g}", anchor, "strong"))
     ticks = [(x_at(mark, axis_x), f"{mark:,.4g}") for mark in _round_between(*axis_x, 5)]
-    return chart("values", drawn, ticks_x(ticks, unit))
+    return chart("values", drawn, ticks, unit)
 
 
 def bubbles(sizes: Mapping[tuple[int, int], int], stored: tuple[int, int] | None) -> Markup:
@@ -214,7 +211,7 @@ def bubbles(sizes: Mapping[tuple[int, int], int], stored: tuple[int, int] | None
         title = f"about {height} x {width}: {count:,}"
         drawn.append(_CIRCLE.format(x_at(width, axis_x), y_at(height, axis_y), radius, title))
     ticks = [(x_at(value, axis_x), short(value)) for value in nice_ticks(axis_x[1])]
-    return chart("sizes of the sources", drawn, ticks_x(ticks, "width in pixels"))
+    return chart("sizes of the sources", drawn, ticks, "width in pixels")
 
 
 def curves(
@@ -232,11 +229,10 @@ def curves(
     for bins, mean, name in zip(histograms, means, names, strict=True):
         xs = [x_at(at + 0.5, axis_x) for at in range(len(bins))]
         drawn.append(_curve(xs, [max(TOP - 6.0, y_at(count, axis_y)) for count in bins], name))
-        drawn.append(
-            path(f"M{x_at((mean + 0.5) * 256 / (peak + 1), axis_x):.1f} {TOP}V{FLOOR}", f"mean {name}")
-        )
+        x = x_at((mean + 0.5) * 256 / (peak + 1), axis_x)
+        drawn.append(path(f"M{x:.1f} {TOP}V{FLOOR}", f"mean {name}"))
     ticks = [(x_at(256 * share, axis_x), f"{round(peak * share):,}") for share in (0, 0.25, 0.5, 0.75, 1)]
-    return chart("pixel values", drawn, ticks_x(ticks, "stored value"))
+    return chart("pixel values", drawn, ticks, "stored value")
 
 
 def tiling(shape: tuple[int, ...], parts: tuple[int, ...]) -> Markup:
@@ -279,12 +275,6 @@ def label(x: float, y: float, words: str, anchor: str = "middle", kind: str | No
     return _TEXT.format(x, y, anchor, Markup(' class="{}"').format(kind) if kind else "", words)
 
 
-def ticks_x(ticks: Sequence[tuple[float, str]], name: str) -> Markup:
-    """What stands below a chart: (place, words) of the horizontal axis, and its name."""
-    drawn = [label(at, FLOOR + 17, words) for at, words in ticks]
-    return Markup().join([*drawn, label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 5, name, "middle", "axis-name")])
-
-
 def grid_y(axis: Axis, *, numbers: bool = True) -> Markup:
     """Horizontal lines at whole numbers."""
     drawn = []
@@ -296,9 +286,11 @@ def grid_y(axis: Axis, *, numbers: bool = True) -> Markup:
     return Markup().join(drawn)
 
 
-def chart(title: str, drawn: Sequence[Markup], below: Markup) -> Markup:
-    """A drawing in the size of all charts; `title` is for those who do not see it."""
-    return _CHART.format(WIDTH, HEIGHT, title, Markup().join([*drawn, below]))
+def chart(title: str, drawn: Sequence[Markup], ticks: Sequence[tuple[float, str]], name: str) -> Markup:
+    """A drawing, with (place, words) of the horizontal axis and its name below; the title for who does not see it."""
+    below = [label(at, FLOOR + 17, words) for at, words in ticks]
+    below.append(label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 5, name, "middle", "axis-name"))
+    return _CHART.format(WIDTH, HEIGHT, title, Markup().join([*drawn, *below]))
 
 
 def _stacked(

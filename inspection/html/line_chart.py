@@ -21,7 +21,6 @@ from halofeed.inspection.html.charts import (
     nice_ticks,
     path,
     short,
-    ticks_x,
     x_at,
     y_at,
 )
@@ -37,6 +36,7 @@ _LOG_FROM = 30.0
 _DOT = Markup('<circle class="{}" cx="{:.1f}" cy="{:.1f}" r="2.4"></circle>')
 
 Numbers = NDArray[np.float64]
+Points = list[tuple[float, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,19 +85,26 @@ def line_chart(series: Sequence[Series], title: str, *, unit: str = "", top: flo
             label(LEFT - 6, y + 3.5, words + unit, "end"),
         ]
     drawn.append(path(f"M{LEFT} {FLOOR}H{WIDTH - RIGHT}", "axis"))
+
+    def placed(steps: Numbers, values: Numbers) -> Points:
+        """Where the points of a line lie; NaN upwards is a gap."""
+        steps, heights = thinned(steps, height(values))
+        points = zip(steps.tolist(), heights.tolist(), strict=True)
+        return [(x_at(step, axis_x), y_at(height, axis_y)) for step, height in points]
+
     for at, one in enumerate(series):
         values = one.values
         if one.smooth and np.isfinite(values).sum() >= _LEAST_SMOOTHED:
-            drawn.append(_path(one.steps, height(values), axis_x, axis_y, f"raw s{at}"))
+            drawn.append(_path(placed(one.steps, values), f"raw s{at}"))
             # The mean is of the values, also where the axis is logarithmic.
             values = running_mean(values)
-        drawn.append(_path(one.steps, height(values), axis_x, axis_y, f"line s{at}"))
-        drawn += _dots(one.steps, height(values), axis_x, axis_y, f"dot s{at}")
+        line = placed(one.steps, values)
+        drawn += [_path(line, f"line s{at}"), *_dots(line, f"dot s{at}")]
     places = [
         (x_at(value, axis_x), short(value)) for value in nice_ticks(axis_x[1], 5) if value == int(value)
     ]
     name = "step, logarithmic scale upwards" if logarithmic else "step"
-    return chart(f"{title}: {'; '.join(map(_in_words, series))}", drawn, ticks_x(places, name))
+    return chart(f"{title}: {'; '.join(map(_in_words, series))}", drawn, places, name)
 
 
 def spans_decades(values: Numbers) -> bool:
@@ -181,27 +188,21 @@ def _vertical(values: Numbers, logarithmic: bool, top: float | None) -> tuple[Ax
     return (low, high), [(mark, short(round(mark, 12))) for mark in marks]
 
 
-def _path(steps: Numbers, heights: Numbers, axis_x: Axis, axis_y: Axis, kind: str) -> Markup:
-    steps, heights = thinned(steps, heights)
-    known = np.isfinite(heights)
-    pieces = []
-    for at, (step, height) in enumerate(zip(steps.tolist(), heights.tolist(), strict=True)):
-        if known[at]:
-            move = "L" if at and known[at - 1] else "M"
-            pieces.append(f"{move}{x_at(step, axis_x):.1f} {y_at(height, axis_y):.1f}")
+def _path(points: Points, kind: str) -> Markup:
+    pieces, move = [], "M"
+    for x, y in points:
+        if is_known := math.isfinite(y):
+            pieces.append(f"{move}{x:.1f} {y:.1f}")
+        move = "L" if is_known else "M"
     return path("".join(pieces), kind)
 
 
-def _dots(steps: Numbers, heights: Numbers, axis_x: Axis, axis_y: Axis, kind: str) -> list[Markup]:
+def _dots(points: Points, kind: str) -> list[Markup]:
     """Every point where there are few; else those that no line joins."""
-    steps, heights = thinned(steps, heights)
-    known = np.isfinite(heights)
+    known = np.isfinite([y for _, y in points])
     joined = known & (np.append(known[1:], False) | np.append(False, known[:-1]))
     shown = known if known.sum() <= _DOTTED else known & ~joined
-    return [
-        _DOT.format(kind, x_at(float(steps[at]), axis_x), y_at(float(heights[at]), axis_y))
-        for at in np.flatnonzero(shown).tolist()
-    ]
+    return [_DOT.format(kind, *points[at]) for at in np.flatnonzero(shown)]
 
 
 def _in_words(one: Series) -> str:
