@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -69,41 +68,30 @@ class Facts:
     Args:
         path: of the data set, as it is shown in commands.
         manifest: its manifest.
-        splits: names in the order in which people read them.
-        total: the statistics of all splits together.
-        image: the field that holds the picture.
         rejects: by (stage, reason) some examples of rejected.jsonl.
         origin: where its sources lie, if this user converted them on this machine.
     """
 
     path: str
     manifest: Manifest
-    splits: tuple[str, ...]
-    total: Statistics
-    image: Field
-    rejects: Rejects
+    rejects: Rejects = field(default_factory=dict)
     origin: Origin | None = None
 
-    @classmethod
-    def of(
-        cls,
-        path: str,
-        manifest: Manifest,
-        rejects: Rejects = MappingProxyType({}),
-        origin: Origin | None = None,
-    ) -> Facts:
-        """The facts of a manifest."""
+    @cached_property
+    def splits(self) -> tuple[str, ...]:
+        """Names in the order in which people read them."""
         known = {name: at for at, name in enumerate(_USUAL_ORDER)}
-        splits = sorted(manifest.splits, key=lambda name: (known.get(name, len(known)), name))
-        return cls(
-            path=path,
-            manifest=manifest,
-            splits=tuple(splits),
-            total=Statistics.total(manifest.splits[name].statistics for name in splits),
-            image=manifest.field("image"),
-            rejects=rejects,
-            origin=origin,
-        )
+        return tuple(sorted(self.manifest.splits, key=lambda name: (known.get(name, len(known)), name)))
+
+    @cached_property
+    def total(self) -> Statistics:
+        """The statistics of all splits together."""
+        return Statistics.total(self.manifest.splits[name].statistics for name in self.splits)
+
+    @property
+    def image(self) -> Field:
+        """The field that holds the picture."""
+        return self.manifest.field("image")
 
     @property
     def records(self) -> int:
@@ -248,14 +236,14 @@ def padding_choices(facts: Facts) -> list[tuple[str, tuple[int, int], float]]:
         shortest = longest = int(_median(sources.max(axis=1), counts))
     resized = keep_aspect_sizes(sources[:, 0], sources[:, 1], shortest, longest)
     area = float((resized.prod(axis=1) * counts).sum())
-
-    def estimate(name: str, size: tuple[int, int]) -> None:
-        if size not in [known for _, known, _ in choices]:
-            choices.append((name, size, max(0.0, 1 - area / (int(counts.sum()) * size[0] * size[1]))))
-
-    estimate(f"aspect kept within {longest}, padded to a square (--pad)", (longest, longest))
     tight = (int(resized[:, 0].max()), int(resized[:, 1].max()))
-    estimate(f"aspect kept within {longest}, jpeg or png, padded to the largest by the loader", tight)
+    for how, size in (
+        ("padded to a square (--pad)", (longest, longest)),
+        ("jpeg or png, padded to the largest by the loader", tight),
+    ):
+        if size not in [known for _, known, _ in choices]:
+            share = max(0.0, 1 - area / (int(counts.sum()) * size[0] * size[1]))
+            choices.append((f"aspect kept within {longest}, {how}", size, share))
     if asked.get("resize") != "fixed-shape":
         choices.append(("stretched to the same (fixed-shape), aspect lost", (height, width), 0.0))
     return choices

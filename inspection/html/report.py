@@ -9,8 +9,7 @@ from halofeed.inspection.facts.dataset import Facts, split_reason
 from halofeed.inspection.html.page import check_output, rendered, write_page
 from halofeed.inspection.html.reported import Report
 from halofeed.inspection.html.sections import VALUES
-from halofeed.inspection.stored.opened import open_manifest
-from halofeed.inspection.stored.place import Place, open_place
+from halofeed.inspection.stored.place import Place, open_manifest, open_place
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.layout import REJECTED
 from halofeed.schemas.manifest import Manifest
@@ -23,10 +22,7 @@ _MOST_LINE_VALUES = 1000
 
 
 def write_report(
-    path: str | Path,
-    output: str | Path | None = None,
-    sources: str | None = None,
-    samples: int = 12,
+    path: str | Path, output: str | Path | None = None, sources: str | None = None, samples: int = 12
 ) -> Path:
     """Write one self-contained HTML file about a data set; equal data sets give equal bytes.
 
@@ -64,7 +60,8 @@ def write_report(
             f"--output {file}: lies in the version's folder, where `halofeed verify` allows the data set's files only; "
             "name a file elsewhere"
         )
-    facts = Facts.of(str(path), manifest, _read_rejects(place, manifest), recall(str(place), manifest))
+    rejects, origin = _read_rejects(place, manifest), recall(str(place), manifest)
+    facts = Facts(path=str(path), manifest=manifest, rejects=rejects, origin=origin)
     report = Report(facts=facts, folder=place, sources=sources, samples=samples)
     colors = [(f"s{at}", name) for at, name in enumerate(facts.splits)]
     parts = [

@@ -13,11 +13,6 @@ from halofeed.schemas import keys
 from halofeed.schemas.tfexample import Decoded
 
 
-def item_bytes(dtype: str) -> int:
-    """Bytes of one number of a field's dtype."""
-    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
-
-
 def integer_of(features: Decoded, key: str) -> int | None:
     """The single integer of a key, or None where there is none."""
     value = features.get(key)

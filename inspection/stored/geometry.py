@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.stored.features import integer_of
 from halofeed.schemas import keys
-from halofeed.schemas.fields import Field
 from halofeed.schemas.tfexample import Decoded
 
 AXES = ("depth", "height", "width")
@@ -19,13 +17,6 @@ DIRECTIONS = (("left", "right"), ("posterior", "anterior"), ("inferior", "superi
 """Of the patient's axes x, y, z: where they come from, and where they grow to."""
 CANONICAL = (2, 1, 0)
 """Which of the patient's axes depth, height and width run along."""
-
-
-def shape_of(features: Decoded, field: Field) -> tuple[int | None, ...]:
-    """The stored size (image/depth, image/height, image/width) along the field's axes, without channels."""
-    return tuple(
-        integer_of(features, f"image/{axis}") for axis in field.axes if axis not in ("channel", "class")
-    )
 
 
 def triple_of(features: Decoded, key: str, kind: str = "f") -> NDArray[Any] | None:
@@ -59,24 +50,27 @@ def orientation_of(affine: NDArray[np.float64]) -> tuple[tuple[str, str], ...]:
     ('superior', 'inferior')
     """
     cosines = direction_cosines(affine[:3, :3])
-    order = max(permutations(range(3)), key=lambda rows: alignment(cosines, rows))
     return tuple(
         DIRECTIONS[row] if cosines[row, axis] >= 0 else DIRECTIONS[row][::-1]
-        for axis, row in enumerate(order)
+        for axis, row in enumerate(_nearest(cosines))
     )
 
 
 def oblique_degrees(affine: NDArray[np.float64]) -> float:
     """The largest angle between an axis and the patient's axis that it lies nearest to."""
     cosines = np.abs(direction_cosines(affine[:3, :3]))
-    order = max(permutations(range(3)), key=lambda rows: alignment(cosines, rows))
-    least = min(float(cosines[row, axis]) for axis, row in enumerate(order))
+    least = min(float(cosines[row, axis]) for axis, row in enumerate(_nearest(cosines)))
     return math.degrees(math.acos(min(1.0, least)))
 
 
 def direction_cosines(linear: NDArray[np.float64]) -> NDArray[np.float64]:
     lengths = np.linalg.norm(linear, axis=0)
     return np.asarray(linear / np.where(lengths, lengths, 1))
+
+
+def _nearest(cosines: NDArray[np.float64]) -> tuple[int, ...]:
+    """Which of the patient's axes each axis lies nearest to, all three together."""
+    return max(permutations(range(3)), key=lambda rows: alignment(cosines, rows))
 
 
 def alignment(cosines: NDArray[np.float64], rows: tuple[int, ...]) -> float:

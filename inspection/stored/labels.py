@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,15 +51,13 @@ def label_map(features: Decoded, manifest: Manifest) -> NDArray[Any] | None:
 
     That is a class index, or a set of classes where the label's field says so: see `shown_classes`, `class_counts`.
     """
-    field, value = label_field(manifest), features.get(keys.LABEL)
-    if field is None or not isinstance(value, list) or len(value) != 1 or not len(value[0]):
+    field, data = label_field(manifest), bytes_of(features, keys.LABEL)
+    if field is None or data is None:
         return None
     if field.is_raw:
-        return _raw_array(value[0], field.stored_dtype, field.stored_shape)
-    pixels = decode_stored(value[0], "png", (field.shape[0], field.shape[1]))
-    return (
-        pixels[..., 0] if pixels is not None and pixels.shape[2] == 1 and pixels.dtype.kind == "u" else None
-    )
+        return _raw_array(data, field)
+    pixels = decode_stored(data, "png", (field.shape[0], field.shape[1]))
+    return pixels[..., 0] if pixels is not None and pixels.shape[2] == 1 else None
 
 
 def class_channels(manifest: Manifest) -> tuple[int, ...]:
@@ -109,16 +106,14 @@ def stored_image(features: Decoded, manifest: Manifest) -> NDArray[Any] | None:
     if data is None:
         return None
     if field.is_raw:
-        return _raw_array(data, "uint16" if field.dtype == "bfloat16" else field.dtype, field.shape)
+        return _raw_array(data, field)
     pixels = decode_stored(data, field.encoding, (field.shape[0], field.shape[1]))
     order = {3: [2, 1, 0], 4: [2, 1, 0, 3]}.get(0 if pixels is None else pixels.shape[2])
     return pixels if pixels is None or order is None else pixels[..., order]
 
 
-def _raw_array(data: memoryview, dtype: str, shape: tuple[int, ...]) -> NDArray[Any] | None:
-    stored = np.dtype(dtype).newbyteorder("<")
-    return (
-        np.frombuffer(data, stored).reshape(shape)
-        if len(data) == math.prod(shape) * stored.itemsize
-        else None
-    )
+def _raw_array(data: memoryview, field: Field) -> NDArray[Any] | None:
+    if len(data) != field.stored_bytes:
+        return None
+    dtype = "uint16" if field.stored_dtype == "bfloat16" else field.stored_dtype
+    return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).reshape(field.stored_shape)

@@ -11,7 +11,7 @@ from halofeed.inspection.facts.dataset import Facts
 from halofeed.inspection.facts.display import counts_of, display_of
 from halofeed.inspection.facts.words import percent, plural, printable, section, table
 from halofeed.inspection.stored.labels import class_channels
-from halofeed.inspection.stored.opened import open_manifest
+from halofeed.inspection.stored.place import open_manifest
 from halofeed.prep.statistics.counts import mean_and_deviation, percentile
 from halofeed.prep.statistics.pictures import ROW_STEP
 from halofeed.prep.statistics.volumes import ROW_STEP as VOLUME_ROW_STEP
@@ -31,7 +31,7 @@ def describe(path: str | Path) -> str:
     Only the manifest is read, so this is quick for any size. Where its sources lie is said to who converted them here.
     """
     manifest = open_manifest(path)
-    facts = Facts.of(str(path), manifest, origin=recall(str(path), manifest))
+    facts = Facts(path=str(path), manifest=manifest, origin=recall(str(path), manifest))
     inputs = {**manifest.inputs, **(vars(facts.origin) if facts.origin else {})}
     fields = table(
         ("name", "dtype", "shape", "axes", "encoding", "stored as"), map(_field_row, manifest.fields)
@@ -85,12 +85,7 @@ def _class_table(
     splits = facts.manifest.splits
     counts = [facts.counter("labels", split) for split in splits]
     rows = [
-        (
-            label,
-            facts.manifest.labels[label],
-            *(f"{of.get(str(label), 0):,}" for of in counts),
-            *cells(label),
-        )
+        (label, facts.manifest.labels[label], *(f"{of.get(str(label), 0):,}" for of in counts), *cells(label))
         for label in order[:_MOST]
     ]
     shown = table(("id", "name", *splits, *head), rows, right=(0, *range(2, 2 + len(splits) + right)))
@@ -147,11 +142,8 @@ def _scan_lines(facts: Facts) -> list[str]:
     ]
     if facts.scans < facts.records:
         lines.append(f"{facts.records:,} tiles of {plural(facts.scans, 'scan')}")
-    for name, what in (
-        ("modalities", "modality"),
-        ("spacings_mm", "spacing in mm"),
-        ("source_shapes", "shape"),
-    ):
+    named = {"modalities": "modality", "spacings_mm": "spacing in mm", "source_shapes": "shape"}
+    for name, what in named.items():
         found = sorted(facts.counter(name).items(), key=lambda item: (-item[1], item[0]))
         lines.append(f"sources' {what}: " + (_counted(found) or "not counted"))
     return lines

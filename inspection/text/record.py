@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.inspection.facts.words import percent, printable, section, table
-from halofeed.inspection.stored.features import bytes_of, integer_of, item_bytes, text_of
+from halofeed.inspection.stored.features import bytes_of, integer_of, text_of
 from halofeed.inspection.stored.geometry import (
     AXES,
     affine_of,
@@ -21,8 +22,7 @@ from halofeed.inspection.stored.geometry import (
     triple_of,
 )
 from halofeed.inspection.stored.labels import class_counts, is_volumetric, label_map, stored_image
-from halofeed.inspection.stored.opened import open_manifest
-from halofeed.inspection.stored.place import open_place
+from halofeed.inspection.stored.place import open_manifest, open_place
 from halofeed.inspection.stored.shard import StoredShard
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas import keys
@@ -109,11 +109,10 @@ def _image_lines(features: Decoded, manifest: Manifest) -> list[str]:
         " x ".join(str(integer_of(features, key)) for key in sides)
         for sides in (keys.SIDES, keys.UNPADDED_SIDES, keys.SOURCE_SIDES)
     ]
-    pixels = (integer_of(features, keys.HEIGHT) or 0) * (integer_of(features, keys.WIDTH) or 0)
-    plain = pixels * image.shape[-1] * item_bytes(image.dtype)
-    share = (
-        f", {100 * len(data) / plain:.0f} % of the plain pixels" if image.encoding != "raw" and plain else ""
-    )
+    share, pixels = "", math.prod(integer_of(features, key) or 0 for key in keys.SIDES)
+    if image.encoding != "raw" and pixels:
+        plain = pixels * image.shape[-1] * np.dtype(image.dtype).itemsize
+        share = f", {100 * len(data) / plain:.0f} % of the plain pixels"
     return [
         f"  image   {sizes[0]} x {image.shape[-1]} {image.dtype}, {text_of(features, keys.FORMAT)}, "
         f"{human_bytes(len(data))}{share} (height x width)",

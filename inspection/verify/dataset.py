@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from halofeed.inspection.facts.kinds import task_of
 from halofeed.inspection.stored.features import bytes_of, integer_of, text_of
-from halofeed.inspection.stored.labels import ClassCounts, class_counts, is_volumetric, label_field, label_map
-from halofeed.inspection.stored.opened import check_recipe
-from halofeed.inspection.stored.place import Place, open_place
+from halofeed.inspection.stored.labels import ClassCounts, class_counts, label_map
+from halofeed.inspection.stored.place import Place, check_recipe, open_place
 from halofeed.inspection.stored.whole_shard import WholeShard
-from halofeed.inspection.verify.counted import Counts, VoxelCounts, count_of
+from halofeed.inspection.verify.counted import Counts
 from halofeed.inspection.verify.record import block_problems, record_problems
 from halofeed.inspection.verify.segmentation import segmentation_problems
 from halofeed.schemas import keys
@@ -27,14 +26,7 @@ from halofeed.schemas.checksum import crc32c
 from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.schemas.identity import example_id, shard_of
 from halofeed.schemas.index import ShardIndex
-from halofeed.schemas.layout import (
-    DATASET_INFO,
-    FEATURES,
-    MANIFEST,
-    REJECTED,
-    TEMPORARY_FOLDER,
-    index_file,
-)
+from halofeed.schemas.layout import DATASET_INFO, FEATURES, MANIFEST, REJECTED, TEMPORARY_FOLDER, index_file
 from halofeed.schemas.limits import INDEX_BYTES, MANIFEST_BYTES
 from halofeed.schemas.manifest import Manifest, Shard, manifest_text
 from halofeed.schemas.plain_json import parse_json
@@ -122,7 +114,9 @@ def verify(path: str | Path, progress: Progress | None = None) -> VerifyReport:
             place.manifest()
     run = _Run(place=place, progress=progress or (lambda done, total: None))
     with contextlib.suppress(_TooManyProblemsError):
-        manifest = run.manifest()
+        manifest = None
+        with run.reading(MANIFEST):
+            manifest = run.manifest()
         if manifest is not None:
             run.check(manifest)
     return VerifyReport(
@@ -148,10 +142,10 @@ class _Run:
     files: int = 0
     records: int = 0
     bytes_read: int = 0
+    done: int = 0
     total: int = 0
     ids: list[tuple[str, NDArray[np.int64]]] = field(default_factory=list)
     rejected: list[Mapping[str, str]] = field(default_factory=list)
-    previous: tuple[int, int] = (-1, 0)
 
     def add(self, file: str, message: str, **place: int | None) -> None:
         self.problems.append(Problem(file=file, message=message, **place))
@@ -161,37 +155,34 @@ class _Run:
             )
             raise _TooManyProblemsError
 
-    def read(self, name: str, most_bytes: int) -> bytes | None:
-        """A small file's bytes; None and a problem where it cannot be read."""
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[None]:
+        """While it is open a file is read; what is wrong with all of it ends that, as its problem."""
         try:
-            data = self.place.read(name, most_bytes)
+            yield
+        except ManifestError as error:
+            for path, message in error.problems:
+                self.add(name, f"{path}: {message}" if path else message)
         except FileNotFoundError:
             self.add(name, "it is missing")
-            return None
         except OSError as error:
             self.add(name, f"it cannot be read: {error.strerror or error}")
-            return None
+        except CorruptFileError as error:
+            self.add(name, str(error).removeprefix(f"{self.place.path(name)}: ").removeprefix(f"{name}: "))
+
+    def read(self, name: str, most_bytes: int) -> bytes:
+        data = self.place.read(name, most_bytes)
         self.files += 1
         self.bytes_read += len(data)
         return data
 
-    def manifest(self) -> Manifest | None:
+    def manifest(self) -> Manifest:
         if not self.place.exists(MANIFEST):
-            self.add(
-                MANIFEST,
-                "it is missing: the conversion did not finish; run the same `halofeed convert` again",
-            )
-            return None
+            cure = "it is missing: the conversion did not finish; run the same `halofeed convert` again"
+            raise ManifestError(MANIFEST, [("", cure)])
         data = self.read(MANIFEST, MANIFEST_BYTES)
-        if data is None:
-            return None
-        try:
-            manifest = Manifest.from_json(data, MANIFEST)
-            check_recipe(manifest, MANIFEST)
-        except ManifestError as error:
-            for path, message in error.problems:
-                self.add(MANIFEST, f"{path}: {message}" if path else message)
-            return None
+        manifest = Manifest.from_json(data, MANIFEST)
+        check_recipe(manifest, MANIFEST)
         self.same_text(MANIFEST, data, manifest_text(data))
         first = TASKS[manifest.task].first_label_id
         if task_of(manifest).has_background and 0 not in manifest.labels:
@@ -201,15 +192,14 @@ class _Run:
                 self.add(MANIFEST, f"labels.{label}: labels of {manifest.task} begin at {first}")
         return manifest
 
-    def same_text(self, name: str, data: bytes | None, text: str) -> None:
+    def same_text(self, name: str, data: bytes, text: str) -> None:
         """A problem where a file is not what follows from the manifest."""
         expected = text.encode()
-        if data is None or data == expected:
+        if data == expected:
             return
         pairs = zip(data, expected, strict=False)
-        at = next(
-            (n for n, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(data), len(expected))
-        )
+        differ = (number for number, (ours, theirs) in enumerate(pairs) if ours != theirs)
+        at = next(differ, min(len(data), len(expected)))
         around = slice(max(0, at - 20), at + 20)
         message = f"expected {expected[around]!r} there as the manifest says, got {data[around]!r}"
         self.add(name, message, offset=at)
@@ -219,22 +209,25 @@ class _Run:
         self.total = sum(shard.bytes for shard in shards)
         self.leftovers({name for shard in shards for name in (shard.file, index_file(shard.file))})
         for file, text in ((DATASET_INFO, dataset_info_json(manifest)), (FEATURES, features_json(manifest))):
-            self.same_text(file, self.read(file, 2 * len(text.encode()) + _FEW_BYTES), text)
-        done = 0
+            with self.reading(file):
+                self.same_text(file, self.read(file, 2 * len(text.encode()) + _FEW_BYTES), text)
         for name, split in manifest.splits.items():
             statistics: list[Statistics] = []
             for number, shard in enumerate(split.shards):
-                index = self.index(shard, manifest)
-                self.shard(shard, number, len(split.shards), index, manifest, done)
-                done += shard.bytes
-                if index is not None:
+                index = None
+                with self.reading(index_file(shard.file)):
+                    index = self.index(shard, manifest)
                     statistics.append(index.statistics)
                     self.rejected += index.rejected
+                with self.reading(shard.file):
+                    self.shard(shard, number, len(split.shards), index, manifest)
+                self.done += shard.bytes
             if len(statistics) == len(split.shards) and Statistics.total(statistics) != split.statistics:
                 self.add(MANIFEST, f"splits.{name}.statistics: not the sum of the shards' statistics")
         self.unique_ids()
         indexes_read = all(self.place.exists(index_file(shard.file)) for shard in shards)
-        self.rejects(manifest, indexes_read and not any(p.file.endswith(".index") for p in self.problems))
+        with self.reading(REJECTED):
+            self.rejects(manifest, indexes_read and not any(p.file.endswith(".index") for p in self.problems))
 
     def leftovers(self, shard_files: set[str]) -> None:
         """Name what lies in the folder and belongs to nothing."""
@@ -247,23 +240,17 @@ class _Run:
             elif not is_file:
                 self.add(name, "expected a file")
 
-    def index(self, shard: Shard, manifest: Manifest) -> ShardIndex | None:
-        """The shard's index, checked against the manifest; None where it cannot be used."""
+    def index(self, shard: Shard, manifest: Manifest) -> ShardIndex:
+        """The shard's index, checked against the manifest."""
         name = index_file(shard.file)
         data = self.read(name, INDEX_BYTES)
-        if data is None:
-            return None
         if len(data) != shard.index_bytes:
             self.add(name, f"expected {shard.index_bytes:,} bytes as the manifest says, got {len(data):,}")
         if crc32c(data) != shard.index_crc32c:
             self.add(
                 name, f"its checksum is {crc32c(data):#010x}, the manifest says {shard.index_crc32c:#010x}"
             )
-        try:
-            index = ShardIndex.from_bytes(data, name)
-        except CorruptFileError as error:
-            self.add(name, str(error).removeprefix(f"{name}: "))
-            return None
+        index = ShardIndex.from_bytes(data, name)
         for what, ours, theirs in (
             ("records", len(index), shard.records),
             ("file_bytes", index.file_bytes, shard.bytes),
@@ -271,21 +258,18 @@ class _Run:
         ):
             if ours != theirs:
                 self.add(name, f"{what}: {ours}, the manifest says {theirs}")
-        frame = HEADER_BYTES + FOOTER_BYTES
-        ends = index.offsets + index.lengths + frame
+        ends = index.offsets + index.lengths + HEADER_BYTES + FOOTER_BYTES
         expected = np.concatenate([np.zeros(1, np.int64), ends])
-        for number in np.flatnonzero(expected[:-1] != index.offsets)[:1]:
-            message = (
-                f"begins at byte {index.offsets[number]}, but the record before it ends at {expected[number]}"
-            )
-            self.add(name, message, record=int(number))
+        for number in np.flatnonzero(expected[:-1] != index.offsets)[:1].tolist():
+            begins = f"begins at byte {index.offsets[number]}"
+            self.add(name, f"{begins}, but the record before it ends at {expected[number]}", record=number)
         if expected[-1] != index.file_bytes:
             self.add(name, f"the last record ends at byte {expected[-1]}, the file at {index.file_bytes}")
         # The tiles of a scan lie together, in its place; `record` checks their order.
         unordered = index.ids[1:] <= index.ids[:-1] if not index.statistics.tiles else np.zeros(0, bool)
-        for number in np.flatnonzero(unordered):
+        for number in np.flatnonzero(unordered).tolist():
             message = f"its id comes after {index.ids[number]}; expected ids in rising order"
-            self.add(name, message, record=int(number) + 1, id=int(index.ids[number + 1]))
+            self.add(name, message, record=number + 1, id=int(index.ids[number + 1]))
         raw_keys = {key for field in manifest.fields if field.is_raw for key in field.keys}
         if len(index) and set(index.raw_starts) != raw_keys:
             self.add(name, f"raw keys: expected {sorted(raw_keys)}, got {sorted(index.raw_starts)}")
@@ -293,47 +277,47 @@ class _Run:
         return index
 
     def shard(
-        self, shard: Shard, number: int, count: int, index: ShardIndex | None, manifest: Manifest, done: int
+        self, shard: Shard, number: int, count: int, index: ShardIndex | None, manifest: Manifest
     ) -> None:
-        """Check a shard's file and each of its records."""
-        try:
-            file = self.place.in_order(shard)
-        except CorruptFileError as error:
-            self.add(shard.file, str(error).removeprefix(f"{shard.file}: "))
-            return
-        size = file.bytes
+        """Check a shard's file and each of its records; it is that number of so many."""
+        file = self.place.in_order(shard)
         self.files += 1
-        self.bytes_read += size
-        if size != shard.bytes:
-            self.add(shard.file, f"expected {shard.bytes:,} bytes as the manifest says, got {size:,}")
-        labels = label_field(manifest)
-        self.previous = (-1, 0)
-        counts = Counts() if labels is None else VoxelCounts(volumes=is_volumetric(manifest))
-        whole = True
+        self.bytes_read += file.bytes
+        if file.bytes != shard.bytes:
+            self.add(shard.file, f"expected {shard.bytes:,} bytes as the manifest says, got {file.bytes:,}")
+        counts, whole = Counts(manifest=manifest), True
+        previous = (-1, 0)
         # What a file without an end has beyond them is not read.
-        frames = WholeShard(file, min(size, shard.bytes))
+        frames = WholeShard(file, min(file.bytes, shard.bytes))
         for record, (offset, stored) in enumerate(frames.records(index)):
-            if isinstance(stored, CorruptFileError):
-                message = str(stored).removeprefix(f"{shard.file}: record at byte {offset:,}: ")
-                identity = None if index is None else int(index.ids[record])
-                self.add(shard.file, message, record=record, offset=offset, id=identity)
+            found: list[str] = []
+            try:
+                if isinstance(stored, CorruptFileError):
+                    raise stored
+                self.records += 1
+                if index is not None and (stated := frames.footer) != (expected := index.checksums[record]):
+                    found.append(f"its checksum is {stated:#010x}, the index says {expected:#010x}")
+                features = decode_example(stored)
+            except CorruptFileError as error:
+                found.append(str(error).removeprefix(f"{shard.file}: record at byte {offset:,}: "))
                 whole = False
-                continue
-            self.records += 1
-            if index is not None and (stated := frames.footer) != (expected := int(index.checksums[record])):
-                message = f"its checksum is {stated:#010x}, the index says {expected:#010x}"
-                self.add(shard.file, message, record=record, offset=offset, id=int(index.ids[record]))
-            whole = (
-                self.record(shard.file, record, offset, stored, index, manifest, counts, number, count)
-                and whole
-            )
-            self.progress(done + offset, self.total)
-        try:
-            # Of one with a damaged record it says nothing more.
-            checksum = frames.checksum() if whole else shard.crc32c
-        except CorruptFileError as error:
-            self.add(shard.file, str(error).removeprefix(f"{shard.file}: "))
-            return
+            else:
+                found += _record_problems(features, manifest, counts)
+                if index is not None:
+                    found += _index_problems(features, stored, offset, index, record)
+                place = _place_of(features)
+                if place is not None and (belongs := shard_of(place[0], count)) != number:
+                    found.append(f"its id belongs into shard {belongs}, it lies in {number}")
+                if place is not None and index is not None and index.statistics.tiles:
+                    if place <= previous:
+                        found.append("expected scans by rising id, and the tiles of each together in order")
+                    previous = place
+            identity = None if index is None else int(index.ids[record])
+            for message in found:
+                self.add(shard.file, message, record=record, offset=offset, id=identity)
+            self.progress(self.done + offset, self.total)
+        # Of one with a damaged record it says nothing more.
+        checksum = frames.checksum() if whole else shard.crc32c
         if checksum != shard.crc32c:
             self.add(shard.file, f"its checksum is {checksum:#010x}, the manifest says {shard.crc32c:#010x}")
         if whole and counts.records != shard.records:
@@ -341,60 +325,7 @@ class _Run:
         if whole and index is not None and counts.records == len(index):
             for problem in counts.problems(index.statistics):
                 self.add(index_file(shard.file), problem)
-        self.progress(done + shard.bytes, self.total)
-
-    def record(
-        self,
-        file: str,
-        record: int,
-        offset: int,
-        data: memoryview,
-        index: ShardIndex | None,
-        manifest: Manifest,
-        counts: Counts,
-        shard: int,
-        shard_count: int,
-    ) -> bool:
-        """Check one record; whether it could be parsed and so counted."""
-        identity = None if index is None else int(index.ids[record])
-        try:
-            features = decode_example(data)
-        except CorruptFileError as error:
-            self.add(file, str(error), record=record, offset=offset, id=identity)
-            return False
-        found = list(record_problems(features, manifest))
-        if isinstance(counts, VoxelCounts):
-            label = label_map(features, manifest)
-            classes = None if label is None else class_counts(label, manifest)
-            counts.add_record(features, classes or ClassCounts())
-            found += segmentation_problems(features, manifest, classes)
-        else:
-            counts.add(count_of(features))
-        stored = text_of(features, keys.SOURCE_ID) or ""
-        if index is not None:
-            if stored != str(identity):
-                found.append(f"image/source_id: {stored!r:.80}, the index says {identity}")
-            for key, starts in index.raw_starts.items():
-                value = bytes_of(features, key)
-                if value is None:
-                    continue
-                at = offset + HEADER_BYTES + _distance(data, value)
-                if at != starts[record]:
-                    found.append(f"{key} begins at byte {at}, the index says {starts[record]}")
-                if key in index.raw_checksums:
-                    found += [
-                        f"{key}: {text}" for text in block_problems(value, index.raw_checksums[key][record])
-                    ]
-        owner, tile = _owner(features, stored), integer_of(features, keys.TILE) or 0
-        if owner is not None and shard_of(owner, shard_count) != shard:
-            found.append(f"its id belongs into shard {shard_of(owner, shard_count)}, it lies in {shard}")
-        if owner is not None and index is not None and index.statistics.tiles:
-            if (owner, tile) <= self.previous:
-                found.append("expected scans by rising id, and the tiles of each together in order")
-            self.previous = (owner, tile)
-        for message in found:
-            self.add(file, message, record=record, offset=offset, id=identity)
-        return True
+        self.progress(self.done + shard.bytes, self.total)
 
     def unique_ids(self) -> None:
         """Name the ids that two records share, over all shards and splits."""
@@ -411,23 +342,13 @@ class _Run:
         """Compare rejected.jsonl with the indexes and the manifest, line by line."""
         reasons = Counter(dict.fromkeys(manifest.rejected, 0))
         count = 0
-        try:
-            for number, line in enumerate(self.place.lines(REJECTED)):
-                self.bytes_read += len(line)
-                if not line.endswith(b"\n"):
-                    self.add(REJECTED, "its last line does not end", record=number)
-                    break
-                count += 1
-                self.reject(number, line[:-1].decode("utf-8", "surrogateescape"), complete, reasons)
-        except FileNotFoundError:
-            self.add(REJECTED, "it is missing")
-            return
-        except OSError as error:
-            self.add(REJECTED, f"it cannot be read: {error.strerror or error}")
-            return
-        except CorruptFileError as error:
-            self.add(REJECTED, str(error).removeprefix(f"{self.place.path(REJECTED)}: "))
-            return
+        for number, line in enumerate(self.place.lines(REJECTED)):
+            self.bytes_read += len(line)
+            if not line.endswith(b"\n"):
+                self.add(REJECTED, "its last line does not end", record=number)
+                break
+            count += 1
+            self.reject(number, line[:-1].decode("utf-8", "surrogateescape"), complete, reasons)
         self.files += 1
         if complete and count != len(self.rejected):
             self.add(REJECTED, f"holds {count} lines, the indexes name {len(self.rejected)} rejected inputs")
@@ -455,18 +376,45 @@ class _Run:
             self.add(REJECTED, problem, record=number)
 
 
-def _owner(features: Decoded, stored: str) -> int | None:
-    """The id that decides on a record's shard: its own, or of a scan's further tiles that of the first."""
-    key = text_of(features, keys.KEY_SOURCE)
-    if key is not None and integer_of(features, keys.TILE):
-        return example_id(key)
-    return int(stored) if stored.isdecimal() and len(stored) < 20 else None
+def _record_problems(features: Decoded, manifest: Manifest, counts: Counts) -> Iterator[str]:
+    """What is wrong with the content of a record, which is counted too."""
+    label = label_map(features, manifest)
+    classes = None if label is None else class_counts(label, manifest)
+    counts.add(features, classes or ClassCounts())
+    yield from record_problems(features, manifest)
+    yield from segmentation_problems(features, manifest, classes)
+
+
+def _index_problems(
+    features: Decoded, data: memoryview, offset: int, index: ShardIndex, record: int
+) -> Iterator[str]:
+    """In what a record whose `data` begins at that byte differs from what the index says of it."""
+    stored, identity = text_of(features, keys.SOURCE_ID) or "", index.ids[record]
+    if stored != str(identity):
+        yield f"image/source_id: {stored!r:.80}, the index says {identity}"
+    for key, starts in index.raw_starts.items():
+        value = bytes_of(features, key)
+        if value is None:
+            continue
+        at = offset + HEADER_BYTES + _distance(data, value)
+        if at != starts[record]:
+            yield f"{key} begins at byte {at}, the index says {starts[record]}"
+        if key in index.raw_checksums:
+            yield from (f"{key}: {text}" for text in block_problems(value, index.raw_checksums[key][record]))
+
+
+def _place_of(features: Decoded) -> tuple[int, int] | None:
+    """The id that decides on a record's shard, which is that of a scan's first tile, and the number of the tile."""
+    tile = integer_of(features, keys.TILE) or 0
+    key, stored = text_of(features, keys.KEY_SOURCE), text_of(features, keys.SOURCE_ID) or ""
+    if key is not None and tile:
+        return example_id(key), tile
+    return (int(stored), tile) if stored.isdecimal() and len(stored) < 20 else None
 
 
 def _distance(whole: memoryview, part: memoryview) -> int:
     """At which byte of `whole` its view `part` begins."""
-    return int(
-        np.frombuffer(part, np.uint8).ctypes.data - np.frombuffer(whole, np.uint8).ctypes.data
-        if len(part)
-        else 0
-    )
+    if not len(part):
+        return 0
+    first, at = (np.frombuffer(view, np.uint8).ctypes.data for view in (whole, part))
+    return at - first

@@ -5,34 +5,31 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.inspection.stored.features import (
-    bytes_of,
-    decode_stored,
-    integer_of,
-    item_bytes,
-    key_of,
-    text_of,
-)
+from halofeed.inspection.facts.kinds import task_of
+from halofeed.inspection.stored.features import bytes_of, decode_stored, integer_of, key_of, text_of
 from halofeed.inspection.stored.labels import is_volumetric
-from halofeed.inspection.verify.kept import kept_problems
 from halofeed.prep.formats.picture.stored import check_stored
 from halofeed.schemas import keys
 from halofeed.schemas.checksum import block_checksums
 from halofeed.schemas.fields import Field
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.manifest import Manifest
+from halofeed.schemas.tasks import KEPT
 from halofeed.schemas.tfexample import Decoded
 
 _INTEGER_LIMITS = {"bool": (0, 1)} | {
     name: (int(np.iinfo(name).min), int(np.iinfo(name).max))
     for name in ("uint8", "uint16", "int16", "int32", "int64")
 }
+
+_KEYPOINT_PARTS = ("x", "y", "visibility", "text")
+_KEYPOINT_KINDS = {"x": "float32", "y": "float32", "visibility": "int64", "num": "int64", "text": "bytes"}
 
 
 def record_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
@@ -41,12 +38,17 @@ def record_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
         for key in field.keys:
             if key not in features:
                 yield f"{key} is missing"
-            elif field.encoding == "png_list":
-                yield from (f"{key}: {problem}" for problem in _masks(features[key], features, manifest))
+                continue
+            value = features[key]
+            if field.encoding == "png_list":
+                found = _masks(value, features, manifest)
+            elif field.encoding not in _OF_BYTES:
+                found = _CHECKS[field.encoding](value, field, features)
+            elif isinstance(value, list) and len(value) == 1:
+                found = _OF_BYTES[field.encoding](value[0], field, features)
             else:
-                yield from (
-                    f"{key}: {problem}" for problem in _CHECKS[field.encoding](features[key], field, features)
-                )
+                found = iter([f"expected one bytes value, got {_kind(value)}"])
+            yield from (f"{key}: {problem}" for problem in found)
     yield from _parallel_problems(features, manifest)
     yield from _image_problems(features, manifest)
     yield from _box_problems(features)
@@ -65,31 +67,21 @@ def block_problems(data: memoryview, expected: NDArray[np.uint32]) -> Iterator[s
             yield f"the checksum of block {block} is {ours:#010x}, the index says {theirs:#010x}"
 
 
-def _single(value: Any) -> Iterator[str]:
-    if not isinstance(value, list) or len(value) != 1:
-        yield f"expected one bytes value, got {_kind(value)}"
-
-
 def _kind(value: Any) -> str:
     kind = "bytes values" if isinstance(value, list) else f"{value.dtype} values"
     return f"{len(value)} {kind}"
 
 
-def _raw(value: Any, field: Field, features: Decoded) -> Iterator[str]:
-    yield from (problems := list(_single(value)))
-    dtype, shape = field.stored_dtype, field.stored_shape
-    expected = math.prod(shape) * item_bytes(dtype)
-    if not problems and len(value[0]) != expected:
-        yield f"expected {expected:,} bytes ({dtype} {list(shape)}), got {len(value[0]):,}"
+def _raw(data: memoryview, field: Field, features: Decoded) -> Iterator[str]:
+    dtype, shape, expected = field.stored_dtype, field.stored_shape, field.stored_bytes
+    if len(data) != expected:
+        yield f"expected {expected:,} bytes ({dtype} {list(shape)}), got {len(data):,}"
 
 
-def _compressed(value: Any, field: Field, features: Decoded) -> Iterator[str]:
-    yield from (problems := list(_single(value)))
-    if problems:
-        return
-    pixels = decode_stored(value[0], field.encoding, (field.shape[0], field.shape[1]))
+def _compressed(data: memoryview, field: Field, features: Decoded) -> Iterator[str]:
+    pixels = decode_stored(data, field.encoding, (field.shape[0], field.shape[1]))
     if pixels is None:
-        yield _undecodable(value[0], field)
+        yield _undecodable(data, field)
         return
     size = (integer_of(features, keys.HEIGHT), integer_of(features, keys.WIDTH))
     if pixels.shape[:2] != size:
@@ -119,19 +111,14 @@ def _numbers(value: Any, field: Field, features: Decoded) -> Iterator[str]:
     wrong = ~np.isfinite(value) if limits is None else (value < limits[0]) | (value > limits[1])
     if wrong.any():
         at = int(np.argmax(wrong))
-        yield f"value {at} is {value[at]}, which is no {field.dtype}" + (
-            " (0 or 1)" if field.dtype == "bool" else ""
-        )
+        allowed = " (0 or 1)" if field.dtype == "bool" else ""
+        yield f"value {at} is {value[at]}, which is no {field.dtype}{allowed}"
 
 
 def _value(value: Any, field: Field, features: Decoded) -> Iterator[str]:
     yield from _numbers(value, field, features)
     if len(value) != math.prod(field.shape):
         yield f"expected {math.prod(field.shape)} values (shape {list(field.shape)}), got {len(value)}"
-
-
-def _text(value: Any, field: Field, features: Decoded) -> Iterator[str]:
-    yield from _single(value)
 
 
 def _masks(value: Any, features: Decoded, manifest: Manifest) -> Iterator[str]:
@@ -162,15 +149,17 @@ def _classes(value: Any, field: Field, features: Decoded) -> Iterator[str]:
         yield f"expected labels in ascending order, each once, got {value.tolist()}"
 
 
-_CHECKS = {
-    "classes": _classes,
+_OF_BYTES: dict[str, Callable[[memoryview, Field, Decoded], Iterator[str]]] = {
     "raw": _raw,
     "sets": _raw,
     "jpeg": _compressed,
     "png": _compressed,
+    "text": lambda data, field, features: iter(()),
+}
+_CHECKS: dict[str, Callable[[Any, Field, Decoded], Iterator[str]]] = {
+    "classes": _classes,
     "value": _value,
     "list": _numbers,
-    "text": _text,
 }
 
 
@@ -198,17 +187,14 @@ def _image_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
         yield f"image/key/sha256: image/encoded has {digest}, the record says {stored!r:.80}"
     if is_volumetric(manifest):
         return  # a volume's sizes are checked with its geometry
-    height, width, unpadded_height, unpadded_width = (
-        integer_of(features, key) for key in (*keys.SIDES, *keys.UNPADDED_SIDES)
-    )
+    height, width = (integer_of(features, key) for key in keys.SIDES)
     if height is None or width is None:
         yield "image/height, image/width: expected one integer each"
         return
     if image.encoding == "raw" and (height, width) != image.shape[-3:-1]:
         yield f"image/height, image/width: expected {list(image.shape[-3:-1])} of a raw image, got {[height, width]}"
-    inside = zip(keys.UNPADDED_SIDES, (unpadded_height, unpadded_width), (height, width), strict=True)
-    for key, inner, outer in inside:
-        if inner is not None and not 1 <= inner <= outer:
+    for key, outer in zip(keys.UNPADDED_SIDES, (height, width), strict=True):
+        if (inner := integer_of(features, key)) is not None and not 1 <= inner <= outer:
             yield f"{key}: expected 1 to {outer}, got {inner}"
     for key in keys.SOURCE_SIDES:
         if (side := integer_of(features, key)) is not None and side < 1:
@@ -236,6 +222,66 @@ def _box_problems(features: Decoded) -> Iterator[str]:
             yield f"image/object/area: box {box}: expected 0 or more, got {area[box]}"
 
 
+def kept_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
+    """Everything that is wrong with the features that are no field of the manifest: the view and the keypoints."""
+    kept = manifest.recipe.get("keep", ())
+    if not task_of(manifest).has_boxes:
+        return
+    boxes = len(features.get(keys.OBJECT_CLASS_LABEL, ()))
+    if "view" in kept:
+        key = KEPT["view"]
+        if key not in features:
+            yield f"{key} is missing"
+        elif len(features[key]) != boxes:
+            yield f"{key}: expected one for each of {boxes} boxes, got {len(features[key])}"
+    if "keypoints" in kept:
+        yield from _keypoint_problems(features, boxes)
+
+
+def _keypoint_problems(features: Decoded, boxes: int) -> Iterator[str]:
+    key = KEPT["keypoints"]
+    names = [f"{key}/{part}" for part in (*_KEYPOINT_PARTS, "num")]
+    if missing := [name for name in names if name not in features]:
+        yield from (f"{name} is missing" for name in missing)
+        return
+    x, y, visibility, text, labeled = (features[name] for name in names)
+    # An empty list has lost its type in some writers.
+    wrong = [
+        f"{key}/{part}: expected {kind} values"
+        for part, kind in _KEYPOINT_KINDS.items()
+        if len(value := features[f"{key}/{part}"]) and getattr(value, "dtype", "bytes") != kind
+    ]
+    if wrong:
+        yield from wrong
+        return
+    lengths = {part: len(features[f"{key}/{part}"]) for part in _KEYPOINT_PARTS}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{part} {length}" for part, length in lengths.items())
+        yield f"{key}: expected lists of one length, got {counts}"
+        return
+    if len(labeled) != boxes:
+        yield f"{key}/num: expected one for each of {boxes} boxes, got {len(labeled)}"
+        return
+    if len(x) % boxes if boxes else len(x):
+        yield f"{key}: expected as many points for each of {boxes} boxes, got {len(x)} in all"
+        return
+    for part, values in (("x", x), ("y", y)):
+        for point in np.flatnonzero(~np.isfinite(np.asarray(values, np.float32))):
+            yield f"{key}/{part}: point {point} is {values[point]}"
+    flags = np.asarray(visibility, np.int64)
+    for point in np.flatnonzero((flags < 0) | (flags > 2)):
+        yield f"{key}/visibility: point {point}: expected 0, 1 or 2, got {flags[point]}"
+    each = len(x) // boxes if boxes else 0
+    found = (flags.reshape(boxes, each) > 0).sum(axis=1) if boxes else flags
+    for box, (stated, counted) in enumerate(zip(labeled, found, strict=True)):
+        if stated != counted:
+            yield f"{key}/num: box {box}: {stated}, but {counted} of its points are labeled"
+    spelled = [bytes(name) for name in text]
+    for box in range(1, boxes):
+        if spelled[box * each : (box + 1) * each] != spelled[:each]:
+            yield f"{key}/text: box {box} has other names than box 0"
+
+
 def _label_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
     for label_key, text_key, what in (
         (keys.CLASS_LABEL, keys.CLASS_TEXT, "label"),
@@ -245,11 +291,8 @@ def _label_problems(features: Decoded, manifest: Manifest) -> Iterator[str]:
         if labels is None:
             continue
         if not isinstance(texts, list):
-            yield (
-                f"{text_key} is missing"
-                if texts is None
-                else f"{text_key}: expected texts, got {_kind(texts)}"
-            )
+            wrong = " is missing" if texts is None else f": expected texts, got {_kind(texts)}"
+            yield f"{text_key}{wrong}"
             texts = []
         if isinstance(labels, list):
             continue

@@ -18,10 +18,10 @@ from halofeed.inspection.stored.geometry import (
     direction_cosines,
     extent_of,
     orientation_of,
-    shape_of,
     triple_of,
 )
 from halofeed.inspection.stored.labels import CHUNK_VALUES, ClassCounts, is_volumetric, label_field
+from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas import keys
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfexample import Decoded
@@ -51,7 +51,7 @@ def segmentation_problems(features: Decoded, manifest: Manifest, counts: ClassCo
     if not is_volumetric(manifest):
         return
     yield from _value_problems(bytes_of(features, keys.ENCODED), manifest.field("image").dtype)
-    shape, stored = field.stored_shape, shape_of(features, field)
+    shape, stored = field.stored_shape, tuple(integer_of(features, f"image/{axis}") for axis in AXES)
     if stored != shape:
         yield f"image/depth, image/height, image/width: expected {list(shape)} of a volume, got {list(stored)}"
     yield from _extent_problems(features, shape)
@@ -72,12 +72,8 @@ def _value_problems(data: memoryview | None, dtype: str) -> Iterator[str]:
     if len(data) % kind.itemsize:
         return
     values = np.frombuffer(data, kind)
-    wrong = 0
-    for start in range(0, len(values), CHUNK_VALUES):
-        part = values[start : start + CHUNK_VALUES]
-        finite = (part & 0x7F80) != 0x7F80 if dtype == "bfloat16" else np.isfinite(part)
-        wrong += int(part.size - np.count_nonzero(finite))
-    if wrong:
+    parts = (values[start : start + CHUNK_VALUES] for start in range(0, len(values), CHUNK_VALUES))
+    if wrong := sum(np.count_nonzero(~np.isfinite(as_numbers(part, dtype))) for part in parts):
         yield f"{keys.ENCODED}: {wrong:,} of {len(values):,} values are infinite or no number"
 
 
@@ -98,10 +94,7 @@ def _affine_problems(features: Decoded) -> Iterator[str]:
         lengths = np.linalg.norm(affine[:3, :3], axis=0)
         if affine[3].tolist() != [0, 0, 0, 1]:
             yield f"{key}: expected a last row of 0, 0, 0, 1, got {affine[3].tolist()}"
-        if (
-            not lengths.all()
-            or abs(np.linalg.det(affine[:3, :3] / np.where(lengths, lengths, 1))) < _FLATTEST
-        ):
+        if not lengths.all() or abs(np.linalg.det(direction_cosines(affine[:3, :3]))) < _FLATTEST:
             yield f"{key}: it cannot be inverted: voxels of a volume lie on one plane of the patient"
         elif key == keys.AFFINE:
             yield from _spacing_problems(features, lengths)

@@ -75,14 +75,24 @@ class Page(HTMLParser):
         return "".join(data for ids, data in self.texts if section is None or section in ids)
 
 
+def part_of(source: str, section: str) -> str:
+    """The HTML of a section."""
+    start = source.index(f'<section id="{section}">')
+    return source[start : source.index("</section>", start)]
+
+
 def rows(source: str, section: str) -> list[list[str]]:
     """The table rows of a section, as plain texts."""
-    start = source.index(f'<section id="{section}">')
-    part = source[start : source.index("</section>", start)]
     return [
         [html.unescape(re.sub("<[^>]*>", "", cell)) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
-        for row in re.findall(r"<tr>(<td.*?)</tr>", part)
+        for row in re.findall(r"<tr>(<td.*?)</tr>", part_of(source, section))
     ]
+
+
+def code_blocks(source: str) -> list[str]:
+    """The commands and programs that the last section shows, as plain texts."""
+    blocks = re.findall(r"<pre><code>(.*?)</code></pre>", part_of(source, "use"), re.S)
+    return [html.unescape(block) for block in blocks]
 
 
 def assert_self_contained(source: str, page: Page) -> None:

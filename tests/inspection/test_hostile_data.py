@@ -36,12 +36,9 @@ def read(sound: Path, scratch: Path, kinds: str, first: int, count: int) -> list
     return lines[:-1]
 
 
+@pytest.mark.parametrize(("first", "count"), [(0, 8), pytest.param(100, 12, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_strangers_made_is_read_or_refused_in_words(sound: Path, tmp_path: Path, kind: str) -> None:
-    assert read(sound, tmp_path / "scratch", kind, 0, 8) == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", KINDS)
-def test_much_of_what_strangers_made_is_read_or_refused(sound: Path, tmp_path: Path, kind: str) -> None:
-    assert read(sound, tmp_path / "scratch", kind, 100, 12) == []
+def test_what_strangers_made_is_read_or_refused_in_words(
+    sound: Path, tmp_path: Path, kind: str, first: int, count: int
+) -> None:
+    assert read(sound, tmp_path / "scratch", kind, first, count) == []

@@ -68,16 +68,13 @@ def test_every_record_is_described_in_shard_order(tmp_path: Path, task: str, enc
             for offset, _ in read_records((folder / shard.file).read_bytes(), shard.file):
                 text = describe_record(folder, f"{split}:{number}")
                 assert f"{shard.file}, record " in text and f" byte {offset:,}\n" in text
-                identity = int(
-                    next(line.split()[1] for line in text.splitlines() if line.startswith("  id "))
-                )
-                example = by_id.pop(identity)
+                (identity,) = re.findall(r"(?m)^  id +(\d+)$", text)
+                example = by_id.pop(int(identity))
                 height, width, channels = example.pixels.shape
                 assert f"  image   {height} x {width} x {channels} uint8, {encoding}, " in text
                 assert f"key {example.key!r}" in text
-                for row, (box, label) in enumerate(
-                    zip(example.boxes if boxed else (), example.classes, strict=True)
-                ):
+                boxes = zip(example.boxes if boxed else (), example.classes, strict=True)
+                for row, (box, label) in enumerate(boxes):
                     pixels = " ".join(f"{v:.1f}" for v in box.astype(float) * np.array([height, width] * 2))
                     assert f"\n {row} {label} {LABELS[task][label]} {pixels} " in re.sub(" +", " ", text)
                 number += 1
@@ -122,9 +119,8 @@ def test_a_folder_without_a_data_set_and_damaged_files_give_readable_errors(tmp_
 
 @pytest.mark.parametrize("look", [describe, verify, write_report])
 def test_an_address_that_nobody_reads_is_refused_with_what_is_known(look: Callable[[str], object]) -> None:
-    with pytest.raises(
-        UsageError, match=r"nowhere://bucket/set/1\.0\.0: .*expected a local folder, gs://, s3://"
-    ):
+    message = r"nowhere://bucket/set/1\.0\.0: .*expected a local folder, gs://, s3://"
+    with pytest.raises(UsageError, match=message):
         look("nowhere://bucket/set/1.0.0")
 
 

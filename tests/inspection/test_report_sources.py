@@ -37,6 +37,12 @@ def draw_sources(photos: Path) -> None:
         Image.fromarray(np.zeros((56, 96, 3), np.uint8)).save(photos / example.key, "PNG")
 
 
+def convert_photos(tmp_path: Path) -> Path:
+    """The data set of six photos below the folder."""
+    draw_folders(tmp_path / "photos", 6)
+    return Path(run_convert(tmp_path / "photos", tmp_path / "out", **OPTIONS).folder)
+
+
 def test_no_folder_that_a_foreign_data_set_names_is_opened(tmp_path: Path) -> None:
     draw_sources(tmp_path / "private")
     folder = make(tmp_path)
@@ -71,22 +77,19 @@ def test_a_record_that_names_a_file_outside_of_the_folder_is_not_followed(tmp_pa
 
 
 def test_sources_of_a_conversion_of_ones_own_are_shown_and_said(tmp_path: Path) -> None:
-    draw_folders(tmp_path / "photos", 6)
-    folder = Path(run_convert(tmp_path / "photos", tmp_path / "out", **OPTIONS).folder)
+    folder = convert_photos(tmp_path)
     for path in (folder, tmp_path / "link"):
         if path != folder:
             path.symlink_to(folder)
         _, page = report(path, output=tmp_path / "report.html")
-        assert len(page.all("img")) == 12 and f"Converted from {tmp_path / 'photos'} by" in page.words(
-            "recipe"
-        )
+        assert len(page.all("img")) == 12
+        assert f"Converted from {tmp_path / 'photos'} by" in page.words("recipe")
     assert f'source: "{tmp_path / "photos"}"' in describe(folder)
     assert str(tmp_path).encode() not in (folder / "manifest.json").read_bytes()
 
 
 def test_a_copy_of_it_elsewhere_or_another_content_is_a_strangers(tmp_path: Path) -> None:
-    draw_folders(tmp_path / "photos", 6)
-    folder = Path(run_convert(tmp_path / "photos", tmp_path / "out", **OPTIONS).folder)
+    folder = convert_photos(tmp_path)
     shutil.copytree(folder, tmp_path / "copy")
     _, page = report(tmp_path / "copy")
     assert len(page.all("img")) == 6 and NOT_YOURS in page.words("samples")
@@ -96,8 +99,7 @@ def test_a_copy_of_it_elsewhere_or_another_content_is_a_strangers(tmp_path: Path
 
 
 def test_the_same_command_on_what_is_there_remembers_where_the_sources_are_now(tmp_path: Path) -> None:
-    draw_folders(tmp_path / "photos", 6)
-    folder = Path(run_convert(tmp_path / "photos", tmp_path / "out", **OPTIONS).folder)
+    folder = convert_photos(tmp_path)
     (tmp_path / "photos").rename(tmp_path / "moved")
     _, page = report(folder)
     assert f"The source pictures are no longer at {tmp_path / 'photos'}" in page.words("samples")
@@ -111,8 +113,7 @@ def test_the_same_command_on_what_is_there_remembers_where_the_sources_are_now(t
 def test_an_unwritable_state_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / where))
-    draw_folders(tmp_path / "photos", 6)
-    folder = Path(run_convert(tmp_path / "photos", tmp_path / "out", **OPTIONS).folder)
+    folder = convert_photos(tmp_path)
     _, page = report(folder)
     assert len(page.all("img")) == 6 and NOT_YOURS in page.words("samples")
 
@@ -140,12 +141,8 @@ def test_what_is_remembered_is_readable_for_its_owner_alone_and_bounded(
         assert remember(f"{tmp_path}/{number}", manifest, origin)
         for age, file in enumerate(sorted(registry.iterdir(), key=lambda path: path.stat().st_mtime_ns)):
             os.utime(file, (age, age))
-    assert [path.stat().st_mode & 0o777 for path in (registry, *registry.iterdir())] == [
-        0o700,
-        0o600,
-        0o600,
-        0o600,
-    ]
+    modes = [path.stat().st_mode & 0o777 for path in (registry, *registry.iterdir())]
+    assert modes == [0o700, 0o600, 0o600, 0o600]
     found = [recall(f"{tmp_path}/{number}", manifest) for number in range(5)]
     assert found == [None, None, origin, origin, origin]
     other = dataclasses.replace(manifest, version="1.0.1")

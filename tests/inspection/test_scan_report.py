@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from halofeed.inspection.facts.dataset import Facts, volume_sizings
 from halofeed.inspection.facts.display import display_of
 from halofeed.inspection.facts.findings import MEANINGS
 from halofeed.inspection.html import charts
+from halofeed.inspection.html.report import write_report
 from halofeed.inspection.pictures.overlay import overlay
 from halofeed.inspection.pictures.planes import ScanSample, center_of, load_scan
 from halofeed.prep.geometry.scan import Finding
@@ -26,26 +27,27 @@ from halofeed.prep.voxels.intensity import Window
 from halofeed.prep.voxels.phantom import LABELLED
 from halofeed.schemas.manifest import Split, read_manifest
 from halofeed.schemas.statistics import Statistics
-from tests.inspection.pages import assert_a_browser_shows, assert_self_contained, picture, rows
-from tests.inspection.test_report import change, report
+from tests.inspection.pages import (
+    assert_a_browser_shows,
+    assert_self_contained,
+    code_blocks,
+    part_of,
+    picture,
+    rows,
+)
+from tests.inspection.test_report import change, change_train, report
+from tests.inspection.test_report import make as make_pictures
 from tests.set_writer import refusal
 from tests.volume_report_writer import RECIPE, draw_picture, draw_scan, write_segmentation
 
 WINDOW = Window(low=-160, high=240)
+BYTES = {"window": WINDOW, "store": "uint8"}
+PERCENTILES = {"window_percentiles": [0.5, 99.5]}
 TILT = Finding(name="gantry tilt", treatment="corrected", detail="16 degrees")
 OTHER = Finding(name="nobody knows this one", treatment="noted", detail="")
-VOLUME_SECTIONS = [
-    "conversion",
-    "samples",
-    "labels",
-    "findings",
-    "sizes",
-    "values",
-    "partitions",
-    "recipe",
-    "use",
-]
-PICTURE_SECTIONS = ["conversion", "samples", "labels", "sizes", "pixels", "partitions", "recipe", "use"]
+ENDING = ["partitions", "recipe", "use"]
+VOLUME_SECTIONS = ["conversion", "samples", "labels", "findings", "sizes", "values", *ENDING]
+PICTURE_SECTIONS = ["conversion", "samples", "labels", "sizes", "pixels", *ENDING]
 ROOT = Path(__file__).parents[2]
 
 
@@ -63,7 +65,7 @@ def make(folder: Path, **more: Any) -> Path:
 
 def load_all(folder: Path, side: int = 240) -> list[ScanSample]:
     manifest = read_manifest(folder)
-    facts = Facts.of("x", manifest, {})
+    facts = Facts(path="x", manifest=manifest)
     display = display_of(manifest, facts.total)
     return [
         load_scan(folder, manifest, (one, None), display, facts.ranks, side)
@@ -123,9 +125,8 @@ def test_every_fact_of_the_scans_is_said(tmp_path: Path) -> None:
         ["the largest of each side: nothing is cut off", "22 × 26 × 32", "0 %", "0 %", "0.80×"],
     ]
     figures = rows(source, "values")
-    assert [row[:2] for row in figures] == [
-        ["all", "train"], ["all", "test"], ["labelled", "train"], ["labelled", "test"]
-    ]  # fmt: skip
+    expected = [["all", "train"], ["all", "test"], ["labelled", "train"], ["labelled", "test"]]
+    assert [row[:2] for row in figures] == expected
     assert "The recipe has no window: nothing is drawn in." in page.words("values")
     assert "1,2,1,1,1" in page.words("partitions") and "12 × 28 × 34 a core" in page.words("partitions")
     assert "none divides" not in page.words("partitions").partition("4")[0]
@@ -154,9 +155,7 @@ def test_planes_lie_in_the_patient_as_radiologists_look(tmp_path: Path) -> None:
 
 
 def test_the_mask_lies_where_the_organ_is_bright(tmp_path: Path) -> None:
-    for sample in load_all(
-        make(tmp_path, window=WINDOW, store="uint8", recipe={**RECIPE, "window_hu": [-160, 240]})
-    ):
+    for sample in load_all(make(tmp_path, **BYTES, recipe={**RECIPE, "window_hu": [-160, 240]})):
         for plane in sample.planes:
             if plane.masks[0] is None:
                 continue
@@ -197,42 +196,25 @@ def test_an_overlay_shows_every_class_where_it_is(height: int, width: int, seed:
 @pytest.mark.parametrize(
     ("options", "recipe", "words", "drawn"),
     [
-        ({}, {}, "Black to white is -338 to 700 HU: the recipe has no window", 0),
-        ({"modality": "MR"}, {}, "Black to white is -338 to 700: the recipe has no window", 0),
-        (
-            {"window": WINDOW},
-            {"window_hu": [-160, 240]},
-            "Black to white is -160 to 240 HU, the recipe's window.",
-            2,
-        ),
-        (
-            {"window": WINDOW, "store": "uint8"},
-            {"window": "40/400"},
-            "the recipe's window, stored as 0 to 255.",
-            2,
-        ),
-        (
-            {"window": WINDOW, "store": "uint8"},
-            {"window_percentiles": [0.5, 99.5]},
-            "each scan's own window, from its 0.5th to its 99.5th percentile, stored as 0 to 255.",
-            0,
-        ),
-        ({"window": WINDOW, "store": "uint8"}, {}, "Black to white is 0 to 255, as stored.", 0),
+        ({}, {}, "-338 to 700 HU: the recipe has no window", 0),
+        ({"modality": "MR"}, {}, "-338 to 700: the recipe has no window", 0),
+        ({"window": WINDOW}, {"window_hu": [-160, 240]}, "-160 to 240 HU, the recipe's window.", 2),
+        (BYTES, {"window": "40/400"}, "-160 to 240 HU, the recipe's window, stored as 0 to 255.", 2),
+        (BYTES, PERCENTILES, "each scan's own window, from its 0.5th to its 99.5th percentile, stored", 0),
+        (BYTES, {}, "0 to 255, as stored.", 0),
     ],
 )
 def test_the_window_that_is_shown_is_stated_and_drawn(
     tmp_path: Path, options: dict[str, Any], recipe: dict[str, Any], words: str, drawn: int
 ) -> None:
     source, page = report(make(tmp_path, recipe={**RECIPE, **recipe}, **options))
-    assert words in page.words("samples"), page.words("samples")
-    values = source[source.index('<section id="values">') :].partition("</section>")[0]
+    assert f"Black to white is {words}" in page.words("samples"), page.words("samples")
+    values = part_of(source, "values")
     assert len(re.findall('class="marker"', values)) == drawn and ('class="band"' in values) == bool(drawn)
     if drawn:
         assert ">-160</text>" in values and ">240</text>" in values
         body = rows(source, "values")[0]
-        assert -160 <= float(body[2]) <= 240 and body[-1] == "240", (
-            "in Hounsfield units, however they are stored"
-        )
+        assert -160 <= float(body[2]) <= 240 and body[-1] == "240", "in Hounsfield units"
 
 
 @pytest.mark.parametrize("store", ["float32", "bfloat16"])
@@ -249,13 +231,14 @@ def test_fractional_values_are_shown_as_whole_ones_are(tmp_path: Path, store: st
 def test_empty_parts_say_so(tmp_path: Path) -> None:
     records = [draw_scan(f"{number}", labelled=False, modality="MR") for number in range(2)]
     _, page = report(write_segmentation(tmp_path / "a" / "1", records))
-    assert "No scan has a label." in page.words("labels") and "0 classes occur in scans" in page.words(
-        "labels"
-    )
-    assert "None: nothing odd was found in 2 scans, and nothing corrected." in page.words("findings")
-    assert "nothing is labelled" in page.words("values") and "Nothing is labelled in train" in page.words(
-        "values"
-    )
+    for section, words in (
+        ("labels", "No scan has a label."),
+        ("labels", "0 classes occur in scans"),
+        ("findings", "None: nothing odd was found in 2 scans, and nothing corrected."),
+        ("values", "nothing is labelled"),
+        ("values", "Nothing is labelled in train"),
+    ):
+        assert words in page.words(section)
     folder = make(tmp_path)
     change(folder, splits={"train": Split(shards=(), statistics=Statistics())})
     _, page = report(folder)
@@ -285,22 +268,16 @@ def test_tiles_channels_and_unnamed_classes_are_called_so(tmp_path: Path) -> Non
 
 def test_what_other_static_shapes_cost_is_worked_out_from_the_sources(tmp_path: Path) -> None:
     folder = make(tmp_path)
-    train = read_manifest(folder).splits["train"]
-    shapes = {"10x10x10": 2, "20x10x40": 1}
-    statistics = dataclasses.replace(train.statistics, source_shapes=shapes)
-    manifest = change(folder, splits={"train": Split(shards=train.shards, statistics=statistics)})
-    sizings = {name: rest for name, *rest in volume_sizings(Facts.of("x", manifest, {}))}
-    assert sizings["the largest of each side: nothing is cut off"] == [
-        (20, 10, 40), pytest.approx(1 - 10_000 / 24_000), 0
-    ]  # fmt: skip
+    manifest = change_train(folder, {"source_shapes": {"10x10x10": 2, "20x10x40": 1}})
+    sizings = {name: rest for name, *rest in volume_sizings(Facts(path="x", manifest=manifest))}
+    largest = sizings["the largest of each side: nothing is cut off"]
+    assert largest == [(20, 10, 40), pytest.approx(1 - 10_000 / 24_000), 0]
     assert sizings["the median of each side"] == [(10, 10, 10), 0, pytest.approx(1 - 3_000 / 10_000)]
     worked_out = pytest.approx(1 - (2_000 + 20 * 10 * 34) / 10_000)
     assert sizings["as it is now"][2] == 0, "counted at the conversion"
-    statistics = dataclasses.replace(statistics, scan_mm3=None, scan_cut_mm3=None)
-    manifest = change(folder, splits={"train": Split(shards=train.shards, statistics=statistics)})
-    assert {name: rest for name, *rest in volume_sizings(Facts.of("x", manifest, {}))}["as it is now"][
-        2
-    ] == worked_out
+    manifest = change_train(folder, {"scan_mm3": None, "scan_cut_mm3": None})
+    sizings = {name: rest for name, *rest in volume_sizings(Facts(path="x", manifest=manifest))}
+    assert sizings["as it is now"][2] == worked_out
 
 
 def test_scans_without_labels_with_padding_and_thick_slices_are_among_the_samples(tmp_path: Path) -> None:
@@ -311,9 +288,8 @@ def test_scans_without_labels_with_padding_and_thick_slices_are_among_the_sample
     folder = write_segmentation(tmp_path, records)
     chosen = choose(find_candidates(folder, read_manifest(folder)), 8, detection=False)
     reasons = [reason for _, reason in chosen if reason]
-    assert reasons == [
-        "most padding: 51 %", "no label: for prediction", "thickest slices: 3.0 times the spacing within"
-    ]  # fmt: skip
+    thickest = "thickest slices: 3.0 times the spacing within"
+    assert reasons == ["most padding: 51 %", "no label: for prediction", thickest]
     assert len(chosen) == 8 and all(isinstance(item, Candidate) for item, _ in chosen)
 
 
@@ -339,24 +315,26 @@ def test_pictures_show_their_classes_over_the_stored_one_beside_the_source(tmp_p
     assert "Pixels of each class" in page.words("labels") and "findings" not in page.words()
 
 
-def test_the_same_data_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("write", [make, make_pictures])
+def test_the_same_data_give_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], Path]
+) -> None:
     pages = []
-    for place in ("a", "b"):
-        make(tmp_path / place)
-        monkeypatch.chdir(tmp_path / place)
-        pages.append(report(Path("scans/1.0.0"))[0])
+    for place in (tmp_path / "a", tmp_path / "b"):
+        folder = write(place)
+        monkeypatch.chdir(place)
+        pages.append(write_report(folder.relative_to(place)).read_bytes())
     assert pages[0] == pages[1]
 
 
 def test_the_code_shown_fits_the_data_set(tmp_path: Path) -> None:
     source, _ = report(make(tmp_path))
-    part = source[source.index('<section id="use">') :]
-    load, mesh = (html.unescape(code) for code in re.findall(r"<pre><code>(.*?)</code></pre>", part, re.S))
+    load, mesh = code_blocks(source)
     assert '"image": int16 [1, 24, 28, 34, 1]; "label": [1, 24, 28, 34], "labelled"' in load
     compile(load, "load", "exec")
     compile(mesh, "mesh", "exec")
     assert "'image=1,2,1,2,1;label=1,2,1,2'" in mesh or "'image=1,1,2,2,1;label=1,1,2,2'" in mesh
-    assert "halofeed train" not in part
+    assert "halofeed train" not in part_of(source, "use")
 
 
 def test_every_finding_of_the_readers_has_its_meaning() -> None:
@@ -393,10 +371,8 @@ def test_a_density_stays_within_its_frame(low: float, width: float, step: float)
         origin=-160.0,
     )
     for x, y in re.findall(r"(?<=[ML])([\d.-]+) ([\d.-]+)", drawn):
-        assert (
-            charts.LEFT - 0.1 <= float(x) <= charts.WIDTH - charts.RIGHT + 0.1
-            and 0 <= float(y) <= charts.HEIGHT
-        )
+        assert charts.LEFT - 0.1 <= float(x) <= charts.WIDTH - charts.RIGHT + 0.1
+        assert 0 <= float(y) <= charts.HEIGHT
 
 
 @pytest.mark.parametrize(("step", "origin"), [(1.0, 0.0), (400 / 255, -160.0)])

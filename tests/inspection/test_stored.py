@@ -51,10 +51,15 @@ print("errors:", named)
 """
 
 
+def write(folder: Path, count: int = 12, side: int = 110, seed: int = 0) -> Path:
+    """A data set of one shard."""
+    examples = draw_examples("classification", {"train": count}, shape=(side, side, 3), seed=seed)
+    return write_dataset(folder, examples, task="classification", shards=1)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    examples = draw_examples("classification", {"train": 12}, shape=(96, 128, 3))
-    return write_dataset(tmp_path / "set", examples, task="classification", shards=1)
+    return write(tmp_path / "set")
 
 
 def run(script: str) -> str:
@@ -93,12 +98,7 @@ except CorruptFileError as error:
 def test_a_stale_shard_is_found_by_all_that_look(
     folder: Path, tmp_path: Path, suffixes: tuple[str, ...]
 ) -> None:
-    stale = write_dataset(
-        tmp_path / "stale",
-        draw_examples("classification", {"train": 12}, shape=(96, 128, 3), seed=5),
-        task="classification",
-        shards=1,
-    )
+    stale = write(tmp_path / "stale", seed=5)
     name = "tiny-train.tfrecord-00000-of-00001"
     for suffix in suffixes:
         shutil.copyfile(stale / f"{name}{suffix}", folder / f"{name}{suffix}")
@@ -112,9 +112,7 @@ def test_a_stale_shard_is_found_by_all_that_look(
 
 
 def test_verify_holds_one_record_in_memory(tmp_path: Path) -> None:
-    examples = draw_examples("classification", {"train": 24}, shape=(512, 512, 3))
-    folder = write_dataset(tmp_path / "set", examples, task="classification", shards=1)
-    del examples
+    folder = write(tmp_path / "set", count=24, side=512)
     path = next(folder.glob("*-of-00001"))
     data = bytearray(path.read_bytes())
     data[6] ^= 1  # of the first length: 2**48 bytes are announced

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +131,7 @@ def test_leftovers_are_named(copied: Path) -> None:
     ]
 
 
-def test_a_damaged_record_is_named_with_number_offset_and_id_and_others_still_checked(
-    copied: Path,
-) -> None:
+def test_a_damaged_record_is_named_with_number_offset_and_id_and_others_still_checked(copied: Path) -> None:
     name = "tiny-train.tfrecord-00001-of-00002"
     index = ShardIndex.from_bytes((copied / f"{name}.index").read_bytes(), name)
     data = bytearray((copied / name).read_bytes())
@@ -146,9 +144,7 @@ def test_a_damaged_record_is_named_with_number_offset_and_id_and_others_still_ch
     assert report.records == 10
 
 
-def test_a_record_exchanged_under_right_frame_checksums_breaks_the_files_checksum(
-    copied: Path,
-) -> None:
+def test_a_record_exchanged_under_right_frame_checksums_breaks_the_files_checksum(copied: Path) -> None:
     name = "tiny-train.tfrecord-00000-of-00002"
     records = [bytearray(data) for _, data in read_records((copied / name).read_bytes(), name)]
     records[1][-1] ^= 1
@@ -219,6 +215,7 @@ def replaced_image(data: bytes) -> Alter:
     return lambda example, features: {**features, "image/encoded": data, "image/key/sha256": digest}
 
 
+KEY = "image/encoded"
 SMALL_PNG = encode_pixels(np.zeros((2, 3, 3), np.uint8), "png")
 FAULTS = {
     ("detection", "raw"): [
@@ -289,20 +286,18 @@ def test_masks_that_do_not_fit_are_found(tmp_path: Path) -> None:
 def rewrite_index(folder: Path, name: str, **changes: Any) -> None:
     """Change an index and put its new checksum into the manifest, as a faulty writer would have."""
     path = folder / f"{name}.index"
-    changed = dataclasses.replace(ShardIndex.from_bytes(path.read_bytes(), name), **changes)
+    changed = replace(ShardIndex.from_bytes(path.read_bytes(), name), **changes)
     data = changed.to_bytes()
     path.write_bytes(data)
     manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
     splits = {}
     for split, content in manifest.splits.items():
         shards = [
-            dataclasses.replace(shard, index_bytes=len(data), index_crc32c=crc32c(data))
-            if shard.file == name
-            else shard
+            replace(shard, index_bytes=len(data), index_crc32c=crc32c(data)) if shard.file == name else shard
             for shard in content.shards
         ]
-        splits[split] = dataclasses.replace(content, shards=tuple(shards))
-    (folder / "manifest.json").write_text(dataclasses.replace(manifest, splits=splits).to_json())
+        splits[split] = replace(content, shards=tuple(shards))
+    (folder / "manifest.json").write_text(replace(manifest, splits=splits).to_json())
 
 
 @pytest.mark.parametrize(
@@ -315,24 +310,12 @@ def rewrite_index(folder: Path, name: str, **changes: Any) -> None:
         (lambda index: {"lengths": index.lengths + 1}, "record 5 lies outside of the shard's"),
         (lambda index: {"offsets": index.offsets - (index.offsets > 0)}, "but the record before it ends at"),
         (lambda index: {"lengths": index.lengths - 1}, "but the record before it ends at"),
+        (lambda index: {"raw_starts": {KEY: index.raw_starts[KEY] - 1}}, "begins at byte"),
+        (lambda index: {"raw_checksums": {KEY: index.raw_checksums[KEY] ^ 1}}, "of block 0 is"),
+        (lambda index: {"raw_starts": {}, "raw_checksums": {}}, f"raw keys: expected ['{KEY}'], got []"),
+        (lambda index: {"statistics": replace(index.statistics, records=1)}, "records: the records give"),
         (
-            lambda index: {"raw_starts": {"image/encoded": index.raw_starts["image/encoded"] - 1}},
-            "begins at byte",
-        ),
-        (
-            lambda index: {"raw_checksums": {"image/encoded": index.raw_checksums["image/encoded"] ^ 1}},
-            "of block 0 is",
-        ),
-        (
-            lambda index: {"raw_starts": {}, "raw_checksums": {}},
-            "raw keys: expected ['image/encoded'], got []",
-        ),
-        (
-            lambda index: {"statistics": dataclasses.replace(index.statistics, records=1)},
-            "statistics.records: the records give",
-        ),
-        (
-            lambda index: {"statistics": dataclasses.replace(index.statistics, notes={"x": 1})},
+            lambda index: {"statistics": replace(index.statistics, notes={"x": 1})},
             "not the sum of the shards'",
         ),
         (lambda index: {"rejected": ()}, "holds 2 lines, the indexes name 1"),
@@ -347,23 +330,21 @@ def test_a_wrong_index_under_right_checksums_is_found(copied: Path, change: Any,
 
 def test_a_record_in_the_wrong_shard_and_an_id_in_two_splits_are_found(tmp_path: Path) -> None:
     examples = draw_examples("classification", {"train": 4})
-    twins = [*examples, dataclasses.replace(examples[0], split="test")]
+    twins = [*examples, replace(examples[0], split="test")]
     report = str(verify(write_dataset(tmp_path / "twins", twins, task="classification")))
     assert "several records have this id: tiny-test" in report
     folder = write_dataset(tmp_path / "swapped", examples, task="classification")
     first, second = (f"tiny-train.tfrecord-0000{number}-of-00002" for number in range(2))
     manifest = Manifest.from_json((folder / "manifest.json").read_bytes())
     shards = manifest.splits["train"].shards
-    swapped = tuple(
-        dataclasses.replace(shard, file=name)
-        for shard, name in zip(reversed(shards), (first, second), strict=True)
-    )
-    split = dataclasses.replace(manifest.splits["train"], shards=swapped)
+    pairs = zip(reversed(shards), (first, second), strict=True)
+    swapped = tuple(replace(shard, file=name) for shard, name in pairs)
+    split = replace(manifest.splits["train"], shards=swapped)
     for suffix in ("", ".index"):
         (folder / f"{first}{suffix}").rename(folder / "moved")
         (folder / f"{second}{suffix}").rename(folder / f"{first}{suffix}")
         (folder / "moved").rename(folder / f"{second}{suffix}")
-    changed = dataclasses.replace(manifest, splits={"train": split})
+    changed = replace(manifest, splits={"train": split})
     (folder / "manifest.json").write_text(changed.to_json())
     (folder / "dataset_info.json").write_text(dataset_info_json(changed))
     report = verify(folder)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from halofeed.inspection.text import describe_record
 from halofeed.inspection.verify import verify
-from halofeed.inspection.verify.kept import kept_problems
+from halofeed.inspection.verify.record import kept_problems
 from halofeed.schemas.errors import AnnotationsError
 from tests.pipelines.support import read_all, run_convert
 
