@@ -68,13 +68,11 @@ class Candidate:
     anisotropy: float = 1.0
 
 
-def find_candidates(
-    folder: Path | Place, manifest: Manifest, limit: int = CANDIDATES_PER_SPLIT
-) -> list[Candidate]:
-    """At most `limit` records of each split, evenly spread; only their small features are read."""
+def find_candidates(folder: Path | Place, manifest: Manifest) -> list[Candidate]:
+    """Records of each split, evenly spread; only their small features are read."""
     found = []
     for split, content in manifest.splits.items():
-        step = max(1, math.ceil(content.records / limit))
+        step = max(1, math.ceil(content.records / CANDIDATES_PER_SPLIT))
         first = 0
         for shard in content.shards:
             rows = range(-first % step, shard.records, step)

@@ -18,6 +18,7 @@ from halofeed.schemas.statistics import Intensities, Statistics
 
 _LOW, _HIGH = 1.0, 99.0
 """Percentiles that bound what is shown where the recipe has no window."""
+_ALL_BYTES = "0 to 255, as stored."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +37,9 @@ class Display:
     dtype: str
     low: float
     high: float
-    slope: float
-    intercept: float
-    unit: str
+    slope: float = 1.0
+    intercept: float = 0.0
+    unit: str = "value"
     window: Window | None
     words: str
 
@@ -83,7 +84,7 @@ def display_of(manifest: Manifest, statistics: Statistics) -> Display:
     slope, intercept = (
         IntensityPlan(store=dtype, window=window).scale if dtype == "uint8" and window else (1.0, 0.0)
     )
-    low, high, words = _shown(manifest.recipe, statistics, dtype, window, unit)
+    low, high, words = _shown(manifest.recipe, statistics, dtype, window, " HU" if unit == "HU" else "")
     return Display(
         dtype=dtype,
         low=low,
@@ -92,29 +93,27 @@ def display_of(manifest: Manifest, statistics: Statistics) -> Display:
         intercept=intercept,
         unit=unit,
         window=window,
-        words=words,
+        words=f"Black to white is {words}",
     )
 
 
 def _shown(
-    recipe: Mapping[str, Any], statistics: Statistics, dtype: str, window: Window | None, unit: str
+    recipe: Mapping[str, Any], statistics: Statistics, dtype: str, window: Window | None, in_unit: str
 ) -> tuple[float, float, str]:
-    in_unit = " HU" if unit == "HU" else ""
+    of_window = f"{window.low:g} to {window.high:g}{in_unit}, the recipe's window" if window else ""
     if dtype == "uint8":
         if window:
-            span = f"{window.low:g} to {window.high:g}{in_unit}"
-            return 0, 255, f"Black to white is {span}, the recipe's window, stored as 0 to 255."
+            return 0, 255, f"{of_window}, stored as 0 to 255."
         ends: tuple[float, ...] = tuple(recipe.get("window_percentiles") or ())
         if len(ends) == 2:
             span = f"from its {ends[0]:g}th to its {ends[1]:g}th percentile"
-            return 0, 255, f"Black to white is each scan's own window, {span}, stored as 0 to 255."
-        return 0, 255, "Black to white is 0 to 255, as stored."
+            return 0, 255, f"each scan's own window, {span}, stored as 0 to 255."
+        return 0, 255, _ALL_BYTES
     if window:
-        span = f"{window.low:g} to {window.high:g}{in_unit}"
-        return window.low, window.high, f"Black to white is {span}, the recipe's window."
+        return window.low, window.high, f"{of_window}."
     body, foreground = counts_of(statistics, "body"), counts_of(statistics, "foreground")
     if not body.total:
-        return 0, 1, "Black to white is 0 to 1: no values were counted."
+        return 0, 1, "0 to 1: no values were counted."
     low, high = percentile(body, _LOW), percentile(body, _HIGH)
     why = f"the {_LOW:g}st to {_HIGH:g}th percentile above each scan's least value"
     if foreground.total:
@@ -127,8 +126,7 @@ def _shown(
             why = f"the {_LOW:g}st to {_HIGH:g}th percentile of the labelled voxels, widened by half on either side"
     if low >= high:
         low, high = float(body.values[0]), float(body.values[0]) + 1
-    span = f"{low:,.4g} to {high:,.4g}{in_unit}"
-    return low, high, f"Black to white is {span}: the recipe has no window, so {why}."
+    return low, high, f"{low:,.4g} to {high:,.4g}{in_unit}: the recipe has no window, so {why}."
 
 
 def display_of_run(recipe: Mapping[str, Any], image: NDArray[Any]) -> Display:
@@ -139,26 +137,17 @@ def display_of_run(recipe: Mapping[str, Any], image: NDArray[Any]) -> Display:
         image: [depth, height, width, channel]
     """
     window = recipe_window(recipe)
+    words = f"{window.low:g} to {window.high:g}, the recipe's window." if window else _ALL_BYTES
     if image.dtype == np.uint8:
-        low, high, words = 0.0, 255.0, "Black to white is 0 to 255, as stored."
-        if window is not None:
-            words = f"Black to white is {window.low:g} to {window.high:g}, the recipe's window."
+        low, high = 0.0, 255.0
     elif window is not None:
         low, high = window.low, window.high
-        words = f"Black to white is {low:g} to {high:g}, the recipe's window."
     else:
         values = image[..., 0]
         finite = values[np.isfinite(values)]
-        ends = np.percentile(finite, (_LOW, _HIGH)) if finite.size else np.array([0.0, 1.0])
-        low, high = float(ends[0]), float(ends[1])
-        words = f"Black to white is each image's {_LOW:g}st to {_HIGH:g}th percentile."
+        low, high = np.percentile(finite, (_LOW, _HIGH)).tolist() if finite.size else (0.0, 1.0)
+        words = f"each image's {_LOW:g}st to {_HIGH:g}th percentile."
+    high = high if high > low else low + 1
     return Display(
-        dtype=str(image.dtype),
-        low=low,
-        high=high if high > low else low + 1,
-        slope=1.0,
-        intercept=0.0,
-        unit="value",
-        window=window,
-        words=words,
+        dtype=str(image.dtype), low=low, high=high, window=window, words=f"Black to white is {words}"
     )

@@ -1,9 +1,13 @@
-"""How is each kind of record, and each task, spoken of? One entry each; what shows data sets looks them up here."""
+"""How is each kind of record, and each task, spoken of and shown? One entry each, which what shows them looks up."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from numpy.typing import NDArray
+
+from halofeed.loader.sheet import sheet_of_classes, sheet_of_frames
 from halofeed.schemas.manifest import Manifest
 
 
@@ -18,6 +22,8 @@ class Kind:
         whole: what is split over cores.
         sections: of its report, in order.
         splits_by_rows: whether cutting rows is the first choice.
+        caption: what a picture of one shows.
+        in_planes, is_sheet: whether one is shown as planes along each axis, or as a sheet of its frames.
     """
 
     noun: tuple[str, str]
@@ -26,6 +32,19 @@ class Kind:
     whole: str
     sections: tuple[str, ...]
     splits_by_rows: bool
+    caption: str = "image"
+    in_planes: bool = False
+    is_sheet: bool = False
+
+    def flat(self, image: NDArray[Any]) -> NDArray[Any]:
+        """An image as one picture [height, width, channel]."""
+        if self.is_sheet:
+            return sheet_of_frames(image)
+        return image[len(image) // 2] if self.in_planes else image
+
+    def flat_classes(self, label: NDArray[Any]) -> NDArray[Any]:
+        """The classes at the pixels of that picture."""
+        return sheet_of_classes(label) if self.is_sheet else label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +97,7 @@ KINDS = {
         whole="volume",
         sections=_VOLUME_SECTIONS,
         splits_by_rows=False,
+        in_planes=True,
     ),
     "clip": Kind(
         noun=("clip", "clips"),
@@ -86,6 +106,8 @@ KINDS = {
         whole="clip",
         sections=_FLAT_SECTIONS,
         splits_by_rows=True,
+        caption="frames",
+        is_sheet=True,
     ),
 }
 

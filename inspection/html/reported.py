@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
 from halofeed.inspection.facts.candidates import Candidate, choose, find_candidates
 from halofeed.inspection.facts.dataset import Facts
 from halofeed.inspection.facts.display import Display, display_of
+from halofeed.inspection.pictures.source import thumbnail_side
 from halofeed.inspection.stored.place import Place
 
 _LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL = 360, 160
-_FULL_SIZE_SAMPLES = 24
-"""Up to so many samples have the largest thumbnails, so that the file stays below 5 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +40,7 @@ class Report:
     @property
     def side(self) -> int:
         """The longer side of a sample's picture."""
-        shrunk = math.sqrt(min(1.0, _FULL_SIZE_SAMPLES / max(1, len(self.chosen))))
-        return max(_SMALLEST_THUMBNAIL, round(_LARGEST_THUMBNAIL * shrunk))
+        return thumbnail_side(len(self.chosen), _LARGEST_THUMBNAIL, _SMALLEST_THUMBNAIL)
 
     @cached_property
     def display(self) -> Display:

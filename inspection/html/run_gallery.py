@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,21 +12,17 @@ from numpy.typing import NDArray
 from halofeed.inspection.facts.display import Display, display_of_run
 from halofeed.inspection.facts.kinds import KINDS
 from halofeed.inspection.facts.words import percent, plural
-from halofeed.inspection.pictures.boxes import Placed, place_boxes
-from halofeed.inspection.pictures.overlay import overlay
+from halofeed.inspection.pictures.overlay import Placed, overlay, place_boxes
 from halofeed.inspection.pictures.planes import Plane, cut_planes, telling_planes
 from halofeed.inspection.pictures.samples import picture_of
-from halofeed.inspection.run.boxes import LEAST_OVERLAP, LEAST_SCORE, meet
-from halofeed.inspection.run.examples import Example, load_example
+from halofeed.inspection.pictures.source import thumbnail_side
+from halofeed.inspection.run.examples import LEAST_OVERLAP, LEAST_SCORE, Boxes, Example, load_example, meet
 from halofeed.inspection.run.facts import RunFacts
 from halofeed.inspection.stored.geometry import CANONICAL, DIRECTIONS
 from halofeed.inspection.stored.labels import count_classes
-from halofeed.loader.sheet import sheet_of_classes, sheet_of_frames
 
 _MOST_PICTURES = 96
 _LARGEST_SIDE, _SMALLEST_SIDE = 360, 130
-_FULL_SIZE_PICTURES = 24
-"""Up to so many pictures have the largest side, so that the file stays below 5 MB."""
 _MOST_CHIPS, _MOST_CLASSES = 8, 5
 _UNSURE = 0.5
 
@@ -77,43 +72,26 @@ class Task:
     look_for: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class View:
-    """How images of one kind are shown: as planes along each axis, or as one picture that is made of them."""
-
-    in_planes: bool = False
-    picture: Callable[[NDArray[Any]], NDArray[Any]] = lambda image: image
-    classes: Callable[[NDArray[Any]], NDArray[Any]] = lambda label: label
-    caption: str = "image"
-
-
-VIEWS = {
-    "picture": View(),
-    "volume": View(in_planes=True, picture=lambda image: image[len(image) // 2]),
-    "clip": View(picture=sheet_of_frames, classes=sheet_of_classes, caption="frames"),
-}
-
-
 def examples(facts: RunFacts) -> dict[str, Any]:
     """The pictures of the examples that the last evaluation kept."""
     if not facts.examples or facts.examples_of is None:
         return {"shown": None}
     task = TASKS.get(facts.task, _UNKNOWN)
-    view = VIEWS[facts.kind]
-    each = task.pictures * (len(DIRECTIONS) if view.in_planes else 1)
+    kind = KINDS[facts.kind]
+    each = task.pictures * (len(DIRECTIONS) if kind.in_planes else 1)
     ordered = sorted(facts.examples, key=lambda entry: entry.reason != "worst")
     entries = ordered[: _MOST_PICTURES // each]
-    side = round(_LARGEST_SIDE * math.sqrt(min(1.0, _FULL_SIZE_PICTURES / (each * len(entries)))))
+    side = thumbnail_side(each * len(entries), _LARGEST_SIDE, _SMALLEST_SIDE)
     shown, display_words = [], ""
     for entry in entries:
         example = load_example(entry)
-        if view.in_planes:
+        if kind.in_planes:
             display_words = _display(facts, example).words
-        shown.append((entry, task.draw(facts, example, max(_SMALLEST_SIDE, side))))
+        shown.append((entry, task.draw(facts, example, side)))
     return {
         "shown": shown,
         "task": task,
-        "view": view,
+        "in_planes": kind.in_planes,
         "display_words": display_words,
         "left_out": len(facts.examples) - len(entries),
     }
@@ -122,16 +100,15 @@ def examples(facts: RunFacts) -> dict[str, Any]:
 def _detection(facts: RunFacts, example: Example, side: int) -> Drawn:
     truth, predicted = example.true_boxes(), example.predicted_boxes()
     meeting = meet(truth, predicted)
-    uri, size = picture_of(_flat_image(facts, example), side)
+    picture = _flat(facts, example, side)
     names = [
         f"{facts.label_name(label)} (crowd)" if crowd else facts.label_name(label)
         for label, crowd in zip(truth.classes.tolist(), truth.crowd, strict=True)
     ]
-    kept = predicted.classes[: meeting.shown].tolist()
     scored = [
         f"{facts.label_name(label)} {score:.2f}"
-        for label, score in zip(kept, predicted.scores[: meeting.shown].tolist(), strict=True)
-    ]
+        for label, score in zip(predicted.classes.tolist(), predicted.scores.tolist(), strict=True)
+    ][: meeting.shown]
     alone = ~truth.crowd
     missed, extra = int((alone & ~meeting.found).sum()), int((~meeting.right).sum())
     count = int(alone.sum())
@@ -141,44 +118,26 @@ def _detection(facts: RunFacts, example: Example, side: int) -> Drawn:
         *([f"none reaches a score of {LEAST_SCORE:g}"] if meeting.weak else []),
     ]
     weaker = len(predicted.scores) - meeting.shown
+    left_out = f" ({weaker:,} weaker left out)" if weaker else ""
     counted = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names)) or "none"
 
-    def frame(
-        alt: str,
-        caption: str,
-        corners: NDArray[Any],
-        labels: list[int],
-        words: list[str],
-        dashed: NDArray[np.bool_],
-    ) -> Frame:
-        named = [(name, facts.ranks.get(label, 0)) for name, label in zip(words, labels, strict=True)]
-        boxes = place_boxes(corners, named, size, dashed=dashed.tolist())
-        alt = f"Example {example.entry.id} with {alt}"
-        return Frame(uri=uri, size=size, alt=alt, caption=caption, boxes=boxes)
+    def frame(boxes: Boxes, words: list[str], dashed: NDArray[np.bool_], alt: str, caption: str) -> Frame:
+        named = [
+            (name, facts.rank(label)) for name, label in zip(words, boxes.classes.tolist(), strict=False)
+        ]
+        placed = place_boxes(boxes.corners, named, picture["size"], dashed=dashed.tolist())
+        return Frame(**picture, alt=f"Example {example.entry.id} with {alt}", caption=caption, boxes=placed)
 
-    left = frame(
-        f"its annotated boxes: {counted}",
-        f"truth, {plural(len(names), 'box', 'boxes')}",
-        truth.corners,
-        truth.classes.tolist(),
-        names,
-        alone & ~meeting.found,
-    )
-    right = frame(
-        f"the predicted boxes: {', '.join(scored) or 'none'}",
-        f"predicted, {plural(meeting.shown, 'box', 'boxes')}"
-        + (f" ({weaker:,} weaker left out)" if weaker else ""),
-        predicted.corners[: meeting.shown],
-        kept,
-        scored,
-        ~meeting.right,
-    )
+    caption = f"truth, {plural(len(names), 'box', 'boxes')}"
+    left = frame(truth, names, alone & ~meeting.found, f"its annotated boxes: {counted}", caption)
+    alt = f"the predicted boxes: {', '.join(scored) or 'none'}"
+    caption = f"predicted, {plural(meeting.shown, 'box', 'boxes')}{left_out}"
+    right = frame(predicted, scored, ~meeting.right, alt, caption)
     return Drawn(rows=[("", (left, right))], remarks=remarks)
 
 
 def _classification(facts: RunFacts, example: Example, side: int) -> Drawn:
     true, predicted = example.scalar("truth_label"), example.scalar("predicted_label")
-    true_name, predicted_name = facts.label_name(true), facts.label_name(predicted)
     remarks = ["right" if true == predicted else "wrong"]
     guesses = []
     if "predicted_probabilities" in example.arrays:
@@ -190,15 +149,15 @@ def _classification(facts: RunFacts, example: Example, side: int) -> Drawn:
         if true != predicted and 0 <= predicted < len(shares) and shares[predicted] > _UNSURE:
             remarks.append("sure of it")
     verdicts = [
-        ("it is ", true_name, facts.ranks.get(true, 0)),
-        ("predicted ", predicted_name, facts.ranks.get(predicted, 0)),
+        (words, facts.label_name(label), facts.rank(label))
+        for words, label in (("it is ", true), ("predicted ", predicted))
     ]
-    if VIEWS[facts.kind].in_planes:
+    if KINDS[facts.kind].in_planes:
         frames, kind = [first for _, (first, *_) in _plane_rows(facts, example, None, None, side)], "beside"
     else:
-        uri, size = picture_of(_flat_image(facts, example), side)
-        alt = f"Example {example.entry.id}: it is {true_name}, predicted as {predicted_name}"
-        frames, kind = [Frame(uri=uri, size=size, alt=alt, caption=VIEWS[facts.kind].caption)], "pair guess"
+        alt = f"it is {facts.label_name(true)}, predicted as {facts.label_name(predicted)}"
+        alt, caption = f"Example {example.entry.id}: {alt}", KINDS[facts.kind].caption
+        frames, kind = [Frame(**_flat(facts, example, side), alt=alt, caption=caption)], "pair guess"
     return Drawn(rows=[("", frames)], kind=kind, remarks=remarks, guesses=guesses, verdicts=verdicts)
 
 
@@ -207,23 +166,19 @@ def _segmentation(facts: RunFacts, example: Example, side: int) -> Drawn:
     labelled = bool(np.all(example.arrays.get("truth_labelled", True)))
     truth = example.label("truth") if labelled else None
     chips, remarks = _dice_chips(facts, truth, predicted)
-    if VIEWS[facts.kind].in_planes:
+    if KINDS[facts.kind].in_planes:
         return Drawn(rows=_plane_rows(facts, example, truth, predicted, side), chips=chips, remarks=remarks)
-    uri, size = picture_of(_flat_image(facts, example), side)
-    small = (max(1, round(size[0] * side / max(size))), max(1, round(size[1] * side / max(size))))
-    frames = [
-        Frame(
-            uri=uri,
-            size=size,
-            alt=f"Example {example.entry.id}, {name}",
-            caption=caption,
-            mask=None if label is None else overlay(VIEWS[facts.kind].classes(label), facts.ranks, small),
-        )
-        for name, caption, label in (
-            ("truth", "image: it has no annotation" if truth is None else "truth", truth),
-            ("predicted", "predicted", predicted),
-        )
-    ]
+    picture = _flat(facts, example, side)
+    height, width = (max(1, round(one * side / max(picture["size"]))) for one in picture["size"])
+    frames = []
+    for name, caption, label in (
+        ("truth", "image: it has no annotation" if truth is None else "truth", truth),
+        ("predicted", "predicted", predicted),
+    ):
+        classes = None if label is None else KINDS[facts.kind].flat_classes(label)
+        mask = None if classes is None else overlay(classes, facts.ranks, (height, width))
+        alt = f"Example {example.entry.id}, {name}"
+        frames.append(Frame(**picture, alt=alt, caption=caption, mask=mask))
     return Drawn(rows=[("", frames)], chips=chips, remarks=remarks)
 
 
@@ -233,18 +188,17 @@ def _dice_chips(
     """Each class that is there or predicted, with its Dice in this example, the worst first."""
     counts = count_classes(predicted)
     if truth is None:
-        found = [(facts.label_name(label), facts.ranks.get(label, 0), "") for label in counts if label]
+        found = [(facts.label_name(label), facts.rank(label), "") for label in counts if label]
         return [*found[:_MOST_CHIPS]], ["no annotation"]
     both = count_classes(truth)
     shared = count_classes(np.where(truth == predicted, truth, 0))
     dice = {
         label: 2 * shared.get(label, 0) / (both.get(label, 0) + counts.get(label, 0))
-        for label in sorted(both.keys() | counts.keys())
-        if label
+        for label in (both.keys() | counts.keys()) - {0}
     }
     order = sorted(dice, key=lambda label: (dice[label], label))
     chips: list[Chip] = [
-        (facts.label_name(label), facts.ranks.get(label, 0), f"Dice {dice[label]:.2f}")
+        (facts.label_name(label), facts.rank(label), f"Dice {dice[label]:.2f}")
         for label in order[:_MOST_CHIPS]
     ]
     if len(order) > _MOST_CHIPS:
@@ -276,15 +230,9 @@ def _plane_rows(
     rows = []
     for plane in planes:
         alt = f"{plane.caption} of example {example.entry.id}"
+        of_plane = {"uri": plane.uri, "size": plane.size_mm, "plane": plane}
         frames = [
-            Frame(
-                uri=plane.uri,
-                size=plane.size_mm,
-                alt=f"{alt}, {words}",
-                caption=words,
-                mask=mask,
-                plane=plane,
-            )
+            Frame(**of_plane, alt=f"{alt}, {words}", caption=words, mask=mask)
             for (_, words), mask in zip(shown, plane.masks, strict=True)
         ]
         rows.append((plane.caption, frames))
@@ -292,8 +240,7 @@ def _plane_rows(
 
 
 def _image_alone(facts: RunFacts, example: Example, side: int) -> Drawn:
-    uri, size = picture_of(_flat_image(facts, example), side)
-    frame = Frame(uri=uri, size=size, alt=f"Example {example.entry.id}", caption="image")
+    frame = Frame(**_flat(facts, example, side), alt=f"Example {example.entry.id}", caption="image")
     return Drawn(rows=[("", [frame])], kind="pair alone")
 
 
@@ -326,6 +273,7 @@ def _display(facts: RunFacts, example: Example) -> Display:
     return display_of_run(facts.document.get("recipe") or {}, example.image)
 
 
-def _flat_image(facts: RunFacts, example: Example) -> NDArray[Any]:
-    """The image as one picture."""
-    return VIEWS[facts.kind].picture(example.image)
+def _flat(facts: RunFacts, example: Example, side: int) -> dict[str, Any]:
+    """The image as one picture, and the size that it stands for."""
+    uri, size = picture_of(KINDS[facts.kind].flat(example.image), side)
+    return {"uri": uri, "size": size}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,9 @@ from halofeed.inspection.html.charts import tiling
 from halofeed.inspection.html.line_chart import MOST_SERIES, Series, line_chart, smoothing_width
 from halofeed.inspection.html.page import swatched
 from halofeed.inspection.html.run_gallery import examples
+from halofeed.inspection.pictures.overlay import png_uri
 from halofeed.inspection.run.facts import RunFacts, number_of
 from halofeed.inspection.run.metrics import PerClass, flat, grouped, matrix_of, show
-from halofeed.prep.voxels.encode import encode_png
 from halofeed.schemas.errors import PartitionError
 from halofeed.schemas.kinds import KINDS
 from halofeed.schemas.partition import REPLICA_AXIS, Partition
@@ -49,12 +49,8 @@ def header(facts: RunFacts) -> dict[str, Any]:
     """What was trained on what, how far it came, and the figures that people ask for first."""
     document, steps, wanted = facts.document, facts.steps, facts.wanted_steps
     done = f"{steps:,} steps" if steps >= wanted else f"{steps:,} of {wanted:,} steps"
-    best, loss, rate, taken = (
-        facts.best(),
-        facts.column("loss"),
-        facts.column("images_per_second"),
-        facts.seconds(),
-    )
+    best, loss = facts.best(), facts.column("loss")
+    rate, taken = facts.column("images_per_second"), facts.seconds()
     known = np.isfinite(taken)
     tiles = [
         (done.removesuffix(" steps"), "steps"),
@@ -68,9 +64,9 @@ def header(facts: RunFacts) -> dict[str, Any]:
         else None,
     ]
     return {
-        "name": f"{facts.config.get('model', 'a model')}",
-        "data": f"{document.get('data_name') or document.get('data', 'unknown data')}",
-        "version": f"{document.get('data_version') or ''}",
+        "name": str(facts.config.get("model", "a model")),
+        "data": str(document.get("data_name") or document.get("data", "unknown data")),
+        "version": str(document.get("data_version") or ""),
         "done": done,
         "split": document.get("split", "train"),
         "batch": int(facts.config.get("batch_size", 1)),
@@ -108,37 +104,37 @@ def _split_over_cores(facts: RunFacts) -> dict[str, Any]:
 
 def curves(facts: RunFacts) -> dict[str, Any]:
     """The loss, its parts, the learning rate, the gradients' norm and the metrics over steps."""
-    steps = facts.log["step"]
     finite = (loss := facts.column("loss"))[np.isfinite(loss)]
-
-    def of(name: str) -> Series:
-        return Series(name=name.replace("_", " "), steps=steps, values=facts.column(name), smooth=True)
-
     parts = [facts.parts[first : first + MOST_SERIES] for first in range(0, len(facts.parts), MOST_SERIES)]
-    rate = Series(name="learning rate", steps=steps, values=facts.column("learning_rate"))
-    norm = Series(
-        name="norm of the gradients", steps=steps, values=facts.column("gradient_norm"), smooth=True
-    )
+    rate = _logged(facts, "learning_rate", smooth=False)
     return {
-        "loss": line_chart([of("loss")], "Loss"),
-        "width": smoothing_width(len(steps)),
+        "loss": line_chart([_logged(facts, "loss")], "Loss"),
+        "width": smoothing_width(len(loss)),
         "first_and_last": [show(float(finite[at])) for at in (0, -1)] if len(finite) else None,
         "missing": len(loss) - len(finite),
-        "lines": len(steps),
+        "lines": len(loss),
         "parts": [
             (
-                line_chart(
-                    [Series(name=name, steps=steps, values=facts.log[name], smooth=True) for name in names],
-                    "Parts of the loss",
-                ),
+                line_chart([_logged(facts, name, name) for name in names], "Parts of the loss"),
                 [name.replace("_", " ") for name in names],
             )
             for names in parts
         ],
-        "rate": line_chart([rate], "Learning rate", top=0.0) if _is_known(rate) else None,
-        "norm": line_chart([norm], "Norm of the gradients") if _is_known(norm) else None,
+        "rate": _if_known(rate, "Learning rate", top=0.0),
+        "norm": _if_known(_logged(facts, "gradient_norm", "norm of the gradients"), "Norm of the gradients"),
         **_metric_curves(facts),
     }
+
+
+def _logged(facts: RunFacts, column: str, name: str | None = None, *, smooth: bool = True) -> Series:
+    """A column of the log as a line."""
+    name = column.replace("_", " ") if name is None else name
+    return Series(name=name, steps=facts.log["step"], values=facts.column(column), smooth=smooth)
+
+
+def _if_known(series: Series, title: str, *, top: float | None = None) -> Markup | None:
+    """A chart of a line alone; None where it has no values."""
+    return line_chart([series], title, top=top) if np.isfinite(series.values).any() else None
 
 
 def _metric_curves(facts: RunFacts) -> dict[str, Any]:
@@ -265,15 +261,15 @@ def _heat(counts: NDArray[np.int64]) -> str:
     pixels[np.eye(len(counts), dtype=bool), :3] = (47, 111, 106)
     # The root lifts what is rare enough to be overlooked.
     pixels[..., 3] = np.rint(255 * np.sqrt(share))
-    return f"data:image/png;base64,{base64.b64encode(bytes(encode_png(pixels, 0))).decode()}"
+    return png_uri(pixels)
 
 
 def waiting(facts: RunFacts) -> dict[str, Any] | None:
     """What share of the steps' time went on waiting for input; None before the first step."""
     if not facts.steps:
         return None
-    steps, share, taken = facts.log["step"], facts.column("waiting_share"), facts.seconds()
-    known = np.isfinite(share)
+    waited, taken = _logged(facts, "waiting_share", "waiting"), facts.seconds()
+    known = np.isfinite(share := waited.values)
     if not known.any():
         return {"mean": None}
     # The first steps wait for threads to start and files to be opened.
@@ -281,17 +277,16 @@ def waiting(facts: RunFacts) -> dict[str, Any] | None:
     usual = float(np.nanmean(taken)) if np.isfinite(taken).any() else 1.0
     weights = np.where(np.isfinite(taken), taken, usual)
     mean = float(np.sum(share[steady] * weights[steady]) / max(float(np.sum(weights[steady])), 1e-12))
-    rate = Series(name="images a second", steps=steps, values=facts.column("images_per_second"), smooth=True)
     return {
         "mean": mean,
         "keeps_up": mean <= _MUCH_WAITING,
         "share": line_chart(
-            [Series(name="waiting", steps=steps, values=100 * share, smooth=True)],
+            [replace(waited, values=100 * share)],
             "Share of each step's time spent waiting for input, in percent",
             unit=" %",
             top=100.0,
         ),
-        "rate": line_chart([rate], "Images a second", top=0.0) if _is_known(rate) else None,
+        "rate": _if_known(_logged(facts, "images_per_second", "images a second"), "Images a second", top=0.0),
     }
 
 
@@ -364,10 +359,6 @@ def lasted(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def _is_known(series: Series) -> bool:
-    return bool(np.isfinite(series.values).any())
 
 
 def _unfinished(facts: RunFacts) -> str | None:

@@ -7,12 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from halofeed.inspection.facts.dataset import (
-    Facts,
-    source_shapes,
-    source_spacings,
-    volume_sizings,
-)
+from halofeed.inspection.facts.dataset import Facts, source_shapes, source_spacings, volume_sizings
 from halofeed.inspection.facts.display import Display, counts_of
 from halofeed.inspection.facts.findings import MEANINGS, TREATMENTS, split_finding
 from halofeed.inspection.facts.words import percent

@@ -11,20 +11,16 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from halofeed.inspection.facts.dataset import (
-    CORES,
-    Facts,
-    padding_choices,
-    source_sizes,
-)
+from halofeed.inspection.facts.dataset import CORES, Facts, padding_choices, source_sizes
 from halofeed.inspection.facts.words import percent, plural
 from halofeed.inspection.html.page import swatched, times
 from halofeed.inspection.html.plan_page import plan_values
 from halofeed.inspection.html.reported import Report
 from halofeed.inspection.html.scan_sections import findings, grids, values
-from halofeed.inspection.pictures.boxes import place_boxes
+from halofeed.inspection.pictures.overlay import place_boxes
 from halofeed.inspection.pictures.planes import load_scan
-from halofeed.inspection.pictures.samples import Sample, load_sample, open_sources
+from halofeed.inspection.pictures.samples import Sample, load_sample
+from halofeed.inspection.pictures.source import open_sources
 from halofeed.inspection.stored.labels import class_channels
 from halofeed.prep.options.option import flag
 from halofeed.prep.options.recipe import Recipe

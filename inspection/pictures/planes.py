@@ -53,17 +53,17 @@ class Plane:
 
     Args:
         name: one of `PLANES`.
+        caption: which plane it is: its name, and the index along the fixed axis, of so many.
         uri: of the grays, a data: URI.
         masks: of the classes of each label to lay over them; None where there are none.
-        position: the index along the fixed axis, of so many.
         size_mm: (down, across), padding left out.
         sides: what lies at the left, right, top and bottom, by its first letter; "" where nobody knows.
     """
 
     name: str
+    caption: str
     uri: str
     masks: tuple[str | None, ...]
-    position: tuple[int, int]
     size_mm: tuple[float, float]
     sides: str
 
@@ -71,12 +71,6 @@ class Plane:
     def ratio(self) -> float:
         """Width over height."""
         return self.size_mm[1] / self.size_mm[0]
-
-    @property
-    def caption(self) -> str:
-        """Which plane it is."""
-        axis = AXES[PLANES[self.name][0]]
-        return f"{self.name}, {axis} {self.position[0]} of {self.position[1]}"
 
     @property
     def shown_sides(self) -> list[tuple[str, str]]:
@@ -138,9 +132,9 @@ def cut_planes(
         planes.append(
             Plane(
                 name=name,
+                caption=f"{name}, {AXES[fixed]} {places[fixed]} of {volume.shape[fixed]}",
                 uri=picture_uri(gray[..., None]),
                 masks=tuple(masks),
-                position=(places[fixed], volume.shape[fixed]),
                 size_mm=size_mm,
                 sides="".join(end[0].upper() for end in ends),
             )
@@ -252,8 +246,7 @@ def telling_planes(
         wrong = truth != predicted
         if wrong.any():
             depth, height, width = (
-                int(np.argmax(wrong.sum(axis=tuple(other for other in range(3) if other != axis))))
-                for axis in range(3)
+                int(np.argmax(wrong.sum(axis=others))) for others in ((1, 2), (0, 2), (0, 1))
             )
             return depth, height, width
     label = truth if truth is not None else predicted if predicted is not None else np.zeros(shape, np.uint8)

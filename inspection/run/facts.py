@@ -15,7 +15,7 @@ from halofeed.inspection.facts.kinds import TASKS, TaskWords
 from halofeed.inspection.stored.place import lines_of
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.files import read_regular
-from halofeed.schemas.kinds import EARLY_KINDS
+from halofeed.schemas.kinds import EARLY_KINDS, KINDS
 from halofeed.schemas.limits import RUN_BYTES, RUN_LINES, RUN_VALUES
 from halofeed.schemas.plain_json import parse_json
 from halofeed.schemas.run import CHECKPOINTS, EXAMPLES, RUN_FILE, read_run
@@ -95,8 +95,8 @@ class RunFacts:
 
     @property
     def kind(self) -> str:
-        """Of the images, a key of `halofeed.schemas.kinds.KINDS`; runs of early versions name none."""
-        return str(self.document["facts"].get("kind") or EARLY_KINDS.get(len(self.image_shape), "picture"))
+        """Of the images, a key of `halofeed.schemas.kinds.KINDS`."""
+        return _kind_of(self.document["facts"])
 
     @property
     def data(self) -> str:
@@ -130,6 +130,10 @@ class RunFacts:
         has_background = TASKS.get(self.task, TaskWords()).has_background
         shown = sorted(label for label in self.labels if label or not has_background)
         return {label: rank for rank, label in enumerate(shown)}
+
+    def rank(self, label: int) -> int:
+        """Which color a class has, that of the first where nobody knows it."""
+        return self.ranks.get(label, 0)
 
     @property
     def class_names(self) -> list[str]:
@@ -213,12 +217,19 @@ def _document(folder: Path) -> dict[str, Any]:
         and all(str(label).lstrip("-").isdigit() for label in facts["labels"])
         and isinstance(facts.get("image_shape"), list)
         and all(isinstance(side, int) for side in facts["image_shape"])
+        and (kind := KINDS.get(_kind_of(facts))) is not None
+        and len(kind.axes) == len(facts["image_shape"]) - 1
     )
     if not sound:
         raise CorruptFileError(
             f"{file}: expected a config, and facts with task, labels and image_shape; train again with --overwrite"
         )
     return document
+
+
+def _kind_of(facts: Mapping[str, Any]) -> str:
+    """Which kind of image a run's data has; runs of early versions name none."""
+    return str(facts.get("kind") or EARLY_KINDS.get(len(facts["image_shape"])))
 
 
 def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import itertools
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +13,8 @@ from PIL import Image
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.html.run_report import write_run_report
 from tests.clip_mask_writer import convert_masked_clips, draw_masked
+from tests.inspection.pages import Page, picture
 from tests.inspection.run_writer import write_run
-
-_PICTURE = re.compile(r'<img( class="mask")?[^>]*src="data:image/[a-z]+;base64,([^"]+)"')
 
 
 @pytest.fixture(scope="module")
@@ -28,16 +24,14 @@ def folder(tmp_path_factory) -> Path:
 
 def assert_classes_lie_over_what_they_show(page: str, pairs: int) -> None:
     """Each sheet of classes covers what is red or blue in the sheet of frames under it."""
-    shown = [
-        (bool(is_mask), Image.open(io.BytesIO(base64.b64decode(data))))
-        for is_mask, data in _PICTURE.findall(page)
-    ]
-    found = [(before[1], mask) for before, (is_mask, mask) in itertools.pairwise(shown) if is_mask]
+    shown = itertools.pairwise(Page(page).all("img"))
+    found = [(before["src"], mask["src"]) for before, mask in shown if mask.get("class") == "mask"]
     assert len(found) == pairs
     for stored, mask in found:
-        colors = np.asarray(stored.convert("RGB").resize(mask.size, Image.Resampling.NEAREST)).astype(int)
+        covered = picture(mask)[..., 3] > 0
+        sheet = Image.fromarray(picture(stored)).convert("RGB")
+        colors = np.asarray(sheet.resize(covered.shape[::-1], Image.Resampling.NEAREST)).astype(int)
         red_or_blue = np.abs(colors[..., 0] - colors[..., 2]) > 60
-        covered = np.asarray(mask)[..., 3] > 0
         assert covered.mean() > 0.04 and (covered != red_or_blue).mean() < 0.02
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import struct
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,13 +36,23 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path, file: str, what: str)
 
 
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize(
-    "content", ["[" * 200_000, "1" * 5000, '{"step": 1' + "0" * 400 + "}", "[" + "1," * 4_500_000 + "1]"]
-)
+@pytest.mark.parametrize("content", CONTENTS)
 def test_documents_that_no_reader_bears_are_refused(tmp_path: Path, file: str, content: str) -> None:
     place = write_run(tmp_path / "run", "detection") / file
     place.write_text(f"{content}\n")
     with pytest.raises(CorruptFileError, match=place.name):
+        write_run_report(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "facts", [{"kind": "hologram"}, {"kind": ["clip"]}, {"kind": "clip"}, {"image_shape": [9]}]
+)
+def test_images_of_no_kind_that_is_known_are_refused(tmp_path: Path, facts: dict[str, Any]) -> None:
+    file = write_run(tmp_path / "run", "detection") / "run.json"
+    document = json.loads(file.read_text())
+    document["facts"] |= facts
+    file.write_text(json.dumps(document))
+    with pytest.raises(CorruptFileError, match=r"run\.json: expected a config, and facts"):
         write_run_report(tmp_path / "run")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import shutil
@@ -18,14 +17,10 @@ from hypothesis import strategies as st
 from halofeed.inspection.html.run_report import write_run_report
 from halofeed.inspection.html.run_sections import config_as_toml
 from halofeed.inspection.pictures.planes import telling_planes
-from halofeed.inspection.run.boxes import LEAST_SCORE, meet
-from halofeed.inspection.run.examples import Boxes
+from halofeed.inspection.run.examples import LEAST_SCORE, Boxes, meet
 from halofeed.schemas.errors import CorruptFileError, UsageError
-from tests.inspection.pages import Page, assert_a_browser_shows, assert_self_contained, picture
-from tests.inspection.run_writer import (
-    CONFIG,
-    write_run,
-)
+from tests.inspection.pages import Page, assert_a_browser_shows, assert_self_contained, code_blocks, picture
+from tests.inspection.run_writer import CONFIG, write_run
 
 SECTIONS = ["curves", "metrics", "confusion", "examples", "waiting", "config", "use"]
 
@@ -57,10 +52,8 @@ def test_the_page_is_well_formed_loads_nothing_and_has_every_section_in_order(
 def test_the_figures_are_the_runs(tmp_path: Path) -> None:
     source, page = report(write_run(tmp_path / "run", "detection"))
     words = page.words()
-    sentence = (
-        "retinanet, trained for detection on split 'train' of drawn 1.0.0: 200 steps of 8 images of 96 × 128"
-    )
-    assert f"{sentence}, 3 classes." in words
+    assert "retinanet, trained for detection on split 'train' of drawn 1.0.0: 200 steps of 8 images" in words
+    assert "of 96 × 128, 3 classes." in words
     assert "best mAP, step 2000.750" in words and "parameters1.23 M" in words
     assert "Each image was cut into 2 along height and 2 along width: 48 × 64 on each of 4 cores." in words
     assert "2 replicas took an equal part of each batch." in words
@@ -115,10 +108,9 @@ def test_the_confusion_matrix_is_a_table_of_counts_or_a_picture_of_many_classes(
 def test_an_unfinished_run_has_a_page_that_says_so(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", "detection", steps=37)
     _, page = report(folder)
-    assert (
-        "not finished: 163 of 200 steps are still to be taken and no evaluation is there yet" in page.words()
-    )
-    assert "No step of it was saved: the same command starts it again." in page.words()
+    words = page.words()
+    assert "not finished: 163 of 200 steps are still to be taken and no evaluation is there yet" in words
+    assert "No step of it was saved: the same command starts it again." in words
     for name in ("00000020", "00000030", "00000037.orbax-checkpoint-tmp-0"):
         (folder / "checkpoints" / name).mkdir(parents=True)
     _, page = report(folder)
@@ -158,9 +150,8 @@ def test_numbers_that_are_not_finite_are_gaps_and_dashes(tmp_path: Path) -> None
 
 def test_text_is_never_taken_for_html(tmp_path: Path) -> None:
     evil = '<script>alert("1")</script>\'&\x1b[31m'
-    folder = write_run(
-        tmp_path / "run", "detection", data=evil, data_name=evil, evaluate_split=evil, platform=evil
-    )
+    said = dict.fromkeys(("data", "data_name", "evaluate_split", "platform"), evil)
+    folder = write_run(tmp_path / "run", "detection", **said)
     document = json.loads((folder / "run.json").read_text())
     document["facts"]["labels"] = {"1": evil, "2": "</style>", "4": '" onload="'}
     document["config"].update(model=evil, model_options={evil: evil})
@@ -196,23 +187,15 @@ def test_equal_runs_give_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ("file", "content", "message"),
     [
         ("run.json", None, "holds no run"),
-        ("run.json", "{", r"run\.json: cannot be read.*--overwrite"),
-        ("run.json", '{"format": 2}', r"run\.json: expected a run of format 1"),
-        ("run.json", '{"format": 1, "config": {}, "facts": {}}', r"run\.json: expected a config, and facts"),
-        (
-            "log.jsonl",
-            '{"step": 1}\n{"loss": 3}\n',
-            r"log\.jsonl: line 2: expected a JSON object with a step",
-        ),
-        ("log.jsonl", 'broken\n{"step": 1}\n', r"log\.jsonl: line 1: .*remove the line"),
-        ("evaluations.jsonl", '{"step": 1, "metrics": 3}\n', r"evaluations\.jsonl: line 1: expected metrics"),
-        ("examples/examples.json", "[]", r"examples\.json: expected a step and a list.*evaluate again"),
-        (
-            "examples/examples.json",
-            '{"step": 1, "examples": [{"file": "../x.npz"}]}',
-            r"is no \.npz file in the same folder",
-        ),
-        ("examples/02.npz", "broken", r"02\.npz: cannot be read.*evaluate again"),
+        ("run.json", "{", "cannot be read.*--overwrite"),
+        ("run.json", '{"format": 2}', "expected a run of format 1"),
+        ("run.json", '{"format": 1, "config": {}, "facts": {}}', "expected a config, and facts"),
+        ("log.jsonl", '{"step": 1}\n{"loss": 3}\n', "line 2: expected a JSON object with a step"),
+        ("log.jsonl", 'broken\n{"step": 1}\n', "line 1: .*remove the line"),
+        ("evaluations.jsonl", '{"step": 1, "metrics": 3}\n', "line 1: expected metrics"),
+        ("examples/examples.json", "[]", "expected a step and a list.*evaluate again"),
+        ("examples/examples.json", '{"step": 1, "examples": [{"file": "../x.npz"}]}', r"is no \.npz file"),
+        ("examples/02.npz", "broken", "cannot be read.*evaluate again"),
     ],
 )
 def test_a_broken_file_is_named_with_the_cure_and_no_page_is_left(
@@ -223,38 +206,31 @@ def test_a_broken_file_is_named_with_the_cure_and_no_page_is_left(
         (folder / file).unlink()
     else:
         (folder / file).write_text(content)
-    with pytest.raises((UsageError, CorruptFileError), match=message):
+    place = "" if content is None else rf"{re.escape(Path(file).name)}: .*"
+    with pytest.raises((UsageError, CorruptFileError), match=f"{place}{message}"):
         write_run_report(folder)
     assert not (folder / "report.html").exists() and not list(folder.glob(".*.tmp"))
 
 
 @pytest.mark.parametrize(
-    ("task", "changes", "message"),
+    ("task", "name", "value", "message"),
     [
-        ("detection", {"predicted_boxes": None}, "predicted_boxes is missing"),
-        (
-            "detection",
-            {"predicted_scores": np.zeros(3)},
-            r"predicted_scores: expected numbers of shape \(20,\)",
-        ),
-        ("detection", {"image": np.zeros((3, 3))}, "image: expected"),
-        ("segmentation", {"predicted_label": np.zeros((2, 2))}, "predicted_label: expected numbers of shape"),
-        (
-            "segmentation",
-            {"predicted_label": np.full((96, 128), -1)},
-            "predicted_label: expected class indices",
-        ),
-        ("classification", {"truth_label": np.array(["x"])}, "truth_label: expected numbers"),
+        ("detection", "predicted_boxes", None, "is missing"),
+        ("detection", "predicted_scores", np.zeros(3), r"expected numbers of shape \(20,\)"),
+        ("detection", "image", np.zeros((3, 3)), "expected"),
+        ("segmentation", "predicted_label", np.zeros((2, 2)), "expected numbers of shape"),
+        ("segmentation", "predicted_label", np.full((96, 128), -1), "expected class indices"),
+        ("classification", "truth_label", np.array(["x"]), "expected numbers"),
     ],
 )
 def test_arrays_that_do_not_fit_are_named_with_what_was_expected(
-    tmp_path: Path, task: str, changes: dict[str, Any], message: str
+    tmp_path: Path, task: str, name: str, value: Any, message: str
 ) -> None:
     folder = write_run(tmp_path / "run", task, steps=60, volume=False)
     file = folder / "examples" / "01.npz"
-    arrays = {**np.load(file), **changes}
+    arrays = {**np.load(file), name: value}
     np.savez(file, **{name: value for name, value in arrays.items() if value is not None})
-    with pytest.raises(CorruptFileError, match=f"01.npz: {message}"):
+    with pytest.raises(CorruptFileError, match=f"01.npz: {name}:? {message}"):
         write_run_report(folder)
 
 
@@ -280,9 +256,7 @@ def test_a_missed_box_and_one_that_is_not_there_are_dashed(tmp_path: Path) -> No
         assert drawn.count("<rect") == 4 and drawn.count('class="dashed"') == dashed
     assert "predicted, 4 boxes (14 weaker left out)" in right and re.search(r">(disk|square) 0\.97<", right)
     colors = re.findall(r'<span class="tag" style="(--k:#\w+)[^>]*>(\w+)', first[: first.index("</article>")])
-    assert len({(color, name) for color, name in colors}) == len({name for _, name in colors}), (
-        "one color a class"
-    )
+    assert len(set(colors)) == len({name for _, name in colors}), "one color a class"
 
 
 def boxes_of(corners: Any, classes: Any, scores: Any = None, crowd: Any = None) -> Boxes:
@@ -384,8 +358,7 @@ def test_the_config_comes_back_from_the_page(tmp_path: Path) -> None:
     expected["model_options"] = {"a b": [True, {"d": 1.5}]}
     assert tomllib.loads(config_as_toml(config)) == expected
     source, page = report(write_run(tmp_path / "run", "detection", steps=3))
-    blocks = [html.unescape(code) for code in re.findall(r"<pre><code>(.*?)</code></pre>", source, re.S)]
-    predict, evaluate, again, toml = blocks
+    predict, evaluate, again, toml = code_blocks(source)
     assert tomllib.loads(toml) == {name: value for name, value in CONFIG.items() if value is not None}
     assert again.startswith("halofeed train data/drawn/1.0.0 --split train --config again.toml")
     assert predict.startswith(f"halofeed predict {tmp_path / 'run'} ") and "--split validation" in evaluate
