@@ -230,7 +230,7 @@ def _plane_rows(
     rows = []
     for plane in planes:
         alt = f"{plane.caption} of example {example.entry.id}"
-        of_plane = {"uri": plane.uri, "size": plane.size_mm, "plane": plane}
+        of_plane: dict[str, Any] = {"uri": plane.uri, "size": plane.size_mm, "plane": plane}
         frames = [
             Frame(**of_plane, alt=f"{alt}, {words}", caption=words, mask=mask)
             for (_, words), mask in zip(shown, plane.masks, strict=True)

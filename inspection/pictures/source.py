@@ -88,9 +88,9 @@ def _read_picture(sources: SourceFiles, path: str, tile: int, manifest: Manifest
     options = ReadOptions(channels=4, max_pixels=most)
     image = read_image(data, options, lambda height, width: thumbnail_size((height, width), side))
     # What this reading alone did is no note of the conversion.
-    own = ("opaque alpha added", "decoded at")
-    own += ("16 bit scaled",) if manifest.recipe.get("dtype") == "uint16" else ()
-    notes = tuple(note for note in image.notes if not note.startswith(own))
+    own = ["opaque alpha added", "decoded at"]
+    own += ["16 bit scaled"] if manifest.recipe.get("dtype") == "uint16" else []
+    notes = tuple(note for note in image.notes if not note.startswith(tuple(own)))
     return Source(pixels=image.pixels, digest=hashlib.sha256(data).hexdigest(), notes=notes)
 
 

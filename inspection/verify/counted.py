@@ -65,11 +65,13 @@ class Counts:
         counted = Statistics(
             records=self.records,
             labels=dict(self.labels),
-            boxes_per_image=None if is_volumetric(self.manifest) else dict(self.boxes_per_image),
+            boxes_per_image=dict(self.boxes_per_image),
             padding=Padding(stored_pixels=self.stored_pixels, padded_pixels=self.stored_pixels - self.pixels),
             largest=self.largest,
-            tiles=self.tiles if is_volumetric(self.manifest) else self.tiles or None,
+            tiles=self.tiles or None,
         )
+        if is_volumetric(self.manifest):
+            counted = replace(counted, boxes_per_image=None, tiles=self.tiles)
         # A shard without records need not say that none is labelled.
         if label_field(self.manifest) is None or not self.records:
             return counted
