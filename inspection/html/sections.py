@@ -171,15 +171,8 @@ def _class_voxels(facts: Facts) -> dict[str, Any]:
         if source:
             row.append(percent(cut.get(value, 0) / source[value]) if source.get(value) else "–")
         rows.append(row)
-    head = [
-        "class",
-        "id",
-        facts.noun[1],
-        facts.kind.unit,
-        f"each {noun}",
-        "of the foreground",
-        "of everything",
-    ]
+    shares = ["of the foreground", "of everything"]
+    head = ["class", "id", facts.noun[1], facts.kind.unit, f"each {noun}", *shares]
     notes = []
     if without:
         has, is_, it = ("has", "is", "it is") if without == 1 else ("have", "are", "they are")

@@ -122,14 +122,9 @@ def browse(page: str, folder: Path) -> tuple[list[dict[str, Any]], str]:
     )
     file = folder / "probe.html"
     file.write_text(f'<!doctype html><meta charset="utf-8"><body>{frames}{PROBE}</body>')
-    quiet = [
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--no-first-run",
-    ]
     done = subprocess.run(
-        [chromium, "--headless", "--no-sandbox", "--disable-gpu", *quiet, f"--user-data-dir={folder / 'profile'}",
+        [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync", "--no-first-run", f"--user-data-dir={folder / 'profile'}",
          "--window-size=1400,4000", "--enable-logging=stderr", "--v=0", "--dump-dom", file.as_uri()],
         capture_output=True, text=True, timeout=240, check=True,
     )  # fmt: skip
