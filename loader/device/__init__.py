@@ -6,8 +6,7 @@ Neither is imported before it is needed. What moves pixels, and labels with them
 from halofeed.loader.device.apply import augment_on_device, check_device_augmentations, device_keys
 from halofeed.loader.device.augmentation import DeviceAugmentation
 from halofeed.loader.device.blur import GaussianBlur
-from halofeed.loader.device.light import Brightness, Contrast, Gamma, Hue, Saturation
-from halofeed.loader.device.noise import GaussianNoise
+from halofeed.loader.device.light import Brightness, Contrast, Gamma, GaussianNoise, Hue, Saturation
 from halofeed.loader.device.normalize import Normalization
 from halofeed.loader.device.scans import BiasField, HUWindow
 

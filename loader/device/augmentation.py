@@ -126,15 +126,6 @@ class DeviceAugmentation(abc.ABC):
         """The new image, float32 of the same shape."""
 
 
-def check_color(name: str, channels: int) -> None:
-    """Refuse images that are not red, green and blue."""
-    if channels != 3:
-        raise UsageError(
-            f"device augmentation {name}: expected red, green and blue, the images have {channels} channel(s); leave "
-            "it out"
-        )
-
-
 def _are_bounds(given: object, least: float) -> bool:
     return (
         isinstance(given, Sequence)

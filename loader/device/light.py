@@ -1,4 +1,4 @@
-"""How do images look under another light or camera: brighter, flatter, grayer, of another tint?"""
+"""How do images look under another light or camera: brighter, flatter, grayer, of another tint, noisier?"""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from halofeed.loader.device.augmentation import DeviceAugmentation, Pixels, check_color
+from halofeed.loader.device.augmentation import DeviceAugmentation, Pixels
 from halofeed.loader.device.draws import Draw
 from halofeed.loader.device.ops import Array
+from halofeed.schemas.errors import UsageError
 
 _TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
 """Red, green and blue as brightness and two axes of color, as NTSC has them."""
@@ -42,16 +43,24 @@ class Contrast(DeviceAugmentation):
         return pixels.image + (pixels.image - pixels.mean()) * (draw.between(self.factor, 1) - 1)
 
 
+class _OfColor(DeviceAugmentation):
+    """A change of images that are red, green and blue."""
+
+    def check(self, channels: int, stored: str) -> None:
+        """Only color."""
+        if channels != 3:
+            raise UsageError(
+                f"device augmentation {type(self).__name__}: expected red, green and blue, the images have {channels} "
+                "channel(s); leave it out"
+            )
+
+
 @dataclass(frozen=True, kw_only=True)
-class Saturation(DeviceAugmentation):
+class Saturation(_OfColor):
     """Stretches colors away from the gray that is as bright by `factor`; 0 leaves gray."""
 
     least: ClassVar = {"factor": 0}
     factor: tuple[float, float] = (0.7, 1.3)
-
-    def check(self, channels: int, stored: str) -> None:
-        """Only color."""
-        check_color("Saturation", channels)
 
     def apply(self, pixels: Pixels, draw: Draw) -> Array:
         """Stretched."""
@@ -59,15 +68,11 @@ class Saturation(DeviceAugmentation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hue(DeviceAugmentation):
+class Hue(_OfColor):
     """Turns colors about gray by an angle, 360 once around; brightness stays (in YIQ, as analog television has it)."""
 
     least: ClassVar = {"degrees": -math.inf}
     degrees: tuple[float, float] = (-18.0, 18.0)
-
-    def check(self, channels: int, stored: str) -> None:
-        """Only color."""
-        check_color("Hue", channels)
 
     def apply(self, pixels: Pixels, draw: Draw) -> Array:
         """Turned."""
@@ -94,3 +99,16 @@ class Gamma(DeviceAugmentation):
         share = (image - pixels.black) / pixels.span
         bent = pixels.black + pixels.span * ops.exp(exponent * ops.log(ops.maximum(share, 1e-12)))
         return ops.where((share > 0) & (exponent != 1), bent, image)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianNoise(DeviceAugmentation):
+    """Adds to every value of every channel a normal number of its own; `deviation` is a share of black to white."""
+
+    least: ClassVar = {"deviation": 0}
+    deviation: tuple[float, float] = (0.0, 0.05)
+
+    def apply(self, pixels: Pixels, draw: Draw) -> Array:
+        """With noise."""
+        strength = pixels.span * draw.between(self.deviation, 0)
+        return pixels.image + strength * draw.normal(tuple(pixels.image.shape[1:]))

@@ -53,9 +53,6 @@ class Ops(Protocol):
     def absolute(self, array: Array) -> Array: ...
     def clip(self, array: Array, low: Any, high: Any) -> Array: ...
     def maximum(self, one: Array, other: Any) -> Array: ...
-    def stack(self, arrays: Sequence[Array]) -> Array:
-        """Along a new last axis."""
-
     def sum(self, array: Array, axis: int) -> Array:
         """Along an axis, which stays with one place."""
 
@@ -77,24 +74,25 @@ def ops_of(array: Array) -> Ops:
     return tensorflow_ops() if type(array).__module__.startswith("tensorflow.") else jax_ops()
 
 
-class JaxOps:
+class _Functions:
+    """What both libraries have under one name."""
+
+    def __init__(self, library: Any, math: Any) -> None:
+        self.where, self.reshape = library.where, library.reshape
+        self.exp, self.expm1, self.log, self.sqrt = math.exp, math.expm1, math.log, math.sqrt
+        self.cos, self.sin, self.absolute, self.maximum = math.cos, math.sin, math.abs, math.maximum
+
+
+class JaxOps(_Functions):
     """JAX's."""
 
     def __init__(self) -> None:
         with needing("train", "jax"):
             import jax.numpy as jnp
             from jax import lax
+        super().__init__(jnp, jnp)
         self._jnp, self._lax = jnp, lax
-        self.where, self.exp, self.expm1, self.log, self.sqrt = (
-            jnp.where,
-            jnp.exp,
-            jnp.expm1,
-            jnp.log,
-            jnp.sqrt,
-        )
-        self.cos, self.sin, self.absolute = jnp.cos, jnp.sin, jnp.abs
-        self.clip, self.maximum, self.reshape = jnp.clip, jnp.maximum, jnp.reshape
-        self.constant, self.xor = jnp.asarray, jnp.bitwise_xor
+        self.clip, self.constant, self.xor = jnp.clip, jnp.asarray, jnp.bitwise_xor
 
     def cast(self, array: Array, dtype: Any) -> Array:
         return self._jnp.asarray(array).astype(dtype)
@@ -125,9 +123,6 @@ class JaxOps:
             number = number * np.uint32(size) + self._lax.broadcasted_iota(np.uint32, tuple(sizes), axis)
         return number
 
-    def stack(self, arrays: Sequence[Array]) -> Array:
-        return self._jnp.stack(arrays, axis=-1)
-
     def sum(self, array: Array, axis: int) -> Array:
         return self._jnp.sum(array, axis=axis, keepdims=True)
 
@@ -140,26 +135,16 @@ class JaxOps:
         return self._lax.pad(array, self._jnp.zeros((), array.dtype), padding)
 
 
-class TensorFlowOps:
+class TensorFlowOps(_Functions):
     """TensorFlow's."""
 
     def __init__(self) -> None:
         with needing("tf", "tensorflow"):
             import tensorflow as tf
+        super().__init__(tf, tf.math)
         self._tf = tf
-        self.where, self.exp, self.expm1, self.log, self.sqrt = (
-            tf.where,
-            tf.exp,
-            tf.math.expm1,
-            tf.math.log,
-            tf.sqrt,
-        )
-        self.cos, self.sin, self.absolute = tf.cos, tf.sin, tf.abs
-        self.maximum, self.reshape, self.xor = tf.maximum, tf.reshape, tf.bitwise.bitwise_xor
-        self.cast, self.constant = tf.cast, tf.constant
-
-    def clip(self, array: Array, low: Any, high: Any) -> Array:
-        return self._tf.minimum(self._tf.maximum(array, low), high)
+        self.cast, self.constant, self.clip = tf.cast, tf.constant, tf.clip_by_value
+        self.xor = tf.bitwise.bitwise_xor
 
     def wide(self, dtype: Any) -> Any:
         tf = self._tf
@@ -182,9 +167,6 @@ class TensorFlowOps:
         tf = self._tf
         return tf.reshape(tf.cast(tf.range(np.prod(sizes, dtype=np.int64)), tf.uint32), sizes)
 
-    def stack(self, arrays: Sequence[Array]) -> Array:
-        return self._tf.stack(arrays, axis=-1)
-
     def sum(self, array: Array, axis: int) -> Array:
         return self._tf.reduce_sum(array, axis=axis, keepdims=True)
 
@@ -200,13 +182,5 @@ class TensorFlowOps:
         return self._tf.pad(array[tuple(kept)], padding)
 
 
-@functools.cache
-def jax_ops() -> JaxOps:
-    """One for all."""
-    return JaxOps()
-
-
-@functools.cache
-def tensorflow_ops() -> TensorFlowOps:
-    """One for all."""
-    return TensorFlowOps()
+jax_ops, tensorflow_ops = functools.cache(JaxOps), functools.cache(TensorFlowOps)
+"""Give one for all."""

@@ -31,11 +31,8 @@ def compare(several, shape, dtype, parts, keys):
         **keys,
     }
     mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("replica", "a", "b"))
-    placed = {
-        key: jax.device_put(value, NamedSharding(mesh, PartitionSpec("replica")))
-        for key, value in batch.items()
-    }
-    placed["image"] = jax.device_put(batch["image"], NamedSharding(mesh, PartitionSpec("replica", *parts)))
+    specs = {key: PartitionSpec("replica") for key in batch} | {"image": PartitionSpec("replica", *parts)}
+    placed = {key: jax.device_put(value, NamedSharding(mesh, specs[key])) for key, value in batch.items()}
     step = jax.jit(lambda batch: augment_on_device(batch, several, seed=5, values=(0, 255))["image"])
     split = step.lower(placed).compile()
     found = split(placed)
@@ -55,15 +52,8 @@ def test_pictures_split_by_rows_and_by_rows_and_columns(parts):
 
 @pytest.mark.parametrize("parts", [(("a", "b"),), (None, "a", "b")])
 def test_volumes_split_by_depth_and_by_rows_and_columns(parts):
-    check(
-        *compare(
-            [one for name, one in ALL.items() if name not in ("Saturation", "Hue")],
-            VOLUMES,
-            np.int16,
-            parts,
-            {},
-        )
-    )
+    several = [one for name, one in ALL.items() if name not in ("Saturation", "Hue")]
+    check(*compare(several, VOLUMES, np.int16, parts, {}))
 
 
 def test_a_kernel_that_reaches_over_several_cores():
@@ -84,11 +74,7 @@ def test_noise_is_the_same_to_the_last_bit():
 def test_the_search_for_gathers_can_fail():
     mesh = Mesh(np.array(jax.devices()), ("a",))
     rows = jax.device_put(np.zeros((8, 4)), NamedSharding(mesh, PartitionSpec("a")))
-    text = (
-        jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))
-        .lower(rows)
-        .compile()
-        .as_text()
-    )
+    gathers = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))
+    text = gathers.lower(rows).compile().as_text()
     with pytest.raises(AssertionError):
         check(0, text)
