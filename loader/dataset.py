@@ -6,8 +6,8 @@ import copy
 import functools
 import operator
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from halofeed.loader.assemble import Assembler
 from halofeed.loader.augment import Augmentation, Combination, check_augmentations
 from halofeed.loader.augment.view import Ranges
-from halofeed.loader.batch import ArraySpec, Batch, allocate
+from halofeed.loader.batch import Batch, allocate
 from halofeed.loader.buffers import check_memory
 from halofeed.loader.chosen import Where, chosen_records, id_of
 from halofeed.loader.decode import DECODE
@@ -23,16 +23,12 @@ from halofeed.loader.filling import ON_CORRUPT, Filler
 from halofeed.loader.gather import Shards
 from halofeed.loader.record import WHOLE, WHOLE_FOR_CROPS, WHOLE_FOR_SLABS, StoredRecord
 from halofeed.loader.sampler import Sampler
-from halofeed.loader.state import describe_augmentations, digest, fingerprint
+from halofeed.loader.state import digest, fingerprint
 from halofeed.loader.store.choose import CONCURRENT_READS, cached, open_store
 from halofeed.loader.stream import Stream, check_hosts
 from halofeed.loader.weights import DrawBy, plan_draws
 from halofeed.schemas.errors import CorruptFileError, UsageError
-from halofeed.schemas.kinds import Kind
 from halofeed.schemas.manifest import Manifest
-
-if TYPE_CHECKING:
-    pass
 
 
 class Loader(Stream):
@@ -177,17 +173,16 @@ class Loader(Stream):
                 "drop_remainder: evaluation (training=False) gives every record once and pads the last batch, whose "
                 "`valid` says which rows are real; leave drop_remainder out"
             )
-        self.batch_size, self.split, self.seed = (
-            _integer("batch_size", batch_size),
-            split,
-            _integer("seed", seed),
-        )
+        self.split = split
+        self.batch_size = _integer("batch_size", batch_size)
+        self.seed = _integer("seed", seed)
         self.shard_index = _integer("shard_index", shard_index)
         self.shard_count = _integer("shard_count", shard_count)
         check_hosts(self.batch_size, self.shard_index, self.shard_count)
         self._augmentations = check_augmentations(augment)
         self._include, self._decodes_fast = tuple(include), decode == "fast"
-        self._assembler = self._assembler_of(self._augmentations)
+        assembler = self._assembler_of(self._augmentations)
+        self.row_spec, self.on_grid = assembler.spec, assembler.on_grid
         check_memory(self.spec, self.batch_size)
         store = cached(store, self.manifest, split, cache, cache_bytes)
         self._shards = Shards(store, self.manifest, split, verify)
@@ -198,20 +193,23 @@ class Loader(Stream):
             self._draws = plan_draws(
                 draw_by, self._shards, numbers, self.manifest, skips=on_corrupt == "skip"
             )
+        if training and num_epochs is not None:
+            num_epochs = _integer("num_epochs", num_epochs)
         self._sampler = Sampler(
             records=stored.records if self._chosen is None else len(self._chosen),
             batch_size=self.batch_size,
             seed=self.seed,
             shuffle=shuffle and training,
-            num_epochs=1
-            if not training
-            else None
-            if num_epochs is None
-            else _integer("num_epochs", num_epochs),
+            num_epochs=num_epochs if training else 1,
             drop_remainder=drop_remainder,
             draws=self._draws,
         )
-        self._filler = self._filler_of(self._assembler, WHOLE_FOR_CROPS if self._augmentations else WHOLE)
+        self.kind, self.steps, self.may_pad = (
+            self.manifest.kind,
+            self._sampler.steps,
+            self._sampler.has_padding,
+        )
+        self._filler = self._filler_of(assembler, WHOLE_FOR_CROPS if self._augmentations else WHOLE)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(Loader, **self._arguments), ()
@@ -229,11 +227,6 @@ class Loader(Stream):
     def steps_per_epoch(self) -> int:
         """Batches that hold one epoch, the last one perhaps in part."""
         return -(-self._sampler.epoch_places // self.batch_size)
-
-    @property
-    def steps(self) -> int | None:
-        """Batches of the whole stream; None if it has no end."""
-        return self._sampler.steps
 
     def __getitem__(self, number: int) -> Batch:
         """One record by its number in stored order: arrays without the batch axis, as stored and not augmented.
@@ -272,16 +265,6 @@ class Loader(Stream):
         return int(found[0])
 
     @property
-    def kind(self) -> Kind:
-        """Of the images."""
-        return self.manifest.kind
-
-    @property
-    def row_spec(self) -> Mapping[str, ArraySpec]:
-        """Shape and dtype of each array of one row."""
-        return self._assembler.spec
-
-    @property
     def class_names(self) -> tuple[str, ...]:
         """The name of each label, `class_names[label]`: 0 is the background where labels begin at 1."""
         labels = self.manifest.labels
@@ -300,11 +283,6 @@ class Loader(Stream):
         """How often something had to be asked for again so far, of an address or a cache."""
         return self._shards.store.retries
 
-    @property
-    def may_pad(self) -> bool:
-        """Whether the stream's last batch may have rows that are not valid."""
-        return self._sampler.has_padding
-
     def _stream(self) -> dict[str, Any]:
         return {
             "name": self.manifest.name,
@@ -316,7 +294,7 @@ class Loader(Stream):
             "shuffle": self._sampler.shuffle,
             "training": bool(self._arguments["training"]),
             "drop_remainder": self._sampler.drop_remainder,
-            "augment": describe_augmentations(self._augmentations),
+            "augment": [repr(augmentation) for augmentation in self._augmentations],
             "where": None if self._chosen is None else digest(self._chosen),
             "draw_by": None if self._draws is None else digest(self._draws.numbers),
             "decode": "fast" if self._decodes_fast else None,
@@ -344,18 +322,14 @@ class Loader(Stream):
         if self.reads_ahead and (self.steps is None or step < self.steps):
             self._filler.expect(self._sampler.rows(step, start, stop))
 
-    @property
-    def on_grid(self) -> tuple[str, ...]:
-        """The arrays on the image's grid."""
-        return self._assembler.on_grid
-
     def of_slab(self, slab: Ranges) -> Loader:
         """The same stream with a part of each image and label; see `Stream.of_slab`."""
-        part = copy.copy(self)
-        part._assembler = self._assembler_of(self._augmentations, slab)
-        if part._assembler.spec == self._assembler.spec:
+        assembler = self._assembler_of(self._augmentations, slab)
+        if assembler.spec == self.row_spec:
             return self
-        part._filler = self._filler_of(part._assembler, WHOLE_FOR_SLABS, skipped=self._filler.skipped)
+        part = copy.copy(self)
+        part.row_spec = assembler.spec
+        part._filler = self._filler_of(assembler, WHOLE_FOR_SLABS, skipped=self._filler.skipped)
         return part
 
     def _filler_of(

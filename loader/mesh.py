@@ -45,43 +45,24 @@ def on_device(
     return run
 
 
-def partition_specs(
-    partition: Partition, shapes: Mapping[str, tuple[int, ...]], *, replicas: int = 1
+def mesh_specs(
+    mesh: Mesh, partition: Partition, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, PartitionSpec]:
     """The PartitionSpec of every key of a batch on a mesh of `replica`, `core0`, `core1`, ... axes.
 
     Args:
+        mesh: where to.
         partition: which keys are split over a replica's cores, and how.
         shapes: the global batch's shapes by key, batch axis first.
-        replicas: over how many replicas the batch is spread.
 
     Returns:
         The batch axis over `replica` for every key; the other axes over the core axes that `dims` name.
 
     Raises:
-        PartitionError: as `Partition.resolve`.
-
-    >>> partition = Partition(cores_per_replica=8, dims={"image": [1, 4, 2, 1]})
-    >>> tuple(partition_specs(partition, {"image": (2, 8, 8, 3)})["image"])
-    ('replica', ('core0', 'core1'), 'core2', None)
+        PartitionError: if the mesh's axes are others, and as `Partition.resolve`.
     """
     from jax.sharding import PartitionSpec
 
-    specs = {}
-    for key, dims in partition.resolve(shapes, replicas=replicas).items():
-        batch, *others = axis_names(dims) if dims is not None else ((),)
-        specs[key] = PartitionSpec(*map(_entry, ((REPLICA_AXIS, *batch), *others)))  # type: ignore[no-untyped-call]
-    return specs
-
-
-def mesh_specs(
-    mesh: Mesh, partition: Partition, shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, PartitionSpec]:
-    """`partition_specs` for a mesh, after checking that the mesh has the partition's axes.
-
-    Raises:
-        PartitionError: if the mesh's axes are others, and as `Partition.resolve`.
-    """
     cores = core_axes(partition.cores_per_replica)
     if set(mesh.shape) != {REPLICA_AXIS, *cores} or any(mesh.shape[axis] != 2 for axis in cores):
         raise PartitionError(
@@ -89,7 +70,11 @@ def mesh_specs(
             f"{partition.cores_per_replica} cores per replica, got {dict(mesh.shape)}; build it with "
             f"halofeed.trainer.mesh.make_mesh({partition.cores_per_replica}), or pass a PartitionSpec per key"
         )
-    return partition_specs(partition, shapes, replicas=mesh.shape[REPLICA_AXIS])
+    specs = {}
+    for key, dims in partition.resolve(shapes, replicas=mesh.shape[REPLICA_AXIS]).items():
+        batch, *others = axis_names(dims) if dims is not None else ((),)
+        specs[key] = PartitionSpec(*map(_entry, ((REPLICA_AXIS, *batch), *others)))  # type: ignore[no-untyped-call]
+    return specs
 
 
 def needed_rows(
@@ -107,25 +92,32 @@ def needed_rows(
 
 
 def _bounds(shardings: Mapping[str, NamedSharding], shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
-    bounds = []
-    for key, sharding in shardings.items():
-        slabs = sharding.addressable_devices_indices_map(shapes[key]).values()
-        bounds += [slab[0].indices(shapes[key][0])[:2] for slab in slabs if slab is not None]
+    bounds = [slab[0] for key, sharding in shardings.items() for slab in _held(sharding, shapes[key])]
     return min((start for start, _ in bounds), default=0), max((stop for _, stop in bounds), default=0)
+
+
+def _held(sharding: NamedSharding, shape: tuple[int, ...]) -> list[list[tuple[int, int]]]:
+    """From where to where along each axis each device of this process holds an array."""
+    slabs = sharding.addressable_devices_indices_map(shape).values()
+    return [
+        [side.indices(size)[:2] for side, size in zip(slab, shape, strict=False)]
+        for slab in slabs
+        if slab is not None
+    ]
 
 
 def needed_slab(
     mesh: Mesh,
     specs: Mapping[str, PartitionSpec],
     shapes: Mapping[str, tuple[int, ...]],
+    on_grid: Sequence[str],
     axes: int,
 ) -> tuple[tuple[int, int], ...]:
     """What this process's devices hold of each image, and of each label on its grid.
 
     Args:
-        mesh: where to.
-        specs: a PartitionSpec per key, as of `place_batch`.
-        shapes: the global batch's shapes of the arrays on the grid, batch axis first.
+        mesh, specs, shapes: as of `place_batch`.
+        on_grid: the keys of image and label.
         axes: of the grid.
 
     Returns:
@@ -134,21 +126,12 @@ def needed_slab(
     Raises:
         PartitionError: as `place_batch`.
     """
-    from jax.sharding import NamedSharding, PartitionSpec
-
-    bounds = []
-    for key, shape in shapes.items():
-        spec = specs.get(key, PartitionSpec())  # type: ignore[no-untyped-call]
-        _check_axes(key, spec, mesh)
-        sharding = NamedSharding(mesh, spec)
-        _check_divides(key, shape, sharding)
-        for index in sharding.addressable_devices_indices_map(shape).values():
-            sides = zip((index or ())[1 : 1 + axes], shape[1:], strict=False)
-            bounds.append([side.indices(size)[:2] for side, size in sides])
-    if not bounds:
-        return tuple((0, size) for size in next(iter(shapes.values()))[1 : 1 + axes])
+    shardings = _shardings(mesh, specs, shapes)
+    held = [slab[1 : 1 + axes] for key in on_grid for slab in _held(shardings[key], shapes[key])]
+    if not held:
+        return tuple((0, size) for size in shapes[on_grid[0]][1 : 1 + axes])
     return tuple(
-        (min(low for low, _ in side), max(high for _, high in side)) for side in zip(*bounds, strict=True)
+        (min(low for low, _ in side), max(high for _, high in side)) for side in zip(*held, strict=True)
     )
 
 

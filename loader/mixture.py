@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import Ranges
-from halofeed.loader.batch import ArraySpec, Batch, allocate
+from halofeed.loader.batch import Batch, allocate
 from halofeed.loader.buffers import BufferPool, check_memory
 from halofeed.loader.dataset import Loader
 from halofeed.loader.sampler import permute
 from halofeed.loader.stream import Stream, check_hosts
 from halofeed.schemas.errors import UsageError
-from halofeed.schemas.kinds import Kind
 
 LONGEST_CYCLE = 10_000
 """Rows after which every data set had exactly its share."""
@@ -65,6 +64,8 @@ class Mixture(Stream):
         self.loaders = {
             folder: Loader(folder, batch_size=batch_size, seed=seed, **options) for folder in self.parts
         }
+        self.kind, self.steps, self.may_pad = self._first.kind, None, False
+        self.row_spec, self.on_grid = self._first.row_spec, self._first.on_grid
         first, *others = self.loaders.items()
         for other in others:
             _check_alike(first, other)
@@ -73,29 +74,9 @@ class Mixture(Stream):
         self._pool = BufferPool()
 
     @property
-    def steps(self) -> None:
-        """None: it has no end."""
-        return None
-
-    @property
-    def kind(self) -> Kind:
-        """Of the images."""
-        return self._first.kind
-
-    @property
     def class_names(self) -> tuple[str, ...]:
         """The name of each label, as of every one of its data sets."""
         return self._first.class_names
-
-    @property
-    def may_pad(self) -> bool:
-        """False."""
-        return False
-
-    @property
-    def row_spec(self) -> Mapping[str, ArraySpec]:
-        """Shape and dtype of each array of one row."""
-        return self._first.row_spec
 
     @property
     def _first(self) -> Loader:
@@ -114,15 +95,11 @@ class Mixture(Stream):
         wanted = slice(start - first * cycle, stop - first * cycle)
         return which[wanted], places[wanted]
 
-    @property
-    def on_grid(self) -> tuple[str, ...]:
-        """The arrays on the image's grid."""
-        return self._first.on_grid
-
     def of_slab(self, slab: Ranges) -> Mixture:
         """The same stream with a part of each image and label; see `Stream.of_slab`."""
         part = copy.copy(self)
         part.loaders = {name: loader.of_slab(slab) for name, loader in self.loaders.items()}
+        part.row_spec = part._first.row_spec
         return part
 
     def _expect(self, step: int, start: int, stop: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,16 +28,6 @@ def fingerprint(manifest: Manifest, split: str) -> str:
 def digest(numbers: NDArray[np.int64]) -> str:
     """SHA-256 of numbers."""
     return hashlib.sha256(numbers.astype("<i8").tobytes()).hexdigest()
-
-
-def describe_augmentations(augmentations: Sequence[object]) -> list[str]:
-    """One text per augmentation that says all of it.
-
-    >>> from halofeed.loader.augment import FlipLeftRight
-    >>> describe_augmentations([FlipLeftRight()])
-    ['FlipLeftRight(probability=0.5)']
-    """
-    return [repr(augmentation) for augmentation in augmentations]
 
 
 def restore_step(state: Mapping[str, Any], stream: Mapping[str, Any]) -> int:

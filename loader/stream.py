@@ -7,6 +7,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from halofeed.loader import tf_data
@@ -33,41 +34,26 @@ class Stream(abc.ABC):
     Attributes:
         batch_size: rows of the global batch, over all hosts.
         shard_index, shard_count: which of how many hosts this is.
+        kind: of the images.
+        steps: batches of the whole stream; None if it has no end.
+        may_pad: whether the last batch may have rows that are not valid.
+        row_spec: shape and dtype of each array of one row.
+        on_grid: the arrays on the image's grid.
     """
 
     batch_size: int
     shard_index: int
     shard_count: int
-
-    @property
-    @abc.abstractmethod
-    def steps(self) -> int | None:
-        """Batches of the whole stream; None if it has no end."""
-
-    @property
-    @abc.abstractmethod
-    def kind(self) -> Kind:
-        """Of the images."""
+    kind: Kind
+    steps: int | None
+    may_pad: bool
+    row_spec: Mapping[str, ArraySpec]
+    on_grid: tuple[str, ...]
 
     @property
     @abc.abstractmethod
     def class_names(self) -> tuple[str, ...]:
         """The name of each label, `class_names[label]`: 0 is the background where labels begin at 1."""
-
-    @property
-    @abc.abstractmethod
-    def may_pad(self) -> bool:
-        """Whether the last batch may have rows that are not valid."""
-
-    @property
-    @abc.abstractmethod
-    def row_spec(self) -> Mapping[str, ArraySpec]:
-        """Shape and dtype of each array of one row."""
-
-    @property
-    @abc.abstractmethod
-    def on_grid(self) -> tuple[str, ...]:
-        """The arrays on the image's grid."""
 
     @abc.abstractmethod
     def of_slab(self, slab: Ranges) -> Stream:
@@ -204,7 +190,7 @@ class Stream(abc.ABC):
         shapes = {name: array.shape for name, array in spec.items()}
         specs = mesh_specs(mesh, partition, shapes) if isinstance(partition, Partition) else dict(partition)
 
-        slab = needed_slab(mesh, specs, {name: shapes[name] for name in self.on_grid}, len(self.kind.axes))
+        slab = needed_slab(mesh, specs, shapes, self.on_grid, len(self.kind.axes))
         source, (start, stop) = self.of_slab(slab), needed_rows(mesh, specs, shapes)
         offsets = dict.fromkeys(self.on_grid, tuple(start for start, _ in slab))
 
@@ -308,7 +294,4 @@ def check_hosts(batch_size: int, shard_index: int, shard_count: int) -> None:
 
 def with_batch(spec: Mapping[str, ArraySpec], rows: int) -> dict[str, ArraySpec]:
     """The spec of so many rows, given that of one."""
-    return {
-        name: ArraySpec(shape=(rows, *array.shape), dtype=array.dtype, fill=array.fill)
-        for name, array in spec.items()
-    }
+    return {name: replace(array, shape=(rows, *array.shape)) for name, array in spec.items()}
