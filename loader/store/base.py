@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Protocol, TypeVar
 
 from halofeed.schemas.checksum import crc32c
@@ -26,11 +26,9 @@ class ShardSource(Protocol):
 
     def open(self) -> OpenFile:
         """What reads it by place; errors as of `ShardFile.open`."""
-        ...
 
     def close(self) -> None:
         """Let go of what is open."""
-        ...
 
 
 class Store(Protocol):
@@ -56,55 +54,47 @@ class Store(Protocol):
 
     @property
     def reads_ahead(self) -> bool: ...
-
     @property
     def retries(self) -> int: ...
 
     def manifest(self) -> Manifest:
         """What the data set says of itself; errors as of `read_manifest`."""
-        ...
 
     def check_sizes(self, shards: Sequence[Shard]) -> None:
         """CorruptFileError where a shard or its index is missing or of another size."""
-        ...
 
     def read(self, name: str, size: int) -> bytes:
         """A small file of that size; CorruptFileError where it has another."""
-        ...
 
     def pieces(self, shard: Shard) -> Iterator[Piece]:
         """All bytes of a shard in order; each piece holds until the next is asked for."""
-        ...
 
     def source(self, shard: Shard) -> ShardSource:
         """What opens a shard."""
-        ...
-
-    def settled(self, name: str) -> bool:
-        """Whether a shard's bytes are at hand, and not transferred again by each read."""
-        ...
 
     def each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """`act` of every item, side by side where that saves waiting."""
-        ...
 
     def expect(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
         """Begin to fetch what `window` of that key will need."""
-        ...
 
     def window(
         self, key: bytes, spans: Callable[[], list[Span]]
     ) -> contextlib.AbstractContextManager[object]:
         """While it is open the bytes of the spans are at hand, or on their way."""
-        ...
 
     def forget(self, name: str, start: int, stop: int) -> None:
         """Have bytes that were found to be wrong read again."""
-        ...
 
 
 class Wrapped:
-    """What a store is that has its files from another one; see `Store`."""
+    """What a store is that has its files from another one; see `Store`.
+
+    Attributes:
+        staged: the names of shards whose bytes need not be fetched from there any more.
+    """
+
+    staged: Set[str] = frozenset()
 
     def __init__(self, base: Store) -> None:
         self._base, self.place, self.threads = base, base.place, base.threads
@@ -126,22 +116,21 @@ class Wrapped:
         return self._base.each(act, items)
 
     def expect(self, key: bytes, spans: Callable[[], list[Span]]) -> None:
-        self._base.expect(key, lambda: self._unsettled(spans()))
+        self._base.expect(key, lambda: self._far(spans()))
 
     def window(
         self, key: bytes, spans: Callable[[], list[Span]]
     ) -> contextlib.AbstractContextManager[object]:
-        return self._base.window(key, lambda: self._unsettled(spans()))
+        return self._base.window(key, lambda: self._far(spans()))
 
     def forget(self, name: str, start: int, stop: int) -> None:
         self._base.forget(name, start, stop)
 
-    def settled(self, name: str) -> bool:
-        return self._base.settled(name)
+    def pieces(self, shard: Shard) -> Iterator[Piece]:
+        return self._base.pieces(shard)
 
-    def _unsettled(self, spans: list[Span]) -> list[Span]:
-        settled = {name: self.settled(name) for name in {name for name, _, _ in spans}}
-        return [span for span in spans if not settled[span[0]]]
+    def _far(self, spans: list[Span]) -> list[Span]:
+        return [span for span in spans if span[0] not in self.staged]
 
 
 class HeldFile(OpenFile):
@@ -158,6 +147,16 @@ class HeldFile(OpenFile):
 
     def is_unchanged(self, stamp: tuple[int, ...]) -> bool:
         return True
+
+
+class Held:
+    """A shard that needs no opening: `open` gives what reads it."""
+
+    def __init__(self, open: Callable[[], HeldFile]) -> None:
+        self.open = open
+
+    def close(self) -> None:
+        pass
 
 
 def checked_pieces(store: Store, shard: Shard) -> Iterator[Piece]:

@@ -23,8 +23,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from halofeed.loader.store.base import Piece, ShardSource, Store, Wrapped, checked_pieces
-from halofeed.schemas.checksum import crc32c
+from halofeed.loader.store.base import ShardSource, Store, Wrapped, checked_pieces
+from halofeed.loader.store.local import LocalStore
 from halofeed.schemas.durable import sync
 from halofeed.schemas.errors import CorruptFileError, HalofeedError, StoreError, SystemLimitError, UsageError
 from halofeed.schemas.manifest import Manifest, Shard
@@ -33,7 +33,6 @@ from halofeed.schemas.sizes import human_bytes
 
 PART, LOCK = ".part", ".lock"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_CHECKED_AT_ONCE = 8 << 20
 _held: set[int] = set()
 _stores: weakref.WeakSet[DiskStore] = weakref.WeakSet()
 
@@ -83,7 +82,7 @@ class DiskStore(Wrapped):
         self._thread: threading.Thread | None = None
         self._failed: SystemLimitError | None = None
         self.begin()
-        self.staged = {shard.file for shard in shards if self._is_whole(shard)}
+        self.staged: set[str] = {shard.file for shard in shards if self._is_whole(shard)}
         _stores.add(self)
 
     @property
@@ -96,12 +95,6 @@ class DiskStore(Wrapped):
 
     def source(self, shard: Shard) -> StagedShard:
         return StagedShard(self, shard, self._base.source(shard))
-
-    def pieces(self, shard: Shard) -> Iterator[Piece]:
-        return self._base.pieces(shard)
-
-    def settled(self, name: str) -> bool:
-        return name in self.staged or self._base.settled(name)
 
     def forget(self, name: str, start: int, stop: int) -> None:
         shard = self._shards.get(name)
@@ -139,13 +132,6 @@ class DiskStore(Wrapped):
                     target=_stage_all, args=(weakref.ref(self),), name="halofeed-staging", daemon=True
                 )
                 self._thread.start()
-
-    def wait(self) -> None:
-        """Return once nothing is left to be staged; errors as of `ask`."""
-        while (thread := self._thread) is not None:
-            thread.join()
-        if self._failed is not None:
-            raise self._failed
 
     def next(self) -> Shard | None:
         """What is to be staged now; None ends the thread that does it."""
@@ -189,14 +175,12 @@ class DiskStore(Wrapped):
 
     def _is_right(self, shard: Shard) -> bool:
         """Whether a staged shard's checksum is the manifest's."""
-        checksum = 0
         try:
-            with self.path(shard.file).open("rb") as stream:
-                while data := stream.read(_CHECKED_AT_ONCE):
-                    checksum = crc32c(data, checksum)
-        except OSError:
+            for _ in checked_pieces(LocalStore(self.folder), shard):
+                pass
+        except CorruptFileError:
             return False
-        return checksum == shard.crc32c
+        return True
 
     def _is_written(self, shard: Shard) -> bool:
         """Whether there was room; then it is there, whole and checked."""

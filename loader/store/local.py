@@ -65,9 +65,6 @@ class LocalStore:
     def source(self, shard: Shard) -> ShardFile:
         return ShardFile(self._folder / shard.file)
 
-    def settled(self, name: str) -> bool:
-        return True
-
     def each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return [act(item) for item in items]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.store.base import HeldFile, Piece, Store, Wrapped, checked_pieces
+from halofeed.loader.store.base import Held, HeldFile, Store, Wrapped, checked_pieces
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.manifest import Shard
 from halofeed.schemas.memory import available_memory
@@ -46,14 +46,9 @@ class MemoryStore(Wrapped):
             )
         self._memory = {shard.file: self._read(shard) for shard in shards}
 
-    def source(self, shard: Shard) -> MemoryShard:
-        return MemoryShard(f"{self.place}/{shard.file}", self._memory[shard.file])
-
-    def pieces(self, shard: Shard) -> Iterator[Piece]:
-        yield self._memory[shard.file].data
-
-    def settled(self, name: str) -> bool:
-        return True
+    def source(self, shard: Shard) -> Held:
+        opened = MemoryFile(f"{self.place}/{shard.file}", self._memory[shard.file])
+        return Held(lambda: opened)
 
     def _read(self, shard: Shard) -> NDArray[np.uint8]:
         """All of a shard, uint8 [bytes], read-only."""
@@ -71,19 +66,6 @@ class MemoryStore(Wrapped):
                 self._base.forget(shard.file, 0, shard.bytes)
         memory.flags.writeable = False
         return memory
-
-
-class MemoryShard:
-    """A shard in memory, which is always open."""
-
-    def __init__(self, name: str, memory: NDArray[np.uint8]) -> None:
-        self._opened = MemoryFile(name, memory)
-
-    def open(self) -> MemoryFile:
-        return self._opened
-
-    def close(self) -> None:
-        pass
 
 
 class MemoryFile(HeldFile):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from typing import NamedTuple
 
 from halofeed.loader.store.base import PIECE_BYTES, Span
 
@@ -53,25 +54,12 @@ def joined(spans: Iterable[Span], side_by_side: int) -> list[Span]:
     return [span for _, span in sorted(found, key=lambda one: one[0])]
 
 
-class Part:
-    """Some bytes of a file, here or on their way."""
+class Part(NamedTuple):
+    """Some bytes of a file, from `start` to before `stop`, here or on their way."""
 
-    __slots__ = ("_bytes", "start", "stop")
-
-    def __init__(self, start: int, stop: int, coming: Future[bytes | bytearray]) -> None:
-        self.start, self.stop, self._bytes = start, stop, coming
-
-    def cancel(self) -> None:
-        """Do not ask for them, if that has not been done."""
-        self._bytes.cancel()
-
-    def result(self, seconds: float) -> bytes | bytearray:
-        """The bytes, once they are here.
-
-        Raises:
-            TimeoutError: they are not within that time.
-        """
-        return self._bytes.result(seconds)
+    start: int
+    stop: int
+    bytes: Future[bytes | bytearray]
 
 
 class Window:
@@ -102,4 +90,4 @@ class Window:
         """Ask for no more of them."""
         for parts in self._parts.values():
             for part in parts:
-                part.cancel()
+                part.bytes.cancel()

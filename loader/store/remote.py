@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
-from halofeed.loader.store.base import PIECE_BYTES, HeldFile, Item, Piece, Result, Span
+from halofeed.loader.store.base import PIECE_BYTES, Held, HeldFile, Item, Piece, Result, Span
 from halofeed.loader.store.ranges import Part, Window, joined
 from halofeed.loader.store.web import RangeReader, WebError
 from halofeed.schemas.errors import CorruptFileError, HalofeedError, StoreError, UsageError
@@ -102,13 +102,10 @@ class RemoteStore:
                 yield self.arrived(shard.file, coming.popleft())
         finally:
             for part in coming:
-                part.cancel()
+                part.bytes.cancel()
 
-    def source(self, shard: Shard) -> _RemoteSource:
-        return _RemoteSource(self, shard)
-
-    def settled(self, name: str) -> bool:
-        return False
+    def source(self, shard: Shard) -> Held:
+        return Held(lambda: RemoteFile(self, shard))
 
     def each(self, act: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         if len(items) < 2:
@@ -170,7 +167,7 @@ class RemoteStore:
         while True:
             answered = process.answered
             try:
-                return part.result(most)
+                return part.bytes.result(most)
             except CancelledError:
                 # Whoever asked for it needs it no longer, and had not got it yet.
                 part = self._ask(name, part.start, part.stop)
@@ -374,19 +371,6 @@ class _Process:
                 return sync(self._files.loop, call, path, timeout=_seconds(size), **options)
         finally:
             self.answered += 1
-
-
-class _RemoteSource:
-    """A shard of a remote store."""
-
-    def __init__(self, store: RemoteStore, shard: Shard) -> None:
-        self._store, self._shard = store, shard
-
-    def open(self) -> RemoteFile:
-        return RemoteFile(self._store, self._shard)
-
-    def close(self) -> None:
-        pass
 
 
 class RemoteFile(HeldFile):

@@ -1,8 +1,7 @@
-"""Small data sets of each kind, and how batches are compared."""
+"""Small data sets of each kind."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from halofeed.loader import FlipLeftRight, MixUp, RandomCrop
@@ -38,18 +37,6 @@ def quick(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(repeating, "FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(repeating, "LONGEST_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(remote, "LONGEST_PAUSE_SECONDS", 0.05)
-
-
-@pytest.fixture(scope="session")
-def same():
-    """Refuses batches that differ."""
-
-    def check(one, other):
-        assert one.keys() == other.keys()
-        for key in one:
-            np.testing.assert_array_equal(one[key], other[key], err_msg=key)
-
-    return check
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

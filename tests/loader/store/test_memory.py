@@ -13,10 +13,11 @@ from halofeed.loader.store import memory
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.memory import available_memory, process_memory
 from tests.forks import forks
+from tests.loader.batches import flip, same
 from tests.loader.faulty_server import serving
 
 
-def test_batches_are_those_of_the_local_set_and_of_a_remote_one(sets, kind, same):
+def test_batches_are_those_of_the_local_set_and_of_a_remote_one(sets, kind):
     folder, augment = sets[kind]
     local = Loader(folder, batch_size=6, augment=augment)
     with serving(folder) as server:
@@ -31,7 +32,7 @@ def test_batches_are_those_of_the_local_set_and_of_a_remote_one(sets, kind, same
         assert all("index" in name for name in asked)
 
 
-def test_nothing_is_read_or_summed_once_it_is_there(sets, tmp_path, same):
+def test_nothing_is_read_or_summed_once_it_is_there(sets, tmp_path):
     folder = shutil.copytree(sets["pictures"][0], tmp_path / "1.0.0")
     local = [Loader(folder, batch_size=6).batch(step) for step in range(4)]
     held = Loader(folder, batch_size=6, cache="memory")
@@ -50,14 +51,13 @@ def test_a_flipped_bit_is_found_while_it_is_read(sets, tmp_path, verify):
     generator = np.random.default_rng(5)
     whole = shard.read_bytes()
     for _ in range(20):
-        data = np.frombuffer(whole, np.uint8).copy()
-        data[generator.integers(len(data))] ^= 1 << generator.integers(8)
-        shard.write_bytes(data.tobytes())
+        shard.write_bytes(whole)
+        flip(shard, generator.integers(len(whole)), 1 << generator.integers(8))
         with pytest.raises(CorruptFileError, match=r"00001-of-00003: its checksum is not the manifest's"):
             Loader(folder, batch_size=6, cache="memory", verify=verify)
 
 
-def test_a_fault_on_the_way_is_met_by_another_attempt(sets, same):
+def test_a_fault_on_the_way_is_met_by_another_attempt(sets):
     folder = sets["jpeg"][0]
     with serving(folder) as server:
         server.faults("flip", "cut", every=2)
@@ -115,7 +115,7 @@ def test_all_bytes_can_be_looked_at_where_they_lie(sets):
         opened.read(opened.bytes - 3, 4)
 
 
-def test_a_mixture_keeps_each_of_its_sets(sets, same):
+def test_a_mixture_keeps_each_of_its_sets(sets):
     weights = {str(sets["pictures"][0]): 1.0}
     near, held = (Mixture(weights, batch_size=6, cache=cache) for cache in (None, "memory"))
     same(held.batch(3), near.batch(3))

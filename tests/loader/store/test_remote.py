@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 import socket
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ from halofeed.loader.store.ranges import Window
 from halofeed.schemas.errors import CorruptFileError, MissingExtraError, StoreError, UsageError
 from halofeed.schemas.shard_file import OpenFile
 from tests.forks import forks
+from tests.loader.batches import joined, same
 from tests.loader.faulty_server import serving
 
 
@@ -33,7 +35,7 @@ def in_memory(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("verify", ["first", "never"])
-def test_batches_are_those_of_the_local_set(sets, kind, verify, same):
+def test_batches_are_those_of_the_local_set(sets, kind, verify):
     folder, augment = sets[kind]
     options = {"batch_size": 6, "augment": augment, "verify": verify}
     local, far = Loader(folder, **options), Loader(in_memory(folder), **options)
@@ -43,13 +45,12 @@ def test_batches_are_those_of_the_local_set(sets, kind, verify, same):
     same(far[3], local[3])
     assert far.retries == 0
     hosts = [Loader(in_memory(folder), **options, shard_index=host, shard_count=3) for host in range(3)]
-    rows = [next(host.batches(4)) for host in hosts]
-    same({key: np.concatenate([row[key] for row in rows]) for key in rows[0]}, local.batch(4))
+    same(joined([next(host.batches(4)) for host in hosts]), local.batch(4))
     ends = Loader(in_memory(folder), batch_size=5, training=False)
     assert sum(int(batch["valid"].sum()) for batch in ends) == ends.num_records
 
 
-def test_a_mixture_and_subsets_read_addresses(sets, same):
+def test_a_mixture_and_subsets_read_addresses(sets):
     folder = sets["pictures"][0]
     chosen = [int(value) for value in Loader(folder, batch_size=22).batch(0)["id"][:9]]
     for options in ({}, {"where": chosen}):
@@ -77,7 +78,7 @@ def test_a_forked_process_reads_by_itself(sets):
         assert far.batch(2)["image"].tobytes() == expected
 
 
-def test_faults_of_a_server_are_retried_and_counted(sets, kind, same):
+def test_faults_of_a_server_are_retried_and_counted(sets, kind):
     folder, augment = sets[kind]
     local = Loader(folder, batch_size=6, augment=augment)
     with serving(folder) as server:
@@ -101,7 +102,7 @@ def test_bytes_whose_asker_needs_them_no_longer_are_asked_for_again(sets):
         assert store.arrived(second, queued) == (folder / second).read_bytes()[:9]
 
 
-def test_a_stalled_request_is_given_up_and_made_again(sets, monkeypatch, same):
+def test_a_stalled_request_is_given_up_and_made_again(sets, monkeypatch):
     monkeypatch.setattr(remote, "REQUEST_SECONDS", 0.3)
     folder = sets["jpeg"][0]
     with serving(folder) as server:
@@ -141,7 +142,7 @@ def test_a_server_that_stays_broken_is_an_error_that_names_the_object(
         assert "00001-of-00003" in str(raised.value)
 
 
-def test_a_wrong_index_is_asked_for_again_and_refused_if_it_stays_wrong(sets, same):
+def test_a_wrong_index_is_asked_for_again_and_refused_if_it_stays_wrong(sets):
     folder = sets["jpeg"][0]
     with serving(folder) as server:
         far = Loader(server.address, batch_size=6)
@@ -155,11 +156,7 @@ def test_a_wrong_index_is_asked_for_again_and_refused_if_it_stays_wrong(sets, sa
 
 
 def test_what_is_missing_shortened_or_unreachable_is_told(sets, tmp_path, monkeypatch):
-    folder = sets["jpeg"][0]
-    copy = tmp_path / "1.0.0"
-    copy.mkdir()
-    for path in folder.iterdir():
-        (copy / path.name).write_bytes(path.read_bytes())
+    copy = shutil.copytree(sets["jpeg"][0], tmp_path / "1.0.0")
     shard = next(copy.glob("*-00001-of-00003"))
     with serving(copy) as server:
         far = Loader(server.address, batch_size=6)
@@ -205,7 +202,7 @@ def test_no_more_of_a_large_volume_is_fetched_than_the_blocks_of_a_crop(sets):
         assert labels < data < labels + 6 * (2 << 20) + 20_000 < stored
 
 
-def test_the_next_batch_is_asked_for_while_this_one_is_used(sets, same):
+def test_the_next_batch_is_asked_for_while_this_one_is_used(sets):
     folder = sets["pictures"][0]
     with serving(folder) as server:
         far = Loader(server.address, batch_size=6)
@@ -253,7 +250,7 @@ def test_a_remote_file_has_all_methods_of_a_local_one():
 
 @pytest.fixture(scope="module")
 def bucket():
-    """The address of an empty bucket on an S3 server at loopback, and boto3's client."""
+    """Puts the files of a folder into a bucket on an S3 server at loopback, and gives their address."""
     boto3, server = pytest.importorskip("boto3"), pytest.importorskip("moto.server")
     listening = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     listening.start()
@@ -269,17 +266,20 @@ def bucket():
             patch.setenv(name, value)
         client = boto3.client("s3")
         client.create_bucket(Bucket="bucket")
-        yield client
+
+        def upload(folder: Path, prefix: str) -> str:
+            for path in folder.iterdir():
+                client.upload_file(str(path), "bucket", f"{prefix}/{path.name}")
+            return f"s3://bucket/{prefix}"
+
+        yield upload
     listening.stop()
 
 
-def test_an_s3_bucket_gives_the_batches_of_the_local_set(sets, bucket, kind, same):
+def test_an_s3_bucket_gives_the_batches_of_the_local_set(sets, bucket, kind):
     folder, augment = sets[kind]
-    prefix = kind.replace(" ", "-") + "/1.0.0"
-    for path in folder.iterdir():
-        bucket.upload_file(str(path), "bucket", f"{prefix}/{path.name}")
     options = {"batch_size": 6, "augment": augment}
-    local, far = Loader(folder, **options), Loader(f"s3://bucket/{prefix}", **options)
+    local, far = Loader(folder, **options), Loader(bucket(folder, kind.replace(" ", "-")), **options)
     for step, batch in zip(range(4), far.batches(), strict=False):
         same(batch, local.batch(step))
     dataset = far.dataset(start_step=2).take(2)
@@ -291,10 +291,9 @@ def test_an_s3_bucket_gives_the_batches_of_the_local_set(sets, bucket, kind, sam
         Loader("s3://bucket/none", batch_size=4)
 
 
-def test_addresses_are_signed_once_and_fsspec_asks_where_that_is_not_enough(sets, bucket, same, monkeypatch):
+def test_addresses_are_signed_once_and_fsspec_asks_where_that_is_not_enough(sets, bucket, monkeypatch):
     folder = sets["jpeg"][0]
-    for path in folder.iterdir():
-        bucket.upload_file(str(path), "bucket", f"signed/{path.name}")
+    address = bucket(folder, "signed")
     local = Loader(folder, batch_size=6)
     calls = []
 
@@ -304,7 +303,7 @@ def test_addresses_are_signed_once_and_fsspec_asks_where_that_is_not_enough(sets
 
     plain = remote.RangeReader.get
     monkeypatch.setattr(remote.RangeReader, "get", get)
-    far = Loader("s3://bucket/signed", batch_size=6)
+    far = Loader(address, batch_size=6)
     same(far.batch(0), local.batch(0))
     assert len(set(calls)) == len({address.partition("?")[0] for address in calls}) > 3
     assert all("Signature=" in address for address in calls)
@@ -315,7 +314,7 @@ def test_addresses_are_signed_once_and_fsspec_asks_where_that_is_not_enough(sets
 
     monkeypatch.setattr(remote.RangeReader, "get", refuse)
     calls.clear()
-    far = Loader("s3://bucket/signed", batch_size=6)
+    far = Loader(address, batch_size=6)
     same(far.batch(0), local.batch(0))
     assert far.retries == 0 and len(calls) == 1
 
@@ -330,7 +329,7 @@ def test_a_batch_is_drawn_and_the_way_measured_from_an_address(sets, tmp_path):
         assert "shards read in order" in str(bench(server.address, batch_size=4, seconds=0.01))
 
 
-def test_draws_by_class_read_what_is_beside_the_pictures_alone(draw, write, same):
+def test_draws_by_class_read_what_is_beside_the_pictures_alone(draw, write):
     folder = write(draw(22, frame=(300, 400), task="classification"), frame=(300, 400))
     with serving(folder) as server:
         far = Loader(server.address, batch_size=6, draw_by="class")
@@ -339,7 +338,7 @@ def test_draws_by_class_read_what_is_beside_the_pictures_alone(draw, write, same
         same(far.batch(2), Loader(folder, batch_size=6, draw_by="class").batch(2))
 
 
-def test_redirects_are_followed_and_kept_connections_that_were_closed_are_made_anew(sets, same):
+def test_redirects_are_followed_and_kept_connections_that_were_closed_are_made_anew(sets):
     folder = sets["jpeg"][0]
     with serving(folder) as server:
         far = Loader(server.address, batch_size=6)
