@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -11,15 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.augment import Augmentation, Combination, Frame, Others, Scene, augment, draw_uniforms
-from halofeed.loader.augment.made import Made
-from halofeed.loader.augment.source import Array, copy_view
+from halofeed.loader.augment.source import Array, Made, copy_view
 from halofeed.loader.augment.view import Ranges, View
 from halofeed.loader.augment.windows import Windows, draw_windows_alone
 from halofeed.loader.batch import COUNT, EPOCH, ID, LABELLED, SIZE, VALID, Batch, specify
-from halofeed.loader.columns import KeptLists
-from halofeed.loader.decode import read_classes, read_numbers, read_text, stored_dtype
-from halofeed.loader.in_memory import InMemory
-from halofeed.loader.moves import Moved, moves_of
+from halofeed.loader.decode import read_text, stored_dtype
+from halofeed.loader.gather import Shards
+from halofeed.loader.moves import InMemory, moves_of
 from halofeed.loader.native import kernel
 from halofeed.loader.objects import pad, scaled, write_objects
 from halofeed.loader.pieces import is_little_endian
@@ -40,17 +38,13 @@ from halofeed.loader.reading import (
 from halofeed.loader.record import StoredRecord
 from halofeed.schemas.class_sets import members
 from halofeed.schemas.errors import UsageError
-from halofeed.schemas.fields import Field
 from halofeed.schemas.identity import mix
 from halofeed.schemas.manifest import Manifest
-from halofeed.schemas.tfexample import Decoded
 
 _MOST_EPOCHS = 1 << 31
-_NO_KEYS: frozenset[str] = frozenset()
 _ATTEMPTS = 3
 """How often a record is read whose shard is written to meanwhile."""
 
-Known = Callable[[Sequence[str]], Mapping[str, NDArray[Any]] | None]
 Find = Callable[[float], StoredRecord]
 """From a number drawn, 0 (inclusive) to 1 (exclusive), to a record that may be shown with others."""
 
@@ -68,7 +62,6 @@ class Assembler:
     Attributes:
         spec: per array its shape (without the batch) and dtype.
         on_grid: the arrays on the image's grid.
-        decodes: whether some of them are files in their records.
     """
 
     def __init__(
@@ -85,7 +78,6 @@ class Assembler:
         self._combines = any(isinstance(one, Combination) for one in self._augmentations)
         fields = {field.name: field for field in manifest.fields}
         self._image = fields[IMAGE]
-        self._label_ids = np.array(sorted(manifest.labels), np.int64)
         kind = manifest.kind
         self._pads_around = kind.pads_around
         optional = {field.name for field in manifest.fields if field.optional}
@@ -128,24 +120,19 @@ class Assembler:
         self._reader = RecordReader(
             manifest,
             self._fields,
+            parsed=[field for field in self._fields if field.name != ID and not field.is_raw],
             moves=moves,
             sizes=moves or not {SIZE, EXTENT}.isdisjoint(include),
             as_stored=self._as_stored,
+            outlives=self._combines,
             decodes_fast=decodes_fast,
         )
         shown = tuple(stop - start for start, stop in self._slab)
         self.spec = specify(self._fields, include, shown=shown, frame=self._frame)
-        wanted = [field for field in self._fields if field.name != ID and not field.is_raw]
-        wanted += [field for field in self._reader.fields if field not in wanted]
-        self._values = {field.name: field for field in wanted if field.encoding in STATIC}
-        self._lists = [field for field in wanted if field.encoding == "list"]
-        kept = self._reader.kept(wanted)
-        self._keeps_all, self._known = kept is not None, tuple(self._values) if kept is None else kept
-        self._keys = frozenset(key for field in wanted for key in field.keys)
-        self.decodes = any(not field.is_raw for field in self._grid)
+        self._decodes = any(not field.is_raw for field in self._grid)
         self._plans = (
-            self._keeps_all
-            and (self.decodes or not self._is_straight or len(self._as_stored) == len(self._grid))
+            self._reader.keeps_all
+            and (self._decodes or not self._is_straight or len(self._as_stored) == len(self._grid))
             and FOLLOWING.keys().isdisjoint(field.name for field in self._fields)
             and SIZE not in self.spec
         )
@@ -184,9 +171,8 @@ class Assembler:
         self,
         batch: Batch,
         rows: NDArray[np.int64],
-        ids: NDArray[np.int64],
-        known: Known,
-        known_lists: Callable[[], tuple[KeptLists, NDArray[np.int64]] | None],
+        numbers: NDArray[np.int64],
+        shards: Shards,
         drawn: NDArray[np.float64],
     ) -> Windows | None:
         """What rows show, where that can be said of all of them at once, with all of them written but their pixels.
@@ -194,9 +180,8 @@ class Assembler:
         Args:
             batch: arrays [row, ...] of `spec`.
             rows: int64 [row], which.
-            ids: int64 [row], of the records in them.
-            known: gives the values of fields by name, [row, ...], where all of them are known.
-            known_lists: gives the rows' objects one after the other, and how many each row has, where they are known.
+            numbers: int64 [row], of the records in them.
+            shards: that hold these.
             drawn: of `draw`.
 
         Returns:
@@ -206,23 +191,29 @@ class Assembler:
         augmentations = self._augmentations
         if not (self._plans and draw_windows_alone(augmentations)):
             return None
-        values = known(self._known)
-        if values is None:
-            return None
-        objects = known_lists() if self._lists else None
-        if self._lists and objects is None:
+        values, lists = shards.known(numbers, self._reader.known), self._reader.lists
+        objects = shards.known_lists(numbers) if lists else None
+        if values is None or (lists and objects is None):
             return None
         windows = self._reader.windows(values, len(rows), objects)
         for number, augmentation in enumerate(augmentations):
             augmentation.plan(windows, drawn[:, number])
         if objects is not None:
-            write_objects(batch, rows, self._lists, objects[0], windows, self._frame)
-        batch[ID][rows] = ids
+            write_objects(batch, rows, lists, objects[0], windows, self._frame)
+        batch[ID][rows] = shards.ids_of(numbers)
         batch[VALID][rows] = True
         for field in self._fields:
             if field.encoding in STATIC:
                 batch[field.name][rows] = values[field.name]
         return windows
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether planned rows' pixels may be moved as they are stored, and by a kernel."""
+        return kernel.is_built() and not any(
+            not field.is_raw or field.holds_sets or stored_dtype(field) != self.spec[field.name].dtype
+            for field in self._grid
+        )
 
     @property
     def raw_keys(self) -> tuple[str, ...]:
@@ -236,8 +227,8 @@ class Assembler:
         memory: InMemory,
         windows: Windows,
         together: Callable[[Callable[[], None]], None],
-    ) -> NDArray[np.bool_] | None:
-        """Copy planned rows' pixels, those of all of them at once; None where each is to be copied by itself.
+    ) -> NDArray[np.bool_]:
+        """Copy planned rows' pixels, those of all of them at once, where `moves_rows`.
 
         Args:
             batch, rows: as of `plan`.
@@ -248,38 +239,10 @@ class Assembler:
         Returns:
             bool [row], which were copied: all whose frames are as they should be.
         """
-        fields = self._grid
-        if not kernel.is_built() or any(
-            field.holds_sets or stored_dtype(field) != self.spec[field.name].dtype for field in fields
-        ):
-            return None
-        arrays = [
-            Moved(
-                key=field.keys[0],
-                stored=field.stored_shape,
-                out=batch[field.name],
-                padding=self._padding.get(field.name),
-            )
-            for field in fields
-        ]
-        moved = kernel.move(
-            moves_of(arrays, rows, windows, None if self._is_whole else self._slab, memory), together
-        )
-        return np.asarray(moved[: len(fields) * len(rows)].reshape(len(fields), len(rows)).all(axis=0))
-
-    def copy_planned(self, batch: Batch, row: int, memory: InMemory, at: int, view: View) -> None:
-        """Write a planned row's pixels as `write_planned` does, from record `at` of those that lie in memory."""
-        if self._is_straight:
-            for key, out in self._into(batch, row).items():
-                np.copyto(out, memory.value(at, key))
-            return
-
-        def stored(field: Field) -> NDArray[Any]:
-            return memory.value(at, field.keys[0]).view(stored_dtype(field)).reshape(field.stored_shape)
-
-        self._copy(IMAGE, view, stored(self._image), batch[IMAGE][row])
-        if self._label is not None:
-            self._write_label(view, stored(self._label), batch[LABEL][row])
+        fields, slab = self._grid, None if self._is_whole else self._slab
+        moves = moves_of(fields, batch, self._padding, rows, windows, slab, memory)
+        moved = kernel.move(moves, together)[: len(fields) * len(rows)]
+        return np.asarray(moved.reshape(len(fields), len(rows)).all(axis=0))
 
     def write_planned(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
         """Write a planned row's pixels; False where it is to be written by itself.
@@ -287,14 +250,13 @@ class Assembler:
         Raises:
             CorruptFileError: as `write`.
         """
-        record.features(_NO_KEYS, self._into(batch, row))
-        if self.decodes:
+        record.features(frozenset(), self._into(batch, row))
+        if self._decodes:
             return self._is_decoded(batch, row, record, view) and record.is_confirmed()
-        if self._is_straight:
-            return record.is_confirmed()
-        self._copy(IMAGE, view, self._reader.stored_array(self._image, record), batch[IMAGE][row])
-        if self._label is not None:
-            self._write_label(view, self._reader.stored_array(self._label, record), batch[LABEL][row])
+        if not self._is_straight:
+            self._copy(IMAGE, view, self._reader.stored_array(self._image, record), batch[IMAGE][row])
+            if self._label is not None:
+                self._write_label(view, self._reader.stored_array(self._label, record), batch[LABEL][row])
         return record.is_confirmed()
 
     def _is_decoded(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
@@ -352,13 +314,12 @@ class Assembler:
         epoch: int,
     ) -> list[Read]:
         """Write it, and give all that was read."""
-        read, features = self._read(
-            record, self._into(batch, row), batch[IMAGE][row] if self._is_straight else None
-        )
+        out = batch[IMAGE][row] if self._is_straight else None
+        read = self._reader.read(record, self._into(batch, row), out)
         scene, reads = read.scene, [read]
 
         def another(where: float) -> Scene:
-            other, _ = self._read(find(where), {}, None)
+            other = self._reader.read(find(where), {}, None)
             objects = other.scene.objects
             counted = sum(len(one.lists.get(BOXES, ())) for one in reads)
             reads.append(other)
@@ -368,7 +329,7 @@ class Assembler:
         if self._combines:
             others = Others(seed=seed, epoch=epoch, identity=record.id, find=another)
         scene = augment(self._augmentations, scene, drawn, others)
-        lists = joined_lists(reads)
+        lists, objects = joined_lists(reads), scene.objects
         if scene.pixels is not None:
             self._copy(IMAGE, scene.view, scene.pixels, batch[IMAGE][row])
         if scene.label is not None:
@@ -377,13 +338,16 @@ class Assembler:
             if field.name == ID:
                 batch[ID][row] = record.id
             elif field.name == BOXES:
-                self._write_boxes(field, read, scene, batch, row)
+                shown = np.array(scene.view.shape if self._augmentations else read.stored)
+                pad(scaled(objects.boxes, shown, self._frame), batch[BOXES][row], field)
+                batch[COUNT][row] = min(len(objects.boxes), field.shape[0])
             elif field.encoding == "list":
-                self._write_list(field, lists, scene, batch[field.name][row])
+                values = objects.areas if field.name == AREA else lists[field.name][objects.kept]
+                pad(values, batch[field.name][row], field)
             elif field.encoding == "png_list":
-                self._write_masks(read, scene, batch[field.name][row])
+                self._write_masks(scene, batch[field.name][row])
             elif field.encoding == "text":
-                text = read_text(field, features, record)
+                text = read_text(field, read.features, record)
                 batch[field.name][row] = int(text) if batch[field.name].dtype.kind == "i" else text
             elif field.encoding in STATIC:
                 value = read.values[field.name]
@@ -406,27 +370,6 @@ class Assembler:
             key: batch[name].ctypes.data + rows * batch[name].strides[0]
             for name, key in self._as_stored.items()
         }
-
-    def _read(
-        self, record: StoredRecord, into: Mapping[str, NDArray[np.uint8]], out: NDArray[Any] | None
-    ) -> tuple[Read, Decoded]:
-        """A record before it is shown, and its features, of which no value of static shape is parsed that is kept."""
-        kept, lists = record.known(self._known), record.known_lists() if self._lists else None
-        is_kept = kept is not None and (lists is not None or not self._lists)
-        keys = _NO_KEYS if is_kept and self._keeps_all else self._keys
-        features = record.features(keys, into, outlives=self._combines)
-        if kept is not None and is_kept and PLACE in kept:
-            start, stop, *_ = kept[PLACE].tolist()
-            features = {self._image.keys[0]: [record.part(start, stop)]}
-        values = kept
-        if values is None:
-            values = {
-                name: read_numbers(field, features, record)
-                if field.encoding == "value"
-                else read_classes(field, features, record, self._label_ids)
-                for name, field in self._values.items()
-            }
-        return self._reader.read(record, values, lists, features, out, is_kept), features
 
     def _write_label(self, view: View, label: Array, out: NDArray[Any]) -> None:
         """The label as it is shown; sets of classes are taken apart last: all before moves one number a voxel."""
@@ -465,25 +408,8 @@ class Assembler:
         ]
         return view.crop([low for low, _ in inside], [high - low for low, high in inside]), source
 
-    def _write_boxes(self, field: Field, read: Read, scene: Scene, batch: Batch, row: int) -> None:
-        boxes, shown = read.lists[BOXES], read.stored
-        if self._augmentations:
-            boxes, shown = scene.objects.boxes, scene.view.shape
-        pad(scaled(boxes, np.array(shown), self._frame), batch[field.name][row], field)
-        batch[COUNT][row] = min(len(boxes), field.shape[0])
-
-    def _write_list(
-        self, field: Field, lists: Mapping[str, NDArray[Any]], scene: Scene, out: NDArray[Any]
-    ) -> None:
-        values = lists[field.name]
-        if self._augmentations:
-            values = scene.objects.areas if field.name == AREA else values[scene.objects.kept]
-        pad(values, out, field)
-
-    def _write_masks(self, read: Read, scene: Scene, out: NDArray[Any]) -> None:
+    def _write_masks(self, scene: Scene, out: NDArray[Any]) -> None:
         out[...] = 0
         height, width = scene.view.shape
-        for mask, source in zip(
-            out, scene.objects.masks if self._augmentations else read.masks, strict=False
-        ):
+        for mask, source in zip(out, scene.objects.masks, strict=False):
             copy_view(scene.view, source, mask[:height, :width])

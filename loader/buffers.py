@@ -21,9 +21,7 @@ ALIGNMENT = 64
 AHEAD = 2
 """Batches that are being made or wait to be taken while one is used."""
 BATCHES_IN_FLIGHT = AHEAD + 2
-"""Those, the one in use, and one that changes hands."""
-IDLE_PER_SIZE = BATCHES_IN_FLIGHT
-"""How many unused buffers of one size are kept."""
+"""Those, the one in use, and one that changes hands; so many unused buffers of one size are kept."""
 
 
 def check_memory(spec: Mapping[str, Any], batch_size: int) -> None:
@@ -76,7 +74,7 @@ class _Holder:
         }
         self._memory, self._idle = memory, idle
 
-    def __del__(self, most: int = IDLE_PER_SIZE) -> None:
+    def __del__(self, most: int = BATCHES_IN_FLIGHT) -> None:
         # Runs on any thread and at any moment, so no lock may be taken here; append is atomic.
         if len(self._idle) < most:
             self._idle.append(self._memory)
@@ -104,8 +102,3 @@ class BufferPool:
         except IndexError:
             memory = np.empty(size + ALIGNMENT, np.uint8)
         return np.asarray(_Holder(memory, idle)).view(kind).reshape(shape)
-
-    @property
-    def idle_bytes(self) -> int:
-        """Bytes that are kept and not in use."""
-        return sum(len(memory) for idle in list(self._idle.values()) for memory in list(idle))

@@ -34,13 +34,8 @@ class Columns:
         self._columns: dict[str, tuple[NDArray[Any], NDArray[np.bool_]]] = {}
         """By name: the values, and of which records they are known."""
 
-    def get(self, name: str, number: int) -> NDArray[Any] | None:
-        """A record's value of a field; None where it was not kept."""
-        column = self._columns.get(name)
-        return column[0][number] if column is not None and column[1][number] else None
-
-    def rows(self, name: str, numbers: NDArray[np.int64]) -> NDArray[Any] | None:
-        """Those of several records, [record, ...]; None where one was not kept."""
+    def get(self, name: str, numbers: NDArray[np.int64] | int) -> NDArray[Any] | None:
+        """The values of a field of several records, [record, ...], or of one; None where one was not kept."""
         column = self._columns.get(name)
         return column[0][numbers] if column is not None and column[1][numbers].all() else None
 
@@ -75,8 +70,8 @@ class Lists:
 
     >>> lists = Lists()
     >>> lists.keep(7, {"classes": np.array([3, 1])})
-    >>> lists.get(7)["classes"], lists.get(8)
-    (array([3, 1]), None)
+    >>> lists.rows(np.array([7, 7]))[0]["classes"].tolist(), lists.rows(np.array([7, 8]))
+    ([3, 1, 3, 1], None)
     """
 
     def __init__(self) -> None:
@@ -84,19 +79,17 @@ class Lists:
         self._kept: dict[int, bytes] = {}
         self._dtype: np.dtype[np.void] | None = None
 
-    def get(self, number: int) -> KeptLists | None:
-        """A record's lists; None where they were not kept."""
-        found = self._kept.get(number)
-        return None if found is None or self._dtype is None else _lists_in(found, self._dtype)
-
     def rows(self, numbers: NDArray[np.int64]) -> tuple[KeptLists, NDArray[np.int64]] | None:
-        """Those of several records, one after the other, and how many objects each has; None where one was not kept."""
+        """Those of records, one after the other, and how many objects each has; None where one was not kept."""
         found = [self._kept.get(number) for number in numbers.tolist()]
         kept = [one for one in found if one is not None]
         if len(kept) < len(found) or self._dtype is None:
             return None
-        sizes = np.array([len(one) for one in kept], np.int64)
-        return _lists_in(b"".join(kept), self._dtype), sizes // self._dtype.itemsize
+        table, sizes = (
+            np.frombuffer(b"".join(kept), self._dtype),
+            np.array([len(one) for one in kept], np.int64),
+        )
+        return {name: table[name] for name in table.dtype.names or ()}, sizes // self._dtype.itemsize
 
     def keep(self, number: int, lists: KeptLists) -> None:
         """Keep a record's lists, all of one length, if there is room; those of all records have the same names."""
@@ -115,8 +108,3 @@ class Lists:
         for number in range(rows.start, rows.stop):
             found = self._kept.pop(number, None)
             self._left += 0 if found is None else len(found) + _ENTRY_BYTES
-
-
-def _lists_in(kept: bytes, dtype: np.dtype[np.void]) -> KeptLists:
-    table = np.frombuffer(kept, dtype)
-    return {name: table[name] for name in dtype.names or ()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import operator
 import os
@@ -90,12 +89,9 @@ class Filler:
         valid = np.flatnonzero(rows.valid)
         places, padding, epochs = places[valid], places[~rows.valid], rows.epochs[valid]
         numbers = self._numbers(rows)
-        ids = self._shards.ids_of(numbers)
-        drawn = self._assembler.draw(self._seed, epochs, ids)
+        drawn = self._assembler.draw(self._seed, epochs, self._shards.ids_of(numbers))
         self._assembler.write_epochs(batch, places, epochs.tolist())
-        known = functools.partial(self._shards.known, numbers)
-        known_lists = functools.partial(self._shards.known_lists, numbers)
-        windows = self._assembler.plan(batch, places, ids, known, known_lists, drawn)
+        windows = self._assembler.plan(batch, places, numbers, self._shards, drawn)
         left = (
             np.arange(len(places)) if windows is None else self._not_copied(batch, places, numbers, windows)
         )
@@ -122,7 +118,7 @@ class Filler:
             *(rows.epochs[valid][left].tolist(), drawn[left]),
             [None] * len(left) if windows is None else windows.views(left),
         )
-        todo = deque(enumerate(zip(*columns, strict=True)))
+        todo = deque(zip(*columns, strict=True))
         # Each record holds its file open from its first read on: nothing but the deque may hold on to it.
         del columns, records
 
@@ -137,8 +133,11 @@ class Filler:
         ) -> None:
             if reads is not None:
                 reads.read(at, record)
-            if view is None or not self._is_planned_row_written(batch, row, record, view):
-                self._fill(batch, row, number, record, epoch, drawn)
+            # Where it cannot be read it fails again by itself, and what becomes of that is seen to.
+            with contextlib.suppress(CorruptFileError):
+                if view is not None and self._assembler.write_planned(batch, row, record, view):
+                    return
+            self._fill(batch, row, number, record, epoch, drawn)
 
         self._each(todo, write)
 
@@ -152,29 +151,18 @@ class Filler:
         self, batch: Batch, places: NDArray[np.int64], numbers: NDArray[np.int64], windows: Windows
     ) -> NDArray[np.int64]:
         """Copy the pixels of planned rows that lie in memory, and say which rows are left."""
-        if self._assembler.decodes:
+        if not self._assembler.moves_rows:
             return np.arange(len(places))
-        try:
+        # What is wrong with a file is said where its row is written.
+        with contextlib.suppress(CorruptFileError):
             memory = self._shards.in_memory(numbers, self._assembler.raw_keys)
-        except CorruptFileError:
-            memory = None  # a row that needs the file fails again, and what becomes of that is seen to
-        if memory is None:
-            return np.arange(len(places))
-        moved = self._assembler.move_planned(batch, places, memory, windows, self._together)
-        if moved is not None:
-            return np.flatnonzero(~(moved & memory.sure()))
-        copied, views = np.zeros(len(places), np.bool_), windows.views(np.arange(len(places)))
+            if memory is not None:
+                moved = self._assembler.move_planned(batch, places, memory, windows, self._together)
+                return np.flatnonzero(~(moved & memory.sure()))
+        return np.arange(len(places))
 
-        def copy(at: int, row: int) -> None:
-            if memory.has(at):
-                self._assembler.copy_planned(batch, row, memory, at, views[at])
-                copied[at] = True
-
-        self._each(deque(enumerate(enumerate(places.tolist()))), copy)
-        return np.flatnonzero(~(copied & memory.sure()))
-
-    def _each(self, todo: deque[tuple[int, tuple[Any, ...]]], act: Callable[..., None]) -> None:
-        """Call `act` with each of the deque's numbered items, in several threads, of which this is one.
+    def _each(self, todo: deque[tuple[Any, ...]], act: Callable[..., None]) -> None:
+        """Call `act` with each of the deque's items, numbers first, in several threads, of which this is one.
 
         Raises:
             Exception: what `act` raised for the first of them.
@@ -184,13 +172,13 @@ class Filler:
         def work() -> None:
             while todo and not failed:
                 try:
-                    at, item = todo.popleft()
+                    item = todo.popleft()
                 except IndexError:
                     return  # another thread was faster
                 try:
                     act(*item)
                 except Exception as error:
-                    failed.append((at, error))
+                    failed.append((item[0], error))
                 del item
 
         try:
@@ -211,12 +199,6 @@ class Filler:
         finally:
             for other in others:
                 other.result()
-
-    def _is_planned_row_written(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
-        try:
-            return self._assembler.write_planned(batch, row, record, view)
-        except CorruptFileError:
-            return False  # written by itself it fails again, and what becomes of that is seen to
 
     def _fill(
         self,

@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halofeed.loader.columns import Columns, KeptLists, Lists
-from halofeed.loader.in_memory import InMemory, Looked
+from halofeed.loader.moves import InMemory, Looked
 from halofeed.loader.record import CHANGED, Scratch, StoredRecord
 from halofeed.loader.store.base import Span, Store
 from halofeed.schemas.checksum import BLOCK_BYTES, crc32c
@@ -36,6 +36,8 @@ VERIFY = {
     "never": "no checksum of the data; length and checksum must still be stated as the index has them",
 }
 MOST_REMEMBERED_BYTES = 1 << 22
+
+Integers = NDArray[np.int64]
 
 
 def check_index_memory(count: int, raw_bytes: Sequence[int], folder: str) -> None:
@@ -94,7 +96,7 @@ class Shards:
         }
         self.columns, self.lists = Columns(count), Lists()
         self.scratch = Scratch()
-        self._remembered: dict[Hashable, NDArray[np.int64]] = {}
+        self._remembered: dict[Hashable, Integers] = {}
         self._remembered_bytes = 0
         self._lock, self._process = threading.Lock(), os.getpid()
 
@@ -109,7 +111,7 @@ class Shards:
         """
         return self.records(np.array([number]))[0]
 
-    def records(self, numbers: NDArray[np.int64]) -> list[StoredRecord]:
+    def records(self, numbers: Integers) -> list[StoredRecord]:
         """The records of those numbers, each 0 .. len-1; no byte of them is read yet.
 
         Raises:
@@ -121,26 +123,29 @@ class Shards:
             StoredRecord(self, *row) for row in zip(*(column.tolist() for column in columns), strict=True)
         ]
 
-    def ids_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def ids_of(self, numbers: Integers) -> Integers:
         """The ids of records, int64 [record]; errors as of `records`."""
         self.shards_of(numbers)
         return self.ids[numbers]
 
-    def known(self, numbers: NDArray[np.int64], names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
-        """The kept values of fields by name, [record, ...]; None where one was not kept; see `StoredRecord.known`."""
+    def known(self, numbers: Integers | int, names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
+        """The kept values of fields by name, [record, ...] or of one; None where one was not kept.
+
+        With `verify="always"` none counts as kept.
+        """
         values: dict[str, NDArray[Any]] = {}
         for name in names:
-            found = None if self.verify == "always" else self.columns.rows(name, numbers)
+            found = None if self.verify == "always" else self.columns.get(name, numbers)
             if found is None:
                 return None
             values[name] = found
         return values
 
-    def known_lists(self, numbers: NDArray[np.int64]) -> tuple[KeptLists, NDArray[np.int64]] | None:
-        """The kept lists of records; see `Lists.rows` and `StoredRecord.known`."""
+    def known_lists(self, numbers: Integers) -> tuple[KeptLists, Integers] | None:
+        """The kept lists of records, as `known`; see `Lists.rows`."""
         return None if self.verify == "always" else self.lists.rows(numbers)
 
-    def in_memory(self, numbers: NDArray[np.int64], keys: Sequence[str]) -> InMemory | None:
+    def in_memory(self, numbers: Integers, keys: Sequence[str]) -> InMemory | None:
         """The raw values of records, where all of them lie in memory and were checked; else they are read by place.
 
         Raises:
@@ -165,11 +170,10 @@ class Shards:
             self.lengths[numbers],
             self.checksums[numbers].astype(np.int64),
             {key: self.raw_starts[key][numbers] for key in keys},
-            self.raw_bytes,
             sums_length=self.verify != "never",
         )
 
-    def files(self, numbers: NDArray[np.int64]) -> dict[int, OpenFile]:
+    def files(self, numbers: Integers) -> dict[int, OpenFile]:
         """The open files of those records, by shard; none where they are too many to be held open at the same time.
 
         Raises:
@@ -185,14 +189,14 @@ class Shards:
             for blocks in self.verified_blocks.values():
                 blocks[number] = True
 
-    def is_verified(self, numbers: NDArray[np.int64], keys: Sequence[str]) -> bool:
+    def is_verified(self, numbers: Integers | int, keys: Iterable[str]) -> bool:
         """Whether no checksum of those records and raw values is to be computed, now or any more."""
         if self.verify == "first":
             blocks = (self.verified_blocks[key][numbers] for key in keys)
             return bool(self.verified[numbers].all()) and all(bool(found.all()) for found in blocks)
         return self.verify == "never"
 
-    def all_ids(self) -> NDArray[np.int64]:
+    def all_ids(self) -> Integers:
         """The id of each record, int64 [record].
 
         Raises:
@@ -222,7 +226,7 @@ class Shards:
             opened.checked = True
         return opened
 
-    def remembered(self, what: Hashable, count: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
+    def remembered(self, what: Hashable, count: Callable[[], Integers]) -> Integers:
         """What `count` gives, kept under a name; all is forgotten when `MOST_REMEMBERED_BYTES` are full."""
         found = self._remembered.get(what)
         if found is None:
@@ -233,14 +237,12 @@ class Shards:
             self._remembered[what] = found
         return found
 
-    def expect(self, numbers: NDArray[np.int64], whole_bytes: int) -> None:
+    def expect(self, numbers: Integers, whole_bytes: int) -> None:
         """Begin to fetch what `at_hand` of the same arguments needs."""
         if len(numbers):
             self.store.expect(numbers.tobytes(), lambda: self.spans(numbers, whole_bytes))
 
-    def at_hand(
-        self, numbers: NDArray[np.int64], whole_bytes: int
-    ) -> contextlib.AbstractContextManager[object]:
+    def at_hand(self, numbers: Integers, whole_bytes: int) -> contextlib.AbstractContextManager[object]:
         """While it is open the bytes of those records are here, or on their way from where they are.
 
         Args:
@@ -262,7 +264,7 @@ class Shards:
         """Have a record's bytes, which are not as they should be, fetched again."""
         self.store.forget(self._shards[record.shard].file, record._offset, record.end)
 
-    def spans(self, numbers: NDArray[np.int64], whole_bytes: int) -> list[Span]:
+    def spans(self, numbers: Integers, whole_bytes: int) -> list[Span]:
         """Where the bytes of records are, in their order."""
         spans = []
         shards = self.shards_of(numbers)
@@ -277,7 +279,7 @@ class Shards:
             spans.append((name, at, end))
         return spans
 
-    def shards_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def shards_of(self, numbers: Integers) -> Integers:
         """Which shard each record is in, once their indexes are read."""
         shards = np.searchsorted(self._ends, numbers, side="right")
         if not self._loaded[shards].all():

@@ -1,18 +1,23 @@
-"""Where do the pixels of planned rows come from and go to, as a table for the kernel?"""
+"""Where in memory do the pixels of planned rows lie and where do they go, as a table for the kernel?
+
+Where the raw values of all records lie in memory, with nothing of them left to check but their frames, a row costs its
+copy and little more: files are looked at once a batch, before its first copy and after its last one, and not a record
+at a time.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment.view import Ranges, Shape
+from halofeed.loader.augment.view import Ranges
 from halofeed.loader.augment.windows import Windows
-from halofeed.loader.in_memory import InMemory
 from halofeed.loader.native.kernel import (
     FRAME,
     MOST_AXES,
@@ -25,34 +30,101 @@ from halofeed.loader.native.kernel import (
     Moves,
     no_moves,
 )
+from halofeed.schemas.checksum import crc32c, mask_crc
+from halofeed.schemas.fields import Field
+from halofeed.schemas.shard_file import OpenFile
+from halofeed.schemas.tfrecord import HEADER_BYTES
 
 Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Moved:
-    """One array of a batch that is filled by moves.
+@dataclass(frozen=True, slots=True, eq=False)
+class Looked:
+    """A shard of which all bytes lie in memory, and its stamp of before they were looked at."""
+
+    opened: OpenFile
+    stamp: tuple[int, ...]
+    bytes: NDArray[np.uint8]
+
+    def is_sure(self) -> bool:
+        """Whether what was copied since then are the bytes that the file had then."""
+        return not self.opened.is_lost() and self.opened.is_unchanged(self.stamp)
+
+
+class InMemory:
+    """The raw values of some records.
 
     Args:
-        key: of the raw value that it comes from.
-        stored: the value's shape, the channel last or none.
-        out: the batch's array [row, axis ..., channel, or none], in one piece.
-        padding: what a row is filled with where it shows nothing, of a row's shape; None where it shows all.
+        shards: int64 [record], which file each is in.
+        files: those files.
+        offsets, lengths, checksums: int64 [record], where frames begin, bytes of their data, its masked checksum.
+        starts: of each key, int64 [record], where the values begin in their files.
+        sums_length: whether the length's own checksum is compared too.
     """
 
-    key: str
-    stored: Shape
-    out: NDArray[Any]
-    padding: NDArray[Any] | None
+    def __init__(
+        self,
+        shards: Integers,
+        files: dict[int, Looked],
+        offsets: Integers,
+        lengths: Integers,
+        checksums: Integers,
+        starts: dict[str, Integers],
+        *,
+        sums_length: bool,
+    ) -> None:
+        self._shards, self._files = shards, files
+        self._offsets, self._lengths, self._checksums = offsets, lengths, checksums
+        self._starts, self._sums_length = starts, sums_length
+
+    def addresses(self, key: str) -> Integers:
+        """Where the records' values lie in memory, int64 [record]."""
+        return self._bases + self._starts[key]
+
+    def frames(self) -> Integers:
+        """What is compared of the records' frames, int64 [record, 5]; see `halofeed.loader.native.kernel.FRAME`."""
+        header = self._bases + self._offsets
+        stated = length_checksums(self._lengths) if self._sums_length else np.full(len(header), -1)
+        footer = header + HEADER_BYTES + self._lengths
+        return np.stack([header, self._lengths, stated, footer, self._checksums], axis=1)
+
+    @cached_property
+    def _bases(self) -> Integers:
+        """Where each record's file begins in memory."""
+        bases = {shard: file.bytes.ctypes.data for shard, file in self._files.items()}
+        return np.array([bases[shard] for shard in self._shards.tolist()], np.int64)
+
+    def sure(self) -> NDArray[np.bool_]:
+        """Of which records what was copied is theirs, bool [record], once all was."""
+        sure = {shard: file.is_sure() for shard, file in self._files.items()}
+        return np.array([sure[shard] for shard in self._shards.tolist()], np.bool_)
+
+
+def length_checksums(lengths: Integers) -> Integers:
+    """What stands masked behind each of those lengths of records' data, int64 [record]."""
+    return np.array([_length_checksum(length) for length in lengths.tolist()], np.int64)
+
+
+@lru_cache(maxsize=1024)
+def _length_checksum(length: int) -> int:
+    return mask_crc(crc32c(length.to_bytes(8, "little")))
 
 
 def moves_of(
-    arrays: Sequence[Moved], rows: Integers, windows: Windows, slab: Ranges | None, memory: InMemory
+    fields: Sequence[Field],
+    batch: Mapping[str, NDArray[Any]],
+    padding: Mapping[str, NDArray[Any]],
+    rows: Integers,
+    windows: Windows,
+    slab: Ranges | None,
+    memory: InMemory,
 ) -> Moves:
     """The moves that fill rows of a batch, those of all rows for one array after the other; then those of padding.
 
     Args:
-        arrays: what is filled.
+        fields: what is filled.
+        batch: arrays [row, axis ..., channel, or none], each in one piece.
+        padding: what a row is filled with where it shows nothing, of a row's shape; none where it shows all.
         rows: int64 [row], of the batch.
         windows: what each row shows.
         slab: which part of that, along the axes of what is shown, is in the batch; None is all.
@@ -66,39 +138,39 @@ def moves_of(
         first, shown = first + np.where(windows.backwards, windows.shape - high, low), high - low
     begin = first + windows.backwards * (shown - 1)
     signs = 1 - 2 * windows.backwards.astype(np.int64)
-    moves = no_moves(len(arrays) * count)
-    tables = moves.reshape(len(arrays), count, -1)
+    moves = no_moves(len(fields) * count)
+    tables = moves.reshape(len(fields), count, -1)
     tables[:, :, FRAME] = memory.frames()
     tables[:, :, SHAPE][:, :, unpadded:] = shown
-    for array, table in zip(arrays, tables, strict=True):
-        pixel = math.prod(array.stored[axes:]) * array.out.itemsize
-        strides = np.array([pixel * math.prod(array.stored[axis + 1 : axes]) for axis in range(axes)])
-        table[:, SOURCE] = memory.addresses(array.key) + begin @ strides
-        table[:, TARGET] = array.out.ctypes.data + rows * array.out.strides[0]
+    for field, table in zip(fields, tables, strict=True):
+        stored, out = field.stored_shape, batch[field.name]
+        pixel = math.prod(stored[axes:]) * out.itemsize
+        strides = np.array([pixel * math.prod(stored[axis + 1 : axes]) for axis in range(axes)])
+        table[:, SOURCE] = memory.addresses(field.keys[0]) + begin @ strides
+        table[:, TARGET] = out.ctypes.data + rows * out.strides[0]
         table[:, SOURCE_STRIDES][:, unpadded:] = signs * strides
-        table[:, TARGET_STRIDES][:, unpadded:] = array.out.strides[1 : axes + 1]
+        table[:, TARGET_STRIDES][:, unpadded:] = out.strides[1 : axes + 1]
         table[:, PIXEL_BYTES] = pixel
-    padding = [
-        _padding(array, table, shown, axis)
-        for array, table in zip(arrays, tables, strict=True)
-        if array.padding is not None
+    following = [
+        _padding(padding[field.name], table, shown, axis)
+        for field, table in zip(fields, tables, strict=True)
+        if field.name in padding
         for axis in range(axes)
     ]
-    return np.concatenate([moves, *padding]) if padding else moves
+    return np.concatenate([moves, *following]) if following else moves
 
 
-def _padding(array: Moved, moves: Moves, shown: Integers, axis: int) -> Moves:
+def _padding(frame: NDArray[Any], moves: Moves, shown: Integers, axis: int) -> Moves:
     """What follows along one axis upon all that is shown along the axes before it."""
-    assert array.padding is not None
     axes = shown.shape[1]
-    size, strides = array.padding.shape[axis], array.padding.strides[:axes]
+    size, strides = frame.shape[axis], frame.strides[:axes]
     (short,) = np.nonzero(shown[:, axis] < size)
     padding, unpadded = moves[short], MOST_AXES - axes
     offset = shown[short, axis] * strides[axis]
-    padding[:, SOURCE] = array.padding.ctypes.data + offset
+    padding[:, SOURCE] = frame.ctypes.data + offset
     padding[:, TARGET] += offset
     # All along the axes after it; along those before it no more than what is shown, for the rest has its own.
-    padding[:, SHAPE][:, unpadded + axis + 1 :] = array.padding.shape[axis + 1 : axes]
+    padding[:, SHAPE][:, unpadded + axis + 1 :] = frame.shape[axis + 1 : axes]
     padding[:, SHAPE][:, unpadded + axis] = size - shown[short, axis]
     padding[:, SOURCE_STRIDES][:, unpadded:] = strides
     padding[:, FRAME] = 0

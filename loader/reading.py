@@ -19,6 +19,7 @@ from halofeed.loader.decode import (
     decode_label,
     decode_png,
     read_bytes,
+    read_classes,
     read_numbers,
     stored_dtype,
 )
@@ -73,20 +74,20 @@ class Read:
 
     Args:
         record: that was read.
+        features: that were parsed of it.
         values: its fields of static shape.
-        scene: its image, label and, where they move, objects.
+        scene: its image, label and objects.
         stored: the shape of the pixels, padding included, without the channel.
         lists: of all its objects, by the field's name.
-        masks: of all its objects.
         is_kept: whether its values and lists came from what was kept, and not from the record.
     """
 
     record: StoredRecord
+    features: Decoded
     values: Mapping[str, NDArray[Any]]
     scene: Scene
     stored: Shape
     lists: Mapping[str, NDArray[Any]]
-    masks: tuple[StoredMask, ...]
     is_kept: bool
 
 
@@ -96,10 +97,17 @@ class RecordReader:
     Args:
         manifest: of the data set.
         fields: that a batch has, the image first.
+        parsed: those of them that are parsed.
         moves: whether anything is augmented.
         sizes: whether anybody asks where in its padding an image is.
         as_stored: the fields that are read straight into the batch.
+        outlives: whether a record is read while another is shown; see `StoredRecord.features`.
         decodes_fast: as of `decode_image`.
+
+    Attributes:
+        known: the names under which values of static shape are kept.
+        lists: the fields of objects.
+        keeps_all: whether nothing is parsed of a record of which both are known.
     """
 
     def __init__(
@@ -107,87 +115,73 @@ class RecordReader:
         manifest: Manifest,
         fields: Sequence[Field],
         *,
+        parsed: Sequence[Field],
         moves: bool,
         sizes: bool,
         as_stored: Collection[str],
-        decodes_fast: bool = False,
+        outlives: bool,
+        decodes_fast: bool,
     ) -> None:
         known = {field.name: field for field in manifest.fields}
         self._image, self._axes = known[IMAGE], len(manifest.kind.axes)
         self.label = next((field for field in fields if is_grid(field)), None)
-        self._boxes = known.get(BOXES)
-        self._lists = [field for field in fields if field.encoding == "list"]
-        self._keeps_place = self._image.encoding != "raw" and not any(
-            field.is_raw for field in manifest.fields
-        )
+        self._label_ids = np.array(sorted(manifest.labels), np.int64)
         self._masks = next((field for field in fields if field.encoding == "png_list"), None)
-        self._moves, self._as_stored, self._decodes_fast = moves, as_stored, decodes_fast
+        self._moves, self._as_stored = moves, as_stored
+        self._outlives, self._decodes_fast = outlives, decodes_fast
         self._pads_around = manifest.kind.pads_around
         self._sizes = [known[name] for name in (EXTENT, *_UNPADDED) if sizes and name in known]
         self._spacing = known.get(SPACING) if moves else None
+        beside = [*self._sizes, *([self._spacing] if self._spacing else [])]
+        parsed = [*parsed, *(field for field in beside if field not in parsed)]
+        self._keys = frozenset(key for field in parsed for key in field.keys)
+        self._values = [field for field in parsed if field.encoding in STATIC]
+        self.lists = [field for field in parsed if field.encoding == "list"]
+        self.known = tuple(field.name for field in self._values)
+        others = [field for field in parsed if field.encoding not in (*STATIC, "list")]
+        if others == [self._image] and not any(field.is_raw for field in manifest.fields):
+            self.known, others = (*self.known, PLACE), []
+        self.keeps_all = not others
         # What is shown of every record where nothing is drawn and nobody asks for sizes.
         self._same = None
         if self._image.encoding == "raw" and not sizes:
             self._same = Scene.whole(self._image.shape[:-1])
 
-    @property
-    def fields(self) -> list[Field]:
-        """What is read beside the batch's fields."""
-        return [*self._sizes, *([self._spacing] if self._spacing else [])]
-
-    def kept(self, fields: Sequence[Field]) -> tuple[str, ...] | None:
-        """The names under which values of static shape are kept, so that no record is parsed of which all are known.
-
-        Args:
-            fields: all that is parsed of a record; None is given where some of it is not kept.
-        """
-        parsed = [field for field in fields if field.encoding not in (*STATIC, "list")]
-        if parsed and not (parsed == [self._image] and self._keeps_place):
-            return None
-        return (*(field.name for field in fields if field.encoding in STATIC), *[PLACE] * len(parsed))
-
     def decode(
         self, record: StoredRecord, place: Sequence[int], out: NDArray[Any] | None
     ) -> NDArray[Any] | None:
-        """The pixels of a record whose features were asked for, `out` itself where they fill it.
+        """The pixels of a record whose features were asked for; None where they are of another size than `place` says.
 
         Args:
             record: whose image is a file.
             place: of `PLACE`.
-            out: as of `decode_image`.
-
-        Returns:
-            None where they are of another size than `place` says.
-
-        Raises:
-            CorruptFileError: as `decode_image`.
+            out: as of `decode_image`, as are errors.
         """
         start, stop, *size = place
         decoded = decode_image(record.part(start, stop), self._image, record, out, fast=self._decodes_fast)
         return decoded if list(decoded.shape[:2]) == size else None
 
     def read(
-        self,
-        record: StoredRecord,
-        values: Mapping[str, NDArray[Any]],
-        lists: Mapping[str, NDArray[Any]] | None,
-        features: Decoded,
-        out: NDArray[Any] | None,
-        is_kept: bool,
+        self, record: StoredRecord, into: Mapping[str, NDArray[np.uint8]], out: NDArray[Any] | None
     ) -> Read:
-        """What is known of a record.
+        """A record before it is shown, of which nothing is parsed that was kept.
 
         Args:
             record: that is read.
-            values: its fields of static shape, those of `fields` among them.
-            lists: of all its objects, where they are known.
-            features: all else of it.
+            into: as of `StoredRecord.features`.
             out: where a picture is decoded to that is shown as it is stored.
-            is_kept: as of `Read`.
 
         Raises:
             CorruptFileError: names file, offset and id.
         """
+        kept, lists = record.known(self.known), record.known_lists() if self.lists else None
+        is_kept = kept is not None and (lists is not None or not self.lists)
+        keys = frozenset() if is_kept and self.keeps_all else self._keys
+        features = record.features(keys, into, outlives=self._outlives)
+        if kept is not None and is_kept and PLACE in kept:
+            start, stop, *_ = kept[PLACE].tolist()
+            features = {self._image.keys[0]: [record.part(start, stop)]}
+        values = self._read_values(features, record) if kept is None else kept
         field = self._image
         pixels: Array | None = None
         if field.encoding == "raw":
@@ -198,31 +192,27 @@ class RecordReader:
             file = one_file(field, features, record)
             decoded = decode_image(file, field, record, out, fast=self._decodes_fast)
             stored, pixels = decoded.shape[:-1], None if decoded is out else decoded
-            if self._keeps_place and not is_kept:
+            if PLACE in self.known and not is_kept:
                 values = {**values, PLACE: np.array([*record.place_of(file), *stored])}
         label: Label | None = None
         if self.label is not None and LABEL not in self._as_stored:
             label = self._read_label(self.label, stored, features, record)
         if lists is None:
             lists = self._read_lists(features, record)
-        masks = self._read_masks(features, record, stored)
+        masks = self._read_masks(features, record, stored, len(lists.get(BOXES, ())))
         if self._same is not None:
             scene = self._same
-            if pixels is not None or label is not None:
-                scene = replace(scene, pixels=pixels, label=label)
         else:
             extent = self._extent(values, stored, record)
-            view = View.whole(stored if self._pads_around else [stop for _, stop in extent])
             scene = Scene(
-                view=view,
+                view=View.whole(stored if self._pads_around else [stop for _, stop in extent]),
                 extent=extent,
-                objects=self._objects(lists, masks, stored, view.shape),
-                pixels=pixels,
-                label=label,
                 spacing_mm=() if self._spacing is None else tuple(values[SPACING].tolist()),
                 fill=None if self._pads_around else field.fill,
             )
-        return Read(record, values, scene, stored, lists, masks, is_kept)
+        objects = self._objects(lists, masks, stored, scene.view.shape)
+        scene = replace(scene, objects=objects, pixels=pixels, label=label)
+        return Read(record, features, values, scene, stored, lists, is_kept)
 
     def stored_array(self, field: Field, record: StoredRecord) -> StoredArray:
         """A raw field's array, of which nothing is read yet."""
@@ -233,24 +223,31 @@ class RecordReader:
             return self.stored_array(field, record)
         return decode_label(one_file(field, features, record), field, stored, record)
 
+    def _read_values(self, features: Decoded, record: StoredRecord) -> dict[str, NDArray[Any]]:
+        return {
+            field.name: read_numbers(field, features, record)
+            if field.encoding == "value"
+            else read_classes(field, features, record, self._label_ids)
+            for field in self._values
+        }
+
     def _read_lists(self, features: Decoded, record: StoredRecord) -> dict[str, NDArray[Any]]:
-        lists = {field.name: read_numbers(field, features, record) for field in self._lists}
+        lists = {field.name: read_numbers(field, features, record) for field in self.lists}
         count = len(lists.get(BOXES, ()))
         for name, values in lists.items():
             if len(values) != count:
                 raise CorruptFileError(f"{record.place}: {len(values)} values of {name} for {count} boxes")
         return lists
 
-    def _read_masks(self, features: Decoded, record: StoredRecord, stored: Shape) -> tuple[StoredMask, ...]:
+    def _read_masks(
+        self, features: Decoded, record: StoredRecord, stored: Shape, count: int
+    ) -> tuple[StoredMask, ...]:
         if self._masks is None:
             return ()
         files = read_bytes(self._masks.keys[0], features, record)
-        if len(files) != (count := self._count(features)):
+        if len(files) != count:
             raise CorruptFileError(f"{record.place}: {len(files)} masks for {count} boxes")
         return tuple(StoredMask(record, number, file, stored) for number, file in enumerate(files))
-
-    def _count(self, features: Decoded) -> int:
-        return 0 if self._boxes is None else len(features.get(self._boxes.keys[0], ()))
 
     def _extent(self, values: Mapping[str, NDArray[Any]], stored: Shape, record: StoredRecord) -> Ranges:
         """What shows the source, along the stored axes: all of it, where nobody asks."""
@@ -308,9 +305,10 @@ class RecordReader:
     def _objects(
         self, lists: Mapping[str, NDArray[Any]], masks: tuple[StoredMask, ...], stored: Shape, picture: Shape
     ) -> Objects:
-        if not (self._moves and BOXES in lists):
+        if BOXES not in lists:
             return NO_OBJECTS
-        return _objects_of(lists, to_view(lists[BOXES], stored, picture), masks)
+        boxes = to_view(lists[BOXES], stored, picture) if self._moves else lists[BOXES]
+        return _objects_of(lists, boxes, masks)
 
 
 def _objects_of(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.in_memory import length_checksums
+from halofeed.loader.moves import length_checksums
 from halofeed.loader.native import kernel
 from halofeed.schemas.checksum import block_shifts
 from halofeed.schemas.shard_file import OpenFile

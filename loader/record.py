@@ -28,8 +28,6 @@ CHANGED = (
 )
 WHOLE, WHOLE_FOR_CROPS, WHOLE_FOR_SLABS = 1 << 62, 2 << 20, BLOCK_BYTES
 """Up to which size raw values are fetched whole, whatever is seen of them: another request may cost more."""
-_TOGETHER_BYTES = 1 << 21
-"""Values up to this size are read in one call with what is around them, and summed while they are in the cache."""
 _KEPT_SCRATCH_BYTES = 1 << 24
 _NOWHERE: Mapping[str, Bytes] = {}
 _HEADER, _FOOTER = struct.Struct("<QI"), struct.Struct("<I")
@@ -93,6 +91,8 @@ class StoredRecord:
         "id",
         "shard",
     )
+    _opened: OpenFile
+    """Once `features` was called."""
 
     def __init__(
         self, shards: Shards, shard: int, number: int, offset: int, length: int, identity: int
@@ -100,7 +100,6 @@ class StoredRecord:
         self._shards, self.shard, self._number = shards, shard, number
         self._offset, self._length, self.id = offset, length, identity
         self.end = offset + HEADER_BYTES + length + FOOTER_BYTES
-        self._opened: OpenFile | None = None
         self._mode = shards.verify
         self._stamp: tuple[int, ...] = ()
         self._whole: Bytes | None = None
@@ -149,36 +148,14 @@ class StoredRecord:
         rest = np.empty(size, np.uint8).data if outlives else shards.scratch.bytes("rest", size).data
         self._frame = rest
         around = self._around_values(rest)
-        if self._is_copied_from_memory(opened, into, around):
-            return self._decode(around, keys)
-        group: list[Any] = [around[0][1]]
-        pending, unchecked = {}, {}
-        # Bytes of the file: where the next call begins, and how many it reads.
-        start, size = self._offset, len(around[0][1])
-        for (key, value_bytes), (after, part) in zip(shards.raw_bytes.items(), around[1:], strict=True):
-            out = into.get(key)
-            is_verified = out is not None and self._is_verified(key)
-            if out is not None and (is_verified or value_bytes <= _TOGETHER_BYTES):
-                group.append(out)
-                size += value_bytes
-                if not is_verified:
-                    unchecked[key] = out
-            else:
-                opened.read_into(group, start, size)
-                start, size, group = after, 0, []
-                if out is not None:
-                    pending[key] = out
-            group.append(part)
-            size += len(part)
-        opened.read_into(group, start, size)
-        self.check_frame(rest[:HEADER_BYTES], rest[-FOOTER_BYTES:])
-        if self._mode == "always" or (self._mode == "first" and not shards.verified[number]):
-            self._verify([part for _, part in self._without_frame(around)])
-        for key, out in unchecked.items():
-            for block, start in enumerate(range(0, len(out), BLOCK_BYTES)):
-                self._check_block(key, block, out[start : start + BLOCK_BYTES])
-        for key, out in pending.items():
-            self.fetch(key, [0], len(out), out)
+        if not self._is_copied_from_memory(opened, into, around):
+            for at, part in around:
+                opened.read_into((part,), at, len(part))
+            self.check_frame(rest[:HEADER_BYTES], rest[-FOOTER_BYTES:])
+            if self._mode == "always" or (self._mode == "first" and not shards.verified[number]):
+                self._verify([part for _, part in self._without_frame(around)])
+            for key, out in into.items():
+                self.fetch(key, [0], len(out), out)
         return self._decode(around, keys)
 
     def _around_values(self, rest: memoryview) -> list[tuple[int, memoryview]]:
@@ -217,10 +194,8 @@ class StoredRecord:
         self, opened: OpenFile, into: Mapping[str, Bytes], around: list[tuple[int, memoryview]]
     ) -> bool:
         """Whether the shard is mapped and nothing is to be checked but the frame, so that copies did it."""
-        shards, number = self._shards, self._number
-        if not shards.raw_bytes or not all(self._is_verified(key) for key in into):
-            return False
-        if not (self._mode == "never" or (self._mode == "first" and shards.verified[number])):
+        shards = self._shards
+        if not shards.raw_bytes or not shards.is_verified(self._number, into):
             return False
         whole = self._in_memory()
         if whole is None:
@@ -239,17 +214,12 @@ class StoredRecord:
 
     def known(self, names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
         """The values of fields by name, where all were kept; with `verify="always"` none counts as kept."""
-        values = {}
-        for name in names if self._shards.verify != "always" else ():
-            value = self._shards.columns.get(name, self._number)
-            if value is None:
-                return None
-            values[name] = value
-        return values if len(values) == len(names) else None
+        return self._shards.known(self._number, names)
 
     def known_lists(self) -> KeptLists | None:
         """The lists of its objects, as `known`."""
-        return None if self._shards.verify == "always" else self._shards.lists.get(self._number)
+        found = self._shards.known_lists(np.array([self._number]))
+        return None if found is None else found[0]
 
     def keep(self, values: Mapping[str, NDArray[Any]], lists: Mapping[str, NDArray[Any]]) -> None:
         """Keep values of static shape, and lists of objects, as far as there is room; once the record is confirmed."""
@@ -266,16 +236,6 @@ class StoredRecord:
         """What `part` takes for bytes that `features` gave."""
         start = _address(part) - _address(self._frame)
         return start, start + len(part)
-
-    def _file(self) -> OpenFile:
-        if self._opened is None:
-            self._opened = self._shards.open(self.shard)
-        return self._opened
-
-    @property
-    def is_fetched(self) -> bool:
-        """Whether its bytes may be far away, so that `expect` is worth its while."""
-        return self._shards.store.fetches
 
     def raw_start(self, key: str) -> int:
         """At which byte of the file a raw value begins."""
@@ -296,7 +256,7 @@ class StoredRecord:
         Raises:
             CorruptFileError: as `features`.
         """
-        opened, begin, target = self._file(), self.raw_start(key), out.data
+        opened, begin, target = self._opened, self.raw_start(key), out.data
         checked = not self._is_verified(key)
         for at, start in enumerate(starts):
             part = target[at * length : (at + 1) * length]
@@ -324,7 +284,9 @@ class StoredRecord:
         shards, begin = self._shards, self.raw_start(key)
         value = whole[begin : begin + shards.raw_bytes[key]]
         if not self._is_verified(key):
-            for block in self._blocks(key, *runs()):
+            for block in _touched(*runs()):
+                if self._is_right(key, block):
+                    continue
                 data = value[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]
                 if crc32c(data) != shards.raw_checksums[key][self._number, block]:
                     return None  # read by place it is found wrong again, or said why it cannot be read
@@ -334,30 +296,25 @@ class StoredRecord:
     def _in_memory(self) -> Bytes | None:
         """All of the shard's bytes, looked at once a reading: asking takes as long as a tenth of a picture's copy."""
         if not self._looked:
-            self._whole, self._looked = self._file().look(), True
+            self._whole, self._looked = self._opened.look(), True
         return self._whole
 
-    def _blocks(self, key: str, starts: Sequence[int], length: int) -> list[int]:
-        """The blocks in which parts of a raw value lie whose checksums are to be computed."""
-        blocks = _touched(starts, length)
-        if self._mode != "first":
-            return blocks
-        verified = self._shards.verified_blocks[key][self._number]
-        return [block for block in blocks if not verified[block]]
+    def _is_right(self, key: str, block: int) -> bool:
+        """Whether a block's checksum was computed before, and need not be again."""
+        return self._mode == "first" and bool(self._shards.verified_blocks[key][self._number, block])
 
     def is_lost(self) -> bool:
         """Whether some of what was looked at was not the file's; it is to be fetched then."""
-        if self._file().is_lost():
+        if self._opened.is_lost():
             self._whole = None
         return self._whole is None
 
-    def expect(self, key: str, starts: Sequence[int], length: int) -> None:
-        """Have parts of a raw value, as of `fetch`, on their way in whole blocks, where they are far away."""
-        opened, size = self._file(), self._shards.raw_bytes[key]
-        if not opened.is_transferred:
-            return
-        begin, places = self.raw_start(key), [block * BLOCK_BYTES for block in _touched(starts, length)]
-        opened.expect([(begin + at, begin + min(at + BLOCK_BYTES, size)) for at in places])
+    def expect(self, key: str, runs: Callable[[], tuple[list[int], int]]) -> None:
+        """Have parts of a raw value, as of `look`, on their way in whole blocks, where they are far away."""
+        if self._opened.is_transferred:
+            begin, size = self.raw_start(key), self._shards.raw_bytes[key]
+            places = [block * BLOCK_BYTES for block in _touched(*runs())]
+            self._opened.expect([(begin + at, begin + min(at + BLOCK_BYTES, size)) for at in places])
 
     def _fetch_checked(self, key: str, start: int, out: memoryview) -> None:
         shards, stop = self._shards, start + len(out)
@@ -365,8 +322,8 @@ class StoredRecord:
             low, high = block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, shards.raw_bytes[key])
             first, last = max(start, low), min(stop, high)
             target = out[first - start : last - start]
-            if self._mode == "first" and shards.verified_blocks[key][self._number, block]:
-                self._file().read_into((target,), self.raw_start(key) + first, last - first)
+            if self._is_right(key, block):
+                self._opened.read_into((target,), self.raw_start(key) + first, last - first)
                 continue
             if (first, last) == (low, high):
                 self._read_block(key, block, target)
@@ -389,7 +346,7 @@ class StoredRecord:
 
     def is_confirmed(self) -> bool:
         """Whether nobody wrote to the shard since `features` began; else what was read is to be read again."""
-        return self._file().is_unchanged(self._stamp)
+        return self._opened.is_unchanged(self._stamp)
 
     def changing(self) -> CorruptFileError:
         """What to raise where reading again does not help."""
@@ -426,10 +383,7 @@ class StoredRecord:
             shards.verified[number] = True
 
     def _read_block(self, key: str, block: int, out: memoryview) -> None:
-        self._file().read_into((out,), self.raw_start(key) + block * BLOCK_BYTES, len(out))
-        self._check_block(key, block, out)
-
-    def _check_block(self, key: str, block: int, out: Any) -> None:
+        self._opened.read_into((out,), self.raw_start(key) + block * BLOCK_BYTES, len(out))
         if crc32c(out) != self._shards.raw_checksums[key][self._number, block]:
             raise self._wrong(f"the checksum is wrong of block {block} of {key}")
         self._found_right(key, block)

@@ -10,9 +10,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment.made import Made
-from halofeed.loader.augment.source import Array, copy_view
-from halofeed.loader.augment.view import Ranges, Shape, View
+from halofeed.loader.augment.source import Array, Made, copy_view
+from halofeed.loader.augment.view import Ranges, Shape, View, common, slices_within
 
 _DIRECT = ("uint8", "uint16", "int16", "float32")
 """What OpenCV adds as it is."""
@@ -52,18 +51,13 @@ class Collage(Made):
         parts = []
         for piece in self._pieces:
             begins = (piece.top, piece.left)
-            lows = [max(low, at) for (low, _), at in zip(box, begins, strict=True)]
-            highs = [
-                min(high, at + size)
-                for (_, high), at, size in zip(box, begins, piece.view.shape, strict=True)
-            ]
-            shape = [high - low for low, high in zip(lows, highs, strict=True)]
+            held = tuple((at, at + size) for at, size in zip(begins, piece.view.shape, strict=True))
+            inside = common(box, held)
+            shape = [high - low for low, high in inside]
             if min(shape) > 0:
-                start = [low - at for low, at in zip(lows, begins, strict=True)]
-                region = tuple(
-                    slice(low - at, high - at) for low, high, (at, _) in zip(lows, highs, box, strict=True)
-                )
-                parts.append((piece, piece.view.crop(start, shape), region, shape[0] * shape[1]))
+                start = [low - at for (low, _), at in zip(inside, begins, strict=True)]
+                view = piece.view.crop(start, shape)
+                parts.append((piece, view, slices_within(inside, box), shape[0] * shape[1]))
         if sum(area for *_, area in parts) < out.shape[0] * out.shape[1]:
             out[...] = self._fill
         for piece, view, region, _ in parts:

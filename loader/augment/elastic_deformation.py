@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -92,10 +93,9 @@ class ElasticDeformation:
 
 @dataclass(frozen=True, eq=False)
 class Bending(Points):
-    """To a grid of the same shape; see `Warp`.
+    """By displacements, smooth between control points; see `Points`.
 
     Args:
-        source: the shape of both.
         steps: per axis, voxels from one control point to the next; the second one lies at the first voxel.
         nodes: float32 [axis, control point ...], displacements in voxels.
     """
@@ -103,16 +103,7 @@ class Bending(Points):
     source: Shape
     steps: tuple[float, ...]
     nodes: Float32
-
-    @property
-    def shape(self) -> Shape:
-        """As of `Warp`."""
-        return self.source
-
-    @property
-    def matrix(self) -> None:
-        """As of `Warp`: none."""
-        return
+    matrix: ClassVar = None
 
     @property
     def most(self) -> tuple[float, ...]:

@@ -14,6 +14,9 @@ from halofeed.loader.augment.windows import Windows
 from halofeed.prep.geometry.boxes import flip_left_right, flip_up_down
 from halofeed.schemas.errors import UsageError
 
+_FLIP_BOXES = {WIDTH: flip_left_right, HEIGHT: flip_up_down}
+"""What becomes of boxes, which only pictures have."""
+
 
 @dataclass(frozen=True)
 class _Flip:
@@ -35,12 +38,8 @@ class _Flip:
             return scene
         objects = scene.objects
         if len(objects.kept):
-            objects = replace(objects, boxes=self.flip_boxes(objects.boxes))
+            objects = replace(objects, boxes=_FLIP_BOXES[self.axis](objects.boxes))
         return replace(scene, view=scene.view.flip(self.axis), objects=objects)
-
-    def flip_boxes(self, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What becomes of boxes, which only pictures have."""
-        return boxes
 
     def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
         """As `apply`, of all rows at once."""
@@ -48,7 +47,7 @@ class _Flip:
         windows.backwards[:, self.axis] ^= flips
         if len(objects.kept):
             chosen = flips[windows.object_rows, None]
-            boxes = np.where(chosen, self.flip_boxes(objects.boxes), objects.boxes)
+            boxes = np.where(chosen, _FLIP_BOXES[self.axis](objects.boxes), objects.boxes)
             windows.objects = replace(objects, boxes=boxes)
 
 
@@ -57,19 +56,11 @@ class FlipLeftRight(_Flip):
 
     axis = WIDTH
 
-    def flip_boxes(self, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Mirrored."""
-        return flip_left_right(boxes)
-
 
 class FlipUpDown(_Flip):
     """Mirrors the image along its height (a picture as in water) with the given probability."""
 
     axis = HEIGHT
-
-    def flip_boxes(self, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Flipped."""
-        return flip_up_down(boxes)
 
 
 class FlipDepth(_Flip):

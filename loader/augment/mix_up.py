@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from halofeed.loader.augment.collage import Blend
-from halofeed.loader.augment.made import Made
 from halofeed.loader.augment.mosaic import collage
 from halofeed.loader.augment.scene import Frame, Scene, check_pictures, check_range, check_share
+from halofeed.loader.augment.source import Made
 from halofeed.loader.augment.uniform import Uniform
 from halofeed.schemas.errors import UsageError
 

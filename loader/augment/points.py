@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment.view import Ranges, Shape
+from halofeed.loader.augment.view import Ranges, Shape, slices_within
 from halofeed.prep.voxels.resample import store_rounded
 
 Float32 = NDArray[np.float32]
+Take = Callable[[NDArray[Any], Sequence[Float32], NDArray[Any]], None]
 _BLOCK_POINTS = 1 << 16
 _MOST_ROWS = 32_000
 """OpenCV counts rows and columns in 16 bits."""
@@ -29,10 +30,10 @@ _DIRECT = ("uint8", "uint16", "int16", "float32")
 
 
 class Points(abc.ABC):
-    """A warp that says of each point of its grid where it lies in the source; see `Warp`.
+    """A warp to a grid of the same shape that says of each point where it lies in the source; see `Warp`.
 
     Attributes:
-        source: the source's shape.
+        source: the shape of both.
     """
 
     source: Shape
@@ -41,17 +42,44 @@ class Points(abc.ABC):
     def positions(self, box: Ranges) -> list[Float32]:
         """Per axis of the source, of the box's shape: in voxels from the center of the first one."""
 
+    @property
+    def shape(self) -> Shape:
+        """The grid's, which is the source's."""
+        return self.source
+
     def image(
         self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]
     ) -> NDArray[np.bool_] | None:
-        """As of `Warp`."""
-        return sample(self, source, start, box, out, image=True)
+        """As of `Warp`: linearly."""
+        return self._sample(source, start, box, out, _linear)
 
     def label(
         self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any]
     ) -> NDArray[np.bool_] | None:
-        """As of `Warp`."""
-        return sample(self, source, start, box, out, image=False)
+        """As of `Warp`: the nearest."""
+        return self._sample(source, start, box, out, _nearest)
+
+    def _sample(
+        self, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any], take: Take
+    ) -> NDArray[np.bool_] | None:
+        outside = None
+        for block in _blocks(box):
+            region = slices_within(block, box)
+            inner, beyond = [], None
+            for place, size, first in zip(self.positions(block), self.source, start, strict=True):
+                low, high = float(place.min()), float(place.max())
+                if low < -0.5 or high > size - 0.5:
+                    beyond = np.zeros(place.shape, np.bool_) if beyond is None else beyond
+                    beyond |= (place < -0.5) | (place > size - 0.5)
+                if low < 0 or high > size - 1:
+                    place = np.clip(place, 0, size - 1)
+                inner.append(place - np.float32(first))
+            if beyond is not None:
+                if outside is None:
+                    outside = np.zeros(tuple(high - low for low, high in box), np.bool_)
+                outside[region] = beyond
+            take(source, inner, out[region])
+        return outside
 
 
 def around(low: Sequence[float], high: Sequence[float], source: Shape) -> Ranges:
@@ -61,43 +89,6 @@ def around(low: Sequence[float], high: Sequence[float], source: Shape) -> Ranges
         start = min(max(math.floor(first) - 1, 0), size - 1)
         ranges.append((start, max(start + 1, min(math.ceil(last) + 2, size))))
     return tuple(ranges)
-
-
-def sample(
-    points: Points, source: NDArray[Any], start: Shape, box: Ranges, out: NDArray[Any], *, image: bool
-) -> NDArray[np.bool_] | None:
-    """Writes what lies at a box's points; as of `Warp`.
-
-    Args:
-        points: where they lie.
-        source: what is needed, [..., channel] of an image, contiguous.
-        start: where that begins.
-        box: of the grid.
-        out: of the box's shape, and the source's channels and dtype.
-        image: linearly; else the nearest is taken.
-    """
-    outside = None
-    for block in _blocks(box):
-        region = tuple(slice(low - at, high - at) for (low, high), (at, _) in zip(block, box, strict=True))
-        inner, beyond = [], None
-        for place, size, first in zip(points.positions(block), points.source, start, strict=True):
-            low, high = float(place.min()), float(place.max())
-            if low < -0.5 or high > size - 0.5:
-                beyond = np.zeros(place.shape, np.bool_) if beyond is None else beyond
-                beyond |= (place < -0.5) | (place > size - 0.5)
-            if low < 0 or high > size - 1:
-                place = np.clip(place, 0, size - 1)
-            inner.append(place - np.float32(first))
-        if beyond is not None:
-            outside = (
-                np.zeros(tuple(high - low for low, high in box), np.bool_) if outside is None else outside
-            )
-            outside[region] = beyond
-        if image:
-            _linear(source, inner, out[region])
-        else:
-            out[region] = _nearest(source, inner)
-    return outside
 
 
 def _blocks(box: Ranges) -> Iterator[Ranges]:
@@ -117,12 +108,12 @@ def _halves(box: Ranges) -> tuple[Ranges, Ranges]:
     return (*box[:axis], (low, middle), *box[axis + 1 :]), (*box[:axis], (middle, high), *box[axis + 1 :])
 
 
-def _nearest(source: NDArray[Any], places: Sequence[Float32]) -> NDArray[Any]:
+def _nearest(source: NDArray[Any], places: Sequence[Float32], out: NDArray[Any]) -> None:
     flat = np.zeros(places[0].shape, np.int64)
     for place, size in zip(places, source.shape, strict=True):
         flat *= size
         flat += np.minimum(np.floor(place + np.float32(0.5)).astype(np.int64), size - 1)
-    return source.reshape(-1).take(flat)
+    out[...] = source.reshape(-1).take(flat)
 
 
 def _linear(source: NDArray[Any], places: Sequence[Float32], out: NDArray[Any]) -> None:

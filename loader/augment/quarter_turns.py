@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from halofeed.loader.augment.scene import Frame, Scene, check_share
 from halofeed.loader.augment.uniform import Uniform
-from halofeed.loader.augment.view import Shape
 from halofeed.prep.geometry.boxes import flip_up_down
 from halofeed.schemas.errors import UsageError
 
@@ -27,9 +26,10 @@ class Rotate90:
         """Unchanged; it must be as high as wide."""
         height, width = frame.shape[-2:]
         if height != width:
+            square = (*frame.shape[:-2], *[min(height, width)] * 2)
             raise UsageError(
                 f"Rotate90: the images are {frame}, and a quarter turn needs them as high as wide; "
-                f"crop them first, such as RandomCrop({', '.join(map(str, _square(frame.shape)))})"
+                f"crop them first, such as RandomCrop({', '.join(map(str, square))})"
             )
         return frame
 
@@ -42,8 +42,3 @@ class Rotate90:
             boxes = flip_up_down(scene.objects.boxes[:, [1, 0, 3, 2]])
             scene = replace(scene, view=scene.view.turn(), objects=replace(scene.objects, boxes=boxes))
         return scene
-
-
-def _square(shape: Shape) -> Shape:
-    side = min(shape[-2:])
-    return (*shape[:-2], side, side)

@@ -12,7 +12,7 @@ from halofeed.loader.augment.foreground import draw_foreground
 from halofeed.loader.augment.scene import DEPTH, HEIGHT, WIDTH, Frame, Scene, check_share
 from halofeed.loader.augment.uniform import Uniform
 from halofeed.loader.augment.view import Shape
-from halofeed.loader.augment.windows import Windows
+from halofeed.loader.augment.windows import Windows, window_starts
 from halofeed.schemas.errors import UsageError
 
 _DRAWN = {WIDTH: 1, HEIGHT: 0, DEPTH: 2}
@@ -78,35 +78,24 @@ class RandomCrop:
 
     def apply(self, scene: Scene, uniform: Uniform) -> Scene:
         """The scene of one window."""
-        view = scene.view
-        shape = tuple(min(side, size) for side, size in zip(self.sides, view.shape, strict=True))
-        inside = view.seen(scene.extent)
-        starts = [_starts(*sizes) for sizes in zip(inside, shape, view.shape, strict=True)]
+        view, size = scene.view, np.array(scene.view.shape)
+        shape = np.minimum(self.sides, size)
+        low, high = np.array(view.seen(scene.extent)).T
+        first, last = window_starts(low, high, shape, size)
         if uniform[_CHOICE] < self.foreground and scene.label is not None:
             shown = zip(scene.extent, view.box, strict=True)
             both = tuple((max(low, first), min(high, last)) for (low, high), (first, last) in shown)
             voxel = draw_foreground(scene.label, both, float(uniform[_VOXEL]))
             if voxel is not None:
-                at = [low for low, _ in view.seen(tuple((place, place + 1) for place in voxel))]
-                starts = [
-                    (max(low, place - side + 1), min(high, place))
-                    for (low, high), place, side in zip(starts, at, shape, strict=True)
-                ]
-        start = [
-            low + int(uniform[_DRAWN[axis - len(shape)]] * (high - low + 1))
-            for axis, (low, high) in enumerate(starts)
-        ]
-        return scene.crop(start, shape, self.minimum_visible)
+                at = np.array([low for low, _ in view.seen(tuple((place, place + 1) for place in voxel))])
+                first, last = np.maximum(first, at - shape + 1), np.minimum(last, at)
+        start = first + (uniform[self._drawn] * (last - first + 1)).astype(np.int64)
+        return scene.crop(start.tolist(), shape.tolist(), self.minimum_visible)
 
     def plan(self, windows: Windows, uniforms: NDArray[np.float64]) -> None:
         """As `apply` without foreground, of all rows at once."""
-        drawn = [_DRAWN[axis - len(self.sides)] for axis in range(len(self.sides))]
-        windows.crop(self.sides, uniforms[:, drawn], self.minimum_visible)
+        windows.crop(self.sides, uniforms[:, self._drawn], self.minimum_visible)
 
-
-def _starts(inside: tuple[int, int], window: int, size: int) -> tuple[int, int]:
-    """The first and last start of a window of a view of `size`, in `inside` or, if it is larger, around that."""
-    low, high = inside if inside[0] < inside[1] else (0, size)
-    if high - low >= window:
-        return low, high - window
-    return max(0, high - window), min(low, size - window)
+    @property
+    def _drawn(self) -> list[int]:
+        return [_DRAWN[axis] for axis in range(-len(self.sides), 0)]

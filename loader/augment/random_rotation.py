@@ -133,20 +133,10 @@ def _turned_objects(
 
 @dataclass(frozen=True, eq=False)
 class Turning(Points):
-    """To a grid of the same shape; see `Warp`.
-
-    Args:
-        source: the shape of both.
-        matrix: from points of the new grid to points of the source.
-    """
+    """By a matrix from points of the new grid to points of the source; see `Points`."""
 
     source: Shape
     matrix: NDArray[np.float64]
-
-    @property
-    def shape(self) -> Shape:
-        """As of `Warp`."""
-        return self.source
 
     def positions(self, box: Ranges) -> list[Float32]:
         """As of `Points`."""

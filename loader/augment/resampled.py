@@ -18,8 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment.made import Made
-from halofeed.loader.augment.source import Array, copy_view
+from halofeed.loader.augment.source import Array, Made, copy_view
 from halofeed.loader.augment.view import Ranges, Shape, View
 
 

@@ -8,14 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halofeed.loader.augment.scene import (
-    Frame,
-    Scene,
-    check_pictures,
-    check_range,
-    check_share,
-    check_sides,
-)
+from halofeed.loader.augment.scene import Frame, Scene, check_pictures, check_range, check_share, check_sides
 from halofeed.loader.augment.uniform import Uniform
 from halofeed.loader.augment.view import Ranges, Shape
 from halofeed.prep.geometry.resize import ResizePlan

@@ -140,8 +140,13 @@ class Scene:
         return replace(self, view=self.view.crop(start, shape), objects=objects)
 
     def stored_points(self, *, centers: bool) -> NDArray[np.float64]:
-        """The affine from points of the view to points of the stored image, as `View.to_stored`."""
-        matrix = self.view.to_stored(centers=False)
+        """The affine float64 [axes + 1, axes + 1] from points of the view to points of the stored image.
+
+        Args:
+            centers: whole numbers are the centers of voxels, as in `image/affine`; else they are the edges of
+                pixels, as in `image/transform`.
+        """
+        matrix = self.view.to_stored()
         if self.to_stored is not None:
             matrix = self.to_stored @ matrix
         if centers:

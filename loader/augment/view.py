@@ -28,7 +28,6 @@ Shape = tuple[int, ...]
 """(height, width) or (depth, height, width)."""
 Ranges = tuple[tuple[int, int], ...]
 """Per axis (start, stop), the stop left out."""
-
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.int32, 8: np.float64}
 """Types that stand for all others of their size in bytes where bits are only moved."""
 _SMALLEST_SIDE = 16
@@ -37,6 +36,16 @@ _LARGE_BYTES = 1 << 17
 """Below this NumPy copies rows sooner than the kernel is called."""
 _MOST_CHANNELS, _MOST_TURNED_CHANNELS = 64, 4
 """What OpenCV flips for certain, and what it transposes."""
+
+
+def common(first: Ranges, second: Ranges) -> Ranges:
+    """What lies in both boxes; a side ends before it begins where nothing does."""
+    return tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(first, second, strict=True))
+
+
+def slices_within(box: Ranges, within: Ranges) -> tuple[slice, ...]:
+    """Where a box lies in an array that holds another."""
+    return tuple(slice(low - at, high - at) for (low, high), (at, _) in zip(box, within, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,12 +143,10 @@ class View:
         part = View(start=tuple(start), shape=tuple(shape), order=self.order, backwards=self.backwards)
         return part, tuple(slice(*sides) for sides in region)
 
-    def to_stored(self, *, centers: bool) -> NDArray[np.float64]:
+    def to_stored(self) -> NDArray[np.float64]:
         """The affine float64 [axes + 1, axes + 1] from points of the view to points of the stored image.
 
-        Args:
-            centers: whole numbers are the centers of voxels, as in `image/affine`; else they are the edges of
-                pixels, as in `image/transform`.
+        Whole numbers are the edges of pixels.
         """
         axes = len(self.shape)
         matrix = np.zeros((axes + 1, axes + 1))
@@ -148,7 +155,7 @@ class View:
             zip(self.start, self.shape, self.order, self.backwards, strict=True)
         ):
             matrix[axis, seen] = -1 if back else 1
-            matrix[axis, axes] = start + (size - int(centers) if back else 0)
+            matrix[axis, axes] = start + (size if back else 0)
         return matrix
 
     def look(self, source: NDArray[Any]) -> NDArray[Any]:
@@ -187,28 +194,6 @@ class View:
         else:
             for index in np.ndindex(window.shape[:-3]):
                 _copy_colors(window[index], out[index])
-
-
-def mirror(array: NDArray[Any], axis: int) -> None:
-    """Reverse the last axis of a picture or volume in place, whether channels follow it or not.
-
-    >>> row = np.arange(6, dtype=np.uint8).reshape(1, 3, 2)
-    >>> mirror(row, 1)
-    >>> row[0].tolist()
-    [[4, 5], [2, 3], [0, 1]]
-    """
-    if not array.flags.c_contiguous:
-        copy = np.ascontiguousarray(array)
-        mirror(copy, axis)
-        array[...] = copy
-        return
-    rows = array.reshape(-1, array.shape[axis], *(array.shape[axis + 1 :] or (1,)))
-    if word := _WORDS.get(rows.itemsize * rows.shape[2]) or _WORDS.get(rows.itemsize):
-        rows = rows.view(word)
-    if rows.shape[2] <= _MOST_CHANNELS:
-        cv2.flip(rows, 1, dst=rows)
-    else:
-        rows[...] = rows[:, ::-1].copy()
 
 
 def _copy_colors(window: NDArray[Any], out: NDArray[Any]) -> None:

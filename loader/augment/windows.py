@@ -63,11 +63,7 @@ class Windows:
         end = self.start + self.shape
         low = np.where(self.backwards, end - self.high, self.low - self.start).clip(0, self.shape)
         high = np.where(self.backwards, end - self.low, self.high - self.start).clip(0, self.shape)
-        is_empty = low >= high
-        low, high = np.where(is_empty, 0, low), np.where(is_empty, self.shape, high)
-        fits = high - low >= shape
-        first = np.where(fits, low, np.maximum(0, high - shape))
-        last = np.where(fits, high - shape, np.minimum(low, self.shape - shape))
+        first, last = window_starts(low, high, shape, self.shape)
         at = first + (uniforms * (last - first + 1)).astype(np.int64)
         shown = np.concatenate([at, shape], axis=1) / np.concatenate([self.shape, self.shape], axis=1)
         if len(self.of_row):
@@ -83,6 +79,20 @@ class Windows:
             View(start=tuple(start), shape=tuple(shape), order=order, backwards=tuple(backwards))
             for start, shape, backwards in zip(*columns, strict=True)
         ]
+
+
+def window_starts(
+    low: Integers, high: Integers, shape: Integers, size: Integers
+) -> tuple[Integers, Integers]:
+    """The first and last starts of windows of a shape in views of a size.
+
+    They lie between low and high or, where that is smaller, around it; anywhere where there is nothing between.
+    """
+    is_empty = low >= high
+    low, high = np.where(is_empty, 0, low), np.where(is_empty, size, high)
+    fits = high - low >= shape
+    first = np.where(fits, low, np.maximum(0, high - shape))
+    return first, np.where(fits, high - shape, np.minimum(low, size - shape))
 
 
 class Planned(Protocol):

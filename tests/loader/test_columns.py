@@ -13,6 +13,7 @@ from halofeed.loader import columns as columns_module
 from halofeed.loader import record as record_module
 from halofeed.loader.columns import Columns, Lists
 from halofeed.loader.filling import Filler
+from tests.loader.batches import same
 
 
 def test_threads_that_keep_at_the_same_time_lose_and_mix_up_nothing():
@@ -43,7 +44,7 @@ def test_objects_kept_by_threads_are_their_records(monkeypatch):
     ]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lists.keep, range(400), given))
-    kept = np.array([number for number in range(400) if lists.get(number) is not None])
+    kept = np.array([number for number in range(400) if lists.rows(np.array([number])) is not None])
     assert 50 < len(kept) < 200, "no more than there is room for"
     found, counts = lists.rows(rng.permutation(kept)[:20])
     assert len(found["boxes"]) == counts.sum()
@@ -53,9 +54,9 @@ def test_objects_kept_by_threads_are_their_records(monkeypatch):
     for name in ("boxes", "is_crowd"):
         assert np.array_equal(found[name], np.concatenate([given[number][name] for number in kept]))
     lists.forget(slice(0, 400))
-    assert all(lists.get(number) is None for number in kept)
+    assert all(lists.rows(np.array([number])) is None for number in kept)
     lists.keep(399, given[399])
-    assert np.array_equal(lists.get(399)["boxes"], given[399]["boxes"])
+    assert np.array_equal(lists.rows(np.array([399]))[0]["boxes"], given[399]["boxes"])
 
 
 AUGMENT = {
@@ -87,12 +88,8 @@ def test_batches_of_known_records_are_those_of_parsed_ones(draw, write, monkeypa
     if augment != "mosaic":
         monkeypatch.setattr(Filler, "_fill", None)  # all rows are planned together
     for step, whole in enumerate(expected):
-        found = loader.batch(step)
-        assert found.keys() == whole.keys()
-        for name, array in whole.items():
-            assert found[name].dtype == array.dtype and np.array_equal(found[name], array), (step, name)
-    again = loader.of_slab(slab).batch(7)
-    assert all(np.array_equal(again[name], array) for name, array in part.items())
+        same(loader.batch(step), whole)
+    same(loader.of_slab(slab).batch(7), part)
 
 
 def test_objects_that_found_no_room_are_parsed_each_time(draw, write, monkeypatch):
@@ -100,5 +97,4 @@ def test_objects_that_found_no_room_are_parsed_each_time(draw, write, monkeypatc
     folder = write(draw(23), encoding="jpeg", pad=False)
     loader, parsing = Loader(folder, batch_size=5), Loader(folder, batch_size=5, verify="always")
     for step in range(15):
-        found, expected = loader.batch(step), parsing.batch(step)
-        assert all(np.array_equal(found[name], array) for name, array in expected.items())
+        same(loader.batch(step), parsing.batch(step))

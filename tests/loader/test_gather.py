@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from halofeed.loader import Loader
-from halofeed.loader.buffers import ALIGNMENT, IDLE_PER_SIZE, BufferPool
+from halofeed.loader.buffers import ALIGNMENT, BATCHES_IN_FLIGHT, BufferPool
 from halofeed.schemas import shard_file
 from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.tfrecord import read_records
+from tests.loader.batches import flip, idle_bytes
 
 
 @pytest.fixture
@@ -47,10 +48,8 @@ def open_shards(folder):
 def damaged(folder):
     """The data set with one bit of the second shard's second record turned, in its picture; and its id."""
     path = shards_of(folder)[1]
-    data = bytearray(path.read_bytes())
-    offset, record = list(read_records(bytes(data), ""))[1]
-    data[offset + 12 + len(record) // 2] ^= 1
-    path.write_bytes(bytes(data))
+    offset, record = list(read_records(path.read_bytes(), ""))[1]
+    flip(path, offset + 12 + len(record) // 2)
     return folder, path, offset
 
 
@@ -77,11 +76,7 @@ def test_first_looks_once_and_always_every_time(folder):
     first, always = copies(folder, verify="first"), copies(folder, verify="always")
     first.batch(0), always.batch(0)
     offset, record = next(iter(read_records(path.read_bytes(), "")))
-    with path.open("r+b") as file:
-        file.seek(offset + 12 + len(record) // 2)
-        byte = file.read(1)
-        file.seek(-1, 1)
-        file.write(bytes([byte[0] ^ 1]))
+    flip(path, offset + 12 + len(record) // 2)
     assert first.batch(0)["valid"].all()
     with pytest.raises(CorruptFileError, match="checksum"):
         always.batch(0)
@@ -116,10 +111,7 @@ def test_a_cut_off_file_is_named_with_both_sizes(folder, suffix):
 
 def test_an_index_of_other_content_is_refused(folder):
     path = shards_of(folder)[0]
-    index = path.with_name(path.name + ".index")
-    data = bytearray(index.read_bytes())
-    data[-40] ^= 1
-    index.write_bytes(bytes(data))
+    flip(path.with_name(path.name + ".index"), -40)
     with pytest.raises(CorruptFileError, match="checksum is not the manifest's"):
         copies(folder).batch(0)
 
@@ -151,8 +143,7 @@ def test_a_manifest_of_a_newer_format_is_refused(folder):
 
 def test_a_list_that_does_not_go_with_the_boxes_is_refused(draw, write):
     examples = draw(3)
-    examples[1]["boxes"] = np.array([[0, 0, 2, 2]])
-    examples[1]["classes"], examples[1]["is_crowd"] = np.array([1, 2]), np.array([0])
+    examples[1] |= {"boxes": np.array([[0, 0, 2, 2]]), "classes": np.array([1, 2]), "is_crowd": np.array([0])}
     with pytest.raises(CorruptFileError, match=r"record at byte .* 2 values of classes for 1 boxes"):
         Loader(write(examples), batch_size=3).batch(0)
 
@@ -211,7 +202,7 @@ def test_a_buffer_returns_when_the_last_view_dies():
     view = array.reshape(-1)[3:].view(np.uint8)
     del array
     gc.collect()
-    assert pool.idle_bytes == 0
+    assert idle_bytes(pool) == 0
     assert pool.empty((4, 5), np.float32).ctypes.data != address
     del view
     taken = [pool.empty((4, 5), np.float32) for _ in range(3)]
@@ -231,7 +222,7 @@ def test_the_pool_keeps_a_bounded_number_of_buffers():
     pool = BufferPool()
     arrays = [pool.empty((1000,), np.uint8) for _ in range(50)]
     del arrays
-    assert pool.idle_bytes == IDLE_PER_SIZE * (1000 + ALIGNMENT)
+    assert idle_bytes(pool) == BATCHES_IN_FLIGHT * (1000 + ALIGNMENT)
 
 
 def test_threads_never_share_a_buffer():
