@@ -29,18 +29,23 @@ def draw_examples(count, *, frame=(24, 32), channels=3, dtype="uint8", seed=0, v
         for _ in range(int(rng.integers(0, 7))):
             (ymin, ymax), (xmin, xmax) = (np.sort(rng.choice(side + 1, 2, replace=False)) for side in size)
             boxes.append((ymin, xmin, ymax, xmax))
-        examples.append(
-            {
-                "id": 1000 + 7 * number if number % 2 else 2**62 + number,
-                "pixels": pixels,
-                "label": int(rng.integers(0, 5)),
-                "boxes": np.array(boxes, np.int64).reshape(-1, 4),
-                "classes": rng.integers(1, 300, len(boxes)),
-                "is_crowd": rng.integers(0, 2, len(boxes)),
-                "task": task,
-            }
-        )
+        identity, label = 1000 + 7 * number if number % 2 else 2**62 + number, int(rng.integers(0, 5))
+        classes, is_crowd = rng.integers(1, 300, len(boxes)), rng.integers(0, 2, len(boxes))
+        examples.append(example_of(identity, pixels, boxes, classes, is_crowd, label=label, task=task))
     return examples
+
+
+def example_of(identity, pixels, boxes, classes, is_crowd, *, label=0, task="detection"):
+    """One picture with its objects, or with its label."""
+    return {
+        "id": identity,
+        "pixels": pixels,
+        "label": label,
+        "boxes": np.array(boxes, np.int64).reshape(-1, 4),
+        "classes": np.asarray(classes),
+        "is_crowd": np.asarray(is_crowd),
+        "task": task,
+    }
 
 
 def features_of(example, *, frame, encoding, pad, masks):
@@ -66,9 +71,9 @@ def features_of(example, *, frame, encoding, pad, masks):
         )
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     features["image/object/area"] = areas.astype(np.float32)
-    features["image/object/class/label"] = np.asarray(example["classes"])
-    features["image/object/is_crowd"] = np.asarray(example["is_crowd"])
-    features["image/object/difficult"] = 1 - np.asarray(example["is_crowd"])
+    features["image/object/class/label"] = example["classes"]
+    features["image/object/is_crowd"] = example["is_crowd"]
+    features["image/object/difficult"] = 1 - example["is_crowd"]
     features["image/object/truncated"] = np.zeros(len(boxes), np.int64)
     if masks:
         pictures = np.zeros((len(boxes), *stored.shape[:2], 1), np.uint8)

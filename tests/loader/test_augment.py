@@ -7,7 +7,19 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, Rotate90
+from halofeed.loader import (
+    ElasticDeformation,
+    FlipDepth,
+    FlipLeftRight,
+    FlipUpDown,
+    Loader,
+    MixUp,
+    Mosaic,
+    RandomCrop,
+    RandomRotation,
+    Rotate90,
+    ScaleJitter,
+)
 from halofeed.loader.augment import (
     AUGMENTATIONS,
     Scene,
@@ -17,6 +29,7 @@ from halofeed.loader.augment import (
     draw_uniforms,
 )
 from halofeed.schemas.errors import UsageError
+from tests.loader.conftest import example_of
 
 FRAME = (24, 32)
 STORAGE = [("raw", True), ("png", True), ("png", False)]
@@ -59,17 +72,8 @@ def painted(count, seed=0):
         ]
         for color, (ymin, xmin, ymax, xmax) in enumerate(cells, start=1):
             pixels[ymin:ymax, xmin:xmax] = (10 * color, 255 - color, number)
-        examples.append(
-            {
-                "id": number * 11,
-                "pixels": pixels,
-                "label": 0,
-                "boxes": np.array(cells, np.int64).reshape(-1, 4),
-                "classes": np.arange(1, len(cells) + 1),
-                "is_crowd": np.arange(1, len(cells) + 1) % 2,
-                "task": "detection",
-            }
-        )
+        classes = np.arange(1, len(cells) + 1)
+        examples.append(example_of(number * 11, pixels, cells, classes, classes % 2))
     return examples
 
 
@@ -105,41 +109,6 @@ def test_boxes_follow_their_pixels(write, encoding, pad, chain):
         for mask, (color, *_) in zip(batch["masks"][row], found, strict=False):
             expected = (picture[..., 0] == 10 * color) & (picture[..., 1] == 255 - color)
             assert np.array_equal(mask[:height, :width], expected) and mask.sum() == expected.sum()
-
-
-@pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.parametrize(("encoding", "pad"), STORAGE)
-def test_the_transform_maps_every_pixel_back_to_its_source(write, encoding, pad, chain):
-    rng = np.random.default_rng(0)
-    examples = painted(5)
-    for example in examples:
-        example["pixels"] = rng.integers(0, 256, example["pixels"].shape).astype(np.uint8)
-    originals = {example["id"]: example["pixels"] for example in examples}
-    loader = Loader(
-        write(examples, encoding=encoding, pad=pad),
-        batch_size=5,
-        augment=CHAINS[chain],
-        include=["transform", "size"],
-    )
-    batch = loader.batch(1)
-    for row in range(5):
-        height, width = batch["size"][row]
-        y, x = np.mgrid[:height, :width] + 0.5
-        source = np.einsum("ij,jhw->ihw", batch["transform"][row], np.stack([y, x, np.ones_like(y)]))
-        # The data sets' own transform is y * 2 + 1, x * 2 - 3.
-        stored_y, stored_x = (source[0] - 1) / 2 - 0.5, (source[1] + 3) / 2 - 0.5
-        back = originals[int(batch["id"][row])][np.rint(stored_y).astype(int), np.rint(stored_x).astype(int)]
-        assert np.allclose(stored_y, np.rint(stored_y)) and np.array_equal(
-            batch["image"][row, :height, :width], back
-        )
-
-
-def test_a_window_shows_as_much_picture_as_there_is(write):
-    examples = painted(9)
-    sizes = {example["id"]: example["pixels"].shape for example in examples}
-    batch = Loader(write(examples), batch_size=9, augment=[RandomCrop(16, 16)], include=["size"]).batch(0)
-    for row, identity in enumerate(batch["id"].tolist()):
-        assert batch["size"][row].tolist() == [min(16, sizes[identity][0]), min(16, sizes[identity][1])]
 
 
 @pytest.mark.parametrize("minimum", [0.0, 0.3, 0.5, 1.0])
@@ -230,22 +199,35 @@ def test_draws_are_fixed_for_all_time():
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "words"),
     [
-        lambda: FlipLeftRight(1.5),
-        lambda: FlipUpDown(-1),
-        lambda: RandomCrop(0, 3),
-        lambda: RandomCrop(3, 3, minimum_visible=2.0),
-        lambda: RandomCrop(3, 3, 2.0),
-        lambda: RandomCrop(3),
-        lambda: RandomCrop(3, 3, 3, 3),
-        lambda: RandomCrop(3, 3, foreground=-0.5),
-        lambda: FlipDepth(2),
-        lambda: Rotate90(-0.1),
+        (lambda: FlipLeftRight(1.5), "probability"),
+        (lambda: FlipUpDown(-1), "probability"),
+        (lambda: FlipDepth(2), "probability"),
+        (lambda: Rotate90(-0.1), "probability"),
+        (lambda: RandomCrop(0, 3), "RandomCrop: expected a height"),
+        (lambda: RandomCrop(3, 3, 2.0), "RandomCrop: expected a height"),
+        (lambda: RandomCrop(3), "RandomCrop: expected a height"),
+        (lambda: RandomCrop(3, 3, 3, 3), "RandomCrop: expected a height"),
+        (lambda: RandomCrop(3, 3, minimum_visible=2.0), "RandomCrop: minimum_visible"),
+        (lambda: RandomCrop(3, 3, foreground=-0.5), "RandomCrop: foreground"),
+        (lambda: ScaleJitter(0, 8), "ScaleJitter: expected a height"),
+        (lambda: ScaleJitter(8, 8, (0.0, 1.0)), "ScaleJitter: scales"),
+        (lambda: ScaleJitter(8, 8, (2.0, 1.0)), "ScaleJitter: scales"),
+        (lambda: ScaleJitter(8, 8, 2.0), "ScaleJitter: scales"),
+        (lambda: ScaleJitter(8, 8, minimum_visible=2.0), "ScaleJitter: minimum_visible"),
+        (lambda: RandomRotation(-1), "RandomRotation: degrees"),
+        (lambda: RandomRotation((1, 2)), "RandomRotation: degrees"),
+        (lambda: RandomRotation(400), "RandomRotation: degrees"),
+        (lambda: ElasticDeformation(magnitude=5.0, grid=10.0), "nothing folds"),
+        (lambda: Mosaic(0, 5), "Mosaic: expected a height"),
+        (lambda: Mosaic(5, 5, (0, 1)), "Mosaic: expected scales above 0"),
+        (lambda: Mosaic(5, 5, center=(0, 1)), "Mosaic: expected scales above 0"),
+        (lambda: MixUp((0.5, 2.0)), "MixUp: shares"),
     ],
 )
-def test_impossible_augmentations_are_refused(make):
-    with pytest.raises(UsageError):
+def test_impossible_augmentations_are_refused(make, words):
+    with pytest.raises(UsageError, match=words):
         make()
 
 

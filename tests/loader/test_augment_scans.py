@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop, Rotate90
+from halofeed.loader import (
+    FlipDepth,
+    FlipLeftRight,
+    FlipUpDown,
+    Loader,
+    MixUp,
+    Mosaic,
+    RandomCrop,
+    Rotate90,
+    ScaleJitter,
+)
 from halofeed.loader.augment import Scene, augment, draw_uniform, draw_uniforms
 from halofeed.loader.augment.foreground import draw_foreground
 from halofeed.schemas.errors import UsageError
@@ -268,6 +278,9 @@ REFUSED = [
     ),
     (VOLUME, [RandomCrop(7, 7, 7)], r"6 deep, 8 high and 10 wide; crop at most that"),
     (VOLUME, [RandomCrop(3, 4, 5), Rotate90()], "3 deep, 4 high and 5 wide"),
+    (VOLUME, [ScaleJitter(8, 8)], "volumes are not resized"),
+    (VOLUME, [Mosaic(8, 8)], "takes pictures"),
+    (VOLUME, [MixUp()], "takes pictures"),
 ]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from halofeed.loader import FlipLeftRight, Loader, Mixture, RandomCrop
 from halofeed.schemas.errors import UsageError
+from tests.loader.batches import rows_of
 
 OPTIONS = {"batch_size": 4, "seed": 2, "augment": [FlipLeftRight(), RandomCrop(8, 8)]}
 
@@ -25,10 +26,6 @@ def folder(examples, write):
 
 def odd(ids):
     return ids % 2 == 1
-
-
-def rows_of(batch):
-    return [{name: array[row].tobytes() for name, array in batch.items()} for row in range(len(batch["id"]))]
 
 
 def test_it_is_the_loader_of_a_data_set_that_holds_just_these(examples, folder, write):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import resource
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 from halofeed.loader import Loader
 from halofeed.schemas import shard_file
 from tests.forks import forks
+from tests.scripts import run_script
 
 SHARDS = 300
 
@@ -26,10 +26,7 @@ def many(draw, write):
 
 def run(script, limit):
     """What a script prints under `ulimit -n`, which must end well."""
-    command = ["bash", "-c", f'ulimit -n {limit}; exec "$0" -c "$1"', sys.executable, script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    return done.stdout
+    return run_script(script, without=["bash", "-c", f'ulimit -n {limit}; exec "$0" "$@"'])
 
 
 READ_ALL = """

@@ -15,6 +15,7 @@ from halofeed.loader import FlipLeftRight, FlipUpDown, Loader, Mixture, RandomCr
 from halofeed.loader.draws import Draws
 from halofeed.loader.sampler import Sampler
 from halofeed.schemas.errors import CorruptFileError, UsageError
+from tests.loader.batches import flip, joined
 from tests.volume_writer import draw_scans, write_scans
 
 
@@ -61,8 +62,7 @@ def classified(draw, counts):
 
 
 def rows_of(loader, steps):
-    batches = [loader.batch(step) for step in range(steps)]
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    return joined([loader.batch(step) for step in range(steps)])
 
 
 def test_classes_are_equally_frequent_and_so_are_the_records_of_one(draw, write):
@@ -127,31 +127,18 @@ def test_the_label_decides_in_segmentation(tmp_path, options):
 
 def test_weights_come_by_record_or_from_ids_and_of_chosen_records(draw, write):
     folder = write(draw(10))
-    ids = np.concatenate([Loader(folder, batch_size=10, shuffle=False).batch(0)["id"]])
+    ids = Loader(folder, batch_size=10, shuffle=False).batch(0)["id"]
     odd = Loader(folder, batch_size=5, where=lambda ids: ids % 2 == 1, draw_by=lambda ids: ids * 0 + 1.0)
     assert odd.num_records == 5 and sorted(odd.batch(0)["id"].tolist()) == sorted(ids[ids % 2 == 1].tolist())
     weights = np.arange(10) % 2
     rows = rows_of(Loader(folder, batch_size=10, draw_by=weights), 3)
-    assert (
-        set(rows["id"].tolist()) == set(ids[1::2].tolist())
-        and Counter(rows["id"].tolist()).most_common()[-1][1] == 6
-    )
+    assert Counter(rows["id"].tolist()) == dict.fromkeys(ids[1::2].tolist(), 6)
 
 
-@pytest.mark.parametrize("hosts", [1, 2, 3, 4, 8])
-def test_hosts_and_a_resume_give_the_same_rows(draw, write, hosts):
-    folder = write(draw(17))
-    options = {"batch_size": 48, "seed": 9, "draw_by": "class", "augment": [FlipLeftRight()]}
-    one = Loader(folder, **options)
-    whole, state = one.batch(11), one.state(11)
-    parts = []
-    for host in range(hosts):
-        loader = Loader(folder, shard_index=host, shard_count=hosts, **options)
-        parts.append(loader.batch(loader.restore(state)))
-    for name, array in whole.items():
-        assert np.array_equal(np.concatenate([part[name] for part in parts]), array), name
+def test_a_state_of_other_draws_is_refused(draw, write):
+    folder = write(draw(5))
     with pytest.raises(UsageError, match="draw_by"):
-        Loader(folder, batch_size=48, seed=9, augment=[FlipLeftRight()]).restore(state)
+        Loader(folder, batch_size=4).restore(Loader(folder, batch_size=4, draw_by="class").state(3))
 
 
 def test_a_mixture_draws_so_too(draw, write):
@@ -193,10 +180,9 @@ def test_a_record_whose_classes_cannot_be_read_is_an_error_or_never_drawn(draw, 
     folder = tmp_path / "1.0.0"
     shutil.copytree(write(classified(draw, [10, 10]), shards=1), folder)
     shard = next(folder.glob("*.tfrecord-*-of-*[0-9]"))
-    data = bytearray(shard.read_bytes())
+    data = shard.read_bytes()
     # The key is not a raw value, so that its bytes are summed with the classes'.
-    data[data.index(b"image/key/source", len(data) // 2)] ^= 0xFF
-    shard.write_bytes(data)
+    flip(shard, data.index(b"image/key/source", len(data) // 2))
     with pytest.raises(CorruptFileError, match="checksum is wrong"):
         Loader(folder, batch_size=20, draw_by="class")
     loader = Loader(folder, batch_size=20, draw_by="class", on_corrupt="skip")

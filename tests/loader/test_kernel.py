@@ -18,6 +18,7 @@ from halofeed.loader.record import StoredRecord
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.mapping import is_guarded
 from halofeed.schemas.tfrecord import read_records
+from tests.loader.batches import flip, same
 from tests.loader.kernels import kernel_if, needs_kernel
 from tests.scripts import run_script
 from tests.volume_writer import draw_scans, write_scans
@@ -156,11 +157,10 @@ def test_batches_are_those_of_numpy(scans, verify, augment, slab):
         with kernel_if(is_used):
             loader = Loader(scans, batch_size=3, seed=4, augment=augment, verify=verify)
             loader = loader if slab is None else loader.of_slab(slab)
-            return [{name: array.copy() for name, array in loader.batch(step).items()} for step in range(6)]
+            return [loader.batch(step) for step in range(6)]
 
     for ours, theirs in zip(batches(True), batches(False), strict=True):
-        assert ours.keys() == theirs.keys()
-        assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+        same(ours, theirs)
 
 
 def test_first_reads_are_the_kernels_and_wrong_bits_are_not_its(scans, tmp_path, monkeypatch):
@@ -183,9 +183,8 @@ def test_first_reads_are_the_kernels_and_wrong_bits_are_not_its(scans, tmp_path,
     # In the header, in what stands around the values, in each of their blocks, and in the footer.
     places = [0, 9, 12, 13, 40, frame - 1, frame - 5, frame - 9, *rng.integers(0, frame, 12).tolist()]
     for place in places:
-        data = bytearray(whole)
-        data[offset + place] ^= 1 << int(rng.integers(8))
-        shard.write_bytes(bytes(data))
+        shard.write_bytes(whole)
+        flip(shard, offset + place, 1 << rng.integers(8))
         told.clear()
         with pytest.raises(CorruptFileError, match=rf"at byte {offset:,}"):
             Loader(folder, batch_size=7, training=False, verify="always").batch(0)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import importlib.util
 import re
-import subprocess
-import sys
 
 import cv2
 import keras
@@ -18,6 +16,7 @@ from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.prep.voxels.encode import encode_png
 from halofeed.schemas.errors import UsageError
 from tests.pipelines.support import draw_folders, run_convert
+from tests.scripts import run_script
 from tests.volume_writer import draw_scans, write_scans
 
 
@@ -135,7 +134,7 @@ def test_a_strategy_distributes_hosts_batches(photos):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is in the extra `oracles`")
-def test_torchs_workers_make_whole_batches_in_order(photos, tmp_path):
+def test_torchs_workers_make_whole_batches_in_order(photos):
     # In a process of its own: torch and TensorFlow abort in one.
     program = """
 import sys
@@ -152,10 +151,7 @@ if __name__ == "__main__":
         for name, array in loader.batch(step).items():
             np.testing.assert_array_equal(batch[name].numpy(), array)
 """
-    (tmp_path / "program.py").write_text(program)
-    words = [sys.executable, str(tmp_path / "program.py"), str(photos)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    run_script(program, photos)
 
 
 def test_batches_are_found_by_step_without_torch(photos):

@@ -12,6 +12,7 @@ from halofeed.loader import FlipLeftRight, Loader, Mixture, RandomCrop
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
+from tests.loader.batches import rows_of
 from tests.pipelines.support import draw_folders, run_convert
 
 jax.config.update("jax_platforms", "cpu")
@@ -28,10 +29,6 @@ def folders(draw, write):
 def mixture(folders, weights=(0.5, 0.3, 0.2), **options):
     given = {"batch_size": 8, "seed": 3, "augment": AUGMENT} | options
     return Mixture(dict(zip(folders, weights, strict=True)), **given)
-
-
-def rows_of(batch):
-    return [{name: array[row].tobytes() for name, array in batch.items()} for row in range(len(batch["id"]))]
 
 
 def slow_sources(shares, seed, rows):

@@ -9,20 +9,47 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 from benchmarks.far_step import link_shards
-from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, RandomCrop
+from halofeed.loader import (
+    ElasticDeformation,
+    FlipDepth,
+    FlipLeftRight,
+    FlipUpDown,
+    Loader,
+    MixUp,
+    Mosaic,
+    RandomCrop,
+    RandomRotation,
+    Rotate90,
+    ScaleJitter,
+)
 from halofeed.loader.sampler import Sampler
 from tests.allocations import traced
+from tests.loader.batches import bits, joined
 from tests.volume_writer import draw_scans, write_scans
 
-AUGMENT = {
-    "raw": [FlipLeftRight(), RandomCrop(16, 16)],
-    "jpeg": [FlipLeftRight(), RandomCrop(16, 16)],
-    "volumes": [FlipDepth(), FlipUpDown(), RandomCrop(4, 5, 6, foreground=0.5)],
+CROP = [FlipLeftRight(), RandomCrop(16, 16)]
+COMBINED = [
+    *(FlipLeftRight(), FlipUpDown(), Mosaic(24, 32, probability=0.8), MixUp(probability=0.5)),
+    ScaleJitter(20, 20, (0.8, 1.5)),
+]
+SCANS = [FlipDepth(), FlipUpDown(), RandomCrop(4, 6, 6, foreground=0.5), Rotate90()]
+CASES = {
+    "raw": ("raw", {}),
+    "raw, cropped": ("raw", {"augment": CROP}),
+    "jpeg": ("jpeg", {}),
+    "jpeg, cropped": ("jpeg", {"augment": CROP}),
+    "volumes": ("volumes", {}),
+    "volumes, cropped": ("volumes", {"augment": SCANS, "include": ["affine", "key"]}),
+    "resized": ("raw", {"augment": [ScaleJitter(16, 16, (0.5, 2.0)), FlipLeftRight()]}),
+    "combined": ("raw", {"augment": COMBINED, "include": ["masks", "key"]}),
+    "turned": ("volumes", {"augment": [RandomRotation(12.0), RandomCrop(4, 5, 6, foreground=0.5)]}),
+    "bent": ("volumes", {"augment": [ElasticDeformation(2.0, 8.0, 0.7), FlipLeftRight()]}),
+    "drawn by class": ("raw", {"augment": [FlipLeftRight()], "draw_by": "class"}),
 }
+"""By name: of which data set, and with which options."""
 HOSTS = (1, 2, 3, 4, 8)
 RECORDS = 61
 
@@ -32,55 +59,52 @@ def folders(draw, write, tmp_path_factory):
     drawn = draw(RECORDS)
     scans = draw_scans({"train": RECORDS})
     return {
-        "raw": write(drawn),
+        "raw": write(drawn, masks=True),
         "jpeg": write(drawn, encoding="jpeg", pad=False),
         "volumes": write_scans(tmp_path_factory.mktemp("volumes") / "1.0.0", scans),
     }
 
 
-def bits(batch):
-    return {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in batch.items()}
+@pytest.fixture(params=CASES)
+def case(request, folders):
+    """A folder, and the options of a loader."""
+    kind, options = CASES[request.param]
+    return folders[kind], {"seed": 9, **options}
 
 
-def joined(parts):
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-@pytest.mark.parametrize("augmented", [False, True])
-@pytest.mark.parametrize("kind", AUGMENT)
-def test_hosts_give_the_batch_of_one_bit_by_bit(folders, kind, augmented):
-    options = {"batch_size": 48, "seed": 9, "augment": AUGMENT[kind] if augmented else [], "num_epochs": 2}
-    whole = [bits(batch) for batch in Loader(folders[kind], **options).batches()]
+def test_hosts_give_the_batch_of_one_bit_by_bit(case):
+    folder, options = case
+    options |= {"batch_size": 48, "num_epochs": 2}
+    whole = [bits(batch) for batch in Loader(folder, **options).batches()]
     assert len(whole) == 3  # the second one straddles the epochs, the third one is padded
     for count in HOSTS:
-        hosts = [Loader(folders[kind], **options, shard_index=at, shard_count=count) for at in range(count)]
+        hosts = [Loader(folder, **options, shard_index=at, shard_count=count) for at in range(count)]
         for step, right in enumerate(whole):
             assert bits(joined([host.batch(step) for host in hosts])) == right, (count, step)
 
 
-@pytest.mark.parametrize("kind", AUGMENT)
-def test_threads_give_the_batch_of_one_bit_by_bit(folders, kind, monkeypatch):
-    options = {"batch_size": 48, "seed": 9, "augment": AUGMENT[kind]}
+def test_threads_give_the_batch_of_one_bit_by_bit(case, monkeypatch):
+    folder, options = case
     found = []
     for count in (1, 2, 3, 4):
         # So many threads fill the rows of a batch, and so many ask for batches at the same time.
         monkeypatch.setattr(os, "sched_getaffinity", lambda process, count=count: set(range(count)))
-        loader = Loader(folders[kind], **options)
+        loader = Loader(folder, batch_size=48, **options)
         with ThreadPoolExecutor(count) as pool:
             found.append([bits(batch) for batch in pool.map(loader.batch, range(8))])
         assert loader._filler._executor()[1] == count
     assert all(batches == found[0] for batches in found[1:])
 
 
-@pytest.mark.parametrize("kind", AUGMENT)
-def test_every_step_of_two_epochs_resumes_bit_by_bit_on_other_hosts(folders, kind):
-    options = {"batch_size": 8, "seed": 9, "augment": AUGMENT[kind], "num_epochs": 2}
-    whole = [bits(batch) for batch in Loader(folders[kind], **options).batches()]
+def test_every_step_of_two_epochs_resumes_bit_by_bit_on_other_hosts(case):
+    folder, options = case
+    options |= {"batch_size": 8, "num_epochs": 2}
+    whole = [bits(batch) for batch in Loader(folder, **options).batches()]
     assert len(whole) == -(-2 * RECORDS // 8)
-    saved = [json.dumps(Loader(folders[kind], **options).state(step)) for step in range(len(whole) + 1)]
+    saved = [json.dumps(Loader(folder, **options).state(step)) for step in range(len(whole) + 1)]
     for step, state in enumerate(saved):
         count = (1, 2, 4, 8)[step % 4]
-        hosts = [Loader(folders[kind], **options, shard_index=at, shard_count=count) for at in range(count)]
+        hosts = [Loader(folder, **options, shard_index=at, shard_count=count) for at in range(count)]
         streams = [host.batches(host.restore(json.loads(state))) for host in hosts]
         rest = [bits(joined(parts)) for parts in zip(*streams, strict=True)]
         assert rest == whole[step:], step

@@ -12,6 +12,7 @@ from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.shard_file import close_idle
 from halofeed.schemas.tfrecord import RecordWriter, read_records
+from tests.loader.batches import flip
 from tests.pipelines.support import draw_folders, run_convert
 
 SHARDS = 300
@@ -141,11 +142,10 @@ def test_what_was_verified_of_one_file_does_not_hold_for_the_one_in_its_place(dr
     path = next(folder.glob("*-of-00001"))
     loader = Loader(folder, batch_size=4, training=False, verify="first")
     assert outcomes(loader, pixels) == (1, [])
-    restored = bytearray(path.read_bytes())
-    (offset, data), *_ = read_records(bytes(restored), "")
-    restored[offset + 12 + len(data) // 2] ^= 1
-    path.with_name("restored").write_bytes(restored)
-    os.replace(path.with_name("restored"), path)
+    (offset, data), *_ = read_records(path.read_bytes(), "")
+    restored = shutil.copyfile(path, path.with_name("restored"))
+    flip(restored, offset + 12 + len(data) // 2)
+    os.replace(restored, path)
     close_idle()  # as if other shards had been read meanwhile
     assert "checksum is wrong" in outcomes(loader, pixels)[1][0]
 

@@ -7,7 +7,7 @@ import pytest
 
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop, ScaleJitter
 from halofeed.loader.augment import draw_uniform
-from halofeed.schemas.errors import UsageError
+from tests.loader.batches import same
 from tests.loader.conftest import FILL
 from tests.volume_writer import draw_scans, write_scans
 
@@ -146,38 +146,4 @@ def test_scale_1_of_a_picture_that_fits_changes_nothing(draw, write):
         Loader(folder, batch_size=7, augment=augment, include=["masks", "transform", "size"]).batch(3)
         for augment in ([], [ScaleJitter(24, 32, (1.0, 1.0))])
     )
-    for name, array in plain.items():
-        assert np.array_equal(array, jittered[name]), name
-
-
-@pytest.mark.parametrize("hosts", [1, 2, 3, 4, 8])
-def test_rows_are_the_same_on_any_number_of_hosts_and_after_a_resume(draw, write, hosts):
-    folder = write(draw(17))
-    options = {"batch_size": 24, "seed": 4, "augment": [ScaleJitter(16, 16, (0.5, 2.0)), FlipLeftRight()]}
-    one = Loader(folder, **options)
-    step = one.restore(one.state(5))
-    whole = one.batch(5)
-    parts = [Loader(folder, shard_index=i, shard_count=hosts, **options).batch(step) for i in range(hosts)]
-    for name, array in whole.items():
-        assert np.array_equal(np.concatenate([part[name] for part in parts]), array), name
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: ScaleJitter(0, 8),
-        lambda: ScaleJitter(8, 8, (0.0, 1.0)),
-        lambda: ScaleJitter(8, 8, (2.0, 1.0)),
-        lambda: ScaleJitter(8, 8, 2.0),
-        lambda: ScaleJitter(8, 8, minimum_visible=2.0),
-    ],
-)
-def test_what_cannot_be_is_refused(make):
-    with pytest.raises(UsageError, match="ScaleJitter"):
-        make()
-
-
-def test_volumes_are_refused(tmp_path):
-    folder = write_scans(tmp_path / "1.0.0", draw_scans({"train": 2}, shape=(6, 8, 10)))
-    with pytest.raises(UsageError, match="volumes are not resized"):
-        Loader(folder, batch_size=1, augment=[ScaleJitter(8, 8)])
+    same(plain, jittered)

@@ -9,6 +9,7 @@ import pytest
 
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.schemas.errors import CorruptFileError
+from tests.loader.batches import flip, rows_of
 
 RECORDS, ROWS = 120, 8
 AUGMENT = [FlipLeftRight(), RandomCrop(8, 8)]
@@ -26,21 +27,13 @@ def damaged(whole, folder, numbers):
     for number in numbers:
         record = shards.record(number)
         path = folder / shards.file_name(record.shard).rpartition("/")[2]
-        with path.open("r+b") as file:
-            file.seek(record.end - 200)
-            byte = file.read(1)[0]
-            file.seek(record.end - 200)
-            file.write(bytes([byte ^ 64]))
+        flip(path, record.end - 200, 64)
     return folder
 
 
 def loader_of(folder, **options):
     given = {"batch_size": ROWS, "seed": 4, "augment": AUGMENT, "on_corrupt": "skip"} | options
     return Loader(folder, **given)
-
-
-def rows_of(batch):
-    return [{name: array[row].tobytes() for name, array in batch.items()} for row in range(len(batch["id"]))]
 
 
 def test_another_record_takes_the_place_the_same_one_each_time_and_on_any_number_of_hosts(whole, tmp_path):
