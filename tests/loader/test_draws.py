@@ -153,7 +153,7 @@ def test_the_millionth_step_of_ten_million_records_is_as_quick_as_the_first():
     sampler = Sampler(records=count, batch_size=1024, seed=1, draws=draws)
     sampler.rows(0, 0, 1024)
     seconds = []
-    for step in (0, 1_000_000):
+    for step in (1, 1_000_000):
         start = time.perf_counter()
         sampler.rows(step, 0, 1024)
         seconds.append(time.perf_counter() - start)
