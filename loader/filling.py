@@ -112,7 +112,10 @@ class Filler:
         """Fill those of the valid rows that are left, each from a record of its own."""
         numbers, valid = self._numbers(rows), np.flatnonzero(rows.valid)
         records = self._shards.records(numbers[left])
-        reads = self._reads(batch, places[left], numbers[left])
+        reads = None
+        # What is wrong with a file is said where its row is written.
+        with contextlib.suppress(CorruptFileError):
+            reads = Reads.of(self._shards, numbers[left], self._assembler.addresses(batch, places[left]))
         columns = (
             *(range(len(left)), places[left].tolist(), rows.records[valid][left].tolist(), records),
             *(rows.epochs[valid][left].tolist(), drawn[left]),
@@ -140,12 +143,6 @@ class Filler:
             self._fill(batch, row, number, record, epoch, drawn)
 
         self._each(todo, write)
-
-    def _reads(self, batch: Batch, places: NDArray[np.int64], numbers: NDArray[np.int64]) -> Reads | None:
-        # What is wrong with a file is said where its row is written.
-        with contextlib.suppress(CorruptFileError):
-            return Reads.of(self._shards, numbers, self._assembler.addresses(batch, places))
-        return None
 
     def _not_copied(
         self, batch: Batch, places: NDArray[np.int64], numbers: NDArray[np.int64], windows: Windows

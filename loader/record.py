@@ -274,9 +274,6 @@ class StoredRecord:
 
         Returns:
             uint8 [byte]: all of the value. Whoever looked at it asks `is_lost` afterwards.
-
-        Raises:
-            CorruptFileError: as `features`, of the blocks in which those parts lie.
         """
         whole = self._in_memory()
         if whole is None:

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halofeed.loader import FlipLeftRight, Loader, RandomCrop, Rotate90, pieces
+from halofeed.loader import FlipLeftRight, Loader, RandomCrop, Rotate90, gather, pieces, record
 from halofeed.loader.augment.foreground import draw_foreground
 from halofeed.loader.augment.view import View
 from halofeed.loader.pieces import StoredArray
 from halofeed.schemas import checksum
+from tests.loader.batches import same
 from tests.volume_writer import draw_scans, write_scans
 
 DTYPES = ("<u1", "<i2", "<u2", "<f4", "<f8")
@@ -147,8 +148,6 @@ def test_of_a_large_volume_little_more_is_read_than_the_rows_that_are_shown():
 
 
 def test_what_was_counted_is_remembered_within_bounds(tmp_path, monkeypatch):
-    from halofeed.loader import gather
-
     folder = write_scans(tmp_path / "1.0.0", draw_scans({"train": 6}))
     options = {"batch_size": 6, "seed": 2, "augment": [RandomCrop(2, 3, 3, foreground=1.0)]}
     expected = list(itertools.islice(Loader(folder, **options).batches(), 4))
@@ -156,8 +155,7 @@ def test_what_was_counted_is_remembered_within_bounds(tmp_path, monkeypatch):
         monkeypatch.setattr(gather, "MOST_REMEMBERED_BYTES", most)
         loader = Loader(folder, **options)
         for step, right in enumerate(expected):
-            found = loader.batch(step)
-            assert all(np.array_equal(found[key], right[key]) for key in right)
+            same(loader.batch(step), right)
         assert sum(found.nbytes for found in loader._shards._remembered.values()) <= max(most, 48)
 
 
@@ -165,20 +163,14 @@ def test_what_was_counted_is_remembered_within_bounds(tmp_path, monkeypatch):
 def test_blocks_pieces_and_gaps_change_no_batch(tmp_path, monkeypatch, verify):
     scans = draw_scans({"train": 5}, shape=(12, 20, 20))
     augment = [RandomCrop(6, 12, 12, foreground=0.5), Rotate90(), FlipLeftRight()]
-    expected = list(
-        Loader(
-            write_scans(tmp_path / "a/1.0.0", scans), batch_size=2, num_epochs=2, augment=augment
-        ).batches()
-    )
+    options = {"batch_size": 2, "num_epochs": 2, "augment": augment}
+    expected = list(Loader(write_scans(tmp_path / "a/1.0.0", scans), **options))
     # Blocks of a size that no row or plane has: each piece begins and ends within one.
-    from halofeed.loader import gather, record
-
     for module in (checksum, gather, record):
         monkeypatch.setattr(module, "BLOCK_BYTES", 700)
     folder = write_scans(tmp_path / "b/1.0.0", scans)
     for piece_bytes, gap_bytes in ((100, 0), (3000, 100), (1 << 20, 1 << 13)):
         monkeypatch.setattr(pieces, "PIECE_BYTES", piece_bytes)
         monkeypatch.setattr(pieces, "_GAP_BYTES", gap_bytes)
-        loader = Loader(folder, batch_size=2, num_epochs=2, augment=augment, verify=verify)
-        for found, right in zip(loader.batches(), expected, strict=True):
-            assert all(np.array_equal(found[key], right[key]) for key in right)
+        for found, right in zip(Loader(folder, **options, verify=verify), expected, strict=True):
+            same(found, right)
