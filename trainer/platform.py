@@ -15,6 +15,8 @@ WITHOUT_TPU = {
     "TPU_WORKER_HOSTNAMES": "localhost",
 }
 """What keeps libtpu, where it is installed and no TPU is there, from asking for one and from complaining at length."""
+TPU_COMPILER = {**WITHOUT_TPU, "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+"""Several compilers at once, which a lock against several users of one TPU would end."""
 _GOOGLE = "0x1ae0"
 DEVICE_COUNT_FLAG = "--xla_force_host_platform_device_count"
 

@@ -12,10 +12,10 @@ from halofeed.trainer.plan.compiled import compile_for, program_key
 from halofeed.trainer.plan.devices import devices_of
 from halofeed.trainer.plan.lowered import build, trace
 from halofeed.trainer.plan.request import Request
-from halofeed.trainer.plan.state_bytes import state_bytes
 from halofeed.trainer.plan.topologies import topology_named
 from halofeed.trainer.plan.whole_levels import whole_levels
 from halofeed.trainer.program import Program, Spec
+from halofeed.trainer.step import TrainState
 
 
 def answer(request: Request, cache: Cache) -> None:
@@ -33,12 +33,25 @@ def answer(request: Request, cache: Cache) -> None:
     if cache.program(key) is None:
         cache.keep(key, compile_for(lowered))
     asked: dict[str, Any] = {
-        "state": state_bytes(program.abstract_state()),
+        "state": _state_bytes(program.abstract_state()),
         "batch_bytes": _batch_bytes(program, spec),
         "whole_levels": whole_levels(traced, program.problem.dims),
         "device_bytes": None if topology.platform == "tpu" else _device_bytes(devices[0]),
     }
     cache.remember(request.key(), key, asked)
+
+
+def _state_bytes(state: TrainState) -> dict[str, int]:
+    """By part, before any padding; `parameters` holds the norms' statistics too. Every core has a whole copy."""
+    parts = {
+        "parameters": (state.parameters, state.statistics),
+        "optimizer": (state.optimizer_state, state.step),
+        "average": state.average,
+    }
+    return {
+        name: sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part))
+        for name, part in parts.items()
+    }
 
 
 def _device_bytes(device: jax.Device) -> int | None:

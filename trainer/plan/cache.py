@@ -38,49 +38,45 @@ class Cache:
 
     def recall(self, request: str) -> dict[str, Any] | None:
         """What was said of a request's program, and of the request; None where nothing is known."""
-        if self.folder is None:
-            return None
-        try:
-            asked = json.loads((self.folder / "asked" / f"{request}.json").read_bytes())
-            said = self.program(asked.pop("program"))
-        except (OSError, ValueError, KeyError):
-            return None
+        asked = self._read(f"asked/{request}.json") or {}
+        said = self.program(asked.pop("program", ""))
         return None if said is None else {**said, **asked}
 
     def program(self, key: str) -> dict[str, Any] | None:
         """What was said of a program; None where nothing is known or the file cannot be read."""
-        if self.folder is None:
-            return None
-        file = self._file(key)
-        try:
-            said: dict[str, Any] = json.loads(gzip.decompress(file.read_bytes()))
-        except (OSError, EOFError, ValueError):
-            return None
-        if said.get("format") != FORMAT:
-            return None
-        with contextlib.suppress(OSError):
-            os.utime(file)
-        return said
+        said = self._read(f"programs/{key}.json.gz")
+        return said if said is not None and said.get("format") == FORMAT else None
 
     def keep(self, key: str, said: dict[str, Any]) -> None:
         """Remember what was said of a program."""
         if self.folder is None:
             return
-        file = self._file(key)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, gzip.compress(json.dumps({**said, "format": FORMAT}).encode(), 6))
+        self._write(f"programs/{key}.json.gz", {**said, "format": FORMAT})
         with contextlib.suppress(OSError):
-            oldest_first = sorted(file.parent.iterdir(), key=lambda other: other.stat().st_mtime)
-            for other in oldest_first[:-_MOST_PROGRAMS]:
+            programs = (self.folder / "programs").iterdir()
+            for other in sorted(programs, key=lambda file: file.stat().st_mtime)[:-_MOST_PROGRAMS]:
                 other.unlink()
 
     def remember(self, request: str, key: str, asked: dict[str, Any]) -> None:
         """Remember which program a request makes, and what is known of the request itself."""
-        if self.folder is None:
-            return
-        (self.folder / "asked").mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / "asked" / f"{request}.json", json.dumps({"program": key, **asked}).encode())
+        self._write(f"asked/{request}.json", {"program": key, **asked})
 
-    def _file(self, key: str) -> Path:
-        assert self.folder is not None
-        return self.folder / "programs" / f"{key}.json.gz"
+    def _read(self, name: str) -> dict[str, Any] | None:
+        """A document, whose file is the last to go from now on; None where it is not there or cannot be read."""
+        if self.folder is None:
+            return None
+        file = self.folder / name
+        try:
+            data = file.read_bytes()
+            document: dict[str, Any] = json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)
+        except (OSError, EOFError, ValueError):
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(file)
+        return document
+
+    def _write(self, name: str, document: dict[str, Any]) -> None:
+        if self.folder is not None:
+            file, data = self.folder / name, json.dumps(document).encode()
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(file, gzip.compress(data, 6) if file.suffix == ".gz" else data)

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from halofeed.schemas.errors import UsageError
+from halofeed.schemas.memory import available_memory
 from halofeed.schemas.stopping import Undone
 from halofeed.trainer.plan.cache import Cache
 from halofeed.trainer.plan.child import REFUSED
-from halofeed.trainer.plan.platforms import compiler_environment
 from halofeed.trainer.plan.request import Request
-from halofeed.trainer.plan.topologies import topology_named
+from halofeed.trainer.plan.topologies import Topology, topology_named
+from halofeed.trainer.platform import TPU_COMPILER, platform_environment
 
 COMPILER_BYTES = 10 << 30
 """What one compiler may take: 9.7 GB for a RetinaNet of 2,560 x 2,560 pixels over 8 cores."""
@@ -43,16 +44,15 @@ class Answer:
 class _Running:
     """A request that is being answered."""
 
-    def __init__(self, request: Request, folder: Path) -> None:
-        topology = topology_named(request.topology)
-        self.began = time.monotonic()
+    def __init__(self, request: Request, name: str, folder: Path) -> None:
+        self.name, self.began = name, time.monotonic()
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed where the process ends)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "halofeed.trainer.plan.child"],
             stdin=subprocess.PIPE,
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **compiler_environment(os.environ, topology)},
+            env={**os.environ, **_environment(topology_named(request.topology))},
         )
         self._undone = Undone(self._process.kill)
         self._undone.__enter__()
@@ -75,11 +75,9 @@ class _Running:
         self._output.seek(0)
         lines = self._output.read().decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
         self._output.close()
-        if self._process.returncode == 0:
-            return ""
-        if self._process.returncode == REFUSED:
-            return str(json.loads(lines[-1]))
         status = self._process.returncode
+        if status in (0, REFUSED):
+            return str(json.loads(lines[-1])) if status else ""
         ended = f"signal {-status}" if status < 0 else f"status {status}"
         return f"the compiler's process ended with {ended}: {lines[-1][:300]}"
 
@@ -88,8 +86,8 @@ def answers(
     requests: Sequence[Request],
     cache: Cache,
     *,
+    names: Sequence[str],
     tell: Callable[[str], None] = lambda line: None,
-    name_of: Callable[[Request], str] = lambda request: request.topology,
     jobs: int | None = None,
     known_only: bool = False,
 ) -> list[Answer]:
@@ -98,8 +96,8 @@ def answers(
     Args:
         requests: in any order.
         cache: where answers come from and go to.
-        tell: is given a line of progress now and then.
-        name_of: what a request is called in such a line.
+        names: what each request is called in lines of progress.
+        tell: is given such a line now and then.
         jobs: how many compilers run at once; None is one for each core, within the memory that is free.
         known_only: compile nothing; what is not known is refused.
 
@@ -113,60 +111,52 @@ def answers(
     if folder is None:
         raise UsageError("plans are compiled by other processes, and their answers need a folder to lie in")
     keys = [request.key() for request in requests]
-    found: dict[str, Answer] = {}
-    for key in keys:
-        if (said := cache.recall(key)) is not None:
-            found[key] = Answer(said=said)
-    unknown = dict.fromkeys(key for key in keys if key not in found)
+    found = {key: Answer(said=said) for key in keys if (said := cache.recall(key)) is not None}
+    asking = zip(keys, requests, names, strict=True)
+    waiting = {key: (request, name) for key, request, name in asking if key not in found}
     if known_only:
-        found |= dict.fromkeys(unknown, Answer(said=None, refused=UNKNOWN))
-        unknown = {}
-    waiting = [(key, requests[keys.index(key)]) for key in unknown]
-    asked, most, last = len(waiting), jobs or jobs_at_once(), 0.0
-    running: dict[str, tuple[_Running, Request]] = {}
-    began = time.monotonic()
+        found |= dict.fromkeys(waiting, Answer(said=None, refused=UNKNOWN))
+        waiting = {}
+    asked, most = len(waiting), jobs or jobs_at_once()
+    running: dict[str, _Running] = {}
+    began = last = time.monotonic()
     try:
         while waiting or running:
             while waiting and len(running) < most:
-                key, request = waiting.pop(0)
-                running[key] = _Running(request, folder), request
-                tell(f"compiling {name_of(request)}")
+                key = next(iter(waiting))
+                running[key] = _Running(*waiting.pop(key), folder)
+                tell(f"compiling {running[key].name}")
             time.sleep(_POLL_SECONDS)
-            for key in [key for key, (one, _) in running.items() if one.has_ended()]:
-                one, request = running.pop(key)
+            for key in [key for key, one in running.items() if one.has_ended()]:
+                one = running.pop(key)
                 refused = one.refusal()
                 found[key] = Answer(said=None if refused else cache.recall(key), refused=refused)
                 done = asked - len(waiting) - len(running)
                 left = (time.monotonic() - began) / done * (asked - done)
                 more = f", about {_minutes(left)} left" if done < asked else ""
-                tell(f"{name_of(request)}: {_minutes(time.monotonic() - one.began)}; {done} of {asked}{more}")
+                tell(f"{one.name}: {_minutes(time.monotonic() - one.began)}; {done} of {asked}{more}")
                 last = time.monotonic()
-            if running and time.monotonic() - max(last, began) > _TELL_EVERY_SECONDS:
+            if running and time.monotonic() - last > _TELL_EVERY_SECONDS:
                 last = time.monotonic()
-                names = ", ".join(
-                    f"{name_of(request)} ({_minutes(last - one.began)})" for one, request in running.values()
-                )
-                tell(f"still compiling {names}")
+                still = (f"{one.name} ({_minutes(last - one.began)})" for one in running.values())
+                tell(f"still compiling {', '.join(still)}")
     finally:
-        for one, _ in running.values():
+        for one in running.values():
             one.stop()
     return [found[key] for key in keys]
+
+
+def _environment(topology: Topology) -> dict[str, str]:
+    """What a process must have set, before it imports JAX, to compile for a machine."""
+    if topology.platform == "tpu":
+        return {**platform_environment(os.environ, 1), **TPU_COMPILER}
+    return platform_environment(os.environ, topology.devices) if topology.platform == "cpu" else {}
 
 
 def jobs_at_once() -> int:
     """How many compilers the machine has cores and free memory for, at least one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, _free_bytes() // COMPILER_BYTES))
-
-
-def _free_bytes() -> int:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return COMPILER_BYTES
-    return next(
-        (int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")), COMPILER_BYTES
-    )
+    return max(1, min(cores, available_memory() // COMPILER_BYTES))
 
 
 def _minutes(seconds: float) -> str:

@@ -14,19 +14,12 @@ from halofeed.trainer.plan.request import versions
 from halofeed.trainer.plan.topologies import Topology
 
 _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Ran out of memory")
-_OPTIONS = {"cpu": "xla_backend_optimization_level=1"}
 
 
 def program_key(lowered: jax.stages.Lowered, topology: Topology) -> str:
     """The same for one program, machine and compiler."""
-    words = [
-        lowered.as_text(),
-        topology.platform,
-        topology.grid,
-        topology.devices,
-        topology.settings,
-        versions(),
-    ]
+    machine = [topology.platform, topology.grid, topology.devices, topology.settings]
+    words = [lowered.as_text(), *machine, versions()]
     return hashlib.sha256(repr(words).encode()).hexdigest()[:32]
 
 

@@ -9,8 +9,8 @@ import jax
 
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.extras import needing
-from halofeed.trainer.plan.platforms import TPU_COMPILER
 from halofeed.trainer.plan.topologies import Topology
+from halofeed.trainer.platform import TPU_COMPILER
 
 
 def devices_of(topology: Topology) -> Sequence[jax.Device]:

@@ -14,7 +14,7 @@ from halofeed.trainer.plan.cache import Cache
 from halofeed.trainer.plan.children import Answer, answers
 from halofeed.trainer.plan.request import Request, versions
 from halofeed.trainer.plan.splits import Case, cases
-from halofeed.trainer.plan.topologies import topology_named
+from halofeed.trainer.plan.topologies import Topology, topology_named
 from halofeed.trainer.plan.verdict import verdict_of
 
 Tell = Callable[[str], None]
@@ -51,11 +51,12 @@ def plan_config(
     topology = topology_named(asked.topology)
     shape = image_shape_of(asked)
     wanted = cases(asked, topology, shape, cores, images_per_replica)
-    requests = [case.request for case in wanted if case.request is not None]
-    found = iter(answers(requests, cache, tell=tell, name_of=_name_of, jobs=jobs, known_only=known_only))
-    splits = [
-        _split(case, next(found) if case.request is not None else None, asked, shape) for case in wanted
-    ]
+    requests = {case.cores: case.request for case in wanted if case.request is not None}
+    names = [f"{cores}-way" if cores > 1 else "unsplit" for cores in requests]
+    asking = list(requests.values())
+    found = answers(asking, cache, names=names, tell=tell, jobs=jobs, known_only=known_only)
+    answered = dict(zip(requests, found, strict=True))
+    splits = [_split(case, answered.get(case.cores), topology, shape) for case in wanted]
     if not known_only and not any("memory" in split or split["nearest"] for split in splits):
         raise UsageError("; ".join(dict.fromkeys(str(split["refused"]) for split in splits)))
     chip = topology.chip
@@ -98,7 +99,7 @@ def recommended(splits: Sequence[dict[str, Any]]) -> int | None:
     return min((int(split["cores"]) for split in splits if split["fits"]), default=None)
 
 
-def _split(case: Case, answer: Answer | None, asked: Request, shape: Sequence[int]) -> dict[str, Any]:
+def _split(case: Case, answer: Answer | None, topology: Topology, shape: Sequence[int]) -> dict[str, Any]:
     split: dict[str, Any] = {
         "cores": case.cores,
         "partition": case.partition,
@@ -112,12 +113,7 @@ def _split(case: Case, answer: Answer | None, asked: Request, shape: Sequence[in
         return split
     if answer.said is None:
         return {**split, "refused": answer.refused or "the compiler's answer is lost; ask again"}
-    return {**split, **verdict_of(answer.said, topology_named(asked.topology), shape)}
-
-
-def _name_of(request: Request) -> str:
-    cores = request.config.cores_per_replica
-    return f"{cores}-way" if cores > 1 else "unsplit"
+    return {**split, **verdict_of(answer.said, topology, shape)}
 
 
 def per_core_share(fewer: dict[str, Any], more: dict[str, Any]) -> float:

@@ -12,19 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _BYTES = {
-    "pred": 1,
-    "s4": 1,
-    "u4": 1,
-    "s8": 1,
-    "u8": 1,
-    "s16": 2,
-    "u16": 2,
-    "bf16": 2,
-    "f16": 2,
-    "f64": 8,
-    "s64": 8,
+    **dict.fromkeys(("token", "opaque"), 0),
+    **dict.fromkeys(("pred", "s4", "u4", "s8", "u8"), 1),
+    **dict.fromkeys(("s16", "u16", "bf16", "f16"), 2),
+    **dict.fromkeys(("s32", "u32", "f32"), 4),
+    **dict.fromkeys(("s64", "u64", "f64", "c64"), 8),
+    "c128": 16,
 }
-_BYTES |= {"s32": 4, "u32": 4, "f32": 4, "u64": 8, "c64": 8, "c128": 16, "token": 0, "opaque": 0}
 _ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\](?:\{([\d,]*)(?::([^}]*))?\})?")
 _LINE = re.compile(r"^\s*(ROOT )?%?([\w.-]+) = (.*?) ([a-z][a-z0-9-]*)\((.*)$")
 _TILE = re.compile(r"T\(([\d,]+)\)")
@@ -52,7 +46,7 @@ class Array:
     @property
     def bytes(self) -> int:
         """Without padding."""
-        return math.prod(self.shape) * _BYTES.get(self.dtype, 4)
+        return math.prod(self.shape) * _BYTES[self.dtype]
 
     @property
     def padded_bytes(self) -> int:
@@ -68,7 +62,7 @@ class Array:
         for place, side in enumerate(map(int, reversed(tile))):
             if place < len(sides):
                 sides[place] = -(-sides[place] // side) * side
-        return math.prod(sides) * _BYTES.get(self.dtype, 4)
+        return math.prod(sides) * _BYTES[self.dtype]
 
     @property
     def is_in_main_memory(self) -> bool:
@@ -145,15 +139,27 @@ class Module:
         """Those of the program itself, in the order in which they run."""
         return [one for one in self.instructions if one.computation == self.entry]
 
-    def place_of(self, instruction: Instruction) -> str:
-        """The function and line that made an instruction, of the user's code rather than a library's; "" if unknown.
+    def origin_of(self, instruction: Instruction) -> dict[str, str]:
+        """Where an instruction comes from, "" where that is not known.
 
-        The way there is `metadata`, which names the innermost stack frame.
+        Returns:
+            `layer`: the innermost of the names that the model gave its layers, "pyramid.smoothing.0"; `place`: the
+            function and line that made it, of the user's code rather than a library's; `operation`: JAX's name of the
+            operation, "conv_general_dilated", and whether it belongs to the backward pass.
         """
+        found = re.search(r'op_name="([^"]*)"', instruction.text)
+        *scopes, operation = found[1].split("/") if found else [""]
+        backward = " (backward)" if found and "transpose(" in found[1] else ""
+        return {
+            "layer": _innermost_layer(scopes),
+            "place": self._place_of(instruction),
+            "operation": operation + backward,
+        }
+
+    def _place_of(self, instruction: Instruction) -> str:
         found = re.search(r"stack_frame_id=(\d+)", instruction.text)
         best, rank = "", len(_OWN) + 2
-        for frame in self._frames(int(found[1])) if found else ():
-            file, function, line = frame
+        for file, function, line in self._frames(int(found[1])) if found else ():
             own = next((at for at, part in enumerate(_OWN) if part in file), len(_OWN))
             if any(part in file for part in _LIBRARIES):
                 continue
@@ -161,23 +167,6 @@ class Module:
                 short = file.rpartition("/halofeed/")[2] if "/halofeed/" in file else file
                 best, rank = f"{function} ({short}:{line})", own
         return best.replace(".__call__", "").replace(".<locals>", "")
-
-    def layer_of(self, instruction: Instruction) -> str:
-        """The innermost of the names that the model gave its layers, "pyramid.smoothing.0"; "" if there is none."""
-        found = re.search(r'op_name="([^"]*)"', instruction.text)
-        for part in reversed(found[1].split("/")[:-1] if found else ()):
-            name = re.sub(r"^(?:\w+\()*|\)*$", "", part)
-            if name and name not in _NO_LAYERS and "jit(" not in part and not part.startswith("branch_"):
-                return name
-        return ""
-
-    def operation_of(self, instruction: Instruction) -> str:
-        """JAX's name of the operation, "conv_general_dilated", and whether it belongs to the backward pass."""
-        found = re.search(r'op_name="([^"]*)"', instruction.text)
-        if not found:
-            return ""
-        backward = "transpose(" in found[1]
-        return found[1].rpartition("/")[2] + (" (backward)" if backward else "")
 
     def _frames(self, frame: int) -> Iterator[tuple[str, str, int]]:
         frames, locations = self._tables.get("StackFrames", {}), self._tables.get("FileLocations", {})
@@ -208,6 +197,14 @@ def arrays_of(shape: str) -> tuple[Array, ...]:
         for dtype, sides, order, layout in _ARRAY.findall(shape)
         if dtype in _BYTES
     )
+
+
+def _innermost_layer(scopes: list[str]) -> str:
+    for part in reversed(scopes):
+        name = re.sub(r"^(?:\w+\()*|\)*$", "", part)
+        if name and name not in _NO_LAYERS and "jit(" not in part and not part.startswith("branch_"):
+            return name
+    return ""
 
 
 def _number(text: str, name: str) -> int:

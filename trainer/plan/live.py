@@ -13,21 +13,8 @@ from typing import Any
 from halofeed.trainer.plan.hlo import Instruction, Module
 
 _RENAMES = {
-    "bitcast",
-    "tuple",
-    "get-tuple-element",
-    "parameter",
-    "constant",
-    "after-all",
-    "optimization-barrier",
-}
-_RENAMES |= {
-    "all-reduce-done",
-    "all-gather-done",
-    "collective-permute-done",
-    "copy-done",
-    "async-done",
-    "while",
+    *("bitcast", "tuple", "get-tuple-element", "parameter", "constant", "after-all", "optimization-barrier"),
+    *("all-reduce-done", "all-gather-done", "collective-permute-done", "copy-done", "async-done", "while"),
 }
 _MOST_SHOWN = 12
 
@@ -86,7 +73,7 @@ def peak(module: Module) -> Peak:
 
 def _size(one: Instruction) -> tuple[int, int]:
     arrays = [array for array in one.arrays if array.is_in_main_memory]
-    if one.opcode.endswith("-start") and one.opcode not in ("all-reduce-start",):
+    if one.opcode.endswith("-start") and one.opcode != "all-reduce-start":
         arrays = arrays[len(arrays) // 2 :]
     return sum(array.padded_bytes for array in arrays), sum(array.bytes for array in arrays)
 
@@ -96,7 +83,5 @@ def _described(module: Module, one: Instruction, size: tuple[int, int]) -> dict[
         "arrays": [str(array) for array in one.arrays if array.is_in_main_memory],
         "bytes": size[0],
         "unpadded_bytes": size[1],
-        "layer": module.layer_of(one),
-        "place": module.place_of(one),
-        "operation": module.operation_of(one),
+        **module.origin_of(one),
     }

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from halofeed.schemas.errors import UsageError
-from halofeed.schemas.kinds import KINDS, Kind
+from halofeed.schemas.kinds import EARLY_KINDS, KINDS
 from halofeed.schemas.tasks import ImageFormat, task_named
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.models import model_named
@@ -27,12 +26,10 @@ def build(request: Request, devices: Sequence[jax.Device]) -> tuple[Program, Spe
     """The program of a request, and what its step is given.
 
     Raises:
-        UsageError: a config that stands alone and names no size; what `build_program` refuses.
+        UsageError: what `build_program` refuses.
     """
-    config = request.config
-    facts = (
-        usual_facts(config, request.classes) if request.facts is None else DataFacts.from_json(request.facts)
-    )
+    config, known = request.config, request.facts
+    facts = usual_facts(config, request.classes) if known is None else DataFacts.from_json(known)
     program = build_program(config, facts, devices)
     arrays = usual_arrays(config, facts) if request.arrays is None else request.arrays
     return program, {name: (tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in arrays.items()}
@@ -50,13 +47,13 @@ def usual_facts(config: TrainConfig, classes: int = 0) -> DataFacts:
         config: of a named size.
         classes: how many there are; 0 takes `USUAL_CLASSES`.
     """
-    task = model_named(config.model).task
-    shape = _shape(config)
+    task, shape = model_named(config.model).task, config.image_shape
+    assert shape is not None
     first = task_named(task).first_label_id
     count = classes or USUAL_CLASSES[task]
     return DataFacts(
         task=task,
-        kind=_kind(shape).name,
+        kind=EARLY_KINDS[len(shape)],
         labels={label: f"class {label}" for label in range(first, first + count)},
         image_shape=shape,
         mean=(0.0,) * shape[-1],
@@ -87,16 +84,3 @@ def usual_arrays(config: TrainConfig, facts: DataFacts) -> Arrays:
         **({"epoch": ((config.batch_size,), "int32")} if config.device_augment else {}),
         "valid": ((config.batch_size,), "bool"),
     }
-
-
-def _shape(config: TrainConfig) -> tuple[int, ...]:
-    if config.image_shape is None:
-        raise UsageError(
-            "image_shape: this config takes what a data set has; name the data set's folder, or a size: "
-            "--set image_shape=[128,128,3]"
-        )
-    return config.image_shape
-
-
-def _kind(shape: Sequence[int]) -> Kind:
-    return next(kind for kind in KINDS.values() if len(kind.axes) == len(shape) - 1)

@@ -7,7 +7,7 @@ import hashlib
 import importlib.metadata
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,29 +52,12 @@ class Request:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {
-            "config": self.config.to_json(),
-            "topology": self.topology,
-            "facts": None if self.facts is None else dict(self.facts),
-            "arrays": None
-            if self.arrays is None
-            else {name: [list(shape), dtype] for name, (shape, dtype) in self.arrays.items()},
-            "classes": self.classes,
-        }
+        return {**asdict(self), "config": self.config.to_json()}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Request:
         """What `to_json` gave."""
-        arrays = document["arrays"]
-        return cls(
-            config=TrainConfig.from_json(document["config"]),
-            topology=document["topology"],
-            facts=document["facts"],
-            arrays=None
-            if arrays is None
-            else {name: (tuple(shape), dtype) for name, (shape, dtype) in arrays.items()},
-            classes=document["classes"],
-        )
+        return cls(**{**document, "config": TrainConfig.from_json(document["config"])})
 
     def key(self) -> str:
         """The same for what is sure to be the same program: equal words to equal versions of all that makes it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from halofeed.trainer.config import TrainConfig
@@ -35,24 +36,16 @@ def savings(
     compiled = [split for split in plan["splits"] if "memory" in split]
     if not compiled:
         return None
-    before = next((split for split in reversed(compiled) if not split["fits"]), None) or next(
-        split for split in compiled if split["cores"] == plan["recommended"]
-    )
+    refused = [split for split in compiled if not split["fits"]]
+    before = (refused or [split for split in compiled if split["cores"] == plan["recommended"]])[-1]
     changes = []
     for name, values in _CHANGES.items():
         config = asked.config.changed(**values)
         if config == asked.config or _needs_more(config, asked.config):
             continue
         tell(f"what {name} would save")
-        changed = Request(
-            config=config,
-            topology=asked.topology,
-            facts=asked.facts,
-            arrays=asked.arrays,
-            classes=asked.classes,
-        )
         after = plan_config(
-            changed,
+            replace(asked, config=config),
             cores=(before["cores"],),
             images_per_replica=before["batch_size"] // before["replicas"],
             cache=cache,

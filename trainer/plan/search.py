@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,19 +74,15 @@ def search(
     splits = {split["cores"]: split for split in plan["splits"]}
     brackets = [_bracket(of, shape, split) for split in splits.values()]
     while open_ones := [one for one in brackets if not one.is_done]:
-        probes = [_probe(asked, topology, of, shape, splits[one.cores], one) for one in open_ones]
-        requests = [request for request in probes if request is not None]
+        probes = {one.cores: _probe(asked, topology, of, shape, splits[one.cores], one) for one in open_ones}
+        requests = {cores: request for cores, request in probes.items() if request is not None}
         left = max((one.refuses - one.fits).bit_length() for one in open_ones)
         tell(f"search of {of}: {len(requests)} to compile, at most {left} rounds more")
-        names = {
-            request.key(): f"{one.cores}-way {of} {one.ask * one.step}"
-            for one, request in zip(open_ones, probes, strict=True)
-            if request
-        }
-        asking = functools.partial(_named, names)
-        found = iter(answers(requests, cache, tell=tell, name_of=asking, jobs=jobs))
-        for one, request in zip(open_ones, probes, strict=True):
-            said = next(found).said if request is not None else None
+        names = [f"{one.cores}-way {of} {one.ask * one.step}" for one in open_ones if one.cores in requests]
+        found = answers(list(requests.values()), cache, names=names, tell=tell, jobs=jobs)
+        answered = dict(zip(requests, found, strict=True))
+        for one in open_ones:
+            said = answered[one.cores].said if one.cores in answered else None
             told = None if said is None else verdict_of(said, topology, shape)
             one.learn(bool(told and told["fits"]), told["memory"]["total"] if told else None)
     return {
@@ -105,10 +100,6 @@ def search(
     }
 
 
-def _named(names: dict[str, str], request: Request) -> str:
-    return names[request.key()]
-
-
 def _bracket(of: str, shape: Sequence[int], split: dict[str, Any]) -> _Bracket:
     step = max(STEPS[of], split["cores"] if of != "batch" else 1)
     if of == "side" and len(shape) > 3:
@@ -124,15 +115,12 @@ def _probe(
 ) -> Request | None:
     """What is compiled to know whether so much fits; None where the split cannot have it."""
     value, images = one.ask * one.step, split["batch_size"] // split["replicas"]
-    sizes = shape[:-1]
     if of == "batch":
         images = value
-    elif of == "depth":
-        sizes = (value, *sizes[1:])
     else:
-        sizes = (value,) * len(sizes)
-    changed = resized(asked, (*sizes, shape[-1]))
-    return cases(changed, topology, (*sizes, shape[-1]), (one.cores,), images)[0].request
+        axes = 1 if of == "depth" else len(shape) - 1
+        shape = (*(value,) * axes, *shape[axes:])
+    return cases(resized(asked, shape), topology, shape, (one.cores,), images)[0].request
 
 
 def resized(asked: Request, shape: tuple[int, ...]) -> Request:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from halofeed.schemas.errors import PartitionError, UsageError
 from halofeed.schemas.partition import Partition, nearest, splits_that_divide
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.plan.request import Request
 from halofeed.trainer.plan.topologies import Topology
-
-_AXES = {3: ("height", "width"), 4: ("depth", "height", "width")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +30,7 @@ class Case:
     partition: str
     replicas: int
     batch_size: int
-    request: Request | None
+    request: Request | None = None
     refused: str = ""
     nearest: tuple[tuple[tuple[int, ...], float], ...] = ()
 
@@ -101,7 +99,7 @@ def _case(
     replicas = topology.devices // cores
     batch = asked.config.batch_size if images_per_replica is None else images_per_replica * replicas
     partition = split_image(asked.config, shape, cores)
-    case = Case(cores=cores, partition=partition or "", replicas=replicas, batch_size=batch, request=None)
+    case = Case(cores=cores, partition=partition or "", replicas=replicas, batch_size=batch)
     if partition is None:
         return _refused(case, f"no axis of {list(shape)} divides by {cores}", shape)
     if batch % replicas:
@@ -109,23 +107,16 @@ def _case(
         return _refused(case, f"the batch of {batch} does not divide by the {replicas} replicas: {cure}")
     try:
         config = asked.config.changed(cores_per_replica=cores, partition=partition, batch_size=batch)
-        Partition.parse(partition, cores_per_replica=cores).resolve(
-            {"image": (batch, *shape), **_label_shapes(partition, batch, shape)}, replicas=replicas
-        )
+        split = config.parsed_partition()
+        label = {"label": (batch, *shape[:-1])} if "label" in split.dims else {}
+        split.resolve({"image": (batch, *shape), **label}, replicas=replicas)
     except UsageError as error:
         return _refused(case, str(error), shape)
     arrays = asked.arrays
     if arrays is not None:
         arrays = {name: ((batch, *sizes[1:]), dtype) for name, (sizes, dtype) in arrays.items()}
-    request = Request(
-        config=config, topology=topology.name, facts=asked.facts, arrays=arrays, classes=asked.classes
-    )
-    return Case(cores=cores, partition=partition, replicas=replicas, batch_size=batch, request=request)
-
-
-def _label_shapes(partition: str, batch: int, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Of the label's image where a partition names it."""
-    return {"label": (batch, *shape[:-1])} if "label=" in partition else {}
+    request = replace(asked, config=config, topology=topology.name, arrays=arrays)
+    return replace(case, request=request)
 
 
 def _refused(case: Case, why: str, shape: tuple[int, ...] = ()) -> Case:
@@ -136,12 +127,4 @@ def _refused(case: Case, why: str, shape: tuple[int, ...] = ()) -> Case:
                 other = (*shape[:axis], size, *shape[axis + 1 :])
                 near.append((other, math.prod(other) / math.prod(shape) - 1))
     near.sort(key=lambda entry: abs(entry[1]))
-    return Case(
-        cores=case.cores,
-        partition=case.partition,
-        replicas=case.replicas,
-        batch_size=case.batch_size,
-        request=None,
-        refused=why,
-        nearest=tuple(near[:2]),
-    )
+    return replace(case, refused=why, nearest=tuple(near[:2]))

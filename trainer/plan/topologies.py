@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import CORES_PER_REPLICA
 
-_GIB = 2**30
 _DOCS = "cloud.google.com/tpu/docs"
 _V4_PAPER = "arXiv 2304.01433, table 4"
 _V3_PAPER = "Jouppi et al., A Domain-Specific Supercomputer for Training Deep Neural Networks, CACM 2020"
@@ -42,101 +41,60 @@ class _Generation:
     """One of `GENERATIONS`: the name that the compiler knows, and how cores are counted in names such as v3-8.
 
     Args:
-        axes: of the torus in which the chips lie.
+        host: the chips of the smallest slice that has whole hosts, along each axis of their torus.
         devices_per_chip: what JAX counts.
         counted_per_chip: what the number after the dash counts.
-        host: the chips of the smallest slice that has whole hosts.
         settings: more for the compiler.
     """
 
     chip: Chip
-    axes: int
-    devices_per_chip: int
-    counted_per_chip: int
-    host: tuple[int, ...]
+    host: tuple[int, ...] = (2, 2)
+    devices_per_chip: int = 1
+    counted_per_chip: int = 1
     settings: tuple[tuple[str, str], ...] = ()
+
+
+def _per_core(
+    memory_gib: int,
+    teraflops: float,
+    memory_gb_per_second: float,
+    links_gb_per_second: float,
+    source: str,
+    *,
+    cores: int = 1,
+) -> Chip:
+    """A core's share of what is published of a chip."""
+    return Chip(
+        memory_bytes=memory_gib * 2**30 // cores,
+        flops_per_second=teraflops * 1e12 / cores,
+        memory_bytes_per_second=memory_gb_per_second * 1e9 / cores,
+        link_bytes_per_second=links_gb_per_second * 1e9 / cores,
+        source=source,
+    )
 
 
 GENERATIONS: dict[str, _Generation] = {
     "v2": _Generation(
-        chip=Chip(
-            memory_bytes=8 * _GIB,
-            flops_per_second=46e12 / 2,
-            memory_bytes_per_second=700e9 / 2,
-            link_bytes_per_second=4 * 62e9 / 2,
-            source=f"{_DOCS}/v2; links: {_V3_PAPER}",
-        ),
-        axes=2,
+        chip=_per_core(16, 46, 700, 4 * 62, f"{_DOCS}/v2; links: {_V3_PAPER}", cores=2),
         devices_per_chip=2,
         counted_per_chip=2,
-        host=(2, 2),
     ),
     "v3": _Generation(
-        chip=Chip(
-            memory_bytes=16 * _GIB,
-            flops_per_second=123e12 / 2,
-            memory_bytes_per_second=900e9 / 2,
-            link_bytes_per_second=4 * 82e9 / 2,
-            source=f"{_DOCS}/v3; links: {_V3_PAPER}",
-        ),
-        axes=2,
+        chip=_per_core(32, 123, 900, 4 * 82, f"{_DOCS}/v3; links: {_V3_PAPER}", cores=2),
         devices_per_chip=2,
         counted_per_chip=2,
-        host=(2, 2),
     ),
     "v4": _Generation(
-        chip=Chip(
-            memory_bytes=32 * _GIB,
-            flops_per_second=275e12,
-            memory_bytes_per_second=1200e9,
-            link_bytes_per_second=6 * 50e9,
-            source=f"{_DOCS}/v4; links: {_V4_PAPER}",
-        ),
-        axes=3,
-        devices_per_chip=1,
-        counted_per_chip=2,
+        chip=_per_core(32, 275, 1200, 6 * 50, f"{_DOCS}/v4; links: {_V4_PAPER}"),
         host=(2, 2, 1),
+        counted_per_chip=2,
         settings=(("chip_config_name", "megacore"),),
     ),
-    "v5e": _Generation(
-        chip=Chip(
-            memory_bytes=16 * _GIB,
-            flops_per_second=197e12,
-            memory_bytes_per_second=819e9,
-            link_bytes_per_second=400e9 / 2,
-            source=f"{_DOCS}/v5e",
-        ),
-        axes=2,
-        devices_per_chip=1,
-        counted_per_chip=1,
-        host=(2, 2),
-    ),
+    "v5e": _Generation(chip=_per_core(16, 197, 819, 400 / 2, f"{_DOCS}/v5e")),
     "v5p": _Generation(
-        chip=Chip(
-            memory_bytes=95 * _GIB,
-            flops_per_second=459e12,
-            memory_bytes_per_second=2765e9,
-            link_bytes_per_second=4800e9 / 8,
-            source=f"{_DOCS}/v5p",
-        ),
-        axes=3,
-        devices_per_chip=1,
-        counted_per_chip=2,
-        host=(2, 2, 1),
+        chip=_per_core(95, 459, 2765, 4800 / 8, f"{_DOCS}/v5p"), host=(2, 2, 1), counted_per_chip=2
     ),
-    "v6e": _Generation(
-        chip=Chip(
-            memory_bytes=32 * _GIB,
-            flops_per_second=918e12,
-            memory_bytes_per_second=1638e9,
-            link_bytes_per_second=800e9 / 2,
-            source=f"{_DOCS}/v6e",
-        ),
-        axes=2,
-        devices_per_chip=1,
-        counted_per_chip=1,
-        host=(2, 2),
-    ),
+    "v6e": _Generation(chip=_per_core(32, 918, 1638, 800 / 2, f"{_DOCS}/v6e")),
 }
 """By the name in v3-8. Bandwidths that are published for both directions together are halved."""
 
@@ -200,9 +158,9 @@ def topology_named(name: str) -> Topology:
         sides = _grid_of(name, int(found[2]), generation)
     else:
         sides = tuple(map(int, found[3].split("x")))
-        if len(sides) != generation.axes:
+        if len(sides) != len(generation.host):
             raise UsageError(
-                f"topology {name}: the chips of {found[1]} lie along {generation.axes} axes; name it as "
+                f"topology {name}: the chips of {found[1]} lie along {len(generation.host)} axes; name it as "
                 f"{found[1]}:{'x'.join(map(str, generation.host))}"
             )
     return Topology(

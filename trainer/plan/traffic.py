@@ -59,12 +59,11 @@ class Collective:
 
 def collectives(module: Module, devices: int) -> list[Collective]:
     """Every collective of a program, those that send most first."""
+    return sorted(_found(module, devices), key=lambda one: -one.sent_bytes)
+
+
+def _found(module: Module, devices: int) -> Iterator[Collective]:
     trips = _trips(module)
-    found = list(_found(module, devices, trips))
-    return sorted(found, key=lambda one: -one.sent_bytes)
-
-
-def _found(module: Module, devices: int, trips: dict[str, int]) -> Iterator[Collective]:
     for one in module.instructions:
         opcode = one.opcode.removesuffix("-start")
         if opcode not in KINDS:
@@ -73,7 +72,7 @@ def _found(module: Module, devices: int, trips: dict[str, int]) -> Iterator[Coll
         if one.opcode.endswith("-start") and opcode != "all-reduce":
             arrays = arrays[len(arrays) // 2 :]  # before them stand the operands
         size = sum(array.bytes for array in arrays)
-        if not arrays or not size:
+        if not size:
             continue
         cores = _group(one, devices)
         times = trips.get(one.computation, 1)
@@ -87,9 +86,7 @@ def _found(module: Module, devices: int, trips: dict[str, int]) -> Iterator[Coll
             sent_bytes=_sent(opcode, size, cores) * times,
             cores=cores,
             times=times,
-            layer=module.layer_of(one),
-            place=module.place_of(one),
-            operation=module.operation_of(one),
+            **module.origin_of(one),
         )
 
 

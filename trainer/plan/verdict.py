@@ -99,18 +99,14 @@ def _halvings(size: int) -> list[int]:
 
 def _memory(said: dict[str, Any], live: int, live_unpadded: int) -> dict[str, Any]:
     """What a core's memory holds; `padding` is what tiles add to arguments, and to the arrays of the fullest moment."""
-    sizes, state = said["memory"], said["state"]
-    outputs = max(0, sizes["output"] - sizes["alias"])
-    own = sum(state.values())
-    temporary = sizes["temp"] + outputs
+    sizes = said["memory"]
+    temporary = sizes["temp"] + max(0, sizes["output"] - sizes["alias"])
     of_live = 1 - live_unpadded / live if live else 0.0
     return {
         "total": sizes["argument"] + temporary + sizes["generated_code"],
-        "parameters": state["parameters"] + state["average"],
-        "optimizer": state["optimizer"],
+        **_arguments(said),
         "activations": round(temporary * (1 - of_live)),
-        "padding": round(temporary * of_live) + max(0, sizes["argument"] - own - said["batch_bytes"]),
-        "batch": said["batch_bytes"],
+        "padding": round(temporary * of_live) + max(0, sizes["argument"] - sum(_arguments(said).values())),
         "program": sizes["generated_code"],
         "limit": said.get("device_bytes"),
     }
@@ -118,20 +114,27 @@ def _memory(said: dict[str, Any], live: int, live_unpadded: int) -> dict[str, An
 
 def _refused_memory(said: dict[str, Any]) -> dict[str, Any]:
     """What the compiler says it would need, and has."""
-    words, state = said["out_of_memory"], said["state"]
+    words = said["out_of_memory"]
     used = re.search(rf"Used {_SIZE} of {_SIZE} hbm", words)
     early = re.search(rf"temporaries \({_SIZE}\) exceeds available HBM \({_SIZE}\)", words)
     total = _bytes(used[1], used[2]) if used else None
     if early:  # said before the arguments are counted
-        total = _bytes(early[1], early[2]) + sum(state.values()) + said["batch_bytes"]
+        total = _bytes(early[1], early[2]) + sum(_arguments(said).values())
     used = used or early
     return {
         "total": total,
+        **_arguments(said),
+        "limit": _bytes(used[3], used[4]) if used else None,
+        "compiler": words.splitlines()[0][:500],
+    }
+
+
+def _arguments(said: dict[str, Any]) -> dict[str, int]:
+    state = said["state"]
+    return {
         "parameters": state["parameters"] + state["average"],
         "optimizer": state["optimizer"],
         "batch": said["batch_bytes"],
-        "limit": _bytes(used[3], used[4]) if used else None,
-        "compiler": words.splitlines()[0][:500],
     }
 
 
