@@ -45,16 +45,9 @@ from halofeed.trainer.optimizers import build_optimizer
 from halofeed.trainer.platform import platform_environment
 from halofeed.trainer.problem import batch_partition
 from halofeed.trainer.shared.facts import DataFacts
-from halofeed.trainer.step import (
-    Problem,
-    TrainState,
-    abstract_state,
-    compile_prediction,
-    compile_step,
-    whole,
-)
+from halofeed.trainer.step import Problem, TrainState, abstract_state, compile_prediction, compile_step, whole
 from halofeed.trainer.tasks import build_task
-from tests.trainer.support import placed
+from tests.trainer.support import facts_of, placed
 
 Arrays = dict[str, NDArray[Any]]
 Split = tuple[int, tuple[int, ...]]
@@ -85,9 +78,9 @@ ROWS = splits((1, 2, 1, 1), (1, 4, 1, 1), (1, 8, 1, 1), (1, 16, 1, 1))
 ROWS_AND_COLUMNS = splits((1, 2, 2, 1), (1, 4, 2, 1))
 DEPTH = splits((1, 2, 1, 1, 1), (1, 4, 1, 1, 1), (1, 8, 1, 1, 1), (1, 16, 1, 1, 1))
 HEIGHT = splits((1, 1, 2, 1, 1), (1, 1, 4, 1, 1), (1, 1, 8, 1, 1), (1, 1, 16, 1, 1))
-DEPTH_AND_HEIGHT = splits((1, 2, 2, 1, 1), (1, 4, 2, 1, 1), (1, 4, 4, 1, 1))
+DEPTH_AND_HEIGHT_SPLITS = splits((1, 2, 2, 1, 1), (1, 4, 2, 1, 1), (1, 4, 4, 1, 1))
 PICTURE_SPLITS = ROWS + ROWS_AND_COLUMNS
-VOLUME_SPLITS = DEPTH + HEIGHT + DEPTH_AND_HEIGHT
+VOLUME_SPLITS = DEPTH + HEIGHT + DEPTH_AND_HEIGHT_SPLITS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,16 +127,13 @@ class Case:
 
     def facts(self) -> DataFacts:
         """Of a data set of such images."""
-        first = task_named(self.task).first_label_id
-        channels = self.image_shape[-1]
-        return DataFacts(
-            task=self.task,
-            kind="volume" if len(self.image_shape) == 4 else "picture",
-            labels={label: f"class {label}" for label in range(first, first + self.classes)},
-            image_shape=self.image_shape,
-            mean=tuple(120.0 - 10 * channel for channel in range(channels)),
-            std=tuple(60.0 + 5 * channel for channel in range(channels)),
+        first, channels = task_named(self.task).first_label_id, range(self.image_shape[-1])
+        labels = {label: f"class {label}" for label in range(first, first + self.classes)}
+        mean, std = (
+            [120.0 - 10 * channel for channel in channels],
+            [60.0 + 5 * channel for channel in channels],
         )
+        return facts_of(self.task, labels, self.image_shape, mean=tuple(mean), std=tuple(std))
 
     def problem(self, dtype: str) -> Problem:
         """On one device, all of it in one precision."""
@@ -269,30 +259,17 @@ def compare_float32_losses(case: Case, cores: int, dims: tuple[int, ...]) -> flo
 
 def compare_predictions(case: Case, cores: int, dims: tuple[int, ...]) -> dict[str, float]:
     """The largest difference of each array that is predicted in float64, from parameters that nothing has trained."""
-    expected, found = _predictions(case), _predictions(case, cores, dims)
+    expected, found = _predictions(case.to_json()), _predictions(case.to_json(), cores, dims)
     assert found.keys() == expected.keys()
     return {name: float(np.max(np.abs(found[name] - expected[name]))) for name in expected}
 
 
-def wrong(case: Case, splits: Sequence[Split], *, float32: bool = False) -> dict[str, dict[str, float]]:
-    """All that is wrong on any of the splits, by split and leaf; also in a process of its own, see above.
-
-    Args:
-        case: what is trained.
-        splits: each in turn.
-        float32: compare the loss in float32, too.
-    """
+def wrong(case: Case, splits: Sequence[Split]) -> dict[str, dict[str, float]]:
+    """All that is wrong on any of the splits, by split and leaf; also in a process of its own, see above."""
     if max(cores for cores, _ in splits) > len(jax.devices()):
         arguments = [",".join(map(str, dims)) for _, dims in splits]
         run = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "tests.trainer.parity",
-                *["--float32"] * float32,
-                case.to_json(),
-                *arguments,
-            ],
+            [sys.executable, "-m", "tests.trainer.parity", case.to_json(), *arguments],
             cwd=Path(__file__).parents[2],
             env={**os.environ, **platform_environment(os.environ, MANY_DEVICES)},
             capture_output=True,
@@ -303,28 +280,21 @@ def wrong(case: Case, splits: Sequence[Split], *, float32: bool = False) -> dict
         print(run.stdout)
         found: dict[str, dict[str, float]] = json.loads(run.stdout.splitlines()[-1])
         return found
-    return {name: wrong for name, wrong in _walk(case, splits, float32, verbose=False) if wrong}
+    return {name: wrong for name, wrong in _walk(case, splits) if wrong}
 
 
 def _walk(
-    case: Case, splits: Sequence[Split], float32: bool, verbose: bool
+    case: Case, splits: Sequence[Split], *, verbose: bool = False
 ) -> Iterator[tuple[str, dict[str, float]]]:
     for cores, dims in splits:
         started = time.process_time()
         distances = compare(case, cores, dims)
-        worst = distances.worst()
         found = distances.wrong()
-        if float32:
-            worst["float32"] = compare_float32_losses(case, cores, dims)
-            if not worst["float32"] <= FLOAT32_LOSS_TOLERANCE:
-                found["float32 loss"] = worst["float32"]
         seconds = time.process_time() - started
-        figures = "  ".join(f"{kind} {distance:.1e}" for kind, distance in worst.items())
+        figures = "  ".join(f"{kind} {distance:.1e}" for kind, distance in distances.worst().items())
         name = ",".join(map(str, dims))
-        print(
-            f"{case}  {name:9}  {figures}  {seconds:.0f} s of CPU  {'WRONG' if found else 'equal'}",
-            flush=True,
-        )
+        verdict = "WRONG" if found else "equal"
+        print(f"{case}  {name:9}  {figures}  {seconds:.0f} s of CPU  {verdict}", flush=True)
         if verbose:
             for kind in ("scalars", "statistics", "gradients"):
                 for leaf, distance in getattr(distances, kind).items():
@@ -367,10 +337,11 @@ def _start(case: str, dtype: str) -> TrainState:
     return dataclasses.replace(jax.tree_util.tree_map_with_path(begin, shapes), parameters=parameters)
 
 
-def _predictions(case: Case, cores: int = 1, dims: tuple[int, ...] | None = None) -> Arrays:
+@functools.cache
+def _predictions(case: str, cores: int = 1, dims: tuple[int, ...] | None = None) -> Arrays:
     with jax.enable_x64(True):
-        problem, batch = _placed(case, "float64", cores, dims)
-        state = jax.device_put(_start(case.to_json(), "float64"), whole(problem.mesh))
+        problem, batch = _placed(Case.from_json(case), "float64", cores, dims)
+        state = jax.device_put(_start(case, "float64"), whole(problem.mesh))
         given = (state.parameters, state.statistics, batch)
         predictions, _ = compile_prediction(problem).lower(*given).compile(QUICKLY_COMPILED)(*given)
         return {name: np.asarray(values, np.float64) for name, values in predictions.items()}
@@ -436,8 +407,8 @@ def main(arguments: Sequence[str]) -> int:
     flags = [argument for argument in arguments if argument.startswith("-")]
     case, *all_dims = (argument for argument in arguments if argument not in flags)
     read = splits(*(tuple(map(int, dims.split(","))) for dims in all_dims))
-    found = dict(_walk(Case.from_json(case), read, "--float32" in flags, verbose="-v" in flags))
-    everything = {name: wrong for name, wrong in found.items() if wrong}
+    found = _walk(Case.from_json(case), read, verbose="-v" in flags)
+    everything = {name: wrong for name, wrong in found if wrong}
     print(json.dumps(everything))
     return 1 if everything else 0
 

@@ -10,33 +10,22 @@ from halofeed.trainer.detection.anchors import retinanet_anchors, ssd_anchors
 from tests.trainer import torchvision_oracle
 
 FOUR = [[-48, -48, 80, 80], [-48, -16, 80, 112], [-16, -48, 112, 80], [-16, -16, 112, 112]]
-
-
-def single(image, feature, stride, scale=4.0):
-    anchors = retinanet_anchors(
-        image, feature, stride=stride, scale=scale, aspect_ratios=(1.0,), scales_per_octave=1
-    )
-    return (anchors * [*image, *image]).reshape(-1, 4)
+NINE = [[y - 64, x - 64, y + 64, x + 64] for y in (0, 32, 64) for x in (0, 32, 64)]
 
 
 @pytest.mark.parametrize(
-    ("image", "feature", "stride", "scale", "expected"),
+    ("image", "feature", "stride", "expected"),
     [
-        ((64, 64), (2, 2), 32, 4.0, FOUR),
-        ((64, 128), (2, 2), 32, 4.0, FOUR),
-        ((64, 64), (1, 1), 64, 4.0, [[-96, -96, 160, 160]]),
-        (
-            (65, 65),
-            (3, 3),
-            32,
-            4.0,
-            [[y - 64, x - 64, y + 64, x + 64] for y in (0, 32, 64) for x in (0, 32, 64)],
-        ),
+        ((64, 64), (2, 2), 32, FOUR),
+        ((64, 128), (2, 2), 32, FOUR),
+        ((64, 64), (1, 1), 64, [[-96, -96, 160, 160]]),
+        ((65, 65), (3, 3), 32, NINE),
     ],
 )
-def test_the_multiscale_grids_of_the_tf_object_detection_api(image, feature, stride, scale, expected):
+def test_the_multiscale_grids_of_the_tf_object_detection_api(image, feature, stride, expected):
     """Numbers of tensorflow/models, object_detection/anchor_generators/multiscale_grid_anchor_generator_test.py."""
-    np.testing.assert_allclose(single(image, feature, stride, scale), expected, atol=1e-4)
+    anchors = retinanet_anchors(image, feature, stride=stride, aspect_ratios=(1.0,), scales_per_octave=1)
+    np.testing.assert_allclose((anchors * [*image, *image]).reshape(-1, 4), expected, atol=1e-4)
 
 
 def test_scales_change_before_aspect_ratios_as_in_the_tf_object_detection_api():

@@ -19,6 +19,7 @@ from halofeed.trainer.models.fpn import FeaturePyramid, doubled
 from halofeed.trainer.models.layers import Layers, Pass
 from halofeed.trainer.models.mobilenet import KERAS_PADDING, MobileNet
 from halofeed.trainer.models.resnet import ResNet, stem_pass
+from tests.trainer.support import abstract_outputs
 
 BUILD: dict[str, Callable[[Layers], Any]] = {
     "resnet50": ResNet,
@@ -31,11 +32,6 @@ BUILD: dict[str, Callable[[Layers], Any]] = {
 def abstract(build: Callable[[Layers], Any]) -> Any:
     """A model of shapes without arrays, with activations in bfloat16."""
     return nnx.eval_shape(lambda: build(Layers(rngs=nnx.Rngs(0))))
-
-
-def maps_of(model: Any, *shape: int) -> Any:
-    image = jax.ShapeDtypeStruct((2, *shape), jnp.bfloat16)
-    return nnx.eval_shape(lambda model, image: model(image, Pass()), model, image)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +48,7 @@ def test_maps_have_half_the_size_at_each_stride_rounded_up(
     name: str, size: tuple[int, int], expected: list[tuple[int, ...]]
 ) -> None:
     model = abstract(BUILD[name])
-    found = maps_of(model, *size, 3)
+    found = abstract_outputs(model, *size, 3)
     assert [x.shape[1:] for x in found] == expected
     assert model.channels == tuple(shape[-1] for shape in expected)
     assert {x.dtype for x in found} == {np.dtype(jnp.bfloat16)}
@@ -65,7 +61,7 @@ def test_maps_have_half_the_size_at_each_stride_rounded_up(
 )
 def test_classifiers_of_any_width_give_float32_logits_of_any_image(name: str, options: Any) -> None:
     model = abstract(lambda layers: MODELS[name].build(layers, classes=7, image_shape=(40, 56, 1), **options))
-    logits = maps_of(model, 40, 56, 1)
+    logits = abstract_outputs(model, 40, 56, 1)
     assert (logits.shape, logits.dtype) == ((2, 7), np.dtype("float32"))
     assert set(options) == set(MODELS[name].options())
 

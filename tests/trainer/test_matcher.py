@@ -19,6 +19,7 @@ from halofeed.trainer.detection.anchors import retinanet_anchors
 from halofeed.trainer.detection.matcher import Matcher, match_boxes, overlap, split_alike, take
 from halofeed.trainer.mesh import constrain, make_mesh
 from tests.trainer import torchvision_oracle
+from tests.trainer.support import slow_overlap
 
 BOTH_ROWS_FREE = [[1, 1, 1, 3, 1], [2, -1, 2, 0, 4], [3, 0, -1, 0, 0]]
 ONE_ROW_LOW = [[1, 1, 1, 3, 1], [-1, 0, -2, -2, -1], [3, 0, -1, 2, 0]]
@@ -39,26 +40,21 @@ def match_table(matcher, rows, is_object=None):
 
 
 @pytest.mark.parametrize(
-    ("rows", "options", "expected"),
+    ("rows", "unmatched", "options", "expected"),
     [
-        (BOTH_ROWS_FREE, {"matched_threshold": 3, "unmatched_threshold": 3}, [2, -1, -1, 0, 1]),
-        (BOTH_ROWS_FREE, {"matched_threshold": 3, "unmatched_threshold": 2}, [2, -1, -2, 0, 1]),
-        (
-            BOTH_ROWS_FREE,
-            {"matched_threshold": 3, "unmatched_threshold": 2, "negatives_lower_than_unmatched": False},
-            [2, -2, -1, 0, 1],
-        ),
-        (ONE_ROW_LOW, {"matched_threshold": 3, "unmatched_threshold": 2}, [2, -1, -1, 0, -1]),
-        (
-            ONE_ROW_LOW,
-            {"matched_threshold": 3, "unmatched_threshold": 2, "force_match": True},
-            [2, 1, -1, 0, -1],
-        ),
+        (BOTH_ROWS_FREE, 3, {}, [2, -1, -1, 0, 1]),
+        (BOTH_ROWS_FREE, 2, {}, [2, -1, -2, 0, 1]),
+        (BOTH_ROWS_FREE, 2, {"negatives_lower_than_unmatched": False}, [2, -2, -1, 0, 1]),
+        (ONE_ROW_LOW, 2, {}, [2, -1, -1, 0, -1]),
+        (ONE_ROW_LOW, 2, {"force_match": True}, [2, 1, -1, 0, -1]),
     ],
 )
-def test_the_matches_of_the_tf_object_detection_api(rows, options, expected):
+def test_the_matches_of_the_tf_object_detection_api(rows, unmatched, options, expected):
     """Numbers of tensorflow/models, object_detection/matchers/argmax_matcher_test.py."""
-    assert match_table(Matcher(**{"force_match": False, **options}), rows) == expected
+    options = {"force_match": False, **options}
+    assert (
+        match_table(Matcher(matched_threshold=3, unmatched_threshold=unmatched, **options), rows) == expected
+    )
 
 
 def test_padding_is_not_forced_on_an_anchor():
@@ -90,14 +86,6 @@ def test_thresholds_that_cannot_be_are_refused():
         Matcher(unmatched_threshold=0.6)
     with pytest.raises(UsageError, match="and apart where background lies between them"):
         Matcher(negatives_lower_than_unmatched=False)
-
-
-def slow_overlap(one, other):
-    sides = [min(one[axis + 2], other[axis + 2]) - max(one[axis], other[axis]) for axis in (0, 1)]
-    if min(sides) <= 0:
-        return 0.0
-    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
-    return sides[0] * sides[1] / (sum(areas) - sides[0] * sides[1])
 
 
 def slow_match(anchors, boxes, low, high):

@@ -1,7 +1,8 @@
 """Is a step of every model, on every split that is offered, that of one device?
 
-The models have all their layers and levels and few channels, on images whose last levels have fewer rows than there are
-cores. ResNet-50 at its true width in float64 on eight devices would take 17 GB; one case has a quarter of it.
+The models have all their levels and every kind of layer, and few channels, on images whose last levels have fewer rows
+than there are cores. What repeats on one grid stands there twice where that is the case's own subject, and once in its
+variants. One case is ResNet-50 whole, on four devices: in float64 on eight it would take 17 GB.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from halofeed.trainer.detection.matcher import Matcher, match_boxes, overlap, sp
 from halofeed.trainer.mesh import activation_spec, make_mesh
 from halofeed.trainer.models import MODELS
 from tests.trainer.parity import (
+    DEPTH_AND_HEIGHT_SPLITS,
     FLOAT32_LOSS_TOLERANCE,
     PICTURE_SPLITS,
     VOLUME_SPLITS,
@@ -35,12 +37,13 @@ FEW_ROWS = splits((1, 2, 1, 1), (1, 4, 1, 1), (1, 2, 2, 1))
 FOUR_ROWS, EIGHT_ROWS, TWO_BY_TWO, ROWS_AND_COLUMNS = splits(
     (1, 4, 1, 1), (1, 8, 1, 1), (1, 2, 2, 1), (1, 4, 2, 1)
 )
-DEPTH_AND_HEIGHT_SPLITS = splits((1, 2, 2, 1, 1), (1, 4, 2, 1, 1), (1, 4, 4, 1, 1))
-FOUR_DEEP, DEPTH_AND_HEIGHT, EIGHT_HIGH = splits((1, 4, 1, 1, 1), (1, 4, 2, 1, 1), (1, 1, 8, 1, 1))
+FOUR_DEEP, TWO_DEEP_AND_HIGH, DEPTH_AND_HEIGHT, EIGHT_HIGH = splits(
+    (1, 4, 1, 1, 1), (1, 2, 2, 1, 1), (1, 4, 2, 1, 1), (1, 1, 8, 1, 1)
+)
 
 CLASSIFIER = Case(model="classifier", image_shape=(64, 32, 3))
 VOLUMES = Case(model="classifier", image_shape=(32, 32, 16, 1), model_options={"features": [4, 8, 8, 8, 8]})
-RESNET = Case(model="resnet50", image_shape=(64, 64, 3), model_options={"width": 4})
+RESNET = Case(model="resnet50", image_shape=(64, 64, 3), model_options={"width": 4, "blocks": [2, 2, 2, 2]})
 SHORT_RESNET = dataclasses.replace(RESNET, model_options={"width": 4, "blocks": [1, 1, 1, 1]})
 FULL_RESNET = Case(model="resnet50", image_shape=(64, 64, 3), devices=4)  # a copy a device: 6 GB
 MOBILENET = Case(model="mobilenet_v1", image_shape=(64, 64, 3), model_options={"width": 4})
@@ -57,7 +60,7 @@ SHORT_RETINANET = Case(
 RETINANET_ON_MOBILENET = Case(
     model="retinanet",
     image_shape=(128, 64, 3),
-    model_options={"backbone": "mobilenet_v1", "width": 4, "features": 8, "tower_depth": 2},
+    model_options={"backbone": "mobilenet_v1", "width": 4, "features": 8, "tower_depth": 1},
 )
 SSD = Case(model="ssd_mobilenet_v1", image_shape=(96, 96, 3), model_options={"width": 4})
 PPN = Case(model="ssd_mobilenet_v1_ppn", image_shape=(96, 96, 3), model_options={"width": 4})
@@ -67,6 +70,10 @@ UNET = Case(
     model_options={"depth": 4, "width": 4, "deep_supervision": True},
 )
 PLANE_UNET = Case(model="unet", image_shape=(64, 32, 3), model_options={"depth": 5, "width": 4})
+THREE_LEVELS = {"depth": 3, "width": 4, "convolutions": 1, "deep_supervision": True}
+SMALL_UNET = Case(model="unet", image_shape=(8, 16, 8, 1), model_options=THREE_LEVELS)
+SMALL_PLANE_UNET = Case(model="unet", image_shape=(32, 16, 2), model_options=THREE_LEVELS)
+DIRECT_UNET = dataclasses.replace(UNET, layer_options={"volume_convolution": "direct"})
 
 
 def with_options(case: Case, **options: Any) -> Case:
@@ -88,15 +95,13 @@ TABLE: list[tuple[Case, list[Split]]] = [
     (PPN, PICTURE_SPLITS),
     (dataclasses.replace(PPN, image_shape=(76, 76, 3)), FEW_ROWS),
     (UNET, VOLUME_SPLITS),
-    (with_options(UNET, norm="batch", anisotropic=True), VOLUME_SPLITS),
-    (with_options(UNET, norm="group", upsampling="repeat"), DEPTH_AND_HEIGHT_SPLITS),
+    (with_options(UNET, norm="batch", anisotropic=True, convolutions=1), VOLUME_SPLITS),
+    (with_options(UNET, norm="group", upsampling="repeat", convolutions=1), DEPTH_AND_HEIGHT_SPLITS),
     # As TPUs and GPUs compute convolutions over volumes; XLA's own are slow on CPUs.
-    (
-        dataclasses.replace(UNET, layer_options={"volume_convolution": "direct"}),
-        [FOUR_DEEP, DEPTH_AND_HEIGHT, EIGHT_HIGH],
-    ),
+    (with_options(DIRECT_UNET, convolutions=1), [FOUR_DEEP, TWO_DEEP_AND_HIGH, DEPTH_AND_HEIGHT, EIGHT_HIGH]),
     (PLANE_UNET, PICTURE_SPLITS),
-    (with_options(PLANE_UNET, norm="batch", deep_supervision=True), PICTURE_SPLITS),
+    (with_options(PLANE_UNET, norm="batch", deep_supervision=True, convolutions=1), PICTURE_SPLITS),
+    (with_options(SMALL_PLANE_UNET, norm="group"), [ROWS_AND_COLUMNS]),
 ]
 
 SLICE = [
@@ -107,7 +112,9 @@ SLICE = [
     (SSD, ROWS_AND_COLUMNS),
     (PPN, FOUR_ROWS),
     (with_options(UNET, norm="batch", depth=3), FOUR_DEEP),
+    (SMALL_UNET, TWO_DEEP_AND_HIGH),
     (PLANE_UNET, EIGHT_ROWS),
+    (with_options(SMALL_PLANE_UNET, norm="batch"), FOUR_ROWS),
 ]
 """Eight cores are one replica here, four are two."""
 

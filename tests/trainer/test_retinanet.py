@@ -1,4 +1,4 @@
-"""Has RetinaNet the levels and the first outputs that its losses count on, and the same gradients when it is split?"""
+"""Has RetinaNet the levels and the first outputs that its losses count on?"""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ import pytest
 from flax import nnx
 
 from halofeed.schemas.errors import UsageError
-from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.models import MODELS
-from halofeed.trainer.models.layers import Layers, Pass
+from halofeed.trainer.models.layers import Layers
 from halofeed.trainer.models.retinanet import RetinaNet
+from tests.trainer.support import abstract_outputs
 
 SMALL = {"blocks": (1, 1, 1, 1), "width": 8, "features": 8, "tower_depth": 1}
 
 
-def abstract_levels(model: Any, *shape: int) -> Any:
-    image = jax.ShapeDtypeStruct((2, *shape), jnp.bfloat16)
-    return nnx.eval_shape(lambda model, image: model(image, Pass()), model, image)
+def abstract_model(classes: int = 2, **options: Any) -> Any:
+    def build() -> RetinaNet:
+        return RetinaNet(Layers(rngs=nnx.Rngs(0)), classes=classes, image_shape=(64, 64, 3), **options)
+
+    return nnx.eval_shape(build)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +48,10 @@ def abstract_levels(model: Any, *shape: int) -> Any:
     ],
 )
 def test_each_level_has_outputs_for_each_of_its_anchors(options: dict[str, Any], sizes: Any) -> None:
-    model = nnx.eval_shape(
-        lambda: RetinaNet(Layers(rngs=nnx.Rngs(0)), classes=7, image_shape=(0, 0, 3), **options)
-    )
+    model = abstract_model(7, **options)
     anchors = 9 if options.get("scales_per_octave") == 3 else 6
     for size, expected in sizes.items():
-        levels = abstract_levels(model, *size, 3)
+        levels = abstract_outputs(model, *size, 3)
         assert [level.class_logits.shape for level in levels] == [(2, *grid, anchors, 7) for grid in expected]
         assert [level.box_codes.shape for level in levels] == [(2, *grid, anchors, 4) for grid in expected]
         assert [level.anchors.shape for level in levels] == [(*grid, anchors, 4) for grid in expected]
@@ -60,10 +60,7 @@ def test_each_level_has_outputs_for_each_of_its_anchors(options: dict[str, Any],
 
 
 def test_640_pixels_have_the_51150_anchors_of_levels_3_to_7() -> None:
-    model = nnx.eval_shape(
-        lambda: RetinaNet(Layers(rngs=nnx.Rngs(0)), classes=1, image_shape=(640, 640, 3), **SMALL)
-    )
-    levels = abstract_levels(model, 640, 640, 3)
+    levels = abstract_outputs(abstract_model(**SMALL), 640, 640, 3)
     assert sum(math.prod(level.anchors.shape[:3]) for level in levels) == 51150
 
 
@@ -78,10 +75,7 @@ def test_first_every_class_has_the_probability_of_the_focal_prior_and_boxes_are_
 
 
 def test_towers_share_kernels_over_levels_and_have_norms_of_their_own() -> None:
-    model = nnx.eval_shape(
-        lambda: RetinaNet(Layers(rngs=nnx.Rngs(0)), classes=2, image_shape=(64, 64, 3), **SMALL)
-    )
-    tower = model.class_tower
+    tower = abstract_model(**SMALL).class_tower
     assert (len(tower.convolutions), len(tower.norms), len(tower.norms[0])) == (1, 5, 1)
     assert set(SMALL) < set(MODELS["retinanet"].options())
 
@@ -96,36 +90,4 @@ def test_towers_share_kernels_over_levels_and_have_norms_of_their_own() -> None:
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        RetinaNet(Layers(rngs=nnx.Rngs(0)), classes=2, image_shape=(64, 64, 3), **options)
-
-
-def gradients_of(graph: Any, parameters: Any, statistics: Any, image: Any, run: Pass) -> Any:
-    """Of the outputs' squared distance from fixed numbers: all outputs count, and none is where it should be."""
-
-    def loss(parameters: Any) -> jax.Array:
-        model = nnx.merge(graph, parameters, statistics, copy=True)
-        outputs = [(level.class_logits, level.box_codes) for level in model(image, run)]
-        return sum(
-            jnp.sum(jnp.square(x - jnp.cos(jnp.arange(x.size)).reshape(x.shape)))
-            for x in jax.tree.leaves(outputs)
-        )
-
-    return jax.jit(jax.value_and_grad(loss))(parameters)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("cores", "dims"), [(4, (1, 4, 1, 1))])
-def test_gradients_of_split_images_are_those_of_whole_ones(cores: int, dims: tuple[int, ...]) -> None:
-    with jax.enable_x64(True):
-        layers = Layers(rngs=nnx.Rngs(0), dtype=jnp.float64, param_dtype=jnp.float64)
-        model = RetinaNet(layers, classes=2, image_shape=(64, 64, 3), **SMALL)
-        graph, parameters, statistics = nnx.split(model, nnx.Param, ...)
-        image = np.random.default_rng(1).normal(size=(2, 64, 64, 3))
-        mesh = make_mesh(cores, jax.devices()[:cores])
-        expected_loss, expected = gradients_of(graph, parameters, statistics, image, Pass())
-        loss, found = gradients_of(graph, parameters, statistics, image, Pass(mesh=mesh, dims=dims))
-        assert float(loss) == pytest.approx(float(expected_loss), rel=1e-12)
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(expected)]
-        everything = np.sqrt(sum(np.sum(leaf**2) for leaf in leaves))
-        for ours, leaf in zip(jax.tree.leaves(found), leaves, strict=True):
-            assert np.linalg.norm(ours - leaf) <= 1e-9 * (np.linalg.norm(leaf) + everything)
+        abstract_model(**options)

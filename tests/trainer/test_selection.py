@@ -18,6 +18,7 @@ from halofeed.trainer.detection.level import Level
 from halofeed.trainer.detection.selection import candidates, select, suppress
 from halofeed.trainer.mesh import constrain, make_mesh
 from tests.trainer import torchvision_oracle
+from tests.trainer.support import slow_overlap
 
 MOST = 12
 
@@ -25,13 +26,6 @@ MOST = 12
 def random_boxes(generator, count):
     low, size = generator.random((2, count, 2))
     return np.concatenate([low * 0.6, low * 0.6 + 0.05 + size * 0.4], -1).astype(np.float32)
-
-
-def slow_overlap(one, other):
-    sides = [min(one[axis + 2], other[axis + 2]) - max(one[axis], other[axis]) for axis in (0, 1)]
-    common = max(sides[0], 0) * max(sides[1], 0)
-    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
-    return common / (sum(areas) - common) if common else 0
 
 
 def slow_suppress(boxes, scores, classes, iou_threshold, most):

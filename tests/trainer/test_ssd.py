@@ -14,6 +14,7 @@ from flax import nnx
 from halofeed.trainer.models import MODELS
 from halofeed.trainer.models.layers import Layers, Pass
 from halofeed.trainer.models.ssd import SsdPooling
+from tests.trainer.support import abstract_outputs
 
 SIDES = {300: [19, 10, 5, 3, 2, 1], 512: [32, 16, 8, 4, 2, 1], 75: [5, 3, 2, 1, 1, 1]}
 
@@ -31,8 +32,7 @@ def abstract_model(name: str, **options: Any) -> Any:
 def test_six_levels_have_outputs_for_each_of_their_anchors(name: str, finest: int, total: int) -> None:
     model = abstract_model(name)
     for side, expected in SIDES.items():
-        image = jax.ShapeDtypeStruct((2, side, side, 3), jnp.bfloat16)
-        levels = nnx.eval_shape(lambda model, image: model(image, Pass()), model, image)
+        levels = abstract_outputs(model, side, side, 3)
         anchors = [finest, *[6] * 5]
         grids = [(size, size, count) for size, count in zip(expected, anchors, strict=True)]
         assert [level.class_logits.shape for level in levels] == [(2, *grid, 5) for grid in grids]
@@ -45,13 +45,9 @@ def test_six_levels_have_outputs_for_each_of_their_anchors(name: str, finest: in
 
 
 def test_the_extra_maps_of_ssd_have_the_published_channels_or_their_share() -> None:
-    assert [block.channels for block in abstract_model("ssd_mobilenet_v1").extra] == [512, 256, 256, 128]
-    assert [block.channels for block in abstract_model("ssd_mobilenet_v1", width=8).extra] == [
-        128,
-        64,
-        64,
-        32,
-    ]
+    for options, expected in (({}, [512, 256, 256, 128]), ({"width": 8}, [128, 64, 64, 32])):
+        extra = abstract_model("ssd_mobilenet_v1", **options).extra
+        assert [block.channels for block in extra] == expected
 
 
 def test_pooled_levels_share_every_kernel_and_see_the_largest_of_each_window() -> None:

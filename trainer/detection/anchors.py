@@ -72,13 +72,12 @@ def ssd_anchors(
     min_scale: float = 0.2,
     max_scale: float = 0.95,
     aspect_ratios: Sequence[float] = (1.0, 2.0, 0.5, 3.0, 1 / 3),
-    interpolated_scale_aspect_ratio: float = 1.0,
     reduce_boxes_in_lowest_layer: bool = True,
 ) -> NDArray[np.float32]:
     """The anchors of one level of SSD, sized by shares of the image's shorter side.
 
     The levels' scales go evenly from `min_scale` to `max_scale`. Each level has its scale at every aspect ratio, then
-    the geometric mean of its scale and the next level's (1 after the last). Positions are spread evenly.
+    a square of the geometric mean of its scale and the next level's (1 after the last). Positions are spread evenly.
 
     Args:
         image_shape: height and width in pixels; what follows is not looked at.
@@ -87,7 +86,6 @@ def ssd_anchors(
         levels: how many there are.
         min_scale, max_scale: of the finest and of the coarsest level.
         aspect_ratios: width / height of the anchors, at equal areas.
-        interpolated_scale_aspect_ratio: of the anchor between two scales; 0 leaves it out.
         reduce_boxes_in_lowest_layer: level 0 has three anchors only: a square of scale 0.1, and its own scale at
             the ratios 2 and 1/2.
 
@@ -113,9 +111,7 @@ def ssd_anchors(
     if level == 0 and reduce_boxes_in_lowest_layer:
         shapes = [(LOWEST_LAYER_SCALE, 1.0), (scale, 2.0), (scale, 0.5)]
     else:
-        shapes = [(scale, ratio) for ratio in aspect_ratios]
-        if interpolated_scale_aspect_ratio > 0:
-            shapes.append((float(np.sqrt(scale * next_scale)), interpolated_scale_aspect_ratio))
+        shapes = [*((scale, ratio) for ratio in aspect_ratios), (float(np.sqrt(scale * next_scale)), 1.0)]
     image = np.asarray(image_shape[:2], float)
     sizes = np.concatenate([_sizes(np.array([size]), ratio) for size, ratio in shapes])
     stride = 1 / np.asarray(feature_shape[:2], float)
@@ -135,11 +131,8 @@ def _around_grid(
     sizes: NDArray[np.float64],
 ) -> NDArray[np.float32]:
     """Boxes of sizes [anchor, 2] around the points offset + index * stride, all in shares of the sides."""
-    height, width = feature_shape[:2]
-    y, x = (
-        np.arange(count) * step + start
-        for count, step, start in zip((height, width), stride, offset, strict=True)
-    )
+    sides = zip(feature_shape[:2], stride, offset, strict=True)
+    y, x = (np.arange(count) * step + start for count, step, start in sides)
     centers = np.stack(np.meshgrid(y, x, indexing="ij"), -1)[:, :, None, :]
     return np.concatenate([centers - sizes / 2, centers + sizes / 2], -1).astype(np.float32)
 

@@ -76,8 +76,7 @@ class Matcher:
         ]
 
     def _by_threshold(self, similarity: jax.Array, is_object: jax.Array) -> jax.Array:
-        worst = -jnp.inf
-        among = jnp.where(_per_anchor(is_object), similarity, worst)
+        among = jnp.where(_per_anchor(is_object), similarity, -jnp.inf)
         value, box = _first_largest(among, jax.lax.broadcasted_iota(jnp.int32, among.shape, 4), (4,))
         below, between = (UNMATCHED, IGNORED) if self.negatives_lower_than_unmatched else (IGNORED, UNMATCHED)
         matched = jnp.where(value >= self.matched_threshold, box, between)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from halofeed.trainer.detection.box_coder import decode
 from halofeed.trainer.detection.level import Level
+from halofeed.trainer.detection.matcher import overlap
 
 ROW_BLOCKS, COLUMN_BLOCKS = 16, 2
 """Into how many parts, at most, a level is cut for the first selection.
@@ -117,7 +118,8 @@ def suppress(
         surest = jnp.argmax(scores, 1).astype(jnp.int32)
         found = jnp.take_along_axis(scores, surest[:, None], 1)[:, 0] >= 0
         box, label = _pick(boxes, surest[:, None]), _pick(classes, surest[:, None])
-        falls = (_overlap(box, boxes) > iou_threshold) & (label == classes)
+        overlaps = overlap(box[:, None, None], boxes)[:, 0, 0, 0]
+        falls = (overlaps > iou_threshold) & (label == classes)
         falls |= jnp.arange(scores.shape[1]) == surest[:, None]
         return jnp.where(falls, -1, scores), (surest, found)
 
@@ -144,11 +146,3 @@ def _best_anchors(of_anchor: Sequence[jax.Array], count: int) -> list[jax.Array]
 def _pick(values: jax.Array, index: jax.Array) -> jax.Array:
     """Of [batch, box, ...], the boxes [batch, index]."""
     return jnp.take_along_axis(values, index.reshape(*index.shape, *[1] * (values.ndim - 2)), 1)
-
-
-def _overlap(one: jax.Array, boxes: jax.Array) -> jax.Array:
-    """Intersection over union of [batch, 1, 4] and [batch, box, 4]."""
-    low, high = jnp.maximum(one[..., :2], boxes[..., :2]), jnp.minimum(one[..., 2:], boxes[..., 2:])
-    common = jnp.prod(jnp.maximum(high - low, 0), -1)
-    union = jnp.prod(one[..., 2:] - one[..., :2], -1) + jnp.prod(boxes[..., 2:] - boxes[..., :2], -1) - common
-    return jnp.where(common > 0, common / jnp.where(common > 0, union, 1), 0)

@@ -30,14 +30,7 @@ def huber(difference: jax.Array, delta: float = 1.0) -> jax.Array:
 
 
 def smooth_l1(difference: jax.Array, delta: float = 1.0) -> jax.Array:
-    """`huber` over delta: its straight part has slope 1 at any delta.
-
-    Args:
-        difference: predicted minus true, of any shape.
-        delta: above 0, where the square ends.
-
-    Returns:
-        The loss of each, in their shape and dtype.
+    """`huber`, which has the same arguments, over delta: its straight part has slope 1 at any delta.
 
     Source: Girshick, Fast R-CNN (arXiv 1504.08083), equation 3, at delta 1; PyTorch calls delta beta.
 

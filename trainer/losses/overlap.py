@@ -112,18 +112,13 @@ def tversky(overlap: Overlap, *, false_positives: float = 0.3, false_negatives: 
     With 0.5 and 0.5 it is `dice`. Source: Salehi et al., "Tversky loss function for image segmentation", 2017
     (arXiv 1706.05721).
     """
-    wrong = false_positives * (overlap.predicted - overlap.both) + false_negatives * (
-        overlap.true - overlap.both
-    )
+    extra = false_positives * (overlap.predicted - overlap.both)
+    wrong = extra + false_negatives * (overlap.true - overlap.both)
     # Half the smoothing, for these are halves of Dice's numerator and denominator.
     return 1 - jnp.mean((overlap.both + SMOOTHING / 2) / (overlap.both + wrong + SMOOTHING / 2), -1)
 
 
-OverlapLoss = Callable[[Overlap], jax.Array]
-OVERLAP_LOSSES: dict[str, OverlapLoss] = {
-    "dice": dice,
-    "generalized_dice": generalized_dice,
-    "adaptive_dice": adaptive_dice,
-    "tversky": tversky,
+OVERLAP_LOSSES: dict[str, Callable[[Overlap], jax.Array]] = {
+    loss.__name__: loss for loss in (dice, generalized_dice, adaptive_dice, tversky)
 }
 """By the names that the segmentation task's `losses` take, beside "cross_entropy"."""

@@ -59,10 +59,17 @@ def activation_spec(shape: Sequence[int], dims: Dims, least_rows: int = LEAST_RO
     >>> tuple(activation_spec((8, 8, 2, 64), (1, 4, 2, 1)))
     ('replica', None, None, None)
     """
+    return PartitionSpec(*(axes or None for axes in activation_axes(shape, dims, least_rows)))  # type: ignore[no-untyped-call]
+
+
+def activation_axes(
+    shape: Sequence[int], dims: Dims, least_rows: int = LEAST_ROWS
+) -> tuple[tuple[str, ...], ...]:
+    """The axes of the mesh over which `activation_spec` splits each axis of an activation."""
     batch, *others = axis_names(dims if dims is not None else (1,) * len(shape))
     if dims is not None and why_whole(shape, dims, least_rows) is not None:
         others = [()] * len(others)
-    return PartitionSpec((REPLICA_AXIS, *batch), *(axes or None for axes in others))  # type: ignore[no-untyped-call]
+    return (REPLICA_AXIS, *batch), *others
 
 
 def why_whole(shape: Sequence[int], dims: Sequence[int], least_rows: int = LEAST_ROWS) -> str | None:

@@ -15,18 +15,8 @@ if TYPE_CHECKING:  # the tasks import the metrics
     from halofeed.trainer.shared.task import Host
 
 NAMES = (
-    "mAP",
-    "mAP@0.5",
-    "mAP@0.75",
-    "mAP small",
-    "mAP medium",
-    "mAP large",
-    "AR@1",
-    "AR@10",
-    "AR@100",
-    "AR small",
-    "AR medium",
-    "AR large",
+    *("mAP", "mAP@0.5", "mAP@0.75", "mAP small", "mAP medium", "mAP large"),
+    *("AR@1", "AR@10", "AR@100", "AR small", "AR medium", "AR large"),
 )
 """In the order of pycocotools' summary."""
 SURE_SCORE = 0.3

@@ -141,9 +141,9 @@ def hausdorff_per_class(
     predicted: NDArray[Any], true: NDArray[Any], classes: int, spacing: Sequence[float]
 ) -> NDArray[np.float64]:
     """`hausdorff95` of every class but the background, float64 [classes - 1]; NaN where both are empty."""
-    boxes_predicted, boxes_true = (_boxes(labels, classes) for labels in (predicted, true))
     distances = np.full(classes - 1, np.nan)
-    for index, boxes in enumerate(zip(boxes_predicted, boxes_true, strict=True)):
+    boxes_of = (ndimage.find_objects(labels.astype(np.int32), classes - 1) for labels in (predicted, true))
+    for index, boxes in enumerate(zip(*boxes_of, strict=True)):
         found = [box for box in boxes if box is not None]
         if len(found) == 1:
             distances[index] = _diagonal(true.shape, spacing)
@@ -180,12 +180,6 @@ def hausdorff95(one: Mask, other: Mask, spacing: Sequence[float]) -> float:
         float(np.percentile(ndimage.distance_transform_edt(~there, sampling=spacing)[here], PERCENTILE))
         for here, there in (surfaces, surfaces[::-1])
     )
-
-
-def _boxes(labels: NDArray[Any], classes: int) -> list[tuple[slice, ...] | None]:
-    """The box of each class but the background, None where there is none of it."""
-    found = ndimage.find_objects(labels.astype(np.int32), max_label=classes - 1)
-    return list(found)
 
 
 def _diagonal(shape: Sequence[int], spacing: Sequence[float]) -> float:

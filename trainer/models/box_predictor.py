@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from halofeed.trainer.detection.level import Level
 from halofeed.trainer.models.initial import normal
-from halofeed.trainer.models.layers import Activation, Layers, Pass, kept
+from halofeed.trainer.models.layers import Layers, Pass, kept
 
 KERNEL_DEVIATION = 0.01
 CLASS_BIAS = -4.6
@@ -66,7 +66,7 @@ class BoxOutputs(nnx.Module):
 
 
 class SharedTower(nnx.Module):
-    """Convolutions that all levels share, each followed by a norm of the level's own.
+    """Convolutions that all levels share, each followed by a norm of the level's own and relu6.
 
     The levels' activations differ in their statistics, their meaning does not.
 
@@ -76,7 +76,6 @@ class SharedTower(nnx.Module):
         depth: how many convolutions.
         levels: how many sets of norms.
         kernel: of each convolution.
-        activation: after each norm.
 
     Source: the TensorFlow Object Detection API's weight-shared convolutional box predictor.
     """
@@ -90,7 +89,6 @@ class SharedTower(nnx.Module):
         depth: int,
         levels: int,
         kernel: Sequence[int],
-        activation: Activation = nnx.relu6,
     ) -> None:
         kernel_init = normal(KERNEL_DEVIATION)
         channels = (before, *[features] * depth)
@@ -99,14 +97,13 @@ class SharedTower(nnx.Module):
             for index in range(depth)
         )
         self.norms = nnx.List(nnx.List(layers.norm(features) for _ in range(depth)) for _ in range(levels))
-        self.activation = activation
         self.channels = channels[-1]
 
     def __call__(self, x: jax.Array, level: int, run: Pass) -> jax.Array:
         """[batch, height, width, before] of the level of that index to [batch, height, width, features]."""
         for convolution, norm in zip(self.convolutions, self.norms[level], strict=True):
             x = kept(run.hold(convolution(x)))
-            x = self.activation(norm(x, valid=run.valid, training=run.training))
+            x = nnx.relu6(norm(x, valid=run.valid, training=run.training))
         return x
 
 

@@ -19,7 +19,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from halofeed.schemas.partition import Dims
-from halofeed.trainer.mesh import activation_spec
+from halofeed.trainer.mesh import activation_axes
 
 Pads = tuple[tuple[int, int], ...]
 
@@ -46,7 +46,7 @@ def convolve_depthwise(convolution: nnx.Conv, x: jax.Array, mesh: Mesh | None, d
     if isinstance(padding, str):
         pads = jax.lax.padtype_to_pads(x.shape[1:-1], size, strides, padding)
     pads = tuple((low, high) for low, high in pads)
-    convolve = partial(_convolve, strides=strides, pads=pads)
+    convolve = partial(_convolve, strides, pads)
     shape = jax.eval_shape(convolve, x, kernel).shape
     shared = all(_on_every_device(held, mesh, dims) for held in (x.shape, shape))
     y = convolve(x, kernel) if shared else _summed(strides, pads, x, kernel)
@@ -57,12 +57,11 @@ def _on_every_device(shape: Sequence[int], mesh: Mesh | None, dims: Dims) -> boo
     """Whether an activation of that shape is split over all devices of the mesh."""
     if mesh is None:
         return True
-    entries = [entry for entry in activation_spec(shape, dims) if entry]
-    axes = itertools.chain(*((entry,) if isinstance(entry, str) else entry for entry in entries))
+    axes = itertools.chain(*activation_axes(shape, dims))
     return math.prod(int(mesh.shape[axis]) for axis in axes) == int(mesh.size)
 
 
-def _convolve(x: jax.Array, kernel: jax.Array, *, strides: tuple[int, ...], pads: Pads) -> jax.Array:
+def _convolve(strides: tuple[int, ...], pads: Pads, x: jax.Array, kernel: jax.Array) -> jax.Array:
     axes = "".join("DHW"[3 - len(strides) :])
     return jax.lax.conv_general_dilated(
         x,
@@ -74,23 +73,21 @@ def _convolve(x: jax.Array, kernel: jax.Array, *, strides: tuple[int, ...], pads
     )
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _summed(strides: tuple[int, ...], pads: Pads, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """`_convolve`, whose weight gradient is a sum for each kernel position."""
-    return _convolve(x, kernel, strides=strides, pads=pads)
+_summed = jax.custom_vjp(_convolve, nondiff_argnums=(0, 1))
+"""Its weight gradient is a sum for each kernel position."""
 
 
 def _forward(
     strides: tuple[int, ...], pads: Pads, x: jax.Array, kernel: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _convolve(x, kernel, strides=strides, pads=pads), (x, kernel)
+    return _convolve(strides, pads, x, kernel), (x, kernel)
 
 
 def _backward(
     strides: tuple[int, ...], pads: Pads, kept: tuple[jax.Array, jax.Array], of_y: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, kernel = kept
-    (of_x,) = jax.vjp(lambda x: _convolve(x, kernel, strides=strides, pads=pads), x)[1](of_y)
+    (of_x,) = jax.vjp(lambda x: _convolve(strides, pads, x, kernel), x)[1](of_y)
     wide = jnp.promote_types(x.dtype, jnp.float32)
     padded = jnp.pad(x, ((0, 0), *pads, (0, 0))).astype(wide)
     sums = []

@@ -10,6 +10,7 @@ C3 -1x1->  + ------3x3-------> P3
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -40,20 +41,15 @@ class FeaturePyramid(nnx.Module):
 
     def __init__(self, layers: Layers, channels: Sequence[int], features: int, levels: int) -> None:
         kernel_init = normal(KERNEL_DEVIATION)
+        unit = partial(
+            ConvolutionNorm, layers, features, features, activation=nnx.relu6, kernel_init=kernel_init
+        )
         self.laterals = nnx.List(
             layers.convolution(before, features, (1, 1), bias=True, kernel_init=kernel_init)
             for before in channels
         )
-        self.smoothing = nnx.List(
-            ConvolutionNorm(layers, features, features, activation=nnx.relu6, kernel_init=kernel_init)
-            for _ in channels[1:]
-        )
-        self.coarser = nnx.List(
-            ConvolutionNorm(
-                layers, features, features, stride=2, activation=nnx.relu6, kernel_init=kernel_init
-            )
-            for _ in range(levels - len(channels))
-        )
+        self.smoothing = nnx.List(unit() for _ in channels[1:])
+        self.coarser = nnx.List(unit(stride=2) for _ in range(levels - len(channels)))
 
     def __call__(self, maps: Sequence[jax.Array], run: Pass) -> list[jax.Array]:
         """The pyramid of maps [batch, height, width, channel], each half as fine as the one before, rounded up."""

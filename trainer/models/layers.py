@@ -192,6 +192,14 @@ def kept(x: jax.Array) -> jax.Array:
     return named
 
 
+def max_pool(
+    x: jax.Array, window: Sequence[int], strides: Sequence[int], padding: Padding = "VALID"
+) -> jax.Array:
+    """The greatest of each window, as `nnx.max_pool` gives it."""
+    greatest: jax.Array = nnx.max_pool(x, window, strides=strides, padding=padding)  # type: ignore[no-untyped-call]
+    return greatest
+
+
 def mean_over_space(x: jax.Array, dtype: DTypeLike) -> jax.Array:
     """The mean over all axes between batch and channel: [batch, ..., channel] to [batch, channel]."""
     return jnp.mean(x.astype(dtype), axis=tuple(range(1, x.ndim - 1)))

@@ -6,6 +6,7 @@ image -> 3x3 stride 2 -> 13 blocks of (3x3 of each channel apart -> 1x1 over cha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 from flax import nnx
@@ -21,6 +22,7 @@ BLOCKS = (
 """Channels of each block in widths of the first convolution, and its stride."""
 KERAS_PADDING = ((0, 1), (0, 1))
 """Of keras.applications in blocks of stride 2: an uneven size is rounded down, where SAME rounds up."""
+_unit = partial(ConvolutionNorm, activation=nnx.relu6, epsilon=EPSILON)
 
 
 class SeparableBlock(nnx.Module):
@@ -34,17 +36,8 @@ class SeparableBlock(nnx.Module):
     """
 
     def __init__(self, layers: Layers, before: int, after: int, *, stride: int, padding: Padding) -> None:
-        self.depthwise = ConvolutionNorm(
-            layers,
-            before,
-            before,
-            groups=before,
-            stride=stride,
-            padding=padding,
-            activation=nnx.relu6,
-            epsilon=EPSILON,
-        )
-        self.pointwise = ConvolutionNorm(layers, before, after, (1, 1), activation=nnx.relu6, epsilon=EPSILON)
+        self.depthwise = _unit(layers, before, before, groups=before, stride=stride, padding=padding)
+        self.pointwise = _unit(layers, before, after, (1, 1))
 
     def __call__(self, x: jax.Array, run: Pass) -> jax.Array:
         """[batch, height, width, before] to [batch, height / stride, width / stride, after]."""
@@ -76,21 +69,16 @@ class MobileNet(nnx.Module):
         blocks: int = len(BLOCKS),
         padding: Padding = "SAME",
     ) -> None:
-        self.stem = ConvolutionNorm(layers, channels, width, stride=2, activation=nnx.relu6, epsilon=EPSILON)
-        self.blocks: nnx.List[SeparableBlock] = nnx.List()
-        before = width
-        for multiple, stride in BLOCKS[:blocks]:
-            after = multiple * width
-            self.blocks.append(
-                SeparableBlock(
-                    layers, before, after, stride=stride, padding=padding if stride > 1 else "SAME"
-                )
-            )
-            before = after
-        strides = [stride for _, stride in (*BLOCKS[:blocks], (0, 2))]
-        last_of_stride = [index for index in range(blocks) if strides[index + 1] > 1]
+        widths = [width, *(multiple * width for multiple, _ in BLOCKS[:blocks])]
+        strides = [stride for _, stride in BLOCKS[:blocks]]
+        self.stem = _unit(layers, channels, width, stride=2)
+        self.blocks = nnx.List(
+            SeparableBlock(layers, before, after, stride=stride, padding=padding if stride > 1 else "SAME")
+            for before, after, stride in zip(widths, widths[1:], strides, strict=False)
+        )
+        last_of_stride = [index for index, following in enumerate((*strides[1:], 2)) if following > 1]
         self.last_of_stride = tuple(last_of_stride[2:])
-        self.channels = tuple(BLOCKS[index][0] * width for index in self.last_of_stride)
+        self.channels = tuple(widths[index + 1] for index in self.last_of_stride)
 
     def __call__(self, image: jax.Array, run: Pass) -> list[jax.Array]:
         """C3 to C5, [batch, height, width, channel] each, of normalized images [batch, height, width, channel]."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,10 @@ from jax.typing import DTypeLike
 class Norm(nnx.Module):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, computed in the precision of scale and bias."""
 
-    scale: nnx.Param[jax.Array]
-    bias: nnx.Param[jax.Array]
-    epsilon: float
+    def __init__(self, features: int, epsilon: float, param_dtype: DTypeLike) -> None:
+        self.scale = nnx.Param(jnp.ones(features, param_dtype))
+        self.bias = nnx.Param(jnp.zeros(features, param_dtype))
+        self.epsilon = epsilon
 
     def __call__(self, x: jax.Array, *, valid: jax.Array | None = None, training: bool = True) -> jax.Array:
         """Normalize x [batch, ..., channel]; `valid`, bool [batch], says which rows a whole batch's moments span."""
@@ -63,11 +65,10 @@ class BatchNorm(Norm):
         epsilon: float = 1e-3,
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
-        self.scale = nnx.Param(jnp.ones(features, param_dtype))
-        self.bias = nnx.Param(jnp.zeros(features, param_dtype))
+        super().__init__(features, epsilon, param_dtype)
         self.mean = nnx.BatchStat(jnp.zeros(features, param_dtype))
         self.variance = nnx.BatchStat(jnp.ones(features, param_dtype))
-        self.decay, self.epsilon = decay, epsilon
+        self.decay = decay
 
     def _moments(
         self, wide: jax.Array, valid: jax.Array | None, training: bool
@@ -75,10 +76,8 @@ class BatchNorm(Norm):
         if not training:
             return self.mean[...], self.variance[...]
         mean, variance = _over_batch(wide, valid)
-        self.mean[...] = self.decay * self.mean[...] + (1 - self.decay) * jax.lax.stop_gradient(mean)
-        self.variance[...] = self.decay * self.variance[...] + (1 - self.decay) * jax.lax.stop_gradient(
-            variance
-        )
+        for running, now in ((self.mean, mean), (self.variance, variance)):
+            running[...] = self.decay * running[...] + (1 - self.decay) * jax.lax.stop_gradient(now)
         return mean, variance
 
 
@@ -115,10 +114,8 @@ class GroupNorm(Norm):
         epsilon: float = 1e-5,
         param_dtype: DTypeLike = jnp.float32,
     ) -> None:
-        self.scale = nnx.Param(jnp.ones(features, param_dtype))
-        self.bias = nnx.Param(jnp.zeros(features, param_dtype))
+        super().__init__(features, epsilon, param_dtype)
         self.groups = features if groups is None else groups
-        self.epsilon = epsilon
 
     def _moments(
         self, wide: jax.Array, valid: jax.Array | None, training: bool
@@ -138,14 +135,13 @@ MOST_GROUPS = 8
 """Of the group norm that `NORMS` makes; it has fewer where the channels do not divide by it."""
 
 
-def _instance(features: int, *, decay: float, epsilon: float, param_dtype: DTypeLike) -> GroupNorm:
-    return GroupNorm(features, epsilon=epsilon, param_dtype=param_dtype)
+def _group(features: int, *, decay: float, **options: Any) -> GroupNorm:
+    return GroupNorm(features, groups=math.gcd(features, MOST_GROUPS), **options)
 
 
-def _group(features: int, *, decay: float, epsilon: float, param_dtype: DTypeLike) -> GroupNorm:
-    groups = math.gcd(features, MOST_GROUPS)
-    return GroupNorm(features, groups=groups, epsilon=epsilon, param_dtype=param_dtype)
-
-
-NORMS: dict[str, Callable[..., Norm]] = {"batch": BatchNorm, "instance": _instance, "group": _group}
+NORMS: dict[str, Callable[..., Norm]] = {
+    "batch": BatchNorm,
+    "instance": lambda features, *, decay, **options: GroupNorm(features, **options),
+    "group": _group,
+}
 """Called with (features, decay=, epsilon=, param_dtype=)."""

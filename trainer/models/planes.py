@@ -14,7 +14,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from halofeed.schemas.partition import Dims
-from halofeed.trainer.mesh import activation_spec, platform_of
+from halofeed.trainer.mesh import activation_axes, platform_of
 
 VOLUME_CONVOLUTIONS = ("auto", "direct", "planes")
 """How convolutions over depth, height and width are computed; "auto" takes planes where the platform is a CPU."""
@@ -57,7 +57,7 @@ def convolve_planes(convolution: nnx.Conv, x: jax.Array, mesh: Mesh | None, dims
     Returns:
         [batch, depth, height, width, features].
     """
-    of_batch, of_depth, *of_plane = _split(x, mesh, dims)
+    of_batch, of_depth, *of_plane = activation_axes(x.shape, dims)
     replicas, parts = (
         math.prod(mesh.shape[axis] for axis in axes) if mesh else 1 for axes in (of_batch, of_depth)
     )
@@ -93,11 +93,3 @@ def _shifted(x: jax.Array, by: int) -> jax.Array:
         return x
     still = (0, 0, 0)
     return jax.lax.pad(x, jnp.zeros((), x.dtype), [still, (-by, by, 0), *[still] * (x.ndim - 2)])
-
-
-def _split(x: jax.Array, mesh: Mesh | None, dims: Dims) -> list[tuple[str, ...]]:
-    """The mesh axes over which each axis of x is split."""
-    if mesh is None:
-        return [()] * x.ndim
-    entries = (entry or () for entry in activation_spec(x.shape, dims))
-    return [(entry,) if isinstance(entry, str) else tuple(entry) for entry in entries]

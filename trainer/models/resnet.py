@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 from flax import nnx
 
-from halofeed.trainer.models.layers import Activation, ConvolutionNorm, Layers, Padding, Pass, mean_over_space
+from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool, mean_over_space
 
 BLOCKS = (3, 4, 6, 3)
 WIDTH = 64
@@ -22,6 +23,7 @@ EXPANSION = 4
 EPSILON = 1.001e-5
 STEM_ROWS = 3
 """The fewest rows on one core of an image that is split: the halo of the first convolution, 7x7 with stride 2."""
+_unit = partial(ConvolutionNorm, epsilon=EPSILON)
 
 
 class Bottleneck(nnx.Module):
@@ -37,10 +39,12 @@ class Bottleneck(nnx.Module):
 
     def __init__(self, layers: Layers, before: int, features: int, *, stride: int, project: bool) -> None:
         after = EXPANSION * features
-        self.shortcut = _unit(layers, before, after, 1, stride=stride, activation=None) if project else None
-        self.reduce = _unit(layers, before, features, 1, stride=stride)
-        self.middle = _unit(layers, features, features, 3)
-        self.expand = _unit(layers, features, after, 1, activation=None)
+        self.shortcut = (
+            _unit(layers, before, after, (1, 1), stride=stride, activation=None) if project else None
+        )
+        self.reduce = _unit(layers, before, features, (1, 1), stride=stride)
+        self.middle = _unit(layers, features, features)
+        self.expand = _unit(layers, features, after, (1, 1), activation=None)
 
     def __call__(self, x: jax.Array, run: Pass) -> jax.Array:
         """[batch, height, width, before] to [batch, height / stride, width / stride, 4 * features]."""
@@ -66,7 +70,8 @@ class ResNet(nnx.Module):
     def __init__(
         self, layers: Layers, *, channels: int = 3, blocks: Sequence[int] = BLOCKS, width: int = WIDTH
     ) -> None:
-        self.stem = _unit(layers, channels, width, 7, stride=2, padding=((3, 3), (3, 3)), extends_again=True)
+        padding = ((3, 3), (3, 3))
+        self.stem = _unit(layers, channels, width, (7, 7), stride=2, padding=padding, extends_again=True)
         self.stages: nnx.List[nnx.List[Bottleneck]] = nnx.List()
         before = width
         for stage, count in enumerate(blocks):
@@ -82,18 +87,14 @@ class ResNet(nnx.Module):
     def __call__(self, image: jax.Array, run: Pass) -> list[jax.Array]:
         """C2 to C5, [batch, height, width, channel] each, of normalized images [batch, height, width, channel]."""
         first = stem_pass(image.shape, run)
-        x = self.stem(first.hold(image), first, then=lambda x: run.hold(_pooled(x)))
+        pooled = partial(max_pool, window=(3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+        x = self.stem(first.hold(image), first, then=lambda x: run.hold(pooled(x)))
         maps = []
         for stage in self.stages:
             for block in stage:
                 x = block(x, run)
             maps.append(x)
         return maps
-
-
-def _pooled(x: jax.Array) -> jax.Array:
-    pooled: jax.Array = nnx.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))  # type: ignore[no-untyped-call]
-    return pooled
 
 
 def stem_pass(shape: Sequence[int], run: Pass) -> Pass:
@@ -133,27 +134,3 @@ class ResNetClassifier(nnx.Module):
     def __call__(self, image: jax.Array, run: Pass = Pass()) -> jax.Array:  # noqa: B008
         """Logits [batch, classes], in the parameters' precision, of normalized images [batch, ..., channel]."""
         return self.head(mean_over_space(self.backbone(image, run)[-1], self.head.param_dtype))
-
-
-def _unit(
-    layers: Layers,
-    before: int,
-    after: int,
-    size: int,
-    *,
-    stride: int = 1,
-    padding: Padding = "SAME",
-    activation: Activation | None = nnx.relu,
-    extends_again: bool = False,
-) -> ConvolutionNorm:
-    return ConvolutionNorm(
-        layers,
-        before,
-        after,
-        (size, size),
-        stride=stride,
-        padding=padding,
-        activation=activation,
-        epsilon=EPSILON,
-        extends_again=extends_again,
-    )

@@ -9,15 +9,18 @@ For 300 x 300 pixels the maps have 19, 10, 5, 3, 2 and 1 positions a side.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import jax
+import numpy as np
 from flax import nnx
+from numpy.typing import NDArray
 
 from halofeed.trainer.detection.anchors import ssd_anchors
 from halofeed.trainer.detection.level import Level
 from halofeed.trainer.models.box_predictor import BoxOutputs, SharedTower
 from halofeed.trainer.models.initial import normal
-from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass
+from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool
 from halofeed.trainer.models.mobilenet import WIDTH, MobileNet
 
 LEVELS = 6
@@ -74,15 +77,7 @@ class Ssd(nnx.Module):
             maps.append(block(maps[-1], run))
         levels = []
         for index, (features, outputs) in enumerate(zip(maps, self.outputs, strict=True)):
-            anchors = ssd_anchors(
-                image.shape[1:3],
-                features.shape[1:3],
-                level=index,
-                levels=LEVELS,
-                min_scale=self.scales[0],
-                max_scale=self.scales[1],
-                aspect_ratios=self.aspect_ratios,
-            )
+            anchors = _anchors(self, image, features, index, few_finest=True)
             levels.append(outputs(features, features, anchors, run))
         return levels
 
@@ -132,35 +127,36 @@ class SsdPooling(nnx.Module):
         features, levels = self.backbone(image, run)[-1], []
         for index in range(LEVELS):
             if index:
-                pooled = nnx.max_pool(features, (2, 2), strides=(2, 2), padding="SAME")  # type: ignore[no-untyped-call]
-                features = run.hold(pooled)
-            anchors = ssd_anchors(
-                image.shape[1:3],
-                features.shape[1:3],
-                level=index,
-                levels=LEVELS,
-                min_scale=self.scales[0],
-                max_scale=self.scales[1],
-                aspect_ratios=self.aspect_ratios,
-                reduce_boxes_in_lowest_layer=False,
-            )
+                features = run.hold(max_pool(features, (2, 2), (2, 2), "SAME"))
+            anchors = _anchors(self, image, features, index, few_finest=False)
             tower = self.tower(features, index, run)
             levels.append(self.outputs(tower, tower, anchors, run))
         return levels
+
+
+def _anchors(
+    model: Ssd | SsdPooling, image: jax.Array, features: jax.Array, level: int, *, few_finest: bool
+) -> NDArray[np.float32]:
+    return ssd_anchors(
+        image.shape[1:3],
+        features.shape[1:3],
+        level=level,
+        levels=LEVELS,
+        min_scale=model.scales[0],
+        max_scale=model.scales[1],
+        aspect_ratios=model.aspect_ratios,
+        reduce_boxes_in_lowest_layer=few_finest,
+    )
 
 
 class ShrinkingBlock(nnx.Module):
     """A 1x1 convolution to half of `features`, then a 3x3 of stride 2 to `features`; norm and relu6 after each."""
 
     def __init__(self, layers: Layers, before: int, features: int) -> None:
-        kernel_init = normal(EXTRA_KERNEL_DEVIATION)
+        unit = partial(ConvolutionNorm, activation=nnx.relu6, kernel_init=normal(EXTRA_KERNEL_DEVIATION))
         half = features // 2
-        self.reduce = ConvolutionNorm(
-            layers, before, half, (1, 1), activation=nnx.relu6, kernel_init=kernel_init
-        )
-        self.shrink = ConvolutionNorm(
-            layers, half, features, stride=2, activation=nnx.relu6, kernel_init=kernel_init
-        )
+        self.reduce = unit(layers, before, half, (1, 1))
+        self.shrink = unit(layers, half, features, stride=2)
         self.channels = features
 
     def __call__(self, x: jax.Array, run: Pass) -> jax.Array:

@@ -23,7 +23,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from halofeed.schemas.errors import UsageError
-from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass
+from halofeed.trainer.models.layers import ConvolutionNorm, Layers, Pass, max_pool
 
 AXES = {3: ("height", "width"), 4: ("depth", "height", "width")}
 """Of an image without batch, by its rank."""
@@ -80,10 +80,10 @@ class UNet(nnx.Module):
             raise UsageError(f"foreground_prior: expected a share between 0 and 1, got {foreground_prior}")
         sizes = image_shape[:-1]
         strides = halvings(sizes, depth, anisotropic=anisotropic)
-        if norm == "instance" and all(_coarsest(size, steps) == 1 for size, steps in _along(sizes, strides)):
+        if norm == "instance" and all(size == math.prod(steps) for size, steps in _along(sizes, strides)):
             raise UsageError(
-                f"norm='instance': with depth={depth}, {_times(sizes)} ends as a single value, which has no deviation; "
-                f"take depth={depth - 1} or another norm"
+                f"norm='instance': with depth={depth}, {'x'.join(map(str, sizes))} ends as a single value, which has "
+                f"no deviation; take depth={depth - 1} or another norm"
             )
         layers = dataclasses.replace(layers, norm_kind=norm)
         epsilon = None if norm == "batch" else GROUP_EPSILON
@@ -151,19 +151,15 @@ def pooled(x: jax.Array, stride: tuple[int, ...], run: Pass) -> jax.Array:
     if run.is_split(x.shape) and not run.is_split(after):
         parts = run.parts
         if all(size % count == 0 for size, count in zip(larger, parts, strict=True)):
-            return run.hold(run.hold_split(_max_pool(x, stride)))
+            return run.hold(run.hold_split(max_pool(x, stride, stride)))
         last = max(axis for axis, count in enumerate(parts) if count > 1)
         # Equal values: the axes that are pooled last must be the first in order.
         if all(count > 1 for count in parts[: last + 1]):
-            x = run.hold_split(_max_pool(x, (*(1,) * (last + 1), *stride[last + 1 :])))
+            unsplit = (*(1,) * (last + 1), *stride[last + 1 :])
+            x = run.hold_split(max_pool(x, unsplit, unsplit))
             stride = (*stride[: last + 1], *(1,) * (len(stride) - last - 1))
             x = run.hold(x, whole=True)
-    return run.hold(_max_pool(x, stride))
-
-
-def _max_pool(x: jax.Array, stride: tuple[int, ...]) -> jax.Array:
-    greatest: jax.Array = nnx.max_pool(x, stride, strides=stride)  # type: ignore[no-untyped-call]
-    return greatest
+    return run.hold(max_pool(x, stride, stride))
 
 
 class _Upsampling(nnx.Module):
@@ -254,14 +250,6 @@ def _background_first(foreground_prior: float) -> Callable[..., jax.Array]:
 def _along(sizes: Sequence[int], strides: Sequence[tuple[int, ...]]) -> list[tuple[int, tuple[int, ...]]]:
     """Each axis's size and its own steps."""
     return list(zip(sizes, zip(*strides, strict=True), strict=True))
-
-
-def _coarsest(size: int, steps: tuple[int, ...]) -> int:
-    return size // math.prod(steps)
-
-
-def _times(sizes: Sequence[int]) -> str:
-    return "x".join(map(str, sizes))
 
 
 def _through(block: nnx.List[ConvolutionNorm], x: jax.Array, run: Pass) -> jax.Array:

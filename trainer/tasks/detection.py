@@ -20,7 +20,7 @@ from halofeed.trainer.shared.task import Batch, Metrics, valid_rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Detection:
+class Detection(Matcher):
     """Levels of class logits and box codes against `boxes`, `classes` (from 1), `num_boxes` and `is_crowd`.
 
     Both losses are sums over all anchors of the batch's valid images, over max(matched anchors, 1) of them all.
@@ -46,10 +46,6 @@ class Detection:
     delta: float = 1.0
     class_loss_weight: float = 1.0
     box_loss_weight: float = 1.0
-    matched_threshold: float = 0.5
-    unmatched_threshold: float = 0.5
-    negatives_lower_than_unmatched: bool = True
-    force_match: bool = True
     score_threshold: float = 1e-8
     nms_iou: float = 0.6
     max_detections: int = 100
@@ -61,20 +57,11 @@ class Detection:
     best = "mAP"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.box_loss not in BOX_LOSSES:
             raise UsageError(f"box_loss: expected one of {', '.join(BOX_LOSSES)}, got {self.box_loss!r}")
         if not self.delta > 0:
             raise UsageError(f"delta: expected a value above 0, got {self.delta}")
-        self.matcher()
-
-    def matcher(self) -> Matcher:
-        """The matcher of these thresholds."""
-        return Matcher(
-            matched_threshold=self.matched_threshold,
-            unmatched_threshold=self.unmatched_threshold,
-            negatives_lower_than_unmatched=self.negatives_lower_than_unmatched,
-            force_match=self.force_match,
-        )
 
     def loss(self, outputs: Sequence[Level], batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Focal loss plus box loss; parts `class_loss` and `box_loss`, not weighted."""
@@ -82,7 +69,7 @@ class Detection:
         boxes = batch["boxes"].astype(dtype)
         is_box = (jnp.arange(boxes.shape[1]) < batch["num_boxes"][:, None]) & valid[:, None]
         anchors = [split_alike(level.anchors, level.box_codes) for level in outputs]
-        matches = match_boxes(self.matcher(), anchors, boxes, is_box, batch["is_crowd"].astype(bool))
+        matches = match_boxes(self, anchors, boxes, is_box, batch["is_crowd"].astype(bool))
         # Rows of padding hold fill values, which may be anything; zero times them must be zero.
         table = jnp.concatenate([boxes, batch["classes"][..., None].astype(dtype)], -1)
         table = jnp.where(is_box[..., None], table, 0)
