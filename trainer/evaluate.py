@@ -20,6 +20,9 @@ from halofeed.trainer.run_folder import write_json
 from halofeed.trainer.shared.task import Host
 from halofeed.trainer.step import Problem, Variables, compile_prediction, to_host
 
+KEPT = 6
+"""How many of the worst examples are kept, and of those that are spread over the split."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
@@ -87,18 +90,14 @@ class _Row:
 
 
 class Examples:
-    """The worst rows of an evaluation, and some spread over the split, with predictions and truth.
-
-    Memory: `worst + typical` rows of predictions and truth.
+    """The `KEPT` worst rows of an evaluation, and as many spread over the split, held with predictions and truth.
 
     Args:
         records: how many rows the evaluation has.
-        worst, typical: how many of each to keep.
     """
 
-    def __init__(self, records: int, *, worst: int = 6, typical: int = 6) -> None:
-        self._worst_count = worst
-        self._spread = {number * records // max(1, typical) for number in range(typical)}
+    def __init__(self, records: int) -> None:
+        self._spread = {number * records // KEPT for number in range(KEPT)}
         self._worst: list[_Row] = []
         self._typical: list[_Row] = []
         self._seen = 0
@@ -111,9 +110,7 @@ class Examples:
             self._seen += 1
             entry = _Row(order=(-score, -place), step=batch.step, row=row, score=score, arrays={})
             is_typical = place in self._spread
-            is_bad = not np.isnan(score) and (
-                len(self._worst) < self._worst_count or (self._worst and entry > self._worst[0])
-            )
+            is_bad = not np.isnan(score) and (len(self._worst) < KEPT or entry > self._worst[0])
             if not (is_typical or is_bad):
                 continue
             entry.arrays = _row_arrays(batch, row)
@@ -121,7 +118,7 @@ class Examples:
                 self._typical.append(entry)
             if is_bad:
                 heapq.heappush(self._worst, entry)
-                if len(self._worst) > self._worst_count:
+                if len(self._worst) > KEPT:
                     heapq.heappop(self._worst)
 
     def write(self, folder: Path, source: EvaluationSource, step: int, split: str) -> None:
@@ -133,9 +130,7 @@ class Examples:
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir(parents=True)
         listed = []
-        for number, (entry, reason) in enumerate(
-            [*((entry, "worst") for entry in worst), *((entry, "typical") for entry in typical)]
-        ):
+        for number, entry in enumerate([*worst, *typical]):
             name = f"{number:02d}.npz"
             image = source.batch(entry.step)["image"][entry.row]
             image = image.astype(np.float32) if image.dtype.kind not in "uif" else image
@@ -145,7 +140,7 @@ class Examples:
                     "file": name,
                     "id": int(entry.arrays.get("truth_id", -1)),
                     "score": None if np.isnan(entry.score) else round(entry.score, 6),
-                    "reason": reason,
+                    "reason": "worst" if number < len(worst) else "typical",
                 }
             )
         write_json(made / "examples.json", {"step": step, "split": split, "examples": listed})

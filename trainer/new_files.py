@@ -101,20 +101,14 @@ _SEARCHES = {
 """Per kind of image."""
 
 
-def _without_box(image: Any) -> dict[str, Any]:
-    return {"filename": image, **dict.fromkeys(("class", "xmin", "ymin", "xmax", "ymax"))}
-
-
-_ROWS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "detection": _without_box,
-    "segmentation": lambda image: {"image": image, "label": None},
+_COLUMNS = {
+    "detection": ("filename", "class", "xmin", "ymin", "xmax", "ymax"),
+    "segmentation": ("image", "label"),
 }
-"""Per task for which images need no labels: the row of one without."""
+"""Per task for which images need no labels: the columns of its table, all but the first empty."""
 
 
-def recipe_for_new_files(
-    recipe: Mapping[str, Any], task: str, *, windows: bool = True, overlap: float = WINDOW_OVERLAP
-) -> Recipe:
+def recipe_for_new_files(recipe: Mapping[str, Any], task: str, *, windows: bool = True) -> Recipe:
     """The recipe of a data set, changed to take files without annotations.
 
     Scans that the recipe would crop to its shape are cut into windows of that shape that overlap, so that all of a
@@ -124,24 +118,22 @@ def recipe_for_new_files(
         recipe: the manifest's.
         task: the data set's.
         windows: False crops or pads scans as the recipe says.
-        overlap: of windows, as a share of each axis, 0 to less than 1.
 
     Raises:
-        UsageError: the recipe stores pictures in sizes of their own, or the overlap is not a share.
+        UsageError: the recipe stores pictures in sizes of their own.
 
     >>> changed = recipe_for_new_files(Recipe(layout="msd", depth=32, height=64, width=64).to_json(), "segmentation")
     >>> changed.fit, changed.tile_overlap, changed.missing_masks
     ('tiles', (8, 16, 16), 'prediction')
     """
-    if not 0 <= overlap < 1:
-        raise UsageError(f"overlap {overlap}: expected 0 or more and less than 1")
     before = Recipe.from_json(recipe)
     if before.rules.kind.name not in _SEARCHES:
         raise UsageError(
             f"--source is for {' and '.join(f'{kind}s' for kind in _SEARCHES)}; convert the {before.rules.kind.name}s "
             "with the options of the model's data set and name that folder instead: halofeed predict RUN FOLDER"
         )
-    if before.static_shape() is None:
+    sides = before.static_shape()
+    if sides is None:
         raise UsageError(
             "the model's data set stores each picture in a size of its own, and other files would have other sizes; "
             "train on a data set of one size (--resize fixed-shape, or --pad) to predict new files"
@@ -149,32 +141,21 @@ def recipe_for_new_files(
     changes: dict[str, Any] = {
         "layout": "jsonl",
         "task": _SEARCHES[before.rules.kind.name].unlabeled.get(task, task),
-        "image_sets": (),
+        **dict.fromkeys(("image_sets", "split_shares", "classes"), ()),
+        **dict.fromkeys(("group_pattern", "image_pattern", "label_pattern")),
         "masks": False,
         "shards": 1,
-        "split_shares": (),
-        "group_pattern": None,
-        "image_pattern": None,
-        "label_pattern": None,
-        "classes": (),
         "missing_masks": "prediction",
     }
     if before.rules.is_fitted and before.fit == "crop-or-pad" and windows:
-        sides = before.static_shape() or ()
-        changes |= {"fit": "tiles", "tile_overlap": tuple(int(side * overlap) for side in sides)}
+        changes |= {"fit": "tiles", "tile_overlap": tuple(int(side * WINDOW_OVERLAP) for side in sides)}
     elif before.center == "label":
         changes["center"] = "volume"
     return dataclasses.replace(before, **changes)
 
 
 def list_new_files(
-    recipe: Mapping[str, Any],
-    task: str,
-    source: str | Path,
-    scratch: str | Path,
-    *,
-    windows: bool = True,
-    overlap: float = WINDOW_OVERLAP,
+    recipe: Mapping[str, Any], task: str, source: str | Path, scratch: str | Path, *, windows: bool = True
 ) -> NewFiles:
     """Find the pictures, scans or clips of a folder, or take one file, and list them for a conversion.
 
@@ -182,14 +163,14 @@ def list_new_files(
     folder that holds nothing but pictures is the frames of one. A folder's hidden files are left out.
 
     Args:
-        recipe, task, windows, overlap: as `recipe_for_new_files`.
+        recipe, task, windows: as `recipe_for_new_files`.
         source: a folder or a file on local disk.
         scratch: an existing empty folder for the list; it must stand until the conversion is done.
 
     Raises:
         UsageError: there is no such file or folder, or nothing in it that can be predicted.
     """
-    changed = recipe_for_new_files(recipe, task, windows=windows, overlap=overlap)
+    changed = recipe_for_new_files(recipe, task, windows=windows)
     source, scratch = Path(source), Path(scratch)
     is_file = check_source("--source", str(source))
     search = _SEARCHES[changed.rules.kind.name]
@@ -259,8 +240,9 @@ def _write_table(file: Path, listed: Iterable[Sequence[str]], task: str) -> None
     """One row a picture or scan: without a label, or without a box."""
     with file.open("w", encoding="utf-8") as stream:
         for paths in listed:
-            image: Any = paths[0] if len(paths) == 1 else list(paths)
-            stream.write(json.dumps(_ROWS[task](image)) + "\n")
+            image, *empty = _COLUMNS[task]
+            row = {image: paths[0] if len(paths) == 1 else list(paths), **dict.fromkeys(empty)}
+            stream.write(json.dumps(row) + "\n")
 
 
 def _linked(file: Path, folder: Path) -> str:

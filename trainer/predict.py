@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from halofeed.schemas.beside import beside
 from halofeed.schemas.durable import exchange, sync, sync_tree
 from halofeed.schemas.errors import JobError, UsageError
 from halofeed.schemas.stopping import Whole
 from halofeed.trainer.origins import Origins
-from halofeed.trainer.prediction_files import WRITERS, PredictionWriter, rows_of, written_labels
+from halofeed.trainer.prediction_files import WRITERS, rows_of, written_labels
 from halofeed.trainer.run_folder import Run, write_json
 from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.shared.task import Host, valid_host
@@ -39,8 +38,6 @@ def predict(
     folder: str | Path,
     *,
     which: str = "best",
-    mesh: Mesh | None = None,
-    batch_size: int | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """Predict every record of a split, and write what was predicted in terms of the source files.
@@ -53,7 +50,7 @@ def predict(
             and depth may be others.
         split: its name.
         folder: where to; made whole or not at all.
-        which, mesh, batch_size: of `Trained`.
+        which: of `Trained`.
         overwrite: replace earlier predictions.
 
     Returns:
@@ -64,9 +61,7 @@ def predict(
     """
     folder = Path(folder).absolute()
     check_folder(folder, overwrite)
-    trained = Trained(
-        run, data, split, which=which, mesh=mesh, batch_size=batch_size, with_probabilities=True
-    )
+    trained = Trained(run, data, split, which=which, with_probabilities=True)
     batches = ((batch.predictions, batch.truth) for batch in trained.predictions())
     if jax.process_index():
         for _ in batches:
@@ -111,20 +106,20 @@ def predict_batches(
         JobError: records of the split were not predicted, or twice.
     """
     origins = Origins(data, split)
-    with whole_folder(Path(folder), overwrite) as made:
-        writer: PredictionWriter
+    with (
+        whole_folder(Path(folder), overwrite) as made,
+        WRITERS[facts.task](made, origins, facts.labels) as writer,
+    ):
         seen: set[int] = set()
-        with WRITERS[facts.task](made, origins, facts.labels) as writer:
-            for predictions, truth in batches:
-                for row, arrays in rows_of(predictions, valid_host(truth)):
-                    identity = int(truth["id"][row])
-                    if identity in seen:
-                        raise JobError(f"id {identity}: was predicted twice")
-                    seen.add(identity)
-                    writer.add(origins.of_id(identity), arrays)
-            if len(seen) != len(origins):
-                raise JobError(f"split {split!r}: {len(seen)} of {len(origins)} records were predicted")
-            written = writer.finish()
+        for predictions, truth in batches:
+            for row, arrays in rows_of(predictions, valid_host(truth)):
+                identity = int(truth["id"][row])
+                if identity in seen:
+                    raise JobError(f"id {identity}: was predicted twice")
+                seen.add(identity)
+                writer.add(origins.of_id(identity), arrays)
+        if len(seen) != len(origins):
+            raise JobError(f"split {split!r}: {len(seen)} of {len(origins)} records were predicted")
         document = {
             "format": FORMAT,
             **(description or {}),
@@ -135,7 +130,7 @@ def predict_batches(
             "task": facts.task,
             "labels": written_labels(facts.labels),
             "records": len(seen),
-            **written,
+            **writer.finish(),
         }
         write_json(made / PREDICTIONS, document)
     return document

@@ -7,16 +7,15 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any
 
 from numpy.typing import NDArray
 
 from halofeed.prep.sources.volume_files import extension_of
 from halofeed.schemas.errors import JobError, UsageError
-from halofeed.schemas.manifest import Manifest
 from halofeed.trainer.origins import Origin, Origins
 from halofeed.trainer.source_boxes import boxes_in_source, coco_results
 from halofeed.trainer.source_masks import labels_in_source, picture_labels_in_source, write_nifti, write_png
@@ -31,45 +30,40 @@ Row = Mapping[str, NDArray[Any]]
 """One record's predictions, without the batch axis."""
 
 
-class PredictionWriter(Protocol):
-    """Takes the predictions of one record after the other."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def add(self, origin: Origin, row: Row) -> None:
-        """Write, or keep, what was predicted for a record."""
-
-    def finish(self) -> dict[str, Any]:
-        """Write what is left; gives what predictions.json says of the files."""
-
-
-class DetectionWriter:
-    """`detections.json`, a COCO results file, and `categories.json`, the names of its category ids.
-
-    Entries are written as they come.
+class PredictionWriter(ExitStack):
+    """Takes the predictions of one record after the other; what it has opened is closed at the end of the block.
 
     Args:
         folder: where to.
         origins: of the split.
-        labels: names by id, from 1.
+        labels: names by id.
     """
 
     def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
-        self._size = image_shape(origins.manifest)[:2]
+        super().__init__()
+        self._folder, self._origins, self._labels = folder, origins, labels
+
+    def add(self, origin: Origin, row: Row) -> None:
+        """Write, or keep, what was predicted for a record."""
+        raise NotImplementedError
+
+    def finish(self) -> dict[str, Any]:
+        """Write what is left; gives what predictions.json says of the files."""
+        raise NotImplementedError
+
+
+class DetectionWriter(PredictionWriter):
+    """`detections.json`, a COCO results file, and `categories.json`, the names of its category ids.
+
+    Entries are written as they come.
+    """
+
+    def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, origins, labels)
+        self._size = origins.manifest.field("image").shape[:2]
         self._count = 0
-        categories = [{"id": label, "name": name} for label, name in sorted(labels.items())]
-        (folder / CATEGORIES).write_text(json.dumps(categories, indent=1) + "\n", "utf-8")
-        self._stream = (folder / DETECTIONS).open("w", encoding="utf-8")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self._stream.close()
+        (folder / CATEGORIES).write_text(json.dumps(written_labels(labels), indent=1) + "\n", "utf-8")
+        self._stream = self.enter_context((folder / DETECTIONS).open("w", encoding="utf-8"))
 
     def add(self, origin: Origin, row: Row) -> None:
         """Write the first `num_detections` boxes."""
@@ -88,60 +82,43 @@ class DetectionWriter:
         return {"detections": DETECTIONS, "categories": CATEGORIES, "boxes": self._count}
 
 
-class ClassificationWriter:
-    """`classes.csv`: id, key, the most probable class and its probability, then the probability of every class.
-
-    Args:
-        folder: where to.
-        origins: of the split.
-        labels: names by id, from 0.
-    """
+class ClassificationWriter(PredictionWriter):
+    """`classes.csv`: id, key, the most probable class and its probability, then the probability of every class."""
 
     def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
+        super().__init__(folder, origins, labels)
         self._names = [labels.get(label, f"class {label}") for label in range(max(labels) + 1)]
-        self._stream = (folder / CLASSES).open("w", newline="", encoding="utf-8", errors="surrogateescape")
-        self._writer = csv.writer(self._stream)
+        file = folder / CLASSES
+        stream = self.enter_context(file.open("w", newline="", encoding="utf-8", errors="surrogateescape"))
+        self._writer = csv.writer(stream)
         self._writer.writerow(["id", "key", "class", "probability", *(f"p({name})" for name in self._names)])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self._stream.close()
 
     def add(self, origin: Origin, row: Row) -> None:
         """Write one line."""
-        probabilities = [
+        shares = [
             round(value, _PROBABILITY_DECIMALS) for value in row["probabilities"].astype(float).tolist()
         ]
         label = int(row["label"])
-        self._writer.writerow(
-            [origin.id, origin.key, self._names[label], probabilities[label], *probabilities]
-        )
+        self._writer.writerow([origin.id, origin.key, self._names[label], shares[label], *shares])
 
     def finish(self) -> dict[str, Any]:
         """Nothing is left."""
         return {"classes": CLASSES}
 
 
-class SegmentationWriter:
+class SegmentationWriter(PredictionWriter):
     """One file of class indices a source, on the source's own grid: `KEY.nii.gz` of a scan, `KEY.png` of a picture.
 
     Of a scan that was converted in tiles, its tiles' probabilities are blended. Memory: one scan at a time if the
     tiles of a scan come one after the other, else all scans that are begun; see `Blend` and `labels_in_source`.
-
-    Args:
-        folder: where to.
-        origins: of the split.
-        labels: names by id, from 0.
 
     Raises:
         UsageError: two sources whose files would have one name.
     """
 
     def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
-        self._folder, self._classes = folder, max(labels) + 1
-        shape = image_shape(origins.manifest)
+        super().__init__(folder, origins, labels)
+        shape = origins.manifest.field("image").shape
         self._shape = (shape[0], shape[1], shape[2]) if len(shape) == 4 else None
         self._tiles: dict[str, dict[int, Tile]] = {}
         keys: dict[str, int] = {}
@@ -154,20 +131,11 @@ class SegmentationWriter:
         self._begun: dict[str, Blend] = {}
         self._files: list[dict[str, Any]] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self._begun.clear()
-
     def add(self, origin: Origin, row: Row) -> None:
         """Write a picture's or a scan's file, once its last tile has come."""
-        predicted = row["probabilities" if "probabilities" in row else "label"]
+        predicted = _predicted(row)
         if self._shape is None:
-            label = picture_labels_in_source(
-                predicted, origin.numbers["transform"], origin.source_size, origin.picture_size
-            )
-            write_png(self._file(origin), label)
+            write_png(self._file(origin), _picture_labels(origin, predicted))
             return
         tiles = self._tiles[origin.key]
         tile = origin.tile(self._shape)
@@ -175,7 +143,7 @@ class SegmentationWriter:
             label = labels_in_source(predicted, tile.grid, origin.source_grid, tile.extent)
         else:
             if origin.key not in self._begun:
-                self._begun[origin.key] = Blend(tiles, self._classes)
+                self._begun[origin.key] = Blend(tiles, max(self._labels) + 1)
             blend = self._begun[origin.key]
             blend.add(tile.number, predicted)
             if not blend.complete:
@@ -192,84 +160,67 @@ class SegmentationWriter:
 
     def _file(self, origin: Origin) -> Path:
         name = self._names[origin.key]
-        self._files.append({"file": name, "key": printable(origin.key), "source": printable(origin.source)})
+        self._files.append({"file": name, **_named(origin)})
         return self._folder / name
 
 
-class ClipMaskWriter:
+class ClipMaskWriter(PredictionWriter):
     """A PNG of class indices for each frame of a clip, of the source's size: `KEY/CLIP/FRAME.png`.
 
     CLIP counts the clips of a source from 0, FRAME the frames of a clip. In predictions.json stands when each is shown
     (`times_s`), -1 where nobody knows.
-
-    Args:
-        folder: where to.
-        origins: of the split.
-        labels: names by id, from 0.
 
     Raises:
         UsageError: two sources whose files would have one name.
     """
 
     def __init__(self, folder: Path, origins: Origins, labels: Mapping[int, str]) -> None:
-        self._folder = folder
+        super().__init__(folder, origins, labels)
         self._names = file_names({origin.key: origin.id for origin in origins}, "")
         self._files: list[dict[str, Any]] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        """Nothing is open."""
-
     def add(self, origin: Origin, row: Row) -> None:
         """Write the frames of a clip."""
-        predicted = row["probabilities" if "probabilities" in row else "label"]
         name = f"{self._names[origin.key]}/{int(origin.numbers['tile'])}"
         (self._folder / name).mkdir(parents=True)
-        for number, frame in enumerate(predicted):
-            label = picture_labels_in_source(
-                frame, origin.numbers["transform"], origin.source_size, origin.picture_size
-            )
-            write_png(self._folder / name / f"{number:04d}.png", label)
-        self._files.append(
-            {
-                "folder": name,
-                "key": printable(origin.key),
-                "source": printable(origin.source),
-                "times_s": origin.numbers["times_s"].tolist(),
-            }
-        )
+        for number, frame in enumerate(_predicted(row)):
+            write_png(self._folder / name / f"{number:04d}.png", _picture_labels(origin, frame))
+        times = origin.numbers["times_s"].tolist()
+        self._files.append({"folder": name, **_named(origin), "times_s": times})
 
     def finish(self) -> dict[str, Any]:
         """Nothing is left."""
         return {"masks": self._files}
 
 
-MASK_WRITERS: dict[str, Any] = {
+def _predicted(row: Row) -> NDArray[Any]:
+    return row["probabilities" if "probabilities" in row else "label"]
+
+
+def _picture_labels(origin: Origin, predicted: NDArray[Any]) -> NDArray[Any]:
+    transform = origin.numbers["transform"]
+    return picture_labels_in_source(predicted, transform, origin.source_size, origin.picture_size)
+
+
+def _named(origin: Origin) -> dict[str, str]:
+    return {"key": printable(origin.key), "source": printable(origin.source)}
+
+
+MASK_WRITERS: dict[str, type[PredictionWriter]] = {
     "picture": SegmentationWriter,
     "volume": SegmentationWriter,
     "clip": ClipMaskWriter,
 }
 """By kind of image."""
 
-
-def _mask_writer(folder: Path, origins: Origins, labels: Mapping[int, str]) -> PredictionWriter:
-    writer: PredictionWriter = MASK_WRITERS[origins.manifest.kind.name](folder, origins, labels)
-    return writer
-
-
-WRITERS: dict[str, Any] = {
+WRITERS: dict[str, Callable[[Path, Origins, Mapping[int, str]], PredictionWriter]] = {
     "detection": DetectionWriter,
     "classification": ClassificationWriter,
-    "segmentation": _mask_writer,
+    "segmentation": lambda folder, origins, labels: MASK_WRITERS[origins.manifest.kind.name](
+        folder, origins, labels
+    ),
 }
-"""Called with the folder, the origins and the labels, by task."""
-
-
-def image_shape(manifest: Manifest) -> tuple[int, ...]:
-    """The static shape of one image, channels last."""
-    return next(tuple(field.shape) for field in manifest.fields if field.name == "image")
+"""By task."""
 
 
 def printable(text: str) -> str:

@@ -69,21 +69,11 @@ def coco_results(
     [{'image_id': 7, 'category_id': 2, 'bbox': [20.0, 10.0, 30.0, 20.0], 'score': 0.5}]
     """
     entries = []
-    for box, label, score in zip(
-        np.round(boxes, BOX_DECIMALS).tolist(),
-        np.asarray(classes).tolist(),
-        np.asarray(scores, np.float64).tolist(),
-        strict=True,
-    ):
+    rounded, sure = np.round(boxes, BOX_DECIMALS), np.asarray(scores, np.float64)
+    for box, label, score in zip(rounded.tolist(), np.asarray(classes).tolist(), sure.tolist(), strict=True):
         ymin, xmin, ymax, xmax = box
         if ymin < ymax and xmin < xmax:
             sides = [round(side, BOX_DECIMALS) for side in (xmax - xmin, ymax - ymin)]
-            entries.append(
-                {
-                    "image_id": image_id,
-                    "category_id": int(label),
-                    "bbox": [xmin, ymin, *sides],
-                    "score": round(score, SCORE_DECIMALS),
-                }
-            )
+            entry = {"image_id": image_id, "category_id": int(label), "bbox": [xmin, ymin, *sides]}
+            entries.append({**entry, "score": round(score, SCORE_DECIMALS)})
     return entries

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jax.sharding import Mesh
-
 from halofeed.loader import Loader
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import read_manifest
@@ -24,15 +22,13 @@ from halofeed.trainer.tasks.segmentation import Segmentation
 
 
 class Trained:
-    """A run's model on a split of a data set.
+    """A run's model on a split of a data set, on all devices, as the run's partition splits them.
 
     Args:
         run: whose model it is.
         data: the version's folder of a data set that was converted as the run's own; images may have another size.
         split: its name.
         which: "best", "last" or a step.
-        mesh: where to predict; by default all devices, as the run's partition splits them.
-        batch_size: of all devices; by default that of the run's evaluations.
         with_probabilities: let a task of segmentation predict each class's probability too.
 
     Attributes:
@@ -50,30 +46,28 @@ class Trained:
         split: str,
         *,
         which: str = "best",
-        mesh: Mesh | None = None,
-        batch_size: int | None = None,
         with_probabilities: bool = False,
     ) -> None:
         manifest = read_manifest(data)
         check_one_class_each(manifest)
-        shape = next(field.shape for field in manifest.fields if field.name == "image")
-        trained = run.facts
-        if len(shape) != len(trained.image_shape) or shape[-1] != trained.image_shape[-1]:
+        shape = manifest.field("image").shape
+        learned = run.facts.image_shape
+        if len(shape) != len(learned) or shape[-1] != learned[-1]:
             raise UsageError(
-                f"{data}: holds images {list(shape)}, the model was trained on {list(trained.image_shape)}; convert "
-                "the data by the recipe of the run's"
+                f"{data}: holds images {list(shape)}, the model was trained on {list(learned)}; convert the data by "
+                "the recipe of the run's"
             )
         # The data's own image shape: a model that was trained on crops predicts whole images.
-        self.facts = replace(trained, image_shape=tuple(shape))
+        self.facts = replace(run.facts, image_shape=shape)
         config = replace(run.config, image_shape=None)
-        self._problem = build_problem(config, self.facts, mesh or make_mesh(config.cores_per_replica))
+        self._problem = build_problem(config, self.facts, make_mesh(config.cores_per_replica))
         if with_probabilities and isinstance(self._problem.task, Segmentation):
             task = replace(self._problem.task, with_probabilities=True)
             self._problem = replace(self._problem, task=task)
         self._parameters, self._statistics, self.step = run.restore(self._problem, which)
         self._predictor = Predictor(self._problem, config.parsed_partition())
         self._data, self._split, self._manifest = data, split, manifest
-        self._rows = batch_size or config.evaluate_batch_size or config.batch_size
+        self._rows = config.evaluate_batch_size or config.batch_size
 
     def predictions(self) -> Iterator[Predicted]:
         """Of every batch of the split, in stored order; where scans lie in tiles, one scan after the other."""

@@ -11,12 +11,12 @@ weight     │ ╱╲  tile 0   │         probability at a voxel = sum of weig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from halofeed.prep.geometry.scan import Grid, Shape
 from halofeed.prep.geometry.volume import triple
@@ -26,33 +26,19 @@ GAUSSIAN_DEVIATIONS = 4.0
 """From a tile's middle to its edge: as in nnU-Net, whose standard deviation is an eighth of the tile."""
 
 
-def _gaussian(size: int) -> NDArray[np.float64]:
-    place = (np.arange(size) + 0.5) / size * 2 - 1
-    return np.asarray(np.exp(-0.5 * (GAUSSIAN_DEVIATIONS * place) ** 2))
-
-
-def _linear(size: int) -> NDArray[np.float64]:
-    return np.asarray(1 - np.abs((np.arange(size) + 0.5) / size * 2 - 1))
-
-
-RAMPS: dict[str, Callable[[int], NDArray[np.float64]]] = {"gaussian": _gaussian, "linear": _linear}
-"""The weight along one axis of a tile, by name; always above 0."""
-
-
-def window_weight(shape: Sequence[int], ramp: str = "gaussian") -> NDArray[np.float32]:
-    """How much each voxel of a tile is believed, the product of its axes' ramps.
+def window_weight(shape: Sequence[int]) -> NDArray[np.float32]:
+    """How much each voxel of a tile is believed: the product of a Gaussian along each axis.
 
     Returns:
         float32 of the shape, above 0 and at most 1.
 
-    >>> window_weight((1, 1, 4), "linear").ravel().tolist()
-    [0.25, 0.75, 0.75, 0.25]
+    >>> [round(weight, 4) for weight in window_weight((1, 1, 4)).ravel().tolist()]
+    [0.0111, 0.6065, 0.6065, 0.0111]
     """
-    if ramp not in RAMPS:
-        raise UsageError(f"ramp {ramp!r}: not known; known: {', '.join(RAMPS)}")
     weight = np.ones((), np.float64)
     for size in shape:
-        weight = weight[..., None] * RAMPS[ramp](size)
+        place = (np.arange(size) + 0.5) / size * 2 - 1
+        weight = weight[..., None] * np.exp(-0.5 * (GAUSSIAN_DEVIATIONS * place) ** 2)
     return weight.astype(np.float32)
 
 
@@ -87,13 +73,12 @@ class Blend:
     Args:
         tiles: all that are to come, by their number.
         classes: how many.
-        ramp: a name in `RAMPS`.
 
     Raises:
         UsageError: tiles of different shapes or spacings.
     """
 
-    def __init__(self, tiles: Mapping[int, Tile], classes: int, ramp: str = "gaussian") -> None:
+    def __init__(self, tiles: Mapping[int, Tile], classes: int) -> None:
         first = next(iter(tiles.values()))
         for tile in tiles.values():
             if tile.grid.shape != first.grid.shape or not np.allclose(
@@ -103,7 +88,7 @@ class Blend:
         self._tiles, self._awaited = tiles, set(tiles)
         self._low = np.min([tile.ends[0] for tile in tiles.values()], axis=0)
         self._shape = triple(np.max([tile.ends[1] for tile in tiles.values()], axis=0) - self._low)
-        self._weight = window_weight(first.grid.shape, ramp)
+        self._weight = window_weight(first.grid.shape)
         self._sums = np.zeros((classes, *self._shape), np.float32)
         self._weights = np.zeros(self._shape, np.float32)
 
@@ -152,13 +137,7 @@ class Blend:
         np.maximum(self._weights, np.finfo(np.float32).tiny, out=self._weights)
         for sums in self._sums:
             sums /= self._weights
-        return np.moveaxis(self._sums, 0, -1), scan_grid(
-            next(iter(self._tiles.values())), self._low, self._shape
-        )
-
-
-def scan_grid(tile: Tile, low: ArrayLike, shape: Shape) -> Grid:
-    """The grid of `shape` whose first voxel is the scan's voxel `low`, by where one of its tiles lies."""
-    affine = tile.grid.affine.copy()
-    affine[:3, 3] += affine[:3, :3] @ (np.asarray(low) - np.array(tile.origin))
-    return Grid(shape=shape, affine=affine)
+        tile = next(iter(self._tiles.values()))
+        affine = tile.grid.affine.copy()
+        affine[:3, 3] += affine[:3, :3] @ (self._low - np.array(tile.origin))
+        return np.moveaxis(self._sums, 0, -1), Grid(shape=self._shape, affine=affine)

@@ -43,21 +43,21 @@ from halofeed.trainer.step import new_state
 from tests import clip_mask_writer, clip_writer
 from tests.phantom import ORIENTATIONS, dice
 from tests.pipelines.support import draw_folders, run_convert
-from tests.volume_support import save_nifti, write_table
+from tests.trainer.support import convert_scans
+from tests.volume_support import save_nifti
 
 Pairs = Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
 
 
 def facts_of(done: Conversion, **changes: Any) -> DataFacts:
-    shape = next(field.shape for field in done.manifest.fields if field.name == "image")
-    channels = shape[-1]
+    manifest, shape = done.manifest, done.manifest.field("image").shape
     known = {
-        "task": done.manifest.task,
-        "kind": done.manifest.kind.name,
-        "labels": done.manifest.labels,
+        "task": manifest.task,
+        "kind": manifest.kind.name,
+        "labels": manifest.labels,
         "image_shape": shape,
     }
-    return DataFacts(**known | {"mean": (0.0,) * channels, "std": (1.0,) * channels} | changes)
+    return DataFacts(**known | {"mean": (0.0,) * shape[-1], "std": (1.0,) * shape[-1]} | changes)
 
 
 def perfect(done: Conversion, split: str, source: Any = None) -> Pairs:
@@ -156,29 +156,18 @@ def test_masks_lie_on_their_scans_and_tiles_are_put_together(tmp_path, fit, orde
     shape = {"depth": 44, "height": 72, "width": 88}
     if fit == "tiles":
         shape = {"depth": 24, "height": 40, "width": 48, "tile_overlap": (4, 8, 8)}
-    table = write_table(tmp_path / "table", rows)
-    done = run_convert(
-        table,
-        tmp_path / "out",
-        images=str(tmp_path / "scans"),
-        layout="csv",
-        task="segmentation",
-        fit=fit,
-        **shape,
-    )
+    done = convert_scans(tmp_path, rows, tmp_path / "scans", fit=fit, **shape)
     source = None
     if ordered:
         single = Loader(done.folder, batch_size=1, training=False)
         source = OrderedRecords(single, tiles_in_order(Origins(done.folder, "train")), 4)
     out = tmp_path / "p"
-    document = predict_batches(
-        perfect(done, "train", source), done.folder, "train", out, facts=facts_of(done)
-    )
-    assert {entry["key"]: entry["file"] for entry in document["masks"]} == {
-        key: f"{key.replace('/', '_')}.nii.gz" for key, _, _ in rows
-    }
+    pairs = perfect(done, "train", source)
+    document = predict_batches(pairs, done.folder, "train", out, facts=facts_of(done))
+    files = {key: f"{key.replace('/', '_')}.nii.gz" for key, _, _ in rows}
+    assert {entry["key"]: entry["file"] for entry in document["masks"]} == files
     for key, image, mask in rows:
-        found = nibabel.load(out / f"{key.replace('/', '_')}.nii.gz")
+        found = nibabel.load(out / files[key])
         scan = nibabel.load(tmp_path / "scans" / image)
         assert np.abs(found.affine - scan.affine).max() < 1e-4
         assert np.array_equal(found.dataobj, nibabel.load(tmp_path / "scans" / mask).dataobj)
@@ -186,11 +175,7 @@ def test_masks_lie_on_their_scans_and_tiles_are_put_together(tmp_path, fit, orde
 
 def test_records_come_scan_by_scan_on_a_mesh_too(tmp_path):
     rows = write_scans(tmp_path / "scans", range(2))
-    table = write_table(tmp_path / "table", rows)
-    done = run_convert(
-        table, tmp_path / "out", images=str(tmp_path / "scans"), layout="csv", task="segmentation",
-        depth=32, height=40, width=48, fit="tiles",
-    )  # fmt: skip
+    done = convert_scans(tmp_path, rows, tmp_path / "scans", depth=32, height=40, width=48, fit="tiles")
     origins = Origins(done.folder, "train")
     order = tiles_in_order(origins)
     keys = [origins.of_record(number).key for number in order]
@@ -214,9 +199,8 @@ def test_records_come_scan_by_scan_on_a_mesh_too(tmp_path):
 
 def untrained(folder: Path, done: Conversion, config: TrainConfig) -> Run:
     """A run whose checkpoint holds the parameters as they were drawn."""
-    facts = (
-        facts_of(done, mean=(100.0,) * 3, std=(50.0,) * 3) if config.model == "classifier" else facts_of(done)
-    )
+    scaled = {"mean": (100.0,) * 3, "std": (50.0,) * 3} if config.model == "classifier" else {}
+    facts = facts_of(done, **scaled)
     description = {"data": done.folder, "recipe": dict(done.manifest.recipe)}
     begin_run(folder, config, facts, description, overwrite=False, chief=True)
     optimizer, _ = build_optimizer(config)
@@ -249,25 +233,17 @@ def test_a_run_predicts_new_pictures_as_its_model_says(tmp_path):
 @pytest.mark.long
 def test_a_run_predicts_scans_in_windows_on_several_cores(tmp_path):
     rows = write_scans(tmp_path / "scans", range(2, 4))
-    table = write_table(tmp_path / "table", rows)
-    done = run_convert(
-        table, tmp_path / "out", images=str(tmp_path / "scans"), layout="csv", task="segmentation",
-        depth=16, height=32, width=32,
-    )  # fmt: skip
-    config = TrainConfig(
-        model="unet", model_options={"depth": 2, "width": 4}, batch_size=8, cores_per_replica=2,
-        partition="image=1,2,1,1,1",
-    )  # fmt: skip
+    done = convert_scans(tmp_path, rows, tmp_path / "scans", depth=16, height=32, width=32)
+    small, split = {"depth": 2, "width": 4}, {"cores_per_replica": 2, "partition": "image=1,2,1,1,1"}
+    config = TrainConfig(model="unet", model_options=small, batch_size=8, **split)
     run = untrained(tmp_path / "run", done, config)
     new, again = convert_new(run.recipe, "segmentation", tmp_path / "scans", tmp_path / "new")
     assert new.count == 4 and again.manifest.splits["train"].records > 4 * 8
     document = predict(run, again.folder, "train", tmp_path / "p")
     assert len(document["masks"]) == 4
     for entry in document["masks"]:
-        found, scan = (
-            nibabel.load(tmp_path / "p" / entry["file"]),
-            nibabel.load(tmp_path / "scans" / entry["source"]),
-        )
+        found = nibabel.load(tmp_path / "p" / entry["file"])
+        scan = nibabel.load(tmp_path / "scans" / entry["source"])
         assert found.shape == scan.shape and np.abs(found.affine - scan.affine).max() < 1e-4
         assert np.asarray(found.dataobj).max() <= max(done.manifest.labels)
 
@@ -437,11 +413,8 @@ def test_new_scans_larger_than_the_recipes_shape_are_predicted_whole(tmp_path):
             inside = ((voxels >= 0) & (voxels < truth.shape)).all(axis=-1)
             clipped = np.clip(voxels, 0, np.array(truth.shape) - 1)
             label = np.where(inside, truth[tuple(np.moveaxis(clipped, -1, 0))], 0)
-            truth_keys = {"id": np.array([origin.id]), "valid": np.array([True])}
-            yield (
-                {"probabilities": np.eye(5, dtype=np.float16)[label][None], "label": label[None]},
-                truth_keys,
-            )
+            predictions = {"probabilities": np.eye(5, dtype=np.float16)[label][None], "label": label[None]}
+            yield predictions, {"id": np.array([origin.id]), "valid": np.array([True])}
 
     facts = facts_of(done, labels=dict(enumerate("abcde")))
     predict_batches(labelled(), done.folder, "train", tmp_path / "p", facts=facts)
@@ -488,5 +461,3 @@ def test_what_cannot_be_predicted_is_refused_with_the_cure(tmp_path):
     unpadded = Recipe(layout="coco", resize="keep-aspect", encoding="jpeg").to_json()
     with pytest.raises(UsageError, match="one size"):
         recipe_for_new_files(unpadded, "detection")
-    with pytest.raises(UsageError, match="less than 1"):
-        recipe_for_new_files(pictures, "detection", overlap=1)

@@ -22,7 +22,8 @@ from halofeed.trainer.source_masks import labels_in_source, picture_labels_in_so
 from tests.dicom_writer import write_volume
 from tests.phantom import ORIENTATIONS, dice
 from tests.pipelines.support import run_convert
-from tests.volume_support import save_nifti, write_table
+from tests.trainer.support import convert_scans
+from tests.volume_support import save_nifti
 
 INCLUDE = ("affine", "source_affine", "source_shape", "extent", "source")
 TOTAL = "volumes/totalsegmentator"
@@ -37,25 +38,15 @@ def masks_back(done: Conversion, *, probabilities: bool = True) -> dict[str, tup
     """By source: the stored label, taken for a prediction, on the source's grid."""
     found = {}
     for split in done.manifest.splits:
-        for batch in Loader(
-            done.folder, split=split, batch_size=1, training=False, include=INCLUDE
-        ).batches():
+        loader = Loader(done.folder, split=split, batch_size=1, training=False, include=INCLUDE)
+        for batch in loader.batches():
             label = batch["label"][0]
-            source = Grid(
-                shape=tuple(batch["source_shape"][0].tolist()),
-                affine=batch["source_affine"][0].astype(np.float64),
-            )
+            affine = batch["source_affine"][0].astype(np.float64)
+            source = Grid(shape=tuple(batch["source_shape"][0].tolist()), affine=affine)
             grid = Grid(shape=label.shape, affine=batch["affine"][0].astype(np.float64))
             predicted = one_hot(label, int(label.max()) + 1) if probabilities else label
             found[batch["source"][0]] = labels_in_source(predicted, grid, source, batch["extent"][0]), source
     return found
-
-
-def convert_scans(folder: Path, rows: list[tuple[str, str, str]], images: Path, **options: Any) -> Conversion:
-    table = write_table(folder / "table", rows)
-    return run_convert(
-        table, folder / "out", images=str(images), layout="csv", task="segmentation", **options
-    )
 
 
 def overlaps(found: NDArray[Any], truth: NDArray[Any], least_voxels: int = 1) -> dict[int, float]:
@@ -65,6 +56,10 @@ def overlaps(found: NDArray[Any], truth: NDArray[Any], least_voxels: int = 1) ->
     return {label: dice(found == label, truth == label) for label in classes}
 
 
+def size(depth: int, height: int, width: int) -> dict[str, Any]:
+    return {"depth": depth, "height": height, "width": width}
+
+
 # Real scans ---------------------------------------------------------------------------------------------
 
 SPLEEN = ("volumes/spleen/sub-spleen2_ct.nii.gz", "volumes/spleen/sub-spleen2_ct_seg-manual.nii.gz")
@@ -72,24 +67,12 @@ CT = (f"{TOTAL}/example_ct_sm.nii.gz", f"{TOTAL}/example_seg.nii.gz")
 MR = (f"{TOTAL}/example_mr_sm.nii.gz", f"{TOTAL}/example_seg_mr.nii.gz")
 HIPPOCAMPUS = tuple(f"volumes/hippocampus/{folder}/hippocampus_001.nii.gz" for folder in ("images", "labels"))
 REAL = {
-    "spleen, padded and cropped": ([SPLEEN], {"depth": 32, "height": 170, "width": 160}, 0.99),
-    "spleen at 2 mm slices": (
-        [SPLEEN],
-        {"depth": 70, "height": 136, "width": 136, "spacing_mm": (2, 1, 1)},
-        0.97,
-    ),
-    "CT and MR, padded": ([CT, MR], {"depth": 32, "height": 104, "width": 128}, 0.99),
-    "MR at 2.5 mm": (
-        [MR],
-        {"depth": 26, "height": 112, "width": 144, "spacing_mm": (2.5, 2.5, 2.5)},
-        0.97,
-    ),
-    "hippocampus, padded": ([HIPPOCAMPUS], {"depth": 40, "height": 56, "width": 40}, 0.99),
-    "hippocampus, stretched": (
-        [HIPPOCAMPUS],
-        {"depth": 64, "height": 64, "width": 64, "fit": "stretch"},
-        0.97,
-    ),
+    "spleen, padded and cropped": ([SPLEEN], size(32, 170, 160), 0.99),
+    "spleen at 2 mm slices": ([SPLEEN], {**size(70, 136, 136), "spacing_mm": (2, 1, 1)}, 0.97),
+    "CT and MR, padded": ([CT, MR], size(32, 104, 128), 0.99),
+    "MR at 2.5 mm": ([MR], {**size(26, 112, 144), "spacing_mm": (2.5, 2.5, 2.5)}, 0.97),
+    "hippocampus, padded": ([HIPPOCAMPUS], size(40, 56, 40), 0.99),
+    "hippocampus, stretched": ([HIPPOCAMPUS], {**size(64, 64, 64), "fit": "stretch"}, 0.97),
 }
 
 
@@ -156,16 +139,15 @@ def write_phantom(folder: Path) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(
     ("options", "resampled"),
     [
-        ({"depth": 44, "height": 72, "width": 88}, False),
-        ({"depth": 70, "height": 68, "width": 72, "spacing_mm": (1.9, 1.7, 2)}, True),
+        (size(44, 72, 88), False),
+        ({**size(70, 68, 72), "spacing_mm": (1.9, 1.7, 2)}, True),
     ],
 )
 @pytest.mark.parametrize("probabilities", [True, False])
 def test_the_phantom_comes_back_from_any_orientation_and_tilt(tmp_path, options, resampled, probabilities):
     rows = write_phantom(tmp_path / "scans")
-    found = masks_back(
-        convert_scans(tmp_path, rows, tmp_path / "scans", **options), probabilities=probabilities
-    )
+    done = convert_scans(tmp_path, rows, tmp_path / "scans", **options)
+    found = masks_back(done, probabilities=probabilities)
     assert len(found) == len(rows)
     for name, image, mask in rows:
         truth = np.asarray(nibabel.load(tmp_path / "scans" / mask).dataobj).T
@@ -184,13 +166,10 @@ def test_a_drawn_dicom_series_gets_its_mask_back(tmp_path):
     way = ((1, 0, 2), (1, -1, -1))
     write_volume(tmp_path / "scans/series", stored(image, way), stored_grid(STRAIGHT, way).affine)
     save_nifti(tmp_path / "scans/mask.nii", mask, STRAIGHT.affine)
-    options = {"depth": 44, "height": 72, "width": 88}
-    done = convert_scans(tmp_path, [("a", "series", "mask.nii")], tmp_path / "scans", **options)
+    done = convert_scans(tmp_path, [("a", "series", "mask.nii")], tmp_path / "scans", **size(44, 72, 88))
     ((label, source),) = masks_back(done).values()
     turned = Grid(shape=mask.shape, affine=STRAIGHT.affine)
-    again = labels_in_source(
-        label, source, turned
-    )  # the other way round: from the series onto the drawn grid
+    again = labels_in_source(label, source, turned)  # from the series onto the drawn grid
     assert np.array_equal(again, mask)
 
 

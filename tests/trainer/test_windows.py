@@ -15,10 +15,9 @@ from halofeed.prep.geometry.tiles import plan_tiles
 from halofeed.prep.voxels.phantom import grid_around
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.source_masks import labels_in_source
-from halofeed.trainer.windows import RAMPS, Blend, Tile, window_weight
+from halofeed.trainer.windows import Blend, Tile, window_weight
 from tests.phantom import dice
-from tests.pipelines.support import run_convert
-from tests.volume_support import write_table
+from tests.trainer.support import convert_scans
 
 SCAN = grid_around()
 
@@ -43,12 +42,11 @@ def cut(array: NDArray[Any], tile: Tile, fill: float) -> NDArray[Any]:
     return padded[tuple(slice(a, a + size) for a, size in zip(starts, tile.grid.shape, strict=True))]
 
 
-@pytest.mark.parametrize("ramp", RAMPS)
 @pytest.mark.parametrize("shape", [(20, 30, 40), (50, 32, 32)])
-def test_tiles_of_one_truth_give_the_truth_on_the_scans_grid(ramp, shape):
+def test_tiles_of_one_truth_give_the_truth_on_the_scans_grid(shape):
     truth = np.random.default_rng(0).random((*SCAN.shape, 3)).astype(np.float32)
     tiles = tiles_of(SCAN, shape, (5, 8, 10))
-    blend = Blend(tiles, 3, ramp)
+    blend = Blend(tiles, 3)
     for number in reversed(tiles):
         assert not blend.complete
         blend.add(number, cut(truth, tiles[number], 99))
@@ -57,17 +55,16 @@ def test_tiles_of_one_truth_give_the_truth_on_the_scans_grid(ramp, shape):
     assert np.abs(found - truth).max() < 1e-6
 
 
-@pytest.mark.parametrize("ramp", RAMPS)
-def test_where_tiles_disagree_each_counts_by_its_weight(ramp):
+def test_where_tiles_disagree_each_counts_by_its_weight():
     grid = Grid(shape=(4, 4, 10), affine=np.eye(4))
     tiles = tiles_of(grid, (4, 4, 6), (0, 0, 2))
     generator = np.random.default_rng(1)
     predictions = {number: generator.random((4, 4, 6, 2)).astype(np.float32) for number in tiles}
-    blend = Blend(tiles, 2, ramp)
+    blend = Blend(tiles, 2)
     for number, prediction in predictions.items():
         blend.add(number, prediction)
     found, _ = blend.result()
-    weight = window_weight((4, 4, 6), ramp)
+    weight = window_weight((4, 4, 6))
     for at in np.ndindex(grid.shape):
         total, weights = np.zeros(2), 0.0
         for number, tile in tiles.items():
@@ -78,9 +75,8 @@ def test_where_tiles_disagree_each_counts_by_its_weight(ramp):
         assert np.abs(found[at] - total / weights).max() < 1e-5
 
 
-@pytest.mark.parametrize("ramp", RAMPS)
-def test_weights_are_never_zero_fall_to_the_edges_and_are_symmetric(ramp):
-    weight = window_weight((128, 5, 1), ramp)
+def test_weights_are_never_zero_fall_to_the_edges_and_are_symmetric():
+    weight = window_weight((128, 5, 1))
     assert weight.min() > 0 and weight.max() <= 1 and weight.dtype == np.float32
     assert np.array_equal(weight, weight[::-1]) and (np.diff(weight[:64, 2, 0]) > 0).all()
 
@@ -93,18 +89,13 @@ def test_a_tile_that_is_missing_or_comes_twice_is_refused():
         blend.add(0, np.zeros((30, 60, 60, 1), np.float32))
     with pytest.raises(UsageError, match="have not come"):
         blend.result()
-    with pytest.raises(UsageError, match="known: gaussian, linear"):
-        Blend(tiles, 1, "flat")
 
 
 @pytest.mark.parametrize("spacing", [(), (3, 1, 1)])
 def test_true_labels_of_a_real_scans_tiles_overlay_the_scan(test_data, tmp_path, spacing):
     image, mask = (f"volumes/spleen/sub-spleen2_ct{end}.nii.gz" for end in ("", "_seg-manual"))
-    table = write_table(tmp_path / "table", [("a", image, mask)])
-    done = run_convert(
-        table, tmp_path / "out", images=str(test_data), layout="csv", task="segmentation",
-        depth=16, height=64, width=96, fit="tiles", tile_overlap=(4, 16, 24), spacing_mm=spacing,
-    )  # fmt: skip
+    tiles = {"depth": 16, "height": 64, "width": 96, "fit": "tiles", "tile_overlap": (4, 16, 24)}
+    done = convert_scans(tmp_path, [("a", image, mask)], test_data, **tiles, spacing_mm=spacing)
     include = ("affine", "source_affine", "source_shape", "extent", "tile", "tile_origin")
     rows = list(Loader(done.folder, batch_size=1, training=False, include=include).batches())
     tiles = {}

@@ -54,15 +54,8 @@ class DataFacts:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {
-            "task": self.task,
-            "kind": self.kind,
-            "labels": {str(label): name for label, name in self.labels.items()},
-            "image_shape": list(self.image_shape),
-            "mean": list(self.mean),
-            "std": list(self.std),
-            "foreground": None if self.foreground is None else list(self.foreground),
-        }
+        lists = {key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}
+        return {**lists, "labels": {str(label): name for label, name in self.labels.items()}}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> DataFacts:
@@ -93,13 +86,12 @@ def data_facts(manifest: Manifest, split: str, image_shape: tuple[int, ...] | No
     refuse_several_classes(manifest)
     if not manifest.split(split).records:
         raise UsageError(f"{manifest.name}: split {split!r} holds no records; train on another")
-    shape = image_shape or next(field.shape for field in manifest.fields if field.name == "image")
     normalization = Normalization.of(manifest, split)
     return DataFacts(
         task=manifest.task,
         kind=manifest.kind.name,
         labels=dict(sorted(manifest.labels.items())),
-        image_shape=tuple(shape),
+        image_shape=image_shape or manifest.field("image").shape,
         mean=normalization.mean,
         std=normalization.std,
         foreground=_foreground(manifest, split),
