@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 Item = TypeVar("Item")
@@ -62,9 +61,7 @@ class Ahead(Iterator[Item], Generic[Item]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self.close()
 
     def __del__(self, suppress: Any = contextlib.suppress) -> None:

@@ -16,9 +16,9 @@ import math
 import os
 import zlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
@@ -42,7 +42,7 @@ REPLICA_BYTES = 1 << 24
 Leaves = dict[str, Any]
 
 
-class Checkpoints:
+class Checkpoints(AbstractContextManager["Checkpoints"]):
     """The checkpoints of one run: the last few, and the best by its metric.
 
     A save is written in the background. Until it is whole it has another name, so a run that is killed leaves the
@@ -210,12 +210,7 @@ class Checkpoints:
         finally:
             self._manager.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self.close()
 
     def _unwritten(self, error: Exception) -> TrainingError:

@@ -140,7 +140,7 @@ class TrainConfig:
         positive = ("steps", "batch_size", "accumulate_steps", "keep_last")
         natural = (
             *("seed", "warmup_steps", "hold_steps", "base_batch_size", "evaluate_every"),
-            *("evaluate_batch_size", "checkpoint_every"),
+            *("evaluate_batch_size", "checkpoint_every", "warmup_learning_rate", "weight_decay", "clip_norm"),
         )
         choices = {
             "optimizer": OPTIMIZER_NAMES,
@@ -156,9 +156,6 @@ class TrainConfig:
                 for name, known in choices.items()
             ),
             ("learning_rate", "more than 0", self.learning_rate > 0),
-            ("warmup_learning_rate", "0 or more", self.warmup_learning_rate >= 0),
-            ("weight_decay", "0 or more", self.weight_decay >= 0),
-            ("clip_norm", "0 or more", self.clip_norm >= 0),
             *(
                 (name, "0 or more and less than 1", 0 <= getattr(self, name) < 1)
                 for name in ("average_decay", "norm_decay", "momentum")
@@ -212,10 +209,12 @@ _FIELDS: dict[str, Any] = typing.get_type_hints(TrainConfig)
 def named_configs() -> dict[str, str]:
     """The text of each config that comes with halofeed, by name."""
     folder = files("halofeed.trainer") / "configs"
-    found = {
-        entry.name.removesuffix(".toml"): entry for entry in folder.iterdir() if entry.name.endswith(".toml")
+    entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    return {
+        entry.name.removesuffix(".toml"): entry.read_text("utf-8")
+        for entry in entries
+        if entry.name.endswith(".toml")
     }
-    return {name: found[name].read_text("utf-8") for name in sorted(found)}
 
 
 def config_summary(text: str) -> str:

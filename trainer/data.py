@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,7 +72,9 @@ class TrainData:
     description: Mapping[str, Any]
 
 
-def open_data(config: TrainConfig, path: str | Path, split: str, task_of: Any) -> TrainData:
+def open_data(
+    config: TrainConfig, path: str | Path, split: str, task_of: Callable[[DataFacts], Task]
+) -> TrainData:
     """The batches of a converted data set, as a config wants them.
 
     Args:
@@ -84,14 +86,15 @@ def open_data(config: TrainConfig, path: str | Path, split: str, task_of: Any) -
     Raises:
         UsageError: a split, an augmentation or a combination that cannot be, or classes that overlap.
     """
-    check_one_class_each(read_manifest(path))
+    manifest = read_manifest(path)
+    check_one_class_each(manifest)
     loader = Loader(
         path,
         split=split,
         batch_size=config.batch_size,
         seed=config.seed,
         augment=build_augmentations(config.augment),
-        include=device_keys(read_manifest(path)) if config.device_augment else (),
+        include=device_keys(manifest) if config.device_augment else (),
     )
     image = loader.row_spec["image"]
     check_device_augmentations(device_augmentations(config), image.shape[-1], str(image.dtype))
@@ -100,14 +103,11 @@ def open_data(config: TrainConfig, path: str | Path, split: str, task_of: Any) -
             f"batch_size {config.batch_size}: split {split!r} has {loader.num_records} records, so that a batch would "
             f"hold each of them several times; take --batch-size {loader.num_records} or less"
         )
-    manifest = loader.manifest
     facts = data_facts(manifest, split, loader.spec["image"].shape[1:])
     evaluated = evaluation_split(manifest, config.evaluate_split, split)
-    task: Task = task_of(facts)
-    evaluation = None
+    rows, evaluation = config.evaluate_batch_size or config.batch_size, None
     if evaluated is not None:
-        rows = config.evaluate_batch_size or config.batch_size
-        evaluation = evaluation_loader(path, evaluated, rows, task)
+        evaluation = evaluation_loader(path, evaluated, rows, task_of(facts))
     description = {
         "data": str(path),
         "data_name": manifest.name,

@@ -144,30 +144,21 @@ def export_saved_model(
     return final
 
 
-def load_stablehlo(folder: str | Path) -> Callable[[Any], dict[str, jax.Array]]:
-    """The exported function: stored images [batch, ..., channel] to predictions. Needs JAX alone."""
-    exported = export.deserialize(bytearray((Path(folder) / STABLEHLO).read_bytes()))
-    call: Callable[[Any], dict[str, jax.Array]] = exported.call
-    return call
-
-
 def _exported(
     predict: Predict, image_shape: tuple[int, ...], dtype: str, platforms: Sequence[str]
 ) -> tuple[export.Exported, str | None]:
     """The exported function for any number of rows; where that cannot be, for one, and why."""
-    make = export.export(jax.jit(predict), platforms=tuple(platforms))
+
+    def make(rows: Any) -> export.Exported:
+        image = jax.ShapeDtypeStruct((rows, *image_shape), jnp.dtype(dtype))  # type: ignore[no-untyped-call]
+        return export.export(jax.jit(predict), platforms=tuple(platforms))(image)
+
     (rows,) = export.symbolic_shape("batch")
     try:
-        return make(_image(rows, image_shape, dtype)), None
-    except (
-        Exception
-    ) as error:  # JAX raises several kinds where a shape or a rule depends on the number of rows
+        return make(rows), None
+    except Exception as error:  # JAX raises several kinds where a shape or rule depends on the number of rows
         reason = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-    return make(_image(1, image_shape, dtype)), reason
-
-
-def _image(rows: Any, image_shape: tuple[int, ...], dtype: str) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((rows, *image_shape), jnp.dtype(dtype))  # type: ignore[no-untyped-call]
+    return make(1), reason
 
 
 def _described(value: Any) -> dict[str, Any]:

@@ -1,11 +1,10 @@
-"""What does a run write down, and how is it read again?
+"""What does a run write down, and what of it stays where the run goes on?
 
     folder/log.jsonl            {"step": 10, "loss": 0.5, ...}                              a line per logged step
     folder/evaluations.jsonl    {"step": 100, "split": "val", "metrics": {"mAP": 0.4, ...}}  a line per evaluation
     folder/tensorboard/         the same numbers for TensorBoard
 
-JSON has no numbers that are not finite: they are the strings "NaN", "Infinity" and "-Infinity", which the readers
-turn back into numbers.
+JSON has no numbers that are not finite: they are the strings "NaN", "Infinity" and "-Infinity".
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 from tensorboardX import SummaryWriter  # type: ignore[import-untyped]
@@ -26,10 +25,9 @@ from halofeed.schemas.errors import CorruptFileError, UsageError
 
 STEPS, EVALUATIONS, TENSORBOARD = "log.jsonl", "evaluations.jsonl", "tensorboard"
 FLUSH_SECONDS = 10
-NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-class RunLog:
+class RunLog(AbstractContextManager["RunLog"]):
     """The log of a run; every line is in the file when its call returns.
 
     Args:
@@ -92,12 +90,7 @@ class RunLog:
             self._board.close()
             self._board = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *details: object) -> None:
         self.close()
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
@@ -109,20 +102,6 @@ class RunLog:
         if self._board is not None:
             for name, value in flat_numbers(values):
                 self._board.add_scalar(name, value, step)
-
-
-def read_log(folder: Path) -> list[dict[str, Any]]:
-    """The logged steps in order, without a torn last line; none where there is no log.
-
-    Raises:
-        CorruptFileError: another line is not one of ours.
-    """
-    return [_restored(line) for line in _lines(Path(folder) / STEPS)]
-
-
-def read_evaluations(folder: Path) -> list[dict[str, Any]]:
-    """The logged evaluations in order, {"step", "split", "metrics"}; as `read_log` reads."""
-    return [_restored(line) for line in _lines(Path(folder) / EVALUATIONS)]
 
 
 def flat_numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -152,18 +131,10 @@ def _plain(value: Any) -> Any:
         known = array if array.dtype.kind in "biufOU" else array.astype(np.float64)
         return _plain(known.tolist())
     if isinstance(value, float) and not math.isfinite(value):
-        return next(name for name, number in NOT_FINITE.items() if repr(number) == repr(value))
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise UsageError(f"log: expected numbers, text, tables, lists or arrays, got {value!r}")
-
-
-def _restored(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _restored(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_restored(entry) for entry in value]
-    return NOT_FINITE.get(value, value) if isinstance(value, str) else value
 
 
 def _line(document: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import optax  # type: ignore[import-untyped]
 
-from halofeed.schemas.errors import UsageError
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.schedules import Schedule, build_schedule
 
@@ -58,10 +57,8 @@ def build_optimizer(config: TrainConfig) -> tuple[optax.GradientTransformation, 
     `OPTIMIZERS[config.optimizer]`; the steps between updates change no parameter.
 
     Raises:
-        UsageError: an unknown optimizer, or what `build_schedule` refuses.
+        UsageError: what `build_schedule` refuses.
     """
-    if config.optimizer not in OPTIMIZERS:
-        raise UsageError(f"optimizer {config.optimizer!r}: not known; known: {', '.join(OPTIMIZERS)}")
     schedule = build_schedule(config)
     optimizer = OPTIMIZERS[config.optimizer](config, schedule)
     if config.clip_norm:
@@ -69,7 +66,6 @@ def build_optimizer(config: TrainConfig) -> tuple[optax.GradientTransformation, 
     if config.accumulate_steps > 1:
         # Optax would sum in float32 whatever the gradients are.
         sums = jnp.result_type(float)
-        optimizer = optax.MultiSteps(
-            optimizer, config.accumulate_steps, accumulator_dtype=sums
-        ).gradient_transformation()
+        steps = optax.MultiSteps(optimizer, config.accumulate_steps, accumulator_dtype=sums)
+        optimizer = steps.gradient_transformation()
     return optimizer, schedule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 from jax.sharding import Mesh
@@ -50,9 +51,7 @@ def build_problem(config: TrainConfig, facts: DataFacts, mesh: Mesh | None = Non
     partition = config.parsed_partition()
     if "image" in partition.dims:
         shape = (config.batch_size, *facts.image_shape)
-        Partition(
-            cores_per_replica=partition.cores_per_replica, dims={"image": partition.dims["image"]}
-        ).resolve({"image": shape})
+        replace(partition, dims={"image": partition.dims["image"]}).resolve({"image": shape})
     return Problem(
         build=partial(
             model.build, classes=facts.classes, image_shape=facts.image_shape, **config.model_options
@@ -84,7 +83,7 @@ def batch_partition(partition: Partition, task: Task) -> Partition:
     """
     dims = image_dims(partition)
     on_grid = dict.fromkeys(task.on_grid, dims[:-1]) if dims is not None else {}
-    return Partition(cores_per_replica=partition.cores_per_replica, dims={**on_grid, **partition.dims})
+    return replace(partition, dims={**on_grid, **partition.dims})
 
 
 def device_augmentations(config: TrainConfig) -> list[DeviceAugmentation]:
@@ -94,6 +93,7 @@ def device_augmentations(config: TrainConfig) -> list[DeviceAugmentation]:
 
 def normalization_of(config: TrainConfig, facts: DataFacts) -> Normalization:
     """What a config makes of stored pixels; UsageError where the data set does not have what that needs."""
+    channels = len(facts.mean)
     if config.normalization == "dataset":
         return Normalization(mean=facts.mean, std=facts.std)
     if config.normalization == "foreground":
@@ -103,11 +103,10 @@ def normalization_of(config: TrainConfig, facts: DataFacts) -> Normalization:
                 "--set normalization=dataset"
             )
         low, high, mean, std = facts.foreground
-        channels = len(facts.mean)
         return Normalization(mean=(mean,) * channels, std=(std,) * channels, limits=(low, high))
-    if len(facts.mean) != 3:
+    if channels != 3:
         raise UsageError(
-            f"normalization {config.normalization}: expected 3 channels, the data set has {len(facts.mean)}; "
+            f"normalization {config.normalization}: expected 3 channels, the data set has {channels}; "
             "take --set normalization=dataset"
         )
     if config.normalization == "caffe":

@@ -57,8 +57,7 @@ class Run:
     @property
     def recipe(self) -> Mapping[str, Any]:
         """How that data was converted."""
-        recipe: Mapping[str, Any] = self.document["recipe"]
-        return recipe
+        return dict(self.document["recipe"])
 
     def split_otherwise(self, cores_per_replica: int | None, partition: str | None) -> Run:
         """The run with each image split over other cores; None leaves what it has."""
@@ -70,9 +69,9 @@ class Run:
         changed = config.changed(cores_per_replica=cores, partition=parts)
         return replace(self, document={**self.document, "config": changed.to_json()})
 
-    def problem(self, mesh: Mesh | None = None, config: TrainConfig | None = None) -> Problem:
-        """The problem of the run, on any mesh; `config` may hold another partition."""
-        return build_problem(config or self.config, self.facts, mesh)
+    def problem(self, mesh: Mesh | None = None) -> Problem:
+        """The problem of the run, on any mesh."""
+        return build_problem(self.config, self.facts, mesh)
 
     def restore(self, problem: Problem, which: str = "best") -> tuple[Variables, Variables, int]:
         """Parameters and norm statistics to predict with, whole on each device of the problem's mesh, and their step.
@@ -125,13 +124,8 @@ def begin_run(
     """
     if overwrite and chief and (folder / RUN_FILE).is_file():
         _set_aside(folder)
-    document = {
-        "format": RUN_FORMAT,
-        "halofeed": __version__,
-        "config": config.to_json(),
-        "facts": facts.to_json(),
-        **description,
-    }
+    made = {"format": RUN_FORMAT, "halofeed": __version__}
+    document = {**made, "config": config.to_json(), "facts": facts.to_json(), **description}
     if (folder / RUN_FILE).is_file():
         _check_same(folder, open_run(folder).document, document)
     elif folder.is_dir() and any(folder.iterdir()) and chief:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +45,6 @@ def cosine_with_warmup(
     >>> [round(float(rate(step)), 7) for step in (0, 1000, 2000, 13500, 25000)]
     [0.013333, 0.0266665, 0.04, 0.02, 0.0]
     """
-    _check_warmup(base, warmup_rate)
     if total_steps < warmup_steps:
         raise UsageError(
             f"warm-up steps: expected at most the {total_steps} updates of the run, got {warmup_steps}; "
@@ -53,13 +53,9 @@ def cosine_with_warmup(
     held_until = min(warmup_steps + hold_steps, total_steps)
     falling = total_steps - held_until
     parts = [optax.cosine_decay_schedule(base, falling) if falling else optax.constant_schedule(0.0)]
-    boundaries = [held_until] if held_until > warmup_steps else []
-    if boundaries:
-        parts.insert(0, optax.constant_schedule(base))
-    if warmup_steps:
-        parts.insert(0, optax.linear_schedule(warmup_rate, base, warmup_steps))
-        boundaries.insert(0, warmup_steps)
-    return _joined(parts, boundaries)
+    if held_until == warmup_steps:
+        return _warmed_up(base, warmup_rate, warmup_steps, parts, [])
+    return _warmed_up(base, warmup_rate, warmup_steps, [optax.constant_schedule(base), *parts], [held_until])
 
 
 def manual_step(*, boundaries: Sequence[int], rates: Sequence[float], warmup: bool = False) -> Schedule:
@@ -106,11 +102,7 @@ def constant_with_warmup(*, base: float, warmup_rate: float, warmup_steps: int) 
     >>> [float(rate(step)) for step in (0, 1, 2, 9)]
     [0.5, 0.75, 1.0, 1.0]
     """
-    _check_warmup(base, warmup_rate)
-    flat = optax.constant_schedule(base)
-    if not warmup_steps:
-        return _joined([flat], [])
-    return _joined([optax.linear_schedule(warmup_rate, base, warmup_steps), flat], [warmup_steps])
+    return _warmed_up(base, warmup_rate, warmup_steps, [optax.constant_schedule(base)], [])
 
 
 def linear_scaling(config: TrainConfig) -> float:
@@ -126,24 +118,18 @@ def linear_scaling(config: TrainConfig) -> float:
     return config.batch_size * config.accumulate_steps / config.base_batch_size
 
 
-def _cosine(config: TrainConfig, updates: int) -> Schedule:
+def _warm_up(config: TrainConfig) -> dict[str, Any]:
     scale = linear_scaling(config)
-    return cosine_with_warmup(
-        base=config.learning_rate * scale,
-        total_steps=updates,
-        warmup_rate=config.warmup_learning_rate * scale,
-        warmup_steps=config.warmup_steps,
-        hold_steps=config.hold_steps,
-    )
+    rates = {"base": config.learning_rate * scale, "warmup_rate": config.warmup_learning_rate * scale}
+    return {**rates, "warmup_steps": config.warmup_steps}
+
+
+def _cosine(config: TrainConfig, updates: int) -> Schedule:
+    return cosine_with_warmup(total_steps=updates, hold_steps=config.hold_steps, **_warm_up(config))
 
 
 def _constant(config: TrainConfig, updates: int) -> Schedule:
-    scale = linear_scaling(config)
-    return constant_with_warmup(
-        base=config.learning_rate * scale,
-        warmup_rate=config.warmup_learning_rate * scale,
-        warmup_steps=config.warmup_steps,
-    )
+    return constant_with_warmup(**_warm_up(config))
 
 
 def _manual_step(config: TrainConfig, updates: int) -> Schedule:
@@ -187,8 +173,6 @@ def build_schedule(config: TrainConfig) -> Schedule:
     Raises:
         UsageError: settings that contradict each other or belong to another schedule.
     """
-    if config.schedule not in SCHEDULES:
-        raise UsageError(f"schedule {config.schedule!r}: not known; known: {', '.join(SCHEDULES)}")
     for name, schedule in ONLY_OF.items():
         if getattr(config, name) and schedule != config.schedule:
             raise UsageError(
@@ -202,11 +186,18 @@ def build_schedule(config: TrainConfig) -> Schedule:
     return SCHEDULES[config.schedule](config, updates)
 
 
-def _check_warmup(base: float, warmup_rate: float) -> None:
+def _warmed_up(
+    base: float, warmup_rate: float, warmup_steps: int, parts: list[Schedule], boundaries: list[int]
+) -> Schedule:
+    """Parts that begin after a warm-up, joined to it."""
     if base < warmup_rate:
         raise UsageError(
             f"warm-up learning rate: expected at most the learning rate {base:g}, got {warmup_rate:g}"
         )
+    if not warmup_steps:
+        return _joined(parts, boundaries)
+    rising = optax.linear_schedule(warmup_rate, base, warmup_steps)
+    return _joined([rising, *parts], [warmup_steps, *boundaries])
 
 
 def _joined(parts: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
+from contextlib import AbstractContextManager
 
 from halofeed.schemas.stopping import Noted
 from halofeed.schemas.telling import write_if_possible
 
 
-class StopRequest:
+class StopRequest(AbstractContextManager["StopRequest"]):
     """From `begin` to the end of the block the first signal is noted; a second one acts as ever.
 
     In another thread than the main one, where Python takes no signals, nothing is noted.
@@ -23,13 +23,8 @@ class StopRequest:
         """Note it from now on: there is a step in hand, which is worth saving."""
         self._noted.__enter__()
 
-    def __enter__(self) -> StopRequest:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._noted.__exit__(kind, error, trace)
+    def __exit__(self, *details: object) -> None:
+        self._noted.__exit__(*details)
 
     def _note(self, number: int) -> None:
         self.signal = number

@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -57,10 +58,6 @@ class TrainSummary:
     losses: tuple[float, ...]
     metrics: Mapping[str, Any] | None
     mesh_shape: Mapping[str, int]
-    platform: str
-    parameters: int
-    compile_seconds: float
-    seconds: float
     images_per_second: float
     waiting_share: float
     stopped_by: int | None
@@ -87,14 +84,13 @@ def train(
         stream: where progress goes, standard error by default.
 
     Returns:
-        The losses, the last metrics, times and the final state.
+        The losses, the last metrics, the pace and the final state.
 
     Raises:
         UsageError: options that do not go together with each other, the devices, the data or the folder's run.
         TrainingError: a loss that is not finite, with its step and the batch's ids; or no batch at all.
     """
     hide_accelerators_from_tensorflow()
-    began = time.perf_counter()
     program = build_program(config, data.facts, devices)
     mesh, problem, partition = program.mesh, program.problem, program.partition
     data.batches.on_mesh(mesh, partition)  # refuses what does not fit the batch, before anything is made
@@ -110,7 +106,6 @@ def train(
         evaluate = _Evaluation(config, data, problem, kept, progress)
 
         losses: list[float] = []
-        compile_seconds = 0.0
         in_flight: list[_Flight] = []
         pace = Pace()
         # On the CPU two programs at once could wait for each other's collectives for ever.
@@ -122,15 +117,13 @@ def train(
             own = {name: value.addressable_data(0) for name, value in flight.values.items()}
             values = {name: float(value) for name, value in jax.device_get(own).items()}
             _check_finite(values["loss"], flight, config)
-            seconds, waited = pace.ended(
-                began=flight.began,
-                waited_before=flight.waited_before,
-                now=time.perf_counter(),
-                waited=batches.waited_seconds,
-            )
+            now = {"now": time.perf_counter(), "waited": batches.waited_seconds}
+            seconds, waited = pace.ended(began=flight.began, waited_before=flight.waited_before, **now)
             progress.record(flight.step, values, seconds, waited)
             losses.append(values["loss"])
-            kept.log(flight.step, values | _pace(config, seconds, waited))
+            seconds = max(seconds, 1e-9)
+            rates = {"images_per_second": config.batch_size / seconds, "waiting_share": waited / seconds}
+            kept.log(flight.step, values | rates)
 
         with StopRequest() as stop, Ahead(iter(data.batches.on_mesh(mesh, partition, start))) as batches:
             step_number, batch = start, next(batches, None) if start < config.steps else None
@@ -141,19 +134,15 @@ def train(
                 progress.compiling()
                 compiling = time.perf_counter()
                 take_step = program.step().lower(state, batch).compile()
-                compile_seconds = time.perf_counter() - compiling
-                progress.begin(mesh, parameters, compile_seconds)
+                progress.begin(mesh, parameters, time.perf_counter() - compiling)
 
             stop.begin()
             turn, waited = time.perf_counter(), batches.waited_seconds
             while batch is not None:
                 state, values = take_step(state, batch)
                 step_number += 1
-                in_flight.append(
-                    _Flight(
-                        step=step_number, values=values, ids=batch.get("id"), began=turn, waited_before=waited
-                    )
-                )
+                ids = batch.get("id")
+                in_flight.append(_Flight(step_number, values, ids, began=turn, waited_before=waited))
                 while len(in_flight) > most_in_flight:
                     land()
                 turn, waited = time.perf_counter(), batches.waited_seconds
@@ -183,10 +172,6 @@ def train(
             losses=tuple(losses),
             metrics=evaluate.metrics,
             mesh_shape=dict(mesh.shape),
-            platform=mesh.devices.flat[0].platform,
-            parameters=parameters,
-            compile_seconds=compile_seconds,
-            seconds=time.perf_counter() - began,
             images_per_second=progress.images_per_second(),
             waiting_share=progress.waiting_share(),
             stopped_by=stop.signal,
@@ -194,7 +179,7 @@ def train(
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Flight:
     """A step that was dispatched, and when its turn began."""
 
@@ -205,7 +190,7 @@ class _Flight:
     waited_before: float
 
 
-class _Kept:
+class _Kept(AbstractContextManager["_Kept"]):
     """What the run keeps on disk: log, checkpoints, examples; nothing without a folder."""
 
     def __init__(
@@ -234,14 +219,8 @@ class _Kept:
         }
         stopping.say_at_stop(outlook="no step of this run was saved: the same command starts it again")
         with stopping.Whole():
-            begin_run(
-                self.folder,
-                config,
-                data.facts,
-                {**data.description, **made},
-                overwrite=overwrite,
-                chief=is_chief(),
-            )
+            description = {**data.description, **made}
+            begin_run(self.folder, config, data.facts, description, overwrite=overwrite, chief=is_chief())
             self._set_aside.__enter__()
 
     def resume(self, state: TrainState) -> tuple[TrainState, int]:
@@ -285,9 +264,6 @@ class _Kept:
         """Add one evaluation to the log."""
         if self._log is not None:
             self._log.evaluation(step, split, metrics)
-
-    def __enter__(self) -> _Kept:
-        return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         saved = False
@@ -342,11 +318,6 @@ class _Evaluation:
         return None if best is None else float(best)
 
 
-def _pace(config: TrainConfig, seconds: float, waited: float) -> dict[str, float]:
-    seconds = max(seconds, 1e-9)
-    return {"images_per_second": config.batch_size / seconds, "waiting_share": waited / seconds}
-
-
 def _pretrain(config: TrainConfig) -> Callable[[nnx.Module], object] | None:
     """What puts the backbone's weights from a file into a model; None where the config names no file."""
     if not config.backbone_weights:
@@ -399,11 +370,8 @@ def _check_finite(loss: float, flight: _Flight, config: TrainConfig) -> None:
         return
     ids = ""
     if flight.ids is not None:
-        whole = (
-            multihost_utils.process_allgather(flight.ids, tiled=True)
-            if jax.process_count() > 1
-            else flight.ids
-        )
+        several = jax.process_count() > 1
+        whole = multihost_utils.process_allgather(flight.ids, tiled=True) if several else flight.ids
         listed = join_id(np.asarray(whole)).tolist()
         ids = f"; the batch's ids: {', '.join(map(str, listed[:64]))}" + (" ..." if len(listed) > 64 else "")
     raise TrainingError(

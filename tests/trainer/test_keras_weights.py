@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from halofeed.trainer.models.layers import Layers, Pass
 from halofeed.trainer.models.mobilenet import MobileNetClassifier
 from halofeed.trainer.models.resnet import ResNet, ResNetClassifier
 from halofeed.trainer.models.retinanet import RetinaNet
+from tests.scripts import run_script
 
 CLASSES = 5
 EVALUATE = Pass(training=False)
@@ -68,10 +67,7 @@ with h5py.File(f"{folder}/mobilenet_no_top.h5", "w") as file:  # as the publishe
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of weights that Keras drew and saved, with its outputs on random images."""
     folder = tmp_path_factory.mktemp("keras")
-    done = subprocess.run(
-        [sys.executable, "-c", EXPORT, str(folder)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_script(EXPORT, folder, seconds=600)
     return folder
 
 

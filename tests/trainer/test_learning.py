@@ -3,43 +3,37 @@
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from halofeed import demo, demo_volumes
-from halofeed.trainer.log import read_evaluations
 from tests import clip_mask_writer, clip_writer
+from tests.trainer.support import finished, halofeed, logged
 
-TIMEOUT_SECONDS = 1800
 pytestmark = pytest.mark.long
 
 
-def halofeed(*arguments: object) -> None:
-    command = [sys.executable, "-m", "halofeed", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
-    assert done.returncode == 0, done.stdout + done.stderr
+def run(*words: object) -> None:
+    finished(halofeed(*words), seconds=1800)
 
 
 def convert(folder: Path, source: Path, *options: object) -> Path:
-    halofeed("convert", "--source", source, "--out", folder, "--name", "data", *options)
+    run("convert", "--source", source, "--out", folder, "--name", "data", *options)
     return folder / "data" / "1.0.0"
 
 
-def learned(data: Path, run: Path, metric: str, config: str, *options: object) -> float:
-    halofeed("train", data, "--config", config, "--out", run, "--cores-per-replica", 4, *options)
-    return float(read_evaluations(run)[-1]["metrics"][metric])
+def learned(data: Path, folder: Path, metric: str, config: str, *options: object) -> float:
+    run("train", data, "--config", config, "--out", folder, "--cores-per-replica", 4, *options)
+    return float(logged(folder, "evaluations")[-1]["metrics"][metric])
 
 
 def test_a_detector_learns_the_demos_shapes(tmp_path: Path) -> None:
     demo.draw_data_set(tmp_path / "source", 400)
     data = convert(tmp_path, tmp_path / "source", *demo.SHAPES_OPTIONS)
-    assert (
-        learned(data, tmp_path / "run", "mAP@0.5", "retinanet_small", "--partition", "image=1,4,1,1") >= 0.9
-    )
+    rows = ("--partition", "image=1,4,1,1")
+    assert learned(data, tmp_path / "run", "mAP@0.5", "retinanet_small", *rows) >= 0.9
 
 
 def test_a_unet_learns_the_demos_scans(tmp_path: Path) -> None:
@@ -80,24 +74,28 @@ def test_a_classifier_learns_which_way_a_square_moves_in_clips_split_by_rows(tmp
         for number in range(8):
             frames = clip_writer.moving_square(direction, 8, generator)
             clip_writer.write_folder(tmp_path / "new" / f"{direction}{number}", frames)
-    halofeed("predict", tmp_path / "run", "--source", tmp_path / "new", "--out", tmp_path / "found")
+    run("predict", tmp_path / "run", "--source", tmp_path / "new", "--out", tmp_path / "found")
     with (tmp_path / "found/classes.csv").open(newline="") as stream:
         right = [row["key"].startswith(row["class"]) for row in csv.DictReader(stream)]
     assert len(right) == 16 and sum(right) >= 12
 
 
-@pytest.mark.parametrize("split", ["1,4,1,1,1", "1,1,4,1,1", "1,1,1,4,1"])
-def test_a_unet_learns_what_moves_in_clips_split_by_frames_rows_and_columns(
-    tmp_path: Path, split: str
-) -> None:
-    generator = np.random.default_rng(3)
+@pytest.fixture(scope="module")
+def masked_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, generator = tmp_path_factory.mktemp("clips"), np.random.default_rng(3)
     for name, each in (("train", 24), ("validation", 8)):
         for number in range(each):
             frames, masks = clip_mask_writer.draw_masked(generator)
-            clip_writer.write_folder(tmp_path / "source" / name / "images" / str(number), frames)
-            clip_mask_writer.write_masks(tmp_path / "source" / name / "labels" / str(number), masks, "folder")
+            clip_writer.write_folder(folder / "source" / name / "images" / str(number), frames)
+            clip_mask_writer.write_masks(folder / "source" / name / "labels" / str(number), masks, "folder")
     size = ("--layout", "pairs", "--frames", 8, "--height", 24, "--width", 32)
-    data = convert(tmp_path, tmp_path / "source", *size)
+    return convert(folder, folder / "source", *size)
+
+
+@pytest.mark.parametrize("split", ["1,4,1,1,1", "1,1,4,1,1", "1,1,1,4,1"])
+def test_a_unet_learns_what_moves_in_clips_split_by_frames_rows_and_columns(
+    masked_clips: Path, tmp_path: Path, split: str
+) -> None:
     options = (
         "--steps",
         60,
@@ -108,7 +106,7 @@ def test_a_unet_learns_what_moves_in_clips_split_by_frames_rows_and_columns(
         "--partition",
         f"image={split}",
     )
-    assert learned(data, tmp_path / "run", "dice", "unet3d_small", *options) >= 0.9
+    assert learned(masked_clips, tmp_path / "run", "dice", "unet3d_small", *options) >= 0.9
 
 
 def test_a_classifier_learns_clothing(tmp_path: Path, test_data: Path) -> None:

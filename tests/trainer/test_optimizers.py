@@ -10,7 +10,6 @@ import numpy as np
 import optax
 import pytest
 
-from halofeed.schemas.errors import UsageError
 from halofeed.trainer.config import OPTIMIZER_NAMES, TrainConfig
 from halofeed.trainer.optimizers import OPTIMIZERS, build_optimizer
 
@@ -110,9 +109,8 @@ def test_three_updates_equal_the_loop_by_hand(optimizer: str) -> None:
         found, _ = run(config(optimizer), tree(0), gradients)
     assert found["kernel"].dtype == np.float64
     # Optax keeps the powers of Adam's decays in float32.
-    assert_same(
-        found, by_hand(optimizer, tree(0), gradients), rtol=1e-9 if optimizer in ("sgd", "lars") else 1e-6
-    )
+    rtol = 1e-9 if optimizer in ("sgd", "lars") else 1e-6
+    assert_same(found, by_hand(optimizer, tree(0), gradients), rtol)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZER_NAMES)
@@ -168,10 +166,3 @@ def test_weight_decay_spares_norms_and_biases(optimizer: str) -> None:
 def test_the_schedule_that_comes_back_is_the_one_that_is_followed() -> None:
     _, schedule = build_optimizer(config("sgd"))
     assert [float(schedule(update)) for update in range(3)] == pytest.approx(RATES)
-
-
-def test_an_unknown_optimizer_lists_the_known_ones() -> None:
-    wrong = TrainConfig()
-    object.__setattr__(wrong, "optimizer", "rmsprop")
-    with pytest.raises(UsageError, match=r"'rmsprop': not known; known: sgd, adam, adamw, lamb, lars"):
-        build_optimizer(wrong)

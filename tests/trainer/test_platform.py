@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.platform import configure_platform, platform_environment
+from tests.scripts import run_script
 
 
 def test_other_xla_flags_are_kept_and_an_old_count_is_replaced() -> None:
@@ -30,10 +28,7 @@ def test_a_new_process_sees_the_virtual_devices() -> None:
         "configure_platform(3)\n"
         "import jax; print(jax.devices())"
     )
-    output = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    ).stdout
-    assert output.strip() == "[CpuDevice(id=0), CpuDevice(id=1), CpuDevice(id=2)]"
+    assert run_script(program).strip() == "[CpuDevice(id=0), CpuDevice(id=1), CpuDevice(id=2)]"
 
 
 def test_it_is_refused_once_jax_is_imported() -> None:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from halofeed.trainer.log import read_log
 from tests.pipelines.support import draw_folders, run_convert
+from tests.trainer.support import finished, free_port, halofeed, logged
 
 SETTINGS = (
     *("--config", "classifier_small", "--compute-dtype", "float32", "--batch-size", "8"),
@@ -34,24 +30,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(done.folder)
 
 
-def halofeed(*arguments: object, **more: Any) -> subprocess.Popen[str]:
-    environment = {
-        key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "JAX_PLATFORMS")
-    }
-    command = [sys.executable, "-m", "halofeed", *map(str, arguments)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, **more
-    )
-
-
-def finished(process: subprocess.Popen[str], code: int = 0) -> str:
-    output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
-    assert process.returncode == code, output
-    return output
-
-
 def losses(run: Path) -> list[float]:
-    log = read_log(run)
+    log = logged(run)
     assert [entry["step"] for entry in log] == list(range(1, len(log) + 1))
     return [entry["loss"] for entry in log]
 
@@ -82,8 +62,7 @@ def test_ten_kills_change_no_later_loss(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("processes", [2, 4])
-def test_several_processes_have_the_losses_of_one(data: Path, tmp_path: Path, processes: int) -> None:
+def test_several_processes_have_the_losses_of_one(data: Path, tmp_path: Path) -> None:
     def train(name: str, devices: int, *more: object) -> subprocess.Popen[str]:
         return halofeed(
             "train", data, "--out", tmp_path / name, *SETTINGS, "--steps", 6, "--virtual-devices", devices,
@@ -91,25 +70,11 @@ def test_several_processes_have_the_losses_of_one(data: Path, tmp_path: Path, pr
         )  # fmt: skip
 
     finished(train("one", 4))
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{found.getsockname()[1]}"
-    started = [
-        train(
-            "several",
-            4 // processes,
-            "--coordinator",
-            address,
-            "--process-count",
-            processes,
-            "--process-id",
-            number,
-        )
-        for number in range(processes)
-    ]
-    for process in started:
-        finished(process)
-    np.testing.assert_allclose(losses(tmp_path / "several"), losses(tmp_path / "one"), rtol=1e-5)
+    for count in (2, 4):
+        together = ("--coordinator", f"127.0.0.1:{free_port()}", "--process-count", count, "--process-id")
+        for process in [train(str(count), 4 // count, *together, number) for number in range(count)]:
+            finished(process)
+        np.testing.assert_allclose(losses(tmp_path / str(count)), losses(tmp_path / "one"), rtol=1e-5)
 
 
 def test_the_way_from_training_to_predictions_and_an_export(data: Path, tmp_path: Path) -> None:
@@ -135,9 +100,6 @@ def test_the_way_from_training_to_predictions_and_an_export(data: Path, tmp_path
 
 def test_the_recipes_and_models_are_listed_and_printed() -> None:
     listed = finished(halofeed("configs"))
-    assert (
-        "retinanet_resnet50_fpn_2560_8way" in listed
-        and "unet3d_256_16way" in listed
-        and "ssd_mobilenet_v1" in listed
-    )
+    names = ("retinanet_resnet50_fpn_2560_8way", "unet3d_256_16way", "ssd_mobilenet_v1")
+    assert all(name in listed for name in names)
     assert 'model = "unet"' in finished(halofeed("configs", "unet3d_128"))

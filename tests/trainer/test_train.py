@@ -16,15 +16,14 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from halofeed.schemas.errors import PartitionError, TrainingError, UsageError
+from halofeed.schemas.errors import TrainingError, UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.data import TrainData
-from halofeed.trainer.log import read_evaluations, read_log
 from halofeed.trainer.run_folder import open_run
 from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.train import TrainSummary, train
-from tests.trainer.support import facts_of, placed
+from tests.trainer.support import facts_of, logged, placed
 
 SIDE = 32
 LABELS = {0: "across", 1: "down"}
@@ -98,25 +97,18 @@ def run(config: TrainConfig, batches: Stripes, devices: int = 1, **more: Any) ->
 
 
 def config_of(**changes: Any) -> TrainConfig:
-    return TrainConfig(
-        **{
-            "learning_rate": 0.02,
-            "compute_dtype": "float32",
-            "model_options": {"features": (8, 8, 16)},
-            **changes,
-        }
-    )
+    small = {"learning_rate": 0.02, "compute_dtype": "float32", "model_options": {"features": (8, 8, 16)}}
+    return TrainConfig(**{**small, **changes})
+
+
+def assert_equal(found: Any, expected: Any) -> None:
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_run_learns_on_a_partition_and_its_evaluation_says_so() -> None:
-    config = config_of(
-        steps=25,
-        batch_size=16,
-        cores_per_replica=4,
-        partition="image=1,2,2,1",
-        compute_dtype="bfloat16",
-        norm_decay=0.9,
-    )
+    split = {"cores_per_replica": 4, "partition": "image=1,2,2,1"}
+    config = config_of(steps=25, batch_size=16, **split, compute_dtype="bfloat16", norm_decay=0.9)
     summary = run(config, Stripes(16), devices=8, evaluation=Stripes(16, steps=3, seed=1))
     assert summary.mesh_shape == {"replica": 2, "core0": 2, "core1": 2}
     assert len(summary.losses) == 25
@@ -128,10 +120,8 @@ def test_a_run_learns_on_a_partition_and_its_evaluation_says_so() -> None:
 
 def test_a_partitioned_run_takes_the_same_steps_as_one_device() -> None:
     whole = run(config_of(steps=3), Stripes(8)).losses
-    split = run(
-        config_of(steps=3, cores_per_replica=4, partition="image=1,4,1,1"), Stripes(8), devices=8
-    ).losses
-    np.testing.assert_allclose(split, whole, rtol=1e-3)
+    config = config_of(steps=3, cores_per_replica=4, partition="image=1,4,1,1")
+    np.testing.assert_allclose(run(config, Stripes(8), devices=8).losses, whole, rtol=1e-3)
 
 
 def test_the_run_folder_holds_config_log_evaluations_checkpoints_and_examples(tmp_path: Path) -> None:
@@ -139,18 +129,15 @@ def test_the_run_folder_holds_config_log_evaluations_checkpoints_and_examples(tm
     summary = run(config, Stripes(4), folder=tmp_path / "run", evaluation=Stripes(4, steps=2, seed=1))
     opened = open_run(tmp_path / "run")
     assert opened.config == config and opened.facts == FACTS
-    log = read_log(tmp_path / "run")
+    log = logged(tmp_path / "run")
     assert [entry["step"] for entry in log] == [1, 2, 3, 4, 5, 6]
     assert [entry["loss"] for entry in log] == list(summary.losses)
     assert {"learning_rate", "gradient_norm", "images_per_second", "waiting_share"} <= set(log[0])
-    assert [entry["step"] for entry in read_evaluations(tmp_path / "run")] == [2, 4, 6]
+    assert [entry["step"] for entry in logged(tmp_path / "run", "evaluations")] == [2, 4, 6]
     problem = opened.problem()
     parameters, _, step = opened.restore(problem, "last")
     assert step == 6
-    for found, expected in zip(
-        jax.tree.leaves(parameters), jax.tree.leaves(summary.state.parameters), strict=True
-    ):
-        np.testing.assert_array_equal(found, expected)
+    assert_equal(parameters, summary.state.parameters)
     listed = json.loads((tmp_path / "run/examples/examples.json").read_text())["examples"]
     assert {entry["reason"] for entry in listed} == {"worst", "typical"} and len(listed) == 8
     scores = [entry["score"] for entry in listed if entry["reason"] == "worst"]
@@ -168,11 +155,8 @@ def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path, average: float) -> No
     assert ended.steps == 5
     resumed = run(config, Stripes(4), folder=tmp_path / "run")
     assert ended.losses + resumed.losses == undisturbed.losses
-    for found, expected in zip(
-        jax.tree.leaves(resumed.state), jax.tree.leaves(undisturbed.state), strict=True
-    ):
-        np.testing.assert_array_equal(found, expected)
-    assert [entry["step"] for entry in read_log(tmp_path / "run")] == list(range(1, 9))
+    assert_equal(resumed.state, undisturbed.state)
+    assert [entry["step"] for entry in logged(tmp_path / "run")] == list(range(1, 9))
 
 
 def test_a_run_goes_on_with_another_split_within_rounding(tmp_path: Path) -> None:
@@ -229,13 +213,9 @@ def test_a_run_that_is_replaced_stands_until_the_new_one_has_saved_something(tmp
         run(config_of(steps=9, batch_size=4), Stripes(4, broken_step=1), folder=folder, overwrite=True)
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    saving = config_of(steps=9, batch_size=4, checkpoint_every=2)
     with pytest.raises(TrainingError):
-        run(
-            config_of(steps=9, batch_size=4, checkpoint_every=2),
-            Stripes(4, broken_step=6),
-            folder=folder,
-            overwrite=True,
-        )
+        run(saving, Stripes(4, broken_step=6), folder=folder, overwrite=True)
     assert open_run(folder).config.steps == 9
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -245,9 +225,7 @@ def test_progress_is_some_twenty_lines_where_there_is_no_terminal() -> None:
     run(config_of(steps=40, batch_size=2, compute_dtype="bfloat16"), Stripes(2), stream=stream)
     first, *steps = stream.getvalue().splitlines()
     assert "bfloat16, on cpu as replica 1; compiled in" in first
-    assert [line.split("  ")[0] for line in steps] == ["step 1/40"] + [
-        f"step {n}/40" for n in range(2, 41, 2)
-    ]
+    assert [line.split("  ")[0] for line in steps] == [f"step {n}/40" for n in (1, *range(2, 41, 2))]
     assert all(re.search(r"  loss \d+\.\d{4}", line) for line in steps)
     assert all(re.search(r"images/s  input \d+%  .* left$", line) for line in steps[1:])
 
@@ -281,10 +259,8 @@ def test_cores_that_do_the_same_work_are_warned_of(cores: int, partition: str, w
 
 def test_a_loss_that_is_not_a_number_stops_the_run_and_names_the_ids(tmp_path: Path) -> None:
     config = config_of(steps=5, batch_size=2, checkpoint_every=1)
-    with pytest.raises(
-        TrainingError,
-        match=r"step 3: the loss is nan; lower .* \(seed 0, batch 2\).*ids: 8589934592, 8589934593",
-    ):
+    words = r"step 3: the loss is nan; lower .* \(seed 0, batch 2\).*ids: 8589934592, 8589934593"
+    with pytest.raises(TrainingError, match=words):
         run(config, Stripes(2, broken_step=2), folder=tmp_path / "run")
     _, _, step = open_run(tmp_path / "run").restore(open_run(tmp_path / "run").problem(), "last")
     assert step == 2
@@ -297,21 +273,14 @@ def test_a_run_ends_with_its_data_and_an_empty_loader_is_an_error() -> None:
 
 
 def test_what_does_not_go_together_is_refused_before_the_first_step() -> None:
-    def refused(rows: int = 8, **options: Any) -> None:
-        facts = options.pop("facts", FACTS)
-        run(config_of(**{"steps": 1, "batch_size": 8, **options}), Stripes(rows), devices=8, facts=facts)
+    def refused(message: str, rows: int = 8, facts: DataFacts = FACTS, **options: Any) -> None:
+        with pytest.raises(UsageError, match=message):
+            run(config_of(**{"steps": 1, "batch_size": 8, **options}), Stripes(rows), devices=8, facts=facts)
 
-    with pytest.raises(PartitionError, match="--virtual-devices 32"):
-        refused(cores_per_replica=32, partition="image=1,32,1,1")
-    with pytest.raises(PartitionError, match="batch of 6 does not divide by the 8 replicas"):
-        refused(rows=6)
-    with pytest.raises(UsageError, match=r"image: expected \[16, 32, 32, 3\], got \[8, 32, 32, 3\]"):
-        refused(batch_size=16)
-    with pytest.raises(UsageError, match=r"model\.widht: classifier has no such option; it takes features="):
-        refused(model_options={"widht": 3})
-    with pytest.raises(UsageError, match=r"made for \[64, 64, 3\], the data set gives \[32, 32, 3\]"):
-        refused(image_shape=(64, 64, 3))
-    with pytest.raises(
-        UsageError, match="model classifier: learns classification, the data set is for detection"
-    ):
-        refused(facts=facts_of("detection", {1: "a"}, (32, 32, 3)))
+    refused("--virtual-devices 32", cores_per_replica=32, partition="image=1,32,1,1")
+    refused("batch of 6 does not divide by the 8 replicas", rows=6)
+    refused(r"image: expected \[16, 32, 32, 3\], got \[8, 32, 32, 3\]", batch_size=16)
+    refused(r"model\.widht: classifier has no such option; it takes features=", model_options={"widht": 3})
+    refused(r"made for \[64, 64, 3\], the data set gives \[32, 32, 3\]", image_shape=(64, 64, 3))
+    of_boxes = facts_of("detection", {1: "a"}, (32, 32, 3))
+    refused("model classifier: learns classification, the data set is for detection", facts=of_boxes)
