@@ -9,7 +9,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -24,13 +24,7 @@ from halofeed.prep.sources.files import ByteStream, LocalFiles
 from halofeed.prep.sources.sizes import Sizes
 from halofeed.prep.sources.walk import FILES_NEAR_TOP, Part, is_hidden
 from halofeed.schemas.durable import sync
-from halofeed.schemas.errors import (
-    JobError,
-    MissingExtraError,
-    Problem,
-    SourceError,
-    UsageError,
-)
+from halofeed.schemas.errors import JobError, MissingExtraError, Problem, SourceError, UsageError
 from halofeed.schemas.layout import MANIFEST, TEMPORARY_FOLDER, UNCOMMITTED_MANIFEST
 
 
@@ -156,20 +150,17 @@ class RemoteFiles:
         return folder == "." or any(path.startswith(f"{folder}/") for path in self.sizes())
 
     def read(self, path: str) -> bytes:
-        return self._read(path, None)
+        return self.head(path, None)
 
     def open(self, path: str) -> ByteStream:
         address = f"{self.root}/{path}"
         return ObjectReader(store_of(address), address)
 
-    def head(self, path: str, size: int) -> bytes:
-        return self._read(path, size)
-
     def adopt(self, sizes: Mapping[str, int], faults: Mapping[str, Problem]) -> None:
         """As of `LocalFiles`."""
         self._known.update(sizes)
 
-    def _read(self, path: str, size: int | None) -> bytes:
+    def head(self, path: str, size: int | None) -> bytes:
         address = f"{self.root}/{path}"
         try:
             return store_of(address).read(address, stop=size)
@@ -318,11 +309,8 @@ class OutputFolder:
         """
         if is_remote(self.root):
             writer = ObjectWriter(store_of(self.root), self.path(name))
-            file = TemporaryFile(name, writer, lambda _: self._keep(writer), writer.abort)
-            try:
+            with closing(TemporaryFile(name, writer, lambda _: self._keep(writer), writer.abort)) as file:
                 yield file
-            finally:
-                file.discard()
             return
         path = self.path(aside or f"{TEMPORARY_FOLDER}/{uuid.uuid4().hex}")
         with _naming_what_the_disk_lacks(self.root):
@@ -334,10 +322,8 @@ class OutputFolder:
                 lambda synced: _rename(stream, path, self.path(name), synced=synced),
                 lambda: _delete(stream, path),
             )
-            try:
+            with closing(file):
                 yield file
-            finally:
-                file.discard()
 
     def _keep(self, writer: ObjectWriter) -> None:
         """Finish an object while this run still holds the folder; one that is there by now must be the same."""
@@ -456,7 +442,7 @@ class TemporaryFile:
         self._keep(synced)
         self._is_open = False
 
-    def discard(self) -> None:
+    def close(self) -> None:
         """Close and delete the file if it was not kept."""
         if self._is_open:
             self._is_open = False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -41,15 +43,12 @@ class Parts(Protocol):
 
     def send(self, data: bytes) -> None:
         """The next bytes; of every part but the last a multiple of 256 KiB, and 5 MiB or more."""
-        ...
 
     def finish(self, data: bytes) -> None:
         """The last bytes; ChangedError where what stands is not what was expected."""
-        ...
 
     def abort(self) -> None:
         """Leave nothing of it."""
-        ...
 
 
 class ObjectStore(Protocol):
@@ -61,23 +60,18 @@ class ObjectStore(Protocol):
 
     def read(self, address: str, start: int = 0, stop: int | None = None) -> bytes:
         """An object's bytes from `start` to before `stop`, fewer where it ends; FileNotFoundError."""
-        ...
 
     def stat(self, address: str) -> Stored | None:
         """What is known of an object; None where there is none."""
-        ...
 
     def write(self, address: str, data: bytes, expected: str = ANY) -> str:
         """Write an object, whole or not at all; its version. ChangedError: what stood was not what was expected."""
-        ...
 
     def parts(self, address: str, expected: str = ANY) -> Parts:
         """Begin to write an object in parts."""
-        ...
 
     def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
         """The address and size of every object whose address begins so."""
-        ...
 
     def straight(self, prefix: str) -> Iterator[tuple[str, int | None]] | None:
         """What lies straight in the folder whose address, with a slash, is `prefix`: objects with sizes, and folders.
@@ -85,19 +79,15 @@ class ObjectStore(Protocol):
         A folder's address ends with a slash, and its size is None. None in place of all of it where the store cannot
         tell without going through everything below.
         """
-        ...
 
     def copy(self, source: str, target: str) -> None:
         """Write an object that is the same as another one of this store."""
-        ...
 
     def delete(self, addresses: Iterable[str]) -> None:
         """Delete objects; those that are not there are no error."""
-        ...
 
     def abort_uploads(self, prefix: str) -> None:
         """Leave nothing of objects that were begun in parts and not finished."""
-        ...
 
 
 class Fault(Enum):
@@ -138,21 +128,17 @@ def _refuse(address: str, fault: Fault, error: Exception, attempts: int) -> NoRe
     problem = f"{type(error).__name__}: {error}".rstrip(": ")
     if fault is Fault.ABSENT:
         raise FileNotFoundError(address) from error
-    if fault is Fault.BUCKET:
-        raise StoreError(f"{address}: there is no such bucket; make it, or name another") from error
     if fault is Fault.CHANGED:
         raise ChangedError(f"{address}: another run has written or deleted it meanwhile") from error
-    if fault is Fault.CREDENTIALS:
-        raise StoreError(
-            f"{address}: the store refuses it: {problem}; see whether the credentials are still valid and allow it "
-            "(docs/stores.md), and run again"
-        ) from error
-    if fault is Fault.FINAL:
-        raise StoreError(f"{address}: the store refuses it: {problem}") from error
-    raise StoreError(
-        f"{address}: the store did not answer as it should in {attempts} attempts; the last one: {problem}; see "
-        "whether it can be reached, and run again"
-    ) from error
+    told = {
+        Fault.BUCKET: "there is no such bucket; make it, or name another",
+        Fault.CREDENTIALS: f"the store refuses it: {problem}; see whether the credentials are still valid and allow "
+        "it (docs/stores.md), and run again",
+        Fault.FINAL: f"the store refuses it: {problem}",
+        Fault.PASSING: f"the store did not answer as it should in {attempts} attempts; the last one: {problem}; see "
+        "whether it can be reached, and run again",
+    }
+    raise StoreError(f"{address}: {told[fault]}") from error
 
 
 def whole(stream: Any, size: int) -> bytes:
@@ -168,6 +154,11 @@ def whole(stream: Any, size: int) -> bytes:
         if time.monotonic() > deadline:
             raise TimeoutError("the body takes too long")
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def age_seconds(written: datetime, now: str | None) -> float:
+    """How old an object is by the store's clock, the date of its answer; by this machine's where that is missing."""
+    return ((parsedate_to_datetime(now) if now else datetime.now(UTC)) - written).total_seconds()
 
 
 def divided(address: str) -> tuple[str, str]:

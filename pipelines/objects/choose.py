@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from apache_beam.io.filesystems import FileSystems
@@ -29,19 +29,16 @@ _ARGUMENTS = {
 _making = threading.RLock()  # a signal's handler may ask too
 _stores: dict[tuple[int, str], ObjectStore] = {}
 _settings: dict[str, Any] = {}
-
-
-def s3_settings(options: PipelineOptions) -> dict[str, Any]:
-    """What the options after `--` say of S3, as arguments of boto3's client."""
-    given = options.view_as(S3Options).get_all_options(drop_default=True)
-    found = {argument: given[name] for name, argument in _ARGUMENTS.items() if given.get(name) is not None}
-    return {**found, "use_ssl": False} if given.get("s3_disable_ssl") else found
+_KINDS: dict[str, Callable[[], ObjectStore]] = {"s3": lambda: S3Objects(_settings), "gs": GcsObjects}
 
 
 def use_options(options: PipelineOptions) -> dict[str, Any]:
     """Have this process reach stores as the options after `--` say; what `use_settings` takes elsewhere."""
     FileSystems.set_options(options)
-    settings = s3_settings(options)
+    given = options.view_as(S3Options).get_all_options(drop_default=True)
+    settings = {argument: given[name] for name, argument in _ARGUMENTS.items() if given.get(name) is not None}
+    if given.get("s3_disable_ssl"):
+        settings["use_ssl"] = False
     use_settings(settings)
     return settings
 
@@ -61,10 +58,5 @@ def store_of(address: str) -> ObjectStore:
     with _making:
         known = (os.getpid(), scheme)
         if known not in _stores:
-            if scheme == "s3":
-                _stores[known] = S3Objects(_settings)
-            elif scheme == "gs":
-                _stores[known] = GcsObjects()
-            else:
-                _stores[known] = BeamObjects()
+            _stores[known] = _KINDS.get(scheme, BeamObjects)()
         return _stores[known]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -18,8 +18,8 @@ from halofeed.pipelines.objects.base import (
     CONNECT_SECONDS,
     SILENT_SECONDS,
     Fault,
-    Result,
     Stored,
+    age_seconds,
     divided,
     repeated,
     whole,
@@ -60,7 +60,7 @@ class GcsObjects:
         span = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"} if start or stop else {}
 
         def get() -> bytes:
-            with self._request(
+            with self.request(
                 "GET", self._object(address), params={"alt": "media"}, headers=span, stream=True
             ) as answer:
                 if answer.status_code == 416:
@@ -74,22 +74,19 @@ class GcsObjects:
                     raise ConnectionError(f"it was cut off after {len(data):,} of {int(announced):,} bytes")
                 return data
 
-        return self._asked(address, get)
+        return repeated(address, get, _fault_of)
 
     def stat(self, address: str) -> Stored | None:
         def get() -> Stored:
             answer = _check(
-                self._request("GET", self._object(address), params={"fields": "size,generation,updated"})
+                self.request("GET", self._object(address), params={"fields": "size,generation,updated"})
             )
-            found, now = answer.json(), answer.headers.get("Date")
-            written = datetime.fromisoformat(found["updated"])
-            age = (parsedate_to_datetime(now) if now else datetime.now(UTC)) - written
-            return Stored(
-                size=int(found["size"]), version=str(found["generation"]), age_seconds=age.total_seconds()
-            )
+            found = answer.json()
+            age = age_seconds(datetime.fromisoformat(found["updated"]), answer.headers.get("Date"))
+            return Stored(size=int(found["size"]), version=str(found["generation"]), age_seconds=age)
 
         try:
-            return self._asked(address, get)
+            return repeated(address, get, _fault_of)
         except FileNotFoundError:
             return None
 
@@ -98,10 +95,10 @@ class GcsObjects:
         asked = {"uploadType": "media", "name": key, **_condition(expected)}
 
         def post() -> str:
-            answer = self._request("POST", self._uploads(bucket), params=asked, data=data)
+            answer = self.request("POST", self.uploads(bucket), params=asked, data=data)
             return _check_arrived(_check(answer), len(data), crc32c(data))
 
-        return self._asked(address, post, _fault_of_bucket)
+        return repeated(address, post, _fault_of_bucket)
 
     def parts(self, address: str, expected: str = ANY) -> _GcsParts:
         return _GcsParts(self, address, expected)
@@ -124,9 +121,9 @@ class GcsObjects:
         bucket, key = divided(prefix)
         asked = {"prefix": key, "fields": "items(name,size),prefixes,nextPageToken", **arguments}
         while True:
-            page = self._asked(
+            page = repeated(
                 prefix,
-                lambda: _check(self._request("GET", self._bucket(bucket), params=asked)).json(),
+                lambda: _check(self.request("GET", self._bucket(bucket), params=asked)).json(),
                 _fault_of_bucket,
             )
             yield page
@@ -139,8 +136,8 @@ class GcsObjects:
         place = f"{self._object(source)}/rewriteTo/b/{bucket}/o/{quote(key, safe='')}"
         token: dict[str, str] = {}
         while True:
-            answer = self._asked(
-                source, lambda: _check(self._request("POST", place, params=dict(token))).json()
+            answer = repeated(
+                source, lambda: _check(self.request("POST", place, params=token)).json(), _fault_of
             )
             if answer.get("done", True):
                 return
@@ -149,64 +146,30 @@ class GcsObjects:
     def delete(self, addresses: Iterable[str]) -> None:
         def one(address: str) -> None:
             with contextlib.suppress(FileNotFoundError):
-                self._asked(address, lambda: _check(self._request("DELETE", self._object(address))))
+                repeated(address, lambda: _check(self.request("DELETE", self._object(address))), _fault_of)
 
-        wanted = list(addresses)
-        if len(wanted) < 2:
-            for address in wanted:
-                one(address)
-            return
-        with ThreadPoolExecutor(min(_DELETED_AT_ONCE, len(wanted)), "delete") as threads:
-            list(threads.map(one, wanted))
+        with ThreadPoolExecutor(_DELETED_AT_ONCE, "delete") as threads:
+            list(threads.map(one, addresses))
 
     def abort_uploads(self, prefix: str) -> None:
         """None: what was sent of them cannot be seen, costs nothing, and is gone after a week."""
 
-    def begin(self, address: str, expected: str) -> str:
-        """The address that takes the parts of an upload."""
-        bucket, key = divided(address)
-        asked = {"uploadType": "resumable", "name": key, **_condition(expected)}
-        answer = self._asked(
-            address,
-            lambda: _check(self._request("POST", self._uploads(bucket), params=asked, json={})),
-            _fault_of_bucket,
-        )
-        return str(answer.headers["Location"])
-
-    def send(self, address: str, upload: str, data: bytes, place: str) -> Any:
-        """Send bytes of an upload; what the server answers."""
-        span = {"Content-Range": f"bytes {place}"}
-        return self._asked(
-            address, lambda: _check(self._request("PUT", upload, data=data, headers=span), (308,))
-        )
-
-    def abort(self, upload: str) -> None:
-        """End an upload; whether that succeeds matters to nobody."""
-        try:
-            self._request("DELETE", upload)
-        except Exception as error:
-            if not isinstance(error, OSError):
-                raise
-
     def _bucket(self, bucket: str) -> str:
         return f"{self._service}/storage/v1/b/{bucket}/o"
 
-    def _uploads(self, bucket: str) -> str:
+    def uploads(self, bucket: str) -> str:
+        """Where objects of a bucket are sent to."""
         return f"{self._service}/upload/storage/v1/b/{bucket}/o"
 
     def _object(self, address: str) -> str:
         bucket, key = divided(address)
         return f"{self._bucket(bucket)}/{quote(key, safe='')}"
 
-    def _request(self, method: str, place: str, **arguments: Any) -> Any:
+    def request(self, method: str, place: str, **arguments: Any) -> Any:
+        """What the server answers."""
         return self._session.request(
             method, place, timeout=(CONNECT_SECONDS, SILENT_SECONDS), allow_redirects=False, **arguments
         )
-
-    def _asked(
-        self, address: str, act: Callable[[], Result], fault_of: Callable[[Exception], Fault] | None = None
-    ) -> Result:
-        return repeated(address, act, fault_of or _fault_of)
 
 
 class _GcsParts:
@@ -214,15 +177,18 @@ class _GcsParts:
 
     def __init__(self, store: GcsObjects, address: str, expected: str) -> None:
         self._store, self._address = store, address
-        self._upload = store.begin(address, expected)
         self._bytes, self._checksum = 0, 0
+        bucket, key = divided(address)
+        asked = {"uploadType": "resumable", "name": key, **_condition(expected)}
+        begin = functools.partial(store.request, "POST", store.uploads(bucket), params=asked, json={})
+        self._upload = repeated(address, lambda: _check(begin()), _fault_of_bucket).headers["Location"]
 
     def send(self, data: bytes) -> None:
         end = self._bytes + len(data)
         self._checksum = crc32c(data, self._checksum)
         while self._bytes < end:
             left = data[len(data) - (end - self._bytes) :]
-            answer = self._store.send(self._address, self._upload, left, f"{self._bytes}-{end - 1}/*")
+            answer = self._send(left, f"{self._bytes}-{end - 1}/*")
             kept = answer.headers.get("Range", "")
             # The server may have kept fewer bytes than came.
             self._bytes = int(kept.rpartition("-")[2]) + 1 if kept else self._bytes
@@ -231,11 +197,16 @@ class _GcsParts:
         total = self._bytes + len(data)
         self._checksum = crc32c(data, self._checksum)
         place = f"{self._bytes}-{total - 1}/{total}" if data else f"*/{total}"
-        answer = self._store.send(self._address, self._upload, data, place)
-        _check_arrived(answer, total, self._checksum)
+        _check_arrived(self._send(data, place), total, self._checksum)
+
+    def _send(self, data: bytes, place: str) -> Any:
+        span = {"Content-Range": f"bytes {place}"}
+        send = functools.partial(self._store.request, "PUT", self._upload, data=data, headers=span)
+        return repeated(self._address, lambda: _check(send(), (308,)), _fault_of)
 
     def abort(self) -> None:
-        self._store.abort(self._upload)
+        with contextlib.suppress(OSError):  # whether that succeeds matters to nobody
+            self._store.request("DELETE", self._upload)
 
 
 def _credentials(*, anonymous: bool) -> Any:
@@ -278,7 +249,7 @@ def _check_arrived(answer: Any, size: int, checksum: int) -> str:
 
 def _fault_of(error: Exception) -> Fault:
     status = getattr(error, "status", 0)
-    if status == 404 or status == 410:
+    if status in (404, 410):
         return Fault.ABSENT
     if status == 412:
         return Fault.CHANGED

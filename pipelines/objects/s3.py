@@ -6,9 +6,6 @@ import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from itertools import islice
 from typing import Any, Final
 
 from halofeed.pipelines.objects.base import (
@@ -19,6 +16,7 @@ from halofeed.pipelines.objects.base import (
     Fault,
     Result,
     Stored,
+    age_seconds,
     divided,
     repeated,
     whole,
@@ -78,46 +76,38 @@ class S3Objects:
             with answer["Body"] as body:
                 return whole(body, answer["ContentLength"])
 
-        return self._asked(address, get)
+        return repeated(address, get, _fault_of)
 
     def stat(self, address: str) -> Stored | None:
         bucket, key = divided(address)
         try:
-            found = self._asked(address, lambda: self._client.head_object(Bucket=bucket, Key=key))
+            found = repeated(address, lambda: self._client.head_object(Bucket=bucket, Key=key), _fault_of)
         except FileNotFoundError:
             return None
-        now = found["ResponseMetadata"]["HTTPHeaders"].get("date")
-        age = (parsedate_to_datetime(now) if now else datetime.now(UTC)) - found["LastModified"]
-        return Stored(size=found["ContentLength"], version=found["ETag"], age_seconds=age.total_seconds())
+        age = age_seconds(found["LastModified"], found["ResponseMetadata"]["HTTPHeaders"].get("date"))
+        return Stored(size=found["ContentLength"], version=found["ETag"], age_seconds=age)
 
     def write(self, address: str, data: bytes, expected: str = ANY) -> str:
         bucket, key = divided(address)
-        written = self._asked(
-            address,
-            lambda: self._client.put_object(Bucket=bucket, Key=key, Body=data, **_condition(expected)),
-        )
-        return str(written["ETag"])
+        given = {"Bucket": bucket, "Key": key, "Body": data, **_condition(expected)}
+        return str(repeated(address, lambda: self._client.put_object(**given), _fault_of)["ETag"])
 
     def parts(self, address: str, expected: str = ANY) -> _S3Parts:
         return _S3Parts(self, self._client, address, expected)
 
     def listed(self, prefix: str) -> Iterator[tuple[str, int]]:
-        bucket, key = divided(prefix)
-        for page in self._pages(prefix, "list_objects_v2", Bucket=bucket, Prefix=key):
-            for entry in page.get("Contents", ()):
-                yield f"s3://{bucket}/{entry['Key']}", entry["Size"]
+        for page in self._pages(prefix, "list_objects_v2"):
+            yield from _items(prefix, page)
 
     def straight(self, prefix: str) -> Iterator[tuple[str, int | None]]:
-        bucket, key = divided(prefix)
-        for page in self._pages(prefix, "list_objects_v2", Bucket=bucket, Prefix=key, Delimiter="/"):
+        for page in self._pages(prefix, "list_objects_v2", Delimiter="/"):
             for folder in page.get("CommonPrefixes", ()):
-                yield f"s3://{bucket}/{folder['Prefix']}", None
-            for entry in page.get("Contents", ()):
-                yield f"s3://{bucket}/{entry['Key']}", entry["Size"]
+                yield f"s3://{divided(prefix)[0]}/{folder['Prefix']}", None
+            yield from _items(prefix, page)
 
     def copy(self, source: str, target: str) -> None:
-        (bucket, key), (to_bucket, to_key) = divided(source), divided(target)
-        self._asked(source, lambda: self._client.copy({"Bucket": bucket, "Key": key}, to_bucket, to_key))
+        (bucket, key), there = divided(source), divided(target)
+        repeated(source, lambda: self._client.copy({"Bucket": bucket, "Key": key}, *there), _fault_of)
 
     def delete(self, addresses: Iterable[str]) -> None:
         by_bucket: dict[str, list[str]] = {}
@@ -125,9 +115,8 @@ class S3Objects:
             bucket, key = divided(address)
             by_bucket.setdefault(bucket, []).append(key)
         for bucket, keys in by_bucket.items():
-            remaining = iter(keys)
-            while some := list(islice(remaining, _DELETED_AT_ONCE)):
-                self._delete(bucket, some)
+            for first in range(0, len(keys), _DELETED_AT_ONCE):
+                self._delete(bucket, keys[first : first + _DELETED_AT_ONCE])
 
     def _delete(self, bucket: str, keys: list[str]) -> None:
         def act() -> None:
@@ -139,28 +128,28 @@ class S3Objects:
 
                 raise ClientError({"Error": failed}, "DeleteObjects")
 
-        self._asked(f"s3://{bucket}/{keys[0]}", act)
+        repeated(f"s3://{bucket}/{keys[0]}", act, _fault_of)
 
     def abort_uploads(self, prefix: str) -> None:
-        bucket, key = divided(prefix)
-        for page in list(self._pages(prefix, "list_multipart_uploads", Bucket=bucket, Prefix=key)):
+        for page in list(self._pages(prefix, "list_multipart_uploads")):
             for entry in page.get("Uploads", ()):
-                self.abort(f"s3://{bucket}/{entry['Key']}", entry["UploadId"])
+                self.abort(f"s3://{divided(prefix)[0]}/{entry['Key']}", entry["UploadId"])
 
     def abort(self, address: str, upload: str) -> None:
         """End an upload in parts; one that has ended is no error."""
         bucket, key = divided(address)
+        given = {"Bucket": bucket, "Key": key, "UploadId": upload}
         with contextlib.suppress(FileNotFoundError, UploadEndedError):
-            self._asked(
-                address,
-                lambda: self._client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload),
-            )
+            repeated(address, lambda: self._client.abort_multipart_upload(**given), _fault_of)
 
-    def _pages(self, place: str, method: str, **arguments: Any) -> Iterator[Mapping[str, Any]]:
-        more: dict[str, Any] = {}
+    def _pages(self, prefix: str, method: str, **given: str) -> Iterator[Mapping[str, Any]]:
+        bucket, key = divided(prefix)
+        more: dict[str, str] = {}
         while True:
-            call = functools.partial(getattr(self._client, method), **arguments, **more)
-            answer = self._asked(place, call)
+            call = functools.partial(
+                getattr(self._client, method), Bucket=bucket, Prefix=key, **given, **more
+            )
+            answer = repeated(prefix, call, _fault_of)
             yield answer
             if not answer.get("IsTruncated"):
                 return
@@ -171,8 +160,11 @@ class S3Objects:
             }
             more = {name: answer[there] for name, there in names.items() if answer.get(there)}
 
-    def _asked(self, address: str, act: Callable[[], Result]) -> Result:
-        return repeated(address, act, _fault_of)
+
+def _items(prefix: str, page: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    bucket, _ = divided(prefix)
+    for entry in page.get("Contents", ()):
+        yield f"s3://{bucket}/{entry['Key']}", entry["Size"]
 
 
 class UploadEndedError(StoreError):
@@ -184,16 +176,16 @@ class _S3Parts:
 
     def __init__(self, store: S3Objects, client: Any, address: str, expected: str) -> None:
         self._store, self._client, self._address, self._expected = store, client, address, expected
-        self._bucket, self._key = divided(address)
-        begun = self._asked(lambda: client.create_multipart_upload(Bucket=self._bucket, Key=self._key))
-        self._upload = str(begun["UploadId"])
+        bucket, key = divided(address)
+        self._of_upload = {"Bucket": bucket, "Key": key}
+        begun = self._asked(lambda: client.create_multipart_upload(**self._of_upload))
+        self._of_upload["UploadId"] = begun["UploadId"]
         self._sent: list[Mapping[str, Any]] = []
         self._bytes = 0
 
     def send(self, data: bytes) -> None:
         number = len(self._sent) + 1
-        part = {"Bucket": self._bucket, "Key": self._key, "UploadId": self._upload, "PartNumber": number}
-        sent = self._asked(lambda: self._client.upload_part(Body=data, **part))
+        sent = self._asked(lambda: self._client.upload_part(Body=data, PartNumber=number, **self._of_upload))
         self._sent.append({"ETag": sent["ETag"], "PartNumber": number})
         self._bytes += len(data)
 
@@ -203,11 +195,7 @@ class _S3Parts:
         try:
             self._asked(
                 lambda: self._client.complete_multipart_upload(
-                    Bucket=self._bucket,
-                    Key=self._key,
-                    UploadId=self._upload,
-                    MultipartUpload={"Parts": self._sent},
-                    **_condition(self._expected),
+                    MultipartUpload={"Parts": self._sent}, **self._of_upload, **_condition(self._expected)
                 )
             )
         except UploadEndedError:
@@ -217,7 +205,7 @@ class _S3Parts:
                 raise
 
     def abort(self) -> None:
-        self._store.abort(self._address, self._upload)
+        self._store.abort(self._address, self._of_upload["UploadId"])
 
     def _asked(self, act: Callable[[], Result]) -> Result:
         return repeated(self._address, act, self._fault_of)
