@@ -28,9 +28,8 @@ def main() -> None:
         from apache_beam.runners.worker.channel_factory import GRPCChannelFactory
         from apache_beam.runners.worker.sdk_worker import SdkHarness
 
-        with contextlib.suppress(
-            ImportError
-        ):  # which the first bundle meets again, and the command is told of
+        # The first bundle meets such an error again, and the command is told of it.
+        with contextlib.suppress(ImportError):
             import halofeed.pipelines.transforms  # noqa: F401 - before the runner waits for it
     keep_freed_memory()
     with GRPCChannelFactory.insecure_channel(endpoint) as channel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.tasks.class_choice import BACKGROUND, ClassChoice
@@ -67,14 +68,14 @@ def region_classes(
         for value in regions[name]
     }
     left_out = {value for values in regions.values() for value in values} - {value for value, _ in pairs}
-    return _storable(
-        LabelMap(
-            entries=(_BACKGROUND, *((number, name) for name, number in ids.items())),
-            first_id=0,
-            where="the regions of dataset.json" if given is None else given.where,
-            values=tuple(sorted([*pairs, *((value, 0) for value in left_out)])),
-        )
-    )
+    where = "the regions of dataset.json" if given is None else given.where
+    values = tuple(sorted([*pairs, *((value, 0) for value in left_out)]))
+    return _storable(_named_classes(ids, where, values=values))
+
+
+def _named_classes(ids: Mapping[str, int], where: str, **more: Any) -> LabelMap:
+    entries = (_BACKGROUND, *((number, name) for name, number in ids.items()))
+    return LabelMap(entries=entries, first_id=0, where=where, **more)
 
 
 def check_channels(classes: LabelMap) -> LabelMap:
@@ -111,17 +112,14 @@ def _chosen_of_file(given: LabelMap, named: Mapping[int, str], choice: ClassChoi
         )
     values = {value: 0 if target is None else given.ids[target] for value, target in targets.items()}
     values |= _numbered(choice, given.ids)
-    kept = {given.ids[name] for name in choice.keep} or {*values.values(), *_named_targets(choice, given)}
+    named_targets = (given.ids[target] for _, target in choice.renamed if target != BACKGROUND)
+    kept = {given.ids[name] for name in choice.keep} or {*values.values(), *named_targets}
     return dataclasses.replace(
         given,
         entries=tuple(entry for entry in given.entries if entry[0] in {0, *kept}),
         aliases=tuple(alias for alias in given.aliases if alias[1] in kept),
         values=tuple(sorted(values.items())),
     )
-
-
-def _named_targets(choice: ClassChoice, given: LabelMap) -> set[int]:
-    return {given.ids[target] for _, target in choice.renamed if target != BACKGROUND}
 
 
 def _chosen_of_source(named: Mapping[int, str], choice: ClassChoice) -> LabelMap:
@@ -138,12 +136,8 @@ def _chosen_of_source(named: Mapping[int, str], choice: ClassChoice) -> LabelMap
     for value, target in targets.items():
         if target is not None and target not in ids:
             ids[target] = own[target] if target in own and targets[own[target]] == target else value
-    return LabelMap(
-        entries=(_BACKGROUND, *((number, name) for name, number in ids.items())),
-        first_id=0,
-        where=where,
-        values=tuple((value, 0 if target is None else ids[target]) for value, target in targets.items()),
-    )
+    values = tuple((value, 0 if target is None else ids[target]) for value, target in targets.items())
+    return _named_classes(ids, where, values=values)
 
 
 def _chosen_of_values(choice: ClassChoice) -> LabelMap:
@@ -151,19 +145,12 @@ def _chosen_of_values(choice: ClassChoice) -> LabelMap:
     targets = [target for target in dict(choice.renamed).values() if target != BACKGROUND]
     if not choice.keep and all(map(_is_number, targets)):
         values = tuple(sorted(_numbered(choice, {target: int(target) for target in targets}).items()))
-        return LabelMap(
-            entries=(_BACKGROUND,),
-            first_id=0,
-            where="the values of the masks",
-            is_open=True,
-            values=values or None,
-        )
+        return _named_classes({}, "the values of the masks", is_open=True, values=values or None)
     ids = {name: number for number, name in enumerate(choice.keep or dict.fromkeys(targets), start=1)}
     kept_values = {int(name): ids[name] for name in choice.keep if _is_number(name)}
-    return LabelMap(
-        entries=(_BACKGROUND, *((number, name) for name, number in ids.items())),
-        first_id=0,
-        where="--classes" if choice.keep else "--map-classes",
+    return _named_classes(
+        ids,
+        "--classes" if choice.keep else "--map-classes",
         values=tuple(sorted({**kept_values, **_numbered(choice, ids)}.items())),
         drops_others=bool(choice.keep),
     )

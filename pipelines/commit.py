@@ -52,7 +52,7 @@ def check_committed_budget(manifest: Manifest, max_rejected: int | None, folder:
     Raises:
         JobError: it names the reasons.
     """
-    failures, reasons = _count_failures(manifest.rejected), _most_common(Counter(manifest.rejected))
+    failures, reasons = _failures(manifest.rejected).total(), _most_common(Counter(manifest.rejected))
     if max_rejected is not None and failures > max_rejected:
         raise JobError(
             f"{folder} is converted, but {failures} of its inputs were rejected and --max-rejected allows "
@@ -65,18 +65,15 @@ def _stage(reason: str) -> str:
     return reason.partition(": ")[0]
 
 
-def _count_failures(reasons: Mapping[str, int]) -> int:
-    return sum(count for reason, count in reasons.items() if is_failure({"stage": _stage(reason)}))
-
-
-def _failures_first(reasons: Counter[str]) -> Counter[str]:
-    """The reasons of failures; all of them where nothing failed."""
+def _failures(reasons: Mapping[str, int]) -> Counter[str]:
     failures = {reason: count for reason, count in reasons.items() if is_failure({"stage": _stage(reason)})}
-    return Counter(failures) or reasons
+    return Counter(failures)
 
 
 def _most_common(reasons: Counter[str]) -> str:
-    return "; ".join(f"{count} x {reason}" for reason, count in _failures_first(reasons).most_common(3))
+    """The reasons of most failures; of most entries where nothing failed."""
+    most = (_failures(reasons) or reasons).most_common(3)
+    return "; ".join(f"{count} x {reason}" for reason, count in most)
 
 
 def sum_up(job: ShardJob, number: int) -> str:
@@ -212,8 +209,7 @@ def _read_shard(job: ShardJob, key: ShardKey, output: OutputFolder) -> tuple[Sha
 
 
 def _check_outcome(job: ShardJob, reasons: Counter[str], records: int, example: str) -> None:
-    failures = _count_failures(reasons)
-    most = _most_common(reasons)
+    failures, most = _failures(reasons).total(), _most_common(reasons)
     listing = OutputFolder(job.folder).path(REJECTED)
     if job.max_rejected is not None and failures > job.max_rejected:
         raise JobError(
@@ -223,8 +219,7 @@ def _check_outcome(job: ShardJob, reasons: Counter[str], records: int, example: 
         )
     if not records:
         raise JobError(
-            f"nothing was converted: all {reasons.total()} inputs were rejected ({most}); see {listing}"
-            f"{example}"
+            f"nothing was converted: all {reasons.total()} inputs were rejected ({most}); see {listing}{example}"
         )
 
 
@@ -233,15 +228,15 @@ def _check_objects(
 ) -> None:
     """Refuse a data set of whose objects most had to be dropped, as planning does where the annotations show it."""
     dropped = Counter({reason: count for reason, count in reasons.items() if _stage(reason) == OBJECT})
+    count = dropped.total()
     stored = sum(
         int(boxes) * images
         for split in splits.values()
         for boxes, images in (split.statistics.boxes_per_image or {}).items()
     )
-    if is_mostly_bad(dropped.total(), dropped.total() + stored):
+    if is_mostly_bad(count, count + stored):
         raise JobError(
-            f"{dropped.total()} of {dropped.total() + stored} objects could not be used "
-            f"({'; '.join(f'{count} x {reason}' for reason, count in dropped.most_common(3))}); see "
+            f"{count} of {count + stored} objects could not be used ({_most_common(dropped)}); see "
             f"{OutputFolder(job.folder).path(REJECTED)}; correct the annotations, leave --masks out, or reject the "
             f"images that have such objects with --on-bad-object reject{_example(dropped, firsts)}"
         )
@@ -251,7 +246,7 @@ def _example(reasons: Counter[str], firsts: Mapping[str, Mapping[str, str]]) -> 
     """The first reject of the most common reason, on a line of its own: its detail says what to do."""
     if not reasons:
         return ""
-    entry = firsts[_failures_first(reasons).most_common(1)[0][0]]
+    entry = firsts[(_failures(reasons) or reasons).most_common(1)[0][0]]
     detail = f" ({entry['detail']})" if entry["detail"] else ""
     return f"\nsuch as {entry['source']}: {entry['reason']}{detail}"
 

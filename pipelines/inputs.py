@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from halofeed.pipelines.ordered import OrderedThreads
 from halofeed.pipelines.storage import OutputFolder, is_remote
 from halofeed.prep.convert.record import Record
 from halofeed.prep.convert.table import Converter
-from halofeed.prep.sources.files import ByteStream, SourceFiles
+from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import MemoryBudget, Share, lacks_memory, with_room
 from halofeed.prep.sources.reference import Reference
-from halofeed.schemas.errors import HalofeedError, JobError, Problem, SourceError
+from halofeed.schemas.errors import HalofeedError, JobError, SourceError
 from halofeed.schemas.shortage import shortage
 
 
@@ -31,32 +31,10 @@ class _HashedFiles:
 
     def __init__(self, files: SourceFiles, share: Share) -> None:
         self._files, self._share = files, share
-        self.root = files.root
         self._hashes: dict[str, str] = {}
-
-    def sizes(self) -> Mapping[str, int]:
-        return self._files.sizes()
-
-    def faults(self) -> Mapping[str, Problem]:
-        return self._files.faults()
-
-    def size(self, path: str) -> int | None:
-        return self._files.size(path)
-
-    def refusal(self, path: str) -> str:
-        return self._files.refusal(path)
-
-    def files_in(self, folder: str) -> list[str]:
-        return self._files.files_in(folder)
-
-    def has_folder(self, folder: str) -> bool:
-        return self._files.has_folder(folder)
-
-    def open(self, path: str) -> ByteStream:
-        return self._files.open(path)
-
-    def head(self, path: str, size: int) -> bytes:
-        return self._files.head(path, size)
+        self.root, self.sizes, self.size, self.faults = files.root, files.sizes, files.size, files.faults
+        self.refusal, self.files_in, self.has_folder = files.refusal, files.files_in, files.has_folder
+        self.open, self.head = files.open, files.head
 
     def read(self, path: str) -> bytes:
         if is_remote(self.root):  # where asking for a file's size lists the whole folder

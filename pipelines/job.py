@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from halofeed import __version__
-from halofeed.prep.options.option import option
+from halofeed.prep.options.option import flag, option
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.reference import Box, Keypoint, Reference
 from halofeed.prep.sources.volume_files import common_folder
 from halofeed.prep.tasks.labels import LabelMap
 from halofeed.schemas.errors import JobError, UsageError
 from halofeed.schemas.layout import check_name, check_version, shard_file
+
+_LEAST = {"workers": 1, "threads": 1, "max_rejected": 0, "max_silence_minutes": 1, "job_restarts": 0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,16 +84,10 @@ class JobOptions:
 
     def __post_init__(self) -> None:
         problems = [f"--{name}: say which" for name in ("source", "out", "name") if not getattr(self, name)]
-        for name in ("workers", "threads"):
+        for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                problems.append(f"--{name} {value}: expected 1 or more")
-        if self.max_rejected is not None and self.max_rejected < 0:
-            problems.append(f"--max-rejected {self.max_rejected}: expected 0 or more")
-        if self.max_silence_minutes is not None and not self.max_silence_minutes >= 1:
-            problems.append(f"--max-silence-minutes {self.max_silence_minutes:g}: expected 1 or more")
-        if self.job_restarts < 0:
-            problems.append(f"--job-restarts {self.job_restarts}: expected 0 or more")
+            if value is not None and not value >= least:
+                problems.append(f"{flag(name)} {value:g}: expected {least} or more")
         if self.disk_check not in ("refuse", "ignore"):
             problems.append(f"--disk-check {self.disk_check!r}: expected refuse or ignore")
         if self.listing not in ("auto", "command", "job"):
@@ -160,9 +156,8 @@ class ShardJob:
 
     def to_json(self) -> str:
         """As text."""
-        document = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         texts = {"recipe": self.recipe.to_json(), "labels": self.labels.to_json(), "software": __version__}
-        return json.dumps({**document, **texts})
+        return json.dumps({**vars(self), **texts})
 
     @classmethod
     def from_json(cls, text: str) -> ShardJob:
@@ -204,31 +199,11 @@ class ShardJob:
             "contents": dict(sorted(contents.items())),
         }
         digest = hashlib.sha256()
-        for piece in _json_pieces(made_from):
+        for piece in json.JSONEncoder(sort_keys=True).iterencode(
+            made_from
+        ):  # the text of all is nowhere whole
             digest.update(piece.encode())
         return digest.hexdigest()
-
-
-def _json_pieces(document: Mapping[str, Any]) -> Iterator[str]:
-    """json.dumps(document, sort_keys=True) in pieces, so that the text of a long list is nowhere whole.
-
-    >>> "".join(_json_pieces({"b": [1, "x"], "a": {"c": None}}))
-    '{"a": {"c": null}, "b": [1, "x"]}'
-    """
-    before = "{"
-    for key in sorted(document):
-        value = document[key]
-        yield f"{before}{json.dumps(key)}: "
-        before = ", "
-        if isinstance(value, list) and value:
-            yield from (
-                f"{', ' if number else '['}{json.dumps(item, sort_keys=True)}"
-                for number, item in enumerate(value)
-            )
-            yield "]"
-        else:
-            yield json.dumps(value, sort_keys=True)
-    yield "}" if document else "{}"
 
 
 @dataclass(frozen=True, order=True)
@@ -298,15 +273,10 @@ def _box_from_json(document: dict[str, Any]) -> Box:
 def reference_from_json(text: str) -> Reference:
     """The reference of a text."""
     document = json.loads(text)
-    for name in ("problem", "declared_size", "labels", "channels", "more_masks", "volume", "stored", "notes"):
-        if name in document:
-            document[name] = tuple(document[name])
-    if "boxes" in document:
-        document["boxes"] = tuple(map(_box_from_json, document["boxes"]))
-    if "class_masks" in document:
-        document["class_masks"] = tuple((name, path) for name, path in document["class_masks"])
-    if "bad_objects" in document:
-        document["bad_objects"] = tuple((reason, detail) for reason, detail in document["bad_objects"])
+    boxes = document.pop("boxes", None)
+    document = {name: _as_tuples(value) for name, value in document.items()}
+    if boxes is not None:
+        document["boxes"] = tuple(map(_box_from_json, boxes))
     if "members" in document:
         folder, *names = document["members"]
         document["members"] = tuple(folder + name for name in names)
@@ -315,3 +285,7 @@ def reference_from_json(text: str) -> Reference:
             (path, tuple(f"{path}/{name}" for name in names)) for path, *names in document["mask_members"]
         )
     return Reference(**document)
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value

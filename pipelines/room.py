@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -54,7 +55,8 @@ def check_room(
     if each is None or is_remote(folder):
         return
     needed = records * each - sum(size for name, size in present.items() if ".tfrecord-" in name)
-    free = shutil.disk_usage(_existing(folder)).free
+    path = Path(folder).absolute()
+    free = shutil.disk_usage(next(one for one in (path, *path.parents) if os.path.exists(one))).free
     text = f"{records:,} records of {human_bytes(each)} are {human_bytes(records * each)}"
     if needed > free * (1 - _KEPT_FREE):
         text += f", and {folder} has {human_bytes(free)} free"
@@ -67,9 +69,3 @@ def check_room(
     elif needed < WORTH_SAYING_BYTES:
         return
     tell(f"halofeed convert: {text}")
-
-
-def _existing(folder: str) -> str:
-    while folder and not os.path.exists(folder):
-        folder = os.path.dirname(folder.rstrip("/"))
-    return folder or "."

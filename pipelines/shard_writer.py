@@ -79,15 +79,14 @@ class ShardWriter:
         if failures:
             self._count_rejected(len(failures))
         if limit is not None and self._progress.rejected > limit and failures:
-            last, *others = [_describe(entry) for _, entry in reversed(self._last)]
+            last, *others = [
+                f"{entry['source']}: {SourceError(entry['stage'], entry['reason'], entry['detail'])}"
+                for _, entry in reversed(self._last)
+            ]
+            before = "".join(["; and before it:", *(f"\n  {line}" for line in others)]) if others else ""
             raise JobError(
-                "\n".join(
-                    [
-                        f"more than --max-rejected {limit} inputs were rejected; a higher limit lists all in "
-                        f"rejected.jsonl; the last was {last}" + ("; and before it:" if others else ""),
-                        *(f"  {line}" for line in others),
-                    ]
-                )
+                f"more than --max-rejected {limit} inputs were rejected; a higher limit lists all in "
+                f"rejected.jsonl; the last was {last}{before}"
             )
 
 
@@ -100,7 +99,3 @@ def write_shard_of_job(shard: tuple[str, str, list[bytes]]) -> bool:
     """From a job's text, a key and references to the shard, in a process of its own; whether it was made, not kept."""
     job, key, references = shard
     return _writer_of(job).write(key, references)
-
-
-def _describe(entry: Mapping[str, str]) -> str:
-    return f"{entry['source']}: {SourceError(entry['stage'], entry['reason'], entry['detail'])}"

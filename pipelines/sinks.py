@@ -88,7 +88,7 @@ def write_shard(
                 count(0, rejected[-1:])
                 continue
             rejected += _bad_objects(outcome.reference, outcome.result)
-            _append_all(outcome.result, writer, rows, tally)
+            _append(outcome.result, writer, rows, tally)
             # Else these records would be held until the next ones are there, and the last of them by a loop's variable.
             del outcome
             count(1, ())
@@ -152,22 +152,18 @@ def _rejected_order(entry: Mapping[str, str]) -> tuple[str, ...]:
     return entry["detail"], entry["reason"], entry["source"], entry["split"], entry["stage"]
 
 
-def _append_all(records: Sequence[Record], writer: RecordWriter, rows: _Rows, tally: Tally) -> None:
+def _append(records: Sequence[Record], writer: RecordWriter, rows: _Rows, tally: Tally) -> None:
     for record in records:
-        _append(record, writer, rows)
+        offset, example = writer.offset, record.example
+        known = {example.starts[key]: value.checksum for key, value in record.raw.items()}
+        rows.checksums.append(writer.write(example.chunks, example.length, known))
+        rows.offsets.append(offset)
+        rows.lengths.append(example.length)
+        rows.ids.append(record.id)
+        for key, value in record.raw.items():
+            rows.raw_starts.setdefault(key, []).append(offset + HEADER_BYTES + example.starts[key])
+            rows.raw_checksums.setdefault(key, []).append(value.blocks)
         tally.add(record.facts)
-
-
-def _append(record: Record, writer: RecordWriter, rows: _Rows) -> None:
-    offset = writer.offset
-    known = {record.example.starts[key]: value.checksum for key, value in record.raw.items()}
-    rows.checksums.append(writer.write(record.example.chunks, record.example.length, known))
-    rows.offsets.append(offset)
-    rows.lengths.append(record.example.length)
-    rows.ids.append(record.id)
-    for key, value in record.raw.items():
-        rows.raw_starts.setdefault(key, []).append(offset + HEADER_BYTES + record.example.starts[key])
-        rows.raw_checksums.setdefault(key, []).append(value.blocks)
 
 
 def _finished_index(

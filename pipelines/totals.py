@@ -82,14 +82,15 @@ class Totals:
             self._take_sound(reference)
         else:
             stage, reason, detail = reference.problem
-            self.problems[f"{stage}: {reason}"] += 1
-            self.first_problems.setdefault(
-                f"{stage}: {reason}", f"{reference.source}" + (f": {detail}" if detail else "")
-            )
+            named = f"{stage}: {reason}"
+            self.problems[named] += 1
+            self.first_problems.setdefault(named, reference.source + (f": {detail}" if detail else ""))
         return identity, line.encode("utf-8", "surrogateescape")
 
     def _take_sound(self, reference: Reference) -> None:
-        self.first_volume = self.first_volume or _volume_of(reference)
+        has_slices = reference.members or reference.stored
+        if not self.first_volume and (has_slices or is_volume_name(reference.source)):
+            self.first_volume = reference.source
         if not self.first_picture and is_image_name(reference.source):
             self.first_picture = reference.source
         self.splits.add(reference.split)
@@ -162,23 +163,15 @@ class Totals:
         if not many_inverted and not is_mostly_bad(bad, self.objects):
             return
         reasons = "; ".join(f"{count} x {reason}" for reason, count in self.bad_objects.most_common(3))
+        cures = ["correct the annotations"]
+        if many_inverted:
+            cures += [
+                "call the columns x,y,w,h and say --box-form corner-size if they hold a width and a height"
+            ]
+        if any("segmentation" in reason for reason in self.bad_objects):
+            cures += ["leave --masks out"]
+        cures += ["reject the images that have such objects with --on-bad-object reject"]
         raise AnnotationsError(
             f"{bad} of {self.objects} objects cannot be used ({reasons}), the first in {self.first_bad_object}; "
-            "correct the annotations"
-            + (
-                ", or call the columns x,y,w,h and say --box-form corner-size if they hold a width and a height"
-                if many_inverted
-                else ""
-            )
-            + (
-                ", or leave --masks out"
-                if any("segmentation" in reason for reason in self.bad_objects)
-                else ""
-            )
-            + ", or reject the images that have such objects with --on-bad-object reject"
+            f"{', or '.join(cures)}"
         )
-
-
-def _volume_of(reference: Reference) -> str:
-    has_slices = reference.members or reference.stored
-    return reference.source if has_slices or is_volume_name(reference.source) else ""
