@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import pickle
@@ -71,6 +72,7 @@ def plan(source: str, workers: int) -> dict[str, float]:
     from halofeed.pipelines.options import choose_runner
     from halofeed.pipelines.plan import make_plan, open_sources
     from halofeed.pipelines.references import NumberedFiles, reference_file
+    from halofeed.pipelines.scratch import scratch_folder
     from halofeed.pipelines.storage import OutputFolder
     from halofeed.prep.options.recipe import Recipe
 
@@ -83,9 +85,18 @@ def plan(source: str, workers: int) -> dict[str, float]:
         with contextlib.ExitStack() as stack:
             more: list[Any] = []
             if workers:
-                means = stack.enter_context(convert._Means(choose_runner(options, workers, [], 1 << 30)))
-                more = [means.find_series(sources, means.series_folder(output))]
-                if pool := means.workers():
+                run = convert._Run(
+                    options=options,
+                    recipe=recipe,
+                    sources=sources,
+                    choice=choose_runner(options, workers, [], 1 << 30),
+                    store_settings={},
+                    show_progress=False,
+                    scratch=stack.enter_context(scratch_folder()),
+                    stack=stack,
+                )
+                more = [functools.partial(run.find_series, output)]
+                if pool := run.workers():
                     for _ in range(workers):
                         pool.ask(time.sleep, 0.2, "began")
                     list(pool.answers())

@@ -17,7 +17,7 @@ from typing import Any
 import apache_beam as beam
 
 from halofeed.pipelines.job import ShardJob
-from halofeed.pipelines.transforms import Commit, NameShards, ReadReferences, SumUp, WriteShards
+from halofeed.pipelines.transforms import Commit, ReadReferences, SumUp, WriteShards
 
 SHARDS_AT_ONCE = 1_000
 _Keyed = tuple[str, bytes]
@@ -32,10 +32,15 @@ def build(pipeline: Any, job: ShardJob, reference_files: int) -> None:
         reference_files: how many there are.
     """
     text = job.to_json()
+
+    def keys_from(first: int) -> Iterator[_Keyed]:
+        for key in ShardJob.from_json(text).shard_keys()[first : first + SHARDS_AT_ONCE]:
+            yield key.to_text(), b""
+
     shards = (
         pipeline
         | "ranges of shards" >> Numbers(len(job.splits) * job.recipe.shards, SHARDS_AT_ONCE)
-        | "name shards" >> beam.ParDo(NameShards(text, SHARDS_AT_ONCE)).with_output_types(_Keyed)
+        | "name shards" >> beam.FlatMap(keys_from).with_output_types(_Keyed)
     )
     references = []
     if job.references_folder is None:

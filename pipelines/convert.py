@@ -6,10 +6,9 @@ import contextlib
 import dataclasses
 import functools
 import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import apache_beam as beam
 
@@ -20,18 +19,18 @@ from halofeed.pipelines.listing import BELIEVED, ListingInJob
 from halofeed.pipelines.lock import held
 from halofeed.pipelines.objects.choose import use_options
 from halofeed.pipelines.options import RunnerChoice, choose_runner, new_pipeline
+from halofeed.pipelines.ordered import in_thread, is_done
 from halofeed.pipelines.plan import Plan, Sources, make_plan, open_sources
-from halofeed.pipelines.progress import Bar, JobProgress
+from halofeed.pipelines.progress import Bar, job_counts, job_error
 from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.pipelines.remote import describe, quiet_logging, restarted, run_remote, want
 from halofeed.pipelines.replace import discard, real_folder, replacement_of, take_place
 from halofeed.pipelines.room import check_room, record_bytes
 from halofeed.pipelines.scratch import scratch_folder
-from halofeed.pipelines.spread import spread_by_beam
+from halofeed.pipelines.spread import Spread, spread_by_beam
 from halofeed.pipelines.storage import OutputFolder, check_reachable, for_workers, is_remote
 from halofeed.pipelines.worker import KEPT
 from halofeed.pipelines.workers import Workers, workers_in
-from halofeed.prep.annotations.contract import ListSeries
 from halofeed.prep.convert.normalize_like import normalized_like
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
@@ -81,7 +80,7 @@ def convert(
     if options.normalize_like is not None:
         recipe = normalized_like(recipe, read_manifest(options.normalize_like))
     choice = choose_runner(options, recipe.shards, beam_arguments, recipe.max_memory * MEBIBYTE)
-    pipeline = new_pipeline(choice)
+    new_pipeline(choice)  # which is refused before anything is written
     store_settings = use_options(choice.options)
     version = OutputFolder(real_folder(options.folder))
     replacement = OutputFolder(replacement_of(version.root))
@@ -93,107 +92,119 @@ def convert(
                 f"{version.path(MANIFEST)}: expected a regular file; move it away, or take another --version"
             )
         _or_withdraw(version, version.make)
-    with held(version.root) as version.holder, _Means(choice, store_settings) as means:
+    with held(version.root) as version.holder, contextlib.ExitStack() as stack:
+        run = _Run(
+            options=options,
+            recipe=recipe,
+            sources=sources,
+            choice=choice,
+            store_settings=store_settings,
+            show_progress=show_progress,
+            scratch=stack.enter_context(scratch_folder()) if choice.local else None,
+            stack=stack,
+        )
         committed = _committed(version)
         if committed is not None and not options.overwrite:
-            _check_same(options, recipe, sources, committed, means)
+            _check_same(run, version, committed)
             check_committed_budget(committed, options.max_rejected, options.folder)
             if _is_whole(version, committed):
                 version.sweep()
                 discard(replacement, version, options.name)
                 _remember(options, sources, committed)
                 return Conversion(manifest=committed, folder=options.folder, was_there=True)
-        make = functools.partial(_make, options, recipe, sources, means, pipeline, show_progress)
         if version.exists(MANIFEST):
             with _unharmed(options.folder, replacement.root):
                 _or_withdraw(replacement, replacement.make)
                 with held(replacement.root) as replacement.holder:
-                    make(replacement, version, committed)
+                    _make(run, replacement, version, committed)
                     take_place(replacement, version, options.name)
         else:
-            make(version)
+            _make(run, version)
             discard(replacement, version, options.name)
         manifest = Manifest.from_json(version.read(MANIFEST), version.path(MANIFEST))
         _remember(options, sources, manifest)
         return Conversion(manifest=manifest, folder=options.folder, was_there=False)
 
 
-class _Means:
-    """What a run works with: on this machine a scratch folder, and worker processes once they are asked for."""
+@dataclass(kw_only=True)
+class _Run:
+    """A conversion on its way, and what it works with: on this machine, worker processes once they are asked for.
 
-    def __init__(self, choice: RunnerChoice, store_settings: Mapping[str, Any]) -> None:
-        self.choice, self.store_settings = choice, store_settings
-        self.scratch: str | None = None
-        self._stack = contextlib.ExitStack()
-        self._workers: Workers | None = None
+    Args:
+        scratch: a folder of a local run, for what is of no use after it.
+        stack: ends the worker processes.
+    """
 
-    def __enter__(self) -> Self:
-        self.scratch = self._stack.enter_context(scratch_folder()) if self.choice.local else None
-        return self
-
-    def __exit__(self, *details: Any) -> None:
-        self._stack.__exit__(*details)
+    options: JobOptions
+    recipe: Recipe
+    sources: Sources
+    choice: RunnerChoice
+    store_settings: Mapping[str, Any]
+    show_progress: bool
+    scratch: str | None
+    stack: contextlib.ExitStack
+    _workers: Workers | None = None
 
     def workers(self) -> Workers | None:
         """The worker processes; None where this process does their work, or another runner."""
         if self._workers is None and self.scratch is not None and self.choice.workers > 1:
-            self._workers = self._stack.enter_context(
+            self._workers = self.stack.enter_context(
                 workers_in(self.scratch, self.choice.workers, self.choice.beam_arguments)
             )
         return self._workers
 
-    def series_folder(self, output: OutputFolder) -> str:
-        """Where the slices of DICOM series are listed while a version is made."""
-        return (
-            os.path.join(self.scratch, "series")
-            if self.scratch
-            else for_workers(output.path(TEMPORARY_FOLDER))
-        )
+    def plan(self, output: OutputFolder, written: NumberedFiles | FileByShard | None) -> Plan:
+        """Plan the version that is made in this folder, with what `written` takes; None: with nothing written."""
+        numbered = written if isinstance(written, NumberedFiles) else NumberedFiles(output)
+        in_job = self._list_in_job(output, numbered)
+        find_series = functools.partial(self.find_series, output)
+        return make_plan(self.options, self.recipe, self.sources, written, find_series, in_job)
 
-    def list_in_job(
-        self, options: JobOptions, recipe: Recipe, sources: Sources, output: OutputFolder
-    ) -> ListingInJob | None:
+    def _list_in_job(self, output: OutputFolder, written: NumberedFiles) -> ListingInJob | None:
         """What lists the sources by the workers of another runner; None where this command does."""
-        if options.listing == "command" or self.choice.dry_run or self.choice.template:
+        insists = self.options.listing == "job"
+        if self.options.listing == "command" or self.choice.is_described:
             return None
         if self.choice.local:
-            if options.listing == "job":
+            if insists:
                 raise UsageError("--listing job: is for another runner (-- --runner=...); leave it out here")
             return None
-        spread = spread_by_beam(self.choice, for_workers(output.root), BELIEVED, self.store_settings)
-        return ListingInJob(recipe, sources, output, spread, insist=options.listing == "job")
+        return ListingInJob(
+            recipe=self.recipe,
+            sources=self.sources,
+            output=output,
+            spread=self._spread(output, BELIEVED),
+            written=written,
+            insists=insists,
+        )
 
-    def find_series(self, sources: Sources, folder: str) -> ListSeries:
-        """A function that finds the DICOM series of the sources by whatever writes the shards later."""
+    def series_folder(self, output: OutputFolder) -> str:
+        """Where the slices of DICOM series are listed while a version is made."""
+        if self.scratch is None:
+            return for_workers(output.path(TEMPORARY_FOLDER))
+        return os.path.join(self.scratch, "series")
 
-        def find(_: SourceFiles, policy: SeriesPolicy, below: Sequence[str]) -> Mapping[str, SeriesListing]:
-            from halofeed.pipelines.series import SeriesSearch, find_series, find_series_by_beam
+    def find_series(
+        self, output: OutputFolder, _: SourceFiles, policy: SeriesPolicy, below: Sequence[str]
+    ) -> Mapping[str, SeriesListing]:
+        """Find the DICOM series of the sources by whatever writes the shards later."""
+        from halofeed.pipelines.series import SeriesSearch, find_series
+        from halofeed.prep.formats.dicom.found import CLASSES
 
-            search = SeriesSearch(
-                source=for_workers(sources.images.root),
-                policy=policy,
-                below=tuple(below),
-                folder=folder,
-                store_settings=self.store_settings,
-            )
+        search = SeriesSearch(
+            source=for_workers(self.sources.images.root),
+            policy=policy,
+            below=tuple(below),
+            folder=self.series_folder(output),
+        )
+        return find_series(self.sources.images, search, self._spread(output, CLASSES))
 
-            def find_elsewhere() -> Mapping[str, SeriesListing]:
-                wanted = want(OutputFolder(folder.removesuffix(TEMPORARY_FOLDER)))
-                pipeline = new_pipeline(self.choice)
-                return find_series_by_beam(
-                    sources.images,
-                    dataclasses.replace(search, wanted=wanted),
-                    pipeline,
-                    lambda: run_remote(pipeline, wanted, self.choice.max_silence_seconds),
-                )
-
-            if self.scratch is None:
-                return restarted(self.choice.job_restarts, find_elsewhere)
-            workers = self.workers()
-            spread = map if workers is None else functools.partial(workers.map, what="listed DICOM series")
-            return find_series(sources.images, search, spread)
-
-        return find
+    def _spread(self, output: OutputFolder, believed: Iterable[Any]) -> Spread:
+        """What has calls made by whatever writes the shards later; by this process where nothing is run."""
+        if self.scratch is None and not self.choice.is_described:
+            return spread_by_beam(self.choice, for_workers(output.root), believed, self.store_settings)
+        workers = self.workers()
+        return map if workers is None else functools.partial(workers.map, what="listed DICOM series")
 
 
 def _remember(options: JobOptions, sources: Sources, manifest: Manifest) -> None:
@@ -228,15 +239,7 @@ def _unharmed(folder: str, replacement: str) -> Iterator[None]:
 
 
 def _make(
-    options: JobOptions,
-    recipe: Recipe,
-    sources: Sources,
-    means: _Means,
-    pipeline: beam.Pipeline,
-    show_progress: bool,
-    output: OutputFolder,
-    replaces: OutputFolder | None = None,
-    committed: Manifest | None = None,
+    run: _Run, output: OutputFolder, replaces: OutputFolder | None = None, committed: Manifest | None = None
 ) -> None:
     """Convert into a folder that another command may have begun, as far as its commit.
 
@@ -245,23 +248,17 @@ def _make(
         replaces: the version that stands, whose finished shards are taken over where they are the same.
         committed: its manifest, if that is whole.
     """
-
-    choice = means.choice
-    series_folder = means.series_folder(output)
+    options, recipe, choice = run.options, run.recipe, run.choice
     references: NumberedFiles | FileByShard = NumberedFiles(output)
     references_folder = None
     if choice.local:
-        references_folder = means.scratch if is_remote(output.root) else for_workers(output.root)
+        references_folder = run.scratch if is_remote(output.root) else for_workers(output.root)
         references = FileByShard(OutputFolder(references_folder or ""), recipe.shards)
-
-    in_job = means.list_in_job(options, recipe, sources, output)
 
     def prepare() -> Plan:
         output.make()
         output.sweep()
-        plan = make_plan(
-            options, recipe, sources, references, means.find_series(sources, series_folder), in_job
-        )
+        plan = run.plan(output, references)
         label_dtype = plan.labels.stored_dtype(sets=recipe.holds_class_sets())
         each = record_bytes(recipe, plan.task, label_dtype)
         present = output.sizes()
@@ -278,22 +275,25 @@ def _make(
         labels=plan.labels,
         name=options.name,
         version=options.version,
-        images=for_workers(sources.images.root),
+        images=for_workers(run.sources.images.root),
         folder=for_workers(output.root),
         replaces=None if replaces is None else for_workers(replaces.root),
         splits=plan.splits,
-        inputs={"count": plan.count, "fingerprint": plan.fingerprint},
+        inputs=plan.inputs,
         max_rejected=options.max_rejected,
         threads=choice.threads,
         room_bytes=choice.room_bytes,
-        progress_folder=means.scratch,
-        series_folder=series_folder,
+        progress_folder=run.scratch,
+        series_folder=run.series_folder(output),
         references_folder=references_folder,
         holder=output.holder,
-        store_settings=means.store_settings,
+        store_settings=run.store_settings,
     )
-    reference_files = references.count if in_job is None else in_job.reference_files or references.count
-    _run(job, plan, reference_files, output, means, pipeline, show_progress)
+    if run.scratch is None:
+        _run_elsewhere(run, job, references.count, output)
+    else:
+        _run_here(run, job, plan.count, run.scratch)
+    output.sweep()
 
 
 def _or_withdraw(output: OutputFolder, prepare: Callable[[], T]) -> T:
@@ -335,80 +335,44 @@ def _is_same(plan: Plan, recipe: Recipe, manifest: Manifest) -> bool:
     return not recipe.difference(manifest.recipe) and manifest.inputs.get("fingerprint") in plan.fingerprints
 
 
-def _check_same(
-    options: JobOptions, recipe: Recipe, sources: Sources, manifest: Manifest, means: _Means
-) -> None:
-    cure = "take another --version, or add --overwrite"
-    if differences := recipe.difference(manifest.recipe):
+def _check_same(run: _Run, version: OutputFolder, manifest: Manifest) -> None:
+    """Refuse a committed version of another recipe or other sources."""
+    folder, cure = run.options.folder, "take another --version, or add --overwrite"
+    if differences := run.recipe.difference(manifest.recipe):
         listed = "\n".join(f"  {line}" for line in differences)
-        raise UsageError(f"{options.folder} was converted with another recipe; {cure}:\n{listed}")
-    version = OutputFolder(real_folder(options.folder))
+        raise UsageError(f"{folder} was converted with another recipe; {cure}:\n{listed}")
     try:
-        plan = make_plan(
-            options,
-            recipe,
-            sources,
-            None,
-            means.find_series(sources, means.series_folder(version)),
-            means.list_in_job(options, recipe, sources, version),
-        )
+        plan = run.plan(version, None)
     finally:
-        if not means.choice.local:
+        if not run.choice.local:
             version.sweep()
-    if not _is_same(plan, recipe, manifest):
+    if not _is_same(plan, run.recipe, manifest):
         before, now = manifest.inputs.get("count"), plan.count
         raise UsageError(
-            f"{options.folder} was converted from other sources or labels ({before} inputs then, {now} now); {cure}"
+            f"{folder} was converted from other sources or labels ({before} inputs then, {now} now); {cure}"
         )
 
 
-def _run(
-    job: ShardJob,
-    plan: Plan,
-    reference_files: int,
-    output: OutputFolder,
-    means: _Means,
-    pipeline: beam.Pipeline,
-    show_progress: bool,
-) -> None:
-    if job.progress_folder is None:
-        _run_elsewhere(job, reference_files, output, means.choice, pipeline, show_progress)
-    else:
-        build(pipeline, job, reference_files)
-        bar = Bar(plan.count, "examples", show=show_progress)
-        try:
-            _run_local(pipeline, JobProgress(job.progress_folder), bar, means.workers())
-        finally:
-            bar.close()
-    output.sweep()
-
-
-def _run_elsewhere(
-    job: ShardJob,
-    reference_files: int,
-    output: OutputFolder,
-    choice: RunnerChoice,
-    pipeline: beam.Pipeline,
-    show: bool,
-) -> None:
+def _run_elsewhere(run: _Run, job: ShardJob, reference_files: int, output: OutputFolder) -> None:
     """Run the job on another runner; what has come of it is seen by the files that are there."""
-    if choice.dry_run or choice.template:
-        # A template is run later, when this command holds the folder no more.
-        holder = None if choice.template else job.holder
-        wanted = want(OutputFolder(job.folder))
-        build(pipeline, dataclasses.replace(job, wanted=wanted, holder=holder), reference_files)
-        describe(pipeline, choice, output)
-    indexes = {index_file(job.shard_file(key)) for key in job.shard_keys()}
-    bar = Bar(len(indexes), "shards", show=show)
+    choice = run.choice
 
-    def run() -> None:
+    def begun(holder: str | None) -> tuple[beam.Pipeline, str]:
+        """The pipeline of the job, and the file that says that it is wanted."""
         wanted = want(OutputFolder(job.folder))
         pipeline = new_pipeline(choice)
-        build(pipeline, dataclasses.replace(job, wanted=wanted), reference_files)
+        build(pipeline, dataclasses.replace(job, wanted=wanted, holder=holder), reference_files)
+        return pipeline, wanted
+
+    if choice.is_described:
+        # A template is run later, when this command holds the folder no more.
+        describe(begun(None if choice.template else job.holder)[0], choice, output)
+    indexes = {index_file(job.shard_file(key)) for key in job.shard_keys()}
+
+    def run_once() -> None:
         try:
             run_remote(
-                pipeline,
-                wanted,
+                *begun(job.holder),
                 choice.max_silence_seconds,
                 lambda sizes: bar.update(len(indexes & sizes.keys()), None),
             )
@@ -417,42 +381,37 @@ def _run_elsewhere(
                 raise
             tell(f"halofeed convert: the data set is whole; after that, {error}")
 
-    try:
-        restarted(choice.job_restarts, run)
-    finally:
-        bar.close()
+    with contextlib.closing(Bar(len(indexes), "shards", show=run.show_progress)) as bar:
+        restarted(choice.job_restarts, run_once)
     if not output.exists(MANIFEST):
         raise JobError(f"the job ended, and {output.path(MANIFEST)} is not there: was it cancelled? {KEPT}")
 
 
-def _run_local(pipeline: beam.Pipeline, progress: JobProgress, bar: Bar, workers: Workers | None) -> None:
-    """Run the pipeline in a thread of its own, so that this one can watch it."""
-    failure: list[BaseException] = []
-    finished = threading.Event()
+def _run_here(run: _Run, job: ShardJob, examples: int, progress_folder: str) -> None:
+    """Run the job on this machine, in a thread of its own, so that this one can watch it."""
+    pipeline = new_pipeline(run.choice)
+    build(pipeline, job, 0)
+    workers = run.workers()
 
-    def target() -> None:
-        try:
-            with quiet_logging("apache_beam"):
-                pipeline.run().wait_until_finish()
-        except BaseException as error:
-            failure.append(error)
-        finally:
-            finished.set()
+    def convert_all() -> None:
+        with quiet_logging("apache_beam"):
+            pipeline.run().wait_until_finish()
 
-    def lost() -> str | None:
-        return None if workers is None else workers.failure
+    def known_failure() -> str | None:
+        return job_error(progress_folder) or (None if workers is None else workers.failure)
 
-    threading.Thread(target=target, name="pipeline", daemon=True).start()
-    while not (finished.wait(0.1) or lost() or progress.error()):
-        bar.update(*progress.counts())
-    if not finished.is_set():
-        if workers is not None:
-            workers.kill()
-        finished.wait(0.5)
-    if finished.is_set() and not failure:
+    with contextlib.closing(Bar(examples, "examples", show=run.show_progress)) as bar:
+        converted = in_thread(convert_all, "pipeline")
+        while not (is_done(converted, 0.1) or known_failure()):
+            bar.update(*job_counts(progress_folder))
+        if not converted.done():
+            if workers is not None:
+                workers.kill()
+            is_done(converted, 0.5)
+    cause = converted.exception() if converted.done() else None
+    if converted.done() and cause is None:
         return
-    cause = failure[0] if failure else None
-    if known := progress.error() or lost():
+    if known := known_failure():
         raise JobError(known) from cause
     if cause is not None and (short := shortage(cause)) is not None:
         raise JobError(f"{short}. {KEPT}") from cause

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from halofeed.pipelines.objects.base import ABSENT, ChangedError
 from halofeed.pipelines.objects.choose import store_of
+from halofeed.pipelines.ordered import in_thread, is_done
 from halofeed.schemas.errors import JobError, StoreError
 from halofeed.schemas.stopping import Undone
 
@@ -53,7 +54,7 @@ def leased(folder: str) -> Iterator[str]:
     lease = _Lease(folder)
     with Undone(lease.release):
         lease.take()
-        lease.begin_renewing()
+        threading.Thread(target=lease.renew, name="lease", daemon=True).start()
         yield lease.token
 
 
@@ -114,16 +115,12 @@ class _Lease:
                 )
         raise JobError(f"{self._address}: it changes hands all the time; run the same command again")
 
-    def begin_renewing(self) -> None:
-        """Renew it from now on, in a thread of its own."""
-        threading.Thread(target=self._renew, name="lease", daemon=True).start()
-
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Renew it now and then until it is released."""
         while not self._ended.wait(RENEWED_SECONDS):
             self._renewals += 1
-            with contextlib.suppress(
-                StoreError
-            ):  # the next time, or those who write will find another holder
+            # The next time, or those who write will find another holder.
+            with contextlib.suppress(StoreError):
                 try:
                     self._version = self._store.write(self._address, self._document(), self._version)
                 except ChangedError:
@@ -136,9 +133,7 @@ class _Lease:
         """Let go of the folder, if this run still holds it; also while a signal is heard."""
         self._ended.set()
         # In a thread, as the main one may hold what the store's client needs.
-        thread = threading.Thread(target=self._release, name="release", daemon=True)
-        thread.start()
-        thread.join(_SECONDS_TO_RELEASE)
+        is_done(in_thread(self._release, "release"), _SECONDS_TO_RELEASE)
 
     def _release(self) -> None:
         with contextlib.suppress(StoreError):  # it ends by itself

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import functools
 import json
-import uuid
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import Any
 
@@ -26,7 +25,7 @@ import numpy as np
 from halofeed.pipelines.objects.choose import store_of
 from halofeed.pipelines.plan import Sources
 from halofeed.pipelines.references import REFERENCES_PER_FILE, NumberedFiles, read_file, reference_file
-from halofeed.pipelines.spread import Spread
+from halofeed.pipelines.spread import Place, Spread, write_pieces
 from halofeed.pipelines.storage import OutputFolder, RemoteFiles, for_workers, is_remote, source_files
 from halofeed.pipelines.totals import Totals
 from halofeed.prep.annotations.contract import InParts, LayoutOptions
@@ -53,9 +52,6 @@ _OTHERS = 10_000
 _PIECES_AT_ONCE = 10
 _IDS_AT_ONCE = 16_000_000
 _THREADS = 16
-
-_Place = tuple[str, int, int]
-"""A file below the output's folder, and where something in it begins and ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,27 +84,20 @@ class _Listed:
     """
 
     shown: Any
-    others: list[str]
-    faults: dict[str, Problem]
-    files: list[str]
-    seen: tuple[tuple[int, int], ...]
-    has_links: bool
-    pieces: list[_Place]
-    count: int
+    others: list[str] = field(default_factory=list)
+    faults: dict[str, Problem] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
+    seen: tuple[tuple[int, int], ...] = ()
+    has_links: bool = False
+    pieces: list[Place] = field(default_factory=list)
+    count: int = 0
 
 
-@dataclass(kw_only=True)
-class _Planned:
-    """What was found of some pieces: the totals, and where their ids lie, those of each range by themselves."""
-
-    totals: Totals
-    ids: list[_Place]
-
-
-BELIEVED = (_Listed, _Planned, Totals, folders.Seen, Counter)
+BELIEVED = (_Listed, Totals, folders.Seen, Counter)
 """What travels between the command and its workers."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class ListingInJob:
     """Lists a source by `spread`, as `make_plan` may be given it.
 
@@ -116,29 +105,24 @@ class ListingInJob:
         sources: of the conversion.
         output: the folder of the version that is made.
         spread: has calls made by workers.
-        insist: whether the user asks for it, however few files there are.
+        written: takes the references.
+        insists: whether the user asks for it, however few files there are.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        sources: Sources,
-        output: OutputFolder,
-        spread: Spread,
-        *,
-        insist: bool,
-    ) -> None:
-        self._recipe, self._sources, self._output = recipe, sources, output
-        self._spread, self._insists = spread, insist
-        self.reference_files = 0
+    recipe: Recipe
+    sources: Sources
+    output: OutputFolder
+    spread: Spread
+    written: NumberedFiles
+    insists: bool
 
     def _unfit(self, layout: Layout, splits: SplitOptions) -> str:
-        if layout.in_parts is None or self._sources.annotation_file is not None:
+        if layout.in_parts is None or self.sources.annotation_file is not None:
             return f"--layout {layout.name} is read as a whole"
-        images = self._sources.images
-        if self._recipe.rules.listing(images) != Listing(files=images):
+        images = self.sources.images
+        if self.recipe.rules.listing(images) != Listing(files=images):
             return "it is for pictures"
-        if self._sources.annotations is not self._sources.images:
+        if self.sources.annotations is not self.sources.images:
             return "it is for one folder, without --images"
         if splits.lists or splits.cases:
             return "lists of splits are compared with all names"
@@ -149,11 +133,11 @@ class ListingInJob:
     def __call__(self, layout: Layout, options: LayoutOptions, splits: SplitOptions) -> Totals | None:
         """The totals of all references, which are written then; None where they must be listed at once."""
         why = self._unfit(layout, splits)
-        if why and self._insists:
+        if why and self.insists:
             raise UsageError(f"--listing job: {why}; leave it out")
         if why or layout.in_parts is None:
             return None
-        if not self._insists and self._sources.images.lists_within(FILES_IN_COMMAND):
+        if not self.insists and self.sources.images.lists_within(FILES_IN_COMMAND):
             return None
         try:
             return self._listed(layout.in_parts, layout.name, options, splits)
@@ -162,17 +146,17 @@ class ListingInJob:
             return None
 
     def _listed(self, in_parts: InParts, layout: str, options: LayoutOptions, splits: SplitOptions) -> Totals:
-        files = self._sources.images
+        files = self.sources.images
         search = _Search(
             images=for_workers(files.root),
-            folder=for_workers(self._output.root),
+            folder=for_workers(self.output.root),
             layout=layout,
             options=options,
             splits=splits,
         )
         names, near_top = _divided(files)
         list_folder = functools.partial(_list_folder, search)
-        listed = [_write_listing(search, near_top), *self._spread(list_folder, names)]
+        listed = [_write_listing(search, near_top), *self.spread(list_folder, names)]
         _check_proven(listed)
         shown = listed[0].shown
         for one in listed[1:]:
@@ -186,37 +170,33 @@ class ListingInJob:
         totals = self._planned(search, rules, listed)
         of_files = {path for one in listed for path in one.files}
         named = {one.source for one in in_parts.references_of(sorted(of_files), rules, options)}
-        written = NumberedFiles(self._output, self.reference_files)
         for path, problem in sorted(faults.items()):
             if path not in named:
                 reference = Reference(source=path, key=path, problem=problem)
-                written.add(reference.split, *totals.take(reference, files.size))
-        written.finish(())
-        self.reference_files = written.count
+                self.written.add(reference.split, *totals.take(reference, files.size))
+        self.written.finish(())
         return totals
 
     def _planned(self, search: _Search, rules: Any, listed: list[_Listed]) -> Totals:
         pieces = [place for one in listed for place in one.pieces]
-        some = [
-            (first, pieces[first : first + _PIECES_AT_ONCE])
-            for first in range(0, len(pieces), _PIECES_AT_ONCE)
-        ]
+        numbers = range(0, len(pieces), _PIECES_AT_ONCE)
+        some = [(first, pieces[first : first + _PIECES_AT_ONCE]) for first in numbers]
         parts = -(-sum(one.count for one in listed) // _IDS_AT_ONCE)
         totals = Totals()
-        ids: list[list[_Place]] = [[] for _ in range(parts)]
-        for planned in self._spread(functools.partial(_plan_pieces, search, rules, parts), some):
-            totals.add(planned.totals)
-            for part, place in zip(ids, planned.ids, strict=True):
+        ids: list[list[Place]] = [[] for _ in range(parts)]
+        for more, places in self.spread(functools.partial(_plan_pieces, search, rules, parts), some):
+            totals.add(more)
+            for part, place in zip(ids, places, strict=True):
                 part.append(place)
-        self.reference_files = len(pieces)
-        spread = self._spread if parts > 1 else map
+        self.written.count = len(pieces)
+        spread = self.spread if parts > 1 else map
         for repeated in spread(functools.partial(_repeated, search.folder), ids):
             refuse_repeated(array("q", 2 * repeated), self._named)
         return totals
 
     def _named(self) -> Iterator[tuple[str | int, str]]:
-        for number in range(self.reference_files):
-            for reference, _ in read_file(self._output, number):
+        for number in range(self.written.count):
+            for reference, _ in read_file(self.output, number):
                 if reference.problem is None:
                     yield reference.key, reference.source
 
@@ -271,27 +251,13 @@ def _write_listing(search: _Search, parts: Iterable[Part]) -> _Listed:
     """Write what was listed."""
     in_parts = find_layout(search.layout).in_parts
     assert in_parts is not None
-    # One that is listed twice, in a folder that changes, may be listed in two ways.
-    name = f"{TEMPORARY_FOLDER}/listed-{uuid.uuid4().hex}"
-    found = _Listed(
-        shown=in_parts.look((), search.options),
-        others=[],
-        faults={},
-        files=[],
-        seen=(),
-        has_links=False,
-        pieces=[],
-        count=0,
-    )
-    start = 0
-    with OutputFolder(search.folder).temporary(name) as file:
+    found = _Listed(shown=in_parts.look((), search.options))
+
+    def pieces() -> Iterator[bytes]:
         for part in parts:
             files = iter(part.files)
             while some := list(islice(files, REFERENCES_PER_FILE)):
-                piece = json.dumps(some).encode()
-                file.stream.write(piece)
-                found.pieces.append((name, start, start + len(piece)))
-                start += len(piece)
+                yield json.dumps(some).encode()
                 paths = [path for path, _ in some]
                 found.shown.add(in_parts.look(paths, search.options))
                 others = (path for path in paths if not is_image_name(path))
@@ -301,12 +267,15 @@ def _write_listing(search: _Search, parts: Iterable[Part]) -> _Listed:
             found.faults.update(part.faults)
             found.seen += part.seen
             found.has_links |= part.has_links
-        file.keep()
+
+    found.pieces = write_pieces(OutputFolder(search.folder), f"{TEMPORARY_FOLDER}/listed", pieces())
     return found
 
 
-def _plan_pieces(search: _Search, rules: Any, parts: int, some: tuple[int, list[_Place]]) -> _Planned:
-    """Write the references of some pieces, each in a file, and their ids, divided into equal ranges of numbers.
+def _plan_pieces(
+    search: _Search, rules: Any, parts: int, some: tuple[int, list[Place]]
+) -> tuple[Totals, list[Place]]:
+    """Write the references of some pieces; their totals, and where the ids lie of each of equal ranges of numbers.
 
     Args:
         parts: how many ranges.
@@ -330,7 +299,7 @@ def _plan_pieces(search: _Search, rules: Any, parts: int, some: tuple[int, list[
     output.write(name, ids.tobytes())
     limits = [-(-number * ID_LIMIT // parts) for number in range(1, parts)]
     ends = [0, *(8 * np.searchsorted(ids, np.array(limits, np.int64))).tolist(), ids.nbytes]
-    return _Planned(totals=totals, ids=[(name, start, end) for start, end in pairwise(ends)])
+    return totals, [(name, start, end) for start, end in pairwise(ends)]
 
 
 def _size(images: str, known: Mapping[str, int], path: str) -> int | None:
@@ -343,7 +312,7 @@ def _size(images: str, known: Mapping[str, int], path: str) -> int | None:
     return None if stored is None else stored.size
 
 
-def _repeated(folder: str, places: Iterable[_Place]) -> list[int]:
+def _repeated(folder: str, places: Iterable[Place]) -> list[int]:
     """The ids of some ranges of files that come more than once."""
     output = OutputFolder(folder)
     with ThreadPoolExecutor(_THREADS) as pool:

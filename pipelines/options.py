@@ -43,12 +43,17 @@ class RunnerChoice:
     options: PipelineOptions
     beam_arguments: tuple[str, ...]
     threads: int
-    workers: int
-    room_bytes: int | None
+    workers: int = 0
+    room_bytes: int | None = None
     max_silence_seconds: float | None = None
     job_restarts: int = 0
     dry_run: bool = False
     template: str | None = None
+
+    @property
+    def is_described(self) -> bool:
+        """Whether the job is described in place of being run."""
+        return self.dry_run or self.template is not None
 
 
 def choose_runner(
@@ -61,21 +66,18 @@ def choose_runner(
     (halofeed.pipelines.workers.count_workers).
     """
     options = _parse(beam_arguments)
+    more: dict[str, Any] = {"options": options, "beam_arguments": tuple(beam_arguments)}
     named = options.view_as(StandardOptions).runner
     if named and named.lower() not in _LOCAL_RUNNERS:
-        runner = _find_runner(named)
         return RunnerChoice(
             local=False,
-            runner=runner,
-            options=options,
-            beam_arguments=tuple(beam_arguments),
+            runner=_find_runner(named),
             threads=job.threads or 2,
-            workers=0,
-            room_bytes=None,
             max_silence_seconds=None if job.max_silence_minutes is None else 60 * job.max_silence_minutes,
             job_restarts=job.job_restarts,
             dry_run=bool(options.view_as(TestOptions).dry_run),
             template=options.view_as(GoogleCloudOptions).template_location,
+            **more,
         )
     if job.max_silence_minutes is not None or job.job_restarts:
         named = "--job-restarts" if job.max_silence_minutes is None else "--max-silence-minutes"
@@ -86,15 +88,13 @@ def choose_runner(
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
     workers = count_workers(job, shards, worker_bytes)
-    threads = job.threads or max(1, -(-available_cores() // workers))
     return RunnerChoice(
         local=True,
         runner=FnApiRunner(),
-        options=options,
-        beam_arguments=tuple(beam_arguments),
-        threads=threads,
+        threads=job.threads or max(1, -(-available_cores() // workers)),
         workers=workers,
         room_bytes=int(SHARE_OF_MEMORY * machine_memory()) // workers,
+        **more,
     )
 
 
@@ -104,9 +104,8 @@ def new_pipeline(choice: RunnerChoice) -> beam.Pipeline:
         pipeline = beam.Pipeline(runner=choice.runner, options=choice.options)
     except ValueError as error:
         raise UsageError(f"after --, {error}") from error
-    if choice.local:
-        # Beam makes a folder for transforms in other languages, and deletes it only if the pipeline is run.
-        shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)
+    # Beam makes a folder for transforms in other languages, and deletes it only if the pipeline is run.
+    shutil.rmtree(pipeline.local_tempdir, ignore_errors=True)
     return pipeline
 
 

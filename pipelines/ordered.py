@@ -1,7 +1,7 @@
-"""How calls are spread over a few threads while their results come out in order.
+"""How calls are made by other threads: by one that is watched, or by a few while their results come out in order.
 
-The thread that asks for the results computes too, whenever the next one is not there yet: as many threads run as
-were asked for, and the one that writes is never a third one on two cores.
+Of the few, the thread that asks for the results computes too, whenever the next one is not there yet: as many threads
+run as were asked for, and the one that writes is never a third one on two cores.
 """
 
 from __future__ import annotations
@@ -9,11 +9,30 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def in_thread(call: Callable[[], R], name: str) -> Future[R]:
+    """Have a call made by a thread of its own, which nobody waits for at the end of this process."""
+    outcome: Future[R] = Future()
+
+    def make() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=make, name=name, daemon=True).start()
+    return outcome
+
+
+def is_done(outcome: Future[Any], seconds: float) -> bool:
+    """Whether a call is done within so many seconds."""
+    return bool(wait([outcome], seconds).done)
 
 
 class _Call(Generic[T, R]):

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from halofeed.pipelines.classes import check_channels, check_choice, region_classes, segmentation_classes
 from halofeed.pipelines.job import JobOptions
@@ -57,9 +57,9 @@ class Plan:
     fingerprints: tuple[str, ...]
 
     @property
-    def fingerprint(self) -> str:
-        """Of the references and labels."""
-        return self.fingerprints[0]
+    def inputs(self) -> dict[str, Any]:
+        """What the manifest says of the references and labels."""
+        return {"count": self.count, "fingerprint": self.fingerprints[0]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,15 +133,11 @@ def make_plan(
     )
     listing = recipe.rules.listing(sources.images)
     layout_options = recipe.layout_options(
-        options.salt,
-        source_splits=not (split_options.shares or split_options.lists),
-        listing=listing,
+        options.salt, source_splits=not (split_options.shares or split_options.lists), listing=listing
     )
     source = _Listed(recipe=recipe, layout=layout, sources=sources, listing=listing, options=layout_options)
-    totals = None
-    if in_job is not None:
-        with _telling_faults(sources):
-            totals = in_job(layout, layout_options, split_options)
+    with _telling_faults(sources):
+        totals = None if in_job is None else in_job(layout, layout_options, split_options)
 
     def listed() -> Iterator[Reference]:
         return _references(
@@ -160,10 +156,8 @@ def make_plan(
             f"--shards {recipe.shards}: {len(splits):,} splits have {len(splits) * recipe.shards:,} shards; a data "
             f"set has at most {SHARDS:,} in {SPLITS:,} splits"
         )
-    _check_splits(
-        totals.splits,
-        named_by_option=bool(recipe.split_shares or options.split_lists or options.nnunet_splits),
-    )
+    named_by_option = bool(recipe.split_shares or options.split_lists or options.nnunet_splits)
+    _check_splits(totals.splits, named_by_option=named_by_option)
     if refused := recipe.rules.refuses(recipe, totals.first_volume, totals.first_picture):
         raise UsageError(refused)
     if not totals.convertible and options.max_rejected is None:
@@ -242,20 +236,13 @@ def _telling_faults(sources: Sources) -> Iterator[None]:
     try:
         yield
     except AnnotationsError as error:
-        listed = [f"{path}: {SourceError(*problem)}" for path, problem in _faults(sources).items()]
-        if not listed:
+        lines = [f"  {path}: {SourceError(*problem)}" for path, problem in _faults(sources).items()]
+        if not lines:
             raise
-        more = [f"  and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
-        raise AnnotationsError(
-            "\n".join(
-                [
-                    str(error),
-                    "left out of the listing were:",
-                    *(f"  {line}" for line in listed[:_SHOWN]),
-                    *more,
-                ]
-            )
-        ) from error
+        if len(lines) > _SHOWN:
+            lines[_SHOWN:] = [f"  and {len(lines) - _SHOWN} more"]
+        told = [str(error), "left out of the listing were:", *lines]
+        raise AnnotationsError("\n".join(told)) from error
 
 
 def _split_lists(options: JobOptions) -> dict[str, str]:

@@ -40,7 +40,7 @@ class WorkerProgress:
     """
 
     def __init__(self, folder: str | None) -> None:
-        self._folder = Path(folder) if folder else None
+        self._folder = folder
         self._shard: int | None = None
         self._done = 0
         self._rejected: dict[int, int] = {}
@@ -49,7 +49,7 @@ class WorkerProgress:
         self._told = 0.0
         self._file = None
         if self._folder:
-            self._file = os.open(self._folder / _COUNTS_FILE, os.O_WRONLY | os.O_CREAT, 0o600)
+            self._file = os.open(Path(self._folder, _COUNTS_FILE), os.O_WRONLY | os.O_CREAT, 0o600)
 
     def begin(self, shard: int) -> None:
         """Count for this shard, by its number among all, from now on."""
@@ -85,33 +85,28 @@ class WorkerProgress:
             if not self._folder:
                 raise
             if isinstance(error, HalofeedError):
-                _errors.setdefault(str(self._folder), str(error))
+                _errors.setdefault(self._folder, str(error))
                 raise
             told = f"{what}: {shortage(error) or f'{type(error).__name__}: {error}'}"
-            _errors.setdefault(str(self._folder), told)
+            _errors.setdefault(self._folder, told)
             raise JobError(told) from error
         finally:
             self._tell()
 
 
-class JobProgress:
-    """The driver's side: the sums over all workers, and the error of what writes in this process."""
+def job_counts(folder: str) -> tuple[int, int]:
+    """Examples written and inputs rejected so far, by all workers of the job with this progress folder."""
+    try:
+        data = Path(folder, _COUNTS_FILE).read_bytes()
+    except FileNotFoundError:
+        return 0, 0
+    done, rejected = np.frombuffer(data, "<i8").reshape(-1, 2).sum(0).tolist()
+    return done, rejected
 
-    def __init__(self, folder: str) -> None:
-        self.folder = Path(folder)
 
-    def counts(self) -> tuple[int, int]:
-        """Examples written and inputs rejected so far."""
-        try:
-            data = (self.folder / _COUNTS_FILE).read_bytes()
-        except FileNotFoundError:
-            return 0, 0
-        done, rejected = np.frombuffer(data, "<i8").reshape(-1, 2).sum(0).tolist()
-        return done, rejected
-
-    def error(self) -> str | None:
-        """The message of the first error in this process."""
-        return _errors.get(str(self.folder))
+def job_error(folder: str) -> str | None:
+    """The message of the job's first error in this process."""
+    return _errors.get(folder)
 
 
 class Bar:

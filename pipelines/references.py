@@ -29,16 +29,12 @@ _PLACES = f"{TEMPORARY_FOLDER}/references.npy"
 
 
 class NumberedFiles:
-    """Writes references into files for a runner's shuffle; `count` is how many files there are.
+    """Writes references into files for a runner's shuffle; `count` is how many files there are, others' among them."""
 
-    Args:
-        count: how many there are already.
-    """
-
-    def __init__(self, output: OutputFolder, count: int = 0) -> None:
+    def __init__(self, output: OutputFolder) -> None:
         self._output = output
         self._lines: list[bytes] = []
-        self.count = count
+        self.count = 0
 
     def add(self, split: str, identity: int, line: bytes) -> None:
         """Take one more reference, as text.

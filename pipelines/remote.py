@@ -28,6 +28,7 @@ from apache_beam.options.pipeline_options import DebugOptions
 
 from halofeed import __version__
 from halofeed.pipelines.options import RunnerChoice
+from halofeed.pipelines.ordered import in_thread, is_done
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.pipelines.worker import KEPT
 from halofeed.schemas import stopping
@@ -171,14 +172,10 @@ class _Watch:
             limit = f"it is given up after {most_seconds / 60:g} min"
             if most_seconds == math.inf:
                 limit = "this waits on (--max-silence-minutes sets a limit); Ctrl-C ends the job"
-            asked = (
-                ""
-                if has_begun
-                else ": has the cluster free slots, and does its log say that it cannot start workers?"
-            )
+            asked = ": has the cluster free slots, and does its log say that it cannot start workers?"
             tell(
                 f"halofeed convert: nothing was heard of the job's workers for {_SECONDS_TO_WONDER / 60:g} "
-                f"minutes{asked}; {limit}"
+                f"minutes{'' if has_begun else asked}; {limit}"
             )
 
 
@@ -288,25 +285,13 @@ def _submit(pipeline: beam.Pipeline) -> Any:
 
 def _wait(result: Any, look: Callable[[], object]) -> None:
     """Wait in a thread of its own, so that this one hears signals and looks how far the job is."""
-    failure: list[BaseException] = []
-    finished = threading.Event()
-
-    def wait() -> None:
-        try:
-            result.wait_until_finish()
-        except BaseException as error:
-            failure.append(error)
-        finally:
-            finished.set()
-
-    threading.Thread(target=wait, name="wait-for-job", daemon=True).start()
+    ended = in_thread(result.wait_until_finish, "wait-for-job")
     pause = _SECONDS_BETWEEN_LOOKS
-    while not finished.wait(pause):
+    while not is_done(ended, pause):
         before = time.monotonic()
         look()
         pause = _pause_after(time.monotonic() - before)
-    if failure:
-        raise failure[0]
+    ended.result()
 
 
 def _pause_after(look_seconds: float) -> float:
@@ -321,9 +306,7 @@ def _cancel(result: Any, withdraw: Callable[[], object]) -> None:
                 ask()
 
     # In a thread, as the main one may hold what a client of the runner or the store needs.
-    thread = threading.Thread(target=cancel, name="cancel-job", daemon=True)
-    thread.start()
-    thread.join(_SECONDS_TO_CANCEL)
+    is_done(in_thread(cancel, "cancel-job"), _SECONDS_TO_CANCEL)
 
 
 @contextlib.contextmanager
@@ -352,19 +335,16 @@ def _ending_job_servers(runner: Any) -> Iterator[None]:
         del runner.default_job_server
 
 
-class quiet_logging:
+@contextlib.contextmanager
+def quiet_logging(*names: str | None) -> Iterator[None]:
     """Beam tells of a worker's error at length before it raises it; the command line says it in one line."""
-
-    def __init__(self, *names: str | None) -> None:
-        self._loggers = [logging.getLogger(name) for name in names]
-
-    def __enter__(self) -> None:
-        self._before = [logger.level for logger in self._loggers]
-        for logger in self._loggers:
-            logger.setLevel(logging.CRITICAL)
-
-    def __exit__(self, *details: Any) -> None:
-        for logger, level in zip(self._loggers, self._before, strict=True):
+    before = {logger: logger.level for logger in map(logging.getLogger, names)}
+    for logger in before:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in before.items():
             logger.setLevel(level)
 
 

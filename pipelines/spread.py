@@ -24,6 +24,8 @@ from halofeed.schemas.pickles import from_bytes, to_bytes
 
 Spread = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 """From a function and its arguments to what it gives for each, in any order."""
+Place = tuple[str, int, int]
+"""A file that calls leave for later ones, below the output's folder, and where something in it begins and ends."""
 _TOGETHER = 256
 
 
@@ -34,9 +36,8 @@ class _Calls:
     Args:
         folder: of the data set's version.
         name: of the file of arguments, and what those of answers begin with.
-        wanted: as of a `ShardJob`.
         believed: classes of which arguments and answers may be made.
-        store_settings: as of a `ShardJob`.
+        wanted, store_settings: as of a `ShardJob`.
         software: the version of halofeed that asks.
     """
 
@@ -49,10 +50,7 @@ class _Calls:
 
 
 def spread_by_beam(
-    choice: RunnerChoice,
-    folder: str,
-    believed: Iterable[Any],
-    store_settings: Mapping[str, Any],
+    choice: RunnerChoice, folder: str, believed: Iterable[Any], store_settings: Mapping[str, Any]
 ) -> Spread:
     """A `Spread` of which each use is a job of Beam's.
 
@@ -62,7 +60,7 @@ def spread_by_beam(
         believed: classes of which arguments and answers may be made.
         store_settings: how S3 is reached, beyond its usual chain.
     """
-    output = OutputFolder(folder)
+    output, classes = OutputFolder(folder), tuple(believed)
 
     def spread(function: Callable[[Any], Any], arguments: Iterable[Any]) -> Iterator[Any]:
         given = list(arguments)
@@ -71,13 +69,10 @@ def spread_by_beam(
         name = f"{TEMPORARY_FOLDER}/calls-{uuid.uuid4().hex}"
         output.write(name, to_bytes(given))
 
-        def run() -> _Calls:
+        def run() -> None:
+            wanted = want(output)
             calls = _Calls(
-                folder=folder,
-                name=name,
-                wanted=want(output),
-                believed=tuple(believed),
-                store_settings=store_settings,
+                folder=folder, name=name, wanted=wanted, believed=classes, store_settings=store_settings
             )
             pipeline = new_pipeline(choice)
             (
@@ -88,15 +83,30 @@ def spread_by_beam(
                 | "some answers" >> beam.GroupByKey()
                 | "write answers" >> beam.ParDo(_WriteAnswers(calls))
             )
-            run_remote(pipeline, calls.wanted, choice.max_silence_seconds)
-            return calls
+            run_remote(pipeline, wanted, choice.max_silence_seconds)
 
-        calls = restarted(choice.job_restarts, run)
+        restarted(choice.job_restarts, run)
         for group in range(-(-len(given) // _TOGETHER)):
-            for answer in from_bytes(output.read(f"{calls.name}-{group}"), ()):
-                yield from_bytes(answer, calls.believed)
+            for answer in from_bytes(output.read(f"{name}-{group}"), ()):
+                yield from_bytes(answer, classes)
 
     return spread
+
+
+def write_pieces(output: OutputFolder, name: str, pieces: Iterable[bytes]) -> list[Place]:
+    """Write what later calls need, one piece after the other; where each of them lies.
+
+    Args:
+        name: what the file's name begins with. Each has one of its own, as a runner may have a call made twice.
+    """
+    places = []
+    with output.temporary(f"{name}-{uuid.uuid4().hex}") as file:
+        for piece in pieces:
+            start = file.stream.tell()
+            file.stream.write(piece)
+            places.append((file.name, start, file.stream.tell()))
+        file.keep()
+    return places
 
 
 class _Call(beam.DoFn):  # type: ignore[misc]

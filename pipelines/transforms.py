@@ -30,21 +30,6 @@ def _job_of(text: str) -> ShardJob:
     return job
 
 
-class NameShards(beam.DoFn):  # type: ignore[misc]
-    """From the first number of a range of shards to (shard key, no reference) of each.
-
-    Args:
-        count: of a range.
-    """
-
-    def __init__(self, job: str, count: int) -> None:
-        self._job, self._count = job, count
-
-    def process(self, first: int) -> Iterator[tuple[str, bytes]]:
-        for key in ShardJob.from_json(self._job).shard_keys()[first : first + self._count]:
-            yield key.to_text(), b""
-
-
 class ReadReferences(beam.DoFn):  # type: ignore[misc]
     """From the number of a file of references to (shard key, reference)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import signal
@@ -18,7 +19,10 @@ from PIL import Image
 
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions, ShardJob
-from halofeed.pipelines.plan import Plan
+from halofeed.pipelines.plan import Plan, make_plan, open_sources
+from halofeed.pipelines.references import NumberedFiles, read_file
+from halofeed.pipelines.storage import OutputFolder
+from halofeed.prep.annotations.contract import ListSeries
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.tfexample import decode_example
 from halofeed.schemas.tfrecord import read_records
@@ -47,17 +51,36 @@ def halofeed(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str
 
 
 def convert_words(source: object, out: object, **options: object) -> list[str]:
-    """The words of a conversion of class folders on the command line; small pictures by default."""
-    given = {
-        "layout": "folders",
-        "source": source,
-        "out": out,
-        "name": "set",
-        "height": 16,
-        "width": 24,
-        **options,
-    }
-    return ["convert", *(word for name, value in given.items() for word in (f"--{name}", str(value)))]
+    """The words of a conversion on the command line, as `run_convert` takes them; class folders by default."""
+    given = {"layout": "folders", "source": source, "out": out, "name": "set", "height": 16, "width": 24}
+    return ["convert", *(_word(name, value) for name, value in (given | options).items())]
+
+
+def _word(name: str, value: object) -> str:
+    flag = f"--{name.replace('_', '-')}"
+    return (
+        flag
+        if value is True
+        else f"{flag}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
+    )
+
+
+_PEAK = r"""
+import re, sys
+from halofeed.cli import main
+code = main(sys.argv[1:])
+# ru_maxrss would count the process that started this one, too.
+print("peak", 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())[1]))
+sys.exit(code)
+"""
+
+
+def peak_bytes(words: Sequence[str]) -> int:
+    """What a command holds resident at most, in a process of its own."""
+    command = [sys.executable, "-c", _PEAK, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.split("peak ")[1])
 
 
 def start(words: Sequence[str], **more: Any) -> subprocess.Popen[str]:
@@ -82,6 +105,11 @@ def wait_until(condition: Callable[[], object], seconds: float, what: object) ->
 def all_bytes(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, hidden ones too."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def bytes_of(source: object, out: object, **options: Any) -> dict[str, bytes]:
+    """Every file that `run_convert` leaves."""
+    return all_bytes(Path(run_convert(source, out, **options).folder))
 
 
 def shard_bytes(folder: Path) -> dict[str, bytes]:
@@ -117,6 +145,14 @@ def rejected_entries(folder: str | Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in Path(folder, "rejected.jsonl").read_text("utf-8").splitlines()]
 
 
+@contextlib.contextmanager
+def edited(file: Path) -> Iterator[dict[str, Any]]:
+    """The document of a JSON file, which is written back as the block leaves it."""
+    document = json.loads(file.read_text())
+    yield document
+    file.write_text(json.dumps(document))
+
+
 def boxes_in_source(features: Mapping[str, Any]) -> NDArray[np.float64]:
     """The boxes of a record [n, 4] in pixels of its source, by way of image/transform."""
     height, width = (float(features[f"image/{side}"][0]) for side in ("height", "width"))
@@ -130,8 +166,35 @@ def boxes_in_source(features: Mapping[str, Any]) -> NDArray[np.float64]:
     return np.array(mapped, np.float64).reshape(-1, 4)
 
 
-def draw_folders(root: Path, images: int, *, seed: int = 0, side: int = 40, broken: int = 0) -> None:
-    """A class folder of noisy JPEGs for each of CLASSES; the first `broken` files are no images at all."""
+DIE_AT = """
+import os, signal, sys
+from halofeed.pipelines import replace, storage
+place, before, exchanges = sys.argv[1], sys.argv[2] == "before", sys.argv[3] == "exchange"
+calls = {"take": storage.OutputFolder.take, "keep": storage.TemporaryFile.keep, "remove": os.remove,
+         "exchange": replace.exchange, "rename": os.rename, "rmdir": os.rmdir}
+def deadly(name):
+    call = calls[name]
+    def now(*arguments, **more):
+        here = place == name or (name == "keep" and arguments[0].name.endswith(place))
+        if here and before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = call(*arguments, **more)
+        if here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return now
+storage.OutputFolder.take = deadly("take")
+storage.TemporaryFile.keep = deadly("keep")
+replace.exchange = deadly("exchange") if exchanges else lambda one, other: False
+os.remove, os.rename, os.rmdir = deadly("remove"), deadly("rename"), deadly("rmdir")
+from halofeed.cli import main
+sys.exit(main(sys.argv[4:]))
+"""
+"""The command line, which dies before or after a step: keeping a file, or a call; with an exchange or without."""
+
+
+def draw_folders(root: Path, images: int, *, seed: int = 0, side: int = 40, broken: int = 0) -> Path:
+    """The root of a class folder of noisy JPEGs for each of CLASSES; the first `broken` files are no images at all."""
     generator = np.random.default_rng(seed)
     for number in range(images):
         folder = root / CLASSES[number % len(CLASSES)]
@@ -143,6 +206,19 @@ def draw_folders(root: Path, images: int, *, seed: int = 0, side: int = 40, brok
             height, width = (int(n) for n in generator.integers(side // 2, side, 2))
             pixels = generator.integers(0, 256, (height // 4 + 1, width // 4 + 1, 3)).astype(np.uint8)
             Image.fromarray(pixels).resize((width, height)).save(path, quality=90)
+    return root
+
+
+def planned(
+    source: object, folder: Path, recipe: Recipe, list_series: ListSeries | None = None
+) -> tuple[Plan, list[bytes]]:
+    """A plan whose references are written into the folder of a data set, and each of them as text."""
+    options = JobOptions(source=str(source), out="-", name="set")
+    output = OutputFolder(str(folder))
+    output.make()
+    written = NumberedFiles(output)
+    plan = make_plan(options, recipe, open_sources(options), written, list_series)
+    return plan, [line for number in range(written.count) for _, line in read_file(output, number)]
 
 
 def shard_job(recipe: Recipe, plan: Plan, source: Path, folder: str | Path, **more: Any) -> ShardJob:

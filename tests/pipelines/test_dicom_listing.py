@@ -18,12 +18,8 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from halofeed.pipelines import convert as convert_module
-from halofeed.pipelines.job import JobOptions
 from halofeed.pipelines.options import RunnerChoice, choose_runner
-from halofeed.pipelines.plan import make_plan, open_sources
-from halofeed.pipelines.references import NumberedFiles, reference_file
 from halofeed.pipelines.series import SeriesSearch, find_series
-from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.formats.dicom import headers
 from halofeed.prep.formats.dicom.found import from_bytes, to_bytes
 from halofeed.prep.formats.dicom.listing import SeriesListing, list_series
@@ -33,7 +29,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
 from tests.dicom_writer import draw_series
-from tests.pipelines.support import all_bytes, convert_words, halofeed, run_convert, start
+from tests.pipelines.support import all_bytes, bytes_of, convert_words, halofeed, planned, run_convert, start
 
 OPTIONS: dict[str, Any] = {"layout": "dicom", "depth": 4, "height": 6, "width": 7, "shards": 2}
 TABLE = {"layout": "csv", "task": "segmentation"}
@@ -86,10 +82,8 @@ def test_each_header_is_parsed_once_and_each_file_opened_once_before_its_pixels(
 def test_what_comes_to_this_process_does_not_grow_with_the_slices(tmp_path):
     received = {}
     for slices in (5, 50):
-        source, out = (
-            draw_series(tmp_path / f"source {slices}", 6, slices),
-            OutputFolder(str(tmp_path / "out")),
-        )
+        source = draw_series(tmp_path / f"source {slices}", 6, slices)
+        scratch = tmp_path / f"scratch {slices}"
         seen: Counter[str] = Counter()
 
         def spread(function: Callable[[Any], Any], items: Iterable[Any], seen=seen) -> Iterator[Any]:
@@ -98,24 +92,12 @@ def test_what_comes_to_this_process_does_not_grow_with_the_slices(tmp_path):
                 seen["bytes"] += len(pickle.dumps(item)) + len(pickle.dumps(given))
                 yield given
 
-        out.make()
-        options = JobOptions(source=str(source), out=str(tmp_path / "out"), name="set")
-        search = SeriesSearch(
-            source=str(source), policy=SeriesPolicy(), below=(), folder=str(tmp_path / f"s {slices}")
-        )
-        sources = open_sources(options)
-        plan = make_plan(
-            options,
-            Recipe(**OPTIONS),
-            sources,
-            written := NumberedFiles(out),
-            lambda files, policy, below, search=search, sources=sources, spread=spread: find_series(
-                sources.images, search, spread
-            ),
-        )
+        def find(*_: Any, source=source, scratch=scratch, spread=spread) -> dict[str, SeriesListing]:
+            return {".": found_in(source, scratch, spread)}
+
+        plan, references = planned(source, tmp_path / "out", Recipe(**OPTIONS), find)
         assert plan.convertible == 6
-        references = sum(len(out.read(reference_file(number))) for number in range(written.count))
-        received[slices] = seen["bytes"], references
+        received[slices] = seen["bytes"], sum(map(len, references))
     for few, many in zip(received[5], received[50], strict=True):
         assert few < 20_000 and many < 1.15 * few
 
@@ -123,19 +105,15 @@ def test_what_comes_to_this_process_does_not_grow_with_the_slices(tmp_path):
 @pytest.mark.parametrize("source", ["drawn", "pydicom"])
 def test_in_steps_the_same_is_found_as_at_once(tmp_path, source):
     folder = draw_series(tmp_path / "in", 3, 4) if source == "drawn" else PYDICOM
-    (tmp_path / "s").mkdir()
-    at_once, in_steps = (
-        list_series(LocalFiles(folder), SeriesPolicy(salt="s"))["."],
-        found_in(folder, tmp_path / "s"),
-    )
+    at_once = list_series(LocalFiles(folder), SeriesPolicy(salt="s"))["."]
+    in_steps = found_in(folder, tmp_path / "s")
     assert len(in_steps.series) >= 3 and in_steps.named == at_once.named
-    assert [replace(one, error=None) for one in in_steps.apart] == [
-        replace(one, error=None) for one in at_once.apart
+    apart = [
+        [(replace(one, error=None), str(one.error)) for one in found.apart] for found in (in_steps, at_once)
     ]
-    assert [str(one.error) for one in in_steps.apart] == [str(one.error) for one in at_once.apart]
-    assert [replace(one, stored=None) for one in in_steps.series] == [
-        replace(one, members=()) for one in at_once.series
-    ]
+    assert apart[0] == apart[1]
+    series = [replace(one, members=()) for one in at_once.series]
+    assert [replace(one, stored=None) for one in in_steps.series] == series
     for one, whole in zip(in_steps.series, at_once.series, strict=True):
         assert one.stored is not None
         images = from_bytes((tmp_path / "s" / one.stored[0]).read_bytes())
@@ -148,7 +126,7 @@ def test_another_runner_gives_the_same_bytes(tmp_path, monkeypatch, more):
     (source / "patient 1" / "report.dcm").write_bytes(b"no DICOM")
     (source / "patient 2" / "loop").symlink_to(source)
     options = OPTIONS | more
-    expected = [run_convert(source, tmp_path / f"{n} workers", workers=n, **options) for n in (1, 2)]
+    expected = [bytes_of(source, tmp_path / f"{n} workers", workers=n, **options) for n in (1, 2)]
 
     def elsewhere(*given: Any) -> RunnerChoice:
         return replace(choose_runner(*given), local=False, runner=FnApiRunner(), workers=0, room_bytes=None)
@@ -159,17 +137,16 @@ def test_another_runner_gives_the_same_bytes(tmp_path, monkeypatch, more):
         "read: damaged file among the slices": 1,
         "selection: link to a folder in which it lies": 1,
     }
-    for other in expected:
-        assert all_bytes(Path(other.folder)) == all_bytes(Path(done.folder))
+    assert expected == [all_bytes(Path(done.folder))] * 2
     assert run_convert(source, tmp_path / "elsewhere", **options).was_there
-    assert all_bytes(Path(done.folder)) == all_bytes(Path(expected[0].folder))
+    assert all_bytes(Path(done.folder)) == expected[0]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
 def test_a_run_that_ends_while_it_lists_leaves_nothing_and_the_next_gives_the_same_bytes(tmp_path, number):
     source, scratch = draw_series(tmp_path / "source", 15, 20), tmp_path / "scratch"
     scratch.mkdir()
-    expected = run_convert(source, tmp_path / "expected", workers=1, **OPTIONS)
+    expected = bytes_of(source, tmp_path / "expected", workers=1, **OPTIONS)
     words = convert_words(source, tmp_path / "out", workers=2, **OPTIONS)
     environment = {**os.environ, "TMPDIR": str(scratch)}
     with start(words, env=environment) as process:
@@ -182,7 +159,7 @@ def test_a_run_that_ends_while_it_lists_leaves_nothing_and_the_next_gives_the_sa
     done = halofeed(*words, env=environment)
     assert done.returncode == 0, done.stderr
     assert not list(scratch.iterdir())
-    assert all_bytes(tmp_path / "out/set/1.0.0") == all_bytes(Path(expected.folder))
+    assert all_bytes(tmp_path / "out/set/1.0.0") == expected
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -36,15 +36,14 @@ def planned(source, out, written) -> ShardJob:
         plan,
         source,
         out,
-        inputs={"count": plan.count, "fingerprint": plan.fingerprint},
+        inputs=plan.inputs,
         references_folder=str(out) if isinstance(written, FileByShard) else None,
     )
 
 
 @pytest.fixture
 def source(tmp_path):
-    draw_folders(tmp_path / "src", 40, broken=2)
-    return tmp_path / "src"
+    return draw_folders(tmp_path / "src", 40, broken=2)
 
 
 @pytest.fixture

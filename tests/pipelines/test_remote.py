@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import apache_beam as beam
 import pytest
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from halofeed import __version__
-from halofeed.pipelines import remote, series, spread, storage
+from halofeed.pipelines import remote, spread, storage
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions, ShardJob
+from halofeed.pipelines.options import choose_runner
 from halofeed.pipelines.remote import SignsOfLife, _in_brief, _pause_after, _Watch, check_wanted, want
-from halofeed.pipelines.series import SeriesSearch, find_series_by_beam
 from halofeed.pipelines.storage import OutputFolder
-from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
-from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import JobError, NotRunError, UsageError
 from tests.dicom_writer import draw_series
 from tests.pipelines import far_runner
 from tests.pipelines.far_runner import JobServer
-from tests.pipelines.support import all_bytes, convert_words, draw_folders, run_convert
+from tests.pipelines.support import all_bytes, convert_words, draw_folders, run_convert, start, wait_until
 
 FAR = "--runner=tests.pipelines.far_runner.FarRunner"
 DATAFLOW = ["--runner=DataflowRunner", "--project=none", "--region=none", "--no_auth"]
@@ -37,9 +31,7 @@ DATAFLOW = ["--runner=DataflowRunner", "--project=none", "--region=none", "--no_
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("source")
-    draw_folders(root, 12, broken=2)
-    return root
+    return draw_folders(tmp_path_factory.mktemp("source"), 12, broken=2)
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +53,7 @@ def test_a_job_that_is_done_all_over_after_its_commit_gives_the_same_bytes(
     done = convert_far(source, tmp_path, max_rejected=2)
     assert all_bytes(Path(done.folder)) == expected
     assert sum(done.manifest.rejected.values()) == 2
+    assert JobServer.running == 0, "those that Beam started are stopped"
 
 
 def test_a_job_that_fails_after_its_commit_has_made_the_data_set(
@@ -74,23 +67,16 @@ def test_a_job_that_fails_after_its_commit_has_made_the_data_set(
 def test_a_failure_is_told_in_one_line_with_what_to_do(source, tmp_path, monkeypatch):
     monkeypatch.setenv("FAR_TIMES", "0")
     monkeypatch.setenv("FAR_ERROR", "1")
-    with pytest.raises(JobError) as failed:
+    kept = "What is finished is kept: run the same command again"
+    told = f"the job failed: ValueError: no such colour. {kept}; --debug shows all that the runner said"
+    with pytest.raises(JobError, match=f"^{told}$"):
         convert_far(source, tmp_path)
-    assert str(failed.value) == (
-        "the job failed: ValueError: no such colour. What is finished is kept: run the same command again; "
-        "--debug shows all that the runner said"
-    )
 
 
 def test_a_job_that_ends_without_a_data_set_has_failed(source, tmp_path, monkeypatch):
     monkeypatch.setenv("FAR_TIMES", "0")
     with pytest.raises(JobError, match="run the same command again"):
         convert_far(source, tmp_path)
-
-
-def test_job_servers_that_beam_started_are_stopped(source, tmp_path):
-    convert_far(source, tmp_path)
-    assert JobServer.running == 0
 
 
 def test_an_own_error_keeps_its_words(source, tmp_path):
@@ -132,13 +118,9 @@ def test_a_worker_of_another_version_goes_no_further_and_says_both(source, tmp_p
 
 
 def test_jobs_that_list_are_for_workers_of_their_version_too(wanted, tmp_path):
-    search = SeriesSearch(source="", policy=SeriesPolicy(), below=(), folder=str(tmp_path), wanted=wanted)
-    reads = series._Read(search)
-    reads._software = "9.9"
     calls = spread._Calls(folder=str(tmp_path), name="", wanted=wanted, believed=(), software="9.9")
-    for step in (reads, spread._Call(len, calls)):
-        with pytest.raises(JobError, match=r"that submitted the job 9\.9: install the same"):
-            step.setup()
+    with pytest.raises(JobError, match=r"that submitted the job 9\.9: install the same"):
+        spread._Call(len, calls).setup()
 
 
 def test_an_error_that_crossed_a_runner_is_told_whole():
@@ -151,15 +133,8 @@ def test_a_stopped_command_withdraws_and_cancels_its_job(source, tmp_path, monke
     hangs = tmp_path / "hangs"
     monkeypatch.setenv("FAR_HANGS", str(hangs))
     words = convert_words(source, tmp_path / "out", shards=2)
-    command = subprocess.Popen(
-        [sys.executable, "-m", "halofeed", *words, "--", FAR],
-        cwd=Path(__file__).parents[2],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while not hangs.exists():
-        assert command.poll() is None
-        time.sleep(0.05)
+    command = start([*words, "--", FAR], cwd=Path(__file__).parents[2])
+    wait_until(hangs.exists, 60, "the job runs")
     incomplete = tmp_path / "out/set/1.0.0/.incomplete"
     assert list(incomplete.glob("wanted-*"))
     command.send_signal(signal.SIGTERM)
@@ -196,37 +171,37 @@ def test_a_worker_gives_signs_of_life_as_long_as_its_job_is_wanted(wanted, tmp_p
     assert file.stat().st_size == 3
 
 
-def found_by_job(tmp_path: Path, wanted: str, reading: Callable[[], object], monkeypatch) -> int:
-    """How many DICOM series a job finds, which calls this before it reads the headers of a bundle."""
-    source, pipeline = draw_series(tmp_path / "source", 2, 3), beam.Pipeline(runner=FnApiRunner())
-    folder, policy, read_headers = str(tmp_path / ".incomplete"), SeriesPolicy(), series.read_headers
-    monkeypatch.setattr(series, "read_headers", lambda *given: (reading(), read_headers(*given))[1])
-    search = SeriesSearch(source=str(source), policy=policy, below=(), folder=folder, wanted=wanted)
-    found = find_series_by_beam(
-        LocalFiles(source), search, pipeline, lambda: pipeline.run().wait_until_finish()
-    )
-    return len(found["."].series)
+def called_by_job(folder: Path, call: Callable[[int], int]) -> list[int]:
+    """What a job's workers give of the numbers 0 and 1; what it needs lies below the folder."""
+    choice = choose_runner(JobOptions(source="-", out="-", name="set"), 1, [FAR], 1 << 30)
+    return list(spread.spread_by_beam(choice, str(folder), (), {})(call, range(2)))
 
 
-def test_workers_that_list_series_give_signs_of_life_while_a_step_lasts(wanted, tmp_path, monkeypatch):
+def test_workers_give_signs_of_life_while_a_call_lasts(tmp_path, monkeypatch):
     monkeypatch.setattr(remote, "_SECONDS_BETWEEN_SIGNS", 0.01)
 
     def given() -> int:
         return sum(file.stat().st_size for file in tmp_path.glob(".incomplete/alive-*"))
 
-    def reading() -> None:
+    def waiting(number: int) -> int:
         before, end = given(), time.monotonic() + 20
         while given() < before + 3:
             assert time.monotonic() < end, "no sign of life"
             time.sleep(0.01)
+        return 10 * number
 
-    assert found_by_job(tmp_path, wanted, reading, monkeypatch) == 2
+    assert called_by_job(tmp_path, waiting) == [0, 10]
 
 
-def test_a_job_that_lists_series_goes_no_further_once_its_command_is_gone(wanted, tmp_path, monkeypatch):
-    with pytest.raises(Exception, match="was stopped, or another one goes on"):
-        found_by_job(tmp_path, wanted, lambda: Path(wanted).unlink(missing_ok=True), monkeypatch)
-    assert not (tmp_path / ".incomplete/found").exists()
+def test_a_job_of_calls_goes_no_further_once_its_command_is_gone(tmp_path):
+    def stopping(number: int) -> int:
+        for file in tmp_path.glob(".incomplete/wanted-*"):
+            file.unlink()
+        return number
+
+    with pytest.raises(JobError, match="was stopped, or another one goes on"):
+        called_by_job(tmp_path, stopping)
+    assert not list(tmp_path.glob(".incomplete/calls-*-0"))
 
 
 def test_a_look_lists_a_store_once(monkeypatch):
@@ -337,6 +312,15 @@ def test_a_job_server_that_does_not_answer_leaves_the_committed_version(source, 
     with pytest.raises(JobError, match="--job_endpoint=localhost:1: no job server answers there"):
         convert_far(source, tmp_path, *beam, "--environment_type=LOOPBACK", overwrite=True)
     assert all_bytes(tmp_path / "set/1.0.0") == expected
+
+
+def test_a_dry_run_of_series_lists_them_in_this_process(tmp_path):
+    pytest.importorskip("google.cloud.dataflow")
+    source = draw_series(tmp_path / "source", 2, 3)
+    job = JobOptions(source=str(source), out=str(tmp_path / "out"), name="set")
+    beam = [*DATAFLOW, "--temp_location=gs://none/temporary", "--dry_run=True"]
+    with pytest.raises(NotRunError, match="the job was built and not submitted"):
+        convert(job, Recipe(layout="dicom", depth=3, height=6, width=7), beam)
 
 
 @pytest.mark.parametrize("stands", [False, True])

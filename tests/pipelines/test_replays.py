@@ -6,15 +6,12 @@ import pytest
 
 from halofeed.pipelines.convert import convert
 from halofeed.pipelines.job import JobOptions
-from halofeed.pipelines.plan import make_plan, open_sources
-from halofeed.pipelines.progress import JobProgress
-from halofeed.pipelines.references import NumberedFiles, read_file
+from halofeed.pipelines.progress import job_counts
 from halofeed.pipelines.shard_writer import ShardWriter
-from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import JobError
-from tests.pipelines.support import draw_folders, rejected_entries, shard_bytes, shard_job
+from tests.pipelines.support import draw_folders, planned, rejected_entries, shard_bytes, shard_job
 
 RECIPE = Recipe(layout="folders", height=16, width=24, shards=2)
 BROKEN = 7
@@ -22,8 +19,7 @@ BROKEN = 7
 
 @pytest.fixture
 def source(tmp_path):
-    draw_folders(tmp_path / "src", 20, broken=BROKEN)
-    return tmp_path / "src"
+    return draw_folders(tmp_path / "src", 20, broken=BROKEN)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -38,15 +34,11 @@ def test_bundles_that_are_made_twice_keep_the_budget(source, tmp_path, workers):
 
 @pytest.fixture
 def job(source, tmp_path):
-    options = JobOptions(source=str(source), out=str(tmp_path), name="set")
-    output = OutputFolder(options.folder)
-    output.make()
-    files = NumberedFiles(output)
-    plan = make_plan(options, RECIPE, open_sources(options), files)
-    (tmp_path / "progress").mkdir()
-    progress = str(tmp_path / "progress")
-    written = shard_job(RECIPE, plan, source, output.root, max_rejected=BROKEN, progress_folder=progress)
-    return written, [line for number in range(files.count) for _, line in read_file(output, number)]
+    plan, lines = planned(source, tmp_path / "set", RECIPE)
+    progress = tmp_path / "progress"
+    progress.mkdir()
+    more = {"max_rejected": BROKEN, "progress_folder": str(progress)}
+    return shard_job(RECIPE, plan, source, tmp_path / "set", **more), lines
 
 
 def test_a_shard_that_dies_in_the_middle_begins_from_nothing(job, monkeypatch):
@@ -62,10 +54,9 @@ def test_a_shard_that_dies_in_the_middle_begins_from_nothing(job, monkeypatch):
     monkeypatch.setattr(LocalFiles, "read", dying)
     with pytest.raises(JobError, match="Input/output error"):
         writer.write("train/0", lines)
-    progress = JobProgress(written.progress_folder)
-    assert 0 < sum(progress.counts()) < len(lines)
+    assert 0 < sum(job_counts(written.progress_folder)) < len(lines)
     assert writer.write("train/0", lines)
-    assert progress.counts() == (len(lines) - BROKEN, BROKEN)
+    assert job_counts(written.progress_folder) == (len(lines) - BROKEN, BROKEN)
 
 
 def test_a_shard_that_moves_to_another_worker_counts_once(job):
@@ -73,7 +64,7 @@ def test_a_shard_that_moves_to_another_worker_counts_once(job):
     first, second = ShardWriter(written), ShardWriter(written)
     assert first.write("train/1", lines[:12]) and first.write("train/0", lines[12:])
     assert not second.write("train/1", lines[:12]) and not second.write("train/0", lines[12:])
-    assert JobProgress(written.progress_folder).counts() == (len(lines) - BROKEN, BROKEN)
+    assert job_counts(written.progress_folder) == (len(lines) - BROKEN, BROKEN)
 
 
 def test_the_rejects_of_a_shard_that_was_begun_twice_are_named_once(job):

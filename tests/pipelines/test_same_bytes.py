@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from halofeed.pipelines.job import JobOptions, ShardKey
+from halofeed.pipelines.job import ShardKey
 from halofeed.pipelines.ordered import OrderedThreads
-from halofeed.pipelines.plan import make_plan, open_sources
-from halofeed.pipelines.references import NumberedFiles, read_file
 from halofeed.pipelines.sinks import write_shard
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
-from tests.pipelines.support import all_bytes, draw_folders, run_convert, shard_bytes, shard_job
+from halofeed.prep.sources.files import LocalFiles
+from tests.pipelines.support import all_bytes, draw_folders, planned, run_convert, shard_bytes, shard_job
 
 OPTIONS = {"layout": "folders", "shards": 3, "split_shares": ("train=0.7", "test=0.3")}
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("source")
-    draw_folders(root, 40, broken=2)
-    return root
+    return draw_folders(tmp_path_factory.mktemp("source"), 40, broken=2)
 
 
 @pytest.fixture(scope="module")
 def expected(source, tmp_path_factory) -> dict[str, bytes]:
     return all_bytes(Path(run_convert(source, tmp_path_factory.mktemp("out"), **OPTIONS).folder))
-
-
-def test_six_shards_and_their_indexes_are_there(expected):
-    assert len([name for name in expected if ".tfrecord-" in name]) == 12
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -65,19 +56,10 @@ def test_a_committed_set_is_known_by_another_path_of_the_source(source, tmp_path
     assert run_convert(source.name, tmp_path, **OPTIONS).was_there
 
 
-def note(counted: list[tuple[int, int]], done: int, rejected: Sequence[Mapping[str, str]]) -> None:
-    counted.append((done, len(rejected)))
-
-
 def test_the_order_of_arrival_changes_no_byte(source, tmp_path):
     recipe = Recipe(layout="folders", height=16, width=24)
-    options = JobOptions(source=str(source), out=str(tmp_path), name="set")
-    output = OutputFolder(options.folder)
-    output.make()
-    sources = open_sources(options)
-    files = NumberedFiles(output)
-    plan = make_plan(options, recipe, sources, files)
-    references = [line.decode() for number in range(files.count) for _, line in read_file(output, number)]
+    plan, lines = planned(source, tmp_path / "plan", recipe)
+    references, sources = [line.decode() for line in lines], LocalFiles(source)
     assert len(references) == 40
     generator, seen = random.Random(7), set()
     for number in range(4):
@@ -85,13 +67,15 @@ def test_the_order_of_arrival_changes_no_byte(source, tmp_path):
         OutputFolder(job.folder).make()
         generator.shuffle(references)
         counted: list[tuple[int, int]] = []
-        threads = OrderedThreads(2)
-        key = ShardKey("train", 0)
-        count = partial(note, counted)
-        assert write_shard(job, key, references, sources.images, threads, count)
+
+        def count(done, rejected, counted=counted):
+            counted.append((done, len(rejected)))
+
+        threads, key = OrderedThreads(2), ShardKey("train", 0)
+        assert write_shard(job, key, references, sources, threads, count)
         assert tuple(map(sum, zip(*counted, strict=True))) == (38, 2)
         counted.clear()
-        assert not write_shard(job, key, references[::-1], sources.images, threads, count)
+        assert not write_shard(job, key, references[::-1], sources, threads, count)
         assert counted == [(38, 2)]
         threads.close()
         seen.add(tuple(sorted(all_bytes(Path(job.folder)).items())))

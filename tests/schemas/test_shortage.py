@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from halofeed.pipelines.progress import JobProgress, WorkerProgress
+from halofeed.pipelines.progress import WorkerProgress, job_error
 from halofeed.schemas.errors import JobError
 from halofeed.schemas.shortage import shortage
 
@@ -28,7 +28,7 @@ def test_a_shortage_is_named_with_its_cure(error, said, tmp_path):
     assert text is not None and text.startswith(said) and "--workers" in text
     with pytest.raises(JobError), WorkerProgress(str(tmp_path)).reporting("shard train/0"):
         raise error
-    assert JobProgress(str(tmp_path)).error() == f"shard train/0: {text}"
+    assert job_error(str(tmp_path)) == f"shard train/0: {text}"
 
 
 def test_other_errors_are_none():

@@ -13,7 +13,7 @@ from halofeed.schemas import pickles
 from halofeed.schemas.errors import Problem, SourceError
 from halofeed.schemas.pickles import to_bytes
 
-__all__ = ["FoundFiles", "Listed", "from_bytes", "to_bytes"]
+__all__ = ["CLASSES", "FoundFiles", "Listed", "from_bytes", "to_bytes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,8 @@ class Listed:
     refusal: str = ""
 
 
-_CLASSES = (Apart, FileFacts, Frame, Listed, PixelFormat, PixelPlace, Rescale, Series, SourceError)
+CLASSES = (Apart, FileFacts, Frame, Listed, PixelFormat, PixelPlace, Rescale, Series, SourceError)
+"""What alone is believed of what was found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,4 +55,4 @@ class FoundFiles:
 
 def from_bytes(data: bytes) -> Any:
     """What `to_bytes` was given; UnpicklingError where it is anything else."""
-    return pickles.from_bytes(data, _CLASSES)
+    return pickles.from_bytes(data, CLASSES)
