@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from PIL import Image
 
 from halofeed.pipelines.summary import summary
 from tests.annotation_writer import boxed, write_annotations
-from tests.pipelines.support import read_all, run_convert
+from tests.pipelines.support import edited, read_all, run_convert
 
 ORIENTATION = 0x0112
 UNPROVEN = "nothing shows whether it was annotated as stored or as displayed"
@@ -48,9 +47,7 @@ def save(path: Path, displayed: np.ndarray, orientation: int, kind: str = "JPEG"
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
     stored = store(displayed, orientation)
-    stream = io.BytesIO()
-    Image.fromarray(stored).save(stream, kind, exif=exif, **({"quality": 100} if kind == "JPEG" else {}))
-    path.write_bytes(stream.getvalue())
+    Image.fromarray(stored).save(path, kind, exif=exif, **({"quality": 100} if kind == "JPEG" else {}))
     return stored.shape[0], stored.shape[1]
 
 
@@ -92,17 +89,8 @@ def convert(root: Path, out: Path, **more: Any) -> Any:
 def test_a_declared_size_of_one_turned_picture_is_proof_for_all_of_its_file(
     tmp_path: Path, grid: str
 ) -> None:
-    pictures = [
-        (6, "own"),
-        (3, "own"),
-        (8, "none"),
-        (2, "none"),
-        (1, "own"),
-        (7, "none"),
-        (4, "own"),
-        (5, "none"),
-    ]
-    done = convert(coco(tmp_path / "src", pictures, grid), tmp_path / "out")
+    declares = {6: "own", 3: "own", 8: "none", 2: "none", 1: "own", 7: "none", 4: "own", 5: "none"}
+    done = convert(coco(tmp_path / "src", [*declares.items()], grid), tmp_path / "out")
     assert misplaced(done.folder) == []
     assert "warning" not in summary(done)
 
@@ -129,12 +117,11 @@ def test_turned_squares_follow_the_pictures_that_are_none(tmp_path: Path) -> Non
 def test_pictures_that_prove_both_grids_leave_the_others_open(tmp_path: Path) -> None:
     root = coco(tmp_path / "src", [(6, "own"), (3, "none")], "displayed")
     other = coco(tmp_path / "other", [(6, "own")], "stored")
-    document = json.loads((root / "instances.json").read_text())
     stored = json.loads((other / "instances.json").read_text())
     (other / "1.jpg").rename(root / "3.jpg")
-    document["images"].append({**stored["images"][0], "id": 3, "file_name": "3.jpg"})
-    document["annotations"].append({**stored["annotations"][0], "id": 3, "image_id": 3})
-    (root / "instances.json").write_text(json.dumps(document))
+    with edited(root / "instances.json") as document:
+        document["images"].append({**stored["images"][0], "id": 3, "file_name": "3.jpg"})
+        document["annotations"].append({**stored["annotations"][0], "id": 3, "image_id": 3})
     done = convert(root, tmp_path / "out")
     assert misplaced(done.folder) == ["2.jpg"]
     assert list(done.manifest.splits["train"].statistics.warnings.values()) == [1]
@@ -179,15 +166,13 @@ def test_label_images_are_settled_like_boxes(tmp_path: Path, layout: str) -> Non
         done = convert(
             tmp_path / "src", tmp_path / "out", layout=layout, task="segmentation", overwrite=True, **more
         )
-        records = read_all(Path(done.folder), ["train"])
-        differ = [
-            name
-            for name, record in records.items()
-            if not np.array_equal(
-                np.frombuffer(bytes(record["image/label"][0]), np.uint8) > 0,
-                np.frombuffer(bytes(record["image/encoded"][0]), np.uint8)[::3] > 127,
+        differ = []
+        for name, record in read_all(Path(done.folder), ["train"]).items():
+            label, picture = (
+                np.frombuffer(record[f"image/{one}"][0], np.uint8) for one in ("label", "encoded")
             )
-        ]
+            if not np.array_equal(label > 0, picture[::3] > 127):
+                differ.append(name)
         return differ, "warning" in summary(done)
 
     assert wrong() == ([], False)

@@ -14,17 +14,17 @@ from halofeed.inspection.verify import verify
 from halofeed.pipelines.summary import summary
 from halofeed.schemas.errors import AnnotationsError, JobError
 from tests.annotation_writer import boxed, draw, voc_object, voc_text
-from tests.pipelines.support import boxes_in_source, read_all, rejected_entries, run_convert
+from tests.pipelines.support import boxes_in_source, edited, read_all, rejected_entries, run_convert
 
 SOUND = [[2, 3, 10, 3, 10, 9, 2, 9]]
 
 
-def coco(root: Path, *objects: dict[str, Any], images: int = 1, **changes: Any) -> Path:
-    """Instances of a class `hat`: on image 1, unless an object says otherwise."""
-    draw(root, *(f"{number}.png" for number in range(1, images + 1)))
+def coco(root: Path, *objects: dict[str, Any], **changes: Any) -> Path:
+    """Instances of a class `hat` on one image."""
+    draw(root, "1.png")
     plain = {"image_id": 1, "category_id": 3, "bbox": [2, 3, 8, 6], "segmentation": SOUND}
     document = {
-        "images": [{"id": number, "file_name": f"{number}.png"} for number in range(1, images + 1)],
+        "images": [{"id": 1, "file_name": "1.png"}],
         "annotations": [{**plain, "id": number, **one} for number, one in enumerate(objects, start=1)],
         "categories": [{"id": 3, "name": "hat"}],
     }
@@ -162,10 +162,9 @@ def test_a_used_background_category_is_refused(tmp_path: Path) -> None:
 def test_ids_of_images_are_the_same_however_a_tool_writes_them(
     tmp_path: Path, in_images: object, in_annotations: object
 ) -> None:
-    images = [{"id": in_images, "file_name": "1.png"}]
-    source = coco(tmp_path / "src", {"image_id": in_annotations}, images=1)
-    document = json.loads((source / "instances.json").read_text())
-    (source / "instances.json").write_text(json.dumps(document | {"images": images}))
+    source = coco(tmp_path / "src", {"image_id": in_annotations})
+    with edited(source / "instances.json") as document:
+        document["images"][0]["id"] = in_images
     done = run_convert(source, tmp_path / "out", layout="coco", max_rejected=0)
     (record,) = read_all(Path(done.folder), ["train"]).values()
     assert len(boxes_in_source(record)) == 1 and not done.manifest.rejected

@@ -58,17 +58,13 @@ def test_a_file_of_shares_gives_the_boxes_that_pixels_give_and_says_so(
 
 
 def test_polygons_and_areas_of_shares_follow_their_boxes(tmp_path: Path) -> None:
-    records = [
-        read_all(Path(done.folder), ["train"])
-        for done in (
-            run_convert(
-                write(tmp_path / kind, "coco", boxes), tmp_path / f"out-{kind}", layout="coco", masks=True
-            )
-            for kind, boxes in (("pixels", PIXELS), ("shares", SHARES))
-        )
-    ]
-    for name in records[0]:
-        pixels, shares = records[0][name], records[1][name]
+    records = []
+    for number, boxes in enumerate((PIXELS, SHARES)):
+        source = write(tmp_path / f"src{number}", "coco", boxes)
+        done = run_convert(source, tmp_path / f"out{number}", layout="coco", masks=True)
+        records.append(read_all(Path(done.folder), ["train"]))
+    for name, pixels in records[0].items():
+        shares = records[1][name]
         assert pixels["image/object/mask"] == shares["image/object/mask"]
         assert np.allclose(pixels["image/object/area"], shares["image/object/area"])
 
@@ -113,9 +109,8 @@ def test_pixels_under_the_option_for_shares_are_no_boxes(tmp_path: Path, layout:
 def test_voc_that_begins_at_zero_is_refused_by_name_of_the_option(tmp_path: Path) -> None:
     boxes: Boxes = [*PIXELS, (0, 3, 9, 9)]
     source = write(tmp_path / "src", "voc", boxes)
-    with pytest.raises(
-        AnnotationsError, match=r"1 of 4 boxes begin below 1, the first in 4\.png.*--box-origin 0"
-    ):
+    words = r"1 of 4 boxes begin below 1, the first in 4\.png.*--box-origin 0"
+    with pytest.raises(AnnotationsError, match=words):
         run_convert(source, tmp_path / "out", layout="voc")
     done = run_convert(source, tmp_path / "zero", layout="voc", box_origin=0)
     assert boxes_of(done) == expected(boxes) and "warning" not in summary(done)

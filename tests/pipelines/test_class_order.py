@@ -17,19 +17,16 @@ NUMBERS = [str(number) for number in range(12)]
 
 
 def folders(root: Path) -> None:
-    for name in NUMBERS:
-        draw(root, f"{name}/a.png")
+    draw(root, *(f"{name}/a.png" for name in NUMBERS))
 
 
 def csv(root: Path) -> None:
-    for name in NUMBERS:
-        draw(root, f"{name}.png")
+    draw(root, *(f"{name}.png" for name in NUMBERS))
     (root / "t.csv").write_text("filename,class\n" + "".join(f"{name}.png,{name}\n" for name in NUMBERS))
 
 
 def jsonl(root: Path) -> None:
-    for name in NUMBERS:
-        draw(root, f"{name}.png")
+    draw(root, *(f"{name}.png" for name in NUMBERS))
     rows = ({"filename": f"{name}.png", "class": int(name)} for name in NUMBERS)
     (root / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
@@ -60,25 +57,22 @@ def test_classes_that_are_numbers_stand_in_the_order_of_their_numbers(tmp_path, 
 
 
 def test_masks_whose_names_are_numbers_have_their_order(tmp_path):
-    for name in ("1", "2", "10"):
-        draw(tmp_path, f"s1/segmentations/{name}.png")
-    draw(tmp_path, "s1/ct.png")
+    draw(tmp_path, "s1/ct.png", *(f"s1/segmentations/{name}.png" for name in ("1", "2", "10")))
     files = LocalFiles(tmp_path)
     values = class_masks.label_values(files, files, None, LayoutOptions())
     assert dict(values) == {0: "background", 1: "1", 2: "2", 3: "10"}
 
 
 def test_numbers_and_texts_together_put_the_numbers_first(tmp_path):
-    for name in ("10", "9", "2.5", "-1", "other", "10 cards"):
-        draw(tmp_path / "src", f"{name}/a.png")
+    names = ("10", "9", "2.5", "-1", "other", "10 cards")
+    draw(tmp_path / "src", *(f"{name}/a.png" for name in names))
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders")
     assert list(done.manifest.labels.values()) == ["-1", "2.5", "9", "10", "10 cards", "other"]
 
 
 @pytest.mark.parametrize("other", ["1.0", "01", "+1"])
 def test_one_number_written_in_two_ways_is_refused(tmp_path, other):
-    for name in ("0", "1", other):
-        draw(tmp_path / "src", f"{name}/a.png")
+    draw(tmp_path / "src", *(f"{name}/a.png" for name in ("0", "1", other)))
     with pytest.raises(AnnotationsError, match=r"are one number, written in two ways.*--label-map"):
         run_convert(tmp_path / "src", tmp_path / "out", layout="folders")
     (tmp_path / "map.json").write_text(json.dumps({"0": 0, "1": 1, other: 2}))

@@ -55,9 +55,25 @@ def flat(points: list[tuple[float, float]], visibility: int = 2) -> list[float]:
     return [number for x, y in points for number in (x, y, visibility)] + [0, 0, 0]
 
 
-def only_record(folder: str) -> dict[str, Any]:
-    (record,) = read_all(Path(folder), ["train"]).values()
+def only_record(done: Any) -> dict[str, Any]:
+    (record,) = read_all(Path(done.folder), ["train"]).values()
     return record
+
+
+def convert(source: Path, out: Path, **options: Any) -> Any:
+    return run_convert(source, out, **{"layout": "coco", "keep": ("keypoints",)} | options)
+
+
+def kept(folder: Path, annotations: list[dict[str, Any]], **more: Any) -> tuple[Any, dict[str, Any]]:
+    """What becomes of a picture with these annotations: the conversion, and its record."""
+    source = draw(folder / "src")
+    document(source, annotations, **more)
+    done = convert(source, folder / "out")
+    return done, only_record(done)
+
+
+def stored_points(record: dict[str, Any]) -> np.ndarray:
+    return np.stack([record[f"{KEY}/x"], record[f"{KEY}/y"]], axis=1)
 
 
 def found_squares(record: dict[str, Any], shape: tuple[int, int]) -> np.ndarray:
@@ -75,18 +91,15 @@ def found_squares(record: dict[str, Any], shape: tuple[int, int]) -> np.ndarray:
     ("shape", "options"),
     [
         ((192, 160), {"height": 192, "width": 160}),
-        (
-            (208, 208),
-            {"resize": "keep-aspect", "min_dimension": 160, "max_dimension": 208, "pad": True},
-        ),
+        ((208, 208), {"resize": "keep-aspect", "min_dimension": 160, "max_dimension": 208, "pad": True}),
     ],
 )
 def test_points_lie_on_what_was_drawn_after_resizing_padding_turning(tmp_path, orientation, shape, options):
     source = draw(tmp_path / "src", orientation=orientation)
     document(source, [{"keypoints": flat(POINTS), "num_keypoints": 3}])
-    done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",), **options)
-    record = only_record(done.folder)
-    stored = np.stack([record[f"{KEY}/x"], record[f"{KEY}/y"]], axis=1)
+    done = convert(source, tmp_path / "out", **options)
+    record = only_record(done)
+    stored = stored_points(record)
     assert (np.abs(stored[:3] - found_squares(record, shape)) * shape[::-1]).max() < 0.4
     # What is not labeled is no place, wherever the corner goes.
     assert stored[3].tolist() == [0, 0]
@@ -100,18 +113,10 @@ def test_points_of_a_picture_annotated_as_displayed_follow_its_boxes(tmp_path):
     # A quarter turn to the right: x goes down, and the last row comes first.
     turned = [(HEIGHT - 1 - y, x) for x, y in POINTS]
     document(source, [{"keypoints": flat(turned), "bbox": [5, 5, 50, 70]}])
-    done = run_convert(
-        source,
-        tmp_path / "out",
-        layout="coco",
-        keep=("keypoints",),
-        height=192,
-        width=128,
-        annotation_grid="displayed",
+    record = only_record(
+        convert(source, tmp_path / "out", height=192, width=128, annotation_grid="displayed")
     )
-    record = only_record(done.folder)
-    stored = np.stack([record[f"{KEY}/x"], record[f"{KEY}/y"]], axis=1)
-    assert np.abs(stored[:3] - found_squares(record, (192, 128))).max() * 192 < 0.35
+    assert np.abs(stored_points(record)[:3] - found_squares(record, (192, 128))).max() * 192 < 0.35
 
 
 def test_coordinates_with_fractions_are_points_and_whole_numbers_are_pixels(tmp_path):
@@ -120,11 +125,10 @@ def test_coordinates_with_fractions_are_points_and_whole_numbers_are_pixels(tmp_
     records = []
     for number, points in enumerate((POINTS, middles)):
         document(source, [{"keypoints": flat(points)}])
-        done = run_convert(source, tmp_path / str(number), layout="coco", keep=("keypoints",))
-        records.append((only_record(done.folder), done.manifest.splits["train"].statistics.warnings or {}))
+        done = convert(source, tmp_path / str(number))
+        records.append((only_record(done), done.manifest.splits["train"].statistics.warnings or {}))
     (whole, said_of_whole), (fractions, said) = records
-    assert whole[f"{KEY}/x"].tolist() == fractions[f"{KEY}/x"].tolist()
-    assert whole[f"{KEY}/y"].tolist() == fractions[f"{KEY}/y"].tolist()
+    assert stored_points(whole).tolist() == stored_points(fractions).tolist()
     assert not said_of_whole and any("keypoints have fractions" in warning for warning in said)
 
 
@@ -132,24 +136,19 @@ def test_points_of_boxes_that_are_shares_are_shares_too(tmp_path):
     source = draw(tmp_path / "src")
     shares = [((x + 0.5) / WIDTH, (y + 0.5) / HEIGHT) for x, y in POINTS]
     document(source, [{"keypoints": flat(shares), "bbox": [0.1, 0.1, 0.8, 0.8]}])
-    done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",), height=128, width=192)
-    record = only_record(done.folder)
-    stored = np.stack([record[f"{KEY}/x"], record[f"{KEY}/y"]], axis=1)
+    stored = stored_points(only_record(convert(source, tmp_path / "out", height=128, width=192)))
     assert np.abs(stored[:3] - shares).max() < 1e-6 and stored[3].tolist() == [0, 0]
 
 
 def test_points_of_a_dropped_object_go_with_it_and_an_object_without_has_none_labeled(tmp_path):
-    source = draw(tmp_path / "src")
     outside = {"bbox": [200, 5, 10, 10], "keypoints": flat([(1, 1)] * 3)}
     crowd = {"iscrowd": 1, "keypoints": [0] * 12, "num_keypoints": 0}
     other = {"category_id": 2}
-    document(
-        source,
+    done, record = kept(
+        tmp_path,
         [outside, {"keypoints": flat(POINTS, 1), "num_keypoints": 3}, crowd, {}, other],
         categories=[{"id": 1, "name": "cat", "keypoints": NAMES}, {"id": "2", "name": "box"}],
     )
-    done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",))
-    record = only_record(done.folder)
     assert record[f"{KEY}/num"].tolist() == [3, 0, 0, 0]
     # As many points for each object, so that readers find those of each.
     assert record[f"{KEY}/visibility"].reshape(4, 4).tolist() == [[1, 1, 1, 0], *[[0] * 4] * 3]
@@ -160,17 +159,14 @@ def test_points_of_a_dropped_object_go_with_it_and_an_object_without_has_none_la
 
 
 def test_categories_with_other_skeletons_have_their_points_under_their_own_names(tmp_path):
-    source = draw(tmp_path / "src")
-    document(
-        source,
+    _, record = kept(
+        tmp_path,
         [{"category_id": 7, "keypoints": [5, 6, 2]}, {"keypoints": flat(POINTS)}],
         categories=[
             {"id": 7, "name": "fish", "keypoints": ["fin"]},
             {"id": 1, "name": "cat", "keypoints": NAMES},
         ],
     )
-    done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",))
-    record = only_record(done.folder)
     assert [bytes(name).decode() for name in record[f"{KEY}/text"]] == [*NAMES, "fin"] * 2
     assert record[f"{KEY}/visibility"].reshape(2, 5).tolist() == [[0, 0, 0, 0, 2], [2, 2, 2, 0, 0]]
 
@@ -187,24 +183,17 @@ def test_categories_with_other_skeletons_have_their_points_under_their_own_names
     ],
 )
 def test_an_object_whose_keypoints_cannot_be_read_is_dropped_by_name(tmp_path, keypoints, reason):
-    source = draw(tmp_path / "src")
-    document(source, [{"keypoints": keypoints}, {"keypoints": flat(POINTS)}])
-    done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",))
-    assert only_record(done.folder)[f"{KEY}/num"].tolist() == [3]
+    done, record = kept(tmp_path, [{"keypoints": keypoints}, {"keypoints": flat(POINTS)}])
+    assert record[f"{KEY}/num"].tolist() == [3]
     assert done.manifest.splits["train"].statistics.boxes == {f"dropped as {reason}": 1}
-    plain = run_convert(source, tmp_path / "plain", layout="coco")
-    assert len(only_record(plain.folder)["image/object/class/label"]) == 2
-    assert not [key for key in only_record(plain.folder) if key.startswith(KEY)]
+    plain = only_record(convert(tmp_path / "src", tmp_path / "plain", keep=()))
+    assert len(plain["image/object/class/label"]) == 2
+    assert not [key for key in plain if key.startswith(KEY)]
 
 
 def test_odd_keypoints_are_kept_with_a_word(tmp_path):
-    source = draw(tmp_path / "src")
-    annotations = [
-        {"keypoints": [150, 12, 2, 70, 33, 0, 46, 50, 2, 0, 0, 0], "num_keypoints": 4},
-    ]
-    document(source, annotations)
-    done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",))
-    record = only_record(done.folder)
+    annotations = [{"keypoints": [150, 12, 2, 70, 33, 0, 46, 50, 2, 0, 0, 0], "num_keypoints": 4}]
+    done, record = kept(tmp_path, annotations)
     assert record[f"{KEY}/visibility"].tolist() == [2, 0, 2, 0]
     assert record[f"{KEY}/x"][0] == pytest.approx(150.5 / WIDTH)
     assert record[f"{KEY}/x"][1] == pytest.approx(70.5 / WIDTH)
@@ -215,32 +204,21 @@ def test_odd_keypoints_are_kept_with_a_word(tmp_path):
 
 def test_keypoints_that_nothing_names_are_refused(tmp_path):
     source = draw(tmp_path / "src")
-    nameless = [{"id": 1, "name": "cat"}]
-    for objects, categories, message in (
-        ([{}], nameless, "--keep keypoints: no annotation says it; leave it out"),
-        (
-            [{"keypoints": [1, 2, 2]}],
-            nameless,
-            "annotation 1 has keypoints, and its category 1 no list of their names",
-        ),
-        (
-            [{"keypoints": [1, 2, 2]}],
-            [{**nameless[0], "keypoints": "nose"}],
-            "expected a list of names, got 'nose'",
-        ),
-        ([{"keypoints": [1, 2, 2]}], [{**nameless[0], "keypoints": ["a", "a"]}], "'a' comes twice"),
+    point = {"keypoints": [1, 2, 2]}
+    for annotation, names, message in (
+        ({}, {}, "--keep keypoints: no annotation says it; leave it out"),
+        (point, {}, "annotation 1 has keypoints, and its category 1 no list of their names"),
+        (point, {"keypoints": "nose"}, "expected a list of names, got 'nose'"),
+        (point, {"keypoints": ["a", "a"]}, "'a' comes twice"),
     ):
-        document(source, objects, categories=categories)
+        document(source, [annotation], categories=[{"id": 1, "name": "cat", **names}])
         with pytest.raises(AnnotationsError, match=message):
-            run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",))
-        run_convert(source, tmp_path / message[:5], layout="coco", overwrite=True)
+            convert(source, tmp_path / "out")
+        convert(source, tmp_path / message[:5], keep=(), overwrite=True)
 
 
 def test_verify_names_what_is_wrong_with_keypoints(tmp_path):
-    source = draw(tmp_path / "src")
-    document(source, [{"keypoints": flat(POINTS)}, {"keypoints": flat(POINTS)}])
-    done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",))
-    record = only_record(done.folder)
+    done, record = kept(tmp_path, [{"keypoints": flat(POINTS)}, {"keypoints": flat(POINTS)}])
     assert not list(kept_problems(record, done.manifest))
     nan = record[f"{KEY}/x"].copy()
     nan[1] = np.nan
@@ -263,10 +241,8 @@ def test_verify_names_what_is_wrong_with_keypoints(tmp_path):
 
 
 def test_readers_of_tensorflow_datasets_are_told_of_what_is_kept(tmp_path):
-    source = draw(tmp_path / "src")
-    document(source, [{"keypoints": flat(POINTS)}])
-    done = run_convert(source, tmp_path / "out", layout="coco", keep=("keypoints",))
+    done, record = kept(tmp_path, [{"keypoints": flat(POINTS)}])
     told = json.loads((Path(done.folder) / "features.json").read_text())["featuresDict"]["features"]
-    assert set(told) == set(only_record(done.folder)) - {"split"}
+    assert set(told) == set(record) - {"split"}
     assert told[f"{KEY}/x"]["sequence"]["feature"]["tensor"]["dtype"] == "float32"
     assert told[f"{KEY}/num"]["sequence"]["feature"]["tensor"]["dtype"] == "int64"

@@ -24,8 +24,6 @@ from tests.annotation_writer import draw
 from tests.pipelines.support import read_all, run_convert
 
 PICTURES = {"a.png": ["coat", "hat"], "b.png": ["hat"], "c.png": ["shoe", "hat", "coat"], "d.png": ["shoe"]}
-
-
 ROWS = [(name, label) for name, labels in PICTURES.items() for label in labels]
 FORMS: dict[str, tuple[str, str, list[Any], dict[str, str]]] = {
     "several rows of CSV": ("csv", "", [f"{name},{label}" for name, label in ROWS], {}),
@@ -40,7 +38,7 @@ FORMS: dict[str, tuple[str, str, list[Any], dict[str, str]]] = {
     "a list in JSONL": (
         "jsonl",
         "",
-        [{"filename": name, "class": labels} for name, labels in PICTURES.items()],
+        [{"filename": n, "class": labels} for n, labels in PICTURES.items()],
         {},
     ),
     "boxes of several classes": (
@@ -61,6 +59,13 @@ def write(root: Path, form: str = "several rows of CSV") -> dict[str, Any]:
     head = [f"filename,class{columns}"] if layout == "csv" else []
     (root / f"t.{layout}").write_text("\n".join([*head, *lines]) + "\n")
     return {"layout": layout, **options}
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Any:
+    """The conversion of the pictures with all of their classes."""
+    options = write(tmp_path / "src")
+    return run_convert(tmp_path / "src", tmp_path / "out", several_classes="keep", **options)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -101,41 +106,33 @@ def test_a_picture_said_to_have_no_class_has_none_and_a_row_without_one_is_rejec
     (source / "t.jsonl").write_text("\n".join(json.dumps({"filename": n, "class": c}) for n, c in rows))
     done = run_convert(source, tmp_path / "out", layout="jsonl", several_classes="keep")
     assert done.manifest.rejected == {"annotation: row has no class": 1}
+    counts = {"a.png": 2, "b.png": 0, "d.png": 1}
     records = read_all(Path(done.folder), ["train"])
-    assert {name: len(record["image/class/label"]) for name, record in records.items()} == {
-        "a.png": 2,
-        "b.png": 0,
-        "d.png": 1,
-    }
+    assert {name: len(record["image/class/label"]) for name, record in records.items()} == counts
     assert verify(done.folder).ok
-    loader = Loader(done.folder, split="train", batch_size=3, include=("source",), shuffle=False)
-    batch = loader.batch(0)
-    assert dict(zip(batch["source"], batch["labels"].sum(1).tolist(), strict=True)) == {
-        "a.png": 2,
-        "b.png": 0,
-        "d.png": 1,
-    }
+    batch = Loader(done.folder, split="train", batch_size=3, include=("source",), shuffle=False).batch(0)
+    assert dict(zip(batch["source"], batch["labels"].sum(1).tolist(), strict=True)) == counts
     number = list(batch["source"]).index("b.png")
     assert "label   no class" in describe_record(done.folder, f"train:{number}")
 
 
 def test_a_cell_whose_parts_are_classes_of_other_rows_has_to_be_told(tmp_path):
     source = draw(tmp_path / "src", *PICTURES)
-    (source / "t.csv").write_text("filename,class\na.png,hat\nb.png,coat\nc.png,hat|coat\nd.png,hat\n")
-    with pytest.raises(
-        AnnotationsError, match=r"t\.csv:4: class 'hat\|coat' looks like 2 classes.*--class-separator '\|'"
-    ):
-        run_convert(source, tmp_path / "out", layout="csv")
-    one = run_convert(source, tmp_path / "one", layout="csv", class_separator="none")
+
+    def converted(out: str, a: str, c: str, **options: Any) -> Any:
+        rows = f"filename,class\na.png,{a}\nb.png,coat\nc.png,{c}\nd.png,hat\n"
+        (source / "t.csv").write_text(rows)
+        return run_convert(source, tmp_path / out, layout="csv", **options)
+
+    words = r"t\.csv:4: class 'hat\|coat' looks like 2 classes.*--class-separator '\|'"
+    with pytest.raises(AnnotationsError, match=words):
+        converted("out", "hat", "hat|coat")
+    one = converted("one", "hat", "hat|coat", class_separator="none")
     assert sorted(one.manifest.labels.values()) == ["coat", "hat", "hat|coat"]
-    (source / "t.csv").write_text("filename,class\na.png,hat\nb.png,coat\nc.png,hat|cape\nd.png,hat\n")
-    other = run_convert(source, tmp_path / "other", layout="csv")
-    assert "hat|cape" in other.manifest.labels.values()
-    (source / "t.csv").write_text("filename,class\na.png,hat\nb.png,coat\nc.png,hat||coat\nd.png,hat\n")
-    parted = run_convert(source, tmp_path / "p", layout="csv", class_separator="|", several_classes="keep")
+    assert "hat|cape" in converted("other", "hat", "hat|cape").manifest.labels.values()
+    parted = converted("parted", "hat", "hat||coat", class_separator="|", several_classes="keep")
     assert parted.manifest.rejected == {"annotation: class has no name": 1}
-    (source / "t.csv").write_text("filename,class\na.png,hat  coat\nb.png,coat\nc.png,hat\nd.png,hat\n")
-    blanks = run_convert(source, tmp_path / "b", layout="csv", class_separator=" ", several_classes="keep")
+    blanks = converted("blanks", "hat  coat", "hat", class_separator=" ", several_classes="keep")
     assert sorted(blanks.manifest.labels.values()) == ["coat", "hat"]
 
 
@@ -152,9 +149,8 @@ def test_one_class_said_twice_is_one_and_records_of_one_class_are_as_before(tmp_
 def test_boxes_have_one_class_each_and_several_are_not_asked_for(tmp_path):
     source = tmp_path / "src"
     write(source, "boxes of several classes")
-    with pytest.raises(
-        UsageError, match=r"--several-classes keep: has no effect on boxes.*--task classification"
-    ):
+    words = r"--several-classes keep: has no effect on boxes.*--task classification"
+    with pytest.raises(UsageError, match=words):
         run_convert(source, tmp_path / "out", layout="csv", several_classes="keep")
     corners = {"xmin": 1, "ymin": 1, "xmax": 9, "ymax": 9}
     rows = [{"filename": "a.png", "class": label, **corners} for label in (["hat", "coat"], ["hat"], "hat")]
@@ -164,31 +160,24 @@ def test_boxes_have_one_class_each_and_several_are_not_asked_for(tmp_path):
     assert done.manifest.labels == {1: "hat"}
 
 
-def test_what_people_look_at_counts_every_class(tmp_path):
-    options = write(tmp_path / "src")
-    done = run_convert(tmp_path / "src", tmp_path / "out", several_classes="keep", **options)
-    lines = describe(done.folder).splitlines()
+def test_what_people_look_at_counts_every_class(kept, tmp_path):
+    lines = describe(kept.folder).splitlines()
     assert any("hat" in line and " 3 " in line for line in lines)
-    assert "labels" in describe(done.folder)
-    assert "0 coat, 1 hat" in "".join(describe_record(done.folder, f"train:{number}") for number in range(4))
-    report = write_report(done.folder, tmp_path / "report.html")
-    text = (tmp_path / "report.html").read_text() if report is None else Path(report).read_text()
+    assert "labels" in describe(kept.folder)
+    assert "0 coat, 1 hat" in "".join(describe_record(kept.folder, f"train:{number}") for number in range(4))
+    text = Path(write_report(kept.folder, tmp_path / "report.html")).read_text()
     assert "halofeed train" not in text and "1 for each class of a picture" in text
 
 
-def test_the_trainer_refuses_pictures_of_several_classes(tmp_path):
-    options = write(tmp_path / "src")
-    done = run_convert(tmp_path / "src", tmp_path / "out", several_classes="keep", **options)
+def test_the_trainer_refuses_pictures_of_several_classes(kept):
     with pytest.raises(UsageError, match=r"may have several classes .*trainer learns one a picture"):
-        data_facts(read_manifest(done.folder), "train")
+        data_facts(read_manifest(kept.folder), "train")
 
 
-def test_verify_names_what_is_wrong_with_several_classes(tmp_path):
-    options = write(tmp_path / "src")
-    done = run_convert(tmp_path / "src", tmp_path / "out", several_classes="keep", **options)
-    record = read_all(Path(done.folder), ["train"])["a.png"]
+def test_verify_names_what_is_wrong_with_several_classes(kept):
+    record = read_all(Path(kept.folder), ["train"])["a.png"]
     key = "image/class/label"
-    assert not list(record_problems(record, done.manifest))
+    assert not list(record_problems(record, kept.manifest))
     for value, message in (
         (np.array([1, 0]), "ascending order"),
         (np.array([0, 0]), "ascending order"),
@@ -196,7 +185,7 @@ def test_verify_names_what_is_wrong_with_several_classes(tmp_path):
         (np.array([0]), "1 labels, but 2 texts"),
         ([memoryview(b"0"), memoryview(b"1")], "expected int64 values"),
     ):
-        assert any(message in problem for problem in record_problems({**record, key: value}, done.manifest))
+        assert any(message in problem for problem in record_problems({**record, key: value}, kept.manifest))
 
 
 def test_references_of_several_classes_cross_to_workers_whole():
