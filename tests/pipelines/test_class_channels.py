@@ -39,12 +39,7 @@ from tests.pipelines.test_volume_labels import (
     series_with,
     table_of,
 )  # fmt: skip
-from tests.prep.formats.test_dicom_mask_writers import (
-    blobs,
-    write_scan,
-    write_segmentation,
-    write_structures,
-)
+from tests.prep.formats.test_dicom_mask_writers import blobs, write_scan, write_segmentation, write_structures
 from tests.small_scans import AFFINE, SHAPE, SIZE, image, nnunet_document, write_json
 from tests.volume_support import findings, rejected, save_nifti
 
@@ -92,10 +87,22 @@ def channels_by_source(folder: str) -> dict[str, NDArray[np.uint8]]:
     }
 
 
+def of_masks(
+    folder: Path, classes: int, **options: Any
+) -> tuple[dict[str, dict[str, NDArray[np.uint8]]], Any]:
+    """The masks of `class_masks`, and their conversion."""
+    return class_masks(folder / "s", classes), convert(folder / "s", folder / "o", **options)
+
+
+def check(done: Any, *channels: Any) -> None:
+    """The only record has these channels."""
+    (label,) = channels_by_source(done.folder).values()
+    assert np.array_equal(label, np.stack(channels, axis=-1))
+
+
 @pytest.mark.parametrize("classes", [1, 3, 8, 9, 16])
 def test_each_channel_is_the_mask_of_its_class(tmp_path: Path, classes: int) -> None:
-    drawn = class_masks(tmp_path / "s", classes)
-    done = convert(tmp_path / "s", tmp_path / "o")
+    drawn, done = of_masks(tmp_path, classes)
     field = done.manifest.field("label")
     assert field.encoding == "sets"
     assert (field.axes[-1], field.shape, field.dtype) == ("class", (*SHAPE, classes), "uint8")
@@ -103,9 +110,7 @@ def test_each_channel_is_the_mask_of_its_class(tmp_path: Path, classes: int) -> 
     found = channels_by_source(done.folder)
     for scan, masks in drawn.items():
         label = found[f"{scan}/ct.nii"]
-        assert label.dtype == np.uint8 and label.shape == (*SHAPE, classes)
-        for channel, mask in enumerate(masks.values()):
-            assert np.array_equal(label[..., channel], mask)
+        assert label.dtype == np.uint8 and np.array_equal(label, np.stack([*masks.values()], axis=-1))
     assert list(done.manifest.labels.values()) == ["background", *drawn["s0"]]
     assert verify(done.folder).ok, str(verify(done.folder))
 
@@ -124,8 +129,7 @@ def test_each_channel_is_the_mask_of_its_class(tmp_path: Path, classes: int) -> 
 def test_each_channel_is_what_a_conversion_of_its_class_alone_gives_after_flips_turns_and_crops(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    drawn = class_masks(tmp_path / "s", 3)
-    together = convert(tmp_path / "s", tmp_path / "o", **options)
+    drawn, together = of_masks(tmp_path, 3, **options)
     assert verify(together.folder).ok, str(verify(together.folder))
     crop = RandomCrop(2, 5, 5)
     for channel, name in enumerate(drawn["s0"]):
@@ -150,8 +154,7 @@ def test_each_channel_is_what_a_conversion_of_its_class_alone_gives_after_flips_
 
 
 def test_the_statistics_count_classes_and_each_labeled_voxel_once(tmp_path: Path) -> None:
-    drawn = class_masks(tmp_path / "s", 3)
-    done = convert(tmp_path / "s", tmp_path / "o")
+    drawn, done = of_masks(tmp_path, 3)
     statistics = done.manifest.splits["train"].statistics
     stacked = np.stack([list(masks.values()) for masks in drawn.values()])
     voxels = {str(number + 1): int(count) for number, count in enumerate(stacked.sum(axis=(0, 2, 3, 4)))}
@@ -177,8 +180,7 @@ def test_crops_that_hold_foreground_hold_a_voxel_of_any_class(tmp_path: Path) ->
 
 
 def test_tensorflow_and_a_mesh_get_the_same_channels(tmp_path: Path) -> None:
-    class_masks(tmp_path / "s", 3)
-    done = convert(tmp_path / "s", tmp_path / "o", height=8, width=10)
+    _, done = of_masks(tmp_path, 3, height=8, width=10)
     loader = Loader(done.folder, batch_size=2, augment=AUGMENT[:3])
     batch = loader.batch(0)
     assert loader.spec["label"].shape == (2, 5, 8, 10, 3)
@@ -198,18 +200,15 @@ def test_tensorflow_and_a_mesh_get_the_same_channels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("made", [seg_of, rtstruct_of])
 def test_a_body_and_its_organs_are_a_channel_each(tmp_path: Path, made: Any) -> None:
     source = series_with(tmp_path / "s", labels=made(PARTS))
-    options = {"layout": "dicom", "classes": ("right kidney", "BODY", "left kidney")}
-    done = convert(source, tmp_path / "a", **options)
-    (label,) = channels_by_source(done.folder).values()
-    assert np.array_equal(label, np.stack([RIGHT, BODY, LEFT], axis=-1))
+    done = convert(source, tmp_path / "a", layout="dicom", classes=("right kidney", "BODY", "left kidney"))
+    check(done, RIGHT, BODY, LEFT)
     assert findings(done) == {"voxels of several classes (noted)": 1}
     merged = ("left kidney=kidney", "right kidney=kidney")
     (tmp_path / "map.json").write_text('{"background": 0, "kidney": 300, "BODY": 7}')
     done = convert(
         source, tmp_path / "b", layout="dicom", map_classes=merged, label_map=str(tmp_path / "map.json")
     )
-    (label,) = channels_by_source(done.folder).values()
-    assert np.array_equal(label, np.stack([BODY, LEFT | RIGHT], axis=-1))
+    check(done, BODY, LEFT | RIGHT)
     assert done.manifest.labels == {0: "background", 7: "BODY", 300: "kidney"}
     (tmp_path / "map.json").write_text('{"background": 0, "BODY": 7}')
     with pytest.raises(JobError, match=r"unknown labels.*'left kidney', 'right kidney'"):
@@ -222,8 +221,7 @@ def test_several_files_of_one_series_are_put_together(tmp_path: Path, made: Any)
     source = series_with(tmp_path / "s", **files)
     options = {"layout": "dicom", "classes": tuple(PARTS), "several_masks": "merge"}
     done = convert(source, tmp_path / "a", **options)
-    (label,) = channels_by_source(done.folder).values()
-    assert np.array_equal(label, np.stack([BODY, LEFT, RIGHT], axis=-1))
+    check(done, BODY, LEFT, RIGHT)
 
 
 @pytest.mark.parametrize("kind", ["BINARY", "FRACTIONAL"])
@@ -249,8 +247,7 @@ def test_structures_that_touch_along_voxel_centers_share_them(tmp_path: Path) ->
     source = series_with(tmp_path / "s", labels=rtstruct_of(parts))
     options = {"layout": "dicom", "classes": ("a", "b")}
     done = convert(source, tmp_path / "a", **options)
-    (label,) = channels_by_source(done.folder).values()
-    assert np.array_equal(label, np.stack([*parts.values()], axis=-1))
+    check(done, *parts.values())
     assert findings(done) == {"voxels of several classes (noted)": 1}
     assert findings(convert(source, tmp_path / "b", class_overlap="refuse", **options)) == {}
 
@@ -258,11 +255,9 @@ def test_structures_that_touch_along_voxel_centers_share_them(tmp_path: Path) ->
 def _check_organs(folder: Path, names: tuple[str, ...], masks: NDArray[np.bool_]) -> None:
     """Convert the series of a folder; its label is the masks, turned from the patient's left and back to RAS+."""
     depth, height, width = masks.shape[:3]
-    done = convert(
-        folder / "s", folder / "o", layout="dicom", classes=names, depth=depth, height=height, width=width
-    )
-    (label,) = channels_by_source(done.folder).values()
-    assert np.array_equal(label, masks[:, ::-1, ::-1])
+    size = {"depth": depth, "height": height, "width": width}
+    done = convert(folder / "s", folder / "o", layout="dicom", classes=names, **size)
+    check(done, *np.moveaxis(masks[:, ::-1, ::-1], -1, 0))
     assert verify(done.folder).ok
 
 
@@ -273,10 +268,9 @@ def test_a_mask_on_another_grid_is_resampled_class_by_class(tmp_path: Path) -> N
         mask = (np.random.default_rng(seed).random(SHAPE) < 0.5).astype(np.uint8)
         save_nifti(root / f"x/segmentations/{name}.nii", mask, moved(1.3, 1.1))
     done = convert(root, tmp_path / "o", mask_grid="resample")
-    (label,) = channels_by_source(done.folder).values()
-    for channel, name in enumerate("ab"):
-        alone = convert(root, tmp_path / name, mask_grid="resample", classes=(name,), class_overlap="refuse")
-        assert np.array_equal(label[..., channel], *channels_by_source(alone.folder).values())
+    options = {"mask_grid": "resample", "class_overlap": "refuse"}
+    alone = [convert(root, tmp_path / name, classes=(name,), **options) for name in "ab"]
+    check(done, *(label for one in alone for label in channels_by_source(one.folder).values()))
 
 
 def test_labels_that_cannot_overlap_give_their_one_hot_form(tmp_path: Path) -> None:
@@ -284,8 +278,7 @@ def test_labels_that_cannot_overlap_give_their_one_hot_form(tmp_path: Path) -> N
     table = table_of(tmp_path / "s", a=(values, AFFINE))
     options = {"layout": "csv", "task": "segmentation"}
     done = convert(table, tmp_path / "a", classes=("600", "7", "500"), **options)
-    (label,) = channels_by_source(done.folder).values()
-    assert np.array_equal(label, np.stack([values == 600, values == 7, values == 500], axis=-1))
+    check(done, values == 600, values == 7, values == 500)
     assert findings(done) == {}
     with pytest.raises(AnnotationsError, match=r"nothing names the classes.*--classes.*--label-map"):
         convert(table, tmp_path / "b", **options)
@@ -310,31 +303,24 @@ def test_each_region_of_nnunet_is_a_channel(tmp_path: Path) -> None:
     assert np.array_equal(label, np.stack(expected, axis=-1))
     assert done.manifest.labels == {0: "background", 1: "whole", 2: "core", 3: "enhancing", 4: "ignore"}
     done = convert(source, tmp_path / "b", layout="nnunet", classes=("core", "whole"))
-    (label,) = channels_by_source(done.folder).values()
-    assert np.array_equal(label, np.stack([expected[1], expected[0]], axis=-1))
-    done = convert(
-        source, tmp_path / "c", layout="nnunet", map_classes=("ignore=whole", "enhancing=background")
-    )
-    (label,) = channels_by_source(done.folder).values()
-    assert np.array_equal(label, np.stack([expected[0] | expected[3], expected[1]], axis=-1))
+    check(done, expected[1], expected[0])
+    choice = ("ignore=whole", "enhancing=background")
+    done = convert(source, tmp_path / "c", layout="nnunet", map_classes=choice)
+    check(done, expected[0] | expected[3], expected[1])
     (tmp_path / "map.txt").write_text("background\nenhancing\nwhole\ncore\nignore\n")
     done = convert(source, tmp_path / "d", layout="nnunet", label_map=str(tmp_path / "map.txt"))
-    (label,) = channels_by_source(done.folder).values()
-    assert np.array_equal(label, np.stack([expected[2], expected[0], expected[1], expected[3]], axis=-1))
+    check(done, expected[2], expected[0], expected[1], expected[3])
     unknown = nnunet(tmp_path / "u", np.where(values == 4, 9, values))
-    with pytest.raises(
-        JobError, match=r"unknown labels.*9; known are 0, 1, 2, 3, 4|unknown labels.*9; known"
-    ):
+    with pytest.raises(JobError, match=r"unknown labels.*9; known"):
         convert(unknown, tmp_path / "e", layout="nnunet")
-    for number, (labels, words) in enumerate(
-        (
-            ({**REGIONS, "whole": []}, "at least one class"),
-            ({**REGIONS, "whole": [0, 1]}, r"whole: expected values above 0"),
-            ({**REGIONS, "whole": [1, "x"]}, "expected a whole number"),
-        )
+    for whole, words in (
+        ([], "at least one class"),
+        ([0, 1], r"whole: expected values above 0"),
+        ([1, "x"], "expected a whole number"),
     ):
+        odd = nnunet(tmp_path / words, values, {**REGIONS, "whole": whole})
         with pytest.raises(AnnotationsError, match=words):
-            convert(nnunet(tmp_path / f"n{number}", values, labels), tmp_path / f"f{number}", layout="nnunet")
+            convert(odd, tmp_path / "f", layout="nnunet")
     with pytest.raises(AnnotationsError, match=r"3: no such class in the regions.*found whole, core"):
         convert(source, tmp_path / "g", layout="nnunet", map_classes=("3=background",))
 
@@ -360,8 +346,7 @@ def test_a_reader_that_knows_no_sets_refuses_the_manifest(
 ) -> None:
     from halofeed.schemas import fields
 
-    class_masks(tmp_path / "s", 2)
-    done = convert(tmp_path / "s", tmp_path / "o")
+    _, done = of_masks(tmp_path, 2)
     assert read_manifest(done.folder) == done.manifest
     fewer = dataclasses.replace(done.manifest, labels={0: "background", 1: "c01"})
     with pytest.raises(ManifestError, match=r"fields\.label\.shape: expected \(.*, 1\) of segmentation"):
@@ -381,8 +366,7 @@ def test_a_scan_without_label_is_zero_in_every_channel(tmp_path: Path) -> None:
 
 
 def test_verify_finds_a_bit_that_is_flipped_and_one_of_no_class(tmp_path: Path) -> None:
-    class_masks(tmp_path / "s", 3)
-    done = convert(tmp_path / "s", tmp_path / "o")
+    _, done = of_masks(tmp_path, 3)
     assert verify(done.folder).ok, str(verify(done.folder))
     (path,) = Path(done.folder).glob("*.tfrecord-00000-of-00001")
     index = ShardIndex.from_bytes(Path(f"{path}.index").read_bytes(), "")
@@ -435,8 +419,7 @@ def test_inspect_and_the_report_speak_of_classes(tmp_path: Path) -> None:
 
 
 def test_the_trainer_refuses_classes_that_overlap(tmp_path: Path) -> None:
-    class_masks(tmp_path / "s", 2)
-    done = convert(tmp_path / "s", tmp_path / "o")
+    _, done = of_masks(tmp_path, 2)
     with pytest.raises(UsageError, match=r"its classes overlap.*--class-overlap last or first"):
         data_facts(done.manifest, "train")
     config = ("--config", "unet3d_small", "--steps", "1", "--batch-size", "1")
@@ -446,8 +429,7 @@ def test_the_trainer_refuses_classes_that_overlap(tmp_path: Path) -> None:
 
 
 def test_without_channels_nothing_of_a_data_set_changes(tmp_path: Path) -> None:
-    drawn = class_masks(tmp_path / "s", 1)
-    done = convert(tmp_path / "s", tmp_path / "o", class_overlap="refuse")
+    drawn, done = of_masks(tmp_path, 1, class_overlap="refuse")
     field = done.manifest.field("label")
     assert field.axes == ("depth", "height", "width") and not field.holds_sets
     assert field.stored_shape == field.shape == SHAPE and field.stored_dtype == field.dtype == "uint8"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -191,32 +192,38 @@ def label_of(done: Any) -> np.ndarray:
     return record.label
 
 
+def check(source: Path, label: Any, said: Any = None, names: Any = None, /, **options: Any) -> None:
+    """Convert one scan: to this label, with these findings and these classes above the background, where given."""
+    with TemporaryDirectory() as out:
+        done = convert(source, Path(out), **options)
+        assert np.array_equal(label_of(done), label)
+    assert said is None or findings(done) == said
+    assert names is None or done.manifest.labels == {0: "background", **names}
+
+
+LIVER: tuple[dict[str, Any], ...] = ({"classes": ("liver",)}, {"map_classes": ("liver=kidney",)})
+OVERLAP = {"classes overlap (corrected)": 1}
+LEFT_OUT = {"classes left out by choice (noted)": 1}
+
+
 @pytest.mark.parametrize("made", [seg_of, rtstruct_of])
 def test_structures_that_overlap_convert_by_choice(tmp_path: Path, made: Any) -> None:
     source = series_with(tmp_path / "s", labels=made(PARTS))
     everything = {"layout": "dicom", "task": None, "classes": ("BODY", "left kidney", "right kidney")}
     with pytest.raises(JobError, match=r"(?s)overlap.*--class-overlap last or first"):
         convert(source, tmp_path / "a", **everything)
-    done = convert(source, tmp_path / "b", class_overlap="last", **everything)
-    assert np.array_equal(label_of(done), np.where(RIGHT, 3, np.where(LEFT, 2, BODY)))
-    assert findings(done) == {"classes overlap (corrected)": 1}
-    done = convert(source, tmp_path / "c", class_overlap="first", **everything)
-    assert np.array_equal(label_of(done), BODY)
-    done = convert(source, tmp_path / "d", **{**everything, "classes": ("right kidney", "left kidney")})
-    assert np.array_equal(label_of(done), RIGHT + 2 * LEFT)
-    assert done.manifest.labels == {0: "background", 1: "right kidney", 2: "left kidney"}
-    assert findings(done) == {"classes left out by choice (noted)": 1}
-    merged = ("left kidney=kidney", "right kidney=kidney", "BODY=background")
-    done = convert(source, tmp_path / "e", layout="dicom", task=None, map_classes=merged)
-    assert np.array_equal(label_of(done), LEFT | RIGHT)
-    assert done.manifest.labels == {0: "background", 1: "kidney"}
+    last = np.where(RIGHT, 3, np.where(LEFT, 2, BODY))
+    check(source, last, OVERLAP, class_overlap="last", **everything)
+    check(source, BODY, class_overlap="first", **everything)
+    options: dict[str, Any] = {"layout": "dicom", "task": None}
+    kidneys = ("right kidney", "left kidney")
+    check(source, RIGHT + 2 * LEFT, LEFT_OUT, dict(enumerate(kidneys, 1)), classes=kidneys, **options)
+    options["map_classes"] = ("left kidney=kidney", "right kidney=kidney", "BODY=background")
+    check(source, LEFT | RIGHT, None, {1: "kidney"}, **options)
     (tmp_path / "map.json").write_text('{"background": 0, "kidney": 300}')
-    options = {"map_classes": merged, "label_map": str(tmp_path / "map.json")}
-    done = convert(source, tmp_path / "f", layout="dicom", task=None, **options)
-    assert np.array_equal(label_of(done), 300 * (LEFT | RIGHT).astype(np.uint16))
-    merged = tuple(f"{name}=torso" for name in PARTS)
-    done = convert(source, tmp_path / "g", layout="dicom", task=None, map_classes=merged)
-    assert np.array_equal(label_of(done), BODY) and findings(done) == {}
+    numbered = 300 * (LEFT | RIGHT).astype(np.uint16)
+    check(source, numbered, label_map=str(tmp_path / "map.json"), **options)
+    check(source, BODY, {}, **options | {"map_classes": tuple(f"{name}=torso" for name in PARTS)})
 
 
 @pytest.mark.parametrize("made", [seg_of, rtstruct_of])
@@ -226,17 +233,14 @@ def test_several_files_of_one_series_are_refused_or_merged(tmp_path: Path, made:
     options = {"layout": "dicom", "task": None, "classes": ("left kidney", "right kidney")}
     with pytest.raises(JobError, match=r"(?s)several labels for one image.*--several-masks merge"):
         convert(source, tmp_path / "a", **options)
-    done = convert(source, tmp_path / "b", several_masks="merge", **options)
-    assert np.array_equal(label_of(done), LEFT + 2 * RIGHT)
+    check(source, LEFT + 2 * RIGHT, several_masks="merge", **options)
     options["classes"] = ("left kidney", "right kidney", "BODY")
     with pytest.raises(JobError, match="overlap"):
         convert(source, tmp_path / "c", several_masks="merge", **options)
-    done = convert(source, tmp_path / "d", several_masks="merge", class_overlap="first", **options)
-    assert np.array_equal(label_of(done), np.where(LEFT, 1, np.where(RIGHT, 2, 3 * BODY)))
-    assert findings(done) == {"classes overlap (corrected)": 1}
+    first = np.where(LEFT, 1, np.where(RIGHT, 2, 3 * BODY))
+    check(source, first, OVERLAP, several_masks="merge", class_overlap="first", **options)
     table = write_table(source, [("x", "ct", "a.dcm;b.dcm")])
-    done = convert(table, tmp_path / "e", classes=("left kidney", "right kidney"))
-    assert np.array_equal(label_of(done), LEFT + 2 * RIGHT)
+    check(table, LEFT + 2 * RIGHT, classes=("left kidney", "right kidney"))
 
 
 @pytest.mark.parametrize("made", [seg_of, rtstruct_of])
@@ -292,13 +296,12 @@ def test_the_cure_for_a_value_that_the_data_set_does_not_name_works(tmp_path: Pa
     for number, choice in enumerate(({}, {"classes": ("kidney",)}, {"map_classes": ("7=background",)})):
         with pytest.raises(JobError, match="--map-classes 2=background leaves it out"):
             convert(tmp_path / "s", tmp_path / f"a{number}", **options, **choice)
-    done = convert(tmp_path / "s", tmp_path / "b", map_classes=("2=background",), **options)
-    assert np.array_equal(label_of(done), LEFT) and done.manifest.labels == {0: "background", 1: "kidney"}
-    done = convert(tmp_path / "s", tmp_path / "c", map_classes=("2=kidney",), **options)
-    assert np.array_equal(label_of(done), LEFT | RIGHT)
-    done = convert(tmp_path / "s", tmp_path / "d", map_classes=("2=other",), **options)
-    assert np.array_equal(label_of(done), LEFT + 2 * RIGHT)
-    assert done.manifest.labels == {0: "background", 1: "kidney", 2: "other"}
+    for target, label, classes in (
+        ("background", LEFT, {1: "kidney"}),
+        ("kidney", LEFT | RIGHT, {1: "kidney"}),
+        ("other", LEFT + 2 * RIGHT, {1: "kidney", 2: "other"}),
+    ):
+        check(tmp_path / "s", label, None, classes, map_classes=(f"2={target}",), **options)
 
 
 def test_label_images_of_any_layout_take_a_choice_and_values_above_255(tmp_path: Path) -> None:
@@ -306,24 +309,17 @@ def test_label_images_of_any_layout_take_a_choice_and_values_above_255(tmp_path:
     table = table_of(tmp_path / "s", a=(values, AFFINE))
     with pytest.raises(JobError, match=r"500, 600; known are 1 to 255; --label-map or --classes"):
         convert(table, tmp_path / "a")
-    done = convert(table, tmp_path / "b", classes=("600", "500"))
-    assert np.array_equal(label_of(done), RIGHT + 2 * LEFT)
-    assert done.manifest.labels == {0: "background", 1: "600", 2: "500"}
-    assert findings(done) == {"classes left out by choice (noted)": 1}
-    done = convert(table, tmp_path / "c", map_classes=("500=2", "600=2"))
-    assert np.array_equal(label_of(done), 2 * (LEFT | RIGHT) + (values == 7) * 7)
-    assert done.manifest.labels == {0: "background", 2: "2", 7: "7"}
+    check(table, RIGHT + 2 * LEFT, LEFT_OUT, {1: "600", 2: "500"}, classes=("600", "500"))
+    both, rest = LEFT | RIGHT, (values == 7) * 7
+    check(table, 2 * both + rest, None, {2: "2", 7: "7"}, map_classes=("500=2", "600=2"))
     named = ("500=kidney", "600=kidney", "7=background")
-    done = convert(table, tmp_path / "d", map_classes=named)
-    assert np.array_equal(label_of(done), LEFT | RIGHT)
+    check(table, both, map_classes=named)
     with pytest.raises(JobError, match=r"7; known are 500, 600; --map-classes 7=background"):
         convert(table, tmp_path / "e", map_classes=named[:2])
     (tmp_path / "map.json").write_text('{"background": 0, "kidney": 9, "rest": 7}')
     options = {"label_map": str(tmp_path / "map.json"), "map_classes": named[:2]}
-    done = convert(table, tmp_path / "f", **options)
-    assert np.array_equal(label_of(done), 9 * (LEFT | RIGHT) + (values == 7) * 7)
-    done = convert(table, tmp_path / "g", classes=("kidney",), **options)
-    assert np.array_equal(label_of(done), 9 * (LEFT | RIGHT))
+    check(table, 9 * both + rest, **options)
+    check(table, 9 * both, classes=("kidney",), **options)
     for number, choice in enumerate(({"classes": ("liver",)}, {"map_classes": ("liver=1",)})):
         with pytest.raises(AnnotationsError, match="liver: no such class in label images that hold values"):
             convert(table, tmp_path / f"h{number}", **choice)
@@ -335,22 +331,16 @@ def test_named_values_are_kept_merged_and_renumbered(tmp_path: Path) -> None:
     save_nifti(tmp_path / "s/labelsTr/a.nii.gz", values, AFFINE)
     write_json(tmp_path / "s", msd_document("a.nii.gz", labels=("left", "right", "body")))
     options = {"layout": "msd", "task": None}
-    done = convert(tmp_path / "s", tmp_path / "a", classes=("body", "left"), **options)
-    assert np.array_equal(label_of(done), (values == 3) + 2 * LEFT)
-    done = convert(
-        tmp_path / "s", tmp_path / "b", map_classes=("right=kidney", "1=kidney", "body=background"), **options
-    )
-    assert np.array_equal(label_of(done), LEFT | RIGHT)
-    assert done.manifest.labels == {0: "background", 1: "kidney"}
-    done = convert(tmp_path / "s", tmp_path / "c", map_classes=("right=left",), **options)
-    assert done.manifest.labels == {0: "background", 1: "left", 3: "body"}
-    assert np.array_equal(label_of(done), (LEFT | RIGHT) + 3 * (values == 3))
-    done = convert(tmp_path / "s", tmp_path / "d", map_classes=("right=left", "left=right"), **options)
-    assert np.array_equal(label_of(done), LEFT + 2 * RIGHT + 3 * (values == 3))
-    assert done.manifest.labels == {0: "background", 1: "right", 2: "left", 3: "body"}
-    with pytest.raises(
-        AnnotationsError, match=r"--classes: leftt: no such class in the labels; found left, 1"
+    both, body = LEFT | RIGHT, values == 3
+    check(tmp_path / "s", body + 2 * LEFT, classes=("body", "left"), **options)
+    for choice, label, classes in (
+        (("right=kidney", "1=kidney", "body=background"), both, {1: "kidney"}),
+        (("right=left",), both + 3 * body, {1: "left", 3: "body"}),
+        (("right=left", "left=right"), LEFT + 2 * RIGHT + 3 * body, {1: "right", 2: "left", 3: "body"}),
     ):
+        check(tmp_path / "s", label, None, classes, map_classes=choice, **options)
+    words = r"--classes: leftt: no such class in the labels; found left, 1"
+    with pytest.raises(AnnotationsError, match=words):
         convert(tmp_path / "s", tmp_path / "e", classes=("leftt",), **options)
 
 
@@ -360,29 +350,20 @@ def test_class_masks_are_merged_and_left_out_by_choice(tmp_path: Path) -> None:
         save_nifti(tmp_path / f"s/1/segmentations/{name}.nii", part, AFFINE)
     options = {"layout": "class-masks", "task": None}
     merged = ("left kidney=kidney", "right kidney=kidney")
-    done = convert(tmp_path / "s", tmp_path / "a", map_classes=(*merged, "BODY=background"), **options)
-    assert np.array_equal(label_of(done), LEFT | RIGHT)
-    done = convert(tmp_path / "s", tmp_path / "b", map_classes=merged, classes=("kidney",), **options)
-    assert np.array_equal(label_of(done), LEFT | RIGHT)
-    done = convert(
-        tmp_path / "s",
-        tmp_path / "c",
-        map_classes=merged,
-        classes=("kidney", "BODY"),
-        class_overlap="first",
-        **options,
-    )
-    assert np.array_equal(label_of(done), np.where(LEFT | RIGHT, 1, 2 * BODY))
-    for number, choice in enumerate(({"classes": ("liver",)}, {"map_classes": ("liver=kidney",)})):
-        with pytest.raises(
-            AnnotationsError, match=r"(of class liver anywhere|liver: no such class).*; found BODY"
-        ):
+    both = LEFT | RIGHT
+    check(tmp_path / "s", both, map_classes=(*merged, "BODY=background"), **options)
+    check(tmp_path / "s", both, map_classes=merged, classes=("kidney",), **options)
+    choice = {"map_classes": merged, "classes": ("kidney", "BODY"), "class_overlap": "first"}
+    check(tmp_path / "s", np.where(both, 1, 2 * BODY), **choice, **options)
+    for number, choice in enumerate(LIVER):
+        words = r"(of class liver anywhere|liver: no such class).*; found BODY"
+        with pytest.raises(AnnotationsError, match=words):
             convert(tmp_path / "s", tmp_path / f"d{number}", **choice, **options)
 
 
 def test_a_class_that_no_segmentation_has_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     source = series_with(tmp_path / "s", labels=seg_of(PARTS))
-    for number, choice in enumerate(({"classes": ("liver",)}, {"map_classes": ("liver=kidney",)})):
+    for number, choice in enumerate(LIVER):
         with pytest.raises(AnnotationsError, match=r"liver: no such class in the labels; found BODY, left"):
             convert(source, tmp_path / f"a{number}", layout="dicom", task=None, **choice)
 
@@ -410,9 +391,7 @@ def test_pictures_take_a_choice_of_classes_too(tmp_path: Path) -> None:
     Image.fromarray(values).save(tmp_path / "s/labels/a.png")
     options = {"layout": "pairs", "task": "segmentation", "height": 8, "width": 9}
     done = run_convert(tmp_path / "s", tmp_path / "a", classes=("300",), **options)
-    (record,) = read_split(Path(done.folder), "train")
-    stored = np.frombuffer(record["image/label"][0], np.uint8).reshape(8, 9)
-    assert np.array_equal(stored, values == 300)
+    assert np.array_equal(picture_label(done), values == 300)
 
 
 def test_pictures_with_a_mask_for_each_class_or_several_label_images_keep_them(tmp_path: Path) -> None:
@@ -429,9 +408,8 @@ def test_pictures_with_a_mask_for_each_class_or_several_label_images_keep_them(t
     done = run_convert(tmp_path / "s", tmp_path / "b", class_overlap="last", **options)
     expected = np.where(shirt, 2, np.where(hat, 1, 0))
     assert np.array_equal(picture_label(done), expected)
-    done = run_convert(
-        tmp_path / "s", tmp_path / "c", map_classes=("hat=clothes", "shirt=clothes"), **options
-    )
+    merged = ("hat=clothes", "shirt=clothes")
+    done = run_convert(tmp_path / "s", tmp_path / "c", map_classes=merged, **options)
     assert np.array_equal(picture_label(done), expected > 0)
     Image.fromarray(2 * (hat // 255)).save(tmp_path / "s/p1/masks/hat.png")
     Image.fromarray(shirt // 255).save(tmp_path / "s/p1/masks/shirt.png")
