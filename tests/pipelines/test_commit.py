@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from halofeed.schemas.errors import AnnotationsError, JobError, UsageError
 from halofeed.schemas.manifest import Manifest
-from tests.pipelines.support import CLASSES, all_bytes, draw_folders, run_convert
+from tests.pipelines.support import CLASSES, all_bytes, bytes_of, draw_folders, run_convert
 
 OPTIONS = {"layout": "folders", "shards": 2}
 
 
 @pytest.fixture
 def source(tmp_path) -> Path:
-    draw_folders(tmp_path / "src", 10)
-    return tmp_path / "src"
+    return draw_folders(tmp_path / "src", 10)
 
 
 def state(folder: Path) -> dict[str, tuple[int, int]]:
@@ -41,9 +41,8 @@ def test_a_budget_below_what_a_committed_version_rejected_is_told_and_changes_no
     folder = Path(run_convert(tmp_path / "src", tmp_path / "out", **OPTIONS).folder)
     assert sum(Manifest.from_json((folder / "manifest.json").read_bytes(), "").rejected.values()) == 4
     before = state(folder)
-    with pytest.raises(
-        JobError, match=r"3 of its inputs were rejected and --max-rejected allows 2 \(3 x decode: "
-    ):
+    words = r"3 of its inputs were rejected and --max-rejected allows 2 \(3 x decode: "
+    with pytest.raises(JobError, match=words):
         run_convert(tmp_path / "src", tmp_path / "out", max_rejected=2, **OPTIONS)
     assert run_convert(tmp_path / "src", tmp_path / "out", max_rejected=3, **OPTIONS).was_there
     assert state(folder) == before
@@ -69,39 +68,31 @@ def test_another_recipe_is_refused_and_every_difference_named(source, tmp_path):
     assert state(folder) == before
 
 
-def add(source: Path) -> None:
-    (source / "hat/new.jpg").write_bytes((source / "hat/0000.jpg").read_bytes())
-
-
-def remove(source: Path) -> None:
-    (source / "hat/0000.jpg").unlink()
-
-
-def enlarge(source: Path) -> None:
-    with (source / "hat/0000.jpg").open("ab") as file:
+def enlarge(path: Path) -> None:
+    with path.open("ab") as file:
         file.write(b"\0")
 
 
-def rename(source: Path) -> None:
-    (source / "hat/0000.jpg").rename(source / "hat/0001b.jpg")
+CHANGES = {
+    "add": lambda source: shutil.copy(source / "hat/0000.jpg", source / "hat/new.jpg"),
+    "remove": lambda source: (source / "hat/0000.jpg").unlink(),
+    "enlarge": lambda source: enlarge(source / "hat/0000.jpg"),
+    "rename": lambda source: (source / "hat/0000.jpg").rename(source / "hat/0001b.jpg"),
+    "reclass": lambda source: (source / "hat").rename(source / "cap"),
+}
 
 
-def reclass(source: Path) -> None:
-    (source / "hat").rename(source / "cap")
-
-
-@pytest.mark.parametrize("change", [add, remove, enlarge, rename, reclass])
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_source_is_an_error_until_overwritten(source, tmp_path, change):
     folder = Path(run_convert(source, tmp_path / "out", **OPTIONS).folder)
     before = state(folder)
-    change(source)
+    CHANGES[change](source)
     with pytest.raises(UsageError, match="was converted from other sources or labels"):
         run_convert(source, tmp_path / "out", **OPTIONS)
     assert state(folder) == before
     replaced = run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
     assert not replaced.was_there
-    fresh = run_convert(source, tmp_path / "fresh", **OPTIONS)
-    assert all_bytes(folder) == all_bytes(Path(fresh.folder))
+    assert all_bytes(folder) == bytes_of(source, tmp_path / "fresh", **OPTIONS)
 
 
 def test_another_label_map_is_an_error(source, tmp_path):
@@ -116,8 +107,7 @@ def test_overwriting_leaves_no_file_of_the_old_set(source, tmp_path):
     assert len(list(folder.glob("*-of-00005"))) == 5
     options = {"layout": "folders", "shards": 2, "split_shares": ("train=0.5", "test=0.5")}
     run_convert(source, tmp_path / "out", overwrite=True, **options)
-    fresh = Path(run_convert(source, tmp_path / "fresh", **options).folder)
-    assert all_bytes(folder) == all_bytes(fresh)
+    assert all_bytes(folder) == bytes_of(source, tmp_path / "fresh", **options)
 
 
 def test_a_failing_overwrite_leaves_the_old_set_committed(source, tmp_path):
@@ -154,8 +144,8 @@ def test_folders_with_awkward_names_work(tmp_path, name):
     run_convert(tmp_path / name / "src", out, layout="folders", shards=3)
     run_convert(tmp_path / name / "src", out, layout="folders", shards=2, overwrite=True)
     draw_folders(tmp_path / "src", 6)
-    plain = Path(run_convert(tmp_path / "src", tmp_path / "plain", layout="folders", shards=2).folder)
-    ours, theirs = all_bytes(folder), all_bytes(plain)
+    ours = all_bytes(folder)
+    theirs = bytes_of(tmp_path / "src", tmp_path / "plain", layout="folders", shards=2)
     assert sorted(ours) == sorted(theirs)
     del ours["manifest.json"], theirs["manifest.json"]  # it names the source's path
     assert ours == theirs

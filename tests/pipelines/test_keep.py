@@ -43,14 +43,12 @@ def test_voc_keeps_what_is_occluded_and_the_pose(tmp_path):
 def test_coco_keeps_its_own_category_ids_and_what_cvat_calls_occluded(tmp_path):
     source = draw(tmp_path / "src", "a.png")
     plain = {"image_id": 1, "bbox": [2, 3, 8, 6]}
-    document = {
-        "images": [{"id": 1, "file_name": "a.png"}],
-        "annotations": [
-            {"id": 1, "category_id": 90, "attributes": {"occluded": True}, **plain},
-            {"id": 2, "category_id": 17, "attributes": {"occluded": False}, **plain},
-        ],
-        "categories": [{"id": 17, "name": "cat"}, {"id": 90, "name": "toothbrush"}],
-    }
+    objects = [
+        {"id": 1, "category_id": 90, "attributes": {"occluded": True}, **plain},
+        {"id": 2, "category_id": 17, "attributes": {"occluded": False}, **plain},
+    ]
+    categories = [{"id": 17, "name": "cat"}, {"id": 90, "name": "toothbrush"}]
+    document = {"images": [{"id": 1, "file_name": "a.png"}], "annotations": objects, "categories": categories}
     (source / "instances.json").write_text(json.dumps(document))
     done = run_convert(source, tmp_path / "out", layout="coco", keep=("category_id", "occluded"))
     found = load(done.folder, "source_classes", "occluded")
@@ -63,11 +61,8 @@ def test_tables_keep_open_images_groups(tmp_path):
     rows = "a.png,hat,2,2,8,8,1,0\na.png,hat,3,2,8,8,0,1\n"
     (source / "t.csv").write_text(f"filename,class,xmin,ymin,xmax,ymax,IsGroupOf,IsOccluded\n{rows}")
     done = run_convert(source, tmp_path / "out", layout="csv", keep=("group_of", "occluded"))
-    left = run_convert(source, tmp_path / "left", layout="csv")
-    assert (
-        "columns of t.csv that --keep would keep: group_of, occluded"
-        in left.manifest.splits["train"].statistics.warnings
-    )
+    left = run_convert(source, tmp_path / "left", layout="csv").manifest.splits["train"].statistics.warnings
+    assert "columns of t.csv that --keep would keep: group_of, occluded" in left
     found = load(done.folder, "group_of", "occluded")
     assert found["group_of"].tolist() == [True, False] and found["occluded"].tolist() == [False, True]
 
@@ -75,9 +70,8 @@ def test_tables_keep_open_images_groups(tmp_path):
 def test_what_a_source_cannot_say_is_not_kept_as_zeros(tmp_path):
     source = draw(tmp_path / "src", "a.png")
     (source / "t.csv").write_text("filename,class,xmin,ymin,xmax,ymax\na.png,hat,2,2,8,8\n")
-    with pytest.raises(
-        AnnotationsError, match=r"t\.csv: --keep group_of: no table has such a column; found filename"
-    ):
+    words = r"t\.csv: --keep group_of: no table has such a column; found filename"
+    with pytest.raises(AnnotationsError, match=words):
         run_convert(source, tmp_path / "out", layout="csv", keep=("group_of",))
     document = {"images": [], "annotations": [], "categories": [{"id": 17, "name": "cat"}]}
     (source / "instances.json").write_text(json.dumps(document))
@@ -85,7 +79,6 @@ def test_what_a_source_cannot_say_is_not_kept_as_zeros(tmp_path):
         run_convert(source, tmp_path / "out", layout="coco", keep=("occluded",))
     with pytest.raises(UsageError, match="--keep view: layout csv has occluded, group_of; leave it out"):
         run_convert(source, tmp_path / "out", layout="csv", keep=("view",))
-    with pytest.raises(
-        UsageError, match="--keep pose: expected some of category_id, group_of, keypoints, occluded, view"
-    ):
+    words = "--keep pose: expected some of category_id, group_of, keypoints, occluded, view"
+    with pytest.raises(UsageError, match=words):
         run_convert(source, tmp_path / "out", layout="voc", keep=("pose",))
