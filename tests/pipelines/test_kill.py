@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -16,7 +17,9 @@ import pytest
 
 from tests.clip_mask_writer import write_masked_clips
 from tests.pipelines.support import (
+    DIE_AT,
     all_bytes,
+    bytes_of,
     convert_words,
     draw_folders,
     halofeed,
@@ -28,8 +31,6 @@ from tests.pipelines.support import (
 OPTIONS = {"layout": "folders", "shards": 8, "interpolation": "tf2-lanczos5", "height": 96, "width": 96}
 KILLS = 10
 SHARD_FILES = ("-00002-of-00008", "-00002-of-00008.index")
-
-
 CLIP_OPTIONS = {"layout": "pairs", "frames": 5, "shards": 8, "height": 96, "width": 128}
 
 
@@ -42,26 +43,21 @@ def workers_of(driver: int) -> list[int]:
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
-            try:
-                name = (folder / "comm").read_text().strip()
+            with contextlib.suppress(OSError):
                 state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if name == f"hfw-{driver}" and state != "Z":
-                found.append(int(folder.name))
+                if (folder / "comm").read_text().strip() == f"hfw-{driver}" and state != "Z":
+                    found.append(int(folder.name))
     return found
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("source")
-    draw_folders(root, 96, side=400, broken=3)
-    return root
+    return draw_folders(tmp_path_factory.mktemp("source"), 96, side=400, broken=3)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(source, tmp_path_factory) -> dict[str, bytes]:
-    return all_bytes(Path(run_convert(source, tmp_path_factory.mktemp("undisturbed"), **OPTIONS).folder))
+    return bytes_of(source, tmp_path_factory.mktemp("undisturbed"), **OPTIONS)
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to see processes")
@@ -132,31 +128,13 @@ def kill_ten_times(
     assert again.returncode == 0 and "already converted" in again.stdout, story
 
 
-DIE_AT = """
-import os, signal, sys
-from halofeed.pipelines import sinks, storage
-place, before = sys.argv[1], sys.argv[2] == "before"
-keep = storage.TemporaryFile.keep
-def deadly(self, **more):
-    here = self.name.endswith(place)
-    if here and before:
-        os.kill(os.getpid(), signal.SIGKILL)
-    keep(self, **more)
-    if here:
-        os.kill(os.getpid(), signal.SIGKILL)
-storage.TemporaryFile.keep = deadly
-from halofeed.cli import main
-sys.exit(main(sys.argv[3:]))
-"""
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     "place", [*SHARD_FILES, ".jsonl", "rejected.jsonl", "features.json", "manifest.json"]
 )
 def test_a_kill_at_each_rename_loses_nothing(source, undisturbed, tmp_path, place, when):
     """The run dies just before or after a file takes its name, so between a shard and its index too."""
-    command = [sys.executable, "-c", DIE_AT, place, when, *arguments(source, tmp_path, 1)]
+    command = [sys.executable, "-c", DIE_AT, place, when, "exchange", *arguments(source, tmp_path, 1)]
     died = subprocess.run(command, capture_output=True, timeout=120, check=False)
     assert died.returncode == -signal.SIGKILL, died.stderr
     folder = tmp_path / "set/1.0.0"

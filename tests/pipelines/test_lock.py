@@ -15,7 +15,7 @@ import pytest
 from halofeed.pipelines.lock import held
 from halofeed.pipelines.scratch import scratch_folder
 from halofeed.schemas.errors import JobError
-from tests.pipelines.support import all_bytes, draw_folders, halofeed, run_convert
+from tests.pipelines.support import all_bytes, bytes_of, convert_words, draw_folders, halofeed, run_convert
 
 pytest.importorskip("fcntl")
 
@@ -31,8 +31,7 @@ with held(sys.argv[1]), scratch_folder() as scratch:
 
 @pytest.fixture
 def source(tmp_path) -> Path:
-    draw_folders(tmp_path / "src", 6)
-    return tmp_path / "src"
+    return draw_folders(tmp_path / "src", 6)
 
 
 @pytest.fixture
@@ -51,15 +50,11 @@ def holder(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
 
 
-def arguments(source: Path, out: Path) -> list[object]:
-    return ["convert", "--layout", "folders", "--source", source, "--out", out, "--name", "set"]
-
-
 def test_a_second_run_ends_with_1_names_the_first_and_touches_nothing(source, tmp_path, holder):
     process, folder, _ = holder
     (folder / ".incomplete").mkdir()
     (folder / ".incomplete/references").write_text("the first run's")
-    done = halofeed(*arguments(source, tmp_path / "out"))
+    done = halofeed(*convert_words(source, tmp_path / "out"))
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     said = f"process {process.pid}" if Path("/proc/locks").exists() else "another process"
     assert said in done.stderr and "is converting into it" in done.stderr
@@ -73,8 +68,7 @@ def test_after_a_kill_the_next_run_goes_on_at_once_and_leaves_no_scratch_folder(
     assert scratch.is_dir()
     assert run_convert(source, tmp_path / "out", layout="folders").manifest
     assert not list((tmp_path / "tmp").iterdir())
-    fresh = run_convert(source, tmp_path / "fresh", layout="folders")
-    assert all_bytes(folder) == all_bytes(Path(fresh.folder))
+    assert all_bytes(folder) == bytes_of(source, tmp_path / "fresh", layout="folders")
 
 
 def test_scratch_folders_of_the_living_and_what_others_own_stay(tmp_path, holder):
@@ -96,7 +90,8 @@ def test_scratch_folders_of_the_living_and_what_others_own_stay(tmp_path, holder
 def test_a_committed_version_that_another_run_holds_is_left_alone(source, tmp_path, more):
     folder = Path(run_convert(source, tmp_path / "out", layout="folders").folder)
     before = all_bytes(folder)
-    with held(str(folder)), pytest.raises(JobError, match=f"process {os.getpid()}|another process"):
+    said = f"(process {os.getpid()}|another process) is converting into it"
+    with held(str(folder)), pytest.raises(JobError, match=said):
         run_convert(source, tmp_path / "out", layout="folders", **more)
-    assert all_bytes(folder) == before
+    assert all_bytes(folder) == before and os.listdir(folder.parent) == ["1.0.0"]
     assert run_convert(source, tmp_path / "out", layout="folders").was_there

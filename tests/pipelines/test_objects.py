@@ -15,7 +15,7 @@ from halofeed.pipelines.objects import base, stream
 from halofeed.pipelines.objects.base import ABSENT, ChangedError
 from halofeed.pipelines.objects.choose import store_of
 from halofeed.pipelines.objects.stream import ObjectReader, ObjectWriter
-from halofeed.pipelines.storage import OutputFolder
+from halofeed.pipelines.storage import OutputFolder, source_files
 from halofeed.schemas.errors import StoreError
 from tests.fault_proxy import between
 from tests.stores import Place, found_by
@@ -184,12 +184,11 @@ def test_credentials_that_expired_are_told_at_once(clean):
     with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
         store = store_of(clean.address)
         proxy.fault = lambda method, path: "403"
+        lost = f"{clean.address}/cards/7.jpg"
         for act in (store.read, store.stat, lambda address: store.write(address, b"x")):
             began = time.monotonic()
-            with pytest.raises(
-                StoreError, match=rf"{clean.address}/cards/7.jpg: .*credentials are still valid"
-            ):
-                act(f"{clean.address}/cards/7.jpg")
+            with pytest.raises(StoreError, match=rf"{lost}: .*credentials are still valid"):
+                act(lost)
             assert time.monotonic() - began < 5
         assert len(proxy.asked) == 3
 
@@ -213,8 +212,6 @@ def test_one_client_serves_all_requests_of_a_process_one_request_each(clean, mon
     for number in range(10):
         store.write(f"{clean.address}/src/{number}", b"x")
     with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):
-        from halofeed.pipelines.storage import source_files
-
         files = source_files(f"{clean.address}/src")
         assert len(files.sizes()) == 10
         for number in range(10):

@@ -44,9 +44,8 @@ def test_what_does_not_fit_is_refused_before_a_byte_is_written_unless_somebody_i
     tmp_path, capsys, version
 ):
     free = shutil.disk_usage(tmp_path).free
-    with pytest.raises(
-        UsageError, match=r"10 records of .* free; take smaller records .*--disk-check ignore"
-    ):
+    words = r"10 records of .* free; take smaller records .*--disk-check ignore"
+    with pytest.raises(UsageError, match=words):
         check_room(str(tmp_path / "no" / version), 10, free // 9, {}, insist=False)
     assert list(tmp_path.iterdir()) == []
     check_room(str(tmp_path), 10, free // 9, {}, insist=True)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from halofeed.prep.voxels.phantom import draw, grid_around
-from tests.pipelines.support import all_bytes, halofeed, run_convert, shard_bytes
+from tests.pipelines.support import (
+    all_bytes,
+    bytes_of,
+    convert_words,
+    halofeed,
+    run_convert,
+    shard_bytes,
+    start,
+    wait_until,
+)
 from tests.volume_support import save_nifti, write_table
 
 OPTIONS = {
@@ -58,21 +64,14 @@ def expected(source, tmp_path_factory) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(("workers", "threads"), [(1, 2), (2, 1), (2, 2)])
 def test_workers_and_threads_change_no_byte(source, expected, tmp_path, workers, threads):
-    done = run_convert(source, tmp_path, workers=workers, threads=threads, **OPTIONS)
-    assert all_bytes(Path(done.folder)) == expected
+    assert bytes_of(source, tmp_path, workers=workers, threads=threads, **OPTIONS) == expected
 
 
 def test_a_killed_run_is_finished_by_the_same_command(source, expected, tmp_path):
-    words = ["convert", "--layout", "csv", "--task", "segmentation", "--source", source, "--out", tmp_path]
-    words += ["--name", "set", "--depth", 24, "--height", 40, "--width", 40, "--shards", 4, "--workers", 1]
-    words += ["--spacing-mm", "2,2,2", "--window-hu", "-160,240", "--fit", "tiles", "--tile-overlap", "4,4,4"]
-    folder = tmp_path / "set/1.0.0"
-    command = [sys.executable, "-m", "halofeed", *map(str, words), "--threads", "1"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    end = time.monotonic() + 60
-    while len(list(folder.glob("*.index"))) < 1 and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
+    words, folder = convert_words(source, tmp_path, workers=1, **OPTIONS), tmp_path / "set/1.0.0"
+    process = start([*words, "--threads", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_until(lambda: list(folder.glob("*.index")) or process.poll() is not None, 60, "a shard is finished")
+    process.kill()
     process.wait()
     assert not (folder / "manifest.json").exists()
     kept = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.index")}

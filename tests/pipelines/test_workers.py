@@ -5,6 +5,7 @@ Is no process copied that has threads, whose locks nobody would ever release in 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.support import all_bytes, draw_folders, run_convert
+from tests.pipelines.support import all_bytes, bytes_of, convert_words, draw_folders
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="needs /proc to see sockets")
 
@@ -34,9 +35,7 @@ _LOOPBACK = ("0100007F", "00000000000000000000000001000000", "0000000000000000FF
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("source")
-    draw_folders(root, 96, side=400)
-    return root
+    return draw_folders(tmp_path_factory.mktemp("source"), 96, side=400)
 
 
 def family(process: int) -> list[int]:
@@ -44,11 +43,9 @@ def family(process: int) -> list[int]:
     below: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
-            try:
+            with contextlib.suppress(OSError):
                 parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            below.setdefault(parent, []).append(int(folder.name))
+                below.setdefault(parent, []).append(int(folder.name))
     found = [process]
     for member in found:
         found.extend(below.get(member, []))
@@ -58,30 +55,12 @@ def family(process: int) -> list[int]:
 def sockets_of(process: int) -> set[str]:
     """The inodes of the sockets that a process holds."""
     found = set()
-    try:
+    with contextlib.suppress(OSError):  # the process or the descriptor has gone
         for link in Path(f"/proc/{process}/fd").iterdir():
             target = os.readlink(link)
             if target.startswith("socket:["):
                 found.add(target[8:-1])
-    except OSError:  # the process or the descriptor has gone
-        pass
     return found
-
-
-def threads_of(process: int) -> int:
-    """How many threads a process has; 0 when it has ended."""
-    try:
-        return len(os.listdir(f"/proc/{process}/task"))
-    except OSError:
-        return 0
-
-
-def words_of(process: int) -> bytes:
-    """The command line of a process; empty when it has ended."""
-    try:
-        return Path(f"/proc/{process}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def open_to_the_network(inodes: set[str]) -> Iterator[str]:
@@ -98,19 +77,7 @@ def open_to_the_network(inodes: set[str]) -> Iterator[str]:
 @pytest.mark.parametrize("starts", ["the command line", "a program of its own"])
 def test_no_socket_of_driver_or_workers_is_open_to_the_network(source, tmp_path, starts):
     if starts == "the command line":
-        options = [word for name, value in OPTIONS.items() for word in (f"--{name}", value)]
-        command = [
-            "-m",
-            "halofeed",
-            "convert",
-            "--source",
-            source,
-            "--out",
-            tmp_path / "out",
-            "--name",
-            "set",
-        ]
-        command += ["--workers", 2, *options]
+        command = ["-m", "halofeed", *convert_words(source, tmp_path / "out", workers=2, **OPTIONS)]
     else:
         (tmp_path / "program.py").write_text(PROGRAM)
         command = [tmp_path / "program.py", source, tmp_path / "out"]
@@ -133,16 +100,17 @@ def test_no_socket_of_driver_or_workers_is_open_to_the_network(source, tmp_path,
             members = family(process.pid)
             most = max(most, len(members))
             if len(members) > 3:
-                threads.add(threads_of(members[1]))
-                servers.add(words_of(members[1]))
+                with contextlib.suppress(OSError):  # it has ended
+                    threads.add(len(os.listdir(f"/proc/{members[1]}/task")))
+                    servers.add(Path(f"/proc/{members[1]}/cmdline").read_bytes())
             found.update(open_to_the_network(set().union(*map(sockets_of, members))))
             time.sleep(0.01)
         assert process.stdout is not None and process.stderr is not None
         assert process.returncode == 0, process.stderr.read()
     assert most == 4, "the driver, its fork server and two workers were seen"
-    assert threads <= {0, 1}, "the fork server has none beside its own"
+    assert threads <= {1}, "the fork server has none beside its own"
     copied = "\0".join([*words, ""]).encode() in servers
     assert copied == (starts == "the command line"), "a copy starts at once"
     assert found == set()
-    undisturbed = run_convert(source, tmp_path / "in this process", **OPTIONS)
-    assert all_bytes(tmp_path / "out/set/1.0.0") == all_bytes(Path(undisturbed.folder))
+    undisturbed = bytes_of(source, tmp_path / "in this process", **OPTIONS)
+    assert all_bytes(tmp_path / "out/set/1.0.0") == undisturbed
