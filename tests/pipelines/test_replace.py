@@ -17,7 +17,15 @@ from halofeed.inspection.verify import verify
 from halofeed.pipelines import replace
 from halofeed.schemas.errors import JobError
 from halofeed.schemas.manifest import read_manifest
-from tests.pipelines.support import all_bytes, convert_words, draw_folders, halofeed, run_convert, start
+from tests.pipelines.support import (
+    DIE_AT,
+    all_bytes,
+    convert_words,
+    draw_folders,
+    halofeed,
+    run_convert,
+    start,
+)
 
 OPTIONS = {"layout": "folders", "shards": 4}
 
@@ -57,9 +65,8 @@ def replacement(folder: Path) -> Path:
 def test_too_many_rejects_leave_the_committed_version(source, folder, tmp_path):
     before = all_bytes(folder)
     (source / "hat/broken.jpg").write_bytes(b"no picture")
-    with pytest.raises(
-        JobError, match=r"is as it was; what there is of the new version lies in .*/\.1\.0\.0\.replacement"
-    ):
+    words = r"is as it was; what there is of the new version lies in .*/\.1\.0\.0\.replacement"
+    with pytest.raises(JobError, match=words):
         run_convert(source, tmp_path / "out", overwrite=True, max_rejected=0, **OPTIONS)
     assert all_bytes(folder) == before and verify(folder).ok
     (source / "hat/broken.jpg").unlink()
@@ -82,32 +89,6 @@ def test_a_full_disk_leaves_the_committed_version(source, folder, tmp_path):
     )
     assert done.returncode == 1 and "is as it was" in done.stderr and "Traceback" not in done.stderr
     assert all_bytes(folder) == before and verify(folder).ok
-
-
-DIE_AT = """
-import os, signal, sys
-from halofeed.pipelines import replace, storage
-place, before, exchanges = sys.argv[1], sys.argv[2] == "before", sys.argv[3] == "exchange"
-calls = {"take": storage.OutputFolder.take, "keep": storage.TemporaryFile.keep, "remove": os.remove,
-         "exchange": replace.exchange, "rename": os.rename, "rmdir": os.rmdir}
-def deadly(name):
-    call = calls[name]
-    def now(*arguments, **more):
-        here = place == name or (name == "keep" and arguments[0].name.endswith(place))
-        if here and before:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = call(*arguments, **more)
-        if here:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-    return now
-storage.OutputFolder.take = deadly("take")
-storage.TemporaryFile.keep = deadly("keep")
-replace.exchange = deadly("exchange") if exchanges else lambda one, other: False
-os.remove, os.rename, os.rmdir = deadly("remove"), deadly("rename"), deadly("rmdir")
-from halofeed.cli import main
-sys.exit(main(sys.argv[4:]))
-"""
 
 
 STEPS = ["-00001-of-00004", "features.json", "manifest.json"]
@@ -249,9 +230,7 @@ def test_a_manifest_that_cannot_be_read_commits_nothing_and_the_same_command_goe
     (folder / "manifest.json").write_bytes(content)
     os.truncate(folder / "features.json", 0)
     os.truncate(folder / "set-train.tfrecord-00002-of-00004", 0)
-    done = halofeed(
-        *convert_words(source, tmp_path / "out", shards=4, workers=1),
-    )
+    done = halofeed(*convert_words(source, tmp_path / "out", shards=4, workers=1))
     assert done.returncode == 0 and "is damaged and so commits nothing" in done.stderr, done.stderr
     assert all_bytes(folder) == before
     kept = [name for name in inodes if (folder / name).stat().st_ino == inodes[name]]
@@ -259,60 +238,36 @@ def test_a_manifest_that_cannot_be_read_commits_nothing_and_the_same_command_goe
     assert run_convert(source, tmp_path / "out", **OPTIONS).was_there
 
 
-def test_a_second_run_stays_away_while_the_new_version_is_made(source, folder, tmp_path):
-    from halofeed.pipelines.lock import held
-
-    change(source)
-    with held(str(folder)), pytest.raises(JobError, match="is converting into it"):
-        run_convert(source, tmp_path / "out", overwrite=True, **OPTIONS)
-    assert not replacement(folder).exists()
+IRREGULAR = {"pipe": os.mkfifo, "folder": os.mkdir}
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder"])
-@pytest.mark.parametrize(
-    "name", ["shapes-train.tfrecord-00000-of-00002.index", "shapes-train.tfrecord-00000-of-00002"]
-)
-def test_what_is_no_file_in_the_place_of_a_shard_or_its_index_is_rebuilt(
-    kind: str, name: str, tmp_path: Path
-) -> None:
-    draw_folders(tmp_path / "src", 6)
-    words = convert_words(
-        tmp_path / "src", tmp_path / "out", layout="folders", name="shapes", shards=2, workers=1
-    )
-    assert halofeed(*words).returncode == 0
-    folder = tmp_path / "out/shapes/1.0.0"
+@pytest.mark.parametrize("kind", IRREGULAR)
+@pytest.mark.parametrize("suffix", [".index", ""])
+def test_what_is_no_file_in_the_place_of_a_shard_or_its_index_is_rebuilt(source, folder, kind, suffix):
     before = all_bytes(folder)
+    name = f"set-train.tfrecord-00000-of-00004{suffix}"
     (folder / name).unlink()
-    if kind == "pipe":
-        os.mkfifo(folder / name)
-    else:
-        (folder / name).mkdir()
-    done = halofeed(*words)
+    IRREGULAR[kind](folder / name)
+    done = halofeed(*convert_words(source, folder.parents[1], shards=4, workers=1))
     assert done.returncode == 0, done.stderr
     assert all_bytes(folder) == before
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder"])
-def test_a_manifest_that_is_no_file_is_refused_by_name(kind: str, tmp_path: Path) -> None:
-    draw_folders(tmp_path / "src", 6)
-    place = tmp_path / "out/shapes/1.0.0/manifest.json"
+@pytest.mark.parametrize("kind", IRREGULAR)
+def test_a_manifest_that_is_no_file_is_refused_by_name(source, tmp_path, kind):
+    place = tmp_path / "other/set/1.0.0/manifest.json"
     place.parent.mkdir(parents=True)
-    if kind == "pipe":
-        os.mkfifo(place)
-    else:
-        place.mkdir()
-    words = convert_words(tmp_path / "src", tmp_path / "out", layout="folders", name="shapes", workers=1)
-    done = halofeed(*words)
+    IRREGULAR[kind](place)
+    done = halofeed(*convert_words(source, tmp_path / "other", workers=1))
     assert done.returncode == 2
     assert "manifest.json: expected a regular file" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["circle", "long"])
-def test_a_folder_that_cannot_be_is_refused_in_words(kind: str, tmp_path: Path) -> None:
-    draw_folders(tmp_path / "src", 6)
+def test_a_folder_that_cannot_be_is_refused_in_words(source, tmp_path, kind):
     out = tmp_path / ("o" * 300 if kind == "long" else "circle")
     if kind == "circle":
         out.symlink_to(out)
-    done = halofeed(*convert_words(tmp_path / "src", out, layout="folders", name="shapes", workers=1))
+    done = halofeed(*convert_words(source, out, workers=1))
     assert done.returncode == 2
     assert "cannot be made" in done.stderr and "Error" not in done.stderr
