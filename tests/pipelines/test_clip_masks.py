@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from tests.clip_mask_writer import (
     write_masks,
 )
 from tests.clip_writer import write_folder, write_gif, write_video
-from tests.pipelines.support import read_split, run_convert, shard_bytes
+from tests.pipelines.support import bytes_of, read_split, run_convert
 
 WHOLE = {"frames": 5, "height": HEIGHT, "width": WIDTH, "layout": "pairs"}
 
@@ -44,6 +45,13 @@ def arrays_of(record: dict) -> tuple[np.ndarray, np.ndarray]:
     shape = [int(record[f"image/{name}"][0]) for name in ("frames", "height", "width")]
     image = np.frombuffer(bytes(record["image/encoded"][0]), np.uint8).reshape(*shape, 3)
     return image, np.frombuffer(bytes(record["image/label"][0]), np.uint8).reshape(shape)
+
+
+def check_labels(done: Any, masks: list) -> None:
+    """Every window of five has the masks of its frames."""
+    for record in read_split(Path(done.folder), "train"):
+        start = 5 * int(record["image/tile"][0])
+        np.testing.assert_array_equal(arrays_of(record)[1], np.array(masks)[start : start + 5])
 
 
 def name_of(record: dict) -> str:
@@ -121,7 +129,9 @@ def test_frames_and_masks_are_resized_alike_and_masks_are_padded_with_the_backgr
 )
 def test_windows_of_masks_are_those_of_the_frames_however_they_are_chosen(tmp_path, options, windows):
     frames, masks = draw_masked(np.random.default_rng(6))
-    write_gif_pair(tmp_path / "in", frames, masks)
+    (tmp_path / "in/images").mkdir(parents=True)
+    write_gif(tmp_path / "in/images/a.gif", frames)
+    write_masks(tmp_path / "in/labels/a", masks, "folder")
     done = run_convert(tmp_path / "in", tmp_path / "out", **{**WHOLE, **options})
     found = {
         int(record["image/tile"][0]): arrays_of(record) for record in read_split(Path(done.folder), "train")
@@ -132,18 +142,17 @@ def test_windows_of_masks_are_those_of_the_frames_however_they_are_chosen(tmp_pa
         np.testing.assert_array_equal(found[number][1], np.array(masks)[window])
 
 
-def write_gif_pair(root: Path, frames: list, masks: list) -> None:
-    (root / "images").mkdir(parents=True)
-    write_gif(root / "images/a.gif", frames)
-    write_masks(root / "labels/a", masks, "folder")
-
-
 Spoil = Callable[[Path, list, list], None]
 
 
-def lacks_a_mask(root: Path, frames: list, masks: list) -> None:
+def write_pair(root: Path, frames: list, masks: list, form: str = "folder", **more: Any) -> None:
+    """A folder of frames and its masks."""
     write_folder(root / "images/a", frames)
-    write_masks(root / "labels/a", masks, "folder")
+    write_masks(root / "labels/a", masks, form, **more)
+
+
+def lacks_a_mask(root: Path, frames: list, masks: list) -> None:
+    write_pair(root, frames, masks)
     (root / "labels/a/4.png").unlink()
 
 
@@ -153,8 +162,7 @@ def has_fewer_in_an_animation(root: Path, frames: list, masks: list) -> None:
 
 
 def has_other_names(root: Path, frames: list, masks: list) -> None:
-    write_folder(root / "images/a", frames)
-    write_masks(root / "labels/a", masks, "folder")
+    write_pair(root, frames, masks)
     (root / "labels/a/0.png").rename(root / "labels/a/12.png")
 
 
@@ -176,25 +184,24 @@ def is_a_video(root: Path, frames: list, masks: list) -> None:
     write_video(root / "labels/a.mp4", [np.repeat(mask[..., None], 3, 2) for mask in masks])
 
 
+def save_animation(path: Path, pictures: list[Image.Image], **more: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=100, **more)
+
+
 def is_lossy_webp(root: Path, frames: list, masks: list) -> None:
     write_folder(root / "images/a", frames)
-    first, *others = [Image.fromarray(100 * mask) for mask in masks]
-    (root / "labels").mkdir(parents=True)
-    first.save(root / "labels/a.webp", save_all=True, append_images=others, lossless=False, quality=70)
+    pictures = [Image.fromarray(100 * mask) for mask in masks]
+    save_animation(root / "labels/a.webp", pictures, lossless=False, quality=70)
 
 
 def is_in_color(root: Path, frames: list, masks: list) -> None:
     write_folder(root / "images/a", frames)
-    first, *others = [with_palette(mask).convert("RGB") for mask in masks]
-    (root / "labels").mkdir(parents=True)
-    first.save(root / "labels/a.gif", save_all=True, append_images=others, duration=100)
+    save_animation(root / "labels/a.gif", [with_palette(mask).convert("RGB") for mask in masks])
 
 
 def has_an_unknown_class(root: Path, frames: list, masks: list) -> None:
-    write_folder(root / "images/a", frames)
-    write_masks(
-        root / "labels/a", [np.where(mask == 2, 7, mask).astype(np.uint8) for mask in masks], "folder"
-    )
+    write_pair(root, frames, [np.where(mask == 2, 7, mask).astype(np.uint8) for mask in masks])
 
 
 def is_shown_for_another_time(root: Path, frames: list, masks: list) -> None:
@@ -203,16 +210,14 @@ def is_shown_for_another_time(root: Path, frames: list, masks: list) -> None:
 
 
 def is_damaged(root: Path, frames: list, masks: list) -> None:
-    write_folder(root / "images/a", frames)
-    write_masks(root / "labels/a", masks, "folder")
+    write_pair(root, frames, masks)
     damaged = bytearray((root / "labels/a/3.png").read_bytes())
     damaged[-20] ^= 1
     (root / "labels/a/3.png").write_bytes(damaged)
 
 
 def is_an_animation_of_its_own(root: Path, frames: list, masks: list) -> None:
-    write_folder(root / "images/a", frames)
-    write_masks(root / "labels/a", masks, "folder")
+    write_pair(root, frames, masks)
     write_masks(root / "labels/a/3", masks, "png")
 
 
@@ -262,9 +267,9 @@ def test_what_cannot_be_a_mask_of_its_clip_is_rejected_with_its_reason(tmp_path,
     write_folder(root / "images/sound", frames)
     write_masks(root / "labels/sound", masks, "folder")
     done = run_convert(root, tmp_path / "out", classes=("1", "2"), **WHOLE)
-    expected = reason if reason != "annotation: mask has unknown labels" else None
-    assert done.manifest.rejected == ({expected: 1} if expected else {})
-    if expected is None:
+    is_unknown = reason == "annotation: mask has unknown labels"
+    assert done.manifest.rejected == ({} if is_unknown else {reason: 1})
+    if is_unknown:
         (tmp_path / "labels.txt").write_text("background\nsquare\nbar\n")
         named = run_convert(root, tmp_path / "named", label_map=str(tmp_path / "labels.txt"), **WHOLE)
         assert named.manifest.rejected == {reason: 1}
@@ -273,9 +278,8 @@ def test_what_cannot_be_a_mask_of_its_clip_is_rejected_with_its_reason(tmp_path,
 
 def test_clips_without_masks_are_kept_for_prediction_where_that_is_asked_for(tmp_path):
     frames, masks = draw_masked(np.random.default_rng(1))
-    write_folder(tmp_path / "in/images/a", frames)
-    write_folder(tmp_path / "in/images/b", frames)
-    write_masks(tmp_path / "in/labels/a", masks, "folder")
+    write_pair(tmp_path / "in", frames, masks)
+    has_no_mask(tmp_path / "in", frames, masks)
     done = run_convert(tmp_path / "in", tmp_path / "out", missing_masks="prediction", **WHOLE)
     assert done.manifest.splits["train"].statistics.labelled == 2
     found = {name_of(record): record for record in read_split(Path(done.folder), "train")}
@@ -291,10 +295,7 @@ def test_a_table_patterns_and_names_of_frames_with_more_behind_them_give_the_sam
     for number, mask in enumerate(masks):
         with_palette(mask).save(root / f"Annotations/480p/bear/{number}_L.png")
     (root / "clips.csv").write_text("image,label\nJPEGImages/480p/bear,Annotations/480p/bear\n")
-    patterns = {
-        "image_pattern": "JPEGImages/480p/{id}",
-        "label_pattern": "Annotations/480p/{id}",
-    }
+    patterns = {"image_pattern": "JPEGImages/480p/{id}", "label_pattern": "Annotations/480p/{id}"}
     by_pattern = run_convert(root, tmp_path / "pattern", **{**WHOLE, **patterns})
     by_table = run_convert(
         root / "clips.csv", tmp_path / "table", **{**WHOLE, "layout": "csv", "task": "segmentation"}
@@ -312,32 +313,26 @@ def test_a_mask_for_each_class_is_one_class_of_the_clip(tmp_path):
     frames, masks = draw_masked(np.random.default_rng(4))
     for place in ("in/one", "in/two"):
         write_folder(tmp_path / place / "frames", frames)
-        write_masks(
-            tmp_path / place / "masks/square", [(mask == 1).astype(np.uint8) for mask in masks], "folder"
-        )
-        write_masks(tmp_path / place / "masks/bar", [(mask == 2).astype(np.uint8) for mask in masks], "gif")
+        for value, name, form in ((1, "square", "folder"), (2, "bar", "gif")):
+            parts = [(mask == value).astype(np.uint8) for mask in masks]
+            write_masks(tmp_path / place / "masks" / name, parts, form)
     done = run_convert(tmp_path / "in", tmp_path / "out", **{**WHOLE, "layout": "class-masks"})
     assert done.manifest.labels == {0: "background", 1: "bar", 2: "square"}
     assert done.manifest.rejected == {}
-    for record in read_split(Path(done.folder), "train"):
-        start = 5 * int(record["image/tile"][0])
-        expected = np.array([0, 2, 1], np.uint8)[np.array(masks[start : start + 5])]
-        np.testing.assert_array_equal(arrays_of(record)[1], expected)
+    check_labels(done, np.array([0, 2, 1], np.uint8)[np.array(masks)])
 
 
 def test_the_bytes_do_not_depend_on_workers_and_one_pixel_of_one_mask_changes_them(source, tmp_path):
     root = tmp_path / "in"
     shutil.copytree(source[0], root)
-    done = run_convert(root, tmp_path / "a", **WHOLE)
-    first = shard_bytes(Path(done.folder))
-    again = run_convert(root, tmp_path / "b", workers=2, **WHOLE)
-    assert shard_bytes(Path(again.folder)) == first
+    first = bytes_of(root, tmp_path / "a", **WHOLE)
+    assert bytes_of(root, tmp_path / "b", workers=2, **WHOLE) == first
     mask = root / "labels/folder0/folder/2.png"
     changed = np.array(Image.open(mask))
     changed[0, 0] = 2
     with_palette(changed).save(mask)
-    other = run_convert(root, tmp_path / "c", **WHOLE)
-    assert shard_bytes(Path(other.folder)) != first
+    other = bytes_of(root, tmp_path / "c", **WHOLE)
+    assert [name for name in first if ".tfrecord-" in name and other[name] != first[name]]
 
 
 def test_verify_finds_a_flipped_bit_of_a_label(source, tmp_path):
@@ -355,8 +350,7 @@ def test_verify_finds_a_flipped_bit_of_a_label(source, tmp_path):
 @pytest.mark.parametrize("form", FORMS)
 def test_flips_crops_and_windows_in_time_are_alike_in_image_and_label(tmp_path, form):
     frames, masks = draw_masked(np.random.default_rng(8))
-    write_folder(tmp_path / "in/images/a", frames)
-    write_masks(tmp_path / "in/labels/a", masks, form)
+    write_pair(tmp_path / "in", frames, masks, form)
     done = run_convert(tmp_path / "in", tmp_path / "out", **{**WHOLE, "frames": FRAMES})
     colors = {0: (40, 40, 40), 1: (220, 120, 60), 2: (40, 90, 230)}
     shown = np.array([colors[value] for value in range(3)], np.uint8)
@@ -411,10 +405,10 @@ def test_masks_drawn_on_frames_as_displayed_are_taken_where_that_is_said(tmp_pat
     frames, masks = draw_masked(np.random.default_rng(3))
     is_turned(tmp_path / "in", frames, masks)
     done = run_convert(tmp_path / "in", tmp_path / "out", annotation_grid="displayed", **WHOLE)
+    check_labels(done, masks)
     for record in read_split(Path(done.folder), "train"):
         start = 5 * int(record["image/tile"][0])
-        image, label = arrays_of(record)
-        np.testing.assert_array_equal(label, np.array(masks)[start : start + 5])
+        image, _ = arrays_of(record)
         upright = np.array(frames)[start : start + 5, ::-1, ::-1]
         assert np.abs(image.astype(int) - upright).mean() < 4, "turned by half"
 
@@ -422,15 +416,13 @@ def test_masks_drawn_on_frames_as_displayed_are_taken_where_that_is_said(tmp_pat
 def test_the_gray_values_of_an_animated_png_and_a_merged_second_mask_are_classes(tmp_path):
     frames, masks = draw_masked(np.random.default_rng(3))
     write_folder(tmp_path / "in/a", frames)
-    first, *others = [Image.fromarray(np.where(mask == 1, 1, 0).astype(np.uint8)) for mask in masks]
-    first.save(tmp_path / "in/a_mask.png", save_all=True, append_images=others, duration=100)
+    squares = [Image.fromarray((mask == 1).astype(np.uint8)) for mask in masks]
+    save_animation(tmp_path / "in/a_mask.png", squares)
     bars = [np.where(mask == 2, 2, 0).astype(np.uint8) for mask in masks]
     write_masks(tmp_path / "in/a_mask_bars", bars, "folder")
     done = run_convert(tmp_path / "in", tmp_path / "out", several_masks="merge", **WHOLE)
     assert done.manifest.rejected == {}
-    for record in read_split(Path(done.folder), "train"):
-        start = 5 * int(record["image/tile"][0])
-        np.testing.assert_array_equal(arrays_of(record)[1], np.array(masks)[start : start + 5])
+    check_labels(done, masks)
 
 
 def test_what_a_clip_needs_is_told_with_its_masks(tmp_path):

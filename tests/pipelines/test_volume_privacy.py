@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from pydicom.datadict import dictionary_VR, keyword_dict
 
 from tests.dicom_mask_writer import frames_of, saved, segmentation, structure_set
 from tests.dicom_writer import write_volume
-from tests.pipelines.support import all_bytes, halofeed, run_convert
+from tests.pipelines.support import all_bytes, convert_words, halofeed, run_convert
 from tests.volume_support import by_name, rejected, save_nifti
 
 SHAPE = (6, 16, 18)
+OPTIONS = {"layout": "dicom", "depth": 6, "height": 16, "width": 18}
+PREDICTION = {"missing_masks": "prediction"}
 AFFINE = np.array([[0, 0, -1.0, 9], [0, -1.5, 0, 12], [2.5, 0, 0, -40], [0, 0, 0, 1]])
 TEXTS = ("PN", "LO", "SH", "LT", "ST", "UT", "UC")
 KEPT = ("SegmentLabel", "ROIName", "Modality", "SpecificCharacterSet")
@@ -38,6 +41,19 @@ def sentinels() -> dict[str, Any]:
         elif kind == "IS" and keyword in ("SeriesNumber", "AcquisitionNumber"):
             made[keyword] = 7733918
     return {keyword: value for keyword, value in made.items() if dictionary_group(keyword) <= 0x0040}
+
+
+def check(done: subprocess.CompletedProcess[str], *held: bytes | str) -> None:
+    """Neither what a command said nor what is held tells a secret."""
+    for text in (done.stdout, done.stderr, *held):
+        data = text.encode() if isinstance(text, str) else text
+        assert not [secret for secret in SECRETS if secret.encode() in data], data[:500]
+
+
+def label_map(folder: Path) -> str:
+    path = folder / "map.json"
+    path.write_text('{"background": 0, "liver": 1}')
+    return str(path)
 
 
 def dictionary_group(keyword: str) -> int:
@@ -106,41 +122,27 @@ def test_the_headers_are_full_of_sentinels(hospital):
 
 @pytest.mark.parametrize("more", [[], ["--refuse-flaws", "padding,tilt", "--salt", "s"], ["--debug"]])
 def test_no_sentinel_leaves_the_headers(hospital, tmp_path, more):
-    (tmp_path / "map.json").write_text('{"background": 0, "liver": 1}')
-    words = ["convert", "--layout", "dicom", "--source", hospital, "--out", tmp_path / "out", "--name", "set"]
-    words += ["--depth", 6, "--height", 16, "--width", 18, "--workers", 1, "--missing-masks", "prediction"]
-    done = halofeed(
-        *words, "--label-map", tmp_path / "map.json", "--split-shares", "train=0.5,test=0.5", *more
-    )
+    options = {
+        **OPTIONS,
+        **PREDICTION,
+        "label_map": label_map(tmp_path),
+        "split_shares": "train=0.5,test=0.5",
+    }
+    done = halofeed(*convert_words(hospital, tmp_path / "out", workers=1, **options), *more)
     assert done.returncode == 0, done.stderr
     files = all_bytes(tmp_path / "out")
     assert any(name.endswith("rejected.jsonl") and data.count(b"\n") >= 3 for name, data in files.items())
     assert sum(b"with-s" in data for name, data in files.items() if "tfrecord" in name) >= 1
-    held = [*files.items(), ("stdout", done.stdout.encode()), ("stderr", done.stderr.encode())]
-    for name, data in held:
-        for secret in SECRETS:
-            assert secret.encode() not in data, (name, secret, data[:500])
-    assert not any(secret in name for name in files for secret in SECRETS)
-    for command in (["inspect"], ["verify"], ["report"]):
-        told = halofeed(*command, tmp_path / "out/set/1.0.0")
-        assert not any(secret in told.stdout + told.stderr for secret in SECRETS), command
+    check(done, *files, *files.values())
+    for command in ("inspect", "verify", "report"):
+        check(halofeed(command, tmp_path / "out/set/1.0.0"))
     after = all_bytes(tmp_path / "out")
     assert len(after) > len(files), "the report is there too"
-    assert not any(secret.encode() in data for secret in SECRETS for data in after.values())
+    check(done, *after.values())
 
 
 def test_both_masks_reach_their_records(hospital, tmp_path):
-    (tmp_path / "map.json").write_text('{"background": 0, "liver": 1}')
-    done = run_convert(
-        hospital,
-        tmp_path / "out",
-        layout="dicom",
-        depth=6,
-        height=16,
-        width=18,
-        missing_masks="prediction",
-        label_map=str(tmp_path / "map.json"),
-    )
+    done = run_convert(hospital, tmp_path / "out", label_map=label_map(tmp_path), **OPTIONS, **PREDICTION)
     records = by_name(done)
     assert {name: record.labelled for name, record in records.items()} == {
         "with-seg": True,
@@ -153,11 +155,10 @@ def test_both_masks_reach_their_records(hospital, tmp_path):
 
 
 def test_a_failing_job_tells_nothing_either(hospital, tmp_path):
-    words = ["convert", "--layout", "dicom", "--source", hospital, "--out", tmp_path / "out", "--name", "set"]
-    done = halofeed(*words, "--depth", 6, "--height", 16, "--width", 18, "--max-rejected", 0, "--debug")
+    words = convert_words(hospital, tmp_path / "out", max_rejected=0, debug=True, **OPTIONS)
+    done = halofeed(*words)
     assert done.returncode == 1
-    assert not any(secret in done.stdout + done.stderr for secret in SECRETS)
-    assert not any(s.encode() in data for s in SECRETS for data in all_bytes(tmp_path / "out").values())
+    check(done, *all_bytes(tmp_path / "out").values())
 
 
 def test_nifti_descriptions_and_names_in_extensions_stay_behind(tmp_path):
@@ -169,9 +170,7 @@ def test_nifti_descriptions_and_names_in_extensions_stay_behind(tmp_path):
     nibabel.save(image, tmp_path / "s/b.nii")
     path.unlink()
     (tmp_path / "s/table.csv").write_text("id,image,label\nb,b.nii,\n")
-    words = ["convert", "--layout", "csv", "--task", "segmentation", "--source", tmp_path / "s"]
-    done = halofeed(
-        *words, "--out", tmp_path / "out", "--name", "set", "--depth", 2, "--height", 3, "--width", 4
-    )
+    options = {"layout": "csv", "task": "segmentation", "depth": 2, "height": 3, "width": 4}
+    done = halofeed(*convert_words(tmp_path / "s", tmp_path / "out", **options))
     assert done.returncode == 0, done.stderr
-    assert not any(SENTINEL.encode() in data for data in all_bytes(tmp_path / "out").values())
+    check(done, *all_bytes(tmp_path / "out").values())

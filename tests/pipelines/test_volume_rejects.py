@@ -56,24 +56,15 @@ def bad(tmp_path_factory) -> Path:
     write_volume(root / "series", draw(2), AFFINE)
     (gap,) = (p for p in write_volume(root / "gap", draw(2), AFFINE) if p.name.endswith("-4.dcm"))
     gap.unlink()
-    rows = [
-        ("good", "good.nii", ""),
-        ("labelled", "labelled.nii", "mask.nii.gz"),
-        ("with-empty", "with-empty.nii", "empty-mask.nii.gz"),
-        ("with-unknown", "with-unknown.nii", "unknown-labels.nii.gz"),
-        ("with-half", "with-half.nii", "half-mask.nii.gz"),
-        ("no-mask-there", "no-mask-there.nii", "nowhere.nii.gz"),
-        ("no-image-there", "nowhere.nii", "mask.nii.gz"),
-        ("cut", "cut.nii.gz", ""),
-        ("magic", "magic.nii", ""),
-        ("nan", "nan.nii", ""),
-        ("huge", "huge.nii", "mask.nii.gz"),
-        ("alone", "alone.hdr", ""),
-        ("text", "text.nii", ""),
-        ("series", "series", "mask.nii.gz"),
-        ("gap", "gap", "mask.nii.gz"),
-    ]
-    write_table(root, rows)
+    unlabelled = ("good.nii", "cut.nii.gz", "magic.nii", "nan.nii", "alone.hdr", "text.nii")
+    labels = dict.fromkeys(unlabelled, "") | {
+        **dict.fromkeys(("labelled.nii", "nowhere.nii", "huge.nii", "series", "gap"), "mask.nii.gz"),
+        "with-empty.nii": "empty-mask.nii.gz",
+        "with-unknown.nii": "unknown-labels.nii.gz",
+        "with-half.nii": "half-mask.nii.gz",
+        "no-mask-there.nii": "nowhere.nii.gz",
+    }
+    write_table(root, [(f"of {image}", image, label) for image, label in labels.items()])
     (root.parent / "classes.json").write_text('{"background": 0, "spleen": 1, "liver": 2}')
     return root
 
@@ -159,11 +150,3 @@ def test_images_without_masks_are_refused_where_the_layout_promises_them(tmp_pat
     }
     done = run_convert(tmp_path / "s", tmp_path / "kept", missing_masks="prediction", **options)
     assert {r.name: r.labelled for r in stored_volumes(done)} == {"images/a.nii": False, "images/b.nii": True}
-
-
-def test_two_rows_of_one_id_refuse_the_whole_set_and_are_named(tmp_path):
-    for name in "abc":
-        save_nifti(tmp_path / f"s/{name}.nii", draw(), AFFINE)
-    write_table(tmp_path / "s", [("twice", "a.nii", ""), ("twice", "b.nii", ""), ("once", "c.nii", "")])
-    with pytest.raises(AnnotationsError, match=r"(?s)a\.nii.*b\.nii"):
-        run_convert(tmp_path / "s", tmp_path / "out", **OPTIONS)
