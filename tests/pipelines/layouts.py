@@ -49,15 +49,17 @@ def draw_pictures(root: Path, *names: str) -> None:
 
 def draw_scans(root: Path, *names: str) -> None:
     """Scans of three slices, each of its own noise."""
-    for number, name in enumerate(names):
-        voxels = np.random.default_rng(number).integers(-900, 900, _SHAPE).astype(np.int16)
-        save_nifti(root / name, voxels, _AFFINE)
+    _draw_volumes(root, names, (-900, 900), np.int16)
 
 
 def draw_masks(root: Path, *names: str) -> None:
     """Labels of class 1 for the scans."""
+    _draw_volumes(root, names, (0, 2), np.uint8)
+
+
+def _draw_volumes(root: Path, names: Sequence[str], limits: tuple[int, int], dtype: Any) -> None:
     for number, name in enumerate(names):
-        voxels = np.random.default_rng(number).integers(0, 2, _SHAPE).astype(np.uint8)
+        voxels = np.random.default_rng(number).integers(*limits, _SHAPE).astype(dtype)
         save_nifti(root / name, voxels, _AFFINE)
 
 

@@ -12,7 +12,7 @@ import pytest
 from halofeed.cli import main
 from halofeed.schemas.errors import AnnotationsError, HalofeedError, JobError, UsageError
 from tests.pipelines.layouts import COUNT, LAYOUT_SOURCES, draw_pictures
-from tests.pipelines.support import halofeed, read_all, rejected_entries, run_convert
+from tests.pipelines.support import convert_words, halofeed, read_all, rejected_entries, run_convert
 
 LABELLED = ("voc", "scan table", "msd", "nnunet", "lits", "pairs", "class-masks")
 WITH_TABLE = ("csv", "jsonl", "coco", "scan table", "msd", "nnunet")
@@ -120,9 +120,8 @@ def test_a_source_or_a_list_that_is_a_pipe_is_refused(tmp_path):
     pipe = tmp_path / "pipe.json"
     os.mkfifo(pipe)
     options = {"layout": "folders"}
-    with pytest.raises(
-        UsageError, match=r"--source .*pipe\.json: it is a named pipe; expected a folder or a regular"
-    ):
+    words = r"--source .*pipe\.json: it is a named pipe; expected a folder or a regular"
+    with pytest.raises(UsageError, match=words):
         run_convert(pipe, tmp_path / "o", layout="coco")
     for more in ({"label_map": str(pipe)}, {"split_lists": (f"train={pipe}",)}, {"nnunet_splits": str(pipe)}):
         with pytest.raises(UsageError, match=r"pipe\.json: it is a named pipe; expected a regular file"):
@@ -143,10 +142,7 @@ def test_links_to_folders_in_a_circle_end_with_each_picture_once(tmp_path):
     for name in names:
         for other in names:
             (tmp_path / "s" / name / f"to{other}").symlink_to(tmp_path / "s" / other)
-    done = halofeed(
-        *("convert", "--layout", "folders", "--source", tmp_path / "s", "--out", tmp_path / "o"),
-        *("--name", "set", "--height", 16, "--width", 24, "--workers", 2),
-    )
+    done = halofeed(*convert_words(tmp_path / "s", tmp_path / "o", workers=2))
     assert done.returncode == 0 and "144 other files were not asked for and left out" in done.stdout, done
     folder = tmp_path / "o/set/1.0.0"
     assert set(read_all(folder, ["train"])) == {f"{name}/{name}.png" for name in names}

@@ -11,15 +11,12 @@ besides, whichever is the largest:
 
 from __future__ import annotations
 
-import gzip
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
 import pytest
 
@@ -30,7 +27,10 @@ from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.tasks.labels import LabelMap
 from tests.allocations import traced
-from tests.dicom_writer import image_dataset, save
+from tests.dicom_writer import write_series
+from tests.pipelines.support import convert_words, peak_bytes
+from tests.volume_memory_cases import save_nifti
+from tests.volume_support import write_table
 
 Shape = tuple[int, int, int]
 SPACING_MM = (2.5, 0.8, 0.8)
@@ -82,18 +82,10 @@ def draw_scan(folder: Path, shape: Shape) -> int:
     mask[tuple(slice(side // 4, side // 2) for side in shape)] = 1
     affine = np.diag([-SPACING_MM[2], -SPACING_MM[1], SPACING_MM[0], 1.0])
     for name, array in (("ct", scan), ("mask", mask)):
-        image = nibabel.Nifti1Image(array.transpose(2, 1, 0), affine)
-        image.header.set_xyzt_units("mm")
-        (folder / f"{name}.nii.gz").write_bytes(gzip.compress(image.to_bytes(), 1))
-    for number, pixels in enumerate(scan):
-        dataset = image_dataset(
-            pixels,
-            position=(0, 0, number * SPACING_MM[0]),
-            spacing=SPACING_MM[1:],
-            thickness=SPACING_MM[0],
-            rescale=(1, 0),
-        )
-        save(dataset, folder / "series" / f"{number:04d}.dcm")
+        save_nifti(folder / f"{name}.nii.gz", array, affine)
+    positions = [(0, 0, number * SPACING_MM[0]) for number in range(len(scan))]
+    options = {"spacing": SPACING_MM[1:], "thickness": SPACING_MM[0], "rescale": (1, 0)}
+    write_series(folder / "series", scan, positions, **options)
     return int(scan.nbytes)
 
 
@@ -115,10 +107,7 @@ def converted(folder: Path, case: Case) -> Callable[[], tuple[Record, ...]]:
     files = LocalFiles(folder)
     members = tuple(path for path in files.sizes() if path.startswith("series/"))
     reference = Reference(
-        source=case.source,
-        key="a",
-        mask="mask.nii.gz",
-        members=members if case.source == "series" else (),
+        source=case.source, key="a", mask="mask.nii.gz", members=members if case.source == "series" else ()
     )
     labels = LabelMap(entries=((0, "background"), (1, "organ")), first_id=0)
     converter = VolumeConverter(recipe=Recipe(**case.recipe(SMALL)), labels=labels)
@@ -176,53 +165,20 @@ TINY: Shape = (10, 32, 32)
 SEVERAL = {"several scans": Case(bound=2.9, scans=3)}
 """The record of one is held until that of the next is there."""
 
-# The peak of this process's own memory: getrusage's would begin with that of the process it was forked from.
-PROGRAM = r"""
-import re, sys
-from halofeed.cli import main
-code = main(sys.argv[1:])
-peak = re.search(r"VmHWM:\s+(\d+) kB", open("/proc/self/status").read())
-print("peak", int(peak[1]) << 10)
-sys.exit(code)
-"""
 
-
-def peak_bytes(folder: Path, out: Path, case: Case, shape: Shape) -> int:
+def peak_of(folder: Path, out: Path, case: Case, shape: Shape) -> int:
     """Resident bytes of one worker of one thread, at most."""
     rows = []
     for number in range(case.scans):
         image = case.source if not number else f"{number}-{case.source}"
         if number and not (folder / image).exists():
             (folder / image).hardlink_to(folder / case.source)
-        rows.append(f"{number},{image},mask.nii.gz")
-    table = folder / "pairs.csv"
-    table.write_text("\n".join(["id,image,label", *rows]) + "\n")
-    given: dict[str, Any] = {
-        "layout": "csv",
-        "task": "segmentation",
-        "source": table,
-        "out": out,
-        "name": "set",
-        "workers": 1,
-        "threads": 1,
-        "shards": 1,
-        **case.recipe(shape),
-    }
-    options = []
-    for key, value in given.items():
-        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        options.append(f"--{key.replace('_', '-')}={text}")
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "convert", *options],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+        rows.append((number, image, "mask.nii.gz"))
+    given: dict[str, Any] = {"layout": "csv", "task": "segmentation", "workers": 1, "threads": 1}
+    peak = peak_bytes(convert_words(write_table(folder, rows), out, **given, **case.recipe(shape)))
     for shard in out.rglob("*.tfrecord-*"):
         shard.unlink()
-    return int(done.stdout.split("peak ")[1])
+    return peak
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +186,7 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, int]:
     """A folder with a large scan, the bytes of its voxels, and what a tiny one takes."""
     folder = tmp_path_factory.mktemp("large")
     draw_scan(folder / "tiny", TINY)
-    base = peak_bytes(folder / "tiny", folder / "out", CASES["keeps its grid"], TINY)
+    base = peak_of(folder / "tiny", folder / "out", CASES["keeps its grid"], TINY)
     return folder / "scan", draw_scan(folder / "scan", LARGE), base
 
 
@@ -241,5 +197,5 @@ def test_a_worker_that_converts_a_scan_of_400_slices_holds_a_few_volumes(
     scans: tuple[Path, int, int], tmp_path: Path, name: str
 ) -> None:
     (folder, volume, base), case = scans, (CASES | SEVERAL)[name]
-    more = peak_bytes(folder, tmp_path / "out", case, LARGE) - base
+    more = peak_of(folder, tmp_path / "out", case, LARGE) - base
     assert more < case.bound * volume, f"{more / volume:.2f} volumes on top of {base / 1e6:.0f} MB"
