@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.annotation_writer import boxed, coco_document, voc_object, voc_text, write_annotations
 from tests.dicom_writer import write_volume
-from tests.pipelines.support import all_bytes, draw_folders, run_convert
+from tests.pipelines.support import bytes_of, draw_folders, edited, run_convert
 from tests.volume_support import save_nifti, write_table
 
 VOLUMES: dict[str, Any] = {"depth": 5, "height": 8, "width": 9}
 AFFINE = np.diag([2.0, 2.0, 3.0, 1.0])
+BOX = (2, 3, 9, 11)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class Case:
     files by whole paths, which begin with the name of the source's own folder in braces.
     """
 
-    draw: Callable[[Path], None]
+    draw: Callable[[Path], object]
     options: dict[str, Any] = field(default_factory=dict)
     file: str = ""
     images: str | None = None
@@ -54,23 +56,16 @@ def boxes(root: Path) -> None:
     picture(root / "pictures/cam1/0.png", 5)
     names = ["cam0/0.png", "cam1/1.png", "other/2.png", "cam1/gone.png", "../elsewhere/9.png", "0.png"]
     names += ["pictures/cam1/3.png", "../pictures/cam0/2.png"]
-    rows = [f"{name},30,20,hat,2,3,9,11" for name in names]
-    head = "filename,width,height,class,xmin,ymin,xmax,ymax"
     (root / "tables").mkdir()
-    (root / "tables/boxes.csv").write_text("\n".join([head, *rows]) + "\n")
+    write_annotations(root / "tables", "csv", [boxed(name, BOX, width=30, height=20) for name in names])
 
 
 def coco(root: Path) -> None:
     pictures(root)
-    names = ["cam0/0.png", "cam1/1.png", "cam1/gone.png", "nowhere/2.png"]
-    listed = [{"id": n, "file_name": name, "width": 30, "height": 20} for n, name in enumerate(names)]
-    objects = [
-        {"id": n, "image_id": n, "category_id": 1, "bbox": [2, 3, 6, 7], "area": 42, "iscrowd": 0}
-        for n in range(4)
-    ]
-    document = {"images": listed, "annotations": objects, "categories": [{"id": 1, "name": "hat"}]}
+    names = ("cam0/0.png", "cam1/1.png", "cam1/gone.png", "nowhere/2.png")
     (root / "annotations").mkdir()
-    (root / "annotations/instances_train.json").write_text(json.dumps(document))
+    rows = [boxed(name, BOX, width=30, height=20) for name in names]
+    (root / "annotations/instances_train.json").write_text(json.dumps(coco_document(rows)))
 
 
 def voc(root: Path) -> None:
@@ -78,9 +73,7 @@ def voc(root: Path) -> None:
     for name in ("0.png", "1.png", "gone.png"):
         if name != "gone.png":
             picture(root / "JPEGImages" / name, int(name[0]))
-        corners = "<xmin>2</xmin><ymin>3</ymin><xmax>9</xmax><ymax>11</ymax>"
-        inside = f"<filename>{name}</filename><object><name>hat</name><bndbox>{corners}</bndbox></object>"
-        (root / "Annotations" / f"{name[:-4]}.xml").write_text(f"<annotation>{inside}</annotation>")
+        (root / "Annotations" / f"{name[:-4]}.xml").write_text(voc_text(name, voc_object(boxed(name, BOX))))
 
 
 def labels(root: Path) -> None:
@@ -167,6 +160,14 @@ def differences(one: dict[str, bytes], other: dict[str, bytes]) -> list[str]:
     return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
 
 
+def drawn(name: str, folder: Path) -> tuple[Case, Path]:
+    """A case, and where it lies."""
+    root = folder / "home" / "set"
+    root.mkdir(parents=True)
+    CASES[name].draw(root)
+    return CASES[name], root
+
+
 FEW_WAYS = ("from elsewhere", "from inside", "a link to a link")
 EVERY = ("folders", "boxes")
 """Which are tried in every way at once; of the others the ways beside the few are long."""
@@ -181,9 +182,7 @@ EVERY = ("folders", "boxes")
     ],
 )
 def test_one_folder_typed_in_any_way_gives_the_same_bytes_in_every_file(name, some, tmp_path, monkeypatch):
-    case, root = CASES[name], tmp_path / "home" / "set"
-    root.mkdir(parents=True)
-    case.draw(root)
+    case, root = drawn(name, tmp_path)
     found = {}
     ways = ways_to_type(root)
     if some != "every way":
@@ -193,8 +192,7 @@ def test_one_folder_typed_in_any_way_gives_the_same_bytes_in_every_file(name, so
         monkeypatch.chdir(standing)
         images = None if case.images is None else joined(typed, case.images)
         out = os.path.relpath(tmp_path / f"out{number}") if number % 2 else tmp_path / f"out{number}"
-        done = run_convert(joined(typed, case.file), out, images=images, **case.options)
-        found[way] = all_bytes(Path(done.folder))
+        found[way] = bytes_of(joined(typed, case.file), out, images=images, **case.options)
         if number < 2:
             assert run_convert(joined(typed, case.file), out, images=images, **case.options).was_there
     changed = {way: differences(found["absolute"], found[way]) for way in ways}
@@ -203,9 +201,7 @@ def test_one_folder_typed_in_any_way_gives_the_same_bytes_in_every_file(name, so
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_copy_that_lies_elsewhere_gives_the_same_bytes_in_every_file(name, tmp_path, monkeypatch):
-    case, root = CASES[name], tmp_path / "home" / "set"
-    root.mkdir(parents=True)
-    case.draw(root)
+    case, root = drawn(name, tmp_path)
     moved = tmp_path / "another user" / "data" / "set"
     found = []
     for number, place in enumerate((root, moved)):
@@ -213,10 +209,8 @@ def test_a_copy_that_lies_elsewhere_gives_the_same_bytes_in_every_file(name, tmp
             moved.parent.parent.mkdir()
             root.parent.rename(moved.parent)
         images = None if case.images is None else joined(str(place), case.images)
-        done = run_convert(
-            joined(str(place), case.file), tmp_path / f"{number}", images=images, **case.options
-        )
-        found.append(all_bytes(Path(done.folder)))
+        source = joined(str(place), case.file)
+        found.append(bytes_of(source, tmp_path / f"{number}", images=images, **case.options))
     assert differences(*found) == []
     for data in found[1].values():
         assert str(tmp_path).encode() not in data
@@ -229,11 +223,9 @@ def test_images_are_the_same_where_their_folder_is_typed_in_another_way(tmp_path
     monkeypatch.chdir(root)
     (tmp_path / "link").symlink_to(root / "pictures")
     found = []
-    for number, images in enumerate(
-        ("pictures", "./pictures/", str(root / "pictures"), str(tmp_path / "link"))
-    ):
-        done = run_convert("tables/boxes.csv", tmp_path / f"{number}", layout="csv", images=images)
-        found.append(all_bytes(Path(done.folder)))
+    ways = ("pictures", "./pictures/", str(root / "pictures"), str(tmp_path / "link"))
+    for number, images in enumerate(ways):
+        found.append(bytes_of("tables/boxes.csv", tmp_path / f"{number}", layout="csv", images=images))
     assert [differences(found[0], other) for other in found] == [[]] * 4
 
 
@@ -244,12 +236,10 @@ def test_coco_with_whole_paths_gives_what_relative_paths_give(tmp_path):
     found = []
     for number in range(2):
         if number:
-            document = json.loads(file.read_text())
-            for entry in document["images"][:3]:
-                entry["file_name"] = f"{root}/pictures/{entry['file_name']}"
-            file.write_text(json.dumps(document))
-        done = run_convert(root, tmp_path / f"{number}", layout="coco", images=str(root / "pictures"))
-        found.append(all_bytes(Path(done.folder)))
+            with edited(file) as document:
+                for entry in document["images"][:3]:
+                    entry["file_name"] = f"{root}/pictures/{entry['file_name']}"
+        found.append(bytes_of(root, tmp_path / f"{number}", layout="coco", images=str(root / "pictures")))
     assert differences(*found) == []
 
 
@@ -276,8 +266,7 @@ def test_a_table_of_whole_paths_gives_what_one_of_relative_paths_gives(task, tmp
         for folder in ("ct/", "masks/", "pictures/"):
             text = text.replace(folder, f"{before}{folder}")
         table.write_text(text)
-        done = run_convert(root, tmp_path / f"{number}", **options)
-        found.append(all_bytes(Path(done.folder)))
+        found.append(bytes_of(root, tmp_path / f"{number}", **options))
     assert differences(*found) == []
 
 
@@ -288,8 +277,9 @@ def test_a_label_map_of_another_name_gives_the_same_bytes(tmp_path):
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
         file.write_text("shirt\nhat\n")
-        done = run_convert(tmp_path / "set", tmp_path / f"{number}", layout="folders", label_map=str(file))
-        found.append(all_bytes(Path(done.folder)))
+        found.append(
+            bytes_of(tmp_path / "set", tmp_path / f"{number}", layout="folders", label_map=str(file))
+        )
     assert differences(*found) == []
 
 
@@ -302,6 +292,5 @@ def test_the_scheme_of_another_data_set_is_kept_and_not_where_that_lies(tmp_path
     shutil.copytree(first, tmp_path / "copy")
     found = []
     for number, like in enumerate((first, tmp_path / "copy")):
-        done = run_convert(root, tmp_path / f"{number}", normalize_like=str(like), **options)
-        found.append(all_bytes(Path(done.folder)))
+        found.append(bytes_of(root, tmp_path / f"{number}", normalize_like=str(like), **options))
     assert differences(*found) == []
