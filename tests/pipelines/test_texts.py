@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,15 @@ import pytest
 
 from halofeed.schemas.errors import AnnotationsError, JobError
 from tests.pipelines.layouts import COUNT, LAYOUT_SOURCES, draw_masks, draw_pictures, draw_scans
-from tests.pipelines.support import all_bytes, halofeed, read_all, rejected_entries, run_convert
+from tests.pipelines.support import (
+    all_bytes,
+    convert_words,
+    edited,
+    halofeed,
+    read_all,
+    rejected_entries,
+    run_convert,
+)
 
 REASON = "text holds a lone surrogate"
 BAD = "\ud800"
@@ -65,26 +72,24 @@ def test_a_row_of_scans_whose_text_cannot_be_written_is_one_reject(tmp_path, col
     assert len(rejects) == 1 and r"\ud800" in rejects[0]["detail"]
 
 
-def coco_changes() -> dict[str, Callable[[dict[str, Any]], None]]:
-    def category(document: dict[str, Any]) -> None:
-        document["categories"].append({"id": 2, "name": "coat" + BAD})
-        document["annotations"][1]["category_id"] = 2
-
-    return {
-        "id": lambda document: document["images"][1].update(id=f"x{BAD}"),
-        "file name": lambda document: document["images"][1].update(file_name=f"1{BAD}.png"),
-        "category": category,
-    }
+def bad_id(document: dict[str, Any]) -> None:
+    document["images"][1]["id"] = document["annotations"][1]["image_id"] = f"x{BAD}"
 
 
-@pytest.mark.parametrize("what", coco_changes())
-def test_a_coco_image_whose_text_cannot_be_written_is_one_reject(tmp_path, what):
+def bad_file_name(document: dict[str, Any]) -> None:
+    document["images"][1]["file_name"] = f"1{BAD}.png"
+
+
+def bad_category(document: dict[str, Any]) -> None:
+    document["categories"].append({"id": 2, "name": "coat" + BAD})
+    document["annotations"][1]["category_id"] = 2
+
+
+@pytest.mark.parametrize("change", [bad_id, bad_file_name, bad_category])
+def test_a_coco_image_whose_text_cannot_be_written_is_one_reject(tmp_path, change):
     LAYOUT_SOURCES["coco"](tmp_path / "s")
-    document = json.loads((tmp_path / "s/instances.json").read_text())
-    coco_changes()[what](document)
-    if what == "id":
-        document["annotations"][1]["image_id"] = f"x{BAD}"
-    (tmp_path / "s/instances.json").write_text(json.dumps(document))
+    with edited(tmp_path / "s/instances.json") as document:
+        change(document)
     done = run_convert(tmp_path / "s", tmp_path / "o", layout="coco")
     assert set(read_all(Path(done.folder), ["train"])) == {f"images/{number}.png" for number in (0, 2, 3)}
     (entry,) = (one for one in rejected_entries(done.folder) if one["stage"] == "annotation")
@@ -101,11 +106,10 @@ def test_a_coco_image_whose_text_cannot_be_written_is_one_reject(tmp_path, what)
 )
 def test_where_no_text_can_be_written_the_message_names_the_first(tmp_path, change, says):
     LAYOUT_SOURCES["coco"](tmp_path / "s")
-    document = json.loads((tmp_path / "s/instances.json").read_text())
-    document["categories"][0].update({"keypoints": ["nose"], **change})
-    for annotation in document["annotations"]:
-        annotation.update(keypoints=[3, 3, 2], num_keypoints=1)
-    (tmp_path / "s/instances.json").write_text(json.dumps(document))
+    with edited(tmp_path / "s/instances.json") as document:
+        document["categories"][0].update({"keypoints": ["nose"], **change})
+        for annotation in document["annotations"]:
+            annotation.update(keypoints=[3, 3, 2], num_keypoints=1)
     with pytest.raises(JobError, match=f"{says} is no Unicode text: correct it"):
         run_convert(tmp_path / "s", tmp_path / "o", layout="coco", keep=("keypoints",))
     assert not (tmp_path / "o").exists()
@@ -122,9 +126,8 @@ def test_a_class_of_dataset_json_that_cannot_be_written_is_an_error_of_the_whole
 
 def test_remarks_that_repeat_such_text_are_written_with_escapes(tmp_path):
     LAYOUT_SOURCES["coco"](tmp_path / "s")
-    document = json.loads((tmp_path / "s/instances.json").read_text())
-    document["annotations"].append({**document["annotations"][0], "id": BAD, "bbox": [1, 1, BAD, 1]})
-    (tmp_path / "s/instances.json").write_text(json.dumps(document))
+    with edited(tmp_path / "s/instances.json") as document:
+        document["annotations"].append({**document["annotations"][0], "id": BAD, "bbox": [1, 1, BAD, 1]})
     done = run_convert(tmp_path / "s", tmp_path / "o", layout="coco")
     (entry,) = rejected_entries(done.folder)
     assert entry["stage"] == "object" and entry["detail"].startswith(r"annotation \ud800 bbox")
@@ -151,27 +154,20 @@ def odd_names(root: Path) -> None:
 @pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, C_LOCALE, {"PYTHONIOENCODING": "ascii"}])
 def test_the_locale_changes_no_byte(tmp_path, environment):
     odd_names(tmp_path / "s\u00f6")
-    arguments = ["convert", "--layout", "folders", "--source", "s\u00f6", "--name", "set", "--workers", 1]
-    arguments += ["--height", 16, "--width", 24]
     plain = {**os.environ, "LC_ALL": "C.UTF-8"}
     for out, env in (("a", plain), ("b", {**plain, **environment})):
-        done = halofeed(*arguments, "--out", out, cwd=tmp_path, env=env, encoding="utf-8")
+        done = halofeed(*convert_words("s\u00f6", out, workers=1), cwd=tmp_path, env=env, encoding="utf-8")
         assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     first, second = all_bytes(tmp_path / "a"), all_bytes(tmp_path / "b")
     assert first == second
-    again = halofeed(*arguments, "--out", "a", cwd=tmp_path, env={**plain, **environment})
+    again = halofeed(*convert_words("s\u00f6", "a", workers=1), cwd=tmp_path, env={**plain, **environment})
     assert again.returncode == 0 and "already converted" in again.stdout, again.stderr
 
 
 def test_the_locale_changes_no_byte_of_a_conversion_that_a_program_begins(tmp_path):
     odd_names(tmp_path / "s\u00f6")
-    write_lines(
-        tmp_path / "s\u00f6/t.jsonl",
-        [
-            {"filename": name, "class": "h\u00e4t"}
-            for name in ("h\u00e4t/a.png", "\u00fc.png", str(tmp_path / "s\u00f6/coat/caf\udce9.png"))
-        ],
-    )
+    names = ("h\u00e4t/a.png", "\u00fc.png", str(tmp_path / "s\u00f6/coat/caf\udce9.png"))
+    write_lines(tmp_path / "s\u00f6/t.jsonl", [{"filename": name, "class": "h\u00e4t"} for name in names])
     program = (
         "import sys; from tests.pipelines.support import run_convert\n"
         "for layout in ('folders', 'jsonl'):\n"
@@ -193,8 +189,7 @@ def test_the_locale_changes_no_byte_of_a_conversion_that_a_program_begins(tmp_pa
 def test_a_class_is_printed_where_the_terminal_cannot_show_it(tmp_path):
     draw_pictures(tmp_path / "s", "h\u00e4t/a.png", "coat/b.png")
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    arguments = ["--source", tmp_path / "s", "--out", tmp_path / "o", "--name", "set", "--height", 16]
-    done = halofeed("convert", "--layout", "folders", *arguments, "--width", 24, env=environment)
+    done = halofeed(*convert_words(tmp_path / "s", tmp_path / "o"), env=environment)
     assert done.returncode == 0, done.stderr
     shown = halofeed("inspect", tmp_path / "o/set/1.0.0", env=environment)
     assert shown.returncode == 0 and r"h\xe4t" in shown.stdout, shown.stderr

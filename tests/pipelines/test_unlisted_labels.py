@@ -70,9 +70,8 @@ def test_class_masks_by_pattern_need_every_folder(ordinary_folder, ordinary_user
     patterns = {"image_pattern": "images/{id}.nii", "label_pattern": "{class}/{id}.nii"}
     (ordinary_folder / "spleen").chmod(0)
     with ordinary_user():
-        with pytest.raises(
-            AnnotationsError, match="spleen cannot be listed, and may hold the masks of a class"
-        ):
+        words = "spleen cannot be listed, and may hold the masks of a class"
+        with pytest.raises(AnnotationsError, match=words):
             listed(ordinary_folder, "class-masks", **patterns)
         found = listed(ordinary_folder, "class-masks", classes=("liver",), **patterns)
     assert [one.problem for one in found.values()] == [None, None]

@@ -34,9 +34,8 @@ from tests.volume_support import by_name, rejected, save_nifti, stored_volumes, 
 def check(done: Conversion, expected: dict[str, tuple[str, int | None]], channels: int = 1) -> None:
     """Every record has its split, the voxels of image(seed) and the classes of mask(seed), if there is one."""
     records = by_name(done)
-    assert {name: record.split for name, record in records.items()} == {
-        k: s for k, (s, _) in expected.items()
-    }
+    splits = {name: split for name, (split, _) in expected.items()}
+    assert {name: record.split for name, record in records.items()} == splits
     for number, (name, (_, seed)) in enumerate(expected.items()):
         record = records[name]
         for channel in range(channels):
@@ -57,10 +56,8 @@ def test_csv_takes_files_and_dicom_folders_and_keeps_patients_together(tmp_path)
         save_nifti(tmp_path / f"s/{number:02}_mask.nii.gz", mask(number)[::-1, :, ::-1], FLIPPED)
         rows.append((f"scan{number}", name, f"{number:02}_mask.nii.gz", f"patient {number % 5}"))
     write_table(tmp_path / "s", rows, "id,image,label,group")
-    shares = ("train=0.6", "test=0.4")
-    done = run_convert(
-        tmp_path / "s", tmp_path / "o", layout="csv", task="segmentation", split_shares=shares, **SIZE
-    )
+    options = {"layout": "csv", "task": "segmentation", "split_shares": ("train=0.6", "test=0.4")}
+    done = run_convert(tmp_path / "s", tmp_path / "o", **options, **SIZE)
     records = stored_volumes(done)
     by_patient: dict[int, set[str]] = {}
     for record in records:
@@ -110,9 +107,8 @@ def test_msd_has_its_classes_channels_and_prediction_cases(tmp_path, channels):
     names = {f"imagesT{'s' if n == 2 else 'r'}/a_{n}.nii.gz": n for n in range(3)}
     check(done, {k: ("test", None) if n == 2 else ("train", n) for k, n in names.items()}, channels)
     if channels == 2:
-        with pytest.raises(
-            UsageError, match=r"--channels 1: the data set has 2 \(M0, M1\); say --channels 2"
-        ):
+        words = r"--channels 1: the data set has 2 \(M0, M1\); say --channels 2"
+        with pytest.raises(UsageError, match=words):
             run_convert(tmp_path / "s", tmp_path / "p", layout="msd", **SIZE)
 
 
@@ -128,12 +124,8 @@ def test_nnunet_puts_two_channels_together_in_order(tmp_path):
     write_json(tmp_path / "s", nnunet_document(2, labels=("oedema", "core"), channels=("T1", "T2")))
     done = run_convert(tmp_path / "s", tmp_path / "o", layout="nnunet", channels=2, **SIZE)
     assert done.manifest.labels == {0: "background", 1: "oedema", 2: "core"}
-    folders = {0: "imagesTr", 1: "imagesTr", 2: "imagesTs"}
-    expected: dict[str, tuple[str, int | None]] = {
-        f"{folder}/case_{n}_0000.nii.gz": ("test", None) if n == 2 else ("train", n)
-        for n, folder in folders.items()
-    }
-    check(done, expected, channels=2)
+    names = {f"imagesT{'s' if n == 2 else 'r'}/case_{n}_0000.nii.gz": n for n in range(3)}
+    check(done, {k: ("test", None) if n == 2 else ("train", n) for k, n in names.items()}, channels=2)
 
 
 def test_lits_names_and_its_test_volumes(tmp_path):
@@ -187,9 +179,8 @@ def test_class_masks_merge_into_one_label_volume(test_data, tmp_path):
 def test_class_masks_that_overlap_are_refused_or_counted(tmp_path):
     for number in range(2):
         save_nifti(tmp_path / f"s/{number}/ct.nii", image(number), AFFINE)
-        save_nifti(tmp_path / f"s/{number}/segmentations/a.nii", (mask(number) > 0).astype(np.uint8), AFFINE)
-        other = mask(number) == (2 if number else 0)
-        save_nifti(tmp_path / f"s/{number}/segmentations/b.nii", other.astype(np.uint8), AFFINE)
+        for name, part in (("a", mask(number) > 0), ("b", mask(number) == (2 if number else 0))):
+            save_nifti(tmp_path / f"s/{number}/segmentations/{name}.nii", part.astype(np.uint8), AFFINE)
     done = run_convert(tmp_path / "s", tmp_path / "o", layout="class-masks", **SIZE)
     assert rejected(done)["1/ct.nii"][:2] == ("annotation", "masks of one scan overlap")
     done = run_convert(tmp_path / "s", tmp_path / "p", layout="class-masks", class_overlap="last", **SIZE)
@@ -200,9 +191,8 @@ def test_class_masks_that_overlap_are_refused_or_counted(tmp_path):
 
 def test_a_folder_of_dicom_series_with_a_seg_a_nifti_mask_and_none(tmp_path):
     for number, name in enumerate("abc"):
-        write_volume(
-            tmp_path / f"s/{name}", image(number), AFFINE, series=f"1.2.{number + 1}", patient=f"P{number}"
-        )
+        ids = {"series": f"1.2.{number + 1}", "patient": f"P{number}"}
+        write_volume(tmp_path / f"s/{name}", image(number), AFFINE, **ids)
     frames = [(v, depth, pixels) for v in (1, 2) for depth, pixels in frames_of(mask(0), v).items()]
     made = segmentation(frames, AFFINE, {1: "liver", 2: "spleen"})
     made.ReferencedSeriesSequence = [reference_to("1.2.1")]
@@ -224,11 +214,10 @@ def test_a_folder_of_dicom_series_with_a_seg_a_nifti_mask_and_none(tmp_path):
 def test_brats_like_cases_and_the_folds_of_nnunet_convert(tmp_path):
     (tmp_path / "s").mkdir()
     for number in range(3):
+        case = tmp_path / f"s/B{number}/B{number}"
         for channel, name in enumerate(("t1", "t2")):
-            save_nifti(
-                tmp_path / f"s/B{number}/B{number}_{name}.nii.gz", image(10 * channel + number), AFFINE
-            )
-        save_nifti(tmp_path / f"s/B{number}/B{number}_seg.nii.gz", mask(number), AFFINE)
+            save_nifti(Path(f"{case}_{name}.nii.gz"), image(10 * channel + number), AFFINE)
+        save_nifti(Path(f"{case}_seg.nii.gz"), mask(number), AFFINE)
     patterns = {"image_pattern": "{id}/{id}_{channel}.nii.gz", "label_pattern": "{id}/{id}_seg.nii.gz"}
     options = {"layout": "pairs", "task": "segmentation", "channels": 2, **patterns, **SIZE}
     done = run_convert(tmp_path / "s", tmp_path / "o", channel_order=("t1", "t2"), **options)
