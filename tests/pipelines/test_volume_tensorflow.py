@@ -22,6 +22,11 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings(r"ignore:label\(\) is deprecated:DeprecationWarning")
 
 SHAPE = (20, 36, 44)
+OPTIONS = {
+    "layout": "csv",
+    "task": "segmentation",
+    **dict(zip(("depth", "height", "width"), SHAPE, strict=True)),
+}
 STORES = {"int16": {}, "uint8": {"window": "abdomen"}, "float32": {}, "bfloat16": {}}
 
 
@@ -40,26 +45,27 @@ def source(tmp_path_factory) -> Path:
 
 
 def converted(source: Path, out: Path, store: str) -> Conversion:
-    depth, height, width = SHAPE
-    options = {"layout": "csv", "task": "segmentation", "depth": depth, "height": height, "width": width}
-    return run_convert(source, out, dtype=store, shards=2, **STORES[store], **options)
+    return run_convert(source, out, dtype=store, shards=2, **STORES[store], **OPTIONS)
 
 
-@pytest.mark.parametrize("store", STORES)
-def test_parse_example_gives_the_stored_values(source, tmp_path, store):
-    done = converted(source, tmp_path, store)
+@pytest.fixture(scope="module", params=STORES)
+def done(request, source, tmp_path_factory) -> Conversion:
+    return converted(source, tmp_path_factory.mktemp("out"), request.param)
+
+
+@pytest.fixture
+def store(done) -> str:
+    return done.manifest.recipe["dtype"]
+
+
+def test_parse_example_gives_the_stored_values(done, store):
     ours = {record.key: record for record in stored_volumes(done)}
-    spec = {
-        "image/encoded": tf.io.FixedLenFeature([], tf.string),
-        "image/label": tf.io.FixedLenFeature([], tf.string),
-        "image/labelled": tf.io.FixedLenFeature([], tf.int64),
-        "image/spacing_mm": tf.io.FixedLenFeature([3], tf.float32),
-        "image/affine": tf.io.FixedLenFeature([4, 4], tf.float32),
-        "image/source/affine": tf.io.FixedLenFeature([4, 4], tf.float32),
-        "image/source/shape": tf.io.FixedLenFeature([3], tf.int64),
-        "image/extent": tf.io.FixedLenFeature([2, 3], tf.int64),
-        "image/key/source": tf.io.FixedLenFeature([], tf.string),
-    }
+    strings = {f"image/{name}": ([], tf.string) for name in ("encoded", "label", "key/source")}
+    floats = {f"image/{name}": ([4, 4], tf.float32) for name in ("affine", "source/affine")}
+    counts = {"image/labelled": [], "image/source/shape": [3], "image/extent": [2, 3]}
+    given = {**strings, **floats, "image/spacing_mm": ([3], tf.float32)}
+    given |= {name: (shape, tf.int64) for name, shape in counts.items()}
+    spec = {name: tf.io.FixedLenFeature(*one) for name, one in given.items()}
     seen = 0
     for split in done.manifest.splits:
         paths = [str(path) for path in shard_paths(Path(done.folder), split)]
@@ -77,24 +83,19 @@ def test_parse_example_gives_the_stored_values(source, tmp_path, store):
                 assert bool(parsed["image/labelled"][row]) == record.labelled == (key != b"0")
                 assert np.array_equal(parsed["image/spacing_mm"][row], np.float32(record.spacing_mm))
                 assert np.array_equal(parsed["image/affine"][row], np.float32(record.grid.affine))
-                assert np.array_equal(
-                    parsed["image/source/affine"][row], np.float32(record.source_grid.affine)
-                )
+                affine = np.float32(record.source_grid.affine)
+                assert np.array_equal(parsed["image/source/affine"][row], affine)
                 assert tuple(parsed["image/source/shape"][row].numpy()) == record.source_grid.shape
                 assert np.array_equal(parsed["image/extent"][row], record.extent)
                 seen += 1
     assert seen == 4
 
 
-@pytest.mark.parametrize("store", STORES)
-def test_tfds_reads_a_set_of_volumes(source, tmp_path, store):
-    done = converted(source, tmp_path, store)
+def test_tfds_reads_a_set_of_volumes(done, store):
     ours = {record.key: record for record in stored_volumes(done)}
     builder = tfds.builder_from_directory(done.folder)
-    assert {name: split.num_examples for name, split in builder.info.splits.items()} == {
-        "test": 1,
-        "train": 3,
-    }
+    counts = {name: split.num_examples for name, split in builder.info.splits.items()}
+    assert counts == {"test": 1, "train": 3}
     for split in ("train", "test"):
         for read in tfds.as_numpy(builder.as_dataset(split=split)):
             record = ours.pop(read["image/key/source"].decode())
@@ -108,9 +109,7 @@ def test_tfds_reads_a_set_of_volumes(source, tmp_path, store):
     assert not ours
 
 
-@pytest.mark.parametrize("store", STORES)
-def test_the_loader_gives_the_stored_values(source, tmp_path, store):
-    done = converted(source, tmp_path, store)
+def test_the_loader_gives_the_stored_values(done, store):
     ours = [record for record in stored_volumes(done) if record.split == "train"]
     loader = Loader(
         done.folder, split="train", batch_size=2, training=False, include=("affine", "spacing_mm")
@@ -131,18 +130,15 @@ def test_the_loader_gives_the_stored_values(source, tmp_path, store):
 
 def test_bfloat16_bytes_are_those_of_tensorflow(source, tmp_path):
     done = converted(source, tmp_path, "bfloat16")
-    exact = {
-        record.key: record for record in stored_volumes(converted(source, tmp_path / "exact", "float32"))
-    }
+    floats = converted(source, tmp_path / "exact", "float32")
+    exact = {record.key: record for record in stored_volumes(floats)}
     for record in stored_volumes(done):
         theirs = tf.bitcast(tf.cast(exact[record.key].image, tf.bfloat16), tf.uint16).numpy().tobytes()
         assert np.array_equal(image_values(theirs, "bfloat16"), record.image.ravel())
 
 
 def test_a_padded_batch_of_a_windowed_set_loads(source, tmp_path):
-    depth, height, width = SHAPE
-    options = {"layout": "csv", "task": "segmentation", "depth": depth, "height": height, "width": width}
-    done = run_convert(source, tmp_path, window="abdomen", pad_value=(-1024,), **options)
+    done = run_convert(source, tmp_path, window="abdomen", pad_value=(-1024,), **OPTIONS)
     (image,) = (field for field in done.manifest.fields if field.name == "image")
     assert image.fill == (0,), "as stored, not in HU"
     batches = list(Loader(done.folder, split="train", batch_size=2, training=False).batches())
