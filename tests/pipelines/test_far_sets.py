@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -42,10 +43,7 @@ def test_verify_checks_every_byte_of_an_address(clean, address, local):
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "more"])
 def test_verify_finds_the_damage_that_it_finds_in_a_local_folder(clean, address, local, tmp_path, damage):
-    copy = tmp_path / "1.0.0"
-    copy.mkdir()
-    for file in local.iterdir():
-        (copy / file.name).write_bytes(file.read_bytes())
+    copy = Path(shutil.copytree(local, tmp_path / "1.0.0"))
     shard = sorted(copy.glob("*train*-of-*[0-9]"))[0]
     data = bytearray(shard.read_bytes())
     store, there = clean.store(), f"{address}/{shard.name}"
@@ -97,9 +95,8 @@ def test_what_cannot_be_read_is_named_and_not_waited_for(clean, address):
     for look in (verify, describe):
         with pytest.raises(UsageError, match=re.escape(missing)):
             look(missing)
-    clean.store().delete(
-        [found for found, _ in clean.store().listed(f"{address}/") if found.endswith(".index")]
-    )
+    store = clean.store()
+    store.delete([found for found, _ in store.listed(f"{address}/") if found.endswith(".index")])
     with pytest.raises(CorruptFileError, match=rf"{address}/set-train.*\.index: it is missing"):
         describe_record(address, "train:0")
     with between(clean.endpoint) as proxy, found_by(clean.at(proxy.endpoint)):

@@ -149,37 +149,35 @@ def test_a_driver_that_is_killed_leaves_what_the_next_run_ends_with(clean, sourc
         _, said = process.communicate()
         left = sorted(found.rpartition("/")[2] for found, _ in store.listed(f"{clean.address}/out/"))
         story.append(f"{process.returncode}: {said[-300:]} {left}")
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = convert(source, f"{clean.address}/out", "--workers", "2")
     assert done.returncode == 0, [*story, done.stderr]
     assert is_as(clean.objects("out/"), {f"shapes/1.0.0/{k}": data for k, data in undisturbed.items()}), story
     assert clean.open_uploads() == []
-    again = subprocess.run(words, capture_output=True, text=True, check=False)
+    again = convert(source, f"{clean.address}/out", "--workers", "2")
     assert again.returncode == 0 and "already converted" in again.stdout
 
 
-def test_options_of_s3_reach_every_worker(clean, source, undisturbed):
-    if clean.scheme == "gs":
+def options_of_s3(place: Place) -> list[str]:
+    """Beam's options by which it is found."""
+    if place.scheme == "gs":
         pytest.skip("Beam has no such options for gs://")
-    bare = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     options = ["--s3_access_key_id=test", "--s3_secret_access_key=test", "--s3_region_name=us-east-1"]
-    words = convert_words(source, f"{clean.address}/out", "--workers", "2", "--", *options)
-    done = subprocess.run(
-        [*words, f"--s3_endpoint_url={clean.endpoint}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-        env={**bare, "AWS_EC2_METADATA_DISABLED": "true"},
-    )
+    return [*options, f"--s3_endpoint_url={place.endpoint}"]
+
+
+def test_options_of_s3_reach_every_worker(clean, source, undisturbed):
+    given = options_of_s3(clean)
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    words = convert_words(source, f"{clean.address}/out", "--workers", "2", "--", *given)
+    environment = {**bare, "AWS_EC2_METADATA_DISABLED": "true"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=100, env=environment)
     assert done.returncode == 0, done.stderr
     assert is_as(clean.objects("out/shapes/1.0.0/"), undisturbed)
 
 
 def test_a_job_takes_the_options_of_s3_to_workers_elsewhere(clean, source, undisturbed, monkeypatch):
     """A worker of an external pool has neither the driver's environment nor Beam's options for file systems."""
-    if clean.scheme == "gs":
-        pytest.skip("Beam has no such options for gs://")
-    jobs = []
+    given, jobs = options_of_s3(clean), []
 
     def noted(pipeline: object, job: ShardJob, *more: object) -> None:
         jobs.append(job)
@@ -189,9 +187,8 @@ def test_a_job_takes_the_options_of_s3_to_workers_elsewhere(clean, source, undis
     for name in clean.settings:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    options = ["--s3_access_key_id=test", "--s3_secret_access_key=test", "--s3_region_name=us-east-1"]
     choose._stores.clear()
-    here(source, f"{clean.address}/out", beam_arguments=[*options, f"--s3_endpoint_url={clean.endpoint}"])
+    here(source, f"{clean.address}/out", beam_arguments=given)
     use_settings({})
     clean.store().delete([f"{clean.address}/out/shapes/1.0.0/manifest.json"])
     job = dataclasses.replace(jobs[0], progress_folder=None, holder=None)
@@ -214,9 +211,8 @@ def test_dicom_series_are_listed_in_a_store_with_one_look_at_each_slice(clean, t
             asked = len(proxy.asked)
     (first, *_), (second, *_) = (sorted((tmp_path / name).rglob("*-of-*")) for name in ("local", "remote"))
     assert first.read_bytes() == second.read_bytes()
-    assert asked == 34, (
-        "the folder is listed once, each slice is read twice, the middle one of a series once more"
-    )
+    # The folder is listed once, each slice is read twice, the middle one of a series once more.
+    assert asked == 34
 
 
 def test_shards_without_records_are_written_too(clean, drawn, tmp_path):
@@ -307,9 +303,8 @@ def test_what_writes_for_a_run_that_lost_its_folder_writes_no_more(clean):
         zombie.write("shard", b"of the first run")
         with zombie.temporary("late") as file:
             file.stream.write(b"late")
-            store_of(address).write(
-                lock_of(address), json.dumps({"owner": "ana,", "token": "other"}).encode()
-            )
+            another = json.dumps({"owner": "ana,", "token": "other"}).encode()
+            store_of(address).write(lock_of(address), another)
             with pytest.raises(JobError, match="ana, holds it now"):
                 file.keep()
     assert clean.objects("out/shapes/1.0.0/") == {"shard": b"of the first run"}
@@ -320,10 +315,7 @@ def test_of_two_runs_that_begin_together_one_holds_the_folder(clean):
     program = HOLD.replace("time.sleep(100)", "time.sleep(3)")
     several = [
         subprocess.Popen(
-            [sys.executable, "-c", program, folder],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-c", program, folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         for _ in range(2)
     ]
