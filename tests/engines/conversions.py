@@ -46,15 +46,9 @@ def words(source: Path, out: Path, case: str, beam: str, more: str = "") -> list
 
 def run(source: Path, out: Path, case: str, beam: str = "", more: str = "") -> dict[str, bytes]:
     """Every file that a conversion leaves."""
-    done = subprocess.run(
-        words(source, out, case, beam, more),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    with begun(source, out, case, beam, more) as command:
+        _, said = command.communicate(timeout=500)
+    assert command.returncode == 0, said
     return all_bytes(out / VERSION)
 
 

@@ -96,9 +96,8 @@ def states(home: Path) -> set[str]:
         return {job["status"] for job in json.load(answer)["jobs"]}
 
 
-def stop(home: Path) -> None:
-    """End the cluster."""
-    stop_all(home)
+stop = stop_all
+"""To end the cluster."""
 
 
 def start_task_manager(home: Path, machine: int) -> None:

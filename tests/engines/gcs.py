@@ -6,51 +6,23 @@ import json
 import urllib.request
 from pathlib import Path
 
-from tests.engines.processes import (
-    alone,
-    cache,
-    free_port,
-    need,
-    prepare,
-    start_process,
-    stop_all,
-    wait_for_port,
-)
+from tests.engines.processes import free_port, go_program, start_process, stop_all, wait_for_port
 
 BUCKET = "bucket"
 VERSION = "v1.56.1"
 
 
-def build() -> Path:
-    """The server's program, which is built at the first time, some two minutes; MissingError where it cannot be."""
-    folder = cache() / f"fake-gcs-server-{VERSION}"
-    with alone("gcs"):
-        if not (folder / "fake-gcs-server").is_file():
-            module = f"github.com/fsouza/fake-gcs-server@{VERSION}"
-            prepare([need("go", "golang"), "install", module], folder / "build.log", {"GOBIN": str(folder)})
-    return folder / "fake-gcs-server"
-
-
 def start(home: Path) -> dict[str, str]:
-    """Start it; the environment with which clients find it.
+    """Start it, which is built at the first time, some two minutes; the environment with which clients find it.
 
     Args:
         home: where `server.log` lies.
     """
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
-    command = [
-        str(build()),
-        "-scheme",
-        "http",
-        "-host",
-        "127.0.0.1",
-        "-port",
-        str(port),
-        "-backend",
-        "memory",
-    ]
-    start_process(home, "server", [*command, "-external-url", endpoint, "-log-level", "info"])
+    server = go_program("fake-gcs-server", "github.com/fsouza/fake-gcs-server", VERSION)
+    command = [server, *f"-scheme http -host 127.0.0.1 -port {port} -backend memory -log-level info".split()]
+    start_process(home, "server", [*command, "-external-url", endpoint])
     wait_for_port(home, "server", port)
     request = urllib.request.Request(
         f"{endpoint}/storage/v1/b?project=test",
@@ -61,6 +33,5 @@ def start(home: Path) -> dict[str, str]:
     return {"STORAGE_EMULATOR_HOST": endpoint}
 
 
-def stop(home: Path) -> None:
-    """End it, and lose what it holds."""
-    stop_all(home)
+stop = stop_all
+"""To end it, and lose what it holds."""

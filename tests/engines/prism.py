@@ -5,17 +5,7 @@ from __future__ import annotations
 from importlib import metadata
 from pathlib import Path
 
-from tests.engines.processes import (
-    alone,
-    cache,
-    children_of,
-    free_port,
-    need,
-    prepare,
-    start_process,
-    stop_all,
-    wait_for_port,
-)
+from tests.engines.processes import children_of, free_port, go_program, start_process, stop_all, wait_for_port
 from tests.engines.worker_environment import worker_options
 
 MODULE = "github.com/apache/beam/sdks/v2/go/cmd/prism"
@@ -23,15 +13,10 @@ MODULE = "github.com/apache/beam/sdks/v2/go/cmd/prism"
 
 def start(home: Path) -> dict[str, str]:
     """Bring it up; Beam's options for it are in HALOFEED_BEAM_OPTIONS."""
-    version = metadata.version("apache-beam")
-    folder = cache() / f"prism-{version}"
-    with alone("prism"):
-        if not (folder / "prism").is_file():
-            command = [need("go", "golang"), "install", f"{MODULE}@v{version}"]
-            prepare(command, cache() / "prism.log", {"GOBIN": str(folder)})
+    program = go_program("prism", MODULE, f"v{metadata.version('apache-beam')}")
     port = free_port()
     arguments = [f"--job_port={port}", "--web_port=0", "--serve_http=false", "--idle_shutdown_timeout=-1s"]
-    start_process(home, "prism", [folder / "prism", *arguments])
+    start_process(home, "prism", [program, *arguments])
     wait_for_port(home, "prism", port)
     options = ["--runner=PortableRunner", f"--job_endpoint=localhost:{port}", *worker_options(home)]
     return {"HALOFEED_BEAM_OPTIONS": " ".join(options)}
@@ -42,6 +27,5 @@ def worker_pids(home: Path) -> list[int]:
     return [*children_of(home, "prism"), *children_of(home, "pool")]
 
 
-def stop(home: Path) -> None:
-    """End it."""
-    stop_all(home)
+stop = stop_all
+"""To end it."""

@@ -56,6 +56,16 @@ def prepare(command: Sequence[str | Path], log: Path, environment: Mapping[str, 
         raise MissingError(f"{command[0]} failed:\n{log.read_text(errors='replace')[-2000:]}")
 
 
+def go_program(name: str, module: str, version: str) -> Path:
+    """A program of Go's, which is built at the first time; MissingError where it cannot be."""
+    folder = cache() / f"{name}-{version}"
+    with alone(name):
+        if not (folder / name).is_file():
+            command = [need("go", "golang"), "install", f"{module}@{version}"]
+            prepare(command, cache() / f"{name}.log", {"GOBIN": str(folder)})
+    return folder / name
+
+
 def free_port() -> int:
     """A port of the loopback that nobody listens at now."""
     with socket.socket() as probe:
