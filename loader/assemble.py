@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ from halofeed.loader.reading import (
 from halofeed.loader.record import StoredRecord
 from halofeed.schemas.class_sets import members
 from halofeed.schemas.errors import UsageError
+from halofeed.schemas.fields import Field
 from halofeed.schemas.identity import mix
 from halofeed.schemas.manifest import Manifest
 
@@ -62,6 +63,7 @@ class Assembler:
     Attributes:
         spec: per array its shape (without the batch) and dtype.
         on_grid: the arrays on the image's grid.
+        decodes: whether some of them are files in their records.
     """
 
     def __init__(
@@ -129,10 +131,10 @@ class Assembler:
         )
         shown = tuple(stop - start for start, stop in self._slab)
         self.spec = specify(self._fields, include, shown=shown, frame=self._frame)
-        self._decodes = any(not field.is_raw for field in self._grid)
+        self.decodes = any(not field.is_raw for field in self._grid)
         self._plans = (
             self._reader.keeps_all
-            and (self._decodes or not self._is_straight or len(self._as_stored) == len(self._grid))
+            and (self.decodes or not self._is_straight or len(self._as_stored) == len(self._grid))
             and FOLLOWING.keys().isdisjoint(field.name for field in self._fields)
             and SIZE not in self.spec
         )
@@ -209,10 +211,9 @@ class Assembler:
 
     @property
     def moves_rows(self) -> bool:
-        """Whether planned rows' pixels may be moved as they are stored, and by a kernel."""
+        """Whether planned rows' pixels may be moved as they are stored, and by a kernel; else each is copied."""
         return kernel.is_built() and not any(
-            not field.is_raw or field.holds_sets or stored_dtype(field) != self.spec[field.name].dtype
-            for field in self._grid
+            field.holds_sets or stored_dtype(field) != self.spec[field.name].dtype for field in self._grid
         )
 
     @property
@@ -244,6 +245,17 @@ class Assembler:
         moved = kernel.move(moves, together)[: len(fields) * len(rows)]
         return np.asarray(moved.reshape(len(fields), len(rows)).all(axis=0))
 
+    def copy_planned(self, batch: Batch, row: int, memory: InMemory, at: int, view: View) -> bool:
+        """Write a planned row's pixels from record `at` of those in memory; False where its frame is another."""
+        if not memory.has(at):
+            return False
+        if self._is_straight:
+            for field in self._grid:
+                batch[field.name][row] = memory.array(at, field)
+        else:
+            self._copy_stored(batch, row, partial(memory.array, at), view)
+        return True
+
     def write_planned(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
         """Write a planned row's pixels; False where it is to be written by itself.
 
@@ -251,13 +263,16 @@ class Assembler:
             CorruptFileError: as `write`.
         """
         record.features(frozenset(), self._into(batch, row))
-        if self._decodes:
+        if self.decodes:
             return self._is_decoded(batch, row, record, view) and record.is_confirmed()
         if not self._is_straight:
-            self._copy(IMAGE, view, self._reader.stored_array(self._image, record), batch[IMAGE][row])
-            if self._label is not None:
-                self._write_label(view, self._reader.stored_array(self._label, record), batch[LABEL][row])
+            self._copy_stored(batch, row, lambda field: self._reader.stored_array(field, record), view)
         return record.is_confirmed()
+
+    def _copy_stored(self, batch: Batch, row: int, stored: Callable[[Field], Array], view: View) -> None:
+        self._copy(IMAGE, view, stored(self._image), batch[IMAGE][row])
+        if self._label is not None:
+            self._write_label(view, stored(self._label), batch[LABEL][row])
 
     def _is_decoded(self, batch: Batch, row: int, record: StoredRecord, view: View) -> bool:
         """Whether a planned row's picture was as it is known to be, and is in the batch."""

@@ -21,6 +21,7 @@ from halofeed.loader.augment.windows import Windows
 from halofeed.loader.batch import Batch, allocate
 from halofeed.loader.buffers import BufferPool
 from halofeed.loader.gather import Shards
+from halofeed.loader.moves import InMemory
 from halofeed.loader.reads import Reads
 from halofeed.loader.record import StoredRecord
 from halofeed.loader.sampler import Rows
@@ -148,15 +149,28 @@ class Filler:
         self, batch: Batch, places: NDArray[np.int64], numbers: NDArray[np.int64], windows: Windows
     ) -> NDArray[np.int64]:
         """Copy the pixels of planned rows that lie in memory, and say which rows are left."""
-        if not self._assembler.moves_rows:
+        if self._assembler.decodes:
             return np.arange(len(places))
         # What is wrong with a file is said where its row is written.
         with contextlib.suppress(CorruptFileError):
             memory = self._shards.in_memory(numbers, self._assembler.raw_keys)
             if memory is not None:
-                moved = self._assembler.move_planned(batch, places, memory, windows, self._together)
-                return np.flatnonzero(~(moved & memory.sure()))
+                return np.flatnonzero(~(self._copied(batch, places, memory, windows) & memory.sure()))
         return np.arange(len(places))
+
+    def _copied(
+        self, batch: Batch, places: NDArray[np.int64], memory: InMemory, windows: Windows
+    ) -> NDArray[np.bool_]:
+        """Copy the pixels of planned rows from memory, bool [row], where their frames are as they should be."""
+        if self._assembler.moves_rows:
+            return self._assembler.move_planned(batch, places, memory, windows, self._together)
+        copied, every = np.zeros(len(places), np.bool_), np.arange(len(places))
+
+        def copy(at: int, row: int, view: View) -> None:
+            copied[at] = self._assembler.copy_planned(batch, row, memory, at, view)
+
+        self._each(deque(zip(every.tolist(), places.tolist(), windows.views(every), strict=True)), copy)
+        return copied
 
     def _each(self, todo: deque[tuple[Any, ...]], act: Callable[..., None]) -> None:
         """Call `act` with each of the deque's items, numbers first, in several threads, of which this is one.

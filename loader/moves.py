@@ -1,4 +1,4 @@
-"""Where in memory do the pixels of planned rows lie and where do they go, as a table for the kernel?
+"""Where in memory do the pixels of planned rows lie and, as a table for the kernel, where do they go?
 
 Where the raw values of all records lie in memory, with nothing of them left to check but their frames, a row costs its
 copy and little more: files are looked at once a batch, before its first copy and after its last one, and not a record
@@ -8,6 +8,7 @@ at a time.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from halofeed.loader.augment.view import Ranges
 from halofeed.loader.augment.windows import Windows
+from halofeed.loader.decode import stored_dtype
 from halofeed.loader.native.kernel import (
     FRAME,
     MOST_AXES,
@@ -76,6 +78,22 @@ class InMemory:
         self._shards, self._files = shards, files
         self._offsets, self._lengths, self._checksums = offsets, lengths, checksums
         self._starts, self._sums_length = starts, sums_length
+
+    def has(self, at: int) -> bool:
+        """Whether a record's frame is as `frames` has it; else it is to be read by itself, which tells why not."""
+        whole, offset, length = self._file_of(at), int(self._offsets[at]), int(self._lengths[at])
+        stated, checksum = struct.unpack_from("<QI", whole, offset)
+        (footer,) = struct.unpack_from("<I", whole, offset + HEADER_BYTES + length)
+        expected = _length_checksum(length) if self._sums_length else checksum
+        return (stated, checksum, footer) == (length, expected, int(self._checksums[at]))
+
+    def array(self, at: int, field: Field) -> NDArray[Any]:
+        """A record's value of a raw field as it lies in memory, of its stored shape."""
+        start = int(self._starts[field.keys[0]][at])
+        return np.ndarray(field.stored_shape, stored_dtype(field), self._file_of(at), start)
+
+    def _file_of(self, at: int) -> memoryview:
+        return self._files[int(self._shards[at])].bytes.data
 
     def addresses(self, key: str) -> Integers:
         """Where the records' values lie in memory, int64 [record]."""

@@ -10,11 +10,12 @@ from halofeed.loader import FlipLeftRight, Loader, RandomCrop, gather
 from halofeed.loader.assemble import Assembler
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.mapping import is_guarded
-from tests.loader.batches import same
-from tests.loader.kernels import needs_kernel
+from halofeed.schemas.tfrecord import read_records
+from tests.loader.batches import flip, same
+from tests.loader.kernels import kernel_if, ways
 
 CHAINS = {"whole": [], "windows": [FlipLeftRight(), RandomCrop(10, 12)]}
-pytestmark = [pytest.mark.skipif(not is_guarded(), reason="files are not mapped here"), needs_kernel]
+pytestmark = [pytest.mark.skipif(not is_guarded(), reason="files are not mapped here"), ways]
 
 
 @pytest.fixture
@@ -23,17 +24,25 @@ def folder(draw, write):
 
 
 @pytest.fixture(params=CHAINS)
-def loader(request, folder):
+def loader(request, folder, is_used):
     """A loader that has read all records once."""
-    loader = Loader(folder, batch_size=5, seed=3, augment=CHAINS[request.param])
-    for step in range(8):
-        loader.batch(step)
-    return loader
+    with kernel_if(is_used):
+        loader = Loader(folder, batch_size=5, seed=3, augment=CHAINS[request.param])
+        for step in range(8):
+            loader.batch(step)
+        yield loader
 
 
 def copied_rows(monkeypatch, then=lambda batch, row: None):
     """The rows that are copied from memory from now on, and what becomes of each then."""
-    rows, move = [], Assembler.move_planned
+    rows, copy, move = [], Assembler.copy_planned, Assembler.move_planned
+
+    def is_copied(self, batch, row, *more):
+        made = copy(self, batch, row, *more)
+        if made:
+            rows.append(row)
+            then(batch, row)
+        return made
 
     def moved(self, batch, places, *more):
         made = move(self, batch, places, *more)
@@ -42,6 +51,7 @@ def copied_rows(monkeypatch, then=lambda batch, row: None):
             then(batch, row)
         return made
 
+    monkeypatch.setattr(Assembler, "copy_planned", is_copied)
     monkeypatch.setattr(Assembler, "move_planned", moved)
     return rows
 
@@ -73,6 +83,24 @@ def test_rows_of_a_shard_that_is_cut_meanwhile_are_an_error_that_names_it(loader
     copied_rows(monkeypatch, cut)
     with pytest.raises(CorruptFileError, match=r"shortened|expected"):
         loader.batch(8)
+
+
+@pytest.mark.parametrize("part", ["length", "its checksum", "footer"])
+def test_rows_whose_frames_change_meanwhile_are_not_copied(loader, folder, monkeypatch, part):
+    look = gather.Shards.in_memory
+
+    def damaged(self, *which):
+        found = look(self, *which)
+        for shard in folder.glob("*train*.tfrecord-*[0-9]"):
+            for offset, record in read_records(shard.read_bytes(), ""):
+                flip(shard, offset + {"length": 0, "its checksum": 8, "footer": 12 + len(record)}[part])
+        return found
+
+    monkeypatch.setattr(gather.Shards, "in_memory", damaged)
+    rows = copied_rows(monkeypatch)
+    with pytest.raises(CorruptFileError, match="at byte"):
+        loader.batch(8)
+    assert not rows
 
 
 def test_no_more_files_are_held_open_than_the_process_may(loader, monkeypatch):

@@ -48,10 +48,12 @@ def test_planned_rows_are_those_written_one_by_one(
         folders[kind], batch_size=7, seed=3, augment=CHAINS[kind][number], include=["epoch"], verify=verify
     )
     written = []
-    planned, moved = Assembler.write_planned, Assembler.move_planned
-    monkeypatch.setattr(
-        Assembler, "write_planned", lambda self, *row: written.append(planned(self, *row)) or written[-1]
-    )
+    moved = Assembler.move_planned
+    for name in ("write_planned", "copy_planned"):
+        act = getattr(Assembler, name)
+        monkeypatch.setattr(
+            Assembler, name, lambda self, *row, act=act: written.append(act(self, *row)) or written[-1]
+        )
 
     def moved_too(self, *rows):
         made = moved(self, *rows)
@@ -72,8 +74,8 @@ def test_what_reads_more_than_windows_is_written_one_by_one(folders, monkeypatch
     def refuse(*_):
         raise AssertionError("planned")
 
-    monkeypatch.setattr(Assembler, "write_planned", refuse)
-    monkeypatch.setattr(Assembler, "move_planned", refuse)
+    for name in ("write_planned", "copy_planned", "move_planned"):
+        monkeypatch.setattr(Assembler, name, refuse)
     for kind, options in (
         ("volumes", {"augment": [RandomCrop(2, 3, 4, foreground=0.5)]}),
         ("volumes", {"augment": [FlipDepth()], "include": ["extent"]}),
