@@ -341,7 +341,7 @@ def test_every_finding_of_the_readers_has_its_meaning() -> None:
     named = set()
     for path in sorted((ROOT / "prep").rglob("*.py")):
         text = re.sub(r"\s+", " ", path.read_text())
-        named |= set(re.findall(r'Finding\( ?name="([^"]+)"', text))
+        named |= set(re.findall(r'Finding(?:\.noted|\.corrected)?\( ?(?:name=)?"([^"]+)"', text))
         named |= set(re.findall(r'_noted\("([^"]+)"', text))
     assert len(named) > 15
     assert not named - set(MEANINGS)
