@@ -44,7 +44,8 @@ def assert_stopped(process: subprocess.Popen[str], number: int, temporary: Path,
     """
     _, errors = process.communicate(timeout=60)
     if process.returncode == 0:
-        assert errors == "", how
+        # Python's importer passes over an interrupt that comes before the command's own handler stands.
+        assert errors == "" or errors.startswith("Exception ignored in: <function _get_module_lock"), how
     elif (process.returncode == -number and not errors) or is_pythons_own(errors):
         return False
     else:
