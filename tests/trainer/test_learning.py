@@ -50,7 +50,10 @@ def test_a_unet_learns_the_hippocampus_from_nine_scans(tmp_path: Path, test_data
         "--depth", 48, "--height", 64, "--width", 48, "--window-percentiles", "1,99",
         "--split-shares", "train=0.75,test=0.25",
     )  # fmt: skip
-    assert learned(data, tmp_path / "run", "dice", "unet3d_small", "--partition", "image=1,4,1,1,1") >= 0.8
+    # With so few scans, how a processor rounds bfloat16 decides whether this seed finds the second class whole:
+    # Dice was 0.78 on one (seed 1: 0.86) and 0.86 on another; in float32 it is 0.86.
+    options = ("--partition", "image=1,4,1,1,1", "--set", "compute_dtype=float32")
+    assert learned(data, tmp_path / "run", "dice", "unet3d_small", *options) >= 0.8
 
 
 def test_a_classifier_learns_which_way_a_square_moves_in_clips_split_by_rows(tmp_path: Path) -> None:
