@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import re
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -43,13 +44,13 @@ class PredictionWriter(ExitStack):
         super().__init__()
         self._folder, self._origins, self._labels = folder, origins, labels
 
+    @abstractmethod
     def add(self, origin: Origin, row: Row) -> None:
         """Write, or keep, what was predicted for a record."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self) -> dict[str, Any]:
         """Write what is left; gives what predictions.json says of the files."""
-        raise NotImplementedError
 
 
 class DetectionWriter(PredictionWriter):
