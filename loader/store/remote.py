@@ -51,7 +51,7 @@ class RemoteStore:
 
     fetches = looks_ahead = reads_ahead = True
     is_checked = False
-    attempts = 3
+    attempts = ATTEMPTS
 
     def __init__(self, address: str, concurrent_reads: int) -> None:
         if concurrent_reads < 1:

@@ -36,11 +36,29 @@ class Server:
     def __post_init__(self) -> None:
         self.lock, self.at_once = threading.Lock(), 0
 
-    def faults(self, *kinds: str, every: int, only: str = "tfrecord") -> None:
-        """Have every so many requests for files of that name go wrong, one kind after the other."""
-        self.fault = lambda name, number: (
-            kinds[number // every % len(kinds)] if number % every == 0 and only in name else ""
-        )
+    def faults(self, *kinds: str, every: int, only: str = "tfrecord") -> list[str]:
+        """Have every so many requests for files of that name go wrong, one kind after the other.
+
+        What went wrong goes right when it is asked for again.
+
+        Returns:
+            the kinds that occurred, which grows.
+        """
+        failed: set[tuple[str, int, int]] = set()
+        occurred: list[str] = []
+
+        def fault(name: str, number: int) -> str:
+            if self.asked[-1] in failed:
+                failed.remove(self.asked[-1])
+                return ""
+            if number % every or only not in name:
+                return ""
+            failed.add(self.asked[-1])
+            occurred.append(kinds[number // every % len(kinds)])
+            return occurred[-1]
+
+        self.fault = fault
+        return occurred
 
 
 def handler_of(folder: Path, server: Server) -> type[BaseHTTPRequestHandler]:

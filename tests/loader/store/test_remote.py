@@ -83,10 +83,11 @@ def test_faults_of_a_server_are_retried_and_counted(sets, kind):
     local = Loader(folder, batch_size=6, augment=augment)
     with serving(folder) as server:
         far = Loader(server.address, batch_size=6, augment=augment, concurrent_reads=4)
-        server.faults("cut", "503", "short", "flip", every=5)
+        occurred = server.faults("cut", "503", "short", "flip", every=5)
         for step, batch in zip(range(6), far.batches(), strict=False):
             same(batch, local.batch(step))
-        assert far.retries >= len(server.asked) // 10 > 0
+        # Those of later batches may not be met yet, and two flips in one record are read again together.
+        assert far.retries >= len(occurred) // 2 > 0
 
 
 def test_bytes_whose_asker_needs_them_no_longer_are_asked_for_again(sets):
