@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from halofeed.pipelines import listing
 from halofeed.pipelines.job import JobOptions
@@ -130,14 +131,17 @@ def list_in_parts(count: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as scratch:
         files, output = DrawnFiles(scratch, count), OutputFolder(scratch)
         output.make()
-        listing.source_files = lambda _: DrawnFiles(scratch, count)
         options = JobOptions(source=scratch, out=scratch, name="set")
         sources = Sources(annotations=files, images=files, annotation_file=None)
         recipe = Recipe(layout="folders", height=224, width=224, shards=SHARDS)
-        in_job = listing.ListingInJob(recipe, sources, output, spread, insist=True)
-        with multiprocessing.get_context("fork").Pool(2) as pool:
+        written = NumberedFiles(output)
+        in_job = listing.ListingInJob(
+            recipe=recipe, sources=sources, output=output, spread=spread, written=written, insists=True
+        )
+        drawn = mock.patch.object(listing, "source_files", return_value=files)
+        with drawn, multiprocessing.get_context("fork").Pool(2) as pool:
             start, processor = time.perf_counter(), time.process_time()
-            found = make_plan(options, recipe, sources, None, None, in_job)
+            found = make_plan(options, recipe, sources, written, None, in_job)
             seconds, processor = time.perf_counter() - start, time.process_time() - processor
             pool.close()
             pool.join()

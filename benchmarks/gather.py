@@ -183,7 +183,8 @@ class Measured:
     """The cases, their loaders kept from round to round."""
 
     def __init__(self, data: Path) -> None:
-        self.data, self.loaders = data, {}
+        self.data = data
+        self.loaders: dict[str, Any] = {}
         self.source = np.ones((64, SIDE, SIDE, 3), np.uint8)
         self.target = np.ones_like(self.source)
 

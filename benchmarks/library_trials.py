@@ -292,7 +292,7 @@ def tiff(kind: str) -> bytes:
 
 def tiff_ours(kind: str) -> Callable[[], Any]:
     """Our reader: Pillow's libtiff behind our own directory."""
-    from halofeed.prep.formats.picture.table import ReadOptions, read_image
+    from halofeed.prep.formats.picture import ReadOptions, read_image
 
     data = tiff(kind)
     deep = kind.startswith("16 bit")

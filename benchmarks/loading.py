@@ -91,7 +91,8 @@ class Worker:
     """A peer's processes for one case, stopped between rounds; `error` says why it gives nothing more."""
 
     def __init__(self, peer: Peer, case_name: str, source: Path, scratch: Path) -> None:
-        self.error, self.reason, self.rates, self.difference = "", "", [], 0
+        self.error, self.reason, self.difference = "", "", 0
+        self.rates: list[float] = []
         self.setting: dict[str, Any] = {}
         log = scratch / f"{peer.module}.log"
         arguments = [peer.module, case_name, str(source), str(scratch / peer.module)]
@@ -128,8 +129,10 @@ class Worker:
         self._process.wait()
 
     def _answer(self, seconds: float) -> dict[str, Any]:
-        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
-        line = self._process.stdout.readline() if ready else ""
+        answers = self._process.stdout
+        assert answers is not None
+        ready, _, _ = select.select([answers], [], [], seconds)
+        line = answers.readline() if ready else ""
         answer: dict[str, Any] = json.loads(line) if line else {}
         if not answer:
             code = self._process.poll()

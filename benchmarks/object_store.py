@@ -112,9 +112,13 @@ class Measured:
 
     def drain(self) -> None:
         """Wait for what the loader fetched ahead, which nobody counts."""
-        for window in list(self.loader._shards.store._here().expected.values()):
+        from halofeed.loader.store.remote import RemoteStore
+
+        store = self.loader._shards.store
+        assert isinstance(store, RemoteStore)
+        for window in list(store._here().expected.values()):
             for part in (part for parts in window._parts.values() for part in parts):
-                part.result(60)
+                part.bytes.result(60)
 
     def load(self) -> None:
         """The loader's batches."""

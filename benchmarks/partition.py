@@ -150,7 +150,7 @@ def compiled(workload: Workload, parts: int) -> tuple[Callable[[], float], Count
         state, _ = jax.block_until_ready(program(state, batch))
         return time.perf_counter() - started
 
-    return take_step, count_collectives(program.as_text())
+    return take_step, count_collectives(program.as_text() or "")
 
 
 def count_collectives(text: str) -> Counter[str]:

@@ -93,7 +93,7 @@ def draw(root: Path, volumes: int, depth: int, level: int) -> float:
         label = "mask_{:04d}.nii.gz" if name == "mask" else ""
         rows = [f"{n},{image},{label}".format(n, n) for n in range(part_of(volumes, system.share))]
         (root / system.table).write_text("\n".join(["id,image,label", *rows]) + "\n")
-    return scan.nbytes / (root / "ct.nii.gz").stat().st_size
+    return float(scan.nbytes / (root / "ct.nii.gz").stat().st_size)
 
 
 def part_of(volumes: int, share: float) -> int:
@@ -202,7 +202,8 @@ def measure(name: str, files: Path, depth: int, checkout: Path | None = None) ->
             stderr=subprocess.PIPE,
             env=environment,
         )
-        peak, seen, ended = [0], {}, threading.Event()
+        peak, ended = [0], threading.Event()
+        seen: dict[int, float] = {}
 
         def watch() -> None:
             while not ended.wait(0.05):
