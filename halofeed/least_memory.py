@@ -14,7 +14,7 @@ from halofeed.schemas.shortage import LIMITS, limit_of
 _LEAST_MIB = {"AS": 384, "DATA": 192}
 """By the name of the limit; see `least memory` in docs/decisions.md for how they were measured."""
 _LEAST_MIB_OF = {
-    "convert": {"AS": 768, "DATA": 384},
+    "convert": {"AS": 832, "DATA": 384},
     "configs": {"AS": 640, "DATA": 192},
     **{name: {"AS": 3072, "DATA": 1024} for name in ("train", "evaluate", "predict", "export", "demo")},
 }

@@ -32,7 +32,7 @@ def limited(words: Sequence[object], option: str, limit_mib: int) -> subprocess.
 # From below what NumPy alone takes to above what the job needs, libraries that crash where memory ends in between.
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
-    ("option", "limits_mib"), [("-v", (390, 580, 680, 780, 880)), ("-d", (190, 290, 390))]
+    ("option", "limits_mib"), [("-v", (390, 580, 780, 840, 880)), ("-d", (190, 290, 390))]
 )
 def test_a_conversion_ends_in_one_line(source, tmp_path, option, limits_mib, workers):
     for limit_mib in limits_mib:
