@@ -10,6 +10,7 @@ import contextlib
 import gzip
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,10 @@ class Cache:
         file = self.folder / name
         try:
             data = file.read_bytes()
-            document: dict[str, Any] = json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)
-        except (OSError, EOFError, ValueError):
+            document = json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)
+        except (OSError, EOFError, ValueError, zlib.error):
+            return None
+        if not isinstance(document, dict):
             return None
         with contextlib.suppress(OSError):
             os.utime(file)

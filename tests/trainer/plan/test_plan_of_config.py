@@ -146,6 +146,28 @@ def test_a_shape_that_does_not_divide_is_refused_with_the_nearest_that_do() -> N
     assert (300, 301, 3) in [shape for shape, _ in case.nearest]
 
 
+def test_a_size_of_other_axes_is_refused_with_an_example() -> None:
+    asked = Request(config=SMALL.changed(image_shape=[32, 32]), topology="cpu:1", classes=2)
+    with pytest.raises(UsageError, match=r"image_shape \[32, 32\]: expected \[height, width, channel\]"):
+        plan_config(asked, cores=(1,), cache=Cache(None))
+
+
+def test_a_damaged_file_of_the_cache_counts_as_none(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    cache.keep("key", {"memory": {}})
+    cache.remember("request", "key", {})
+    file = tmp_path / "programs/key.json.gz"
+    whole = file.read_bytes()
+    for at in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[at // 8] ^= 1 << at % 8
+        file.write_bytes(damaged)
+        assert cache.recall("request") in (None, {"memory": {}, "format": 1})
+    for document in ("[1]", '"x"', "null", "3"):
+        (tmp_path / "asked/request.json").write_text(document)
+        assert cache.recall("request") is None
+
+
 def test_cores_that_a_machine_lacks_are_refused_with_those_it_has() -> None:
     with pytest.raises(UsageError, match="v3-8 has 8 cores; it can be 1, 2, 4, 8"):
         cases(Request(config=SMALL, topology="v3-8"), topology_named("v3-8"), (32, 32, 3), (16,), None)
