@@ -224,7 +224,7 @@ def _train_segmenter(root: Path) -> Path:
     data = str(root / "data" / "phantom_2mm" / "1.0.0")
     segmenter = root / "runs" / "segmenter"
     _command(
-        "train", data, "--config", "unet3d_small", "--steps", "120", "--set", "learning_rate=1e-2",
+        "train", data, "--config", "unet3d_small", "--steps", "200", "--set", "learning_rate=1e-2",
         "--out", str(segmenter), "--overwrite", "--cores-per-replica", "4", "--partition", "image=1,4,1,1,1",
     )  # fmt: skip
     return segmenter / "report.html"

@@ -87,7 +87,7 @@ class JobOptions:
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and not value >= least:
-                problems.append(f"{flag(name)} {value:g}: expected {least} or more")
+                problems.append(f"{flag(name)} {value}: expected {least} or more")
         if self.disk_check not in ("refuse", "ignore"):
             problems.append(f"--disk-check {self.disk_check!r}: expected refuse or ignore")
         if self.listing not in ("auto", "command", "job"):

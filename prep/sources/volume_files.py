@@ -161,13 +161,15 @@ def folder_of(path: str) -> str:
 
 
 def common_folder(paths: Iterable[str]) -> str:
-    """The innermost folder that holds all paths; "." is the root.
+    """The innermost folder that holds all paths, as they spell it: stores have keys with `//`; "." is the root.
 
-    >>> common_folder(["p/a/1", "p/b/2"]), common_folder(["1", "2"])
-    ('p', '.')
+    >>> common_folder(["p/a/1", "p/b/2"]), common_folder(["1", "2"]), common_folder(["a//b/1", "a//b/2"])
+    ('p', '.', 'a//b')
     """
-    folders = [path.rpartition("/")[0] for path in paths]
-    return (posixpath.commonpath(folders) if folders else "") or "."
+    folders = [path.split("/")[:-1] for path in paths]
+    first, last = min(folders, default=[]), max(folders, default=[])
+    shared = takewhile(lambda parts: parts[0] == parts[1], zip(first, last, strict=False))
+    return "/".join(part for part, _ in shared) or "."
 
 
 class FolderIndex:
