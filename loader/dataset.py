@@ -214,6 +214,11 @@ class Loader(Stream):
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(Loader, **self._arguments), ()
 
+    def __copy__(self) -> Loader:
+        made = object.__new__(Loader)  # `__reduce__` would read everything again
+        made.__dict__.update(self.__dict__)
+        return made
+
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self._arguments.items() if name != "path")
         return f"Loader({str(self._arguments['path'])!r}, {options})"

@@ -34,6 +34,9 @@ class Kind:
     origin: Callable[[Shape], tuple[Field, ...]]
     pads_around: bool
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return kind_of, ((*self.axes, "channel"),)  # `origin` may be a lambda, which is not pickled
+
     def image_problem(self, image: Field) -> str:
         """What is wrong with the field of the image itself, "" where nothing is."""
         if image.encoding not in self.stored:

@@ -16,6 +16,7 @@ from typing import Any
 from halofeed.prep.options.option import option
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.files import read_regular
+from halofeed.schemas.kinds import EARLY_KINDS
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.partition import Partition
 
@@ -156,6 +157,12 @@ class TrainConfig:
                 for name, known in choices.items()
             ),
             ("learning_rate", "more than 0", self.learning_rate > 0),
+            (
+                "image_shape",
+                "[height, width, channel] or [depth, height, width, channel], each 1 or more",
+                self.image_shape is None
+                or (len(self.image_shape) in EARLY_KINDS and min(self.image_shape) >= 1),
+            ),
             *(
                 (name, "0 or more and less than 1", 0 <= getattr(self, name) < 1)
                 for name in ("average_decay", "norm_decay", "momentum")

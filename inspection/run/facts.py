@@ -222,7 +222,8 @@ def _document(folder: Path) -> dict[str, Any]:
     )
     if not sound:
         raise CorruptFileError(
-            f"{file}: expected a config, and facts with task, labels and image_shape; train again with --overwrite"
+            f"{file}: expected a config, and facts with task, labels, a known kind and an image_shape of its axes; "
+            "train again with --overwrite"
         )
     return document
 

@@ -174,7 +174,9 @@ class DiskStore(Wrapped):
             return False
 
     def _is_right(self, shard: Shard) -> bool:
-        """Whether a staged shard's checksum is the manifest's."""
+        """Whether a staged shard's size and checksum are the manifest's."""
+        if not self._is_whole(shard):
+            return False
         try:
             for _ in checked_pieces(LocalStore(self.folder), shard):
                 pass

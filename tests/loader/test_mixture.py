@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 
 import jax
@@ -12,7 +13,7 @@ from halofeed.loader import FlipLeftRight, Loader, Mixture, RandomCrop
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
-from tests.loader.batches import rows_of
+from tests.loader.batches import rows_of, same
 from tests.pipelines.support import draw_folders, run_convert
 
 jax.config.update("jax_platforms", "cpu")
@@ -145,3 +146,9 @@ def test_a_mixture_has_no_end_and_says_so(folders):
     assert mixed.steps is None
     with pytest.raises(TypeError, match="no end"):
         len(mixed)
+
+
+def test_a_mixture_can_be_pickled_as_workers_of_other_libraries_do(folders):
+    mixed = mixture(folders)
+    same(pickle.loads(pickle.dumps(mixed)).batch(3), mixed.batch(3))
+    same(pickle.loads(pickle.dumps(mixed.by_step()))[2], mixed.batch(2))

@@ -109,3 +109,11 @@ def test_a_core_of_eight_reads_an_eighth_and_a_block_a_row_at_most(tmp_path, mon
     runs = 2 * 8 * len(loader.on_grid)
     allowed = put_out + 2 * 4096 + (runs * BLOCK_BYTES if verify == "first" else 0)
     assert sum(read) <= allowed, (sum(read), put_out)
+
+
+def test_a_slab_shares_what_its_loader_has_read(folders, monkeypatch):
+    loader = Loader(next(iter(folders.values())), batch_size=4, cache="memory")
+    whole = loader.batch(0)
+    monkeypatch.setattr(Loader, "__init__", lambda *arguments, **options: pytest.fail("another loader"))
+    part = loader.of_slab(((0, 2), *((0, size) for size in whole["image"].shape[2:-1])))
+    assert np.array_equal(part.batch(0)["image"], whole["image"][:, :2])

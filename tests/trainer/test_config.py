@@ -20,6 +20,11 @@ from halofeed.trainer.config import TrainConfig, config_summary, load_config, na
             "steps: expected 1 or more, got 0; batch size: expected 1 or more, got 0",
         ),
         ({"learning_rate": 0.0}, "learning rate: expected more than 0"),
+        (
+            {"image_shape": (32, 32)},
+            r"image shape: expected \[height, width, channel\] or .*, got \(32, 32\)",
+        ),
+        ({"image_shape": (32, 0, 3)}, "image shape: expected .* each 1 or more"),
         ({"optimizer": "lion"}, "optimizer: expected one of sgd, adam, adamw, lamb, lars"),
         ({"cores_per_replica": 4}, "pass --partition image=1,4,1,1"),
         ({"partition": "image=1,4,1,1"}, "--cores-per-replica 4"),

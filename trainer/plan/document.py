@@ -9,7 +9,6 @@ from typing import Any
 
 from halofeed import __version__
 from halofeed.schemas.errors import UsageError
-from halofeed.schemas.kinds import EARLY_KINDS
 from halofeed.schemas.plan import PLAN_FORMAT
 from halofeed.trainer.plan.cache import Cache
 from halofeed.trainer.plan.children import Answer, answers
@@ -83,22 +82,16 @@ def image_shape_of(asked: Request) -> tuple[int, ...]:
     """Of one image, the channel last.
 
     Raises:
-        UsageError: a config that stands alone and names no size, or one of other axes.
+        UsageError: a config that stands alone and names no size.
     """
     if asked.facts is not None:
         return tuple(asked.facts["image_shape"])
-    shape = asked.config.image_shape
-    if shape is None:
+    if asked.config.image_shape is None:
         raise UsageError(
             "the config takes what a data set has: name the data set's folder, or a size, such as "
             "--set image_shape=[128,128,3] (of volumes [64,64,64,1])"
         )
-    if len(shape) not in EARLY_KINDS:
-        raise UsageError(
-            f"image_shape {list(shape)}: expected [height, width, channel] or [depth, height, width, channel], "
-            "such as --set image_shape=[128,128,3]"
-        )
-    return shape
+    return asked.config.image_shape
 
 
 def recommended(splits: Sequence[dict[str, Any]]) -> int | None:

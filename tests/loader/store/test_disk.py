@@ -21,6 +21,7 @@ import pytest
 from halofeed.loader import Loader
 from halofeed.loader.store import disk
 from halofeed.schemas.errors import CorruptFileError, SystemLimitError
+from halofeed.schemas.shard_file import close_idle
 from tests.forks import forks
 from tests.loader.batches import flip, same
 from tests.loader.faulty_server import serving
@@ -315,3 +316,19 @@ def test_a_shard_that_is_wrong_where_it_comes_from_is_told_by_its_record(sets, t
         kept.batch(0)
     wait(kept)
     assert len(staged(cache)) == 2 and halves(cache) == []
+
+
+def test_a_staged_file_that_has_grown_is_staged_again(sets, tmp_path):
+    folder, cache = sets["pictures"][0], tmp_path / "cache"
+    kept = Loader(folder, batch_size=6, cache=f"disk:{cache}")
+    expected = [kept.batch(step) for step in range(3)]
+    wait(kept)
+    for path in cache.glob("*/*-of-0000?"):
+        with path.open("ab") as stream:
+            stream.write(b"more")
+    close_idle()
+    for step, batch in enumerate(expected):
+        same(kept.batch(step), batch)
+    wait(kept)
+    check_staged(cache, folder)
+    assert kept.retries > 0

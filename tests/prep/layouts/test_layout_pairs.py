@@ -245,7 +245,14 @@ def test_a_series_folder_is_written_once() -> None:
     members = tuple(f"a long folder/of a patient/{number:04d}" for number in range(500))
     text = reference_to_json(Reference(source="a long folder/of a patient", key="k", members=members))
     assert text.count("patient") == 2 and reference_from_json(text).members == members
-    for odd in (("1", "2"), ("p/1",), ("p/1", "pq/2")):
+    for odd in (
+        ("1", "2"),
+        ("p/1",),
+        ("p/1", "pq/2"),
+        ("p//q/1", "p//q/2"),
+        ("p//q/1", "p/q/2"),
+        ("/p/1", "q/2"),
+    ):
         text = reference_to_json(Reference(source=".", key=".", members=odd))
         assert reference_from_json(text).members == odd
 

@@ -146,12 +146,6 @@ def test_a_shape_that_does_not_divide_is_refused_with_the_nearest_that_do() -> N
     assert (300, 301, 3) in [shape for shape, _ in case.nearest]
 
 
-def test_a_size_of_other_axes_is_refused_with_an_example() -> None:
-    asked = Request(config=SMALL.changed(image_shape=[32, 32]), topology="cpu:1", classes=2)
-    with pytest.raises(UsageError, match=r"image_shape \[32, 32\]: expected \[height, width, channel\]"):
-        plan_config(asked, cores=(1,), cache=Cache(None))
-
-
 def test_a_damaged_file_of_the_cache_counts_as_none(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     cache.keep("key", {"memory": {}})
