@@ -4,9 +4,9 @@
     python benchmarks/clusters.py kills --engines flink,spark,prism --kills 10
     python benchmarks/clusters.py shards --engines flink,spark,prism --shards 8,72 --rounds 3
 
-The engines run on this machine (tests/engines), each for as long as it is needed. `kills` kills as many workers, and on
-Flink as many task managers, at moments that take turns; where an engine gives a job up, the same command is run again.
-Prism tries nothing again, so there the command is told to (--job-restarts).
+The engines (tests/support/engines) run on this machine, each for as long as it is needed. `kills` kills as many
+workers, and on Flink as many task managers, at moments that take turns. Where an engine gives a job up, the same
+command runs again. Prism retries nothing, so its command gets --job-restarts.
 `shards` converts the same pictures into few and into many shards, here and there; the numbers take turns.
 """
 
@@ -25,7 +25,8 @@ from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.engines.conversions import (
+from tests.support.conversions import all_bytes
+from tests.support.engines.conversions import (
     CASES,
     VERSION,
     begun,
@@ -36,7 +37,6 @@ from tests.engines.conversions import (
     run,
     wait_for,
 )
-from tests.pipelines.support import all_bytes
 
 SECONDS_TO_END = 400
 PATIENCE = {"prism": "--job-restarts 3 --max-silence-minutes 1"}
@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--shards", default="8,72")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    engines = [importlib.import_module(f"tests.engines.{name}") for name in given.engines.split(",")]
+    engines = [importlib.import_module(f"tests.support.engines.{name}") for name in given.engines.split(",")]
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         draw(root, given.copies)

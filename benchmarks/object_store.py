@@ -29,7 +29,7 @@ import gather
 
 HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE))
-from tests.engines import s3  # noqa: E402 - of this checkout
+from tests.support.engines import s3  # noqa: E402 - of this checkout
 
 SETS = {
     "pictures": ("pictures", "raw", 64),

@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 from halofeed.cli import _parser
-from tests.scripts import run_script
+from tests.support.scripts import run_script
 
 FOLDER = Path(__file__).parents[1] / "examples" / "dataflow"
 PARAMETERS = json.loads((FOLDER / "metadata.json").read_text())["parameters"]

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 from halofeed.loader import Loader
 from halofeed.pipelines.convert import Conversion
-from tests.pipelines.support import boxes_in_source, read_all, read_split, run_convert, shard_paths
+from tests.support.conversions import boxes_in_source, read_all, read_split, run_convert, shard_paths
 
 RECIPES: dict[str, dict[str, Any]] = {
     "stretched": {"height": 64, "width": 96, "interpolation": "tf2-nearest"},

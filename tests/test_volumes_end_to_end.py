@@ -25,10 +25,10 @@ from halofeed.prep.voxels.phantom import (
     stored,
     stored_grid,
 )
-from tests.dicom_writer import write_volume
-from tests.phantom import ORIENTATIONS, dice
-from tests.pipelines.support import run_convert
-from tests.volume_support import (
+from tests.support.conversions import run_convert
+from tests.support.dicom_writer import write_volume
+from tests.support.phantom import ORIENTATIONS, dice
+from tests.support.volume_support import (
     Stored,
     as_simpleitk,
     by_name,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command.support import SETTINGS
-from tests.pipelines.support import run_convert
+from tests.support.commands import SETTINGS
+from tests.support.conversions import run_convert
 
 
 @pytest.fixture(scope="module")

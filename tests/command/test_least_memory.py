@@ -12,7 +12,7 @@ import pytest
 
 from halofeed.least_memory import check_least_memory
 from halofeed.schemas.errors import HalofeedError
-from tests.pipelines.support import convert_words, draw_folders, run_convert
+from tests.support.conversions import convert_words, draw_folders, run_convert
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command.support import (
+from tests.support.commands import (
     STOPPED,
     convert,
     is_pythons_own,
@@ -22,7 +22,7 @@ from tests.command.support import (
     start,
     wait_until,
 )
-from tests.pipelines.support import all_bytes, draw_folders
+from tests.support.conversions import all_bytes, draw_folders
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="needs /proc to see which processes are left"

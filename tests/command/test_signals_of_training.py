@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command.support import STOPPED, is_pythons_own, left_of, living, start
-from tests.pipelines.support import all_bytes, draw_folders, halofeed
+from tests.support.commands import STOPPED, is_pythons_own, left_of, living, start
+from tests.support.conversions import all_bytes, draw_folders, halofeed
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="needs /proc to see which processes are left"

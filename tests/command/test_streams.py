@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command.support import convert, left_of, light_entries
-from tests.pipelines.support import all_bytes, draw_folders
+from tests.support.commands import convert, left_of, light_entries
+from tests.support.conversions import all_bytes, draw_folders
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
 FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -10,9 +10,9 @@ import urllib.request
 
 import pytest
 
-from tests.engines import gcs
-from tests.engines.processes import MissingError
-from tests.pipelines.support import convert_words, draw_folders
+from tests.support.conversions import convert_words, draw_folders
+from tests.support.engines import gcs
+from tests.support.engines.processes import MissingError
 
 pytestmark = pytest.mark.long
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines import flink, prism, spark
-from tests.engines.conversions import (
+from tests.support.conversions import all_bytes
+from tests.support.engines import flink, prism, spark
+from tests.support.engines.conversions import (
     CASES,
     VERSION,
     begun,
@@ -22,9 +23,8 @@ from tests.engines.conversions import (
     shards_there,
     wait_for,
 )
-from tests.engines.processes import MissingError
-from tests.engines.worker_environment import pool_options
-from tests.pipelines.support import all_bytes
+from tests.support.engines.processes import MissingError
+from tests.support.engines.worker_environment import pool_options
 
 pytestmark = pytest.mark.long
 

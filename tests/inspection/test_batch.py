@@ -11,7 +11,7 @@ from halofeed.loader import FlipLeftRight, Loader
 from halofeed.loader.device import Brightness, augment_on_device
 from halofeed.loader.picture import draw_batch
 from halofeed.schemas.errors import PartitionError, UsageError
-from tests.pipelines.support import draw_folders, halofeed, run_convert
+from tests.support.conversions import draw_folders, halofeed, run_convert
 
 
 @pytest.fixture(scope="module")

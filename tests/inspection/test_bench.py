@@ -21,7 +21,7 @@ from halofeed.inspection.bench import (
 )
 from halofeed.loader.native import kernel
 from halofeed.schemas.errors import UsageError
-from tests.pipelines.support import draw_folders, halofeed, run_convert
+from tests.support.conversions import draw_folders, halofeed, run_convert
 
 
 @pytest.fixture(scope="module")

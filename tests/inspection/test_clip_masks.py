@@ -12,9 +12,9 @@ from PIL import Image
 
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.html.run_report import write_run_report
-from tests.clip_mask_writer import convert_masked_clips, draw_masked
-from tests.inspection.pages import Page, picture
-from tests.inspection.run_writer import write_run
+from tests.support.clip_mask_writer import convert_masked_clips, draw_masked
+from tests.support.pages import Page, picture
+from tests.support.run_writer import write_run
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.hostile_sets import write_sound_sets
-from tests.hostile_writer import KINDS
+from tests.support.hostile_sets import write_sound_sets
+from tests.support.hostile_writer import KINDS
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(sound: Path, scratch: Path, kinds: str, first: int, count: int) -> list[dict[str, Any]]:
     """What went wrong with so many hostile copies of each data set."""
-    command = [sys.executable, "-m", "tests.hostile_reader", sound, scratch, kinds, first, count]
+    command = [sys.executable, "-m", "tests.support.hostile_reader", sound, scratch, kinds, first, count]
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
     )

@@ -19,8 +19,8 @@ from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.schemas.identity import example_id
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfrecord import read_records
-from tests.dataset_writer import LABELS, draw_examples, write_dataset
-from tests.set_writer import refusal
+from tests.support.dataset_writer import LABELS, draw_examples, write_dataset
+from tests.support.set_writer import refusal
 
 REJECTED = [refusal("b.jpg", "decode", "truncated")] * 2
 

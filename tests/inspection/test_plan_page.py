@@ -16,7 +16,7 @@ from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.plan import PLAN_FORMAT, plan_file, read_plan
 from halofeed.trainer.config import TrainConfig
 from halofeed.trainer.plan.topologies import topology_named
-from tests.dataset_writer import draw_examples, write_dataset
+from tests.support.dataset_writer import draw_examples, write_dataset
 
 GIB = 2**30
 

@@ -37,8 +37,8 @@ from halofeed.schemas.partition import Partition
 from halofeed.schemas.statistics import Statistics
 from halofeed.schemas.tfexample import decode_example
 from halofeed.trainer.config import TrainConfig
-from tests.dataset_writer import Drawn, draw_examples, record_features, write_dataset
-from tests.inspection.pages import (
+from tests.support.dataset_writer import Drawn, draw_examples, record_features, write_dataset
+from tests.support.pages import (
     Page,
     assert_a_browser_shows,
     assert_self_contained,
@@ -47,7 +47,7 @@ from tests.inspection.pages import (
     picture,
     rows,
 )
-from tests.set_writer import refusal
+from tests.support.set_writer import refusal
 
 SECTIONS = ["conversion", "samples", "labels", "boxes", "sizes", "pixels", "partitions", "recipe", "use"]
 DRAWN_BY_DEFAULT = draw_examples("detection", {"train": 14, "test": 4})

@@ -17,9 +17,9 @@ from halofeed.inspection.text import describe
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.manifest import read_manifest
 from halofeed.schemas.origin import Origin, recall, remember
-from tests.dataset_writer import Drawn
 from tests.inspection.test_report import DRAWN_BY_DEFAULT, change, make, report
-from tests.pipelines.support import draw_folders, halofeed, run_convert
+from tests.support.conversions import draw_folders, halofeed, run_convert
+from tests.support.dataset_writer import Drawn
 
 NOT_YOURS = "it was not you who converted this one in this place"
 OPTIONS = {"layout": "folders", "height": 16, "width": 24}

@@ -14,7 +14,7 @@ import pytest
 
 from halofeed.inspection.html.run_report import write_run_report
 from halofeed.schemas.errors import CorruptFileError
-from tests.inspection.run_writer import write_run
+from tests.support.run_writer import write_run
 
 CONTENTS = ["[" * 200_000, "1" * 5000, '{"step": 1' + "0" * 400 + "}", "[" + "1," * 4_500_000 + "1]"]
 FILES = ("run.json", "log.jsonl", "evaluations.jsonl", "examples/examples.json")

@@ -19,8 +19,8 @@ from halofeed.inspection.html.run_sections import config_as_toml
 from halofeed.inspection.pictures.planes import telling_planes
 from halofeed.inspection.run.examples import LEAST_SCORE, Boxes, meet
 from halofeed.schemas.errors import CorruptFileError, UsageError
-from tests.inspection.pages import Page, assert_a_browser_shows, assert_self_contained, code_blocks, picture
-from tests.inspection.run_writer import CONFIG, write_run
+from tests.support.pages import Page, assert_a_browser_shows, assert_self_contained, code_blocks, picture
+from tests.support.run_writer import CONFIG, write_run
 
 SECTIONS = ["curves", "metrics", "confusion", "examples", "waiting", "config", "use"]
 

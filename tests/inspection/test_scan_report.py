@@ -27,7 +27,9 @@ from halofeed.prep.voxels.intensity import Window
 from halofeed.prep.voxels.phantom import LABELLED
 from halofeed.schemas.manifest import Split, read_manifest
 from halofeed.schemas.statistics import Statistics
-from tests.inspection.pages import (
+from tests.inspection.test_report import change, change_train, report
+from tests.inspection.test_report import make as make_pictures
+from tests.support.pages import (
     assert_a_browser_shows,
     assert_self_contained,
     code_blocks,
@@ -35,10 +37,8 @@ from tests.inspection.pages import (
     picture,
     rows,
 )
-from tests.inspection.test_report import change, change_train, report
-from tests.inspection.test_report import make as make_pictures
-from tests.set_writer import refusal
-from tests.volume_report_writer import RECIPE, draw_picture, draw_scan, write_segmentation
+from tests.support.set_writer import refusal
+from tests.support.volume_report_writer import RECIPE, draw_picture, draw_scan, write_segmentation
 
 WINDOW = Window(low=-160, high=240)
 BYTES = {"window": WINDOW, "store": "uint8"}

@@ -24,10 +24,10 @@ from halofeed.schemas.identity import example_id
 from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest
 from tests.inspection.test_verify import Alter, put, put_at, rewrite_index
-from tests.phantom import ORIENTATIONS
-from tests.set_writer import encode_pixels
-from tests.volume_report_writer import CLASSES, draw_picture, draw_scan, write_segmentation
-from tests.volume_writer import DrawnScan
+from tests.support.phantom import ORIENTATIONS
+from tests.support.set_writer import encode_pixels
+from tests.support.volume_report_writer import CLASSES, draw_picture, draw_scan, write_segmentation
+from tests.support.volume_writer import DrawnScan
 
 WINDOW = Window(low=-160, high=240)
 

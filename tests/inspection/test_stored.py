@@ -14,8 +14,8 @@ from halofeed.inspection.html.report import write_report
 from halofeed.inspection.text import describe_record
 from halofeed.inspection.verify import verify
 from halofeed.schemas.errors import CorruptFileError
-from tests.allocations import traced
-from tests.dataset_writer import draw_examples, write_dataset
+from tests.support.allocations import traced
+from tests.support.dataset_writer import draw_examples, write_dataset
 
 LOOK = {
     "verify": "from halofeed.inspection.verify import verify; print(verify(folder))",

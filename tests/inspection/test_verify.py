@@ -21,9 +21,9 @@ from halofeed.schemas.index import ShardIndex
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfds import dataset_info_json
 from halofeed.schemas.tfrecord import RecordWriter, read_records
-from tests.dataset_writer import draw_examples, encode_pixels, write_dataset
-from tests.pipelines.support import draw_folders, run_convert
-from tests.set_writer import refusal
+from tests.support.conversions import draw_folders, run_convert
+from tests.support.dataset_writer import draw_examples, encode_pixels, write_dataset
+from tests.support.set_writer import refusal
 
 REJECTED = (
     refusal("a/ä\udcff.jpg", "decode", "truncated", "8 bytes"),

@@ -29,7 +29,7 @@ from halofeed.loader.augment import (
     draw_uniforms,
 )
 from halofeed.schemas.errors import UsageError
-from tests.loader.conftest import example_of
+from tests.support.picture_writer import example_of
 
 FRAME = (24, 32)
 STORAGE = [("raw", True), ("png", True), ("png", False)]

@@ -23,7 +23,7 @@ from halofeed.loader import (
 from halofeed.loader.augment import Scene, augment, draw_uniform, draw_uniforms
 from halofeed.loader.augment.foreground import draw_foreground
 from halofeed.schemas.errors import UsageError
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.volume_writer import draw_scans, write_scans
 
 VOLUME = (6, 8, 10)
 PICTURE = (20, 24)

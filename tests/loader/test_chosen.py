@@ -9,7 +9,7 @@ import pytest
 
 from halofeed.loader import FlipLeftRight, Loader, Mixture, RandomCrop
 from halofeed.schemas.errors import UsageError
-from tests.loader.batches import rows_of
+from tests.support.batches import rows_of
 
 OPTIONS = {"batch_size": 4, "seed": 2, "augment": [FlipLeftRight(), RandomCrop(8, 8)]}
 

@@ -13,7 +13,7 @@ from halofeed.loader import columns as columns_module
 from halofeed.loader import record as record_module
 from halofeed.loader.columns import Columns, Lists
 from halofeed.loader.filling import Filler
-from tests.loader.batches import same
+from tests.support.batches import same
 
 
 def test_threads_that_keep_at_the_same_time_lose_and_mix_up_nothing():

@@ -11,9 +11,9 @@ import pytest
 
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.schemas.errors import UsageError
-from tests.forks import forks
-from tests.loader.batches import idle_bytes, same
-from tests.scripts import run_script
+from tests.support.batches import idle_bytes, same
+from tests.support.forks import forks
+from tests.support.scripts import run_script
 
 ALL_OPTIONAL = ["source", "key", "transform"]
 ALL_OPTIONAL += [f"{which}_{side}" for which in ("unpadded", "source") for side in ("height", "width")]

@@ -12,8 +12,8 @@ import pytest
 
 from halofeed.loader import Loader
 from halofeed.schemas import shard_file
-from tests.forks import forks
-from tests.scripts import run_script
+from tests.support.forks import forks
+from tests.support.scripts import run_script
 
 SHARDS = 300
 

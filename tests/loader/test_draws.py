@@ -15,8 +15,8 @@ from halofeed.loader import FlipLeftRight, FlipUpDown, Loader, Mixture, RandomCr
 from halofeed.loader.draws import Draws
 from halofeed.loader.sampler import Sampler
 from halofeed.schemas.errors import CorruptFileError, UsageError
-from tests.loader.batches import flip, joined
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.batches import flip, joined
+from tests.support.volume_writer import draw_scans, write_scans
 
 
 def epoch_of(draws, epoch, seed=0):

@@ -12,7 +12,7 @@ from halofeed.loader.augment import Scene, draw_uniform
 from halofeed.loader.augment.elastic_deformation import Bending
 from halofeed.schemas.errors import UsageError
 from tests.loader.test_random_rotation import VOLUME, linear, smooth, volumes
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.volume_writer import draw_scans, write_scans
 
 
 def spline(distance):

@@ -19,7 +19,7 @@ from halofeed.schemas import shard_file
 from halofeed.schemas.errors import CorruptFileError, ManifestError, UsageError
 from halofeed.schemas.manifest import Manifest, read_manifest
 from halofeed.schemas.tfrecord import read_records
-from tests.loader.batches import flip, idle_bytes
+from tests.support.batches import flip, idle_bytes
 
 
 @pytest.fixture

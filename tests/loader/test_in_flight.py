@@ -13,7 +13,7 @@ import pytest
 from halofeed.loader import buffers
 from halofeed.loader.buffers import AHEAD, batches_ahead
 from halofeed.loader.in_flight import InFlight
-from tests.forks import forks
+from tests.support.forks import forks
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 3])

@@ -11,8 +11,8 @@ from halofeed.loader.assemble import Assembler
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.mapping import is_guarded
 from halofeed.schemas.tfrecord import read_records
-from tests.loader.batches import flip, same
-from tests.loader.kernels import kernel_if, ways
+from tests.support.batches import flip, same
+from tests.support.kernels import kernel_if, ways
 
 CHAINS = {"whole": [], "windows": [FlipLeftRight(), RandomCrop(10, 12)]}
 pytestmark = [pytest.mark.skipif(not is_guarded(), reason="files are not mapped here"), ways]

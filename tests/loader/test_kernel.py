@@ -18,10 +18,10 @@ from halofeed.loader.record import StoredRecord
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.mapping import is_guarded
 from halofeed.schemas.tfrecord import read_records
-from tests.loader.batches import flip, same
-from tests.loader.kernels import kernel_if, needs_kernel
-from tests.scripts import run_script
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.batches import flip, same
+from tests.support.kernels import kernel_if, needs_kernel
+from tests.support.scripts import run_script
+from tests.support.volume_writer import draw_scans, write_scans
 
 pytestmark = needs_kernel
 

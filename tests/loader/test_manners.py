@@ -15,9 +15,9 @@ import tensorflow as tf
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.prep.voxels.encode import encode_png
 from halofeed.schemas.errors import UsageError
-from tests.pipelines.support import draw_folders, run_convert
-from tests.scripts import run_script
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.conversions import draw_folders, run_convert
+from tests.support.scripts import run_script
+from tests.support.volume_writer import draw_scans, write_scans
 
 
 @pytest.fixture(scope="module")

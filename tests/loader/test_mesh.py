@@ -18,7 +18,7 @@ from halofeed.loader.mesh import join_id, mesh_specs, needed_rows, place_batch, 
 from halofeed.schemas.errors import PartitionError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
-from tests.trainer.support import run_processes
+from tests.support.training import run_processes
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)

@@ -13,8 +13,8 @@ from halofeed.loader import FlipLeftRight, Loader, Mixture, RandomCrop
 from halofeed.schemas.errors import UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
-from tests.loader.batches import rows_of, same
-from tests.pipelines.support import draw_folders, run_convert
+from tests.support.batches import rows_of, same
+from tests.support.conversions import draw_folders, run_convert
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)

@@ -11,9 +11,9 @@ from halofeed.loader import Loader, Mixture, MixUp, Mosaic, RandomCrop
 from halofeed.loader.augment import draw_uniform, draw_uniforms
 from halofeed.loader.augment.drawing import _CHOICE
 from halofeed.schemas.errors import CorruptFileError, UsageError
-from tests.loader.batches import flip
-from tests.loader.conftest import FILL, example_of
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.batches import flip
+from tests.support.picture_writer import FILL, example_of
+from tests.support.volume_writer import draw_scans, write_scans
 
 STORAGE = [("raw", True), ("png", True), ("png", False)]
 FIELDS = ["masks", "difficult", "size"]

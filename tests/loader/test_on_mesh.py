@@ -17,8 +17,8 @@ from halofeed.loader.mesh import join_id
 from halofeed.schemas.errors import PartitionError, UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
-from tests.clip_mask_writer import convert_masked_clips
-from tests.loader.batches import same
+from tests.support.batches import same
+from tests.support.clip_mask_writer import convert_masked_clips
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)

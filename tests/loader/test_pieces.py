@@ -14,8 +14,8 @@ from halofeed.loader.augment.foreground import draw_foreground
 from halofeed.loader.augment.view import View
 from halofeed.loader.pieces import StoredArray
 from halofeed.schemas import checksum
-from tests.loader.batches import same
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.batches import same
+from tests.support.volume_writer import draw_scans, write_scans
 
 DTYPES = ("<u1", "<i2", "<u2", "<f4", "<f8")
 

@@ -21,7 +21,7 @@ from halofeed.loader import Loader
 from halofeed.schemas import shard_file
 from halofeed.schemas.errors import CorruptFileError, ManifestError
 from halofeed.schemas.tfrecord import FOOTER_BYTES, HEADER_BYTES
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.volume_writer import draw_scans, write_scans
 
 FLIPS = {"raw": 300, "jpeg": 120, "volumes": 180}
 

@@ -26,9 +26,9 @@ from halofeed.loader import (
     ScaleJitter,
 )
 from halofeed.loader.sampler import Sampler
-from tests.allocations import traced
-from tests.loader.batches import bits, joined
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.allocations import traced
+from tests.support.batches import bits, joined
+from tests.support.volume_writer import draw_scans, write_scans
 
 CROP = [FlipLeftRight(), RandomCrop(16, 16)]
 COMBINED = [

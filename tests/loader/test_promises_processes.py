@@ -13,9 +13,9 @@ import time
 import pytest
 
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
-from tests.scripts import run_script
-from tests.trainer.support import run_processes
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.scripts import run_script
+from tests.support.training import run_processes
+from tests.support.volume_writer import draw_scans, write_scans
 
 CONSUMER = """
 import hashlib, json, os, sys, time

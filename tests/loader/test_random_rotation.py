@@ -10,7 +10,7 @@ from halofeed.loader import FlipLeftRight, Loader, RandomCrop, RandomRotation, R
 from halofeed.loader.augment import Scene
 from halofeed.loader.augment.random_rotation import Turning, _turned
 from halofeed.schemas.errors import UsageError
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.volume_writer import draw_scans, write_scans
 
 VOLUME = (14, 22, 22)
 

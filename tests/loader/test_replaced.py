@@ -12,8 +12,8 @@ from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.shard_file import close_idle
 from halofeed.schemas.tfrecord import RecordWriter, read_records
-from tests.loader.batches import flip
-from tests.pipelines.support import draw_folders, run_convert
+from tests.support.batches import flip
+from tests.support.conversions import draw_folders, run_convert
 
 SHARDS = 300
 """More than any loader keeps open."""

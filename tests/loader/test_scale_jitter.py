@@ -7,9 +7,9 @@ import pytest
 
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop, ScaleJitter
 from halofeed.loader.augment import draw_uniform
-from tests.loader.batches import same
-from tests.loader.conftest import FILL
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.batches import same
+from tests.support.picture_writer import FILL
+from tests.support.volume_writer import draw_scans, write_scans
 
 STORAGE = [("raw", True), ("png", True), ("png", False)]
 

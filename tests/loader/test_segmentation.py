@@ -16,8 +16,8 @@ from halofeed.loader.mesh import join_id
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.partition import Partition
 from halofeed.trainer.mesh import make_mesh
-from tests.loader.batches import same
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.batches import same
+from tests.support.volume_writer import draw_scans, write_scans
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)

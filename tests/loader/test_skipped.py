@@ -9,7 +9,7 @@ import pytest
 
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.schemas.errors import CorruptFileError
-from tests.loader.batches import flip, rows_of
+from tests.support.batches import flip, rows_of
 
 RECORDS, ROWS = 120, 8
 AUGMENT = [FlipLeftRight(), RandomCrop(8, 8)]

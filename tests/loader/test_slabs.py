@@ -23,8 +23,8 @@ from halofeed.loader import (
 )
 from halofeed.schemas import shard_file
 from halofeed.schemas.checksum import BLOCK_BYTES
-from tests.clip_mask_writer import convert_masked_clips
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.clip_mask_writer import convert_masked_clips
+from tests.support.volume_writer import draw_scans, write_scans
 
 AUGMENT = {
     "none": [],

@@ -12,7 +12,7 @@ from halofeed.loader import FlipLeftRight, Loader, RandomCrop, tf_data
 from halofeed.loader.buffers import AHEAD
 from halofeed.loader.tf_data import PREFETCH
 from halofeed.schemas.errors import UsageError
-from tests.loader.batches import flip, same
+from tests.support.batches import flip, same
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ import pytest
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
 from halofeed.schemas import shard_file
 from halofeed.schemas.errors import CorruptFileError
-from tests.scripts import run_script
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.scripts import run_script
+from tests.support.volume_writer import draw_scans, write_scans
 
 VERIFY = ("first", "always", "never")
 AUGMENT = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from halofeed.loader.augment import Scene
 from halofeed.loader.augment.view import View
-from tests.loader.kernels import kernel_if, ways
+from tests.support.kernels import kernel_if, ways
 
 DTYPES = ["uint8", "uint16", "int16", "float32", "float64", "bool", "bfloat16"]
 STEPS = ["flip", "turn", "crop"]

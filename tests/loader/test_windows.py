@@ -8,9 +8,9 @@ from halofeed.loader import FlipDepth, FlipLeftRight, FlipUpDown, Loader, Random
 from halofeed.loader.assemble import Assembler
 from halofeed.loader.native import kernel
 from halofeed.schemas.shard_file import OpenFile
-from tests.loader.batches import same
-from tests.loader.kernels import ways
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.batches import same
+from tests.support.kernels import ways
+from tests.support.volume_writer import draw_scans, write_scans
 
 CHAINS = {
     "pictures": [

@@ -17,9 +17,9 @@ from halofeed.loader import Loader
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import MissingExtraError, UsageError
 from halofeed.schemas.memory import machine_memory
-from tests.mistakes.support import check, preparing, refused, usage
-from tests.pipelines.support import draw_folders, run_convert
-from tests.volume_support import save_nifti
+from tests.support.conversions import draw_folders, run_convert
+from tests.support.mistakes import check, preparing, refused, usage
+from tests.support.volume_support import save_nifti
 
 
 @preparing

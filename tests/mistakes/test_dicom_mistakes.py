@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 from pydicom.uid import SecondaryCaptureImageStorage, SegmentationStorage, VLWholeSlideMicroscopyImageStorage
 
-from tests.dicom_writer import image_dataset, item, save, write_series
-from tests.mistakes.support import check, preparing, refused, usage
+from tests.support.dicom_writer import image_dataset, item, save, write_series
+from tests.support.mistakes import check, preparing, refused, usage
 
 SHAPE = ("--depth", 4, "--height", 4, "--width", 5)
 DICOM = ("--layout", "dicom", *SHAPE)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.annotation_writer import boxed, draw, voc_object, voc_text
-from tests.mistakes.support import check, preparing, refused, usage
+from tests.support.annotation_writer import boxed, draw, voc_object, voc_text
+from tests.support.mistakes import check, preparing, refused, usage
 
 
 def write(root: Path, name: str, content: object) -> Path:

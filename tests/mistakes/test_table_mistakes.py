@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests import annotation_writer
-from tests.annotation_writer import boxed, voc_object, voc_text
-from tests.mistakes.support import Prepare, check, preparing, refused, usage
+from tests.support import annotation_writer
+from tests.support.annotation_writer import boxed, voc_object, voc_text
+from tests.support.mistakes import Prepare, check, preparing, refused, usage
 
 draw = partial(annotation_writer.draw, size=(40, 60))
 HEADER = "filename,class,xmin,ymin,xmax,ymax"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.dicom_mask_writer import frames_of, saved, segmentation
-from tests.dicom_writer import write_volume
-from tests.mistakes.support import Prepare, check, preparing, refused, usage
-from tests.small_scans import (
+from tests.support.dicom_mask_writer import frames_of, saved, segmentation
+from tests.support.dicom_writer import write_volume
+from tests.support.mistakes import Prepare, check, preparing, refused, usage
+from tests.support.small_scans import (
     AFFINE,
     SHAPE,
     image,
@@ -22,7 +22,7 @@ from tests.small_scans import (
     reference_to,
     write_json,
 )
-from tests.volume_support import save_nifti, write_table
+from tests.support.volume_support import save_nifti, write_table
 
 SIZE = ("--depth", 5, "--height", 8, "--width", 9)
 MSD, NNUNET = msd_document("a.nii.gz"), nnunet_document()

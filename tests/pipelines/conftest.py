@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from halofeed.schemas import repeating
-from tests.engines.processes import MissingError
-from tests.stores import Place, serving
+from tests.support.engines.processes import MissingError
+from tests.support.stores import Place, serving
 
 
 @pytest.fixture(scope="module", params=["s3", pytest.param("gs", marks=pytest.mark.long)])

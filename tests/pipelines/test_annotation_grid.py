@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from halofeed.pipelines.summary import summary
-from tests.annotation_writer import boxed, write_annotations
-from tests.pipelines.support import edited, read_all, run_convert
+from tests.support.annotation_writer import boxed, write_annotations
+from tests.support.conversions import edited, read_all, run_convert
 
 ORIENTATION = 0x0112
 UNPROVEN = "nothing shows whether it was annotated as stored or as displayed"

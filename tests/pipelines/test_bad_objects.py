@@ -13,8 +13,8 @@ from halofeed.inspection.html.report import write_report
 from halofeed.inspection.verify import verify
 from halofeed.pipelines.summary import summary
 from halofeed.schemas.errors import AnnotationsError, JobError
-from tests.annotation_writer import boxed, draw, voc_object, voc_text
-from tests.pipelines.support import boxes_in_source, edited, read_all, rejected_entries, run_convert
+from tests.support.annotation_writer import boxed, draw, voc_object, voc_text
+from tests.support.conversions import boxes_in_source, edited, read_all, rejected_entries, run_convert
 
 SOUND = [[2, 3, 10, 3, 10, 9, 2, 9]]
 

@@ -9,8 +9,8 @@ import pytest
 
 from halofeed.pipelines.summary import summary
 from halofeed.schemas.errors import AnnotationsError, UsageError
-from tests.annotation_writer import boxed, draw, write_annotations
-from tests.pipelines.support import boxes_in_source, read_all, run_convert
+from tests.support.annotation_writer import boxed, draw, write_annotations
+from tests.support.conversions import boxes_in_source, read_all, run_convert
 
 HEIGHT, WIDTH = 40, 60
 EXCHANGED = [(2, 5, 20, 58), (10, 30, 25, 57), (1, 1, 9, 50)]

@@ -10,8 +10,8 @@ import pytest
 
 from halofeed.pipelines.summary import summary
 from halofeed.schemas.errors import AnnotationsError, JobError
-from tests.annotation_writer import boxed, draw, write_annotations
-from tests.pipelines.support import boxes_in_source, read_all, run_convert
+from tests.support.annotation_writer import boxed, draw, write_annotations
+from tests.support.conversions import boxes_in_source, read_all, run_convert
 
 LAYOUTS = ["csv", "jsonl", "coco", "voc"]
 WIDTH, HEIGHT = 60, 40

@@ -26,7 +26,6 @@ from halofeed.schemas.partition import Partition
 from halofeed.schemas.tfrecord import HEADER_BYTES
 from halofeed.trainer.mesh import make_mesh
 from halofeed.trainer.shared.facts import data_facts
-from tests.pipelines.support import halofeed, run_convert
 from tests.pipelines.test_volume_labels import (
     BODY,
     LEFT,
@@ -40,8 +39,9 @@ from tests.pipelines.test_volume_labels import (
     table_of,
 )  # fmt: skip
 from tests.prep.formats.test_dicom_mask_writers import blobs, write_scan, write_segmentation, write_structures
-from tests.small_scans import AFFINE, SHAPE, SIZE, image, nnunet_document, write_json
-from tests.volume_support import findings, rejected, save_nifti
+from tests.support.conversions import halofeed, run_convert
+from tests.support.small_scans import AFFINE, SHAPE, SIZE, image, nnunet_document, write_json
+from tests.support.volume_support import findings, rejected, save_nifti
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)

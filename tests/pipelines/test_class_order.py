@@ -10,8 +10,8 @@ import pytest
 from halofeed.prep.layouts import LayoutOptions, class_masks
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
-from tests.annotation_writer import boxed, draw, voc_object, voc_text, write_annotations
-from tests.pipelines.support import read_all, run_convert
+from tests.support.annotation_writer import boxed, draw, voc_object, voc_text, write_annotations
+from tests.support.conversions import read_all, run_convert
 
 NUMBERS = [str(number) for number in range(12)]
 

@@ -19,7 +19,7 @@ from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.tasks.labels import LabelMap
 from halofeed.schemas.errors import UsageError
-from tests.clip_mask_writer import (
+from tests.support.clip_mask_writer import (
     FORMS,
     FRAMES,
     HEIGHT,
@@ -29,8 +29,8 @@ from tests.clip_mask_writer import (
     write_masked_clips,
     write_masks,
 )
-from tests.clip_writer import write_folder, write_gif, write_video
-from tests.pipelines.support import bytes_of, read_split, run_convert
+from tests.support.clip_writer import write_folder, write_gif, write_video
+from tests.support.conversions import bytes_of, read_split, run_convert
 
 WHOLE = {"frames": 5, "height": HEIGHT, "width": WIDTH, "layout": "pairs"}
 

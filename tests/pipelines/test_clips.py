@@ -14,7 +14,7 @@ from halofeed.inspection.verify.dataset import verify
 from halofeed.loader import FlipDepth, FlipLeftRight, Loader, RandomCrop, Rotate90
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import UsageError
-from tests.clip_writer import (
+from tests.support.clip_writer import (
     HEIGHT,
     WIDTH,
     moving_square,
@@ -23,7 +23,7 @@ from tests.clip_writer import (
     write_gif,
     write_video,
 )
-from tests.pipelines.support import bytes_of, read_split, run_convert
+from tests.support.conversions import bytes_of, read_split, run_convert
 
 WHOLE = {"layout": "folders", "frames": 8, "height": HEIGHT, "width": WIDTH}
 

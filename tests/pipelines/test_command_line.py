@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.support import convert_words, draw_folders, halofeed
+from tests.support.conversions import convert_words, draw_folders, halofeed
 
 LEARNING = ("train", "evaluate", "predict", "export", "configs")
 COMMANDS = ("convert", "verify", "inspect", "report", *LEARNING, "demo", "package")

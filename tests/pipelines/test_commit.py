@@ -9,7 +9,7 @@ import pytest
 
 from halofeed.schemas.errors import AnnotationsError, JobError, UsageError
 from halofeed.schemas.manifest import Manifest
-from tests.pipelines.support import CLASSES, all_bytes, bytes_of, draw_folders, run_convert
+from tests.support.conversions import CLASSES, all_bytes, bytes_of, draw_folders, run_convert
 
 OPTIONS = {"layout": "folders", "shards": 2}
 

@@ -28,8 +28,16 @@ from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
-from tests.dicom_writer import draw_series
-from tests.pipelines.support import all_bytes, bytes_of, convert_words, halofeed, planned, run_convert, start
+from tests.support.conversions import (
+    all_bytes,
+    bytes_of,
+    convert_words,
+    halofeed,
+    planned,
+    run_convert,
+    start,
+)
+from tests.support.dicom_writer import draw_series
 
 OPTIONS: dict[str, Any] = {"layout": "dicom", "depth": 4, "height": 6, "width": 7, "shards": 2}
 TABLE = {"layout": "csv", "task": "segmentation"}

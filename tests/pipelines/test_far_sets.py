@@ -15,9 +15,9 @@ from halofeed.inspection.text import describe, describe_record
 from halofeed.inspection.verify import verify
 from halofeed.loader import Loader, RandomCrop
 from halofeed.schemas.errors import CorruptFileError, StoreError, UsageError
-from tests.fault_proxy import between
-from tests.pipelines.support import draw_folders, run_convert
-from tests.stores import Place, found_by
+from tests.support.conversions import draw_folders, run_convert
+from tests.support.fault_proxy import between
+from tests.support.stores import Place, found_by
 
 pytestmark = pytest.mark.long
 

@@ -11,8 +11,8 @@ import pytest
 
 from halofeed.cli import main
 from halofeed.schemas.errors import AnnotationsError, HalofeedError, JobError, UsageError
-from tests.pipelines.layouts import COUNT, LAYOUT_SOURCES, draw_pictures
-from tests.pipelines.support import convert_words, halofeed, read_all, rejected_entries, run_convert
+from tests.support.conversions import convert_words, halofeed, read_all, rejected_entries, run_convert
+from tests.support.layout_sources import COUNT, LAYOUT_SOURCES, draw_pictures
 
 LABELLED = ("voc", "scan table", "msd", "nnunet", "lits", "pairs", "class-masks")
 WITH_TABLE = ("csv", "jsonl", "coco", "scan table", "msd", "nnunet")

@@ -20,7 +20,7 @@ from halofeed.pipelines.storage import OutputFolder
 from halofeed.pipelines.transforms import SumUp
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import JobError
-from tests.pipelines.support import all_bytes, draw_folders, shard_job
+from tests.support.conversions import all_bytes, draw_folders, shard_job
 
 RECIPE = Recipe(layout="folders", height=16, width=24, shards=3, split_shares=("train=0.7", "test=0.3"))
 LONG = ("read references", "name shards", "write shards", "sum up")

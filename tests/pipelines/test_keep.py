@@ -11,8 +11,8 @@ import pytest
 from halofeed.inspection.verify import verify
 from halofeed.loader import FlipLeftRight, Loader
 from halofeed.schemas.errors import AnnotationsError, UsageError
-from tests.annotation_writer import boxed, draw, voc_object, voc_text
-from tests.pipelines.support import read_all, run_convert
+from tests.support.annotation_writer import boxed, draw, voc_object, voc_text
+from tests.support.conversions import read_all, run_convert
 
 
 def load(folder: str, *names: str) -> dict[str, np.ndarray]:

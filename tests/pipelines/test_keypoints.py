@@ -15,7 +15,7 @@ from halofeed.inspection.text import describe_record
 from halofeed.inspection.verify import verify
 from halofeed.inspection.verify.record import kept_problems
 from halofeed.schemas.errors import AnnotationsError
-from tests.pipelines.support import read_all, run_convert
+from tests.support.conversions import read_all, run_convert
 
 KEY = "image/object/keypoint"
 NAMES = ["nose", "left_eye", "right_eye", "tail"]

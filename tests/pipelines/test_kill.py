@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clip_mask_writer import write_masked_clips
-from tests.pipelines.support import (
+from tests.support.clip_mask_writer import write_masked_clips
+from tests.support.conversions import (
     DIE_AT,
     all_bytes,
     bytes_of,

@@ -22,10 +22,10 @@ from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas import identity
 from halofeed.schemas.errors import AnnotationsError, HalofeedError, UsageError
-from tests.pipelines.support import all_bytes, draw_folders
-from tests.stores import Place
+from tests.support.conversions import all_bytes, draw_folders
+from tests.support.stores import Place
 
-FAR = "--runner=tests.pipelines.far_runner.FarRunner"
+FAR = "--runner=tests.support.far_runner.FarRunner"
 RECIPE = Recipe(layout="folders", height=16, width=24, shards=2)
 EIGHTEEN = [f"{label}/{number}.jpg" for label in ("hat", "coat") for number in range(9)]
 NAMES = ["1.jpg", "2.PNG", "ä b.jpeg", "x.heic", "README.md", ".hidden.jpg", "3", "k.mp4", "v.hdr", "v.img"]

@@ -15,7 +15,7 @@ import pytest
 from halofeed.pipelines.lock import held
 from halofeed.pipelines.scratch import scratch_folder
 from halofeed.schemas.errors import JobError
-from tests.pipelines.support import all_bytes, bytes_of, convert_words, draw_folders, halofeed, run_convert
+from tests.support.conversions import all_bytes, bytes_of, convert_words, draw_folders, halofeed, run_convert
 
 pytest.importorskip("fcntl")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 
-from tests.annotation_writer import boxed, coco_document, draw
-from tests.pipelines.support import rejected_entries, run_convert
+from tests.support.annotation_writer import boxed, coco_document, draw
+from tests.support.conversions import rejected_entries, run_convert
 
 HEADER = "filename,class,xmin,ymin,xmax,ymax"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.support import CLASSES, convert_words, draw_folders, peak_bytes
+from tests.support.conversions import CLASSES, convert_words, draw_folders, peak_bytes
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc for the peak")
 

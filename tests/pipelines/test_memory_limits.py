@@ -17,8 +17,7 @@ import pytest
 from halofeed.pipelines import options
 from halofeed.prep.convert import picture
 from halofeed.prep.sources.memory import MEBIBYTE, TOO_MUCH
-from tests.memory_cases import PICTURES, even_png
-from tests.pipelines.support import (
+from tests.support.conversions import (
     bytes_of,
     convert_words,
     draw_folders,
@@ -26,6 +25,7 @@ from tests.pipelines.support import (
     rejected_entries,
     run_convert,
 )
+from tests.support.memory_cases import PICTURES, even_png
 
 # Bounded once everything is imported: interpreter and libraries differ between machines.
 PROGRAM = r"""

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from halofeed.schemas.errors import JobError, UsageError
-from tests.pipelines.support import run_convert
-from tests.small_scans import AFFINE, SHAPE, SIZE, image
-from tests.volume_support import by_name, findings, rejected, save_nifti, write_table
+from tests.support.conversions import run_convert
+from tests.support.small_scans import AFFINE, SHAPE, SIZE, image
+from tests.support.volume_support import by_name, findings, rejected, save_nifti, write_table
 
 TABLE = {"layout": "csv", "task": "segmentation", **SIZE}
 

@@ -32,10 +32,10 @@ from halofeed.prep.annotations.contract import LayoutOptions
 from halofeed.prep.layouts import find_layout
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import JobError, StoreError
-from tests.dicom_writer import draw_series
-from tests.fault_proxy import between
-from tests.pipelines.support import all_bytes
-from tests.stores import Place, convert, convert_words, found_by
+from tests.support.conversions import all_bytes
+from tests.support.dicom_writer import draw_series
+from tests.support.fault_proxy import between
+from tests.support.stores import Place, convert, convert_words, found_by
 
 pytestmark = pytest.mark.long
 KILLS = int(os.environ.get("HALOFEED_KILLS", "2"))

@@ -17,8 +17,8 @@ from halofeed.pipelines.objects.choose import store_of
 from halofeed.pipelines.objects.stream import ObjectReader, ObjectWriter
 from halofeed.pipelines.storage import OutputFolder, source_files
 from halofeed.schemas.errors import StoreError
-from tests.fault_proxy import between
-from tests.stores import Place, found_by
+from tests.support.fault_proxy import between
+from tests.support.stores import Place, found_by
 
 SEVERAL_PARTS = os.urandom((5 << 20) * 2 + 12345)
 

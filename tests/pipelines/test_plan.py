@@ -11,7 +11,7 @@ import pytest
 
 from halofeed.prep.tasks.splits import split_of
 from halofeed.schemas.errors import AnnotationsError, HalofeedError, JobError, UsageError
-from tests.pipelines.support import CLASSES, draw_folders, read_all, read_split, run_convert
+from tests.support.conversions import CLASSES, draw_folders, read_all, read_split, run_convert
 
 FOLDERS = {"layout": "folders"}
 

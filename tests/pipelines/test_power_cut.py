@@ -21,7 +21,7 @@ import pytest
 from halofeed.inspection.verify import verify
 from halofeed.pipelines import storage
 from halofeed.schemas import durable
-from tests.pipelines.support import all_bytes, convert_words, draw_folders, run_convert, start
+from tests.support.conversions import all_bytes, convert_words, draw_folders, run_convert, start
 
 OPTIONS = {"layout": "folders", "shards": 4}
 

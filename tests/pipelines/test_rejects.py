@@ -13,8 +13,8 @@ from PIL import Image, ImageOps
 
 from halofeed.demo import draw_data_set
 from halofeed.schemas.errors import JobError
-from tests.annotation_writer import boxed, write_annotations
-from tests.pipelines.support import boxes_in_source, draw_folders, read_all, rejected_entries, run_convert
+from tests.support.annotation_writer import boxed, write_annotations
+from tests.support.conversions import boxes_in_source, draw_folders, read_all, rejected_entries, run_convert
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp"}
 

@@ -20,12 +20,12 @@ from halofeed.pipelines.remote import SignsOfLife, _in_brief, _pause_after, _Wat
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import JobError, NotRunError, UsageError
-from tests.dicom_writer import draw_series
-from tests.pipelines import far_runner
-from tests.pipelines.far_runner import JobServer
-from tests.pipelines.support import all_bytes, convert_words, draw_folders, run_convert, start, wait_until
+from tests.support import far_runner
+from tests.support.conversions import all_bytes, convert_words, draw_folders, run_convert, start, wait_until
+from tests.support.dicom_writer import draw_series
+from tests.support.far_runner import JobServer
 
-FAR = "--runner=tests.pipelines.far_runner.FarRunner"
+FAR = "--runner=tests.support.far_runner.FarRunner"
 DATAFLOW = ["--runner=DataflowRunner", "--project=none", "--region=none", "--no_auth"]
 
 

@@ -17,7 +17,7 @@ from halofeed.inspection.verify import verify
 from halofeed.pipelines import replace
 from halofeed.schemas.errors import JobError
 from halofeed.schemas.manifest import read_manifest
-from tests.pipelines.support import (
+from tests.support.conversions import (
     DIE_AT,
     all_bytes,
     convert_words,

@@ -11,7 +11,7 @@ from halofeed.pipelines.shard_writer import ShardWriter
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import JobError
-from tests.pipelines.support import draw_folders, planned, rejected_entries, shard_bytes, shard_job
+from tests.support.conversions import draw_folders, planned, rejected_entries, shard_bytes, shard_job
 
 RECIPE = Recipe(layout="folders", height=16, width=24, shards=2)
 BROKEN = 7

@@ -14,7 +14,7 @@ from halofeed.pipelines.plan import make_plan, open_sources
 from halofeed.pipelines.room import check_room, record_bytes
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import UsageError
-from tests.pipelines.support import convert_words, draw_folders, run_convert, shard_bytes
+from tests.support.conversions import convert_words, draw_folders, run_convert, shard_bytes
 
 PROGRAM = """
 import resource, sys

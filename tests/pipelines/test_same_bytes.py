@@ -13,7 +13,7 @@ from halofeed.pipelines.sinks import write_shard
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
-from tests.pipelines.support import all_bytes, draw_folders, planned, run_convert, shard_bytes, shard_job
+from tests.support.conversions import all_bytes, draw_folders, planned, run_convert, shard_bytes, shard_job
 
 OPTIONS = {"layout": "folders", "shards": 3, "split_shares": ("train=0.7", "test=0.3")}
 

@@ -20,8 +20,8 @@ from halofeed.prep.sources.reference import Reference
 from halofeed.schemas.errors import AnnotationsError, UsageError
 from halofeed.schemas.manifest import read_manifest
 from halofeed.trainer.shared.facts import data_facts
-from tests.annotation_writer import draw
-from tests.pipelines.support import read_all, run_convert
+from tests.support.annotation_writer import draw
+from tests.support.conversions import read_all, run_convert
 
 PICTURES = {"a.png": ["coat", "hat"], "b.png": ["hat"], "c.png": ["shoe", "hat", "coat"], "d.png": ["shoe"]}
 ROWS = [(name, label) for name, labels in PICTURES.items() for label in labels]

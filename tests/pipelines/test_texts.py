@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from halofeed.schemas.errors import AnnotationsError, JobError
-from tests.pipelines.layouts import COUNT, LAYOUT_SOURCES, draw_masks, draw_pictures, draw_scans
-from tests.pipelines.support import (
+from tests.support.conversions import (
     all_bytes,
     convert_words,
     edited,
@@ -22,6 +21,7 @@ from tests.pipelines.support import (
     rejected_entries,
     run_convert,
 )
+from tests.support.layout_sources import COUNT, LAYOUT_SOURCES, draw_masks, draw_pictures, draw_scans
 
 REASON = "text holds a lone surrogate"
 BAD = "\ud800"
@@ -169,7 +169,7 @@ def test_the_locale_changes_no_byte_of_a_conversion_that_a_program_begins(tmp_pa
     names = ("h\u00e4t/a.png", "\u00fc.png", str(tmp_path / "s\u00f6/coat/caf\udce9.png"))
     write_lines(tmp_path / "s\u00f6/t.jsonl", [{"filename": name, "class": "h\u00e4t"} for name in names])
     program = (
-        "import sys; from tests.pipelines.support import run_convert\n"
+        "import sys; from tests.support.conversions import run_convert\n"
         "for layout in ('folders', 'jsonl'):\n"
         "    run_convert('s\u00f6'.encode().decode(sys.getfilesystemencoding(), 'surrogateescape'),\n"
         "        f'{sys.argv[1]}/{layout}', layout=layout, folders_are_classes=layout == 'folders')\n"

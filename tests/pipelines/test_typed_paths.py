@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.annotation_writer import boxed, coco_document, voc_object, voc_text, write_annotations
-from tests.dicom_writer import write_volume
-from tests.pipelines.support import bytes_of, draw_folders, edited, run_convert
-from tests.volume_support import save_nifti, write_table
+from tests.support.annotation_writer import boxed, coco_document, voc_object, voc_text, write_annotations
+from tests.support.conversions import bytes_of, draw_folders, edited, run_convert
+from tests.support.dicom_writer import write_volume
+from tests.support.volume_support import save_nifti, write_table
 
 VOLUMES: dict[str, Any] = {"depth": 5, "height": 8, "width": 9}
 AFFINE = np.diag([2.0, 2.0, 3.0, 1.0])

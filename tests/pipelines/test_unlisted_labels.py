@@ -10,9 +10,9 @@ import pytest
 from halofeed.prep.layouts import LayoutOptions, Reference, find_layout
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError, JobError
-from tests.pipelines.layouts import COUNT, LAYOUT_SOURCES, draw_masks, draw_scans
-from tests.pipelines.support import run_convert
-from tests.volume_support import rejected
+from tests.support.conversions import run_convert
+from tests.support.layout_sources import COUNT, LAYOUT_SOURCES, draw_masks, draw_scans
+from tests.support.volume_support import rejected
 
 
 def listed(root: Path, layout: str, **options: object) -> dict[str, Reference]:

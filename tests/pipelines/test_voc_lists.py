@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from halofeed.schemas.errors import AnnotationsError
-from tests.annotation_writer import boxed, voc_object, voc_text
-from tests.annotation_writer import draw as draw_pictures
-from tests.pipelines.support import boxes_in_source, read_all, rejected_entries, run_convert
+from tests.support.annotation_writer import boxed, voc_object, voc_text
+from tests.support.annotation_writer import draw as draw_pictures
+from tests.support.conversions import boxes_in_source, read_all, rejected_entries, run_convert
 
 
 def draw(root: Path, *names: str) -> None:

@@ -16,10 +16,19 @@ from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.new_files import list_new_files
-from tests.dicom_writer import write_volume
-from tests.pipelines.support import run_convert
-from tests.small_scans import AFFINE, SHAPE, SIZE, image, mask, msd_document, nnunet_document, write_json
-from tests.volume_support import by_name, rejected, save_nifti, write_table
+from tests.support.conversions import run_convert
+from tests.support.dicom_writer import write_volume
+from tests.support.small_scans import (
+    AFFINE,
+    SHAPE,
+    SIZE,
+    image,
+    mask,
+    msd_document,
+    nnunet_document,
+    write_json,
+)
+from tests.support.volume_support import by_name, rejected, save_nifti, write_table
 
 ENDINGS = (".nrrd", ".nhdr", ".mha", ".mhd")
 

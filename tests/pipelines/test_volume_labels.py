@@ -13,11 +13,11 @@ from pydicom.dataset import Dataset
 
 from halofeed.prep.geometry.scan import Grid
 from halofeed.schemas.errors import AnnotationsError, JobError, UsageError
-from tests.dicom_mask_writer import frames_of, saved, segmentation, structure_set
-from tests.dicom_writer import write_volume
-from tests.pipelines.support import read_split, run_convert
-from tests.small_scans import AFFINE, SHAPE, SIZE, image, mask, msd_document, reference_to, write_json
-from tests.volume_support import by_name, findings, rejected, save_nifti, write_table
+from tests.support.conversions import read_split, run_convert
+from tests.support.dicom_mask_writer import frames_of, saved, segmentation, structure_set
+from tests.support.dicom_writer import write_volume
+from tests.support.small_scans import AFFINE, SHAPE, SIZE, image, mask, msd_document, reference_to, write_json
+from tests.support.volume_support import by_name, findings, rejected, save_nifti, write_table
 
 
 def moved(shift_mm: float, scale: float = 1.0) -> np.ndarray:

@@ -13,10 +13,10 @@ import pytest
 
 from halofeed.pipelines.convert import Conversion
 from halofeed.schemas.errors import JobError, UsageError
-from tests.dicom_mask_writer import frames_of, saved, segmentation
-from tests.dicom_writer import write_volume
-from tests.pipelines.support import run_convert
-from tests.small_scans import (
+from tests.support.conversions import run_convert
+from tests.support.dicom_mask_writer import frames_of, saved, segmentation
+from tests.support.dicom_writer import write_volume
+from tests.support.small_scans import (
     AFFINE,
     FLIPPED,
     SHAPE,
@@ -28,7 +28,7 @@ from tests.small_scans import (
     reference_to,
     write_json,
 )
-from tests.volume_support import by_name, rejected, save_nifti, stored_volumes, write_table
+from tests.support.volume_support import by_name, rejected, save_nifti, stored_volumes, write_table
 
 
 def check(done: Conversion, expected: dict[str, tuple[str, int | None]], channels: int = 1) -> None:

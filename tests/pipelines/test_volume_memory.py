@@ -26,11 +26,11 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.tasks.labels import LabelMap
-from tests.allocations import traced
-from tests.dicom_writer import write_series
-from tests.pipelines.support import convert_words, peak_bytes
-from tests.volume_memory_cases import save_nifti
-from tests.volume_support import write_table
+from tests.support.allocations import traced
+from tests.support.conversions import convert_words, peak_bytes
+from tests.support.dicom_writer import write_series
+from tests.support.volume_memory_cases import save_nifti
+from tests.support.volume_support import write_table
 
 Shape = tuple[int, int, int]
 SPACING_MM = (2.5, 0.8, 0.8)

@@ -12,10 +12,10 @@ import pydicom
 import pytest
 from pydicom.datadict import dictionary_VR, keyword_dict
 
-from tests.dicom_mask_writer import frames_of, saved, segmentation, structure_set
-from tests.dicom_writer import write_volume
-from tests.pipelines.support import all_bytes, convert_words, halofeed, run_convert
-from tests.volume_support import by_name, rejected, save_nifti
+from tests.support.conversions import all_bytes, convert_words, halofeed, run_convert
+from tests.support.dicom_mask_writer import frames_of, saved, segmentation, structure_set
+from tests.support.dicom_writer import write_volume
+from tests.support.volume_support import by_name, rejected, save_nifti
 
 SHAPE = (6, 16, 18)
 OPTIONS = {"layout": "dicom", "depth": 6, "height": 16, "width": 18}

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from halofeed.schemas.errors import AnnotationsError, JobError
-from tests.dicom_writer import write_volume
-from tests.pipelines.support import run_convert
-from tests.volume_support import by_name, rejected, save_nifti, stored_volumes, write_table
+from tests.support.conversions import run_convert
+from tests.support.dicom_writer import write_volume
+from tests.support.volume_support import by_name, rejected, save_nifti, stored_volumes, write_table
 
 SHAPE = (8, 10, 12)
 OPTIONS = {"layout": "csv", "task": "segmentation", "depth": 8, "height": 10, "width": 12}

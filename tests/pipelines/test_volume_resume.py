@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from halofeed.prep.voxels.phantom import draw, grid_around
-from tests.pipelines.support import (
+from tests.support.conversions import (
     all_bytes,
     bytes_of,
     convert_words,
@@ -19,7 +19,7 @@ from tests.pipelines.support import (
     start,
     wait_until,
 )
-from tests.volume_support import save_nifti, write_table
+from tests.support.volume_support import save_nifti, write_table
 
 OPTIONS = {
     "layout": "csv",

@@ -11,8 +11,8 @@ import pytest
 from halofeed.loader import Loader
 from halofeed.pipelines.convert import Conversion
 from halofeed.prep.voxels.phantom import draw, grid_around
-from tests.pipelines.support import run_convert, shard_paths
-from tests.volume_support import image_values, save_nifti, stored_volumes, write_table
+from tests.support.conversions import run_convert, shard_paths
+from tests.support.volume_support import image_values, save_nifti, stored_volumes, write_table
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 with warnings.catch_warnings():

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.support import all_bytes, bytes_of, convert_words, draw_folders
+from tests.support.conversions import all_bytes, bytes_of, convert_words, draw_folders
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="needs /proc to see sockets")
 

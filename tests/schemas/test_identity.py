@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from halofeed.schemas.errors import AnnotationsError, UsageError
 from halofeed.schemas.identity import example_id, mix, refuse_repeated, shard_of, shards_of
-from tests.allocations import traced
+from tests.support.allocations import traced
 
 
 @given(st.integers(0, 2**63 - 1))

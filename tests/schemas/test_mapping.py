@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from tests.scripts import run_script
+from tests.support.scripts import run_script
 
 SETUP = """
 import faulthandler, mmap, os, signal, sys, tempfile, threading

@@ -14,7 +14,7 @@ from PIL import Image
 
 from halofeed.schemas.manifest import Manifest
 from halofeed.schemas.tfds import dataset_info_json, features_json
-from tests.dataset_writer import Drawn, draw_examples, record_features, write_dataset
+from tests.support.dataset_writer import Drawn, draw_examples, record_features, write_dataset
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 with warnings.catch_warnings():

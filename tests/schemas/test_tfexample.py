@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.limits import RECORD_VALUES
 from halofeed.schemas.tfexample import decode_example, encode_example
-from tests.allocations import traced
+from tests.support.allocations import traced
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 

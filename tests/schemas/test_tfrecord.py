@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from halofeed.schemas.checksum import crc32c, mask_crc
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.tfrecord import RecordWriter, check_record, read_records
-from tests.allocations import traced
+from tests.support.allocations import traced
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 

@@ -7,7 +7,7 @@ import pytest
 
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.detection.anchors import retinanet_anchors, ssd_anchors
-from tests.trainer import torchvision_oracle
+from tests.support import torchvision_oracle
 
 FOUR = [[-48, -48, 80, 80], [-48, -16, 80, 112], [-16, -48, 112, 80], [-16, -16, 112, 112]]
 NINE = [[y - 64, x - 64, y + 64, x + 64] for y in (0, 32, 64) for x in (0, 32, 64)]

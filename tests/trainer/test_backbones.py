@@ -19,7 +19,7 @@ from halofeed.trainer.models.fpn import FeaturePyramid, doubled
 from halofeed.trainer.models.layers import Layers, Pass
 from halofeed.trainer.models.mobilenet import KERAS_PADDING, MobileNet
 from halofeed.trainer.models.resnet import ResNet, stem_pass
-from tests.trainer.support import abstract_outputs
+from tests.support.training import abstract_outputs
 
 BUILD: dict[str, Callable[[Layers], Any]] = {
     "resnet50": ResNet,

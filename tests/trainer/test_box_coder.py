@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halofeed.trainer.detection.box_coder import decode, encode
-from tests.trainer import torchvision_oracle
+from tests.support import torchvision_oracle
 
 SCALES = (10.0, 10.0, 5.0, 5.0)
 BOXES = np.array([[10.0, 10.0, 20.0, 15.0], [0.2, 0.1, 0.5, 0.4]], np.float32)

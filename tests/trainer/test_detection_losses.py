@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from halofeed.trainer.losses.boxes import huber, smooth_l1
 from halofeed.trainer.losses.focal import sigmoid_focal
-from tests.trainer import torchvision_oracle
+from tests.support import torchvision_oracle
 
 
 def logit(probability):

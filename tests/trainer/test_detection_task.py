@@ -18,7 +18,7 @@ from halofeed.trainer.detection.matcher import Matcher, match_boxes
 from halofeed.trainer.mesh import constrain, make_mesh
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.detection import Detection
-from tests.trainer.support import facts_of
+from tests.support.training import facts_of
 
 LABELS = ("cup", "spoon", "plate")
 BATCH, BOXES, SIDE = 4, 6, 64

@@ -29,8 +29,8 @@ from halofeed.trainer.step import Problem, loss_and_gradients
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.classification import Classification
 from halofeed.trainer.train import TrainSummary, train
-from tests.dataset_writer import draw_examples, write_dataset
-from tests.trainer.support import facts_of
+from tests.support.dataset_writer import draw_examples, write_dataset
+from tests.support.training import facts_of
 
 TABLES = (
     {"name": "Contrast", "factor": [0.5, 1.5]},

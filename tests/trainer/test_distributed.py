@@ -8,7 +8,7 @@ import pytest
 
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.distributed import agree_any, is_chief, start_processes
-from tests.trainer.support import run_processes
+from tests.support.training import run_processes
 
 PROGRAM = """
 import sys

@@ -20,7 +20,7 @@ from halofeed.trainer.models import MODELS
 from halofeed.trainer.shared.task import Batch
 from halofeed.trainer.step import Problem, whole
 from halofeed.trainer.tasks.classification import Classification
-from tests.scripts import run_script
+from tests.support.scripts import run_script
 
 SHAPE = (16, 24, 3)
 LABELS = {0: "a", 1: "b", 2: "c"}

@@ -18,7 +18,7 @@ from halofeed.trainer.models.layers import Layers, Pass
 from halofeed.trainer.models.mobilenet import MobileNetClassifier
 from halofeed.trainer.models.resnet import ResNet, ResNetClassifier
 from halofeed.trainer.models.retinanet import RetinaNet
-from tests.scripts import run_script
+from tests.support.scripts import run_script
 
 CLASSES = 5
 EVALUATE = Pass(training=False)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from halofeed import demo, demo_volumes
-from tests import clip_mask_writer, clip_writer
-from tests.trainer.support import finished, halofeed, logged
+from tests.support import clip_mask_writer, clip_writer
+from tests.support.training import finished, halofeed, logged
 
 pytestmark = pytest.mark.long
 

@@ -18,8 +18,8 @@ from halofeed.schemas.errors import UsageError
 from halofeed.trainer.detection.anchors import retinanet_anchors
 from halofeed.trainer.detection.matcher import Matcher, match_boxes, overlap, split_alike, take
 from halofeed.trainer.mesh import constrain, make_mesh
-from tests.trainer import torchvision_oracle
-from tests.trainer.support import slow_overlap
+from tests.support import torchvision_oracle
+from tests.support.training import slow_overlap
 
 BOTH_ROWS_FREE = [[1, 1, 1, 3, 1], [2, -1, 2, 0, 4], [3, 0, -1, 0, 0]]
 ONE_ROW_LOW = [[1, 1, 1, 3, 1], [-1, 0, -2, -2, -1], [3, 0, -1, 2, 0]]

@@ -11,9 +11,9 @@ from PIL import Image
 
 from halofeed.trainer.data import evaluation_loader
 from halofeed.trainer.tasks.segmentation import Segmentation
-from tests.clip_mask_writer import draw_masked, write_masks
-from tests.clip_writer import write_folder
-from tests.pipelines.support import run_convert
+from tests.support.clip_mask_writer import draw_masked, write_masks
+from tests.support.clip_writer import write_folder
+from tests.support.conversions import run_convert
 
 
 @pytest.mark.parametrize("kind", ["picture", "volume", "clip"])

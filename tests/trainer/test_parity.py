@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from halofeed.trainer.models import layers
-from tests.trainer.parity import (
+from tests.support.parity import (
     FLOAT32_LOSS_TOLERANCE,
     PICTURE_SPLITS,
     Case,

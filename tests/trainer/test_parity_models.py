@@ -20,7 +20,7 @@ from halofeed.trainer.detection.anchors import retinanet_anchors
 from halofeed.trainer.detection.matcher import Matcher, match_boxes, overlap, split_alike
 from halofeed.trainer.mesh import activation_spec, make_mesh
 from halofeed.trainer.models import MODELS
-from tests.trainer.parity import (
+from tests.support.parity import (
     DEPTH_AND_HEIGHT_SPLITS,
     FLOAT32_LOSS_TOLERANCE,
     PICTURE_SPLITS,

@@ -6,7 +6,7 @@ import pytest
 
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.platform import configure_platform, platform_environment
-from tests.scripts import run_script
+from tests.support.scripts import run_script
 
 
 def test_other_xla_flags_are_kept_and_an_old_count_is_replaced() -> None:

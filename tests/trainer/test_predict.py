@@ -40,11 +40,11 @@ from halofeed.trainer.run_folder import Run, begin_run, open_run
 from halofeed.trainer.scan_order import OrderedRecords, tiles_in_order
 from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.step import new_state
-from tests import clip_mask_writer, clip_writer
-from tests.phantom import ORIENTATIONS, dice
-from tests.pipelines.support import draw_folders, run_convert
-from tests.trainer.support import convert_scans
-from tests.volume_support import save_nifti
+from tests.support import clip_mask_writer, clip_writer
+from tests.support.conversions import draw_folders, run_convert
+from tests.support.phantom import ORIENTATIONS, dice
+from tests.support.training import convert_scans
+from tests.support.volume_support import save_nifti
 
 Pairs = Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
 

@@ -15,7 +15,7 @@ from halofeed.schemas.errors import UsageError
 from halofeed.trainer.models import MODELS
 from halofeed.trainer.models.layers import Layers
 from halofeed.trainer.models.retinanet import RetinaNet
-from tests.trainer.support import abstract_outputs
+from tests.support.training import abstract_outputs
 
 SMALL = {"blocks": (1, 1, 1, 1), "width": 8, "features": 8, "tower_depth": 1}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.pipelines.support import draw_folders, run_convert
-from tests.trainer.support import finished, free_port, halofeed, logged
+from tests.support.conversions import draw_folders, run_convert
+from tests.support.training import finished, free_port, halofeed, logged
 
 SETTINGS = (
     *("--config", "classifier_small", "--compute-dtype", "float32", "--batch-size", "8"),

@@ -16,7 +16,7 @@ import pytest
 
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.trainer.log import RunLog
-from tests.trainer.support import logged
+from tests.support.training import logged
 
 
 def strict(line: str) -> Any:

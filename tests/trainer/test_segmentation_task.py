@@ -15,7 +15,7 @@ from halofeed.trainer.models.unet import UNet
 from halofeed.trainer.step import Problem, compile_prediction, compile_step, new_state
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.segmentation import Segmentation
-from tests.trainer.support import facts_of
+from tests.support.training import facts_of
 
 LABELS = ("background", "disc", "ring")
 

@@ -17,8 +17,8 @@ from halofeed.trainer.detection.box_coder import decode
 from halofeed.trainer.detection.level import Level
 from halofeed.trainer.detection.selection import candidates, select, suppress
 from halofeed.trainer.mesh import constrain, make_mesh
-from tests.trainer import torchvision_oracle
-from tests.trainer.support import slow_overlap
+from tests.support import torchvision_oracle
+from tests.support.training import slow_overlap
 
 MOST = 12
 

@@ -14,7 +14,7 @@ from halofeed.demo import draw_data_set
 from halofeed.loader import Loader
 from halofeed.prep.geometry.resize import displayed_size, resizer, stored_to_file
 from halofeed.trainer.source_boxes import boxes_in_source, coco_results
-from tests.pipelines.support import run_convert
+from tests.support.conversions import run_convert
 from tests.test_end_to_end import read_coco, read_voc
 
 RECIPES = {

@@ -19,11 +19,11 @@ from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.voxels.phantom import LABELLED, draw, grid_around, stored, stored_grid
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.source_masks import labels_in_source, picture_labels_in_source, write_nifti, write_png
-from tests.dicom_writer import write_volume
-from tests.phantom import ORIENTATIONS, dice
-from tests.pipelines.support import run_convert
-from tests.trainer.support import convert_scans
-from tests.volume_support import save_nifti
+from tests.support.conversions import run_convert
+from tests.support.dicom_writer import write_volume
+from tests.support.phantom import ORIENTATIONS, dice
+from tests.support.training import convert_scans
+from tests.support.volume_support import save_nifti
 
 INCLUDE = ("affine", "source_affine", "source_shape", "extent", "source")
 TOTAL = "volumes/totalsegmentator"

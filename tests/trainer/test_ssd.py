@@ -14,7 +14,7 @@ from flax import nnx
 from halofeed.trainer.models import MODELS
 from halofeed.trainer.models.layers import Layers, Pass
 from halofeed.trainer.models.ssd import SsdPooling
-from tests.trainer.support import abstract_outputs
+from tests.support.training import abstract_outputs
 
 SIDES = {300: [19, 10, 5, 3, 2, 1], 512: [32, 16, 8, 4, 2, 1], 75: [5, 3, 2, 1, 1, 1]}
 

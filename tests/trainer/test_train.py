@@ -23,7 +23,7 @@ from halofeed.trainer.data import TrainData
 from halofeed.trainer.run_folder import open_run
 from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.train import TrainSummary, train
-from tests.trainer.support import facts_of, logged, placed
+from tests.support.training import facts_of, logged, placed
 
 SIDE = 32
 LABELS = {0: "across", 1: "down"}

@@ -16,8 +16,8 @@ from halofeed.prep.voxels.phantom import grid_around
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.source_masks import labels_in_source
 from halofeed.trainer.windows import Blend, Tile, window_weight
-from tests.phantom import dice
-from tests.trainer.support import convert_scans
+from tests.support.phantom import dice
+from tests.support.training import convert_scans
 
 SCAN = grid_around()
 

@@ -23,7 +23,7 @@ from halofeed.loader.device.draws import draw_all
 from halofeed.loader.device.ops import jax_ops
 from halofeed.loader.mesh import split_id
 from halofeed.schemas.errors import UsageError
-from tests.loader.device.device_oracles import ORACLES, augmented
+from tests.support.device_oracles import ORACLES, augmented
 
 SEED = 2**63 + 12345
 IDS = np.array([2**62 + 5, 7, 2**33, 2**40 + 1], np.int64)

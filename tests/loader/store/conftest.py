@@ -7,7 +7,7 @@ import pytest
 from halofeed.loader import FlipLeftRight, MixUp, RandomCrop
 from halofeed.loader.store import remote
 from halofeed.schemas import repeating
-from tests.volume_writer import draw_scans, write_scans
+from tests.support.volume_writer import draw_scans, write_scans
 
 KINDS = ["pictures", "crops", "mixed", "jpeg", "png", "volumes", "large volumes", "volume crops"]
 

@@ -22,9 +22,9 @@ from halofeed.loader import Loader
 from halofeed.loader.store import disk
 from halofeed.schemas.errors import CorruptFileError, SystemLimitError
 from halofeed.schemas.shard_file import close_idle
-from tests.forks import forks
-from tests.loader.batches import flip, same
-from tests.loader.faulty_server import serving
+from tests.support.batches import flip, same
+from tests.support.faulty_server import serving
+from tests.support.forks import forks
 
 STAGER = """
 import sys

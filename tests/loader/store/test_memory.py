@@ -12,9 +12,9 @@ from halofeed.loader import Loader, Mixture
 from halofeed.loader.store import memory
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.schemas.memory import available_memory, process_memory
-from tests.forks import forks
-from tests.loader.batches import flip, same
-from tests.loader.faulty_server import serving
+from tests.support.batches import flip, same
+from tests.support.faulty_server import serving
+from tests.support.forks import forks
 
 
 def test_batches_are_those_of_the_local_set_and_of_a_remote_one(sets, kind):

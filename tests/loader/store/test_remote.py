@@ -20,9 +20,9 @@ from halofeed.loader.store.base import HeldFile
 from halofeed.loader.store.ranges import Window
 from halofeed.schemas.errors import CorruptFileError, MissingExtraError, StoreError, UsageError
 from halofeed.schemas.shard_file import OpenFile
-from tests.forks import forks
-from tests.loader.batches import joined, same
-from tests.loader.faulty_server import serving
+from tests.support.batches import joined, same
+from tests.support.faulty_server import serving
+from tests.support.forks import forks
 
 
 def in_memory(folder: Path) -> str:

@@ -10,8 +10,16 @@ import pytest
 
 from halofeed.pipelines.convert import Conversion
 from halofeed.schemas.errors import AnnotationsError, JobError
-from tests.pipelines.support import run_convert
-from tests.volume_support import Stored, by_name, findings, rejected, save_nifti, stored_volumes, write_table
+from tests.support.conversions import run_convert
+from tests.support.volume_support import (
+    Stored,
+    by_name,
+    findings,
+    rejected,
+    save_nifti,
+    stored_volumes,
+    write_table,
+)
 
 SHAPE = (4, 6, 8)
 SIZE = {"depth": 4, "height": 6, "width": 8}

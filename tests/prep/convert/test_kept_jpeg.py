@@ -13,8 +13,8 @@ from PIL import Image
 from halofeed.loader import Loader
 from halofeed.prep.formats.picture import ReadOptions, read_image
 from halofeed.schemas.errors import SourceError
-from tests.memory_cases import saved
-from tests.pipelines.support import read_all, run_convert
+from tests.support.conversions import read_all, run_convert
+from tests.support.memory_cases import saved
 
 SIZE = (40, 56)
 

@@ -14,8 +14,8 @@ from halofeed.prep.convert.normalize_like import foreground_scheme
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import JobError, UsageError
 from halofeed.schemas.manifest import read_manifest
-from tests.pipelines.support import run_convert
-from tests.volume_support import by_name, save_nifti, write_table
+from tests.support.conversions import run_convert
+from tests.support.volume_support import by_name, save_nifti, write_table
 
 SHAPE = (8, 16, 24)
 SIZE = {"depth": 8, "height": 16, "width": 24}

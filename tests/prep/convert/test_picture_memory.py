@@ -9,8 +9,8 @@ import pytest
 
 from halofeed.prep.geometry.resize import plan_fixed_shape
 from halofeed.prep.voxels.masks import stored_mask
-from tests.memory_cases import PICTURES, RECIPES, measured_picture
-from tests.memory_probe import measure
+from tests.support.memory_cases import PICTURES, RECIPES, measured_picture
+from tests.support.memory_probe import measure
 
 SIDE = 4000
 MOST = 2.5

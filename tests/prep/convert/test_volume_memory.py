@@ -15,9 +15,9 @@ from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.memory import TOO_MUCH, MemoryBudget
 from halofeed.prep.sources.reference import Reference
 from halofeed.schemas.errors import SourceError
-from tests.dicom_mask_writer import saved, segmentation, structure_set
-from tests.memory_probe import Measured, measure
-from tests.volume_memory_cases import (
+from tests.support.dicom_mask_writer import saved, segmentation, structure_set
+from tests.support.memory_probe import Measured, measure
+from tests.support.volume_memory_cases import (
     CONVERSIONS,
     GRID,
     LABELS,

@@ -11,8 +11,8 @@ from PIL import Image
 from halofeed.prep.formats.clip.clip import ClipOptions
 from halofeed.prep.formats.picture import ReadOptions
 from halofeed.schemas.errors import SourceError
-from tests.memory_cases import png_chunk
-from tests.prep.formats.clip_writer import HEIGHT, WIDTH, draw, numbers_in, opened, rejected, write_animation
+from tests.support.memory_cases import png_chunk
+from tests.support.numbered_clips import HEIGHT, WIDTH, draw, numbers_in, opened, rejected, write_animation
 
 KINDS = ("gif", "webp", "png")
 

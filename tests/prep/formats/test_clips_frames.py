@@ -12,7 +12,7 @@ from halofeed.prep.formats.clip.clip import Clip, ClipOptions
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
-from tests.prep.formats.clip_writer import draw
+from tests.support.numbered_clips import draw
 
 
 def opened(folder: Path, names: list[str], options: ClipOptions | None = None) -> Clip:

@@ -19,9 +19,9 @@ from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.memory import MEBIBYTE, with_margin
 from halofeed.schemas.errors import SourceError
-from tests.memory_cases import png_chunk
-from tests.memory_probe import measure
-from tests.prep.formats.clip_writer import (
+from tests.support.memory_cases import png_chunk
+from tests.support.memory_probe import measure
+from tests.support.numbered_clips import (
     VIDEOS,
     box,
     with_index_first,

@@ -10,7 +10,7 @@ import pytest
 from halofeed.prep.formats.clip.clip import ClipOptions
 from halofeed.prep.formats.clip.interlaced import is_interlaced
 from halofeed.prep.formats.picture import ReadOptions
-from tests.prep.formats.clip_samples import (
+from tests.support.clip_samples import (
     INTERLACED,
     MIRRORED,
     OUT_OF_ORDER,
@@ -20,7 +20,7 @@ from tests.prep.formats.clip_samples import (
     TRANSPARENT_VP9,
     WIDE_PIXELS,
 )
-from tests.prep.formats.clip_writer import (
+from tests.support.numbered_clips import (
     avi_of_sound,
     draw,
     mp4_of_sound,

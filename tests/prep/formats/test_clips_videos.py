@@ -10,8 +10,8 @@ import pytest
 
 from halofeed.prep.formats.clip.clip import Clip, ClipOptions
 from halofeed.schemas.errors import SourceError
-from tests.prep.formats.clip_samples import AV1, H264_FRAGMENTS, H264_VARIABLE, VARIABLE_MS
-from tests.prep.formats.clip_writer import (
+from tests.support.clip_samples import AV1, H264_FRAGMENTS, H264_VARIABLE, VARIABLE_MS
+from tests.support.numbered_clips import (
     CORNERS,
     HEIGHT,
     VIDEOS,

@@ -15,8 +15,8 @@ from halofeed.prep.layouts import LayoutOptions
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError, UsageError
-from tests.prep.formats.dicom_support import listed_by_source, open_folder, write_scan
-from tests.prep.layouts.support import series_at
+from tests.support.dicom_folders import listed_by_source, open_folder, write_scan
+from tests.support.layout_references import series_at
 
 SECRET = "Portal phase of Jane Doe"
 

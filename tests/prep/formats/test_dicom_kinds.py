@@ -24,8 +24,8 @@ from halofeed.prep.layouts import LayoutOptions, find_layout
 from halofeed.prep.layouts.dicom import kind_and_cure
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError, UsageError
-from tests.dicom_writer import image_dataset, multi_frame_dataset, save
-from tests.prep.formats.dicom_support import listed_by_source, open_folder, refusal, slices, write_scan
+from tests.support.dicom_folders import listed_by_source, open_folder, refusal, slices, write_scan
+from tests.support.dicom_writer import image_dataset, multi_frame_dataset, save
 
 NO_SLICE = "file is no slice of a volume"
 TOO_FEW = "series has too few slices"

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pydicom.uid import JPEG2000, ExplicitVRLittleEndian, JPEGLSNearLossless
 
 from halofeed.prep.geometry.scan import Scan
-from tests.dicom_writer import image_dataset, save
-from tests.prep.formats.dicom_support import open_folder, refusal
+from tests.support.dicom_folders import open_folder, refusal
+from tests.support.dicom_writer import image_dataset, save
 
 SIDE = 64
 

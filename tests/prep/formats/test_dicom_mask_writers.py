@@ -16,9 +16,9 @@ from halofeed.prep.formats.dicom.series import open_series
 from halofeed.prep.geometry.scan import Mask
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
-from tests.dicom_writer import write_series
-from tests.phantom import dice
-from tests.prep.formats.dicom_support import last_wins
+from tests.support.dicom_folders import last_wins
+from tests.support.dicom_writer import write_series
+from tests.support.phantom import dice
 
 SHAPE = (6, 40, 48)
 STUDY = {

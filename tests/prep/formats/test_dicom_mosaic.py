@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 from pydicom.uid import ExplicitVRLittleEndian, MRImageStorage, RLELossless
 
-from tests.dicom_writer import image_dataset, save
-from tests.prep.formats.dicom_support import listed, open_listed
+from tests.support.dicom_folders import listed, open_listed
+from tests.support.dicom_writer import image_dataset, save
 
 ROWS, COLUMNS, SPACING, GAP = 24, 24, (2.0, 2.5), 3.6
 

@@ -15,9 +15,9 @@ from halofeed.prep.formats.dicom.run_lengths import decode_run_lengths
 from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
-from tests.dicom_mask_writer import saved, segmentation
-from tests.dicom_writer import image_dataset, save
-from tests.prep.formats.dicom_support import last_wins, open_folder
+from tests.support.dicom_folders import last_wins, open_folder
+from tests.support.dicom_mask_writer import saved, segmentation
+from tests.support.dicom_writer import image_dataset, save
 
 PIXELS = (np.arange(64 * 64).reshape(64, 64) * 37 % 4096).astype(np.uint16)
 AFFINE = np.array([[0, 0, 1.0, 0], [0, 1.0, 0, 0], [3.0, 0, 0, 0], [0, 0, 0, 1]])

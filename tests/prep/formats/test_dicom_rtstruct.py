@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from halofeed.prep.geometry.scan import Finding, Grid, Mask
 from halofeed.prep.voxels.merge import OVERLAP_CURE
 from halofeed.schemas.errors import SourceError, UsageError
-from tests.dicom_mask_writer import saved, structure_set
-from tests.phantom import dice
-from tests.prep.formats.dicom_support import damage, last_wins, mask_outcome, mask_refusal, open_mask
+from tests.support.dicom_folders import damage, last_wins, mask_outcome, mask_refusal, open_mask
+from tests.support.dicom_mask_writer import saved, structure_set
+from tests.support.phantom import dice
 
 CLOSED = "CLOSED_PLANAR"
 SHAPE = (12, 40, 50)

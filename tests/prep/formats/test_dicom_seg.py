@@ -20,10 +20,10 @@ from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.voxels.merge import OVERLAP_CURE
 from halofeed.schemas.errors import SourceError
-from tests.dicom_mask_writer import frames_of, saved, segmentation
-from tests.prep.formats.dicom_support import damage, last_wins, mask_outcome
-from tests.prep.formats.dicom_support import mask_refusal as refused
-from tests.prep.formats.dicom_support import open_mask as opened
+from tests.support.dicom_folders import damage, last_wins, mask_outcome
+from tests.support.dicom_folders import mask_refusal as refused
+from tests.support.dicom_folders import open_mask as opened
+from tests.support.dicom_mask_writer import frames_of, saved, segmentation
 
 AXIAL = np.array([[0, 0, -0.8, 90.0], [0, -0.7, 0, 60.0], [2.5, 0, 0, -40.0], [0, 0, 0, 1]])
 RLE, JPEG_2000, JPEG_LS = "1.2.840.10008.1.2.5", "1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.80"

@@ -18,8 +18,8 @@ from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.geometry.scan import Scan
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import UsageError
-from tests.dicom_writer import image_dataset, multi_frame_dataset, save, write_series, write_volume
-from tests.prep.formats.dicom_support import details, open_folder, refusal
+from tests.support.dicom_folders import details, open_folder, refusal
+from tests.support.dicom_writer import image_dataset, multi_frame_dataset, save, write_series, write_volume
 
 RANDOM = np.random.default_rng(3)
 HU = RANDOM.integers(-900, 1500, (5, 36, 33)).astype(np.int16)

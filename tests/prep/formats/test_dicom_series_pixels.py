@@ -28,9 +28,9 @@ from halofeed.prep.formats.dicom.pixels import compressed_frames
 from halofeed.prep.formats.dicom.series import group_series
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
-from tests.allocations import traced
-from tests.dicom_writer import image_dataset, multi_frame_dataset, save, write_series
-from tests.prep.formats.dicom_support import open_folder
+from tests.support.allocations import traced
+from tests.support.dicom_folders import open_folder
+from tests.support.dicom_writer import image_dataset, multi_frame_dataset, save, write_series
 
 UNCOMPRESSED = [
     *(ImplicitVRLittleEndian, ExplicitVRLittleEndian),

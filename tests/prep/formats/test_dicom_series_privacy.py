@@ -22,7 +22,7 @@ from halofeed.prep.formats.dicom.series import group_series, open_series
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
-from tests.dicom_writer import image_dataset, save
+from tests.support.dicom_writer import image_dataset, save
 
 PIXELS = np.arange(64, dtype=np.uint16).reshape(8, 8)
 SENTINEL_VRS = ("PN", "DA", "TM", "DT", "LO", "SH", "LT", "ST", "UT", "UC", "AS", "AE", "UI", "CS", "UR")

@@ -16,8 +16,8 @@ from halofeed.prep.formats.dicom.pixels import values_of
 from halofeed.prep.formats.dicom.slices import MAX_GROWTH, holes, plan_slices
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.schemas.errors import SourceError
-from tests.dicom_writer import AXIAL, image_dataset, save, write_series
-from tests.prep.formats.dicom_support import details, open_folder, refusal
+from tests.support.dicom_folders import details, open_folder, refusal
+from tests.support.dicom_writer import AXIAL, image_dataset, save, write_series
 
 ROWS, COLUMNS = 6, 7
 

@@ -19,8 +19,8 @@ from halofeed.prep.formats.volume.options import ScanOptions
 from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.geometry.scan import Finding, Scan
 from halofeed.schemas.errors import SourceError
-from tests.dicom_writer import image_dataset, multi_frame_dataset, save
-from tests.prep.formats.dicom_support import listed, open_listed, refusal
+from tests.support.dicom_folders import listed, open_listed, refusal
+from tests.support.dicom_writer import image_dataset, multi_frame_dataset, save
 
 Drawn = tuple[float, int, Mapping[str, Any]]
 """A slice: its height in mm, the value of all its pixels in HU, and further elements."""

@@ -19,7 +19,7 @@ from halofeed.prep.formats.volume.gzip_stream import (
     skip,
 )
 from halofeed.schemas.errors import SourceError
-from tests.allocations import traced
+from tests.support.allocations import traced
 
 RANDOM = np.random.default_rng(31)
 NOISE = RANDOM.integers(0, 256, 700_000, np.uint8).tobytes()  # so large that its input comes in many pieces

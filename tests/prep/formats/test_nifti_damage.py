@@ -14,8 +14,8 @@ from halofeed.prep.formats.volume.gzip_stream import MOST_PER_BYTE
 from halofeed.prep.formats.volumes import ScanOptions, open_mask, open_scan
 from halofeed.prep.geometry.scan import Grid
 from halofeed.schemas.errors import SourceError
-from tests.allocations import traced
-from tests.prep.formats.nifti_writer import MemoryFiles, open_nifti, write_header, write_nifti
+from tests.support.allocations import traced
+from tests.support.nifti_writer import MemoryFiles, open_nifti, write_header, write_nifti
 
 RANDOM = np.random.default_rng(5)
 NOISE = RANDOM.integers(-999, 999, (9, 8, 7)).astype(np.int16)

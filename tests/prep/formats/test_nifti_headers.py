@@ -12,7 +12,7 @@ import pytest
 from halofeed.prep.formats.volume.options import ScanOptions
 from halofeed.prep.geometry.scan import Scan
 from halofeed.schemas.errors import SourceError, UsageError
-from tests.prep.formats.nifti_writer import AFFINE, open_nifti, open_nifti_mask, write_header, write_nifti
+from tests.support.nifti_writer import AFFINE, open_nifti, open_nifti_mask, write_header, write_nifti
 
 SHAPE = (4, 3, 5)
 STORED = np.arange(60, dtype=np.int16).reshape(SHAPE)

@@ -12,7 +12,7 @@ import pytest
 
 from halofeed.prep.formats.volumes import FORMATS, VOLUME_EXTENSIONS, ScanOptions, open_mask, open_scan
 from halofeed.schemas.errors import SourceError
-from tests.prep.formats.nifti_writer import MemoryFiles, write_nifti
+from tests.support.nifti_writer import MemoryFiles, write_nifti
 
 VOLUME = write_nifti(np.ones((2, 3, 4), np.uint8))
 DICOM = bytes(128) + b"DICM" + bytes(300)

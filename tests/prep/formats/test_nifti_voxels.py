@@ -16,8 +16,8 @@ from halofeed.prep.formats.volume import stored_voxels
 from halofeed.prep.formats.volume.nifti_header import parse_header
 from halofeed.prep.formats.volume.stored_voxels import plan_conversion
 from halofeed.schemas.errors import SourceError
-from tests.allocations import traced
-from tests.prep.formats.nifti_writer import open_nifti, open_nifti_mask, write_nifti
+from tests.support.allocations import traced
+from tests.support.nifti_writer import open_nifti, open_nifti_mask, write_nifti
 
 DTYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8")
 NAN, INF = float("nan"), float("inf")

@@ -24,8 +24,8 @@ from halofeed.prep.formats.picture import FORMATS, DecodedImage, ReadOptions, re
 from halofeed.prep.formats.picture.jpeg import reduction
 from halofeed.prep.formats.picture.tiff_directory import read_directory
 from halofeed.schemas.errors import SourceError
-from tests.allocations import traced
-from tests.memory_cases import png_of, saved
+from tests.support.allocations import traced
+from tests.support.memory_cases import png_of, saved
 
 from .test_pictures_samples import PIXELS, png_of_samples, tiff_of_samples
 

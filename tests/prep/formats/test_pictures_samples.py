@@ -16,7 +16,7 @@ from PIL import Image
 from halofeed.prep.formats.picture import DecodedImage, ReadOptions, read_image, read_size, sniff
 from halofeed.prep.formats.picture.pixels import LUMA, blend, luma, scale_depth
 from halofeed.schemas.errors import UsageError
-from tests.memory_cases import png_of, saved
+from tests.support.memory_cases import png_of, saved
 
 RANDOM = np.random.default_rng(20260101)
 

@@ -11,7 +11,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.tasks.labels import from_data
 from halofeed.schemas.tfexample import decode_example
-from tests.memory_cases import saved
+from tests.support.memory_cases import saved
 
 HEIGHT, WIDTH = 1601, 1407
 

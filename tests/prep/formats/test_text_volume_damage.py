@@ -16,9 +16,9 @@ import pytest
 from halofeed.prep.formats.volume.options import ScanOptions
 from halofeed.prep.formats.volumes import open_mask, open_scan
 from halofeed.schemas.errors import SourceError
-from tests.allocations import traced
-from tests.prep.formats.nifti_writer import MemoryFiles
-from tests.prep.formats.text_volume_writer import meta_parts, nrrd_parts, write_meta, write_nrrd
+from tests.support.allocations import traced
+from tests.support.nifti_writer import MemoryFiles
+from tests.support.text_volume_writer import meta_parts, nrrd_parts, write_meta, write_nrrd
 
 STORED = np.arange(120, dtype=np.int16).reshape(6, 5, 4)
 

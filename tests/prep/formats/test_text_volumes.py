@@ -17,8 +17,8 @@ from halofeed.prep.geometry.orientation import plan_canonical
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.voxels.apply import view_of
 from halofeed.schemas.errors import SourceError
-from tests.prep.formats.nifti_writer import MemoryFiles
-from tests.prep.formats.text_volume_writer import AFFINE, write_meta, write_nrrd
+from tests.support.nifti_writer import MemoryFiles
+from tests.support.text_volume_writer import AFFINE, write_meta, write_nrrd
 
 DTYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8")
 IJK = [2, 1, 0, 3]

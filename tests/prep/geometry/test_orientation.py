@@ -40,7 +40,7 @@ from halofeed.prep.voxels.phantom import (
     stored_grid,
 )
 from halofeed.schemas.errors import SourceError, UsageError
-from tests.phantom import ORIENTATIONS, map_back
+from tests.support.phantom import ORIENTATIONS, map_back
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS[::5])

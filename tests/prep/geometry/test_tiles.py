@@ -15,7 +15,7 @@ from halofeed.prep.geometry.tiles import plan_tiles, tile_starts
 from halofeed.prep.voxels.apply import apply_image
 from halofeed.prep.voxels.phantom import grid_around
 from halofeed.schemas.errors import UsageError
-from tests.phantom import map_back
+from tests.support.phantom import map_back
 
 
 @given(size=st.integers(1, 300), tile=st.integers(1, 60), data=st.data())

@@ -25,7 +25,7 @@ from halofeed.prep.geometry.volume import (
 )
 from halofeed.prep.voxels.phantom import grid_around, stored_grid
 from halofeed.schemas.errors import SourceError, UsageError
-from tests.phantom import ORIENTATIONS, map_back
+from tests.support.phantom import ORIENTATIONS, map_back
 
 sides = st.integers(1, 40)
 shapes = st.tuples(sides, sides, sides)

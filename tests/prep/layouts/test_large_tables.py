@@ -13,7 +13,7 @@ from halofeed.prep.annotations.sorted_records import SortedRecords
 from halofeed.prep.layouts import find_layout
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
-from tests.allocations import traced
+from tests.support.allocations import traced
 
 
 def draw(root, layout, lines, files):

@@ -12,7 +12,7 @@ from halofeed.prep.layouts import LayoutOptions
 from halofeed.prep.layouts.class_masks import label_values
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError, UsageError
-from tests.prep.layouts.support import by_source, make, outcome
+from tests.support.layout_references import by_source, make, outcome
 
 read = partial(by_source, "class-masks")
 

@@ -13,8 +13,8 @@ from halofeed.prep.layouts import Reference
 from halofeed.prep.layouts.coco import list_labels
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
-from tests.allocations import traced
-from tests.prep.layouts.support import list_references, make
+from tests.support.allocations import traced
+from tests.support.layout_references import list_references, make
 
 read = partial(list_references, "coco")
 OWN: dict[str, Any] = {"image_id": 7, "category_id": 3, "bbox": [0, 0, 4, 4]}

@@ -11,7 +11,7 @@ import pytest
 from halofeed.prep.annotations.columns import SPELLINGS, read_columns
 from halofeed.prep.layouts import Reference
 from halofeed.schemas.errors import AnnotationsError, UsageError
-from tests.prep.layouts.support import list_references, make
+from tests.support.layout_references import list_references, make
 
 
 def read(root: Path, header: str, *rows: str, layout: str = "csv", **options: Any) -> list[Reference]:

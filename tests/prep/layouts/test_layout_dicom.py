@@ -16,9 +16,9 @@ from halofeed.prep.formats.volume.series_policy import SeriesPolicy
 from halofeed.prep.layouts import LayoutOptions, Reference
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError
-from tests import dicom_writer
-from tests.dicom_writer import write_series
-from tests.prep.layouts.support import by_source, list_references, make, outcome, series_at
+from tests.support import dicom_writer
+from tests.support.dicom_writer import write_series
+from tests.support.layout_references import by_source, list_references, make, outcome, series_at
 
 SECRETS = ("Doe^Jane", "PAT-4711", "19500101", "General Hospital")
 PATIENT = {"PatientName": SECRETS[0], "PatientBirthDate": SECRETS[2], "InstitutionName": SECRETS[3]}

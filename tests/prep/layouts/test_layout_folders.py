@@ -11,7 +11,7 @@ from halofeed.prep.annotations.images import ImageIndex, Wanted
 from halofeed.prep.layouts import LAYOUTS, find_layout
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
-from tests.prep.layouts.support import by_source, make
+from tests.support.layout_references import by_source, make
 
 read = partial(by_source, "folders")
 

@@ -11,8 +11,8 @@ import pytest
 from halofeed.prep.layouts import Reference
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import UsageError
-from tests.annotation_writer import boxed, voc_object, voc_text, write_annotations
-from tests.prep.layouts.support import list_references, make, write_files
+from tests.support.annotation_writer import boxed, voc_object, voc_text, write_annotations
+from tests.support.layout_references import list_references, make, write_files
 
 LAYOUTS_WITH_PATHS = ("csv", "jsonl", "coco", "voc")
 

@@ -9,7 +9,7 @@ import pytest
 
 from halofeed.prep.layouts import LayoutOptions, find_layout
 from halofeed.schemas.errors import AnnotationsError
-from tests.prep.layouts.support import by_source, make, outcome
+from tests.support.layout_references import by_source, make, outcome
 
 read = partial(by_source, "lits")
 

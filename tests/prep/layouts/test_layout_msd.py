@@ -13,7 +13,7 @@ from halofeed.prep.layouts import LayoutOptions
 from halofeed.prep.layouts.msd import channel_names, label_values
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import AnnotationsError
-from tests.prep.layouts.support import by_source, outcome, write_files
+from tests.support.layout_references import by_source, outcome, write_files
 
 read = partial(by_source, "msd")
 

@@ -16,7 +16,7 @@ from halofeed.prep.layouts import Reference
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.prep.sources.volume_files import files_of, locate, stem_of, whole_scans
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
-from tests.prep.layouts.support import by_source, make, outcome
+from tests.support.layout_references import by_source, make, outcome
 
 read = partial(by_source, "pairs")
 

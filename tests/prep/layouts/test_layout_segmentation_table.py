@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from halofeed.schemas.errors import AnnotationsError
-from tests.prep.layouts.support import by_source, outcome, write_files
+from tests.support.layout_references import by_source, outcome, write_files
 
 read = partial(by_source, task="segmentation")
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from halofeed.schemas.errors import AnnotationsError, Problem
-from tests.prep.layouts.support import list_references, outcome, write_files
+from tests.support.layout_references import list_references, outcome, write_files
 
 read = partial(list_references, "csv")
 

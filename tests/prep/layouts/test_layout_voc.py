@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from halofeed.schemas.errors import AnnotationsError
-from tests.annotation_writer import boxed, voc_object, voc_text
-from tests.prep.layouts.support import list_references, make, outcome, write_files
+from tests.support.annotation_writer import boxed, voc_object, voc_text
+from tests.support.layout_references import list_references, make, outcome, write_files
 
 read = partial(list_references, "voc")
 

@@ -9,7 +9,7 @@ import pytest
 
 from halofeed.prep.annotations.recognize import other_layout
 from halofeed.schemas.errors import AnnotationsError
-from tests.prep.layouts.support import list_references, write_files
+from tests.support.layout_references import list_references, write_files
 
 VOC = "<?xml version='1.0'?>\n<annotation><object><name>hat</name></object></annotation>"
 COCO = json.dumps({"info": {}, "images": [{"id": 1, "file_name": "a.jpg"}], "annotations": []})

@@ -10,8 +10,8 @@ from halofeed.pipelines import storage
 from halofeed.pipelines.storage import source_files
 from halofeed.prep.sources import sizes
 from halofeed.prep.sources.sizes import Sizes
-from tests.allocations import traced
-from tests.pipelines.support import all_bytes, draw_folders, run_convert
+from tests.support.allocations import traced
+from tests.support.conversions import all_bytes, draw_folders, run_convert
 
 PARTS = ("a", "b", "a-", "a.b", "a0", "A", "é", "z\udc80", "\ud7ff", "\uffff", "\U00010000", "ab")
 

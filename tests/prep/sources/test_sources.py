@@ -18,7 +18,7 @@ from halofeed.prep.sources import walk
 from halofeed.prep.sources.files import LocalFiles, unlisted_folders
 from halofeed.prep.sources.names import IMAGE_EXTENSIONS, is_image_name
 from halofeed.schemas.errors import SourceError, UsageError
-from tests.prep.layouts.support import make
+from tests.support.layout_references import make
 
 TWICE = ("selection", "folder is listed under another path")
 

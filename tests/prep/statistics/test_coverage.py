@@ -10,8 +10,8 @@ import pytest
 
 from halofeed.pipelines.convert import Conversion
 from halofeed.pipelines.summary import summary
-from tests.pipelines.support import run_convert
-from tests.volume_support import findings, save_nifti, stored_volumes, write_table
+from tests.support.conversions import run_convert
+from tests.support.volume_support import findings, save_nifti, stored_volumes, write_table
 
 SHAPE = (12, 20, 24)
 TABLE = {"layout": "csv", "task": "segmentation", "depth": 12, "height": 20, "width": 24}

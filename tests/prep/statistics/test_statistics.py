@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from halofeed.prep.statistics import pictures as statistics
 from halofeed.prep.statistics.pictures import count_labels
-from tests.allocations import traced
+from tests.support.allocations import traced
 
 
 def counted(labels: Any) -> dict[int, int]:

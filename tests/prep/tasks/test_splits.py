@@ -17,7 +17,7 @@ from halofeed.prep.sources import aside
 from halofeed.prep.sources.volume_files import stem_of
 from halofeed.prep.tasks.splits import SplitOptions, assign_splits, cases_of_fold, split_of
 from halofeed.schemas.errors import AnnotationsError, UsageError
-from tests.allocations import traced
+from tests.support.allocations import traced
 
 SHARES = {"train": 0.8, "validation": 0.1, "test": 0.1}
 IMAGES = st.lists(

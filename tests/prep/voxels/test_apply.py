@@ -21,8 +21,8 @@ from halofeed.prep.voxels import resample
 from halofeed.prep.voxels.apply import apply_image, apply_mask, view_of
 from halofeed.prep.voxels.phantom import centroid_mm, grid_around, stored_grid
 from halofeed.schemas.errors import UsageError
-from tests.allocations import traced
-from tests.phantom import ORIENTATIONS
+from tests.support.allocations import traced
+from tests.support.phantom import ORIENTATIONS
 
 
 def test_what_was_cropped_away_does_not_come_back_with_padding() -> None:

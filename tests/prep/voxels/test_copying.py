@@ -13,7 +13,7 @@ from halofeed.prep.geometry.scan import Shape
 from halofeed.prep.voxels.copying import copy_voxels, in_order
 from halofeed.prep.voxels.memory_order import in_memory_order
 from halofeed.prep.voxels.phantom import stored
-from tests.phantom import ORIENTATIONS
+from tests.support.phantom import ORIENTATIONS
 
 DTYPES = st.sampled_from(["uint8", "int16", "int32", "float32", "float64"])
 SIDES = st.tuples(*[st.integers(1, 20)] * 3)

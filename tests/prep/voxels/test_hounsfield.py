@@ -10,10 +10,10 @@ import pytest
 
 from halofeed.pipelines.convert import Conversion
 from halofeed.schemas.errors import JobError, UsageError
-from tests.dicom_writer import write_volume
-from tests.pipelines.support import run_convert
-from tests.small_scans import msd_document, write_json
-from tests.volume_support import findings, save_nifti, stored_volumes, write_table
+from tests.support.conversions import run_convert
+from tests.support.dicom_writer import write_volume
+from tests.support.small_scans import msd_document, write_json
+from tests.support.volume_support import findings, save_nifti, stored_volumes, write_table
 
 SHAPE = (4, 6, 8)
 REFUSED = "the window is in HU and the values are not"

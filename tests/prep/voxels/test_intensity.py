@@ -23,7 +23,7 @@ from halofeed.prep.statistics.counts import (
 from halofeed.prep.voxels.intensity import STORES, WINDOWS, IntensityPlan, Window, named_window, to_bfloat16
 from halofeed.schemas.errors import SourceError, UsageError
 from halofeed.schemas.statistics import Statistics
-from tests.allocations import traced
+from tests.support.allocations import traced
 
 ABDOMEN = WINDOWS["abdomen"]
 IN_BYTES = IntensityPlan(store="uint8", window=ABDOMEN)

@@ -30,8 +30,8 @@ from halofeed.prep.voxels.phantom import (
     stored,
     stored_grid,
 )
-from tests.phantom import ORIENTATIONS, dice
-from tests.volume_support import lead_back
+from tests.support.phantom import ORIENTATIONS, dice
+from tests.support.volume_support import lead_back
 
 MODES: dict[str, Any] = {
     "unchanged": plan_nothing,

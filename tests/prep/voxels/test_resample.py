@@ -24,7 +24,7 @@ from halofeed.prep.geometry.volume import (
 )
 from halofeed.prep.voxels.apply import apply_image, apply_mask
 from halofeed.prep.voxels.phantom import grid_around, stored_grid
-from tests.phantom import ORIENTATIONS, map_back
+from tests.support.phantom import ORIENTATIONS, map_back
 
 # A slow oracle: voxel by voxel, step by step, straight from the definitions --------------------------------
 

@@ -15,8 +15,8 @@ from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume import compose, plan_crop_or_pad, plan_resample, plan_stretch
 from halofeed.prep.voxels.apply import apply_image, apply_mask
 from halofeed.prep.voxels.phantom import stored, stored_grid
-from tests.phantom import ORIENTATIONS, dice, map_back
-from tests.volume_support import as_simpleitk, lead_back
+from tests.support.phantom import ORIENTATIONS, dice, map_back
+from tests.support.volume_support import as_simpleitk, lead_back
 
 
 def load(path: Path) -> tuple[Grid, NDArray[Any]]:

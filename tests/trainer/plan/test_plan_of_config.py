@@ -28,7 +28,7 @@ from halofeed.trainer.plan.lowered import build, trace, usual_arrays, usual_fact
 from halofeed.trainer.plan.request import Request
 from halofeed.trainer.plan.splits import cases
 from halofeed.trainer.plan.topologies import topology_named
-from tests.dataset_writer import draw_examples, write_dataset
+from tests.support.dataset_writer import draw_examples, write_dataset
 
 SMALL = TrainConfig(
     model="classifier",

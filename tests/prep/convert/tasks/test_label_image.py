@@ -14,9 +14,9 @@ from PIL import Image
 
 from halofeed.prep.convert.tasks.label_image import read_label_image
 from halofeed.schemas.errors import SourceError, UsageError
-from tests.memory_cases import png_of, saved
-from tests.pipelines.support import read_all, run_convert
-from tests.volume_support import rejected, write_table
+from tests.support.conversions import read_all, run_convert
+from tests.support.memory_cases import png_of, saved
+from tests.support.volume_support import rejected, write_table
 
 LIMIT = 10**6
 

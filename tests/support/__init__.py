@@ -1,0 +1,1 @@
+"""Helpers and writers shared by the tests."""

@@ -1,0 +1,419 @@
+"""How far is one training step on a partition from the same step on one device?
+
+Everything that a step computes is compared: the loss and its parts, each gradient, the norms' running statistics, and
+what the optimizer changes. In float64: in float32 deep gradients differ by percents for reasons of rounding alone.
+
+    case = Case(model="classifier", image_shape=(64, 16, 3))
+    assert wrong(case, [(8, (1, 4, 2, 1))]) == {}
+
+A partition has two replicas where the devices suffice: XLA has faults that only show where replicas and cores meet.
+The tests have eight virtual devices; where a split needs sixteen, the case runs in a process of its own, on 32. By
+hand, with `-v` as the first argument for the distance of every leaf:
+
+    python -m tests.support.parity '{"model": "classifier", "image_shape": [64, 64, 3]}' 1,8,1,1 1,4,2,1 1,16,1,1
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+from numpy.typing import NDArray
+
+from halofeed.loader.device import Normalization
+from halofeed.schemas.partition import Partition
+from halofeed.schemas.tasks import task_named
+from halofeed.trainer.config import TrainConfig
+from halofeed.trainer.mesh import make_mesh
+from halofeed.trainer.models import MODELS
+from halofeed.trainer.models.layers import Layers
+from halofeed.trainer.optimizers import build_optimizer
+from halofeed.trainer.platform import platform_environment
+from halofeed.trainer.problem import batch_partition
+from halofeed.trainer.shared.facts import DataFacts
+from halofeed.trainer.step import Problem, TrainState, abstract_state, compile_prediction, compile_step, whole
+from halofeed.trainer.tasks import build_task
+from tests.support.training import facts_of, placed
+
+Arrays = dict[str, NDArray[Any]]
+Split = tuple[int, tuple[int, ...]]
+"""Cores per replica, and the image's parts along each axis, batch first."""
+
+DEVICES = 8
+"""At least these are used, if there are as many."""
+MANY_DEVICES = 32
+TOLERANCE = 1e-9
+LOSS_TOLERANCE = 1e-10
+FLOAT32_LOSS_TOLERANCE = 1e-4
+MAX_BOXES = 6
+SHOWN = 6
+QUICKLY_COMPILED = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+"""Both only change how machine code is made of a program that is partitioned already; a quarter of the time."""
+
+
+def splits(*all_dims: tuple[int, ...]) -> list[Split]:
+    """Each dims with the cores that it needs.
+
+    >>> splits((1, 4, 2, 1))
+    [(8, (1, 4, 2, 1))]
+    """
+    return [(math.prod(dims), dims) for dims in all_dims]
+
+
+ROWS = splits((1, 2, 1, 1), (1, 4, 1, 1), (1, 8, 1, 1), (1, 16, 1, 1))
+ROWS_AND_COLUMNS = splits((1, 2, 2, 1), (1, 4, 2, 1))
+DEPTH = splits((1, 2, 1, 1, 1), (1, 4, 1, 1, 1), (1, 8, 1, 1, 1), (1, 16, 1, 1, 1))
+HEIGHT = splits((1, 1, 2, 1, 1), (1, 1, 4, 1, 1), (1, 1, 8, 1, 1), (1, 1, 16, 1, 1))
+DEPTH_AND_HEIGHT_SPLITS = splits((1, 2, 2, 1, 1), (1, 4, 2, 1, 1), (1, 4, 4, 1, 1))
+PICTURE_SPLITS = ROWS + ROWS_AND_COLUMNS
+VOLUME_SPLITS = DEPTH + HEIGHT + DEPTH_AND_HEIGHT_SPLITS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is trained on which images.
+
+    Args:
+        model: a key of MODELS; its task makes the loss.
+        image_shape: [height, width, channel] or [depth, height, width, channel].
+        model_options, task_options: as in a config.
+        layer_options: of `Layers`, e.g. how convolutions over volumes are computed.
+        classes: how many; detection's without the background, segmentation's with it.
+        batch_size: 4 at least; the second row and the last are not valid.
+        devices: how many are used at most; each holds several copies of the parameters.
+    """
+
+    model: str
+    image_shape: tuple[int, ...]
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    task_options: Mapping[str, Any] = field(default_factory=dict)
+    layer_options: Mapping[str, Any] = field(default_factory=dict)
+    classes: int = 3
+    batch_size: int = 4
+    devices: int = MANY_DEVICES
+
+    def __str__(self) -> str:
+        options = {**self.model_options, **self.task_options, **self.layer_options}
+        words = (f"{name}={value}".replace(" ", "") for name, value in options.items())
+        return " ".join([self.model, "x".join(map(str, self.image_shape)), *words])
+
+    def to_json(self) -> str:
+        """As `from_json` reads it."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Case:
+        """Of one JSON object; what is left out has its default."""
+        document = json.loads(text)
+        return cls(**{**document, "image_shape": tuple(document["image_shape"])})
+
+    @property
+    def task(self) -> str:
+        return MODELS[self.model].task
+
+    def facts(self) -> DataFacts:
+        """Of a data set of such images."""
+        first, channels = task_named(self.task).first_label_id, range(self.image_shape[-1])
+        labels = {label: f"class {label}" for label in range(first, first + self.classes)}
+        mean, std = (
+            [120.0 - 10 * channel for channel in channels],
+            [60.0 + 5 * channel for channel in channels],
+        )
+        return facts_of(self.task, labels, self.image_shape, mean=tuple(mean), std=tuple(std))
+
+    def problem(self, dtype: str) -> Problem:
+        """On one device, all of it in one precision."""
+        facts = self.facts()
+
+        def build(layers: Layers) -> nnx.Module:
+            layers = dataclasses.replace(layers, **self.layer_options)
+            given = {"classes": facts.classes, "image_shape": facts.image_shape, **self.model_options}
+            return MODELS[self.model].build(layers, **given)
+
+        return Problem(
+            build=build,
+            task=build_task(facts, self.task_options),
+            normalization=Normalization(mean=facts.mean, std=facts.std),
+            compute_dtype=dtype,
+            param_dtype=dtype,
+            norm_decay=0.9,
+        )
+
+    def batch(self) -> Arrays:
+        """Images of noise, so that every gradient depends on every row, with labels as the loader gives them."""
+        generator = np.random.default_rng(3)
+        shape = (self.batch_size, *self.image_shape)
+        valid = np.ones(self.batch_size, bool)
+        valid[[1, -1]] = False
+        batch = {"image": generator.integers(0, 256, shape).astype(np.uint8), "valid": valid}
+        if self.task == "classification":
+            batch["label"] = generator.integers(0, self.classes, self.batch_size).astype(np.int32)
+        elif self.task == "segmentation":
+            batch["label"] = _blocks(generator, shape[:-1], self.classes)
+            batch["labelled"] = np.arange(self.batch_size) != 2
+        else:
+            batch |= _boxes(generator, self.batch_size, self.classes)
+        return batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What one step computed, by the leaves' names; `changes` is what the optimizer added to the parameters."""
+
+    scalars: dict[str, float]
+    gradients: Arrays
+    statistics: Arrays
+    changes: Arrays
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distances:
+    """How far a step on a partition is from the one on one device, by the leaves' names.
+
+    Scalars relative to their size; a leaf's ‖difference‖ relative to ‖leaf‖ + ‖all leaves of its kind‖.
+    """
+
+    scalars: dict[str, float]
+    gradients: dict[str, float]
+    statistics: dict[str, float]
+    changes: dict[str, float]
+
+    def worst(self) -> dict[str, float]:
+        """The largest of each kind."""
+        return {kind: max(leaves.values(), default=0.0) for kind, leaves in vars(self).items()}
+
+    def wrong(self) -> dict[str, float]:
+        """What rounding in float64 does not explain, what is not a number included; of each kind the worst few."""
+        found = {}
+        for kind, leaves in vars(self).items():
+            limit = LOSS_TOLERANCE if kind == "scalars" else TOLERANCE
+            beyond = {name: distance for name, distance in leaves.items() if not distance <= limit}
+            worst = sorted(beyond, key=lambda name: -np.nan_to_num(beyond[name], nan=np.inf))
+            found |= {f"{kind} {name}": beyond[name] for name in worst[:SHOWN]}
+        return found
+
+
+def optimizer() -> optax.GradientTransformation:
+    """Momentum SGD with weight decay and clipping that keeps the unclipped gradients in its state."""
+    keep = optax.GradientTransformation(
+        lambda parameters: jax.tree.map(jax.numpy.zeros_like, parameters),
+        lambda gradients, _, parameters=None: (gradients, gradients),
+    )
+    config = TrainConfig(
+        optimizer="sgd", schedule="constant", learning_rate=0.1, weight_decay=1e-3, clip_norm=1.0
+    )
+    return optax.chain(keep, build_optimizer(config)[0])
+
+
+def measure(case: Case, cores: int = 1, dims: tuple[int, ...] | None = None) -> Measured:
+    """One step in float64, on one device or on a partition."""
+    with jax.enable_x64(True):
+        before = _start(case.to_json(), "float64")
+        problem, batch = _placed(case, "float64", cores, dims)
+        state = jax.device_put(before, whole(problem.mesh))
+        step = compile_step(problem, optimizer()).lower(state, batch).compile(QUICKLY_COMPILED)
+        after, scalars = step(state, batch)
+        parameters, start = _by_name(after.parameters), _by_name(before.parameters)
+        return Measured(
+            scalars={name: float(value) for name, value in scalars.items()},
+            gradients=_by_name(after.optimizer_state[0]),
+            statistics=_by_name(after.statistics),
+            changes={name: parameters[name] - start[name] for name in start},
+        )
+
+
+def compare(case: Case, cores: int, dims: tuple[int, ...]) -> Distances:
+    """The step on a partition beside the one on one device, which is taken once for every case."""
+    expected, found = _one_device(case.to_json()), measure(case, cores, dims)
+    assert math.isfinite(expected.scalars["loss"]) and expected.scalars["gradient_norm"] > 0
+    return Distances(
+        scalars={
+            name: abs(found.scalars[name] - value) / max(abs(value), 1e-6)
+            for name, value in expected.scalars.items()
+        },
+        gradients=_distances(found.gradients, expected.gradients),
+        statistics=_distances(found.statistics, expected.statistics),
+        changes=_distances(found.changes, expected.changes),
+    )
+
+
+def compare_float32_losses(case: Case, cores: int, dims: tuple[int, ...]) -> float:
+    """How far the loss is from the one on one device, relative to it, in float32."""
+    expected, found = _float32_loss(case.to_json(), 1, None), _float32_loss(case.to_json(), cores, dims)
+    return abs(found - expected) / abs(expected)
+
+
+def compare_predictions(case: Case, cores: int, dims: tuple[int, ...]) -> dict[str, float]:
+    """The largest difference of each array that is predicted in float64, from parameters that nothing has trained."""
+    expected, found = _predictions(case.to_json()), _predictions(case.to_json(), cores, dims)
+    assert found.keys() == expected.keys()
+    return {name: float(np.max(np.abs(found[name] - expected[name]))) for name in expected}
+
+
+def wrong(case: Case, splits: Sequence[Split]) -> dict[str, dict[str, float]]:
+    """All that is wrong on any of the splits, by split and leaf; also in a process of its own, see above."""
+    if max(cores for cores, _ in splits) > len(jax.devices()):
+        arguments = [",".join(map(str, dims)) for _, dims in splits]
+        run = subprocess.run(
+            [sys.executable, "-m", "tests.support.parity", case.to_json(), *arguments],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, **platform_environment(os.environ, MANY_DEVICES)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert run.returncode in (0, 1) and run.stdout, run.stderr
+        print(run.stdout)
+        found: dict[str, dict[str, float]] = json.loads(run.stdout.splitlines()[-1])
+        return found
+    return {name: wrong for name, wrong in _walk(case, splits) if wrong}
+
+
+def _walk(
+    case: Case, splits: Sequence[Split], *, verbose: bool = False
+) -> Iterator[tuple[str, dict[str, float]]]:
+    for cores, dims in splits:
+        started = time.process_time()
+        distances = compare(case, cores, dims)
+        found = distances.wrong()
+        seconds = time.process_time() - started
+        figures = "  ".join(f"{kind} {distance:.1e}" for kind, distance in distances.worst().items())
+        name = ",".join(map(str, dims))
+        verdict = "WRONG" if found else "equal"
+        print(f"{case}  {name:9}  {figures}  {seconds:.0f} s of CPU  {verdict}", flush=True)
+        if verbose:
+            for kind in ("scalars", "statistics", "gradients"):
+                for leaf, distance in getattr(distances, kind).items():
+                    print(f"    {distance:.1e}  {kind}  {leaf}")
+        yield name, found
+
+
+def _placed(case: Case, dtype: str, cores: int, dims: tuple[int, ...] | None) -> tuple[Problem, Any]:
+    problem, batch = case.problem(dtype), case.batch()
+    if dims is None:
+        return problem, batch
+    mesh = make_mesh(cores, jax.devices()[: min(max(DEVICES, 2 * cores), case.devices)])
+    partition = batch_partition(Partition(cores_per_replica=cores, dims={"image": dims}), problem.task)
+    return dataclasses.replace(problem, mesh=mesh, dims=dims), placed(mesh, partition, batch)
+
+
+@functools.cache
+def _one_device(case: str) -> Measured:
+    return measure(Case.from_json(case))
+
+
+@functools.cache
+def _start(case: str, dtype: str) -> TrainState:
+    """A first state on the host, drawn by NumPy: XLA takes many times longer to compile the draws than a step."""
+    generator = np.random.default_rng(4)
+
+    def draw(path: Any, leaf: Any) -> NDArray[Any]:
+        noise = generator.standard_normal(leaf.shape)
+        if leaf.ndim >= 2:
+            drawn = noise * np.sqrt(2 / np.prod(leaf.shape[:-1]))
+        else:
+            drawn = 0.05 * noise + ("scale" in jax.tree_util.keystr(path))
+        return np.asarray(drawn, leaf.dtype)
+
+    def begin(path: Any, leaf: Any) -> NDArray[Any]:
+        return np.full(leaf.shape, "variance" in jax.tree_util.keystr(path), leaf.dtype)
+
+    shapes = abstract_state(Case.from_json(case).problem(dtype), optimizer())
+    parameters = jax.tree_util.tree_map_with_path(draw, shapes.parameters)
+    return dataclasses.replace(jax.tree_util.tree_map_with_path(begin, shapes), parameters=parameters)
+
+
+@functools.cache
+def _predictions(case: str, cores: int = 1, dims: tuple[int, ...] | None = None) -> Arrays:
+    with jax.enable_x64(True):
+        problem, batch = _placed(Case.from_json(case), "float64", cores, dims)
+        state = jax.device_put(_start(case, "float64"), whole(problem.mesh))
+        given = (state.parameters, state.statistics, batch)
+        predictions, _ = compile_prediction(problem).lower(*given).compile(QUICKLY_COMPILED)(*given)
+        return {name: np.asarray(values, np.float64) for name, values in predictions.items()}
+
+
+@functools.cache
+def _float32_loss(case: str, cores: int, dims: tuple[int, ...] | None) -> float:
+    read = Case.from_json(case)
+    problem, batch = _placed(read, "float32", cores, dims)
+    state = jax.device_put(_start(case, "float32"), whole(problem.mesh))
+
+    @jax.jit
+    def loss(state: TrainState, batch: Any) -> jax.Array:
+        outputs, _ = problem.apply(state.parameters, state.statistics, batch, training=True)
+        return problem.task.loss(outputs, batch)[0]
+
+    return float(loss.lower(state, batch).compile(QUICKLY_COMPILED)(state, batch))
+
+
+def _by_name(tree: Any) -> Arrays:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def _distances(found: Arrays, expected: Arrays) -> dict[str, float]:
+    assert found.keys() == expected.keys()
+    everything = np.sqrt(sum(np.sum(np.square(leaf)) for leaf in expected.values()))
+    return {
+        name: float(np.linalg.norm(found[name] - leaf) / (np.linalg.norm(leaf) + everything))
+        for name, leaf in expected.items()
+    }
+
+
+def _blocks(generator: np.random.Generator, shape: tuple[int, ...], classes: int) -> NDArray[np.uint8]:
+    """Class indices in blocks of four pixels, so that coarser levels of deep supervision see every class."""
+    coarse = generator.integers(0, classes, (shape[0], *(-(-size // 4) for size in shape[1:])))
+    for axis in range(1, len(shape)):
+        coarse = np.repeat(coarse, 4, axis)
+    return coarse[tuple(slice(0, size) for size in shape)].astype(np.uint8)
+
+
+def _boxes(generator: np.random.Generator, rows: int, classes: int) -> Arrays:
+    """Boxes of many sizes; some twice or centered, so that anchors tie; a row without, and padding."""
+    centers = generator.uniform(0.2, 0.8, (rows, MAX_BOXES, 2))
+    halves = 0.5 * np.exp(generator.uniform(np.log(0.08), np.log(0.9), (rows, MAX_BOXES, 2)))
+    boxes = np.concatenate([centers - halves, centers + halves], -1).clip(0, 1).astype(np.float32)
+    boxes[:, 0] = (0.25, 0.25, 0.75, 0.75)
+    boxes[0, 2] = boxes[0, 1]
+    num_boxes = np.resize([MAX_BOXES, 3, 0, MAX_BOXES - 2], rows).astype(np.int32)
+    given = np.arange(MAX_BOXES) < num_boxes[:, None]
+    sides = boxes[..., 2:] - boxes[..., :2]
+    return {
+        "boxes": np.where(given[..., None], boxes, 0).astype(np.float32),
+        "classes": np.where(given, generator.integers(1, classes + 1, given.shape), 0).astype(np.int32),
+        "num_boxes": num_boxes,
+        "is_crowd": given & (np.arange(MAX_BOXES) == 3),
+        "area": np.where(given, 1e4 * sides.prod(-1), 0).astype(np.float32),
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print a line a split, and all that is wrong as JSON; 1 if anything is."""
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    case, *all_dims = (argument for argument in arguments if argument not in flags)
+    read = splits(*(tuple(map(int, dims.split(","))) for dims in all_dims))
+    found = _walk(Case.from_json(case), read, verbose="-v" in flags)
+    everything = {name: wrong for name, wrong in found if wrong}
+    print(json.dumps(everything))
+    return 1 if everything else 0
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", MANY_DEVICES)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,123 @@
+"""What the tests of training share: facts of a data set that is not there, and a batch on a mesh."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh
+
+from halofeed.loader.mesh import mesh_specs, place_batch
+from halofeed.pipelines.convert import Conversion
+from halofeed.schemas.partition import Partition
+from halofeed.trainer.models.layers import Pass
+from halofeed.trainer.shared.facts import DataFacts
+from tests.support.conversions import run_convert
+from tests.support.volume_support import write_table
+
+
+def facts_of(task: str, labels: Mapping[int, str], image_shape: tuple[int, ...], **more: Any) -> DataFacts:
+    """Of a data set of such images; with a mean of 0 and a deviation of 1 unless said."""
+    channels = image_shape[-1]
+    known = {"mean": (0.0,) * channels, "std": (1.0,) * channels, **more}
+    kind = "volume" if len(image_shape) == 4 else "picture"
+    return DataFacts(task=task, kind=kind, labels=labels, image_shape=image_shape, **known)
+
+
+def placed(mesh: Mesh, partition: Partition, batch: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """The batch, each of its arrays split as the partition says."""
+    shapes = {key: value.shape for key, value in batch.items()}
+    specs = mesh_specs(mesh, partition, shapes)
+    return place_batch(
+        mesh, specs, shapes, lambda first, last: {key: value[first:last] for key, value in batch.items()}
+    )
+
+
+def abstract_outputs(model: Any, *shape: int) -> Any:
+    """The shapes and dtypes of what a model, which may be abstract itself, gives for two images."""
+    image = jax.ShapeDtypeStruct((2, *shape), jnp.bfloat16)
+    return nnx.eval_shape(lambda model, image: model(image, Pass()), model, image)
+
+
+def slow_overlap(one: Sequence[float], other: Sequence[float]) -> float:
+    """Intersection over union of two boxes."""
+    sides = [min(one[axis + 2], other[axis + 2]) - max(one[axis], other[axis]) for axis in (0, 1)]
+    if min(sides) <= 0:
+        return 0.0
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
+    return sides[0] * sides[1] / (sum(areas) - sides[0] * sides[1])
+
+
+def convert_scans(folder: Path, rows: list[tuple[str, str, str]], images: Path, **options: Any) -> Conversion:
+    """Convert the scans and masks that the rows name: id, image and label."""
+    table = write_table(folder / "table", rows)
+    given = {"images": str(images), "layout": "csv", "task": "segmentation", **options}
+    return run_convert(table, folder / "out", **given)
+
+
+def logged(run: Path, what: str = "log") -> list[dict[str, Any]]:
+    """The lines of a run's log, or of its `evaluations`."""
+    return [json.loads(line) for line in (run / f"{what}.jsonl").read_text().splitlines()]
+
+
+def halofeed(*words: object) -> subprocess.Popen[str]:
+    """The command line in a process of its own, which keeps its devices to itself and compiles no program twice."""
+    own = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+    command = [sys.executable, "-m", "halofeed", *map(str, words)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**own, **compiled_once()}
+    )
+
+
+def finished(process: subprocess.Popen[str], code: int = 0, seconds: float = 300) -> str:
+    """What a process of `halofeed` has said, which must end with that status."""
+    output, _ = process.communicate(timeout=seconds)
+    assert process.returncode == code, output
+    return output
+
+
+def compiled_once() -> dict[str, str]:
+    """The environment with which processes share the programs that they compile, as this one does."""
+    least = jax.config.jax_persistent_cache_min_compile_time_secs
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(least),
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def run_processes(program: str, count: int, *extra: str, seconds: float = 120) -> list[str]:
+    """The last line of `count` processes given the coordinator, the count and their number; none outlives the call."""
+    coordinator = f"127.0.0.1:{free_port()}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, coordinator, str(count), str(number), *extra],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(count)
+    ]
+    try:
+        outputs = [process.communicate(timeout=seconds) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * count, outputs
+    return [output.splitlines()[-1] for output, _ in outputs]  # Gloo prints before
