@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support.levels import Levels
+
 _NOBODY = 65534
 TEST_DATA = Path(os.environ.get("HALOFEED_TEST_DATA") or Path(__file__).parents[2] / "shared" / "data")
 
@@ -19,16 +21,33 @@ TEST_DATA = Path(os.environ.get("HALOFEED_TEST_DATA") or Path(__file__).parents[
 settings.register_profile("halofeed", deadline=None)
 settings.load_profile("halofeed")
 
-STATE = pytest.StashKey[str]()
+TEMPORARY = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of `./run test`; see tests/support/levels.py."""
+    parser.addoption("--record-durations", action="store_true", help="write tests/durations.json")
+    parser.addoption("--record-passes", action="store_true", help="write tests/exhaustive.json")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Conversions of tests, also of their child processes, are remembered in a folder that goes away with them."""
-    config.stash[STATE] = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="halofeed-tests-state-")
+    """Register the order of the files; keep the state of conversions and JAX programs in temporary folders.
+
+    Child processes inherit both folders.
+    """
+    config.pluginmanager.register(Levels(config))
+    folders = [tempfile.mkdtemp(prefix="halofeed-tests-state-")]
+    os.environ["XDG_STATE_HOME"] = folders[0]
+    if not hasattr(config, "workerinput"):  # the workers of xdist inherit it
+        folders.append(tempfile.mkdtemp(prefix="halofeed-tests-programs-"))
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = folders[1]
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.5"
+    config.stash[TEMPORARY] = folders
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    shutil.rmtree(config.stash[STATE], ignore_errors=True)
+    for folder in config.stash[TEMPORARY]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_report_header() -> str:

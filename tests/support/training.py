@@ -73,9 +73,7 @@ def halofeed(*words: object) -> subprocess.Popen[str]:
     """The command line in a process of its own, which keeps its devices to itself and compiles no program twice."""
     own = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "JAX_PLATFORMS")}
     command = [sys.executable, "-m", "halofeed", *map(str, words)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**own, **compiled_once()}
-    )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=own)
 
 
 def finished(process: subprocess.Popen[str], code: int = 0, seconds: float = 300) -> str:
@@ -83,15 +81,6 @@ def finished(process: subprocess.Popen[str], code: int = 0, seconds: float = 300
     output, _ = process.communicate(timeout=seconds)
     assert process.returncode == code, output
     return output
-
-
-def compiled_once() -> dict[str, str]:
-    """The environment with which processes share the programs that they compile, as this one does."""
-    least = jax.config.jax_persistent_cache_min_compile_time_secs
-    return {
-        "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(least),
-    }
 
 
 def free_port() -> int:
