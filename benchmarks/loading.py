@@ -1,8 +1,11 @@
 """How fast are batches loaded? halofeed beside other loaders and this host's ceilings, on the same data, in one run.
 
-    pip install 'halofeed[all,peers]'
+    pip install --constraint requirements.lock '.[all,peers]'
     python benchmarks/loading.py
     python benchmarks/loading.py --quick --only raw
+
+MosaicML Streaming allows NumPy before 2.2 only. To include it, install '.[all,peers,mosaic]' without the constraint
+into an environment of its own.
 
 Every loader shuffles over all records and gives whole batches in this process's memory. The data are drawn, converted
 by `halofeed convert`, and written from that by each loader's own writer; they lie in the page cache. Each loader runs
