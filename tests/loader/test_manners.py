@@ -134,6 +134,7 @@ def test_a_strategy_distributes_hosts_batches(photos):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is in the extra `oracles`")
+@pytest.mark.long
 def test_torchs_workers_make_whole_batches_in_order(photos):
     # In a process of its own: torch and TensorFlow abort in one.
     program = """

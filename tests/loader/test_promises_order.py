@@ -28,6 +28,7 @@ from halofeed.loader import (
 from halofeed.loader.sampler import Sampler
 from tests.support.allocations import traced
 from tests.support.batches import bits, joined
+from tests.support.level_rows import others
 from tests.support.volume_writer import draw_scans, write_scans
 
 CROP = [FlipLeftRight(), RandomCrop(16, 16)]
@@ -65,7 +66,7 @@ def folders(draw, write, tmp_path_factory):
     }
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(params=others(CASES, ("raw, cropped", "volumes, cropped", "drawn by class")))
 def case(request, folders):
     """A folder, and the options of a loader."""
     kind, options = CASES[request.param]

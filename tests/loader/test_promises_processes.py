@@ -13,6 +13,7 @@ import time
 import pytest
 
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from tests.support.level_rows import others
 from tests.support.scripts import run_script
 from tests.support.training import run_processes
 from tests.support.volume_writer import draw_scans, write_scans
@@ -87,7 +88,7 @@ print(held)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc here")
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["raw", "jpeg", "volumes"])
 def test_five_thousand_steps_take_no_more_memory(draw, write, tmp_path, kind):
     if kind == "volumes":
@@ -130,8 +131,8 @@ for folder in map(Path, sys.argv[1:3]):
 """
 
 
-@pytest.mark.parametrize("verify", ["first", pytest.param("always", marks=pytest.mark.long),
-                                    pytest.param("never", marks=pytest.mark.long)])  # fmt: skip
+@pytest.mark.long
+@pytest.mark.parametrize("verify", others(["first", "always", "never"], ["first"], pytest.mark.exhaustive))
 def test_a_shard_shortened_under_a_running_stream_is_named_and_ends_no_process(draw, write, tmp_path, verify):
     """More of it, shard by shard and while others write: tests/loader/test_truncated.py."""
     pictures = write(draw(12), shards=2)
@@ -170,8 +171,10 @@ print(json.dumps(held))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("processes", "cores", "devices"), [(2, 4, 2), (4, 4, 1), pytest.param(4, 2, 1, marks=pytest.mark.long)]
+    ("processes", "cores", "devices"),
+    others([(2, 4, 2), (4, 4, 1), (4, 2, 1)], [(2, 4, 2)], pytest.mark.exhaustive),
 )
 def test_processes_hold_the_slabs_of_one_global_batch(draw, write, processes, cores, devices):
     folder = write(draw(20))

@@ -39,6 +39,7 @@ def test_what_is_asked_for_follows_the_kind(folder):
     assert set(loader_of(folder).spec) - set(Loader(folder, batch_size=8).spec) == {"epoch", "size"}
 
 
+@pytest.mark.long
 def test_an_example_is_the_same_in_batches_of_any_size_and_on_hosts_of_any_number(folder):
     """The second batch of eight of ten straddles two epochs."""
     whole = on_one_device(loader_of(folder), 1)
