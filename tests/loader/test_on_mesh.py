@@ -142,6 +142,7 @@ kept = [[next(stream) for _ in range(3)] for stream in streams]
 """
 
 
+@pytest.mark.long
 def test_a_program_that_holds_streams_and_batches_ends_without_a_word(folder):
     command = [sys.executable, "-c", AT_THE_END, str(folder)]
     ended = subprocess.run(

@@ -196,6 +196,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_processes_that_stage_the_same_shards_do_not_disturb_each_other(sets, tmp_path, count):
     folder, cache = sets["large volumes"][0], tmp_path / "cache"

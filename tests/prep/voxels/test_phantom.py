@@ -129,8 +129,8 @@ def test_all_48_orientations_give_the_same_voxels(name: str, mode: str) -> None:
         ("crop", 1.0),
         ("about the foreground", 1.0),
         ("spacing", 0.9),
-        ("spacing, one-hot", 0.9),
-        ("stretch", 0.9),
+        pytest.param("spacing, one-hot", 0.9, marks=pytest.mark.long),
+        pytest.param("stretch", 0.9, marks=pytest.mark.long),
     ],
 )
 def test_a_label_led_back_covers_the_source_mask(mode: str, least: float) -> None:
