@@ -118,7 +118,8 @@ sys.exit(not came or not errors or not all(came) or bool(wrong) or bool(unnamed)
 
 
 @pytest.mark.parametrize(
-    ("augment", "verify"), others(itertools.product(AUGMENT, VERIFY), [("cropped", "first")])
+    ("augment", "verify"),
+    others(itertools.product(AUGMENT, VERIFY), [("cropped", "first")], pytest.mark.exhaustive),
 )
 def test_shards_shortened_while_read_give_right_batches_or_errors_that_name_them(folder, augment, verify):
     script = STORM.format(folder=str(folder), augment=AUGMENT[augment], verify=verify, seed=1, seconds=1)

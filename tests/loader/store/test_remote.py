@@ -282,7 +282,7 @@ def bucket():
     listening.stop()
 
 
-@pytest.mark.parametrize("kind", others(KINDS, ("crops",)))
+@pytest.mark.parametrize("kind", others(KINDS, ("crops",), pytest.mark.exhaustive))
 def test_an_s3_bucket_gives_the_batches_of_the_local_set(sets, bucket, kind):
     folder, augment = sets[kind]
     options = {"batch_size": 6, "augment": augment}

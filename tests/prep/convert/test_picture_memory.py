@@ -43,7 +43,7 @@ def test_a_picture_takes_what_its_header_lets_expect(name: str, tmp_path: Path) 
     check(name, "small", tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "recipe"), FEW)
 def test_so_it_does_whatever_is_made_of_it(name: str, recipe: str, tmp_path: Path) -> None:
     check(name, recipe, tmp_path)

@@ -50,7 +50,7 @@ def check(measured: Measured, besides: int) -> None:
     assert taken <= planned <= max(MOST * taken, besides + FIXED), shares
 
 
-@pytest.mark.parametrize("conversion", others(CONVERSIONS, QUICK))
+@pytest.mark.parametrize("conversion", others(CONVERSIONS, QUICK, pytest.mark.exhaustive))
 def test_a_scan_takes_what_its_headers_let_expect(scans: Path, conversion: str) -> None:
     check(measured_scan(conversion, scans), 0)
 
