@@ -1,4 +1,4 @@
-"""Does `halofeed show` write the batch that training takes, and refuse what cannot be?"""
+"""`halofeed show` writes the batch that training takes and refuses impossible options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does `halofeed bench` measure each part that a data set has, and name one as the slowest?"""
+"""`halofeed bench` measures each part of the input pipeline and names the slowest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does reading a data set of a stranger end in an answer or an error of halofeed's own, soon and in little memory?
+"""Reading a hostile data set ends in an answer or a HalofeedError, soon and in little memory.
 
 Everything that reads one (manifest, verify, inspect, report, loader) is tried on sound data sets of each kind of which
 one thing is changed and every checksum is right again, in a process with a limit of memory and of time.

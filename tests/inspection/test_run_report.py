@@ -1,4 +1,4 @@
-"""Is the report of a training run about that run: complete, self-contained, escaped, and the same every time?"""
+"""The report of a training run is complete, self-contained, escaped and reproducible."""
 
 from __future__ import annotations
 

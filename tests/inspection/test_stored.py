@@ -1,4 +1,4 @@
-"""Do verify, inspect and report survive shards that are shortened or no files, and refuse those of another version?"""
+"""Verify, inspect and report name shards that are shortened, are no files or are of another version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does verify find every fault, and say where it is?"""
+"""Verify finds every fault and names its file and record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do photographs' boxes lie around their masks, and organs keep their size and tissue, however they are moved?"""
+"""Boxes of photographs enclose their masks, and organs keep size and tissue, under every augmentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are numbers that were kept those that the records hold, and is no record parsed for them again?"""
+"""Numbers kept in memory are those of the records, and no record is parsed again for them."""
 
 from __future__ import annotations
 

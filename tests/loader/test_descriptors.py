@@ -1,4 +1,4 @@
-"""How many files does a process with loaders hold open, under whatever limit, and are they closed when they should?"""
+"""A process with loaders keeps few files open under any limit and closes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a loader behave as Python, Keras, TensorFlow's strategies, torch and notebooks expect of one?"""
+"""A loader behaves as Python, Keras, TensorFlow's strategies, torch and notebooks expect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does every device of a mesh get exactly its slab of the batch?"""
+"""Every device of a mesh gets exactly its slab of the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the stream on a mesh the loader's own stream, each batch whole when its slabs are put together?"""
+"""The stream on a mesh is the loader's own; the slabs of a batch together are the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is every flipped bit of shards, indexes and manifests found and placed, or proven to change nothing?
+"""Every flipped bit of shards, indexes and manifests is found and placed, or changes nothing.
 
 `halofeed verify` finds those of all files: tests/inspection/test_verify.py. Under verify="always" the loader checks
 

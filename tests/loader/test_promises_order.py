@@ -1,4 +1,4 @@
-"""Is a batch the same, bit by bit, on any number of hosts and threads, and does every step resume?
+"""A batch is the same, bit by bit, on any number of hosts and threads, and every step resumes.
 
 That each record comes once an epoch, at sizes of 2**k and one beside it too, stands in test_sampler.py.
 """

@@ -1,4 +1,4 @@
-"""What do loaders promise over the life of processes: killed ones, long ones, several at once, and damage meanwhile?"""
+"""Loaders keep their promises when processes are killed, run long or share a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a loader ever give other bytes than those of the data set that it was made of, whatever becomes of the files?"""
+"""A loader never gives bytes of another version than the one it was made of."""
 
 from __future__ import annotations
 

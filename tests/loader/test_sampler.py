@@ -1,4 +1,4 @@
-"""Is every record in every epoch exactly once, at places that only seed and epoch decide?"""
+"""Every record comes exactly once per epoch, at a place that only seed and epoch decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a slab of a batch the same as that part of the whole batch, and is no more read than the slab?"""
+"""A slab equals that part of the whole batch, and only the slab is read."""
 
 from __future__ import annotations
 

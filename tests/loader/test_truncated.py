@@ -1,4 +1,4 @@
-"""Does a loader survive files that are shortened, replaced or unreadable at any moment, and does it name them?
+"""A loader names files that are shortened, replaced or unreadable, and its process survives.
 
 Each attempt is a process of its own: before, the kernel ended it with SIGBUS.
 """

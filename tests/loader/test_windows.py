@@ -1,4 +1,4 @@
-"""Are rows that are planned all at once those that are written one by one?"""
+"""Rows that are planned together equal those that are written one by one."""
 
 from __future__ import annotations
 

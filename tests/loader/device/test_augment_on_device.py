@@ -1,4 +1,4 @@
-"""Does each example become what its seed, epoch and id say, whatever it is batched with?"""
+"""An example's augmentation depends only on its seed, epoch and id, not on its batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a loader's batch say from which epoch each of its examples is, so that hosts augment alike?"""
+"""A batch holds the epoch of each example, so that all hosts augment alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is an image that is split over cores augmented as it is whole, without being gathered?"""
+"""An image split over cores is augmented like the whole image, without a gather."""
 
 from __future__ import annotations
 

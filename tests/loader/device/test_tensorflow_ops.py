@@ -1,4 +1,4 @@
-"""Does TensorFlow draw the same numbers and give the same values as JAX?"""
+"""TensorFlow draws the same numbers and gives the same values as JAX."""
 
 from __future__ import annotations
 

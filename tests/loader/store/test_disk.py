@@ -1,4 +1,4 @@
-"""Are staged shards whole, right, bounded and shared, whoever is killed and whatever the disk does?"""
+"""Shards on the cache disk are complete, correct, bounded and shared, whatever process or disk fails."""
 
 from __future__ import annotations
 

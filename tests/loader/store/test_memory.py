@@ -1,4 +1,4 @@
-"""Does a split in memory give what the shards held when it was read, and nothing where they are wrong?"""
+"""A split in memory gives what its shards held when they were read, and an error where they are wrong."""
 
 from __future__ import annotations
 

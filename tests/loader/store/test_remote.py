@@ -1,4 +1,4 @@
-"""Does a data set behind an address give the bytes of the local one, whatever its server does?"""
+"""A data set at an address gives the bytes of the local one, whatever its server does."""
 
 from __future__ import annotations
 

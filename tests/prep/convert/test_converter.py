@@ -1,4 +1,4 @@
-"""What a record holds of a scan: its numbers in every type and window, its channels, its padding, its findings."""
+"""Records of scans: values in every type and window, channels, padding and findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a JPEG to which nothing is done keep its own bytes, and is it decoded as what it was?"""
+"""A JPEG that needs no change keeps its bytes."""
 
 from __future__ import annotations
 

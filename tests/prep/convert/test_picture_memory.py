@@ -1,4 +1,4 @@
-"""Does converting a picture take no more memory than its header lets expect, and not much less?"""
+"""Converting a picture takes at most the memory that its header announces, and not much less."""
 
 from __future__ import annotations
 

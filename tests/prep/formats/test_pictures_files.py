@@ -1,4 +1,4 @@
-"""Does every awkward, damaged or hostile file end as the right picture or as a SourceError?"""
+"""Every awkward, damaged or hostile file gives the right picture or a SourceError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a JPEG that was decoded at a smaller scale show everything where the whole one shows it?"""
+"""A JPEG decoded at a smaller scale shows everything where the whole one shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is every NRRD or MetaImage file that cannot be true refused with its reason, before memory is taken for it?"""
+"""Impossible NRRD and MetaImage files are refused with a reason before memory is taken."""
 
 from __future__ import annotations
 

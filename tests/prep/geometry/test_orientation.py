@@ -1,4 +1,4 @@
-"""Are tilted volumes put upright, masks on other grids refused or brought over, and boxes carried along?"""
+"""Tilted volumes are made upright, masks on other grids refused or resampled, and boxes carried along."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a listing in arrays the sorted dict that it stands for?"""
+"""A listing in arrays equals the sorted dict that it replaces."""
 
 from __future__ import annotations
 

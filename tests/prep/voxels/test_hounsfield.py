@@ -1,4 +1,4 @@
-"""Is a window in Hounsfield units refused where the values are none, and taken where somebody insists?"""
+"""A window in Hounsfield units is refused for other values unless the unit is overridden."""
 
 from __future__ import annotations
 

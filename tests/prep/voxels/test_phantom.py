@@ -1,4 +1,4 @@
-"""Do organs of a drawn patient keep place, shape and values, however they are stored and resampled?"""
+"""Organs of a drawn patient keep place, shape and values, however they are stored and resampled."""
 
 from __future__ import annotations
 
