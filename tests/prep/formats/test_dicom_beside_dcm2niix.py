@@ -21,7 +21,7 @@ from halofeed.prep.geometry.scan import Scan
 from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import SourceError
 
-pytestmark = pytest.mark.exhaustive
+pytestmark = pytest.mark.long
 
 PYDICOM = Path(pydicom.data.__file__).parent / "test_files"
 POLICY = SeriesPolicy(min_slices=1)
