@@ -161,5 +161,5 @@ def test_forked_workers_and_their_parent_read_at_the_same_time(many):
     assert [hash(loader.batch(step)["image"].tobytes()) for step in steps] == expected
     assert [results.get() for _ in workers] == [expected] * 3
     for worker in workers:
-        worker.join(30)
+        worker.join(120)
         assert worker.exitcode == 0

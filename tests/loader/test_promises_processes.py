@@ -19,13 +19,15 @@ from tests.support.training import run_processes
 from tests.support.volume_writer import draw_scans, write_scans
 
 CONSUMER = """
-import hashlib, json, os, sys, time
+import hashlib, json, sys
 from pathlib import Path
 from halofeed.loader import *
 folder, place = sys.argv[1], Path(sys.argv[2])
 loader = Loader(folder, batch_size=6, seed=4, num_epochs=2, augment=[FlipLeftRight(), RandomCrop(16, 16)])
 start = loader.restore(json.loads(place.read_text())) if place.exists() else 0
 for step, batch in enumerate(loader.batches(start), start):
+    if sys.argv[3:]:
+        sys.stdin.readline()  # the test allows so many steps
     digest = hashlib.sha256(b"".join(array.tobytes() for array in batch.values())).hexdigest()
     ids = batch["id"][batch["valid"]].tolist()
     print(json.dumps([step, digest, ids]), flush=True)
@@ -33,7 +35,6 @@ for step, batch in enumerate(loader.batches(start), start):
     beside = place.with_suffix(".new")
     beside.write_text(json.dumps(loader.state(step + 1)))
     beside.rename(place)
-    time.sleep(0.01)
 """
 
 
@@ -47,10 +48,11 @@ def test_a_killed_and_resumed_consumer_sees_exactly_the_rest(draw, write, tmp_pa
     expected = [digest_of(batch) for batch in loader.batches()]
     consumed = {}
     for lines in (2, 4, 3):  # killed after so many, somewhere in the next
-        with subprocess.Popen(
-            [sys.executable, "-c", CONSUMER, str(folder), str(place)], stdout=subprocess.PIPE, text=True
-        ) as process:
+        command = [sys.executable, "-c", CONSUMER, str(folder), str(place), "step by step"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             start = json.loads(place.read_text())["step"] if place.exists() else 0
+            process.stdin.write("\n" * (lines + 1))
+            process.stdin.flush()
             found = [json.loads(process.stdout.readline()) for _ in range(lines)]
             time.sleep(0.005 * lines)
             process.send_signal(signal.SIGKILL)

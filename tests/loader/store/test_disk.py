@@ -254,8 +254,8 @@ def test_a_forked_process_stages_by_itself(sets, tmp_path):
     with disk._locked(kept._shards.store.path("other.lock")):
         child = context.Process(target=read)
         child.start()
-        assert queue.get(timeout=60) == (True, 3)
-    child.join(30)
+        assert queue.get(timeout=120) == (True, 3)
+    child.join(120)
 
 
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,8 +101,8 @@ def test_forked_processes_look_at_the_same_memory(sets):
 
     child = context.Process(target=read)
     child.start()
-    right, grown, numbers = queue.get(timeout=60)
-    child.join(30)
+    right, grown, numbers = queue.get(timeout=120)
+    child.join(120)
     assert right
     assert grown < 2 * numbers + size // 2, "a batch of two-byte numbers, and no copy of the shards"
 

@@ -78,8 +78,8 @@ def test_a_forked_process_reads_by_itself(sets):
             target=lambda: queue.put([one.batch(2)["image"].tobytes() for one in (loader, far)])
         )
         child.start()
-        assert queue.get(timeout=60) == [expected, expected]
-        child.join(30)
+        assert queue.get(timeout=120) == [expected, expected]
+        child.join(120)
         assert far.batch(2)["image"].tobytes() == expected
 
 
@@ -214,8 +214,10 @@ def test_the_next_batch_is_asked_for_while_this_one_is_used(sets):
         far = Loader(server.address, batch_size=6)
         batches = far.batches()
         next(batches)
-        time.sleep(0.5)
-        before = len(server.asked)
+        before = -1
+        while before < len(server.asked):  # until nothing more is asked for
+            before = len(server.asked)
+            time.sleep(0.4)
         same(far.batch(1), Loader(folder, batch_size=6).batch(1))
         assert len(server.asked) == before, "step 1 was fetched already"
         far.batch(7)
