@@ -37,6 +37,7 @@ COMBINED = [
     ScaleJitter(20, 20, (0.8, 1.5)),
 ]
 SCANS = [FlipDepth(), FlipUpDown(), RandomCrop(4, 6, 6, foreground=0.5), Rotate90()]
+QUICK = ("raw, cropped", "volumes, cropped", "drawn by class")
 CASES = {
     "raw": ("raw", {}),
     "raw, cropped": ("raw", {"augment": CROP}),
@@ -66,7 +67,12 @@ def folders(draw, write, tmp_path_factory):
     }
 
 
-@pytest.fixture(params=others(CASES, ("raw, cropped", "volumes, cropped", "drawn by class")))
+@pytest.fixture(
+    params=[
+        *others([name for name in CASES if name != "combined"], QUICK),
+        pytest.param("combined", marks=pytest.mark.exhaustive),
+    ]
+)
 def case(request, folders):
     """A folder, and the options of a loader."""
     kind, options = CASES[request.param]

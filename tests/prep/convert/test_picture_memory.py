@@ -38,7 +38,7 @@ def check(name: str, recipe: str, folder: Path) -> None:
     assert planned <= max(MOST * measured.peak_bytes, measured.peak_bytes + 60e6), shares
 
 
-@pytest.mark.parametrize("name", others(PICTURES, QUICK))
+@pytest.mark.parametrize("name", others(PICTURES, QUICK, pytest.mark.exhaustive))
 def test_a_picture_takes_what_its_header_lets_expect(name: str, tmp_path: Path) -> None:
     check(name, "small", tmp_path)
 
