@@ -53,7 +53,7 @@ def test_a_scan_takes_what_its_headers_let_expect(scans: Path, conversion: str) 
     check(measured_scan(conversion, scans), 0)
 
 
-@pytest.mark.parametrize("name", others(MASKS, ["fractions by run lengths"]))
+@pytest.mark.parametrize("name", others(MASKS, ["fractions by run lengths"], pytest.mark.exhaustive))
 def test_a_mask_takes_what_its_headers_let_expect(name: str, tmp_path: Path) -> None:
     measured = measured_mask(name, tmp_path)
     check(measured, measured.peak_bytes)
