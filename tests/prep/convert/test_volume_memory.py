@@ -56,7 +56,7 @@ def test_a_scan_takes_what_its_headers_let_expect(scans: Path, conversion: str) 
 @pytest.mark.parametrize("name", others(MASKS, ["fractions by run lengths"], pytest.mark.exhaustive))
 def test_a_mask_takes_what_its_headers_let_expect(name: str, tmp_path: Path) -> None:
     measured = measured_mask(name, tmp_path)
-    check(measured, measured.peak_bytes)
+    check(measured, 2 * measured.peak_bytes)  # the call reuses free memory of its parent process
 
 
 # What is refused ------------------------------------------------------------------------------------------
