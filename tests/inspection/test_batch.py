@@ -1,4 +1,4 @@
-"""Does `halofeed show` write the batch that training takes, and refuse what cannot be?"""
+"""`halofeed show` writes the batch that training takes and refuses impossible options."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import cv2
 import numpy as np
 import pytest
 
+from halofeed.cli import main
 from halofeed.inspection.batch import write_batch
 from halofeed.loader import FlipLeftRight, Loader
 from halofeed.loader.device import Brightness, augment_on_device
 from halofeed.loader.picture import draw_batch
 from halofeed.schemas.errors import PartitionError, UsageError
-from tests.support.conversions import draw_folders, halofeed, run_convert
+from tests.support.conversions import draw_folders, run_convert
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +26,15 @@ def read(path):
     return cv2.imread(str(path))[..., ::-1]
 
 
-def test_the_picture_is_of_the_step_that_training_takes(photos, tmp_path):
+def test_the_picture_is_of_the_step_that_training_takes(photos, tmp_path, capsys):
     config = tmp_path / "mine.toml"
     config.write_text(
         'model = "classifier"\nbatch_size = 4\nseed = 3\naugment = [{ name = "FlipLeftRight" }]\n'
         'cores_per_replica = 2\npartition = "image=1,2,1,1"\n'
     )
-    done = halofeed(
-        "show", photos, "--config", config, "--step", 2, "--side", 64, "-o", tmp_path / "batch.png"
-    )
-    assert done.returncode == 0 and done.stdout == f"{tmp_path / 'batch.png'}\n", done.stderr
+    words = ["show", photos, "--config", config, "--step", 2, "--side", 64, "-o", tmp_path / "batch.png"]
+    assert main([str(word) for word in words]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'batch.png'}\n"
     loader = Loader(photos, split="train", batch_size=4, seed=3, augment=[FlipLeftRight()])
     expected = loader.picture(2, split=(1, 2, 1, 1), side=64)
     np.testing.assert_array_equal(read(tmp_path / "batch.png"), expected)
@@ -68,8 +68,8 @@ def test_what_a_recipe_does_within_the_step_is_shown_too(photos, tmp_path):
     config.write_text(
         'model = "classifier"\nbatch_size = 4\ndevice_augment = [{ name = "Brightness", shift = [0.3, 0.3] }]\n'
     )
-    done = halofeed("show", photos, "--config", config, "--seed", 7, "--side", 64, "-o", tmp_path / "a.png")
-    assert done.returncode == 0, done.stderr
+    words = ["show", photos, "--config", config, "--seed", 7, "--side", 64, "-o", tmp_path / "a.png"]
+    assert main([str(word) for word in words]) == 0
     loader = Loader(photos, split="train", batch_size=4, seed=7, include=["epoch", "size"])
     batch = loader.batch(0)
     brighter = augment_on_device(batch, [Brightness(shift=(0.3, 0.3))], seed=7)["image"]

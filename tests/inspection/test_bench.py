@@ -1,4 +1,4 @@
-"""Does `halofeed bench` measure each part that a data set has, and name one as the slowest?"""
+"""`halofeed bench` measures each part of the input pipeline and names the slowest."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from halofeed.cli import main
 from halofeed.inspection import bench as module
 from halofeed.inspection.bench import (
     AUGMENTED,
@@ -21,7 +22,7 @@ from halofeed.inspection.bench import (
 )
 from halofeed.loader.native import kernel
 from halofeed.schemas.errors import UsageError
-from tests.support.conversions import draw_folders, halofeed, run_convert
+from tests.support.conversions import draw_folders, run_convert
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +68,13 @@ def test_the_part_that_is_slow_is_named(folders, monkeypatch):
     assert "way: decoding, " in bench(folders["png"], batch_size=4, seconds=0.01).slowest
 
 
-def test_the_command_says_how_many_accelerators_are_fed(folders):
-    done = halofeed("bench", folders["raw"], "--batch-size", 4, "--seconds", 0.01, "--appetite", 10)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"at 10 images/s each it feeds [\d.]+ accelerators by itself\n$", done.stdout)
-    refused = halofeed("bench", folders["raw"], "--appetite", 0)
-    assert refused.returncode == 2 and "--appetite 0: expected images per second above 0" in refused.stderr
+def test_the_command_says_how_many_accelerators_are_fed(folders, capsys):
+    words = ["bench", str(folders["raw"]), "--batch-size", "4", "--seconds", "0.01", "--appetite"]
+    assert main([*words, "10"]) == 0
+    assert re.search(
+        r"at 10 images/s each it feeds [\d.]+ accelerators by itself\n$", capsys.readouterr().out
+    )
+    assert main([*words, "0"]) == 2
+    assert "--appetite 0: expected images per second above 0" in capsys.readouterr().err
     with pytest.raises(UsageError, match="seconds: expected more than 0"):
         bench(folders["raw"], seconds=0)

@@ -1,11 +1,8 @@
-"""Do verify, inspect and report survive shards that are shortened or no files, and refuse those of another version?"""
+"""Verify, inspect and report name shards that are shortened, are no files or are of another version."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,15 +13,14 @@ from halofeed.inspection.verify import verify
 from halofeed.schemas.errors import CorruptFileError
 from tests.support.allocations import traced
 from tests.support.dataset_writer import draw_examples, write_dataset
+from tests.support.scripts import run_script
 
-LOOK = {
-    "verify": "from halofeed.inspection.verify import verify; print(verify(folder))",
-    "inspect": "from halofeed.inspection.text import describe_record; print(describe_record(folder, 'train:0'))",
-    "report": "from halofeed.inspection.html.report import write_report; print(write_report(folder))",
-}
 STORM = """
 import os, sys, time
 from pathlib import Path
+from halofeed.inspection.html.report import write_report
+from halofeed.inspection.text import describe_record
+from halofeed.inspection.verify import verify
 from halofeed.schemas.errors import CorruptFileError
 folder = Path({folder!r})
 paths = sorted(folder.glob("*.tfrecord-*-of-00001"))
@@ -39,15 +35,22 @@ if child == 0:
             path.write_bytes(data[path])
             time.sleep(0.005)
     os._exit(0)
-end, named = time.monotonic() + 4, 0
-while time.monotonic() < end:
-    try:
-        {look}
-    except CorruptFileError as error:
-        assert any(str(path) in str(error) for path in paths), error
-        named += 1
+def verified():
+    found = verify(folder)
+    if not found.ok:
+        raise CorruptFileError(str(found))
+def inspected(): describe_record(folder, "train:11")
+def reported(): write_report(folder)
+for look in (verified, inspected, reported):
+    named = 0
+    while named < 5:
+        try:
+            look()
+        except CorruptFileError as error:
+            assert any(path.name in str(error) for path in paths), error
+            named += 1
+    print(look.__name__, named)
 os.kill(child, 9)
-print("errors:", named)
 """
 
 
@@ -62,36 +65,36 @@ def folder(tmp_path: Path) -> Path:
     return write(tmp_path / "set")
 
 
-def run(script: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, (done.returncode, done.stdout[-2000:], done.stderr[-2000:])
-    return done.stdout
+def test_a_shard_shortened_while_it_is_looked_at_is_named(folder: Path) -> None:
+    """Each attempt may end its process with SIGBUS; a shard that is whole again gives no error."""
+    output = run_script(STORM.format(folder=str(folder)), seconds=300)
+    assert output.splitlines() == ["verified 5", "inspected 5", "reported 5"]
 
 
-@pytest.mark.parametrize("look", LOOK)
-def test_a_shard_shortened_while_it_is_looked_at_is_named(folder: Path, look: str) -> None:
-    output = run(STORM.format(folder=str(folder), look=LOOK[look]))
-    assert "errors:" in output and ("tfrecord-00000-of-00001" in output or "errors: 0" not in output)
-
-
-@pytest.mark.parametrize("look", LOOK)
-@pytest.mark.parametrize("suffix", ["", ".index"])
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder: Path, look: str, suffix: str) -> None:
-    path = next(folder.glob(f"*-of-00001{suffix}"))
-    path.unlink()
-    os.mkfifo(path)
-    output = run(f"""
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder: Path) -> None:
+    output = run_script(f"""
+import os
 from pathlib import Path
+from halofeed.inspection.html.report import write_report
+from halofeed.inspection.text import describe_record
+from halofeed.inspection.verify import verify
 from halofeed.schemas.errors import CorruptFileError
 folder = Path({str(folder)!r})
-try:
-    {LOOK[look]}
-except CorruptFileError as error:
-    print(error)
+for suffix in ("", ".index"):
+    path = next(folder.glob(f"*-of-00001{{suffix}}"))
+    kept = path.rename(folder.parent / "kept")
+    os.mkfifo(path)
+    for look in (verify, lambda folder: describe_record(folder, "train:0"), write_report):
+        try:
+            message = str(look(folder))
+        except CorruptFileError as error:
+            message = str(error)
+        assert path.name in message and "named pipe" in message, message
+        print("named")
+    path.unlink()
+    kept.rename(path)
 """)
-    assert path.name in output and "named pipe" in output
+    assert output.split() == ["named"] * 6
 
 
 @pytest.mark.parametrize("suffixes", [("",), ("", ".index")])

@@ -1,4 +1,4 @@
-"""Do photographs' boxes lie around their masks, and organs keep their size and tissue, however they are moved?"""
+"""Boxes of photographs enclose their masks, and organs keep size and tissue, under every augmentation."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from halofeed.loader import ElasticDeformation, Loader, MixUp, Mosaic, RandomCrop, RandomRotation, ScaleJitter
 from halofeed.pipelines.convert import JobOptions, convert
 from halofeed.prep.options.recipe import Recipe
+from tests.support.level_rows import others
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +31,17 @@ def brains(test_data, tmp_path_factory):
     return out / "hippocampus" / "1.0.0"
 
 
+PICTURE_CHAINS = [
+    ([ScaleJitter(256, 256, (0.5, 1.8))], 2.0),
+    ([RandomRotation(15.0)], 2.5),
+    ([Mosaic(256, 256)], 2.0),
+    ([ScaleJitter(256, 256, (0.5, 1.5)), Mosaic(256, 256), MixUp(probability=1.0)], 2.5),
+]
+
+
 @pytest.mark.parametrize(
     ("chain", "slack"),
-    [
-        ([ScaleJitter(256, 256, (0.5, 1.8))], 2.0),
-        ([RandomRotation(15.0)], 2.5),
-        ([Mosaic(256, 256)], 2.0),
-        ([ScaleJitter(256, 256, (0.5, 1.5)), Mosaic(256, 256), MixUp(probability=1.0)], 2.5),
-    ],
+    others(PICTURE_CHAINS, PICTURE_CHAINS[1:2]),
     ids=["scale", "rotation", "mosaic", "all"],
 )
 def test_boxes_of_photographs_lie_around_their_masks(photographs, chain, slack):
@@ -60,6 +64,7 @@ def test_boxes_of_photographs_lie_around_their_masks(photographs, chain, slack):
     assert seen > 60 and np.median(overlaps) > (0.6 if isinstance(chain[0], RandomRotation) else 0.9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "chain",
     [

@@ -1,4 +1,4 @@
-"""Are numbers that were kept those that the records hold, and is no record parsed for them again?"""
+"""Numbers kept in memory are those of the records, and no record is parsed again for them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from halofeed.loader import record as record_module
 from halofeed.loader.columns import Columns, Lists
 from halofeed.loader.filling import Filler
 from tests.support.batches import same
+from tests.support.level_rows import others
 
 
 def test_threads_that_keep_at_the_same_time_lose_and_mix_up_nothing():
@@ -73,7 +74,8 @@ AUGMENT = {
 
 @pytest.mark.parametrize("augment", AUGMENT)
 @pytest.mark.parametrize(
-    ("encoding", "pad"), [("raw", True), ("jpeg", False), ("jpeg", True), ("png", False)]
+    ("encoding", "pad"),
+    others([("raw", True), ("jpeg", False), ("jpeg", True), ("png", False)], [("raw", True)]),
 )
 def test_batches_of_known_records_are_those_of_parsed_ones(draw, write, monkeypatch, encoding, pad, augment):
     folder = write(draw(23), encoding=encoding, pad=pad, max_boxes=3)

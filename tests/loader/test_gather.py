@@ -109,20 +109,6 @@ def test_a_cut_off_file_is_named_with_both_sizes(folder, suffix):
         copies(folder)
 
 
-def test_an_index_of_other_content_is_refused(folder):
-    path = shards_of(folder)[0]
-    flip(path.with_name(path.name + ".index"), -40)
-    with pytest.raises(CorruptFileError, match="checksum is not the manifest's"):
-        copies(folder).batch(0)
-
-
-def test_a_missing_folder_says_what_to_name(tmp_path):
-    with pytest.raises(UsageError, match="no such folder"):
-        read_manifest(tmp_path / "nothing")
-    with pytest.raises(UsageError, match="halofeed convert"):
-        read_manifest(tmp_path)
-
-
 def test_a_folder_of_versions_lists_them(folder):
     with pytest.raises(UsageError, match=re.escape(str(folder))):
         read_manifest(folder.parent)

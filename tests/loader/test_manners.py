@@ -1,4 +1,4 @@
-"""Does a loader behave as Python, Keras, TensorFlow's strategies, torch and notebooks expect of one?"""
+"""A loader behaves as Python, Keras, TensorFlow's strategies, torch and notebooks expect."""
 
 from __future__ import annotations
 
@@ -134,6 +134,7 @@ def test_a_strategy_distributes_hosts_batches(photos):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is in the extra `oracles`")
+@pytest.mark.long
 def test_torchs_workers_make_whole_batches_in_order(photos):
     # In a process of its own: torch and TensorFlow abort in one.
     program = """

@@ -1,4 +1,4 @@
-"""Does every device of a mesh get exactly its slab of the batch?"""
+"""Every device of a mesh gets exactly its slab of the batch."""
 
 from __future__ import annotations
 
@@ -119,6 +119,7 @@ print("asked", asked)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("cores", "expected"), [(2, [(0, 2), (2, 4)]), (4, [(0, 4), (0, 4)])])
 def test_each_process_reads_only_the_rows_of_its_devices(cores: int, expected: list[tuple[int, int]]) -> None:
     outputs = run_processes(TWO_PROCESSES, 2, str(cores), seconds=100)

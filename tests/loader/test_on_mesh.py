@@ -1,4 +1,4 @@
-"""Is the stream on a mesh the loader's own stream, each batch whole when its slabs are put together?"""
+"""The stream on a mesh is the loader's own; the slabs of a batch together are the batch."""
 
 from __future__ import annotations
 
@@ -142,6 +142,7 @@ kept = [[next(stream) for _ in range(3)] for stream in streams]
 """
 
 
+@pytest.mark.long
 def test_a_program_that_holds_streams_and_batches_ends_without_a_word(folder):
     command = [sys.executable, "-c", AT_THE_END, str(folder)]
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""Is a batch the same, bit by bit, on any number of hosts and threads, and does every step resume?
+"""A batch is the same, bit by bit, on any number of hosts and threads, and every step resumes.
 
 That each record comes once an epoch, at sizes of 2**k and one beside it too, stands in test_sampler.py.
 """
@@ -28,6 +28,7 @@ from halofeed.loader import (
 from halofeed.loader.sampler import Sampler
 from tests.support.allocations import traced
 from tests.support.batches import bits, joined
+from tests.support.level_rows import others
 from tests.support.volume_writer import draw_scans, write_scans
 
 CROP = [FlipLeftRight(), RandomCrop(16, 16)]
@@ -36,6 +37,7 @@ COMBINED = [
     ScaleJitter(20, 20, (0.8, 1.5)),
 ]
 SCANS = [FlipDepth(), FlipUpDown(), RandomCrop(4, 6, 6, foreground=0.5), Rotate90()]
+QUICK = ("raw, cropped", "volumes, cropped", "drawn by class")
 CASES = {
     "raw": ("raw", {}),
     "raw, cropped": ("raw", {"augment": CROP}),
@@ -65,7 +67,12 @@ def folders(draw, write, tmp_path_factory):
     }
 
 
-@pytest.fixture(params=CASES)
+@pytest.fixture(
+    params=[
+        *others([name for name in CASES if name != "combined"], QUICK),
+        pytest.param("combined", marks=pytest.mark.exhaustive),
+    ]
+)
 def case(request, folders):
     """A folder, and the options of a loader."""
     kind, options = CASES[request.param]

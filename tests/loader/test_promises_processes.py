@@ -1,4 +1,4 @@
-"""What do loaders promise over the life of processes: killed ones, long ones, several at once, and damage meanwhile?"""
+"""Loaders keep their promises when processes are killed, run long or share a batch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ import time
 import pytest
 
 from halofeed.loader import FlipLeftRight, Loader, RandomCrop
+from tests.support.level_rows import others
 from tests.support.scripts import run_script
 from tests.support.training import run_processes
 from tests.support.volume_writer import draw_scans, write_scans
 
 CONSUMER = """
-import hashlib, json, os, sys, time
+import hashlib, json, sys
 from pathlib import Path
 from halofeed.loader import *
 folder, place = sys.argv[1], Path(sys.argv[2])
 loader = Loader(folder, batch_size=6, seed=4, num_epochs=2, augment=[FlipLeftRight(), RandomCrop(16, 16)])
 start = loader.restore(json.loads(place.read_text())) if place.exists() else 0
 for step, batch in enumerate(loader.batches(start), start):
+    if sys.argv[3:]:
+        sys.stdin.readline()  # the test allows so many steps
     digest = hashlib.sha256(b"".join(array.tobytes() for array in batch.values())).hexdigest()
     ids = batch["id"][batch["valid"]].tolist()
     print(json.dumps([step, digest, ids]), flush=True)
@@ -32,7 +35,6 @@ for step, batch in enumerate(loader.batches(start), start):
     beside = place.with_suffix(".new")
     beside.write_text(json.dumps(loader.state(step + 1)))
     beside.rename(place)
-    time.sleep(0.01)
 """
 
 
@@ -46,10 +48,11 @@ def test_a_killed_and_resumed_consumer_sees_exactly_the_rest(draw, write, tmp_pa
     expected = [digest_of(batch) for batch in loader.batches()]
     consumed = {}
     for lines in (2, 4, 3):  # killed after so many, somewhere in the next
-        with subprocess.Popen(
-            [sys.executable, "-c", CONSUMER, str(folder), str(place)], stdout=subprocess.PIPE, text=True
-        ) as process:
+        command = [sys.executable, "-c", CONSUMER, str(folder), str(place), "step by step"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             start = json.loads(place.read_text())["step"] if place.exists() else 0
+            process.stdin.write("\n" * (lines + 1))
+            process.stdin.flush()
             found = [json.loads(process.stdout.readline()) for _ in range(lines)]
             time.sleep(0.005 * lines)
             process.send_signal(signal.SIGKILL)
@@ -87,7 +90,7 @@ print(held)
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="no /proc here")
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["raw", "jpeg", "volumes"])
 def test_five_thousand_steps_take_no_more_memory(draw, write, tmp_path, kind):
     if kind == "volumes":
@@ -130,8 +133,8 @@ for folder in map(Path, sys.argv[1:3]):
 """
 
 
-@pytest.mark.parametrize("verify", ["first", pytest.param("always", marks=pytest.mark.long),
-                                    pytest.param("never", marks=pytest.mark.long)])  # fmt: skip
+@pytest.mark.long
+@pytest.mark.parametrize("verify", others(["first", "always", "never"], ["first"], pytest.mark.exhaustive))
 def test_a_shard_shortened_under_a_running_stream_is_named_and_ends_no_process(draw, write, tmp_path, verify):
     """More of it, shard by shard and while others write: tests/loader/test_truncated.py."""
     pictures = write(draw(12), shards=2)
@@ -170,8 +173,10 @@ print(json.dumps(held))
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("processes", "cores", "devices"), [(2, 4, 2), (4, 4, 1), pytest.param(4, 2, 1, marks=pytest.mark.long)]
+    ("processes", "cores", "devices"),
+    others([(2, 4, 2), (4, 4, 1), (4, 2, 1)], [(2, 4, 2)], pytest.mark.exhaustive),
 )
 def test_processes_hold_the_slabs_of_one_global_batch(draw, write, processes, cores, devices):
     folder = write(draw(20))

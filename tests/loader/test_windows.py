@@ -1,4 +1,4 @@
-"""Are rows that are planned all at once those that are written one by one?"""
+"""Rows that are planned together equal those that are written one by one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from halofeed.loader.native import kernel
 from halofeed.schemas.shard_file import OpenFile
 from tests.support.batches import same
 from tests.support.kernels import ways
+from tests.support.level_rows import others
 from tests.support.volume_writer import draw_scans, write_scans
 
 CHAINS = {
@@ -39,7 +40,10 @@ def folders(draw, write, tmp_path_factory):
 @ways
 @pytest.mark.parametrize("in_memory", [True, False])
 @pytest.mark.parametrize("verify", ["first", "never"])
-@pytest.mark.parametrize(("kind", "number"), [(kind, at) for kind in CHAINS for at in range(4)])
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    others([(kind, at) for kind in CHAINS for at in range(4)], [(kind, 3) for kind in CHAINS]),
+)
 def test_planned_rows_are_those_written_one_by_one(
     folders, kind, number, verify, in_memory, is_used, monkeypatch
 ):

@@ -29,7 +29,8 @@ from halofeed.schemas.errors import HalofeedError
 from halofeed.schemas.manifest import read_manifest
 from tests.support.hostile_writer import make_hostile
 
-SECONDS = 30
+SECONDS = 120
+CPU_SECONDS = 10
 MEMORY = 2 << 30
 """Beyond what the process takes before it reads anything."""
 
@@ -85,7 +86,7 @@ def failures(folder: Path, sources: Path) -> list[str]:
     found = []
     for name, read in {**READERS, "sources": functools.partial(plain_report, sources=sources)}.items():
         signal.alarm(SECONDS)
-        began = time.monotonic()
+        began = time.process_time()
         try:
             read(folder)
         except HalofeedError:
@@ -97,8 +98,8 @@ def failures(folder: Path, sources: Path) -> list[str]:
             found.append(f"{name}: {type(error).__name__}: {error!s:.200} at {trace.filename}:{trace.lineno}")
         finally:
             signal.alarm(0)
-        if (took := time.monotonic() - began) > SECONDS / 3:
-            found.append(f"{name}: took {took:.1f} s")
+        if (took := time.process_time() - began) > CPU_SECONDS:
+            found.append(f"{name}: took {took:.1f} s of the processor")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Does a loader's batch say from which epoch each of its examples is, so that hosts augment alike?"""
+"""A batch holds the epoch of each example, so that all hosts augment alike."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def test_what_is_asked_for_follows_the_kind(folder):
     assert set(loader_of(folder).spec) - set(Loader(folder, batch_size=8).spec) == {"epoch", "size"}
 
 
+@pytest.mark.long
 def test_an_example_is_the_same_in_batches_of_any_size_and_on_hosts_of_any_number(folder):
     """The second batch of eight of ten straddles two epochs."""
     whole = on_one_device(loader_of(folder), 1)

@@ -1,4 +1,4 @@
-"""Is an image that is split over cores augmented as it is whole, without being gathered?"""
+"""An image split over cores is augmented like the whole image, without a gather."""
 
 from __future__ import annotations
 
@@ -45,21 +45,24 @@ def check(difference, text):
     assert not re.search(r"\b(all-gather|all-to-all)(-start)?\(", text)
 
 
-@pytest.mark.parametrize("parts", [(("a", "b"),), ("a", "b")])
+@pytest.mark.parametrize("parts", [pytest.param((("a", "b"),), marks=pytest.mark.long), ("a", "b")])
 def test_pictures_split_by_rows_and_by_rows_and_columns(parts):
     check(*compare([one for name, one in ALL.items() if name != "HUWindow"], PICTURES, np.uint8, parts, {}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("parts", [(("a", "b"),), (None, "a", "b")])
 def test_volumes_split_by_depth_and_by_rows_and_columns(parts):
     several = [one for name, one in ALL.items() if name not in ("Saturation", "Hue")]
     check(*compare(several, VOLUMES, np.int16, parts, {}))
 
 
+@pytest.mark.long
 def test_a_kernel_that_reaches_over_several_cores():
     check(*compare([WIDE], PICTURES, np.uint8, (("a", "b"),), {}))
 
 
+@pytest.mark.long
 def test_padding():
     several = [ALL[name] for name in ("Contrast", "GaussianBlur", "GaussianNoise")]
     size = np.array([[32, 24], [30, 5], [9, 24], [7, 7]], np.int32)

@@ -9,8 +9,6 @@ from halofeed.loader.store import remote
 from halofeed.schemas import repeating
 from tests.support.volume_writer import draw_scans, write_scans
 
-KINDS = ["pictures", "crops", "mixed", "jpeg", "png", "volumes", "large volumes", "volume crops"]
-
 
 @pytest.fixture(scope="session")
 def sets(draw, write, tmp_path_factory):
@@ -37,8 +35,3 @@ def quick(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(repeating, "FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(repeating, "LONGEST_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr(remote, "LONGEST_PAUSE_SECONDS", 0.05)
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "kind" in metafunc.fixturenames:
-        metafunc.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""Does a data set behind an address give the bytes of the local one, whatever its server does?"""
+"""A data set at an address gives the bytes of the local one, whatever its server does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import multiprocessing
 import shutil
 import socket
 import time
+from itertools import product
 from pathlib import Path
 
 import fsspec
@@ -23,6 +24,8 @@ from halofeed.schemas.shard_file import OpenFile
 from tests.support.batches import joined, same
 from tests.support.faulty_server import serving
 from tests.support.forks import forks
+from tests.support.level_rows import others
+from tests.support.small_sets import KINDS
 
 
 def in_memory(folder: Path) -> str:
@@ -34,7 +37,9 @@ def in_memory(folder: Path) -> str:
     return address
 
 
-@pytest.mark.parametrize("verify", ["first", "never"])
+@pytest.mark.parametrize(
+    ("kind", "verify"), others(product(KINDS, ["first", "never"]), [("crops", "first"), ("volumes", "never")])
+)
 def test_batches_are_those_of_the_local_set(sets, kind, verify):
     folder, augment = sets[kind]
     options = {"batch_size": 6, "augment": augment, "verify": verify}
@@ -73,11 +78,12 @@ def test_a_forked_process_reads_by_itself(sets):
             target=lambda: queue.put([one.batch(2)["image"].tobytes() for one in (loader, far)])
         )
         child.start()
-        assert queue.get(timeout=60) == [expected, expected]
-        child.join(30)
+        assert queue.get(timeout=120) == [expected, expected]
+        child.join(120)
         assert far.batch(2)["image"].tobytes() == expected
 
 
+@pytest.mark.parametrize("kind", others(KINDS, ("crops", "volumes")))
 def test_faults_of_a_server_are_retried_and_counted(sets, kind):
     folder, augment = sets[kind]
     local = Loader(folder, batch_size=6, augment=augment)
@@ -109,9 +115,8 @@ def test_a_stalled_request_is_given_up_and_made_again(sets, monkeypatch):
     with serving(folder) as server:
         far = Loader(server.address, batch_size=6)
         server.faults("stall", every=4)
-        started = time.monotonic()
         same(far.batch(0), Loader(folder, batch_size=6).batch(0))
-        assert time.monotonic() - started < 4 and far.retries > 0
+        assert far.retries > 0
 
 
 @pytest.mark.parametrize(
@@ -126,7 +131,7 @@ def test_a_stalled_request_is_given_up_and_made_again(sets, monkeypatch):
         ("403", StoreError, r"are refused: .*403"),
     ],
 )
-@pytest.mark.parametrize("on_corrupt", ["fail", "skip"])
+@pytest.mark.parametrize("on_corrupt", ["fail", pytest.param("skip", marks=pytest.mark.long)])
 def test_a_server_that_stays_broken_is_an_error_that_names_the_object(
     sets, monkeypatch, fault, error, message, on_corrupt
 ):
@@ -209,8 +214,10 @@ def test_the_next_batch_is_asked_for_while_this_one_is_used(sets):
         far = Loader(server.address, batch_size=6)
         batches = far.batches()
         next(batches)
-        time.sleep(0.5)
-        before = len(server.asked)
+        before = -1
+        while before < len(server.asked):  # until nothing more is asked for
+            before = len(server.asked)
+            time.sleep(0.4)
         same(far.batch(1), Loader(folder, batch_size=6).batch(1))
         assert len(server.asked) == before, "step 1 was fetched already"
         far.batch(7)
@@ -277,6 +284,7 @@ def bucket():
     listening.stop()
 
 
+@pytest.mark.parametrize("kind", others(KINDS, ("crops",), pytest.mark.exhaustive))
 def test_an_s3_bucket_gives_the_batches_of_the_local_set(sets, bucket, kind):
     folder, augment = sets[kind]
     options = {"batch_size": 6, "augment": augment}
@@ -320,6 +328,7 @@ def test_addresses_are_signed_once_and_fsspec_asks_where_that_is_not_enough(sets
     assert far.retries == 0 and len(calls) == 1
 
 
+@pytest.mark.long
 def test_a_batch_is_drawn_and_the_way_measured_from_an_address(sets, tmp_path):
     with serving(sets["jpeg"][0]) as server:
         here, there = (

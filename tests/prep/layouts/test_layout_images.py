@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from halofeed.prep.layouts import Reference
-from halofeed.prep.sources.files import LocalFiles
 from halofeed.schemas.errors import UsageError
 from tests.support.annotation_writer import boxed, voc_object, voc_text, write_annotations
 from tests.support.layout_references import list_references, make, write_files
@@ -150,12 +149,6 @@ def test_the_root_of_a_machine_is_never_listed(tmp_path: Path) -> None:
     file = annotate(tmp_path, "csv", ["0001.jpg"])
     with pytest.raises(UsageError, match="/: every file of this machine would be listed; name the folder"):
         list_references("csv", tmp_path, file, images=Path("/"))
-
-
-def test_links_into_the_systems_own_files_are_not_followed(tmp_path: Path) -> None:
-    make(tmp_path, "a.jpg")
-    (tmp_path / "devices").symlink_to("/proc/self")
-    assert list(LocalFiles(tmp_path).sizes()) == ["a.jpg"]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS_WITH_PATHS)

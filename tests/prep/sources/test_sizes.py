@@ -1,4 +1,4 @@
-"""Is a listing in arrays the sorted dict that it stands for?"""
+"""A listing in arrays equals the sorted dict that it replaces."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ def test_a_file_takes_its_name_and_a_few_bytes():
     assert found.kept < 100_000 * 28
 
 
+@pytest.mark.long
 def test_what_a_store_lists_is_held_as_what_a_folder_lists(monkeypatch):
     class Listed:
         def listed(self, prefix):

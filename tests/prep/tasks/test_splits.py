@@ -216,6 +216,7 @@ def test_an_entry_means_the_one_image_that_its_best_name_has(sources: list[str],
     assert all((one.problem is None) == (source in chosen) for source, one in assigned.items())
 
 
+@pytest.mark.long
 def test_references_beside_lists_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aside, "AT_ONCE", 1_000)
     names = [f"a/{number:06d}.jpg" for number in range(20_000)]

@@ -1,0 +1,5 @@
+"""Names of the data sets that the fixture `sets` of tests/loader/store writes."""
+
+from __future__ import annotations
+
+KINDS = ("pictures", "crops", "mixed", "jpeg", "png", "volumes", "large volumes", "volume crops")
