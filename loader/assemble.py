@@ -242,7 +242,7 @@ class Assembler:
         """
         fields, slab = self._grid, None if self._is_whole else self._slab
         moves = moves_of(fields, batch, self._padding, rows, windows, slab, memory)
-        moved = kernel.move(moves, together)[: len(fields) * len(rows)]
+        moved = kernel.move(moves, together, (batch, self._padding, memory))[: len(fields) * len(rows)]
         return np.asarray(moved.reshape(len(fields), len(rows)).all(axis=0))
 
     def copy_planned(self, batch: Batch, row: int, memory: InMemory, at: int, view: View) -> bool:

@@ -6,10 +6,8 @@ import contextlib
 import itertools
 import operator
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from halofeed.loader.moves import InMemory
 from halofeed.loader.reads import Reads
 from halofeed.loader.record import StoredRecord
 from halofeed.loader.sampler import Rows
+from halofeed.loader.workers import Workers
 from halofeed.schemas.errors import CorruptFileError
 from halofeed.schemas.identity import mix
 
@@ -65,7 +64,7 @@ class Filler:
         self._chosen, self._count = chosen, len(shards) if chosen is None else len(chosen)
         self._skips, self._replaces, self._whole_bytes = skips, replaces, whole_bytes
         self._least_threads = shards.store.threads if shards.comes_in_views(whole_bytes) else 1
-        self._threads: tuple[int, ThreadPoolExecutor, int, threading.Lock] | None = None
+        self._workers: Workers | None = None
 
     def batch(self, rows: Rows) -> Batch:
         """The batch of those rows.
@@ -203,13 +202,11 @@ class Filler:
 
     def _together(self, work: Callable[[], None], most: int = _MAX_THREADS) -> None:
         """Call `work` in several threads at once, of which this is one, and wait for all."""
-        executor, threads, _ = self._executor()
-        others = [executor.submit(work) for _ in range(min(threads, most) - 1)]
-        try:
-            work()
-        finally:
-            for other in others:
-                other.result()
+        workers = self._workers
+        if workers is None or workers.process != os.getpid():
+            count = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, _MAX_THREADS)
+            self._workers = workers = Workers(max(count, self._least_threads))
+        workers.together(work, most)
 
     def _fill(
         self,
@@ -270,9 +267,8 @@ class Filler:
 
     def _skip(self, number: int, error: CorruptFileError) -> None:
         """Keep why a record cannot be read; CorruptFileError where there are too many."""
-        with self._executor()[2]:
-            self.skipped[number] = error
-            count = len(self.skipped)
+        self.skipped[number] = error
+        count = len(self.skipped)
         most = max(1, int(MOST_SKIPPED * self._count))
         if count > most or count == self._count:
             raise CorruptFileError(
@@ -293,12 +289,3 @@ class Filler:
         drawn = mix((self._seed ^ mix(epoch ^ mix(number))) & _WORD)
         for attempt in itertools.count(1):
             yield mix((drawn + attempt) & _WORD) % self._count
-
-    def _executor(self) -> tuple[ThreadPoolExecutor, int, threading.Lock]:
-        # Threads do not survive a fork: a child makes its own, and a lock that nobody holds.
-        if self._threads is None or self._threads[0] != os.getpid():
-            count = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4, _MAX_THREADS)
-            count = max(count, self._least_threads)
-            executor = ThreadPoolExecutor(count, "halofeed-loader")
-            self._threads = (os.getpid(), executor, count, threading.Lock())
-        return self._threads[1:]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import itertools
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
+
+from halofeed.loader.workers import Task, Workers
 
 Item = TypeVar("Item")
 
@@ -17,7 +19,8 @@ class InFlight(Iterator[Item], Generic[Item]):
     """What `make` gives for each step, in order; from the second one on some are made ahead, each in a thread.
 
     What one thread plans with the interpreter's lock, another copies without it. What `make` raises is raised in its
-    turn, and the next item follows upon it. A child of a fork begins again what its parent had begun.
+    turn, and the next item follows upon it. An interrupt loses no item that was not returned yet. Several threads may
+    take items; each item goes to one of them. A child of a fork begins again what its parent had begun.
 
     Args:
         make: gives the item of a step; is called from several threads.
@@ -37,49 +40,82 @@ class InFlight(Iterator[Item], Generic[Item]):
         expect: Callable[[int], object] = lambda step: None,
     ) -> None:
         self._make, self._steps, self._ahead, self._expect = make, iter(steps), ahead, expect
-        self._begun: deque[tuple[int, Future[Item]]] = deque()
-        self._threads: tuple[int, ThreadPoolExecutor] | None = None
+        self._waiting: deque[int] = deque()
+        """Steps that were taken from `steps` and whose items were not returned yet."""
+        self._tasks: dict[int, Task[Item]] = {}
+        self._workers: Workers | None = None
+        self._lock = threading.Lock()
+        self._process = os.getpid()
         # Whoever takes one item alone does not pay for those after it.
         self._makes_ahead = False
 
     def __next__(self) -> Item:
-        if not self._makes_ahead:
-            return self._first()
-        executor = self._executor()
-        self._begin(executor)
-        if not self._begun:
+        if self._process != os.getpid():
+            self._process, self._lock = os.getpid(), threading.Lock()
+            self._workers, self._tasks = None, {}
+        with self._lock:
+            return self._next_ahead() if self._makes_ahead else self._next_here()
+
+    def close(self) -> None:
+        """Make nothing ahead any more, and end the iteration."""
+        with self._lock:
+            self._steps, self._waiting = iter(()), deque()
+            self._cancel()
+            self._workers = None
+
+    def _next_here(self) -> Item:
+        self._take_steps(1 + self._ahead)
+        if not self._waiting:
             raise StopIteration
-        _, future = self._begun[0]
-        future.exception()  # waits; an interrupt meanwhile loses nothing
-        self._begun.popleft()
-        self._begin(executor)
-        return future.result()
+        for step in self._waiting:
+            self._expect(step)
+        try:
+            item = self._make(self._waiting[0])
+        except Exception:
+            self._pass_first()
+            raise
+        self._pass_first()
+        return item
 
-    def _first(self) -> Item:
-        step, following = next(self._steps), list(itertools.islice(self._steps, self._ahead))
-        self._steps = itertools.chain(following, self._steps)
-        for expected in (step, *following):
-            self._expect(expected)
+    def _next_ahead(self) -> Item:
+        self._take_steps(self._ahead)
+        if not self._waiting:
+            raise StopIteration
+        self._begin()
+        step = self._waiting[0]
+        try:
+            item = self._tasks[step].result()
+        except Exception:
+            self._pass_first()
+            raise
+        except BaseException:
+            self._tasks.pop(step, None)  # an interrupt; the next call makes it again
+            raise
+        self._take_steps(self._ahead + 1)
+        self._begin()
+        self._pass_first()
+        return item
+
+    def _pass_first(self) -> None:
         self._makes_ahead = self._ahead > 0
-        return self._make(step)
+        self._tasks.pop(self._waiting[0], None)
+        self._waiting.popleft()
 
-    def _begin(self, executor: ThreadPoolExecutor) -> None:
-        while len(self._begun) < self._ahead:
-            try:
-                step = next(self._steps)
-            except StopIteration:
-                return
-            self._begun.append((step, executor.submit(self._make, step)))
+    def _take_steps(self, count: int) -> None:
+        # In one call, which no interrupt divides, so that no step is lost.
+        self._waiting.extend(itertools.islice(self._steps, max(0, count - len(self._waiting))))
 
-    def _executor(self) -> ThreadPoolExecutor:
-        if self._threads is None or self._threads[0] != os.getpid():
-            executor = ThreadPoolExecutor(self._ahead, "halofeed-ahead")
-            self._threads = (os.getpid(), executor)
-            self._begun = deque((step, executor.submit(self._make, step)) for step, _ in self._begun)
-        return self._threads[1]
+    def _begin(self) -> None:
+        if self._workers is None:
+            self._workers = Workers(self._ahead)
+        for step in self._waiting:
+            if step not in self._tasks:
+                self._tasks[step] = self._workers.submit(functools.partial(self._make, step))
 
-    def __del__(self, suppress: Any = contextlib.suppress) -> None:
-        # Where the interpreter ends, modules are empty and the threads have ended already.
-        with suppress(AttributeError, TypeError):
-            if self._threads is not None and self._threads[0] == os.getpid():
-                self._threads[1].shutdown(wait=False, cancel_futures=True)
+    def _cancel(self) -> None:
+        while self._tasks:
+            self._tasks.popitem()[1].cancel()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_tasks"):  # an interrupt may have ended __init__
+            self._cancel()

@@ -10,6 +10,7 @@ import ctypes
 import importlib.util
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,9 +45,8 @@ _ONE_MOVE = struct.Struct(f"={_COLUMNS}q")
 class _Library:
     """What kernel.c was built to; OSError or AttributeError where it was not, or is another one."""
 
-    def __init__(self) -> None:
-        found = importlib.util.find_spec("halofeed.loader.native._kernel")
-        library = ctypes.CDLL(found.origin if found and found.origin else "absent")
+    def __init__(self, path: str) -> None:
+        library = ctypes.CDLL(path)
         stated = (library.halofeed_version(), *map(library.halofeed_columns, range(3)))
         if stated != (VERSION, _COLUMNS, READ_COLUMNS, VALUE_COLUMNS):
             raise OSError("built of another version of kernel.c")
@@ -59,8 +59,9 @@ class _Library:
 
 
 def _found() -> _Library | None:
+    found = importlib.util.find_spec("halofeed.loader.native._kernel")
     try:
-        return _Library()
+        return _Library(found.origin if found and found.origin else "absent")
     except (AttributeError, OSError):
         return None
 
@@ -85,19 +86,50 @@ def no_moves(count: int) -> Moves:
     return moves
 
 
-def move(moves: Moves, together: Callable[[Callable[[], None]], None]) -> NDArray[np.bool_]:
+@dataclass(frozen=True, eq=False, slots=True)
+class _Copying:
+    """A call of the kernel that holds all memory whose addresses the kernel uses.
+
+    An interrupt may end the caller's wait while other threads are in the kernel. Each of them holds this object.
+
+    Args:
+        moves: the table.
+        following: int64 [1], the next move that no thread has begun.
+        streams: whether the kernel writes past the cache.
+        owners: of the memory that the table's addresses point into.
+    """
+
+    moves: Moves
+    following: NDArray[np.int64]
+    streams: bool
+    owners: object
+
+    def __call__(self) -> None:
+        assert _library is not None
+        _library.move(self.moves.ctypes.data, len(self.moves), self.following.ctypes.data, self.streams)
+
+    def stop(self) -> None:
+        """Let no thread begin another move."""
+        self.following[0] = len(self.moves)
+
+
+def move(moves: Moves, together: Callable[[Callable[[], None]], None], owners: object) -> NDArray[np.bool_]:
     """Make the moves of a table, and say which were made: all whose frames are as they should be.
 
     Args:
-        moves: whose addresses hold meanwhile; its column `DONE` is written.
+        moves: the kernel writes its column `DONE`.
         together: calls what it is given in as many threads as shall work at the same time, and waits for all.
+        owners: objects that own the memory which the table's addresses point into. They live until the last thread has
+            left the kernel, whatever interrupts `together`.
     """
-    assert _library is not None
-    act, following = _library.move, np.zeros(1, np.int64)
     sizes = moves[:, SHAPE].prod(axis=1) * moves[:, PIXEL_BYTES]
     streams = int(sizes.sum()) >= STREAMED_BYTES
-    place, count, first = moves.ctypes.data, len(moves), following.ctypes.data
-    together(lambda: act(place, count, first, streams))
+    copying = _Copying(moves, np.zeros(1, np.int64), streams, owners)
+    try:
+        together(copying)
+    except BaseException:
+        copying.stop()
+        raise
     return np.asarray(moves[:, DONE] == 1)
 
 

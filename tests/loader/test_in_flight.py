@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import signal
 import threading
 import time
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 from halofeed.loader import buffers
 from halofeed.loader.buffers import AHEAD, batches_ahead
 from halofeed.loader.in_flight import InFlight
+from tests.support.conversions import wait_until
 from tests.support.forks import forks
 
 
@@ -80,31 +82,36 @@ def test_an_interrupt_while_waiting_loses_nothing():
 
     items = InFlight(make, range(4), 2)
     assert next(items) == 0
-    items._begin(items._executor())
-    future = items._begun[0][1]
-    waits = future.exception
-
-    def interrupted():
-        future.exception = waits
-        raise KeyboardInterrupt
-
-    future.exception = interrupted
+    interrupt = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
+    interrupt.start()
     with pytest.raises(KeyboardInterrupt):
         next(items)
     goes.set()
     assert list(items) == [1, 2, 3]
 
 
+def test_several_threads_share_the_items_and_a_closed_iterator_ends():
+    items, taken = InFlight(lambda step: step, range(200), 2), [[], []]
+    threads = [threading.Thread(target=lambda own=own: own.extend(items)) for own in taken]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken[0] + taken[1]) == list(range(200))
+    items = InFlight(lambda step: step, itertools.count(), 2)
+    assert [next(items) for _ in range(3)] == [0, 1, 2]
+    items.close()
+    assert list(items) == []
+
+
 def test_threads_end_with_the_iterator():
-    before = threading.active_count()
+    running = []
     for _ in range(20):
         items = InFlight(lambda step: step, itertools.count(), 2)
         assert [next(items) for _ in range(3)] == [0, 1, 2]
+        running.append(items._workers.running)
         del items
-    deadline = time.monotonic() + 120
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threading.active_count() <= before
+    wait_until(lambda: not any(running), 60, "the threads end")
 
 
 @forks

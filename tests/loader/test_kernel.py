@@ -74,7 +74,7 @@ def test_a_window_is_what_numpy_copies_and_nothing_beside_it(data, axes, pixel, 
     moves[0, kernel.PIXEL_BYTES] = pixel
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "STREAMED_BYTES", 0 if streams else 1 << 40)
-        assert kernel.move(moves, alone).all()
+        assert kernel.move(moves, alone, (source, target)).all()
     assert np.array_equal(target, window)
     target[...] = 7
     assert (frame == 7).all()
@@ -131,7 +131,7 @@ for attempt in range(20):
         moves[:, kernel.SOURCE_STRIDES] = moves[:, kernel.TARGET_STRIDES] = 1 << 18, 1 << 9, 1
         moves[:, kernel.PIXEL_BYTES] = 1
         stream.truncate(attempt << 19)
-        assert kernel.move(moves, together).all() and file.lost
+        assert kernel.move(moves, together, (file, target)).all() and file.lost
         assert not target[attempt << 19 :].any()
 print("all outlived")
 """)

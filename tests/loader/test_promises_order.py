@@ -99,7 +99,7 @@ def test_threads_give_the_batch_of_one_bit_by_bit(case, monkeypatch):
         loader = Loader(folder, batch_size=48, **options)
         with ThreadPoolExecutor(count) as pool:
             found.append([bits(batch) for batch in pool.map(loader.batch, range(8))])
-        assert loader._filler._executor()[1] == count
+        assert loader._filler._workers.count == count
     assert all(batches == found[0] for batches in found[1:])
 
 
