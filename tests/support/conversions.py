@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from halofeed.cli import main
 from halofeed.pipelines.convert import Conversion, convert
 from halofeed.pipelines.job import JobOptions, ShardJob
 from halofeed.pipelines.plan import Plan, make_plan, open_sources
@@ -48,6 +50,15 @@ def halofeed(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str
         timeout=120,
         **more,
     )
+
+
+def halofeed_here(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command line in this process: much faster, and enough where nothing of the process itself counts."""
+    words = [*map(str, arguments)]
+    printed, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
+        code = main(words)
+    return subprocess.CompletedProcess(words, code, printed.getvalue(), errors.getvalue())
 
 
 def convert_words(source: object, out: object, **options: object) -> list[str]:
