@@ -61,13 +61,6 @@ def echoes(folder: Path) -> None:
         scan(folder / f"echo{echo}", more={"EchoTime": 2.0 + echo})
 
 
-def unnamed_phases(folder: Path) -> None:
-    for phase in range(2):
-        for at in range(3):
-            pixels = np.full((4, 5), 1000 + 10 * phase + at, np.uint16)
-            save(image_dataset(pixels, position=(0, 0, at)), folder / f"{phase}-{at}.dcm")
-
-
 def cut(folder: Path) -> None:
     scan(folder)
     path = sorted(folder.glob("*.dcm"))[0]
@@ -80,11 +73,6 @@ def cut_gzip(folder: Path) -> None:
         packed = gzip.compress(path.read_bytes())
         path.with_name(path.name + ".gz").write_bytes(packed[: len(packed) // 2])
         path.unlink()
-
-
-def missing_slice(folder: Path) -> None:
-    scan(folder, 8)
-    sorted(folder.glob("*-3.dcm"))[0].unlink()
 
 
 def alone(folder: Path, modality: str, sop_class: str, **options: Any) -> None:
@@ -113,12 +101,6 @@ def half_of_it_in_train(folder: Path) -> None:
     scan(folder / "p2", series="1.2.4")
 
 
-def alternating(folder: Path) -> None:
-    for at in range(8):
-        pixels = np.full((4, 5), 1000 + 900 * (at % 2), np.uint16)
-        save(image_dataset(pixels, position=(0, 0, at), thickness=2.0), folder / f"{at}.dcm")
-
-
 TABLE = ("--layout", "csv", *SHAPE, "--source", "{source}/t.csv")
 MISTAKES = {
     "an empty folder": refused(
@@ -141,13 +123,9 @@ MISTAKES = {
     "DICOM as class folders": refused(
         drawn(scan, "--layout", "folders"), "is DICOM: take --layout dicom and --depth"
     ),
-    "no --depth": usage(drawn(scan, "--layout", "dicom"), "is a volume: say its static shape with --depth"),
     "one slice as the source": refused(
         drawn(partial(scan, names=list("abcd")), "--source", "{source}/a"),
         "a: series are found in a folder, not in a file; say --source FOLDER",
-    ),
-    "a modality that is none": usage(
-        drawn(scan, "--series-modality", "CAT"), "--series-modality 'CAT': expected some of CT, MR"
     ),
     "a modality in small letters": usage(
         drawn(scan, "--series-modality", "ct"), "--series-modality 'ct': expected some of CT"
@@ -167,7 +145,6 @@ MISTAKES = {
         "series is not chosen",
         "CT; --series-description 'portal'",
     ),
-    "no slices at least": usage(drawn(scan, "--min-slices", 0), "--min-slices 0: expected 1 or more"),
     "more slices at least than any series has": refused(
         drawn(scan, "--min-slices", 100),
         "series has too few slices",
@@ -182,11 +159,6 @@ MISTAKES = {
         drawn(partial(scan, more={"SOPClassUID": SecondaryCaptureImageStorage})),
         "found 4 x secondary capture",
         "--secondary-captures take",
-    ),
-    "a survey alone": refused(
-        drawn(partial(scan, more={"SeriesDescription": "Survey"})),
-        "found 4 x survey by its description",
-        "--series-description",
     ),
     "Siemens mosaics": refused(
         drawn(partial(scan, more={"ImageType": ["ORIGINAL", "PRIMARY", "MOSAIC"]}, modality="MR")),
@@ -211,15 +183,6 @@ MISTAKES = {
         "label has no image",
         r"alone\.dcm: the series that it was drawn on is not below the folder",
     ),
-    "echoes as channels without their number": refused(
-        drawn(echoes, "--series-split", "channels"),
-        r"number of channels \(found 2, expected 1; say --channels 2",
-    ),
-    "echoes where several are refused": refused(
-        drawn(echoes, "--series-split", "refuse"),
-        "series holds several volumes",
-        "2, distinguished by echo time; --series-split volumes",
-    ),
     "a split that is none": usage(
         drawn(echoes, "--series-split", "frames"),
         "--series-split: invalid choice: 'frames'",
@@ -237,21 +200,9 @@ MISTAKES = {
     "three channels of a series of one": refused(
         drawn(scan, "--channels", 3), r"number of channels \(found 1, expected 3; say --channels 1"
     ),
-    "two phases in one series that nothing tells apart": refused(
-        drawn(unnamed_phases),
-        r"different images at one position \(3 positions more than once; 0-0\.dcm and 1-0\.dcm",
-        "series UID",
-    ),
-    "two acquisitions mixed that nothing tells apart": refused(
-        drawn(alternating), "every other slice shows something else", "--alternating-slices keep"
-    ),
-    "a slice cut off by a copy": refused(
-        drawn(cut), "damaged file among the slices", r"0003-0\.dcm; copy it again"
-    ),
     "files in gzip cut off": refused(
         drawn(cut_gzip), r"0003-0\.dcm\.gz: gzip data is truncated; copy it again"
     ),
-    "a slice left behind": refused(drawn(missing_slice), "slices are missing", "--fill-missing-slices"),
     "a split for some patients alone": refused(
         drawn(half_of_it_in_train), "train/p1 names a split and p2", "--split-folders no"
     ),
@@ -261,16 +212,6 @@ MISTAKES = {
     "a label pattern that fits nothing": refused(
         drawn(scan, "--label-pattern", "labels/{id}.nii.gz"),
         r"--label-pattern labels/\{id\}\.nii\.gz: no volume file fits it; \{id\} is a series' folder",
-    ),
-    "a table that names a folder of two series": refused(
-        drawn(lambda folder: tabled(folder, "p1", "1.2.3", "1.2.4"), *TABLE),
-        "folder holds several DICOM series",
-        r"p1: t\.csv:2: write one of p1#\w+ \(CT, 4 of 4 x 5\), p1#",
-    ),
-    "a table with a folder that is not there": refused(
-        drawn(lambda folder: tabled(folder, "p01", "1.2.3"), *TABLE),
-        "image file not found",
-        r"t\.csv:2: 'p01' below",
     ),
     "a table that names one slice": refused(
         drawn(lambda folder: tabled(folder, "p1/1.2.3-0.dcm", "1.2.3"), *TABLE),

@@ -39,7 +39,7 @@ from tests.pipelines.test_volume_labels import (
     table_of,
 )  # fmt: skip
 from tests.prep.formats.test_dicom_mask_writers import blobs, write_scan, write_segmentation, write_structures
-from tests.support.conversions import halofeed, run_convert
+from tests.support.conversions import halofeed_here, run_convert
 from tests.support.small_scans import AFFINE, SHAPE, SIZE, image, nnunet_document, write_json
 from tests.support.volume_support import findings, rejected, save_nifti
 
@@ -423,7 +423,7 @@ def test_the_trainer_refuses_classes_that_overlap(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"its classes overlap.*--class-overlap last or first"):
         data_facts(done.manifest, "train")
     config = ("--config", "unet3d_small", "--steps", "1", "--batch-size", "1")
-    ended = halofeed("train", done.folder, *config, "--out", tmp_path / "run")
+    ended = halofeed_here("train", done.folder, *config, "--out", tmp_path / "run")
     assert ended.returncode == 2 and "its classes overlap, a channel each" in ended.stderr, ended.stderr
     assert not (tmp_path / "run").exists()
 

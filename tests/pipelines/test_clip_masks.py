@@ -322,6 +322,7 @@ def test_a_mask_for_each_class_is_one_class_of_the_clip(tmp_path):
     check_labels(done, np.array([0, 2, 1], np.uint8)[np.array(masks)])
 
 
+@pytest.mark.long
 def test_the_bytes_do_not_depend_on_workers_and_one_pixel_of_one_mask_changes_them(source, tmp_path):
     root = tmp_path / "in"
     shutil.copytree(source[0], root)

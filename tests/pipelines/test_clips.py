@@ -74,6 +74,7 @@ def test_every_kind_of_source_gives_its_own_frames_with_their_times(source, tmp_
     assert [page.count(caption) for caption in captions] == [12, 12]
 
 
+@pytest.mark.long
 def test_the_bytes_do_not_depend_on_the_number_of_workers(source, tmp_path):
     first, second = (bytes_of(source, tmp_path / str(n), workers=n, shards=3, **WHOLE) for n in (1, 2))
     assert first == second

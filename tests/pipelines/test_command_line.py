@@ -150,7 +150,9 @@ def test_an_unknown_runner_is_told_with_the_known_ones(source, tmp_path):
 
 
 def test_only_convert_takes_options_of_beam():
-    assert_readable(halofeed_here("verify", "x", "--", "--runner=x"), 2, "only convert takes options after --")
+    assert_readable(
+        halofeed_here("verify", "x", "--", "--runner=x"), 2, "only convert takes options after --"
+    )
 
 
 @pytest.mark.parametrize("command", ["verify", "inspect", "report", "train"])

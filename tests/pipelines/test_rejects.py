@@ -119,7 +119,7 @@ def test_a_truncated_picture_is_the_only_reject_of_the_drawn_set(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_the_budget_allows_its_number_and_no_more(tmp_path, workers):
     draw_folders(tmp_path / "src", 12, broken=3)
     options = {"layout": "folders", "shards": 2, "workers": workers}

@@ -28,11 +28,17 @@ def expected(source, tmp_path_factory) -> dict[str, bytes]:
     return all_bytes(Path(run_convert(source, tmp_path_factory.mktemp("out"), **OPTIONS).folder))
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("workers", "threads"),
+    [
+        (1, 2),
+        (2, 2),
+        pytest.param(1, 5, marks=pytest.mark.long),
+        pytest.param(3, 2, marks=pytest.mark.long),
+        *(pytest.param(*some, marks=pytest.mark.exhaustive) for some in ((2, 1), (3, 1), (2, 5))),
+    ],
+)
 def test_workers_and_threads_change_no_byte_of_any_file(source, expected, tmp_path, workers, threads):
-    if workers == 3 and threads == 5:
-        pytest.skip("fifteen threads on two cores add nothing to the other eight cases")
     done = run_convert(source, tmp_path, workers=workers, threads=threads, **OPTIONS)
     assert all_bytes(Path(done.folder)) == expected
 

@@ -170,7 +170,7 @@ def drawn(name: str, folder: Path) -> tuple[Case, Path]:
 
 FEW_WAYS = ("from elsewhere", "from inside", "a link to a link")
 EVERY = ("folders", "boxes")
-"""Which are tried in every way at once; of the others the ways beside the few are long."""
+"""Which are tried in every way at once; of the others the ways beside the few are exhaustive."""
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,11 @@ EVERY = ("folders", "boxes")
     [
         *((name, "every way") for name in EVERY),
         *((name, "few ways") for name in CASES if name not in EVERY),
-        *(pytest.param(name, "the others", marks=pytest.mark.long) for name in CASES if name not in EVERY),
+        *(
+            pytest.param(name, "the others", marks=pytest.mark.exhaustive)
+            for name in CASES
+            if name not in EVERY
+        ),
     ],
 )
 def test_one_folder_typed_in_any_way_gives_the_same_bytes_in_every_file(name, some, tmp_path, monkeypatch):

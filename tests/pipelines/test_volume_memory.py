@@ -190,9 +190,14 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, int]:
     return folder / "scan", draw_scan(folder / "scan", LARGE), base
 
 
-@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize("name", [*CASES, *SEVERAL])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if name == "DICOM" else pytest.mark.exhaustive)
+        for name in [*CASES, *SEVERAL]
+    ],
+)
 def test_a_worker_that_converts_a_scan_of_400_slices_holds_a_few_volumes(
     scans: tuple[Path, int, int], tmp_path: Path, name: str
 ) -> None:
