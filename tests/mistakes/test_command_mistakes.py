@@ -59,12 +59,6 @@ MISTAKES = {
         lambda source: ["--layout", "coco", "--source", source, "--depth", 4], "--depth", "coco", "volumes"
     ),
     "no --depth on volumes": usage(volumes(), "is a volume", "--depth"),
-    "--spacing-mm of zero": usage(volumes(*SIZE, "--spacing-mm", "0,1,1"), "three lengths"),
-    "a window that is not known": usage(volumes(*SIZE, "--window", "belly"), "'belly'", "abdomen", "lung"),
-    "jpeg volumes": usage(volumes(*SIZE, "--encoding", "jpeg"), "--encoding jpeg: volumes are stored raw"),
-    "tiles that overlap whole": usage(
-        volumes(*SIZE, "--fit", "tiles", "--tile-overlap", "4,6,8"), "--tile-overlap", "less than"
-    ),
     "too many channels": refused(
         volumes(*SIZE, "--channels", 3), "number of channels", "such as images/0.nii.gz", "expected 3"
     ),

@@ -39,7 +39,7 @@ from tests.pipelines.test_volume_labels import (
     table_of,
 )  # fmt: skip
 from tests.prep.formats.test_dicom_mask_writers import blobs, write_scan, write_segmentation, write_structures
-from tests.support.conversions import halofeed_here, run_convert
+from tests.support.conversions import run_convert
 from tests.support.small_scans import AFFINE, SHAPE, SIZE, image, nnunet_document, write_json
 from tests.support.volume_support import findings, rejected, save_nifti
 
@@ -422,18 +422,3 @@ def test_the_trainer_refuses_classes_that_overlap(tmp_path: Path) -> None:
     _, done = of_masks(tmp_path, 2)
     with pytest.raises(UsageError, match=r"its classes overlap.*--class-overlap last or first"):
         data_facts(done.manifest, "train")
-    config = ("--config", "unet3d_small", "--steps", "1", "--batch-size", "1")
-    ended = halofeed_here("train", done.folder, *config, "--out", tmp_path / "run")
-    assert ended.returncode == 2 and "its classes overlap, a channel each" in ended.stderr, ended.stderr
-    assert not (tmp_path / "run").exists()
-
-
-def test_without_channels_nothing_of_a_data_set_changes(tmp_path: Path) -> None:
-    drawn, done = of_masks(tmp_path, 1, class_overlap="refuse")
-    field = done.manifest.field("label")
-    assert field.axes == ("depth", "height", "width") and not field.holds_sets
-    assert field.stored_shape == field.shape == SHAPE and field.stored_dtype == field.dtype == "uint8"
-    assert all(
-        np.array_equal(label, drawn[source.split("/")[0]]["c01"])
-        for source, label in channels_by_source(done.folder).items()
-    )

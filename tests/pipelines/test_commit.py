@@ -102,14 +102,6 @@ def test_another_label_map_is_an_error(source, tmp_path):
         run_convert(source, tmp_path / "out", label_map=str(tmp_path / "labels.txt"), **OPTIONS)
 
 
-def test_overwriting_leaves_no_file_of_the_old_set(source, tmp_path):
-    folder = Path(run_convert(source, tmp_path / "out", layout="folders", shards=5).folder)
-    assert len(list(folder.glob("*-of-00005"))) == 5
-    options = {"layout": "folders", "shards": 2, "split_shares": ("train=0.5", "test=0.5")}
-    run_convert(source, tmp_path / "out", overwrite=True, **options)
-    assert all_bytes(folder) == bytes_of(source, tmp_path / "fresh", **options)
-
-
 def test_a_failing_overwrite_leaves_the_old_set_committed(source, tmp_path):
     folder = Path(run_convert(source, tmp_path / "out", **OPTIONS).folder)
     before = all_bytes(folder)
@@ -122,16 +114,6 @@ def test_a_failing_overwrite_leaves_the_old_set_committed(source, tmp_path):
         with pytest.raises((UsageError, AnnotationsError)):
             run_convert(source, tmp_path / "out", overwrite=True, **problem, **OPTIONS)
         assert all_bytes(folder) == before
-
-
-def test_files_of_others_in_the_folder_are_left_alone(source, tmp_path):
-    folder = tmp_path / "out/set/1.0.0"
-    folder.mkdir(parents=True)
-    (folder / "notes.txt").write_text("mine")
-    (folder / "set-train.txt").write_text("mine too")
-    run_convert(source, tmp_path / "out", **OPTIONS)
-    run_convert(source, tmp_path / "out", **{**OPTIONS, "shards": 1}, overwrite=True)
-    assert (folder / "notes.txt").read_text() == "mine" and (folder / "set-train.txt").exists()
 
 
 @pytest.mark.parametrize("name", ["data[1]", "a*b", "what?", "with space", "ünï", "{x}"])

@@ -220,19 +220,6 @@ def test_a_copy_that_lies_elsewhere_gives_the_same_bytes_in_every_file(name, tmp
         assert str(tmp_path).encode() not in data
 
 
-def test_images_are_the_same_where_their_folder_is_typed_in_another_way(tmp_path, monkeypatch):
-    root = tmp_path / "set"
-    root.mkdir()
-    boxes(root)
-    monkeypatch.chdir(root)
-    (tmp_path / "link").symlink_to(root / "pictures")
-    found = []
-    ways = ("pictures", "./pictures/", str(root / "pictures"), str(tmp_path / "link"))
-    for number, images in enumerate(ways):
-        found.append(bytes_of("tables/boxes.csv", tmp_path / f"{number}", layout="csv", images=images))
-    assert [differences(found[0], other) for other in found] == [[]] * 4
-
-
 def test_coco_with_whole_paths_gives_what_relative_paths_give(tmp_path):
     root = tmp_path / "set"
     coco(root)
