@@ -90,13 +90,8 @@ def test_further_signals_end_training_at_once_and_the_line_is_true(data, tmp_pat
         assert living(tmp_path / "tmp") == []
 
 
-@pytest.mark.parametrize(
-    "later_s",
-    [
-        pytest.param(0.0, marks=pytest.mark.long),
-        *(pytest.param(seconds, marks=pytest.mark.exhaustive) for seconds in (0.01, 0.02, 0.04)),
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("later_s", [0.0, 0.01, 0.02, 0.04])
 def test_a_run_to_be_replaced_stands_after_a_stop_before_a_checkpoint(data, trained, tmp_path, later_s):
     run = tmp_path / "run"
     shutil.copytree(trained, run)
