@@ -84,18 +84,10 @@ MISTAKES = {
         pictures("--image-sets", "train"), "--image-sets has no effect without --layout voc"
     ),
     "an option of Beam before the --": usage(pictures("--runner", "DirectRunner"), "unrecognized|--runner"),
-    "an output inside of the source": usage(
-        lambda source: [*pictures()(source)[:2], "--source", source.parent],
-        "--out .*: lies inside --source",
-        "name a folder outside",
-    ),
     "an object store that is not known": usage(
         lambda source: ["--layout", "folders", "--source", "abc://bucket/x"],
         "--source abc://bucket/x",
         "gs://, s3://",
-    ),
-    "no room on the disk": usage(
-        pictures("--height", 20_000, "--width", 1_000_000), "--height|records", "free", "--disk-check"
     ),
 }
 

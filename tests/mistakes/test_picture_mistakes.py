@@ -83,21 +83,6 @@ MISTAKES = {
     "VOC as class folders": refused(
         source("folders", voc), r"Annotations/a\.xml is a Pascal VOC annotation", "--layout voc"
     ),
-    "COCO as class folders": refused(source("folders", coco), r"instances\.json is COCO's", "--layout coco"),
-    "YOLO as class folders": refused(
-        source(
-            "folders",
-            lambda root: (draw(root, "images/a.png"), write(root, "labels/a.txt", "0 0.5 0.5 0.2 0.2\n")),
-        ),
-        r"labels/a\.txt is a YOLO label",
-        "export the set as COCO or Pascal VOC",
-    ),
-    "VOC as COCO": refused(
-        source("coco", voc), r"no \.json file", r"a\.xml is a Pascal VOC annotation", "--layout voc"
-    ),
-    "COCO as VOC": refused(
-        source("voc", coco), r"no \.xml file", r"instances\.json is COCO's", "--layout coco"
-    ),
     # wrong folder
     "captions of COCO": refused(
         source("coco", lambda root: coco(root, annotations=[{"id": 1, "image_id": 1, "caption": "a hat"}])),
@@ -123,18 +108,7 @@ MISTAKES = {
     "image sets where there are none": refused(
         source("voc", voc, "--image-sets", "train"), "image sets train asked for", "leave --image-sets out"
     ),
-    "one class number in two spellings": refused(
-        source("folders", lambda root: draw(root, "1/a.png", "01/b.png")),
-        "'01' and '1' are one number",
-        "--label-map",
-    ),
     # label maps
-    "a typo in the label map": refused(
-        label_map("map.txt", "hat\ncoet\n"), "'coat': 1 times, first in coat/b.png", "known: hat, coet"
-    ),
-    "a blank line in the label map": refused(
-        label_map("map.txt", "hat\n\ncoat\n"), "map.txt:2: blank line", "remove it"
-    ),
     "a label map of detection that begins at 0": refused(
         label_map("map.json", {"hat": 0}, "voc"),
         "in detection id 0 is the background",
@@ -145,11 +119,6 @@ MISTAKES = {
     ),
     # swapped or useless options
     "masks of VOC": usage(source("voc", voc, "--masks"), "layout voc holds no masks", "leave it out"),
-    "a layout with a typo": usage(source("cocoo", coco), "layout 'cocoo' is not known", "known: folders"),
-    "keeping what the layout cannot say": usage(
-        source("coco", coco, "--keep", "view"),
-        "--keep view: layout coco has category_id, keypoints, occluded",
-    ),
     "a wrong choice for bad objects": usage(
         source("coco", coco, "--on-bad-object", "skip"), "--on-bad-object", "choose from|expected one of"
     ),

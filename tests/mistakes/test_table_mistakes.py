@@ -103,21 +103,12 @@ MISTAKES = {
     ),
     "an archive for a folder": usage(images_is_an_archive(), r"images\.zip: no such folder; name the folder"),
     "a folder without a table": refused(folder_without_table(), "no .csv or .tsv file lies straight in it"),
-    "a table that is not there": usage(
-        lambda root: ["--layout", "csv", "--source", root / "boxes.csv"], r"--source .*boxes\.csv: no such f"
-    ),
     "paths of a folder that is not there": refused(
         table([HEADER, "cam1/a.png,hat,1,2,30,20", "cam2/a.png,hat,1,2,30,20"], pictures=["all/a.png"]),
         NOTHING,
         r"all/a\.png is the image of 'cam[12]/a\.png'",
     ),
     # what a table is
-    "a spreadsheet for a table": refused(
-        table(b"PK\x03\x04\x14\x00\x06\x00\x08\x00\xff\xfe", name="boxes.xlsx"),
-        r"boxes\.xlsx: ",
-        "expected UTF-8 text|spreadsheet",
-        "CSV|UTF-8",
-    ),
     "a table saved as UTF-16": refused(
         table(f"{HEADER}\n{ROW}\n".encode("utf-16")), r"boxes\.csv: expected UTF-8 text", "save it as UTF-8"
     ),
@@ -144,23 +135,8 @@ MISTAKES = {
     "a typo in a corner": refused(
         table(["filename,class,xmin,ymin,xmax,ymxa", ROW]), "no column ymax; found filename", "ymxa"
     ),
-    "a typo in the class": refused(
-        table(["filename,clas,xmin,ymin,xmax,ymax", ROW]), "no column class; found filename, clas"
-    ),
-    "two columns of classes": refused(
-        table(["filename,label,category,xmin,ymin,xmax,ymax", "a.png,hat,cap,1,2,30,20"]),
-        "label and category can both be class; rename one",
-        "--ignore-columns category",
-    ),
     "a column twice": refused(table(["filename,class,class", "a.png,hat,hat"]), "column class comes twice"),
-    "a misspelled column to ignore": usage(
-        table([HEADER, ROW], "--ignore-columns", "color"),
-        "--ignore-columns color: no table has it; found filename",
-    ),
     # rows
-    "one picture in two splits": refused(
-        table([f"{HEADER},split", f"{ROW},train", f"{ROW},test"]), "two values of split: 'train'", "one split"
-    ),
     "width and height that are exchanged": refused(
         table([f"{HEADER},width,height", f"{ROW},40,60", "b.png,hat,1,2,30,20,40,60"]),
         r"a\.png: annotations say 40 wide and 60 high",

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.support.dicom_mask_writer import frames_of, saved, segmentation
@@ -14,7 +13,6 @@ from tests.support.dicom_writer import write_volume
 from tests.support.mistakes import Prepare, check, preparing, refused, usage
 from tests.support.small_scans import (
     AFFINE,
-    SHAPE,
     image,
     mask,
     msd_document,
@@ -61,14 +59,6 @@ def csv(
     return ["--layout", "csv", "--task", "segmentation", "--source", source, *size, *more]
 
 
-@preparing
-def class_masks(source: Path, *more: object) -> list[object]:
-    """A scan with a mask file for each of two classes that overlap."""
-    pair(source, "p1/ct.nii.gz", "p1/segmentations/liver.nii.gz", mask=mask(classes=2))
-    save_nifti(source / "p1/segmentations/body.nii.gz", np.ones(SHAPE, np.uint8), AFFINE)
-    return ["--layout", "class-masks", "--source", source, *SIZE, *more]
-
-
 def seg_of(series: str, *names: str, overlapping: bool = False) -> bytes:
     parts = {number: (mask() == number) | overlapping for number in range(1, len(names) + 1)}
     frames = [(n, d, pixels) for n, part in parts.items() for d, pixels in frames_of(part, True).items()]
@@ -102,18 +92,6 @@ def folds(source: Path, document: object, *more: object) -> list[object]:
 
 
 @preparing
-def brats(source: Path, *more: object) -> list[object]:
-    """Two modalities in a file each."""
-    pair(source, "B1/B1_t1.nii.gz", "B1/B1_seg.nii.gz")
-    save_nifti(source / "B1/B1_t2.nii.gz", image(), AFFINE)
-    patterns = ("{id}/{id}_{channel}.nii.gz", "{id}/{id}_seg.nii.gz")
-    return [
-        *("--layout", "pairs", "--source", source, *SIZE),
-        *("--image-pattern", patterns[0], "--label-pattern", patterns[1], *more),
-    ]
-
-
-@preparing
 def files(source: Path, layout: str, *names: str) -> list[object]:
     """Files of any content."""
     for name in names:
@@ -123,11 +101,7 @@ def files(source: Path, layout: str, *names: str) -> list[object]:
 
 
 MISTAKES = {
-    "nnU-Net's folder as MSD": refused(
-        medical("msd", NNUNET, channel="_0000"), r"dataset\.json", "--layout nnunet"
-    ),
     "MSD's folder as nnU-Net": refused(medical("nnunet", MSD), r"dataset\.json", "--layout msd"),
-    "no dataset.json": refused(files("msd", "imagesTr/a.nii.gz"), r"source: expected dataset\.json"),
     "NIfTI as DICOM": refused(
         lambda source: [*pairs()(source)[:1], "dicom", *pairs()(source)[2:-4]],
         "no DICOM series",
@@ -139,22 +113,12 @@ MISTAKES = {
         "no volume, picture or clip",
         "--layout dicom",
     ),
-    "LiTS names that are none": refused(files("lits", "ct/case1.nii.gz"), "no volume-N", "--layout pairs"),
-    "FreeSurfer files": refused(files("pairs", "images/a.mgz", "labels/a.mgz"), "FreeSurfer", "NIfTI"),
-    "volumes without a static shape": usage(
-        csv("id,image,label", ("a", "ct.nii.gz", "seg.nii.gz"), size=()),
-        r"ct\.nii\.gz is a volume",
-        "--depth, --height and --width",
-    ),
     "the wrong column names": refused(
         csv("id,ct_file,annotation_path", ("a", "ct.nii.gz", "seg.nii.gz")),
         r"table\.csv",
         "image",
         "label",
         "ct_file",
-    ),
-    "image and label swapped": refused(
-        csv("id,image,label", ("a", "seg.nii.gz", "ct.nii.gz")), "mask has negative values", "swapped"
     ),
     "one pattern of two": usage(pairs("--image-pattern", "{id}/ct.nii.gz"), "label.pattern", "give both"),
     "a placeholder that is none": usage(
@@ -179,19 +143,6 @@ MISTAKES = {
     "a typo in a class": refused(medical("msd", MSD, "--classes", "livr"), "--classes: livr", "found liver"),
     "a map of classes without a target": usage(
         medical("msd", MSD, "--map-classes", "liver"), "--map-classes", "FROM=TO"
-    ),
-    "a class of no mask": refused(class_masks("--classes", "kidney"), "class kidney", "found body, liver"),
-    "too few channels": usage(
-        medical("nnunet", {**NNUNET, "channel_names": {"0": "T1", "1": "T2"}}, channel="_0000"),
-        r"--channels 1",
-        "T1, T2",
-        "--channels 2",
-    ),
-    "folds without a choice": usage(
-        folds([{"train": ["a"], "val": []}] * 5), "5 folds", "--nnunet-fold 0 to 4"
-    ),
-    "a channel that is none": refused(
-        brats("--channels", 2, "--channel-order", "t1,t1ce"), "--channel-order: t1ce", "found t1, t2"
     ),
     "a label map without a class of the SEG": refused(
         label_map(dicom(seg=seg_of("1.2.1", "liver", "spleen")), "background\nliver\n"),
