@@ -20,7 +20,7 @@ def write(root: Path, name: str, content: object) -> Path:
     return path
 
 
-def coco(root: Path, name: str = "instances.json", /, **changes: Any) -> None:
+def coco(root: Path, **changes: Any) -> None:
     """Two pictures in images/ and a box of the class `hat` on each."""
     draw(root, "images/a.png", "images/b.png")
     box = {"category_id": 1, "bbox": [2, 3, 8, 6], "area": 48, "iscrowd": 0}
@@ -29,7 +29,7 @@ def coco(root: Path, name: str = "instances.json", /, **changes: Any) -> None:
         "annotations": [{"id": number, "image_id": number, **box} for number in (1, 2)],
         "categories": [{"id": 1, "name": "hat"}],
     }
-    write(root, name, document | changes)
+    write(root, "instances.json", document | changes)
 
 
 def exported(root: Path, split: str, name: str) -> None:
@@ -43,17 +43,14 @@ def exported(root: Path, split: str, name: str) -> None:
     write(root, f"{split}/_annotations.coco.json", document)
 
 
-def voc(
-    root: Path, label: str = "hat", *, box: str = "3 2 20 8", name: str = "a", image: bool = True
-) -> None:
-    text = voc_text(f"{name}.png", voc_object(boxed(f"{name}.png", box.split(), label)))
+def voc(root: Path, name: str = "a") -> None:
+    text = voc_text(f"{name}.png", voc_object(boxed(f"{name}.png", (3, 2, 20, 8))))
     write(root, f"Annotations/{name}.xml", text)
-    if image:
-        draw(root, f"JPEGImages/{name}.png")
+    draw(root, f"JPEGImages/{name}.png")
 
 
-def folders(root: Path, *extra: str) -> None:
-    draw(root, "hat/a.png", "coat/b.png", *extra)
+def folders(root: Path) -> None:
+    draw(root, "hat/a.png", "coat/b.png")
 
 
 @preparing
@@ -73,7 +70,7 @@ def label_map(root: Path, name: str, content: object, layout: str = "folders") -
 
 def voc_lists(root: Path, **lists: str) -> None:
     for name in "abc":
-        voc(root, name=name)
+        voc(root, name)
     for name, entries in lists.items():
         write(root, f"ImageSets/Main/{name}.txt", "\n".join(entries.split()) + "\n")
 

@@ -136,13 +136,13 @@ MISTAKES = {
         table(["filename,class,xmin,ymin,xmax,ymxa", ROW]), "no column ymax; found filename", "ymxa"
     ),
     "a column twice": refused(table(["filename,class,class", "a.png,hat,hat"]), "column class comes twice"),
-    # rows
+    # values
     "width and height that are exchanged": refused(
         table([f"{HEADER},width,height", f"{ROW},40,60", "b.png,hat,1,2,30,20,40,60"]),
         r"a\.png: annotations say 40 wide and 60 high",
         "exchange width and height",
     ),
-    # numbers
+    # options
     "an option of tables for VOC": usage(
         voc("1 3 9 9", options=["--box-form", "corners"]),
         "--box-form has no effect without --layout csv, jsonl or coco; add that, or leave it out",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,19 @@ from tests.support.small_scans import (
     image,
     mask,
     msd_document,
-    nnunet_document,
     reference_to,
     write_json,
 )
 from tests.support.volume_support import save_nifti, write_table
 
 SIZE = ("--depth", 5, "--height", 8, "--width", 9)
-MSD, NNUNET = msd_document("a.nii.gz"), nnunet_document()
+MSD = msd_document("a.nii.gz")
 PATTERNS = ("--image-pattern", "{id}/ct.nii.gz", "--label-pattern", "{id}/seg.nii.gz")
 
 
-def pair(root: Path, image_name: str, mask_name: str, **change: Any) -> None:
-    save_nifti(root / image_name, change.get("image", image()), AFFINE)
-    save_nifti(root / mask_name, change.get("mask", mask()), change.get("affine", AFFINE))
+def pair(root: Path, image_name: str, mask_name: str) -> None:
+    save_nifti(root / image_name, image(), AFFINE)
+    save_nifti(root / mask_name, mask(), AFFINE)
 
 
 @preparing
@@ -43,9 +41,9 @@ def medical(
 
 
 @preparing
-def pairs(source: Path, *more: object, **change: Any) -> list[object]:
+def pairs(source: Path, *more: object) -> list[object]:
     """A folder for each case, ct.nii.gz and seg.nii.gz in it."""
-    pair(source, "p1/ct.nii.gz", "p1/seg.nii.gz", **change)
+    pair(source, "p1/ct.nii.gz", "p1/seg.nii.gz")
     return ["--layout", "pairs", "--source", source, *SIZE, *(more or PATTERNS)]
 
 
@@ -59,8 +57,8 @@ def csv(
     return ["--layout", "csv", "--task", "segmentation", "--source", source, *size, *more]
 
 
-def seg_of(series: str, *names: str, overlapping: bool = False) -> bytes:
-    parts = {number: (mask() == number) | overlapping for number in range(1, len(names) + 1)}
+def seg_of(series: str, *names: str) -> bytes:
+    parts = {number: mask() == number for number in range(1, len(names) + 1)}
     frames = [(n, d, pixels) for n, part in parts.items() for d, pixels in frames_of(part, True).items()]
     made = segmentation(frames, AFFINE, dict(enumerate(names, start=1)))
     made.ReferencedSeriesSequence = [reference_to(series)]
@@ -81,23 +79,6 @@ def label_map(source: Path, prepare: Prepare, text: str, name: str = "map.txt") 
     """The same with a label map."""
     (source.parent / name).write_text(text)
     return [*prepare(source), "--label-map", source.parent / name]
-
-
-@preparing
-def folds(source: Path, document: object, *more: object) -> list[object]:
-    """nnU-Net with a file of folds."""
-    arguments = medical("nnunet", NNUNET, channel="_0000")(source)
-    (source.parent / "splits_final.json").write_text(json.dumps(document))
-    return [*arguments, "--nnunet-splits", source.parent / "splits_final.json", *more]
-
-
-@preparing
-def files(source: Path, layout: str, *names: str) -> list[object]:
-    """Files of any content."""
-    for name in names:
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).write_bytes(b"content")
-    return ["--layout", layout, "--source", source, *SIZE]
 
 
 MISTAKES = {

@@ -116,21 +116,16 @@ def test_a_failing_overwrite_leaves_the_old_set_committed(source, tmp_path):
         assert all_bytes(folder) == before
 
 
-@pytest.mark.parametrize("name", ["data[1]", "a*b", "what?", "with space", "ünï", "{x}"])
-def test_folders_with_awkward_names_work(tmp_path, name):
+def test_folders_with_awkward_names_work(tmp_path):
     """Beam's local file system takes paths for glob patterns."""
-    draw_folders(tmp_path / name / "src", 6)
-    out = tmp_path / name / "out"
-    folder = Path(run_convert(tmp_path / name / "src", out, layout="folders", shards=3).folder)
+    place = tmp_path / "data[1] a*b what? ünï {x}"
+    draw_folders(place / "src", 6)
+    folder = Path(run_convert(place / "src", place / "out", layout="folders", shards=3).folder)
     (folder / "manifest.json").unlink()
-    run_convert(tmp_path / name / "src", out, layout="folders", shards=3)
-    run_convert(tmp_path / name / "src", out, layout="folders", shards=2, overwrite=True)
+    run_convert(place / "src", place / "out", layout="folders", shards=3)
+    run_convert(place / "src", place / "out", layout="folders", shards=2, overwrite=True)
     draw_folders(tmp_path / "src", 6)
-    ours = all_bytes(folder)
-    theirs = bytes_of(tmp_path / "src", tmp_path / "plain", layout="folders", shards=2)
-    assert sorted(ours) == sorted(theirs)
-    del ours["manifest.json"], theirs["manifest.json"]  # it names the source's path
-    assert ours == theirs
+    assert all_bytes(folder) == bytes_of(tmp_path / "src", tmp_path / "plain", layout="folders", shards=2)
 
 
 def test_a_source_inside_out_is_fine_and_out_inside_the_source_is_refused(tmp_path):
