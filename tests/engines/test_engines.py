@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.conversions import all_bytes
+from tests.support.conversions import all_bytes, wait_until
 from tests.support.engines import flink, prism, spark
 from tests.support.engines.conversions import (
     VERSION,
@@ -176,8 +175,6 @@ def test_a_stopped_command_ends_its_job_on_flink(cluster, cluster_home, source, 
         assert wait_for(shards_there(tmp_path, 1), command)
         command.send_signal(signal.SIGTERM)
         assert "its job is told to stop" in command.communicate(timeout=60)[1]
-    end = time.monotonic() + 100
-    while flink.states(cluster_home) - {"FINISHED", "FAILED", "CANCELED"}:
-        assert time.monotonic() < end, flink.states(cluster_home)
-        time.sleep(0.5)
+    ended = {"FINISHED", "FAILED", "CANCELED"}
+    wait_until(lambda: not flink.states(cluster_home) - ended, 200, "its job ends")
     assert not (tmp_path / VERSION / "manifest.json").exists()
