@@ -30,9 +30,15 @@ def limited(words: Sequence[object], option: str, limit_mib: int) -> subprocess.
 
 
 # From below what NumPy alone takes to above what the job needs, libraries that crash where memory ends in between.
-@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
-    ("option", "limits_mib"), [("-v", (390, 580, 780, 840, 880)), ("-d", (190, 290, 390))]
+    ("option", "limits_mib", "workers"),
+    [
+        ("-v", (580,), 2),
+        pytest.param("-v", (390, 780, 880), 1, marks=pytest.mark.long),
+        pytest.param("-d", (190, 290, 390), 2, marks=pytest.mark.long),
+        pytest.param("-v", (390, 580, 780, 840, 880), 2, marks=pytest.mark.exhaustive),
+        pytest.param("-d", (190, 290, 390), 1, marks=pytest.mark.exhaustive),
+    ],
 )
 def test_a_conversion_ends_in_one_line(source, tmp_path, option, limits_mib, workers):
     for limit_mib in limits_mib:

@@ -1,4 +1,4 @@
-"""Does a command that is asked to stop say so in one line, with the signal's status, and leave nothing behind?"""
+"""A command that is asked to stop says so in one line, with the signal's status, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import (
+    SETTINGS,
     STOPPED,
     convert,
     is_pythons_own,
@@ -22,7 +23,8 @@ from tests.support.commands import (
     start,
     wait_until,
 )
-from tests.support.conversions import all_bytes, draw_folders
+from tests.support.conversions import all_bytes, draw_folders, run_convert
+from tests.support.conversions import wait_until as wait
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="needs /proc to see which processes are left"
@@ -42,7 +44,7 @@ def assert_stopped(process: subprocess.Popen[str], number: int, temporary: Path,
 
     `how` is told where something is wrong.
     """
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     if process.returncode == 0:
         # Python's importer passes over an interrupt that comes before the command's own handler stands.
         assert errors == "" or errors.startswith("Exception ignored in: <function _get_module_lock"), how
@@ -60,11 +62,11 @@ def assert_stopped(process: subprocess.Popen[str], number: int, temporary: Path,
     ("number", "workers"),
     [
         (signal.SIGINT, 2),
-        (signal.SIGTERM, 1),
-        pytest.param(signal.SIGINT, 1, marks=pytest.mark.long),
-        pytest.param(signal.SIGTERM, 2, marks=pytest.mark.long),
-        pytest.param(signal.SIGHUP, 1, marks=pytest.mark.long),
-        pytest.param(signal.SIGHUP, 2, marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, 1, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, 1, marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGTERM, 2, marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGHUP, 1, marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGHUP, 2, marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_conversion_at_work_stops_and_the_same_command_goes_on(source, data, tmp_path, number, workers):
@@ -72,18 +74,17 @@ def test_a_conversion_at_work_stops_and_the_same_command_goes_on(source, data, t
     process = start(words, temporary)
     wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/*.index")), process)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 128 + number, errors
     name = signal.Signals(number).name
     assert errors == f"halofeed convert: stopped ({name}); the same command goes on where this one ended\n"
     assert living(temporary) == [] and left_of(temporary, tmp_path / "out") == []
-    again = start(words, temporary)
-    _, errors = again.communicate(timeout=60)
-    assert again.returncode == 0 and errors == ""
+    run_convert(source, tmp_path / "out", **SETTINGS)
     assert all_bytes(tmp_path / "out/set/1.0.0") == all_bytes(data)
     assert left_of(temporary, tmp_path / "out") == []
 
 
+@pytest.mark.long
 def test_a_conversion_that_is_stopped_while_it_plans_leaves_no_folder(source, tmp_path):
     process = start(convert(source, tmp_path / "out", 2), tmp_path / "tmp")
     wait_until(lambda: (tmp_path / "out/set/1.0.0/.incomplete").exists(), process)
@@ -93,7 +94,10 @@ def test_a_conversion_that_is_stopped_while_it_plans_leaves_no_folder(source, tm
         assert not found or list((tmp_path / "out").rglob("references*")), "the plan was ready"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)]
+)
 def test_a_whole_group_that_is_asked_to_stop_says_it_once(source, tmp_path, number):
     """As a terminal does with Ctrl-C, and a service manager with SIGTERM."""
     process = start(convert(source, tmp_path / "out", 2), tmp_path / "tmp", start_new_session=True)
@@ -102,6 +106,7 @@ def test_a_whole_group_that_is_asked_to_stop_says_it_once(source, tmp_path, numb
     assert assert_stopped(process, number, tmp_path / "tmp", tmp_path / "out", "")
 
 
+@pytest.mark.long
 def test_further_signals_while_it_stops_change_nothing(source, tmp_path):
     process = start(convert(source, tmp_path / "out", 2), tmp_path / "tmp")
     wait_until(lambda: list(tmp_path.glob("out/set/1.0.0/*.index")), process)
@@ -111,6 +116,7 @@ def test_further_signals_while_it_stops_change_nothing(source, tmp_path):
     assert assert_stopped(process, signal.SIGINT, tmp_path / "tmp", tmp_path / "out", "")
 
 
+@pytest.mark.long
 def test_signals_that_are_ignored_stay_ignored(source, data, tmp_path):
     """By nohup, or a shell's & in a script."""
     program = (
@@ -124,7 +130,7 @@ def test_signals_that_are_ignored_stay_ignored(source, data, tmp_path):
         wait_until(lambda: list(tmp_path.glob("set/1.0.0/*.index")), process)
         for number in (signal.SIGHUP, signal.SIGINT):
             process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 0 and errors == b""
     assert all_bytes(tmp_path / "set/1.0.0") == all_bytes(data)
 
@@ -135,12 +141,11 @@ def test_of_a_killed_driver_nothing_is_left_in_a_moment(source, tmp_path):
     assert len(living(tmp_path / "tmp")) == 4, "driver, fork server and two workers"
     process.kill()
     process.communicate()
-    end = time.monotonic() + 10
-    while living(tmp_path / "tmp") or left_of(tmp_path / "tmp", tmp_path / "out"):
-        assert time.monotonic() < end, (living(tmp_path / "tmp"), left_of(tmp_path / "tmp", tmp_path / "out"))
-        time.sleep(0.01)
+    wait(lambda: not living(tmp_path / "tmp"), 60, "its workers end")
+    wait(lambda: not left_of(tmp_path / "tmp", tmp_path / "out"), 60, "its temporary files go")
 
 
+@pytest.mark.long
 def test_where_all_were_killed_the_next_run_deletes_what_they_left(source, data, tmp_path):
     temporary = tmp_path / "tmp"
     process = start(convert(source, tmp_path / "out", 2), temporary)
@@ -150,13 +155,15 @@ def test_where_all_were_killed_the_next_run_deletes_what_they_left(source, data,
     process.communicate()
     assert left_of(temporary, tmp_path / "out")
     again = start(convert(source, tmp_path / "out", 2), temporary)
-    _, errors = again.communicate(timeout=60)
+    _, errors = again.communicate(timeout=120)
     assert again.returncode == 0 and errors == ""
     assert all_bytes(tmp_path / "out/set/1.0.0") == all_bytes(data)
     assert left_of(temporary, tmp_path / "out") == []
 
 
-@pytest.mark.parametrize("entry", ["verify", "report", "package"])
+@pytest.mark.parametrize(
+    "entry", ["verify", *(pytest.param(name, marks=pytest.mark.long) for name in ("report", "package"))]
+)
 def test_a_light_command_stops_at_any_moment(data, tmp_path, entry):
     generator = random.Random(entry)
     for number in SIGNALS:
@@ -166,24 +173,32 @@ def test_a_light_command_stops_at_any_moment(data, tmp_path, entry):
         assert_stopped(process, number, tmp_path / "tmp", tmp_path, signal.Signals(number).name)
 
 
-@pytest.mark.long
-def test_from_its_first_line_on_a_command_shows_no_traceback(data, tmp_path):
-    """Every 20 ms for a second; before its first line there is Python's own start."""
-    before = 0
-    for number in range(50):
+@pytest.mark.parametrize(
+    "step_ms", [pytest.param(100, marks=pytest.mark.long), pytest.param(20, marks=pytest.mark.exhaustive)]
+)
+def test_from_its_first_line_on_a_command_shows_no_traceback(data, tmp_path, step_ms):
+    """At moments of a second; before its first line there is Python's own start."""
+    for moment_ms in range(0, 1000, step_ms):
         process = start(light_entries(data, tmp_path)["verify"], tmp_path / "tmp")
-        time.sleep(0.02 * number)
+        time.sleep(moment_ms / 1000)
         process.send_signal(signal.SIGINT)
-        before += not assert_stopped(process, signal.SIGINT, tmp_path / "tmp", tmp_path, f"{number * 20} ms")
-    assert before < 50
+        assert_stopped(process, signal.SIGINT, tmp_path / "tmp", tmp_path, f"{moment_ms} ms")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("entry", [*light_entries(Path(), Path()), "convert", "convert with 2 workers"])
-def test_every_entry_stops_at_random_moments(source, data, tmp_path, entry):
+@pytest.mark.parametrize(
+    ("entry", "attempts"),
+    [
+        pytest.param("convert with 2 workers", 4, marks=pytest.mark.long),
+        *(
+            pytest.param(entry, 15, marks=pytest.mark.exhaustive)
+            for entry in (*light_entries(Path(), Path()), "convert", "convert with 2 workers")
+        ),
+    ],
+)
+def test_every_entry_stops_at_random_moments(source, data, tmp_path, entry, attempts):
     seed = random.SystemRandom().randrange(2**32)
     generator = random.Random(seed)
-    for attempt in range(15):
+    for attempt in range(attempts):
         out = tmp_path / str(attempt)
         out.mkdir()
         entries = light_entries(data, out)

@@ -1,4 +1,4 @@
-"""Does training, and what comes after it, stop when asked to, also while XLA compiles, and say truly what was saved?"""
+"""Training, and what comes after it, stops when asked to, also while XLA compiles, and says truly what was saved."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ def lines_until(process: subprocess.Popen[str], beginning: str) -> list[str]:
     return lines
 
 
+@pytest.mark.long
 def test_training_that_is_stopped_says_what_was_saved(data, tmp_path):
     words = ["train", str(data), *CONFIG, "--steps", "100000", "--out", str(tmp_path / "run")]
     with start(words, tmp_path / "tmp") as process:
@@ -54,7 +55,7 @@ def test_training_that_is_stopped_says_what_was_saved(data, tmp_path):
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 143 and not list(tmp_path.glob("run/checkpoints/0*")), errors
     assert errors.splitlines()[-1] == (
         "halofeed train: stopped (SIGTERM); no step of this run was saved: the same command starts it again"
@@ -63,14 +64,14 @@ def test_training_that_is_stopped_says_what_was_saved(data, tmp_path):
     with start(words, tmp_path / "tmp") as process:
         lines = lines_until(process, "step ")
         process.send_signal(signal.SIGINT)
-        lines += process.communicate(timeout=60)[1].splitlines()
+        lines += process.communicate(timeout=120)[1].splitlines()
     assert process.returncode == 130, lines
     (saved,) = [int(path.name) for path in tmp_path.glob("run/checkpoints/0*")]
     assert lines[-1] == f"stopped after step {saved}; the same command goes on there"
     assert living(tmp_path / "tmp") == [] and left_of(tmp_path / "tmp", tmp_path) == []
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_further_signals_end_training_at_once_and_the_line_is_true(data, tmp_path):
     words = ["train", str(data), *CONFIG, "--steps", "100000", "--out", str(tmp_path / "run")]
     for attempt in range(5):
@@ -79,7 +80,7 @@ def test_further_signals_end_training_at_once_and_the_line_is_true(data, tmp_pat
             for _ in range(20):
                 process.send_signal(signal.SIGINT)
                 time.sleep(0.003 * attempt)
-            lines += process.communicate(timeout=60)[1].splitlines()
+            lines += process.communicate(timeout=120)[1].splitlines()
         assert process.returncode == 130 and "Traceback" not in "".join(lines), lines
         said = [line for line in lines if STOPPED in line or line.startswith("stopped after")]
         saved = [int(path.name) for path in tmp_path.glob("run/checkpoints/0???????")]
@@ -89,7 +90,7 @@ def test_further_signals_end_training_at_once_and_the_line_is_true(data, tmp_pat
         assert living(tmp_path / "tmp") == []
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("later_s", [0.0, 0.01, 0.02, 0.04])
 def test_a_run_to_be_replaced_stands_after_a_stop_before_a_checkpoint(data, trained, tmp_path, later_s):
     run = tmp_path / "run"
@@ -102,7 +103,7 @@ def test_a_run_to_be_replaced_stands_after_a_stop_before_a_checkpoint(data, trai
             time.sleep(0.001)
         time.sleep(later_s)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
     assert f"{run} holds the earlier run again" in errors
     assert all_bytes(run) == before
@@ -123,7 +124,7 @@ def later(data: Path, source: Path, trained: Path, out: Path) -> dict[str, list[
     }
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("entry", later(Path(), Path(), Path(), Path()))
 def test_every_entry_stops_at_random_moments(data, source, trained, tmp_path, entry):
     seed = random.SystemRandom().randrange(2**32)

@@ -1,4 +1,4 @@
-"""What does a command do whose standard streams are closed, full, or read by nobody any longer?"""
+"""What a command does whose standard streams are closed, full, or read by nobody any longer."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import convert, left_of, light_entries
-from tests.support.conversions import all_bytes, draw_folders
+from tests.support.conversions import all_bytes, draw_folders, halofeed_here
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
 FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 CLOSED = ["<&-", ">&-", "2>&-"]
 COMBINATIONS = [" ".join(chosen) for count in (1, 2, 3) for chosen in itertools.combinations(CLOSED, count)]
-SOME_LONG = [
-    pytest.param(chosen, marks=() if chosen in ("2>&-", COMBINATIONS[-1]) else pytest.mark.long)
-    for chosen in COMBINATIONS
-]
+LEVELS = {"2>&-": (), COMBINATIONS[-1]: pytest.mark.long}
+EACH = [pytest.param(chosen, marks=LEVELS.get(chosen, pytest.mark.exhaustive)) for chosen in COMBINATIONS]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +40,7 @@ def shell(words: Sequence[str], redirections: str, temporary: Path) -> subproces
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
 
 
-@pytest.mark.parametrize("redirections", SOME_LONG)
+@pytest.mark.parametrize("redirections", EACH)
 def test_a_conversion_with_closed_streams_gives_the_same_bytes(source, data, tmp_path, redirections):
     done = shell(convert(source, tmp_path / "out", 2), redirections, tmp_path / "tmp")
     assert done.returncode == 0 and done.stderr == ""
@@ -51,8 +49,13 @@ def test_a_conversion_with_closed_streams_gives_the_same_bytes(source, data, tmp
     assert left_of(tmp_path / "tmp", tmp_path / "out") == []
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("redirections", [COMBINATIONS[1], COMBINATIONS[2], COMBINATIONS[-1]])
+@pytest.mark.parametrize(
+    "redirections",
+    [
+        pytest.param(COMBINATIONS[-1], marks=pytest.mark.long),
+        *(pytest.param(COMBINATIONS[number], marks=pytest.mark.exhaustive) for number in (1, 2)),
+    ],
+)
 def test_without_streams_the_exit_status_still_tells(data, tmp_path, redirections):
     for entry, words in light_entries(data, tmp_path).items():
         assert shell(words, redirections, tmp_path / "tmp").returncode == 0, entry
@@ -79,6 +82,7 @@ def test_no_library_writes_into_a_file_that_took_the_number_of_a_closed_stream(t
 
 
 @FULL
+@pytest.mark.long
 def test_full_output_is_an_error_and_what_is_converted_stays(source, data, tmp_path):
     done = shell(convert(source, tmp_path / "out", 2), "> /dev/full", tmp_path / "tmp")
     assert done.returncode == 1
@@ -87,13 +91,13 @@ def test_full_output_is_an_error_and_what_is_converted_stays(source, data, tmp_p
     )
     assert all_bytes(tmp_path / "out/set/1.0.0") == all_bytes(data)
     assert left_of(tmp_path / "tmp", tmp_path / "out") == []
-    again = shell(convert(source, tmp_path / "out", 2), "", tmp_path / "tmp")
+    again = halofeed_here(*convert(source, tmp_path / "out", 2))
     assert again.returncode == 0 and "already converted" in again.stdout
 
 
 @FULL
 @pytest.mark.long
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.exhaustive)])
 def test_full_output_is_an_error_of_every_command(data, tmp_path, monkeypatch, unbuffered):
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     for entry, words in light_entries(data, tmp_path).items():
@@ -105,6 +109,7 @@ def test_full_output_is_an_error_of_every_command(data, tmp_path, monkeypatch, u
 
 
 @FULL
+@pytest.mark.long
 def test_errors_that_cannot_be_told_cost_nothing(source, data, tmp_path):
     done = shell(convert(source, tmp_path / "out", 2), "2> /dev/full", tmp_path / "tmp")
     assert done.returncode == 0 and "93 records" not in done.stdout and "converted" in done.stdout

@@ -1,18 +1,19 @@
-"""Do real engines make the local run's bytes, also where their workers and machines are killed in the middle?"""
+"""Real engines make the local run's bytes, also where their workers and machines are killed in the middle.
+
+`--all` converts on Flink and kills a worker and a machine; the other engines and combinations are tried by hand.
+"""
 
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.conversions import all_bytes
+from tests.support.conversions import all_bytes, wait_until
 from tests.support.engines import flink, prism, spark
 from tests.support.engines.conversions import (
-    CASES,
     VERSION,
     begun,
     draw,
@@ -26,7 +27,17 @@ from tests.support.engines.conversions import (
 from tests.support.engines.processes import MissingError
 from tests.support.engines.worker_environment import pool_options
 
-pytestmark = pytest.mark.long
+
+class LocalBytes(dict[str, dict[str, bytes]]):
+    """Every file that a local conversion of a case leaves; it is converted at the first time."""
+
+    def __init__(self, source: Path, out: Path) -> None:
+        super().__init__()
+        self.source, self.out = source, out
+
+    def __missing__(self, case: str) -> dict[str, bytes]:
+        self[case] = run(self.source, self.out / case, case)
+        return self[case]
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +48,8 @@ def source(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(source, tmp_path_factory) -> dict[str, dict[str, bytes]]:
-    return {case: run(source, tmp_path_factory.mktemp(case), case) for case in CASES}
+def expected(source, tmp_path_factory) -> LocalBytes:
+    return LocalBytes(source, tmp_path_factory.mktemp("local"))
 
 
 def running(engine, home: Path) -> Iterator[str]:
@@ -63,6 +74,7 @@ def cluster(cluster_home) -> Iterator[str]:
     yield from running(flink, cluster_home)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("engine", [spark, prism], ids=["spark", "prism"])
 def test_spark_and_prism_with_workers_that_installed_the_sdist_give_the_local_bytes(
     engine, source, expected, tmp_path
@@ -86,6 +98,7 @@ def test_spark_and_prism_with_workers_that_installed_the_sdist_give_the_local_by
         assert listed_in_job == expected["pictures"]
 
 
+@pytest.mark.exhaustive
 def test_a_pool_gives_the_local_bytes_and_a_job_whose_worker_never_starts_ends_at_its_limit(
     source, expected, tmp_path
 ):
@@ -104,6 +117,7 @@ def test_a_pool_gives_the_local_bytes_and_a_job_whose_worker_never_starts_ends_a
         assert run(source, out, "pictures", pool) == expected["pictures"]
 
 
+@pytest.mark.exhaustive
 def test_what_is_wrong_on_a_worker_is_told_with_its_cure(source, tmp_path):
     home = tmp_path / "engine"
     lacking = tmp_path / "lacking"
@@ -123,6 +137,7 @@ def test_what_is_wrong_on_a_worker_is_told_with_its_cure(source, tmp_path):
             assert expected in said
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", ["masks", "volumes"])
 def test_flink_workers_that_installed_the_sdist_give_the_local_bytes(
     case, cluster, source, expected, tmp_path
@@ -130,6 +145,7 @@ def test_flink_workers_that_installed_the_sdist_give_the_local_bytes(
     assert run(source, tmp_path, case, cluster) == expected[case]
 
 
+@pytest.mark.long
 def test_a_killed_worker_and_a_killed_task_manager_cost_no_byte_and_count_no_input_twice(
     cluster, cluster_home, source, expected, tmp_path
 ):
@@ -143,6 +159,7 @@ def test_a_killed_worker_and_a_killed_task_manager_cost_no_byte_and_count_no_inp
     assert all_bytes(tmp_path / VERSION) == expected["pictures"]
 
 
+@pytest.mark.exhaustive
 def test_what_a_killed_command_left_after_the_commit_is_swept_by_the_next(
     cluster, source, expected, tmp_path
 ):
@@ -152,13 +169,12 @@ def test_what_a_killed_command_left_after_the_commit_is_swept_by_the_next(
     assert run(source, tmp_path, "masks", cluster) == expected["masks"]
 
 
+@pytest.mark.exhaustive
 def test_a_stopped_command_ends_its_job_on_flink(cluster, cluster_home, source, tmp_path):
     with begun(source, tmp_path, "pictures", cluster) as command:
         assert wait_for(shards_there(tmp_path, 1), command)
         command.send_signal(signal.SIGTERM)
         assert "its job is told to stop" in command.communicate(timeout=60)[1]
-    end = time.monotonic() + 100
-    while flink.states(cluster_home) - {"FINISHED", "FAILED", "CANCELED"}:
-        assert time.monotonic() < end, flink.states(cluster_home)
-        time.sleep(0.5)
+    ended = {"FINISHED", "FAILED", "CANCELED"}
+    wait_until(lambda: not flink.states(cluster_home) - ended, 200, "its job ends")
     assert not (tmp_path / VERSION / "manifest.json").exists()

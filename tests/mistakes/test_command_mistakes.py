@@ -59,23 +59,6 @@ MISTAKES = {
         lambda source: ["--layout", "coco", "--source", source, "--depth", 4], "--depth", "coco", "volumes"
     ),
     "no --depth on volumes": usage(volumes(), "is a volume", "--depth"),
-    "--spacing-mm with one number": usage(
-        volumes(*SIZE, "--spacing-mm", "1.5"), "three lengths: depth,height,width"
-    ),
-    "--spacing-mm of zero": usage(volumes(*SIZE, "--spacing-mm", "0,1,1"), "three lengths"),
-    "a window the wrong way round": usage(
-        volumes(*SIZE, "--window-hu", "240,-160"), "--window-hu", "a low and a higher end"
-    ),
-    "a window that is not known": usage(volumes(*SIZE, "--window", "belly"), "'belly'", "abdomen", "lung"),
-    "two windows": usage(volumes(*SIZE, "--window", "lung", "--window-hu", "0,1"), "give one of them"),
-    "uint8 volumes without a window": usage(
-        volumes(*SIZE, "--dtype", "uint8"), "--dtype uint8 needs a window"
-    ),
-    "jpeg volumes": usage(volumes(*SIZE, "--encoding", "jpeg"), "--encoding jpeg: volumes are stored raw"),
-    "boxes of volumes": usage(volumes(*SIZE, "--task", "detection"), "--depth goes with --task segmentation"),
-    "tiles that overlap whole": usage(
-        volumes(*SIZE, "--fit", "tiles", "--tile-overlap", "4,6,8"), "--tile-overlap", "less than"
-    ),
     "too many channels": refused(
         volumes(*SIZE, "--channels", 3), "number of channels", "such as images/0.nii.gz", "expected 3"
     ),
@@ -101,18 +84,10 @@ MISTAKES = {
         pictures("--image-sets", "train"), "--image-sets has no effect without --layout voc"
     ),
     "an option of Beam before the --": usage(pictures("--runner", "DirectRunner"), "unrecognized|--runner"),
-    "an output inside of the source": usage(
-        lambda source: [*pictures()(source)[:2], "--source", source.parent],
-        "--out .*: lies inside --source",
-        "name a folder outside",
-    ),
     "an object store that is not known": usage(
         lambda source: ["--layout", "folders", "--source", "abc://bucket/x"],
         "--source abc://bucket/x",
         "gs://, s3://",
-    ),
-    "no room on the disk": usage(
-        pictures("--height", 20_000, "--width", 1_000_000), "--height|records", "free", "--disk-check"
     ),
 }
 
@@ -207,19 +182,21 @@ def test_a_missing_tensorflow_is_answered_with_its_extra(converted):
     assert issubclass(MissingExtraError, ImportError)
 
 
-@pytest.mark.parametrize(
-    ("path", "missing", "extra"), [("s3://b/x", "boto3", "aws"), ("gs://b/x", "google.cloud", "gcp")]
-)
-@pytest.mark.parametrize("flag", ["--source", "--out"])
-def test_an_object_store_without_its_library_is_answered_with_its_extra(tmp_path, path, missing, extra, flag):
-    given = {"--source": str(tmp_path), "--out": str(tmp_path / "out"), flag: path}
-    words = [word for pair in given.items() for word in pair]
-    program = (
-        f"from halofeed.cli import main; main(['convert', '--layout', 'folders', '--name', 'x', *{words!r}])"
-    )
-    said = without({missing}, program)
-    assert f"{flag} {path}" in said and f"pip install 'halofeed[{extra}]'" in said
-    assert len(said.strip().splitlines()) == 1
+def test_an_object_store_without_its_library_is_answered_with_its_extra(tmp_path):
+    cases = [
+        (flag, path, extra)
+        for flag in ("--source", "--out")
+        for path, extra in (("s3://b/x", "aws"), ("gs://b/x", "gcp"))
+    ]
+    program = "from halofeed.cli import main\n"
+    for flag, path, _ in cases:
+        given = {"--source": str(tmp_path), "--out": str(tmp_path / "out"), flag: path}
+        words = [word for pair in given.items() for word in pair]
+        program += f"main(['convert', '--layout', 'folders', '--name', 'x', *{words!r}])\n"
+    said = without({"boto3", "google.cloud"}, program).strip().splitlines()
+    assert len(said) == len(cases), said
+    for line, (flag, path, extra) in zip(said, cases, strict=True):
+        assert f"{flag} {path}" in line and f"pip install 'halofeed[{extra}]'" in line
 
 
 def test_a_recipe_of_a_program_says_the_same():

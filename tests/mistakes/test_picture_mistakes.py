@@ -20,7 +20,7 @@ def write(root: Path, name: str, content: object) -> Path:
     return path
 
 
-def coco(root: Path, name: str = "instances.json", /, **changes: Any) -> None:
+def coco(root: Path, **changes: Any) -> None:
     """Two pictures in images/ and a box of the class `hat` on each."""
     draw(root, "images/a.png", "images/b.png")
     box = {"category_id": 1, "bbox": [2, 3, 8, 6], "area": 48, "iscrowd": 0}
@@ -29,7 +29,7 @@ def coco(root: Path, name: str = "instances.json", /, **changes: Any) -> None:
         "annotations": [{"id": number, "image_id": number, **box} for number in (1, 2)],
         "categories": [{"id": 1, "name": "hat"}],
     }
-    write(root, name, document | changes)
+    write(root, "instances.json", document | changes)
 
 
 def exported(root: Path, split: str, name: str) -> None:
@@ -43,17 +43,14 @@ def exported(root: Path, split: str, name: str) -> None:
     write(root, f"{split}/_annotations.coco.json", document)
 
 
-def voc(
-    root: Path, label: str = "hat", *, box: str = "3 2 20 8", name: str = "a", image: bool = True
-) -> None:
-    text = voc_text(f"{name}.png", voc_object(boxed(f"{name}.png", box.split(), label)))
+def voc(root: Path, name: str = "a") -> None:
+    text = voc_text(f"{name}.png", voc_object(boxed(f"{name}.png", (3, 2, 20, 8))))
     write(root, f"Annotations/{name}.xml", text)
-    if image:
-        draw(root, f"JPEGImages/{name}.png")
+    draw(root, f"JPEGImages/{name}.png")
 
 
-def folders(root: Path, *extra: str) -> None:
-    draw(root, "hat/a.png", "coat/b.png", *extra)
+def folders(root: Path) -> None:
+    draw(root, "hat/a.png", "coat/b.png")
 
 
 @preparing
@@ -71,15 +68,9 @@ def label_map(root: Path, name: str, content: object, layout: str = "folders") -
     return source(layout, voc if layout == "voc" else folders, "--label-map", path)(root / "source")
 
 
-def many(root: Path, annotation: dict[str, Any]) -> None:
-    """A COCO file of which twenty objects have the same fault."""
-    plain = {"image_id": 1, "category_id": 1, "bbox": [2, 3, 8, 6]}
-    coco(root, annotations=[{**plain, **annotation, "id": number} for number in range(20)])
-
-
 def voc_lists(root: Path, **lists: str) -> None:
     for name in "abc":
-        voc(root, name=name)
+        voc(root, name)
     for name, entries in lists.items():
         write(root, f"ImageSets/Main/{name}.txt", "\n".join(entries.split()) + "\n")
 
@@ -89,63 +80,7 @@ MISTAKES = {
     "VOC as class folders": refused(
         source("folders", voc), r"Annotations/a\.xml is a Pascal VOC annotation", "--layout voc"
     ),
-    "COCO as class folders": refused(source("folders", coco), r"instances\.json is COCO's", "--layout coco"),
-    "YOLO as class folders": refused(
-        source(
-            "folders",
-            lambda root: (draw(root, "images/a.png"), write(root, "labels/a.txt", "0 0.5 0.5 0.2 0.2\n")),
-        ),
-        r"labels/a\.txt is a YOLO label",
-        "export the set as COCO or Pascal VOC",
-    ),
-    "nnU-Net as class folders": refused(
-        source(
-            "folders",
-            lambda root: (
-                draw(root, "imagesTr/a_0000.png", "labelsTr/a.png"),
-                write(root, "dataset.json", {"channel_names": {"0": "R"}, "labels": {"background": 0}}),
-            ),
-        ),
-        r"dataset\.json is nnU-Net's",
-        "--layout nnunet",
-    ),
-    "VOC as COCO": refused(
-        source("coco", voc), r"no \.json file", r"a\.xml is a Pascal VOC annotation", "--layout voc"
-    ),
-    "COCO as VOC": refused(
-        source("voc", coco), r"no \.xml file", r"instances\.json is COCO's", "--layout coco"
-    ),
-    "class folders as VOC": refused(source("voc", folders), r"no \.xml file", "take --layout folders"),
-    "class folders as COCO": refused(source("coco", folders), r"no \.json file", "take --layout folders"),
     # wrong folder
-    "the pictures of COCO without the file": refused(
-        source("coco", lambda root: (coco(root / "up"), (root / "up/instances.json").unlink())),
-        r"expected instances\*\.json",
-        "name the file itself",
-    ),
-    "the folder above class folders": refused(
-        source("folders", lambda root: draw(root, "photos/images/a.png")),
-        "would be the only class",
-        "--folders-are-classes",
-    ),
-    "one class's own folder": refused(
-        source("folders", lambda root: draw(root, "a.png", "b.png")),
-        "2 images lie straight in it",
-        "name the folder above",
-    ),
-    "splits beside classes": refused(
-        source("folders", lambda root: draw(root, "train/hat/a.png", "coat/b.png")),
-        "split and class folders stand side by side",
-        "--split-folders",
-    ),
-    "the annotations' folder of VOC": refused(
-        source("voc", lambda root: voc(root, image=False)),
-        "no image file lies below",
-        "name the folder that holds the images",
-    ),
-    "a folder that is not there": usage(
-        source("coco", lambda root: None, below="gone"), r"--source .*gone", "no such folder or file"
-    ),
     "captions of COCO": refused(
         source("coco", lambda root: coco(root, annotations=[{"id": 1, "image_id": 1, "caption": "a hat"}])),
         "no annotation has a bbox",
@@ -162,38 +97,6 @@ MISTAKES = {
         "category_id 1, which is no category",
         "defined:",
     ),
-    "corners written for width and height": refused(
-        source("coco", lambda root: many(root, {"bbox": [12, 9, -4, -2]})),
-        "20 of 20 objects cannot be used",
-        "box is inverted",
-        "correct the annotations",
-    ),
-    "masks asked for of boxes": refused(
-        source("coco", lambda root: many(root, {}), "--masks"),
-        "object has no segmentation",
-        "leave --masks out",
-    ),
-    "two used categories of one name": refused(
-        source(
-            "coco",
-            lambda root: coco(
-                root,
-                categories=[{"id": 1, "name": "hat"}, {"id": 2, "name": "hat"}],
-                annotations=[
-                    {"id": n, "image_id": n, "category_id": n, "bbox": [2, 3, 4, 5]} for n in (1, 2)
-                ],
-            ),
-        ),
-        "has an id or a name of another one that is used",
-    ),
-    "no JSON": refused(
-        source("coco", lambda root: write(root, "instances.json", "{")), "expected COCO instances as JSON"
-    ),
-    "a list that shares names": refused(
-        source("voc", lambda root: voc_lists(root, train="a b", val="b c")),
-        "share names: train and val .b.",
-        "--image-sets",
-    ),
     "an image set of another name": refused(
         source("voc", lambda root: voc_lists(root, train="a b", val="c"), "--image-sets", "test"),
         "no list test in ImageSets/Main",
@@ -202,58 +105,17 @@ MISTAKES = {
     "image sets where there are none": refused(
         source("voc", voc, "--image-sets", "train"), "image sets train asked for", "leave --image-sets out"
     ),
-    "a class called background": refused(
-        source("voc", lambda root: voc(root, "background")), "id 0 is the background", "remove it"
-    ),
-    "one class number in two spellings": refused(
-        source("folders", lambda root: draw(root, "1/a.png", "01/b.png")),
-        "'01' and '1' are one number",
-        "--label-map",
-    ),
     # label maps
-    "a typo in the label map": refused(
-        label_map("map.txt", "hat\ncoet\n"), "'coat': 1 times, first in coat/b.png", "known: hat, coet"
-    ),
-    "a blank line in the label map": refused(
-        label_map("map.txt", "hat\n\ncoat\n"), "map.txt:2: blank line", "remove it"
-    ),
     "a label map of detection that begins at 0": refused(
         label_map("map.json", {"hat": 0}, "voc"),
         "in detection id 0 is the background",
         "let classes start at 1",
     ),
-    "a label map with one id twice": refused(label_map("map.json", {"hat": 1, "coat": 1}), "id 1 belongs to"),
     "a label map of another format": refused(
         label_map("map.yaml", "hat: 0"), r"\.txt, \.json, \.pbtxt, not \.yaml"
     ),
     # swapped or useless options
-    "a label map for the source": refused(
-        source("folders", lambda root: write(root, "labels.txt", "hat\n"), below="labels.txt"),
-        "class folders need no annotation file",
-        "name the folder",
-    ),
     "masks of VOC": usage(source("voc", voc, "--masks"), "layout voc holds no masks", "leave it out"),
-    "an option of another layout": usage(
-        source("coco", coco, "--image-sets", "train"), "--image-sets has no effect without --layout voc"
-    ),
-    "a task that folders cannot serve": usage(
-        source("folders", folders, "--task", "detection"), "layout folders serves classification"
-    ),
-    "a layout with a typo": usage(source("cocoo", coco), "layout 'cocoo' is not known", "known: folders"),
-    "shares that are not one": usage(
-        source("folders", folders, "--split-shares", "train=0.8,val=0.1"), "expected a sum of 1, got 0.9"
-    ),
-    "keeping what the layout cannot say": usage(
-        source("coco", coco, "--keep", "view"),
-        "--keep view: layout coco has category_id, keypoints, occluded",
-    ),
-    "keeping what no annotation says": refused(
-        source("coco", coco, "--keep", "occluded"), r"instances\.json: --keep occluded: no annotation says it"
-    ),
-    "keeping keypoints of annotations without": refused(
-        source("coco", coco, "--keep", "keypoints"),
-        r"instances\.json: --keep keypoints: no annotation says it; leave it out",
-    ),
     "a wrong choice for bad objects": usage(
         source("coco", coco, "--on-bad-object", "skip"), "--on-bad-object", "choose from|expected one of"
     ),

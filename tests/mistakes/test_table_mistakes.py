@@ -79,12 +79,6 @@ def images_is_an_archive(root: Path) -> list[object]:
 
 
 @preparing
-def outside_of_images(root: Path) -> list[object]:
-    rows = [HEADER, f"{root}/day1/a.png,hat,1,2,30,20"]
-    return table(rows, "--images", root / "day2", pictures=["day1/a.png", "day2/z.png"])(root)
-
-
-@preparing
 def folder_without_table(root: Path) -> list[object]:
     draw(root, "a.png")
     return ["--layout", "csv", "--source", root]
@@ -92,7 +86,6 @@ def folder_without_table(root: Path) -> list[object]:
 
 NOTHING = "nothing was converted: all"
 ROW = "a.png,hat,1,2,30,20"
-SHARES = ["a.png,hat,0.1,0.1,0.5,0.5"]
 
 MISTAKES = {
     # paths
@@ -109,46 +102,15 @@ MISTAKES = {
         "name the folder that holds the images",
     ),
     "an archive for a folder": usage(images_is_an_archive(), r"images\.zip: no such folder; name the folder"),
-    "absolute paths beside --images": refused(
-        outside_of_images(), "lies outside --images", "--images .* holds both"
-    ),
-    "file names alone with --images /": usage(
-        table([HEADER, ROW], "--images", "/"),
-        "/: every file of this machine would be listed; name the folder",
-    ),
-    "a folder of tables with --images /": usage(
-        lambda root: [*table([HEADER, ROW])(root)[:3], root, "--images", "/"],
-        "/: every file of this machine would be listed; name the folder",
-    ),
     "a folder without a table": refused(folder_without_table(), "no .csv or .tsv file lies straight in it"),
-    "--source and --images swapped": refused(
-        apart("pictures/a.png", at="tables/boxes.csv", source="pictures", images="tables"),
-        "pictures: no .csv or .tsv file",
-        "name the table itself",
-    ),
-    "a table that is not there": usage(
-        lambda root: ["--layout", "csv", "--source", root / "boxes.csv"], r"--source .*boxes\.csv: no such f"
-    ),
     "paths of a folder that is not there": refused(
         table([HEADER, "cam1/a.png,hat,1,2,30,20", "cam2/a.png,hat,1,2,30,20"], pictures=["all/a.png"]),
         NOTHING,
         r"all/a\.png is the image of 'cam[12]/a\.png'",
     ),
     # what a table is
-    "a spreadsheet for a table": refused(
-        table(b"PK\x03\x04\x14\x00\x06\x00\x08\x00\xff\xfe", name="boxes.xlsx"),
-        r"boxes\.xlsx: ",
-        "expected UTF-8 text|spreadsheet",
-        "CSV|UTF-8",
-    ),
     "a table saved as UTF-16": refused(
         table(f"{HEADER}\n{ROW}\n".encode("utf-16")), r"boxes\.csv: expected UTF-8 text", "save it as UTF-8"
-    ),
-    "no header": refused(
-        table(["a.png,1,2,30,20,hat", "b.png,1,2,30,20,hat"]),
-        "no column filename, class",
-        "found a.png, 1, 2",
-        "expected filename,class",
     ),
     "COCO under --layout csv": refused(
         table('{"images": [], "annotations": [], "categories": []}', name="instances.json"),
@@ -170,104 +132,17 @@ MISTAKES = {
         "corner-size",
         "--ignore-columns x,y,w,h",
     ),
-    "a bbox column": refused(
-        table(["filename,class,bbox", 'a.png,hat,"[1, 2, 30, 20]"']),
-        "column bbox would not be read",
-        "--box-form",
-    ),
     "a typo in a corner": refused(
         table(["filename,class,xmin,ymin,xmax,ymxa", ROW]), "no column ymax; found filename", "ymxa"
     ),
-    "a typo in the class": refused(
-        table(["filename,clas,xmin,ymin,xmax,ymax", ROW]), "no column class; found filename, clas"
-    ),
-    "two columns of classes": refused(
-        table(["filename,label,category,xmin,ymin,xmax,ymax", "a.png,hat,cap,1,2,30,20"]),
-        "label and category can both be class; rename one",
-        "--ignore-columns category",
-    ),
     "a column twice": refused(table(["filename,class,class", "a.png,hat,hat"]), "column class comes twice"),
-    "a misspelled column to ignore": usage(
-        table([HEADER, ROW], "--ignore-columns", "color"),
-        "--ignore-columns color: no table has it; found filename",
-    ),
-    "a form of boxes that the table has not": refused(
-        table([HEADER, ROW], "--box-form", "center-size"),
-        "--box-form center-size needs columns x, y, w and h",
-        "found filename, class, xmin",
-    ),
-    "classes only where boxes are asked for": refused(
-        table(["filename,class", "a.png,hat"], "--task", "detection"),
-        "no columns xmin,ymin,xmax,ymax",
-        "detection needs one box a row",
-    ),
-    "masks without the task": refused(
-        table(["image,label", "a.png,b.png"]), "no column filename", "image,label need --task segmentation"
-    ),
-    # rows
-    "two classes of one picture": refused(
-        table(["filename,class", "a.png,hat", "a.png,coat"]),
-        "two values of class: 'hat' .*:2. and 'coat' .*:3.",
-        "an image has one class",
-    ),
-    "two classes in one cell": refused(
-        table(["filename,class", "a.png,hat", "b.png,coat", "c.png,hat|coat"]),
-        r"boxes\.csv:4: class 'hat\|coat' looks like 2 classes",
-        r"--class-separator '\|', or none",
-    ),
-    "one picture in two splits": refused(
-        table([f"{HEADER},split", f"{ROW},train", f"{ROW},test"]), "two values of split: 'train'", "one split"
-    ),
-    "commas for decimal points": refused(
-        table([HEADER.replace(",", ";"), *["a.png;hat;1,5;2,5;30,5;20,5"] * 10]),
-        "10 of 10 objects cannot be used",
-        "not a number",
-        "xmin is '1,5'",
-        "correct the annotations",
-    ),
-    "corners that are exchanged": refused(
-        table(rows(10, "30,20,1,2")), "10 of 10 objects cannot be used", "box is inverted", "x from 30 to 1"
-    ),
+    # values
     "width and height that are exchanged": refused(
         table([f"{HEADER},width,height", f"{ROW},40,60", "b.png,hat,1,2,30,20,40,60"]),
         r"a\.png: annotations say 40 wide and 60 high",
         "exchange width and height",
     ),
-    # numbers
-    "boxes of 0 and 1 alone": refused(
-        table(rows(1, "0,0,1,1")),
-        "every box runs from 0 to 1",
-        "--box-units pixels or --box-units normalized",
-    ),
-    "pixels said to be shares": refused(
-        table(rows(10, "1,2,30,20"), "--box-units", "normalized"),
-        "10 of 10 objects cannot be used",
-        "--box-units normalized expects 0 to 1",
-    ),
-    "shares said to be pixels by a few rows": refused(
-        table([HEADER, *SHARES * 20, "b.png,hat,1,2,30,20"]),
-        "20 of 21 objects cannot be used",
-        "box lies within the first pixel",
-        "--box-units",
-    ),
-    "corners under COCO's bbox": refused(
-        coco([31, 22, 55, 38], [3, 4, 20, 30]),
-        "leave their image as x, y, width, height",
-        "--box-form corners",
-    ),
-    "captions for instances": refused(
-        coco(annotations=[{"id": 1, "image_id": 1, "category_id": 1, "caption": "a hat"}]),
-        "no annotation has a bbox",
-        "expected an instances file",
-    ),
-    "turned boxes in COCO": refused(
-        coco(annotations=[{"id": 1, "image_id": 1, "category_id": 1, "bbox": [1, 2, 9, 9], "rotation": 30}]),
-        "annotations have rotation, which would not be read",
-        "--ignore-columns rotation",
-    ),
-    "VOC that counts from 0": refused(
-        voc("0 3 9 9", "12 8 24 36"), "1 of 2 boxes begin below 1, the first in a.png", "--box-origin 0"
-    ),
+    # options
     "an option of tables for VOC": usage(
         voc("1 3 9 9", options=["--box-form", "corners"]),
         "--box-form has no effect without --layout csv, jsonl or coco; add that, or leave it out",

@@ -11,9 +11,9 @@ from tests.support.engines.processes import MissingError
 from tests.support.stores import Place, serving
 
 
-@pytest.fixture(scope="module", params=["s3", pytest.param("gs", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["s3", pytest.param("gs", marks=pytest.mark.exhaustive)])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A store with an empty bucket, for the tests of a file; the server of gs:// is built at the first time."""
+    """A store with an empty bucket, for the tests of a file; gs://, whose server is built first, by hand only."""
     try:
         with serving(request.param, tmp_path_factory.mktemp("store")) as found:
             yield found

@@ -38,8 +38,7 @@ from tests.pipelines.test_volume_labels import (
     series_with,
     table_of,
 )  # fmt: skip
-from tests.prep.formats.test_dicom_mask_writers import blobs, write_scan, write_segmentation, write_structures
-from tests.support.conversions import halofeed, run_convert
+from tests.support.conversions import run_convert
 from tests.support.small_scans import AFFINE, SHAPE, SIZE, image, nnunet_document, write_json
 from tests.support.volume_support import findings, rejected, save_nifti
 
@@ -215,33 +214,6 @@ def test_a_body_and_its_organs_are_a_channel_each(tmp_path: Path, made: Any) -> 
         convert(source, tmp_path / "c", layout="dicom", label_map=str(tmp_path / "map.json"))
 
 
-@pytest.mark.parametrize("made", [seg_of, rtstruct_of])
-def test_several_files_of_one_series_are_put_together(tmp_path: Path, made: Any) -> None:
-    files = {"a": made({"left kidney": LEFT}), "b": made({"right kidney": RIGHT, "BODY": BODY})}
-    source = series_with(tmp_path / "s", **files)
-    options = {"layout": "dicom", "classes": tuple(PARTS), "several_masks": "merge"}
-    done = convert(source, tmp_path / "a", **options)
-    check(done, BODY, LEFT, RIGHT)
-
-
-@pytest.mark.parametrize("kind", ["BINARY", "FRACTIONAL"])
-def test_overlapping_segments_of_highdicom_are_a_channel_each(tmp_path: Path, kind: str) -> None:
-    write_scan(tmp_path / "s")
-    masks = np.stack([blobs(4, 0.8), blobs(5, 0.3), blobs(6, 0.5)], axis=-1)
-    pixels = masks.astype(np.uint8 if kind == "BINARY" else np.float32)
-    more = {"fractional_type": "PROBABILITY"} if kind == "FRACTIONAL" else {}
-    write_segmentation(tmp_path / "s", pixels, kind, 3, **more)
-    _check_organs(tmp_path, tuple(f"class {number}" for number in (1, 2, 3)), masks)
-
-
-def test_overlapping_structures_of_rt_utils_are_a_channel_each(tmp_path: Path) -> None:
-    write_scan(tmp_path / "s")
-    body = blobs(4, 0.8)
-    masks = {"BODY": body, "organ": blobs(5, 0.3) & body, "other": blobs(6, 0.3)}
-    write_structures(tmp_path / "s", masks)
-    _check_organs(tmp_path, tuple(masks), np.stack([*masks.values()], axis=-1))
-
-
 def test_structures_that_touch_along_voxel_centers_share_them(tmp_path: Path) -> None:
     parts = {"a": box((1, 4), (2, 6), (1, 5)), "b": box((1, 4), (2, 6), (4, 8))}
     source = series_with(tmp_path / "s", labels=rtstruct_of(parts))
@@ -250,15 +222,6 @@ def test_structures_that_touch_along_voxel_centers_share_them(tmp_path: Path) ->
     check(done, *parts.values())
     assert findings(done) == {"voxels of several classes (noted)": 1}
     assert findings(convert(source, tmp_path / "b", class_overlap="refuse", **options)) == {}
-
-
-def _check_organs(folder: Path, names: tuple[str, ...], masks: NDArray[np.bool_]) -> None:
-    """Convert the series of a folder; its label is the masks, turned from the patient's left and back to RAS+."""
-    depth, height, width = masks.shape[:3]
-    size = {"depth": depth, "height": height, "width": width}
-    done = convert(folder / "s", folder / "o", layout="dicom", classes=names, **size)
-    check(done, *np.moveaxis(masks[:, ::-1, ::-1], -1, 0))
-    assert verify(done.folder).ok
 
 
 def test_a_mask_on_another_grid_is_resampled_class_by_class(tmp_path: Path) -> None:
@@ -422,18 +385,3 @@ def test_the_trainer_refuses_classes_that_overlap(tmp_path: Path) -> None:
     _, done = of_masks(tmp_path, 2)
     with pytest.raises(UsageError, match=r"its classes overlap.*--class-overlap last or first"):
         data_facts(done.manifest, "train")
-    config = ("--config", "unet3d_small", "--steps", "1", "--batch-size", "1")
-    ended = halofeed("train", done.folder, *config, "--out", tmp_path / "run")
-    assert ended.returncode == 2 and "its classes overlap, a channel each" in ended.stderr, ended.stderr
-    assert not (tmp_path / "run").exists()
-
-
-def test_without_channels_nothing_of_a_data_set_changes(tmp_path: Path) -> None:
-    drawn, done = of_masks(tmp_path, 1, class_overlap="refuse")
-    field = done.manifest.field("label")
-    assert field.axes == ("depth", "height", "width") and not field.holds_sets
-    assert field.stored_shape == field.shape == SHAPE and field.stored_dtype == field.dtype == "uint8"
-    assert all(
-        np.array_equal(label, drawn[source.split("/")[0]]["c01"])
-        for source, label in channels_by_source(done.folder).items()
-    )

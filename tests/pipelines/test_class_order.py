@@ -80,16 +80,3 @@ def test_one_number_written_in_two_ways_is_refused(tmp_path, other):
         tmp_path / "src", tmp_path / "out", layout="folders", label_map=str(tmp_path / "map.json")
     )
     assert done.manifest.labels == {0: "0", 1: "1", 2: other}
-
-
-@pytest.mark.parametrize(
-    ("layout", "folder", "names"),
-    [
-        ("voc", "bccd_voc", ["Platelets", "RBC", "WBC"]),
-        ("voc", "cards_voc", ["ace", "jack", "king", "nine", "queen", "ten"]),
-        ("csv", "cards_voc", ["ace", "jack", "king", "nine", "queen", "ten"]),
-    ],
-)
-def test_label_ids_of_real_sets_stay(test_data, tmp_path, layout, folder, names):
-    done = run_convert(test_data / "detection" / folder, tmp_path, layout=layout, height=8, width=8)
-    assert done.manifest.labels == dict(enumerate(names, start=1))

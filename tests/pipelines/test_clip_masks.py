@@ -322,6 +322,7 @@ def test_a_mask_for_each_class_is_one_class_of_the_clip(tmp_path):
     check_labels(done, np.array([0, 2, 1], np.uint8)[np.array(masks)])
 
 
+@pytest.mark.long
 def test_the_bytes_do_not_depend_on_workers_and_one_pixel_of_one_mask_changes_them(source, tmp_path):
     root = tmp_path / "in"
     shutil.copytree(source[0], root)
@@ -333,18 +334,6 @@ def test_the_bytes_do_not_depend_on_workers_and_one_pixel_of_one_mask_changes_th
     with_palette(changed).save(mask)
     other = bytes_of(root, tmp_path / "c", **WHOLE)
     assert [name for name in first if ".tfrecord-" in name and other[name] != first[name]]
-
-
-def test_verify_finds_a_flipped_bit_of_a_label(source, tmp_path):
-    done = run_convert(source[0], tmp_path, **WHOLE)
-    shard = next(Path(done.folder).glob("*.tfrecord-*"))
-    data = bytearray(shard.read_bytes())
-    data[data.index(b"image/label") + 2000] ^= 1
-    shard.write_bytes(data)
-    assert any(
-        "image/label" in str(problem) or "checksum" in str(problem)
-        for problem in verify(done.folder).problems
-    )
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -23,7 +23,7 @@ from tests.support.clip_writer import (
     write_gif,
     write_video,
 )
-from tests.support.conversions import bytes_of, read_split, run_convert
+from tests.support.conversions import read_split, run_convert
 
 WHOLE = {"layout": "folders", "frames": 8, "height": HEIGHT, "width": WIDTH}
 
@@ -74,11 +74,6 @@ def test_every_kind_of_source_gives_its_own_frames_with_their_times(source, tmp_
     assert [page.count(caption) for caption in captions] == [12, 12]
 
 
-def test_the_bytes_do_not_depend_on_the_number_of_workers(source, tmp_path):
-    first, second = (bytes_of(source, tmp_path / str(n), workers=n, shards=3, **WHOLE) for n in (1, 2))
-    assert first == second
-
-
 def test_a_table_names_videos_and_folders_of_frames(tmp_path):
     generator = np.random.default_rng(1)
     write_folder(tmp_path / "in/walks/a", moving_square("left", 10, generator))
@@ -112,21 +107,6 @@ def test_short_and_broken_clips_are_rejected_with_true_reasons(tmp_path):
     by_name = {bytes(record["image/filename"][0]): pixels_of(record) for record in records}
     short = by_name[b"left/short.gif"]
     assert (short[4:] == short[4]).all() and not (short[3] == short[4]).all()
-
-
-def test_windows_strides_and_rates_choose_the_frames(tmp_path):
-    frames = moving_square("right", 20, np.random.default_rng(3))
-    (tmp_path / "in/right").mkdir(parents=True)
-    write_gif(tmp_path / "in/right/a.gif", frames)
-    for number, (options, indices) in enumerate(
-        [
-            ({"frames": 4, "frame_stride": 3, "clips_per_source": "1"}, [[3, 6, 9, 12]]),
-            ({"frames": 5, "frame_rate": 5.0}, [[0, 2, 4, 6, 8], [10, 12, 14, 16, 18]]),
-        ]
-    ):
-        done = run_convert(tmp_path / "in", tmp_path / str(number), **WHOLE | options)
-        found = [pixels_of(record).tolist() for record in read_split(Path(done.folder), "train")]
-        assert found == [np.array(frames)[window].tolist() for window in indices]
 
 
 def test_pictures_that_move_are_told_by_their_heads_and_pictures_beside_clips_are_left_out(tmp_path):

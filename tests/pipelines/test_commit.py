@@ -102,14 +102,6 @@ def test_another_label_map_is_an_error(source, tmp_path):
         run_convert(source, tmp_path / "out", label_map=str(tmp_path / "labels.txt"), **OPTIONS)
 
 
-def test_overwriting_leaves_no_file_of_the_old_set(source, tmp_path):
-    folder = Path(run_convert(source, tmp_path / "out", layout="folders", shards=5).folder)
-    assert len(list(folder.glob("*-of-00005"))) == 5
-    options = {"layout": "folders", "shards": 2, "split_shares": ("train=0.5", "test=0.5")}
-    run_convert(source, tmp_path / "out", overwrite=True, **options)
-    assert all_bytes(folder) == bytes_of(source, tmp_path / "fresh", **options)
-
-
 def test_a_failing_overwrite_leaves_the_old_set_committed(source, tmp_path):
     folder = Path(run_convert(source, tmp_path / "out", **OPTIONS).folder)
     before = all_bytes(folder)
@@ -124,31 +116,16 @@ def test_a_failing_overwrite_leaves_the_old_set_committed(source, tmp_path):
         assert all_bytes(folder) == before
 
 
-def test_files_of_others_in_the_folder_are_left_alone(source, tmp_path):
-    folder = tmp_path / "out/set/1.0.0"
-    folder.mkdir(parents=True)
-    (folder / "notes.txt").write_text("mine")
-    (folder / "set-train.txt").write_text("mine too")
-    run_convert(source, tmp_path / "out", **OPTIONS)
-    run_convert(source, tmp_path / "out", **{**OPTIONS, "shards": 1}, overwrite=True)
-    assert (folder / "notes.txt").read_text() == "mine" and (folder / "set-train.txt").exists()
-
-
-@pytest.mark.parametrize("name", ["data[1]", "a*b", "what?", "with space", "ünï", "{x}"])
-def test_folders_with_awkward_names_work(tmp_path, name):
+def test_folders_with_awkward_names_work(tmp_path):
     """Beam's local file system takes paths for glob patterns."""
-    draw_folders(tmp_path / name / "src", 6)
-    out = tmp_path / name / "out"
-    folder = Path(run_convert(tmp_path / name / "src", out, layout="folders", shards=3).folder)
+    place = tmp_path / "data[1] a*b what? ünï {x}"
+    draw_folders(place / "src", 6)
+    folder = Path(run_convert(place / "src", place / "out", layout="folders", shards=3).folder)
     (folder / "manifest.json").unlink()
-    run_convert(tmp_path / name / "src", out, layout="folders", shards=3)
-    run_convert(tmp_path / name / "src", out, layout="folders", shards=2, overwrite=True)
+    run_convert(place / "src", place / "out", layout="folders", shards=3)
+    run_convert(place / "src", place / "out", layout="folders", shards=2, overwrite=True)
     draw_folders(tmp_path / "src", 6)
-    ours = all_bytes(folder)
-    theirs = bytes_of(tmp_path / "src", tmp_path / "plain", layout="folders", shards=2)
-    assert sorted(ours) == sorted(theirs)
-    del ours["manifest.json"], theirs["manifest.json"]  # it names the source's path
-    assert ours == theirs
+    assert all_bytes(folder) == bytes_of(tmp_path / "src", tmp_path / "plain", layout="folders", shards=2)
 
 
 def test_a_source_inside_out_is_fine_and_out_inside_the_source_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""Is every DICOM file looked at once, by whoever works, and does this process see series and not slices?"""
+"""Every DICOM file is looked at once, by whoever works, and this process sees series and not slices."""
 
 from __future__ import annotations
 
@@ -128,7 +128,9 @@ def test_in_steps_the_same_is_found_as_at_once(tmp_path, source):
         assert [path for path, _ in images] == sorted(whole.members)
 
 
-@pytest.mark.parametrize("more", [{}, TABLE], ids=["folder", "table"])
+@pytest.mark.parametrize(
+    "more", [pytest.param({}, id="folder"), pytest.param(TABLE, id="table", marks=pytest.mark.long)]
+)
 def test_another_runner_gives_the_same_bytes(tmp_path, monkeypatch, more):
     source = with_table(draw_series(tmp_path / "source", 3, 5))
     (source / "patient 1" / "report.dcm").write_bytes(b"no DICOM")
@@ -150,7 +152,14 @@ def test_another_runner_gives_the_same_bytes(tmp_path, monkeypatch, more):
     assert all_bytes(Path(done.folder)) == expected[0]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGTERM, marks=pytest.mark.long),
+        pytest.param(signal.SIGKILL, marks=pytest.mark.exhaustive),
+    ],
+    ids=lambda number: number.name,
+)
 def test_a_run_that_ends_while_it_lists_leaves_nothing_and_the_next_gives_the_same_bytes(tmp_path, number):
     source, scratch = draw_series(tmp_path / "source", 15, 20), tmp_path / "scratch"
     scratch.mkdir()
@@ -164,13 +173,13 @@ def test_a_run_that_ends_while_it_lists_leaves_nothing_and_the_next_gives_the_sa
         process.communicate()
     assert process.returncode != 0
     assert not (tmp_path / "out/set/1.0.0/manifest.json").exists()
-    done = halofeed(*words, env=environment)
+    done = halofeed(*words, env=environment)  # whose temporary folder is the same
     assert done.returncode == 0, done.stderr
     assert not list(scratch.iterdir())
     assert all_bytes(tmp_path / "out/set/1.0.0") == expected
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_folder_without_series_is_refused_as_before(tmp_path, workers):
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "a.dcm").write_bytes(b"no DICOM")

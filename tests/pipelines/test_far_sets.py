@@ -6,14 +6,11 @@ import re
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from halofeed.inspection.batch import write_batch
 from halofeed.inspection.html.report import write_report
 from halofeed.inspection.text import describe, describe_record
 from halofeed.inspection.verify import verify
-from halofeed.loader import Loader, RandomCrop
 from halofeed.schemas.errors import CorruptFileError, StoreError, UsageError
 from tests.support.conversions import draw_folders, run_convert
 from tests.support.fault_proxy import between
@@ -77,17 +74,6 @@ def test_inspect_and_report_say_of_an_address_what_they_say_of_a_folder(address,
 def test_a_report_of_an_address_lies_in_the_working_folder(address, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert write_report(address, samples=0) == Path("1.0.0-report.html")
-
-
-def test_batches_of_an_address_are_those_of_the_folder(address, local, tmp_path):
-    options = {"batch_size": 4, "augment": [RandomCrop(8, 8)], "seed": 3}
-    near, far = Loader(local, **options), Loader(address, **options)
-    for step, batch in zip(range(5), far.batches(), strict=False):
-        for name, expected in near.batch(step).items():
-            assert np.array_equal(batch[name], expected), name
-    for place, name in ((local, "near.png"), (address, "far.png")):
-        write_batch(place, tmp_path / name, batch_size=4)
-    assert (tmp_path / "near.png").read_bytes() == (tmp_path / "far.png").read_bytes()
 
 
 def test_what_cannot_be_read_is_named_and_not_waited_for(clean, address):

@@ -70,7 +70,7 @@ def check_same(source: object, out: Path, *, in_parts: bool = True, **options) -
     assert parts == in_parts
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_any_tree_of_class_folders_is_the_same(tmp_path, seed):
     pick = random.Random(seed)
     source = tmp_path / "in"
@@ -206,7 +206,7 @@ def test_a_store_is_listed_in_the_job_and_holds_nothing_of_it_afterwards(clean: 
     assert clean.objects("out/set/1.0.0/") == all_bytes(Path(here.folder))
 
 
-@pytest.mark.parametrize("listing_option", ["job", "auto"])
+@pytest.mark.parametrize("listing_option", ["job", pytest.param("auto", marks=pytest.mark.long)])
 def test_a_conversion_whose_source_is_listed_in_the_job_is_the_same_byte_for_byte(
     tmp_path, monkeypatch, listing_option
 ):

@@ -15,7 +15,14 @@ import pytest
 from halofeed.pipelines.lock import held
 from halofeed.pipelines.scratch import scratch_folder
 from halofeed.schemas.errors import JobError
-from tests.support.conversions import all_bytes, bytes_of, convert_words, draw_folders, halofeed, run_convert
+from tests.support.conversions import (
+    all_bytes,
+    bytes_of,
+    convert_words,
+    draw_folders,
+    halofeed_here,
+    run_convert,
+)
 
 pytest.importorskip("fcntl")
 
@@ -54,7 +61,7 @@ def test_a_second_run_ends_with_1_names_the_first_and_touches_nothing(source, tm
     process, folder, _ = holder
     (folder / ".incomplete").mkdir()
     (folder / ".incomplete/references").write_text("the first run's")
-    done = halofeed(*convert_words(source, tmp_path / "out"))
+    done = halofeed_here(*convert_words(source, tmp_path / "out"))
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     said = f"process {process.pid}" if Path("/proc/locks").exists() else "another process"
     assert said in done.stderr and "is converting into it" in done.stderr

@@ -18,6 +18,7 @@ def peaks(folder: Path, **options: int) -> list[int]:
     return [peak_bytes(convert_words(*places, workers=1, **options)) for places in given]
 
 
+@pytest.mark.long
 def test_eight_times_the_pictures_take_no_more_memory(tmp_path):
     draw_folders(tmp_path / "few", 100, side=64)
     shutil.copytree(tmp_path / "few", tmp_path / "many")
@@ -31,7 +32,7 @@ def test_eight_times_the_pictures_take_no_more_memory(tmp_path):
     assert abs(many - few) < 25e6, f"{few / 1e6:.0f} MB for 100 pictures, {many / 1e6:.0f} MB for 800"
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_twenty_thousand_references_take_their_own_size_only(tmp_path):
     """Kilobytes cross the shuffle: references, a few hundred bytes each."""
     draw_folders(tmp_path / "few", 10, side=24)

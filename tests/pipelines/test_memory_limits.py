@@ -80,6 +80,7 @@ def jumping_bmp(width: int) -> bytes:
     return start + header + bytes(1024) + runs
 
 
+@pytest.mark.long
 def test_bombs_are_rejected_below_the_bound_and_the_rest_is_converted(tmp_path: Path) -> None:
     draw_folders(tmp_path / "src", 6)
     for name, make in BOMBS.items():
@@ -124,7 +125,10 @@ def zigzag(points: int) -> list[list[float]]:
     return [flat.round(2).tolist()]
 
 
-@pytest.mark.parametrize("points", [500_000, pytest.param(2_000_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "points",
+    [pytest.param(500_000, marks=pytest.mark.long), pytest.param(2_000_000, marks=pytest.mark.exhaustive)],
+)
 def test_a_polygon_without_end_costs_at_most_its_object(tmp_path: Path, points: int) -> None:
     draw_coco(tmp_path / "src", zigzag(points))
     given = {"layout": "coco", "masks": True, "height": 600, "width": 800}
@@ -136,6 +140,7 @@ def test_a_polygon_without_end_costs_at_most_its_object(tmp_path: Path, points: 
     ]
 
 
+@pytest.mark.long
 def test_a_machine_with_less_memory_rejects_the_input_and_goes_on(tmp_path: Path) -> None:
     draw_folders(tmp_path / "src", 6)
     (tmp_path / "src/hat/large.png").write_bytes(even_png(12000, 12000, 8, 6))
@@ -194,6 +199,7 @@ def test_the_records_are_the_same_however_many_threads_share_the_bound(tmp_path:
     assert first["rejected.jsonl"], "some take more than the bound"
 
 
+@pytest.mark.long
 def test_a_file_that_is_larger_than_the_bound_is_not_read(tmp_path: Path) -> None:
     draw_folders(tmp_path / "src", 4)
     with (tmp_path / "src/hat/large.bmp").open("wb") as file:
@@ -202,8 +208,7 @@ def test_a_file_that_is_larger_than_the_bound_is_not_read(tmp_path: Path) -> Non
     (entry,) = rejected_entries(folder)
     assert (entry["source"], entry["reason"]) == ("hat/large.bmp", TOO_MUCH)
     assert peak < 300 * MEBIBYTE
-    _, peak = convert_in_child(tmp_path / "src", tmp_path / "out", max_memory=300)
-    assert peak < 300 * MEBIBYTE
+    assert run_convert(tmp_path / "src", tmp_path / "out", layout="folders", max_memory=300).was_there
 
 
 def test_what_a_machine_has_too_little_memory_for_another_run_converts(

@@ -102,7 +102,9 @@ def begin(source: Path, out: Path, *more: str, **changed: object) -> subprocess.
     return start([*convert_words(source, out, **options), *more], stdout=None, stderr=subprocess.DEVNULL)
 
 
-@pytest.mark.parametrize("cuts", [3, pytest.param(12, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "cuts", [pytest.param(3, marks=pytest.mark.long), pytest.param(12, marks=pytest.mark.exhaustive)]
+)
 def test_copies_of_the_device_hold_a_whole_version_or_go_on(tmp_path, disk, cuts):
     image, folder = disk
     draw_folders(tmp_path / "src", 40, side=200)
@@ -129,7 +131,7 @@ def test_copies_of_the_device_hold_a_whole_version_or_go_on(tmp_path, disk, cuts
         shutil.rmtree(out)
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 def test_a_power_cut_while_a_version_is_replaced_leaves_one_of_the_two(tmp_path, disk):
     image, folder = disk
     draw_folders(tmp_path / "src", 40, side=200)

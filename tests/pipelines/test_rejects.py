@@ -97,20 +97,6 @@ def test_eight_orientations_of_one_picture_give_one_record(tmp_path):
             assert int(features[f"image/source/{side}"][0]) == row[side]
 
 
-def test_the_real_orientations_agree(test_data, tmp_path):
-    """The four Landscape files are one picture, saved turned and compressed apart."""
-    root = test_data / "odd/images/exif_orient"
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "a").symlink_to(root)
-    done = run_convert(tmp_path / "src", tmp_path / "out", layout="folders", height=30, width=45)
-    images = [
-        np.frombuffer(features["image/encoded"][0], np.uint8).astype(np.int16)
-        for features in read_all(Path(done.folder), ["train"]).values()
-    ]
-    assert len(images) == 4
-    assert max(float(np.abs(image - images[0]).mean()) for image in images) < 4
-
-
 def test_a_truncated_picture_is_the_only_reject_of_the_drawn_set(tmp_path):
     draw_data_set(tmp_path / "src", 20)
     done = run_convert(tmp_path / "src", tmp_path / "out", layout="coco", max_rejected=1)
@@ -119,7 +105,7 @@ def test_a_truncated_picture_is_the_only_reject_of_the_drawn_set(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_the_budget_allows_its_number_and_no_more(tmp_path, workers):
     draw_folders(tmp_path / "src", 12, broken=3)
     options = {"layout": "folders", "shards": 2, "workers": workers}

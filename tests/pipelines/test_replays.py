@@ -22,7 +22,7 @@ def source(tmp_path):
     return draw_folders(tmp_path / "src", 20, broken=BROKEN)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_bundles_that_are_made_twice_keep_the_budget(source, tmp_path, workers):
     given = {"source": str(source), "name": "set", "workers": workers, "max_rejected": BROKEN}
     twice = ("--direct_runner_bundle_repeat=1",)

@@ -14,7 +14,7 @@ from halofeed.pipelines.plan import make_plan, open_sources
 from halofeed.pipelines.room import check_room, record_bytes
 from halofeed.prep.options.recipe import Recipe
 from halofeed.schemas.errors import UsageError
-from tests.support.conversions import convert_words, draw_folders, run_convert, shard_bytes
+from tests.support.conversions import convert_words, draw_folders, halofeed_here, run_convert, shard_bytes
 
 PROGRAM = """
 import resource, sys
@@ -55,15 +55,13 @@ def test_what_does_not_fit_is_refused_before_a_byte_is_written_unless_somebody_i
     check_room("gs://bucket/x", 10, free, {}, insist=False)
 
 
-def convert(source: Path, out: Path, *before: str) -> subprocess.CompletedProcess[str]:
-    words = convert_words(source, out, shards=6, height=100, width=100, workers=1)
-    return subprocess.run([sys.executable, *before, *words], capture_output=True, text=True, check=False)
-
-
+@pytest.mark.long
 def test_a_full_disk_ends_in_one_line_keeps_what_is_finished_and_the_same_command_finishes(tmp_path):
     """A limit on a file's size fails a write as a full disk does, and needs no disk of its own."""
     draw_folders(tmp_path / "s", 60)
-    stopped = convert(tmp_path / "s", tmp_path / "out", "-c", PROGRAM)
+    words = convert_words(tmp_path / "s", tmp_path / "out", shards=6, height=100, width=100, workers=1)
+    command = [sys.executable, "-c", PROGRAM, *words]
+    stopped = subprocess.run(command, capture_output=True, text=True, check=False)
     assert stopped.returncode == 1, stopped.stderr
     assert "what is finished is kept: make room and run the same command again" in stopped.stderr
     assert len(stopped.stderr.strip().splitlines()) == 1
@@ -71,12 +69,13 @@ def test_a_full_disk_ends_in_one_line_keeps_what_is_finished_and_the_same_comman
     assert not (folder / "manifest.json").exists() and all(
         path.name.startswith("references") for path in folder.glob(".incomplete/*")
     )
-    again = convert(tmp_path / "s", tmp_path / "out", "-m", "halofeed")
+    again = halofeed_here(*words)
     assert again.returncode == 0, again.stderr
     whole = run_convert(tmp_path / "s", tmp_path / "other", layout="folders", shards=6, height=100, width=100)
     assert shard_bytes(folder) == shard_bytes(Path(whole.folder))
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_is_told_like_that(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -85,10 +84,10 @@ def test_a_disk_that_is_full_is_told_like_that(tmp_path):
         pytest.skip("no small disk can be mounted here")
     try:
         draw_folders(tmp_path / "s", 60)
-        refused = convert(tmp_path / "s", disk / "out", "-m", "halofeed")
+        words = convert_words(tmp_path / "s", disk / "out", shards=6, height=100, width=100, workers=1)
+        refused = halofeed_here(*words)
         assert refused.returncode == 2 and "free; take smaller records" in refused.stderr
-        given = ["--disk-check", "ignore"]
-        stopped = subprocess.run([*refused.args, *given], capture_output=True, text=True, check=False)
+        stopped = halofeed_here(*words, "--disk-check", "ignore")
         assert stopped.returncode == 1 and "No space left on device" in stopped.stderr, stopped.stderr
         assert not list(disk.glob("out/set/1.0.0/manifest.json"))
     finally:

@@ -13,7 +13,7 @@ from halofeed.pipelines.sinks import write_shard
 from halofeed.pipelines.storage import OutputFolder
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles
-from tests.support.conversions import all_bytes, draw_folders, planned, run_convert, shard_bytes, shard_job
+from tests.support.conversions import all_bytes, draw_folders, planned, run_convert, shard_job
 
 OPTIONS = {"layout": "folders", "shards": 3, "split_shares": ("train=0.7", "test=0.3")}
 
@@ -28,32 +28,19 @@ def expected(source, tmp_path_factory) -> dict[str, bytes]:
     return all_bytes(Path(run_convert(source, tmp_path_factory.mktemp("out"), **OPTIONS).folder))
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("workers", "threads"),
+    [
+        (1, 2),
+        (2, 2),
+        pytest.param(1, 5, marks=pytest.mark.long),
+        pytest.param(3, 2, marks=pytest.mark.long),
+        *(pytest.param(*some, marks=pytest.mark.exhaustive) for some in ((2, 1), (3, 1), (2, 5))),
+    ],
+)
 def test_workers_and_threads_change_no_byte_of_any_file(source, expected, tmp_path, workers, threads):
-    if workers == 3 and threads == 5:
-        pytest.skip("fifteen threads on two cores add nothing to the other eight cases")
     done = run_convert(source, tmp_path, workers=workers, threads=threads, **OPTIONS)
     assert all_bytes(Path(done.folder)) == expected
-
-
-def test_the_sources_path_changes_no_byte_of_a_shard(source, expected, tmp_path, monkeypatch):
-    monkeypatch.chdir(source.parent)
-    shards = {name: data for name, data in expected.items() if ".tfrecord-" in name}
-    for number, path in enumerate((f"./{source.name}/", source.name, source)):
-        assert shard_bytes(Path(run_convert(path, tmp_path / f"{number}", **OPTIONS).folder)) == shards
-    moved = tmp_path / "moved"
-    source.rename(moved)
-    try:
-        assert shard_bytes(Path(run_convert(moved, tmp_path / "of moved", **OPTIONS).folder)) == shards
-    finally:
-        moved.rename(source)
-
-
-def test_a_committed_set_is_known_by_another_path_of_the_source(source, tmp_path, monkeypatch):
-    run_convert(source, tmp_path, **OPTIONS)
-    monkeypatch.chdir(source.parent)
-    assert run_convert(source.name, tmp_path, **OPTIONS).was_there
 
 
 def test_the_order_of_arrival_changes_no_byte(source, tmp_path):

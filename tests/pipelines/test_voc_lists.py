@@ -59,13 +59,6 @@ def test_entries_of_lists_may_have_extensions_and_folders_above(tmp_path: Path, 
     assert splits(done.folder, ["train", "val"]) == {"cam1/a": "train", "cam2/a": "val", "v1.2": "val"}
 
 
-def test_lists_that_write_the_folder_split_parallel_subfolders(tmp_path):
-    draw(tmp_path / "src", "cam1/a", "cam2/a")
-    write_lists(tmp_path / "src", train="cam1/a", val="cam2/a")
-    done = run_convert(tmp_path / "src", tmp_path / "out", layout="voc", max_rejected=0)
-    assert splits(done.folder, ["train", "val"]) == {"cam1/a": "train", "cam2/a": "val"}
-
-
 def test_an_entry_that_means_two_pictures_is_refused(tmp_path):
     draw(tmp_path / "src", "cam1/a", "cam2/a")
     write_lists(tmp_path / "src", train="a")

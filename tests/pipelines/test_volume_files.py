@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -54,37 +53,6 @@ def check(done: Conversion, numbers: Mapping[str, int], channels: int = 1) -> No
             assert np.array_equal(records[name].image[..., channel], image(10 * channel + number))
         assert np.array_equal(records[name].label, mask(number))
         assert np.allclose(records[name].grid.affine, AFFINE, atol=1e-5)
-
-
-def test_real_scans_have_the_same_bytes_as_from_nifti(test_data: Path, tmp_path: Path) -> None:
-    volumes = test_data / "volumes"
-    hippocampus = sorted((volumes / "hippocampus/images").glob("*.nii.gz"))[::4]
-    scans = [(path, volumes / "hippocampus/labels" / path.name) for path in hippocampus]
-    scans += [(volumes / f"spleen/sub-spleen2_ct{end}.nii.gz" for end in ("", "_seg-manual"))]  # type: ignore[list-item]
-    scans += [(volumes / "totalsegmentator/example_ct_sm.nii.gz",)]  # type: ignore[list-item]
-    rows = []
-    for number, paths in enumerate(scans):
-        names = []
-        for kind, path in zip(("image", "label"), paths, strict=False):
-            names.append(f"{kind}{number}")
-            shutil.copy(path, tmp_path / f"{names[-1]}.nii.gz")
-            for ending in ENDINGS:
-                place = tmp_path / (names[-1] + ending[1:] + ending)
-                SimpleITK.WriteImage(SimpleITK.ReadImage(str(path)), str(place), number % 2 == 0)
-        more = [""] * (2 - len(names))
-        rows.append((f"{number}.nii.gz", *(f"{name}.nii.gz" for name in names), *more))
-        for ending in ENDINGS:
-            rows.append((f"{number}{ending}", *(name + ending[1:] + ending for name in names), *more))
-    table = write_table(tmp_path / "t", rows)
-    size = {"depth": 40, "height": 64, "width": 64, "dtype": "float32"}
-    options = {"layout": "csv", "task": "segmentation", "images": str(tmp_path), **size}
-    found = {record.key: record for record in by_name(run_convert(table, tmp_path / "o", **options)).values()}
-    assert len(found) == len(rows) == 5 * len(scans)
-    for key, record in found.items():
-        expected = found[f"{key.partition('.')[0]}.nii.gz"]
-        encoded, label, labelled, _, _, *rest = record.bits
-        assert [encoded, label, labelled, *rest] == [*expected.bits[:3], *expected.bits[5:]]
-        assert np.allclose(record.source_grid.affine, expected.source_grid.affine, atol=1e-4)
 
 
 def test_every_layout_of_volumes_takes_them(tmp_path: Path) -> None:

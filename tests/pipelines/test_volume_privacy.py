@@ -12,7 +12,7 @@ import pydicom
 import pytest
 from pydicom.datadict import dictionary_VR, keyword_dict
 
-from tests.support.conversions import all_bytes, convert_words, halofeed, run_convert
+from tests.support.conversions import all_bytes, convert_words, halofeed, halofeed_here, run_convert
 from tests.support.dicom_mask_writer import frames_of, saved, segmentation, structure_set
 from tests.support.dicom_writer import write_volume
 from tests.support.volume_support import by_name, rejected, save_nifti
@@ -120,7 +120,14 @@ def test_the_headers_are_full_of_sentinels(hospital):
     assert str(dataset.PatientName).startswith(SENTINEL) and dataset.PatientBirthDate == DATE
 
 
-@pytest.mark.parametrize("more", [[], ["--refuse-flaws", "padding,tilt", "--salt", "s"], ["--debug"]])
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--debug"],
+        pytest.param(["--refuse-flaws", "padding,tilt", "--salt", "s"], marks=pytest.mark.long),
+        pytest.param([], marks=pytest.mark.exhaustive),
+    ],
+)
 def test_no_sentinel_leaves_the_headers(hospital, tmp_path, more):
     options = {
         **OPTIONS,
@@ -135,7 +142,7 @@ def test_no_sentinel_leaves_the_headers(hospital, tmp_path, more):
     assert sum(b"with-s" in data for name, data in files.items() if "tfrecord" in name) >= 1
     check(done, *files, *files.values())
     for command in ("inspect", "verify", "report"):
-        check(halofeed(command, tmp_path / "out/set/1.0.0"))
+        check(halofeed_here(command, tmp_path / "out/set/1.0.0"))
     after = all_bytes(tmp_path / "out")
     assert len(after) > len(files), "the report is there too"
     check(done, *after.values())
@@ -155,8 +162,8 @@ def test_both_masks_reach_their_records(hospital, tmp_path):
 
 
 def test_a_failing_job_tells_nothing_either(hospital, tmp_path):
-    words = convert_words(hospital, tmp_path / "out", max_rejected=0, debug=True, **OPTIONS)
-    done = halofeed(*words)
+    words = convert_words(hospital, tmp_path / "out", max_rejected=0, debug=True, workers=1, **OPTIONS)
+    done = halofeed_here(*words)
     assert done.returncode == 1
     check(done, *all_bytes(tmp_path / "out").values())
 
@@ -170,7 +177,7 @@ def test_nifti_descriptions_and_names_in_extensions_stay_behind(tmp_path):
     nibabel.save(image, tmp_path / "s/b.nii")
     path.unlink()
     (tmp_path / "s/table.csv").write_text("id,image,label\nb,b.nii,\n")
-    options = {"layout": "csv", "task": "segmentation", "depth": 2, "height": 3, "width": 4}
-    done = halofeed(*convert_words(tmp_path / "s", tmp_path / "out", **options))
+    options = {"layout": "csv", "task": "segmentation", "depth": 2, "height": 3, "width": 4, "workers": 1}
+    done = halofeed_here(*convert_words(tmp_path / "s", tmp_path / "out", **options))
     assert done.returncode == 0, done.stderr
     check(done, *all_bytes(tmp_path / "out").values())

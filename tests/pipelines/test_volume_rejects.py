@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from halofeed.schemas.errors import AnnotationsError, JobError
+from halofeed.schemas.errors import JobError
 from tests.support.conversions import run_convert
 from tests.support.dicom_writer import write_volume
 from tests.support.volume_support import by_name, rejected, save_nifti, stored_volumes, write_table
@@ -108,16 +108,6 @@ def test_the_limit_of_rejected_inputs_ends_the_job_and_names_them(bad, tmp_path)
         run_convert(bad, tmp_path, label_map=str(bad.parent / "classes.json"), max_rejected=3, **OPTIONS)
 
 
-def test_two_rows_of_one_id_are_both_named(tmp_path):
-    rows = [("twice", "a.nii", ""), ("twice", "b.nii", ""), ("once", "c.nii", "")]
-    for name in "abc":
-        save_nifti(tmp_path / f"s/{name}.nii", draw(), AFFINE)
-    write_table(tmp_path / "s", rows)
-    with pytest.raises(AnnotationsError, match=r"a.nii \(key 'twice'\) and b.nii"):
-        run_convert(tmp_path / "s", tmp_path / "out", **OPTIONS)
-    assert not (tmp_path / "out").exists()
-
-
 def test_an_image_in_two_rows_is_rejected_alone(tmp_path):
     for name in "ab":
         save_nifti(tmp_path / f"s/{name}.nii", draw(), AFFINE)
@@ -135,18 +125,3 @@ def test_a_filled_gap_is_a_finding(bad, tmp_path):
     truth = draw(2).astype(float)
     truth[4] = (truth[3] + truth[5]) / 2
     assert np.array_equal(record.image[..., 0], np.rint(truth))
-
-
-def test_images_without_masks_are_refused_where_the_layout_promises_them(tmp_path):
-    save_nifti(tmp_path / "s/images/a.nii", draw(), AFFINE)
-    save_nifti(tmp_path / "s/images/b.nii", draw(), AFFINE)
-    save_nifti(tmp_path / "s/labels/b.nii", np.ones(SHAPE, np.uint8), AFFINE)
-    save_nifti(tmp_path / "s/labels/c.nii", np.ones(SHAPE, np.uint8), AFFINE)
-    options = OPTIONS | {"layout": "pairs"}
-    done = run_convert(tmp_path / "s", tmp_path / "out", **options)
-    assert {name: entry[:2] for name, entry in rejected(done).items()} == {
-        "images/a.nii": ("selection", "image has no label"),
-        "labels/c.nii": ("annotation", "label has no image"),
-    }
-    done = run_convert(tmp_path / "s", tmp_path / "kept", missing_masks="prediction", **options)
-    assert {r.name: r.labelled for r in stored_volumes(done)} == {"images/a.nii": False, "images/b.nii": True}

@@ -13,7 +13,7 @@ from tests.support.conversions import (
     all_bytes,
     bytes_of,
     convert_words,
-    halofeed,
+    halofeed_here,
     run_convert,
     shard_bytes,
     start,
@@ -62,11 +62,15 @@ def expected(source, tmp_path_factory) -> dict[str, bytes]:
     return all_bytes(Path(done.folder))
 
 
-@pytest.mark.parametrize(("workers", "threads"), [(1, 2), (2, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("workers", "threads"),
+    [(2, 2), *(pytest.param(*some, marks=pytest.mark.long) for some in ((1, 2), (2, 1)))],
+)
 def test_workers_and_threads_change_no_byte(source, expected, tmp_path, workers, threads):
     assert bytes_of(source, tmp_path, workers=workers, threads=threads, **OPTIONS) == expected
 
 
+@pytest.mark.long
 def test_a_killed_run_is_finished_by_the_same_command(source, expected, tmp_path):
     words, folder = convert_words(source, tmp_path, workers=1, **OPTIONS), tmp_path / "set/1.0.0"
     process = start([*words, "--threads", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -76,11 +80,11 @@ def test_a_killed_run_is_finished_by_the_same_command(source, expected, tmp_path
     assert not (folder / "manifest.json").exists()
     kept = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.index")}
     assert kept
-    done = halofeed(*words)
+    done = halofeed_here(*words)
     assert done.returncode == 0, done.stderr
     assert all_bytes(folder) == expected
     assert {name: (folder / name).stat().st_mtime_ns for name in kept} == kept, "finished shards are kept"
-    again = halofeed(*words)
+    again = halofeed_here(*words)
     assert again.returncode == 0 and "already converted" in again.stdout
 
 

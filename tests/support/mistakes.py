@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Concatenate, ParamSpec
 
-from halofeed.cli import main
+from tests.support.conversions import halofeed_here
 
 Given = ParamSpec("Given")
 Prepare = Callable[[Path], list[object]]
@@ -48,12 +46,10 @@ def check(mistake: Mistake, folder: Path) -> None:
     """Assert that the command ends with the right message, and that no record was written."""
     source, out = folder / "source", folder / "out"
     source.mkdir()
-    given = ["convert", *map(str, mistake.prepare(source)), "--out", str(out), "--name", "set"]
-    printed, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
-        code = main(given)
-    message = errors.getvalue()
-    assert code == mistake.exit_code, f"exit {code}\n{printed.getvalue()}\n{message}"
+    given = ["convert", *mistake.prepare(source), "--out", out, "--name", "set"]
+    done = halofeed_here(*given)
+    message = done.stderr
+    assert done.returncode == mistake.exit_code, f"exit {done.returncode}\n{done.stdout}\n{message}"
     for pattern in mistake.says:
         assert re.search(pattern, message), f"no {pattern!r} in:\n{message}"
     assert "Traceback" not in message
