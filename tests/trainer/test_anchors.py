@@ -7,7 +7,6 @@ import pytest
 
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.detection.anchors import retinanet_anchors, ssd_anchors
-from tests.support import torchvision_oracle
 
 FOUR = [[-48, -48, 80, 80], [-48, -16, 80, 112], [-16, -48, 112, 80], [-16, -16, 112, 112]]
 NINE = [[y - 64, x - 64, y + 64, x + 64] for y in (0, 32, 64) for x in (0, 32, 64)]
@@ -112,31 +111,3 @@ def test_sizes_that_cannot_be_are_refused():
         ssd_anchors((64, 64), (2, 2), level=0, levels=2, aspect_ratios=(1.0, -2.0))
     with pytest.raises(UsageError, match="level: expected 0 to 1 of 2 levels, got 2"):
         ssd_anchors((64, 64), (2, 2), level=2, levels=2)
-
-
-def test_retinanet_anchors_are_torchvisions_to_the_rounding_of_its_sides():
-    """torchvision rounds an anchor's corners to pixels and puts the first center at 0."""
-    image, feature, stride = (100, 132), (13, 17), 8
-    sizes = tuple(4.0 * stride * 2 ** (octave / 2) for octave in range(2))
-    theirs = torchvision_oracle.ask(
-        "retinanet_anchors", feature=feature, stride=stride, sizes=sizes, aspect_ratios=(1.0, 0.5, 2.0)
-    )
-    ours = retinanet_anchors(image, feature, stride=stride) * [*image, *image]
-    np.testing.assert_allclose(ours.reshape(-1, 4), theirs[:, [1, 0, 3, 2]], atol=0.501)
-
-
-def test_ssd_anchors_are_torchvisions():
-    sizes = (8, 4, 3, 2, 2, 1)
-    theirs = torchvision_oracle.ask(
-        "ssd_anchors",
-        image=(64, 64),
-        features=[(size, size) for size in sizes],
-        scales=[*np.linspace(0.2, 0.95, 6).tolist(), 1.0],
-        aspect_ratios=[2, 3],
-    )
-    ours = [
-        ssd_anchors((64, 64), (size, size), level=level, levels=6, reduce_boxes_in_lowest_layer=False)
-        for level, size in enumerate(sizes)
-    ]
-    of_ours = np.concatenate([anchors[:, :, [0, 5, 1, 2, 3, 4]].reshape(-1, 4) for anchors in ours])
-    np.testing.assert_allclose(of_ours, theirs[:, [1, 0, 3, 2]] / 64, atol=1e-5)

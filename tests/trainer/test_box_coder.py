@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halofeed.trainer.detection.box_coder import decode, encode
-from tests.support import torchvision_oracle
 
 SCALES = (10.0, 10.0, 5.0, 5.0)
 BOXES = np.array([[10.0, 10.0, 20.0, 15.0], [0.2, 0.1, 0.5, 0.4]], np.float32)
@@ -53,20 +52,3 @@ def test_decoding_undoes_encoding(box, anchor):
 def test_codes_of_any_size_decode_to_finite_boxes():
     codes = jnp.array([[1e30, -1e30, 1e30, 500.0], [0.0, 0.0, -1e30, -500.0]])
     assert np.isfinite(decode(codes, jnp.array([0.0, 0.0, 1.0, 1.0]))).all()
-
-
-def test_codes_and_boxes_are_torchvisions():
-    generator = np.random.default_rng(5)
-    low, size = generator.random((2, 40, 2)), generator.random((2, 40, 2)) + 0.05
-    boxes, anchors = np.concatenate([low, low + size], -1).astype(np.float32)
-    swapped = [1, 0, 3, 2]
-    codes = np.array(encode(jnp.array(boxes), jnp.array(anchors)))
-    theirs, decoded = torchvision_oracle.ask(
-        "box_codes",
-        boxes=boxes[:, swapped],
-        anchors=anchors[:, swapped],
-        codes=codes[:, swapped],
-        weights=(10.0, 10.0, 5.0, 5.0),
-    )
-    np.testing.assert_allclose(codes[:, swapped], theirs, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(decode(jnp.array(codes), jnp.array(anchors))[:, swapped], decoded, atol=1e-5)

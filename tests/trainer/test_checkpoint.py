@@ -1,4 +1,4 @@
-"""Does a run that was saved come back bit for bit, whatever ended it and wherever it goes on?"""
+"""A saved run is restored bit for bit, whatever ended it and on whichever devices it resumes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NUMBERS = {
 }
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _collected() -> Iterator[None]:
     """What Orbax abandons is collected here, and warns here, not in a later test of another file."""
     yield
@@ -424,7 +424,7 @@ threading.Event().wait(30)
 @pytest.mark.parametrize(
     "moments",
     [
-        ["0*2*/state*", "0*2*/state*/ocdbt*/d/*", "0*2"],
+        pytest.param(["0*2*/state*", "0*2*/state*/ocdbt*/d/*", "0*2"], marks=pytest.mark.long),
         pytest.param(
             [
                 "0*2*/loader*",
@@ -436,7 +436,7 @@ threading.Event().wait(30)
                 "0*2*/commit_success.txt",
                 "0*2",
             ],
-            marks=pytest.mark.long,
+            marks=pytest.mark.exhaustive,
         ),
     ],
 )

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from halofeed.trainer.losses.boxes import huber, smooth_l1
 from halofeed.trainer.losses.focal import sigmoid_focal
-from tests.support import torchvision_oracle
 
 
 def logit(probability):
@@ -95,18 +94,3 @@ def test_huber_and_smooth_l1_are_their_definitions(difference, delta):
 def test_box_losses_have_the_slope_of_their_straight_part():
     slopes = jax.vmap(jax.grad(lambda x: huber(x, 0.5)))(jnp.array([-3.0, -0.5, 0.0, 0.25, 0.5, 3.0]))
     np.testing.assert_allclose(slopes, [-0.5, -0.5, 0, 0.25, 0.5, 0.5])
-
-
-def test_focal_loss_and_box_losses_are_torchvisions():
-    generator = np.random.default_rng(4)
-    logits, targets = generator.normal(0, 5, (40, 4)).astype(np.float32), generator.random((40, 4)) < 0.2
-    for alpha, gamma in ((0.25, 2.0), (0.75, 1.0)):
-        theirs = torchvision_oracle.ask(
-            "focal_loss", logits=logits, targets=targets, alpha=alpha, gamma=gamma
-        )
-        ours = sigmoid_focal(jnp.array(logits), jnp.array(targets), alpha=alpha, gamma=gamma)
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
-    for delta in (0.1, 1.0, 2.0):
-        their_smooth, their_huber = torchvision_oracle.ask("box_losses", difference=logits, delta=delta)
-        np.testing.assert_allclose(smooth_l1(jnp.array(logits), delta), their_smooth, rtol=1e-5)
-        np.testing.assert_allclose(huber(jnp.array(logits), delta), their_huber, rtol=1e-5)

@@ -79,6 +79,7 @@ with Checkpoints(folder, keep_last=1) as checkpoints:
 """
 
 
+@pytest.mark.long
 def test_two_processes_write_one_checkpoint_that_one_process_reads(tmp_path: Path) -> None:
     import jax
     import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Does an exported model say the same in a fresh process, without halofeed?"""
+"""An exported model gives the same in a fresh process, without halofeed."""
 
 from __future__ import annotations
 
@@ -92,6 +92,7 @@ def test_stablehlo_gives_the_same_in_a_fresh_process_for_any_number_of_rows(tmp_
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.long
 def test_a_saved_model_gives_the_same_in_a_fresh_process(tmp_path):
     predict = export.prediction_function(*small_problem())
     export.export_saved_model(predict, SHAPE, "uint8", tmp_path)
@@ -102,6 +103,7 @@ def test_a_saved_model_gives_the_same_in_a_fresh_process(tmp_path):
         assert np.abs(found[name] - value).max() < 1e-5
 
 
+@pytest.mark.long
 def test_a_model_of_a_mesh_is_exported_for_one_device(tmp_path):
     problem, parameters, statistics = small_problem(mesh=make_mesh(2), dims=(1, 2, 1, 1))
     parameters, statistics = jax.device_put((parameters, statistics), whole(problem.mesh))

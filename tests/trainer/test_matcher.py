@@ -18,8 +18,7 @@ from halofeed.schemas.errors import UsageError
 from halofeed.trainer.detection.anchors import retinanet_anchors
 from halofeed.trainer.detection.matcher import Matcher, match_boxes, overlap, split_alike, take
 from halofeed.trainer.mesh import constrain, make_mesh
-from tests.support import torchvision_oracle
-from tests.support.training import slow_overlap
+from tests.support.training import random_boxes, slow_overlap
 
 BOTH_ROWS_FREE = [[1, 1, 1, 3, 1], [2, -1, 2, 0, 4], [3, 0, -1, 0, 0]]
 ONE_ROW_LOW = [[1, 1, 1, 3, 1], [-1, 0, -2, -2, -1], [3, 0, -1, 2, 0]]
@@ -114,17 +113,14 @@ def jitted_match(anchors, boxes, is_box, is_crowd):
     return match_boxes(with_between, [level[None] for level in anchors], boxes, is_box, is_crowd)
 
 
-def random_boxes(seed, batch=2, count=5):
-    generator = np.random.default_rng(seed)
-    low, size = generator.random((2, batch, count, 2))
-    return np.concatenate([low * 0.7, low * 0.7 + 0.02 + size * 0.5], -1)
-
-
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 5))
 def test_matching_level_by_level_equals_matching_one_list(pyramid, seed, count):
     with jax.enable_x64(True):
-        boxes, anchors = random_boxes(seed), [np.float64(level) for level in pyramid]
+        boxes, anchors = (
+            random_boxes(np.random.default_rng(seed), 2, 5),
+            [np.float64(level) for level in pyramid],
+        )
         none = np.zeros((2, 5), bool)
         found = jitted_match(anchors, boxes, np.broadcast_to(np.arange(5) < count, (2, 5)), none)
     flat = np.concatenate([level.reshape(-1, 4) for level in anchors])
@@ -168,7 +164,7 @@ def test_take_gives_the_very_values():
 
 
 def test_overlap_is_intersection_over_union(pyramid):
-    boxes = random_boxes(3).astype(np.float32)
+    boxes = random_boxes(np.random.default_rng(3), 2, 5)
     found = np.asarray(overlap(jnp.array(pyramid[2][None]), jnp.array(boxes)))
     for batch, y, x, anchor, box in np.ndindex(*found.shape):
         expected = slow_overlap(pyramid[2][y, x, anchor], boxes[batch, box])
@@ -183,7 +179,7 @@ def test_split_levels_stay_split_and_match_alike(cores, dims, has_shard_alike, m
         monkeypatch.setitem(sys.modules, "jax.experimental.shard_alike", None)
     mesh = make_mesh(cores)
     anchors = [retinanet_anchors((128, 128), (side, side), stride=128 // side) for side in (32, 16)]
-    boxes, is_box = random_boxes(9, batch=4, count=7).astype(np.float32), np.ones((4, 7), bool)
+    boxes, is_box = random_boxes(np.random.default_rng(9), 4, 7), np.ones((4, 7), bool)
     is_crowd = np.zeros((4, 7), bool)
     is_crowd[:, 6] = True
     expected = jitted_match(anchors, boxes, is_box, is_crowd)
@@ -205,21 +201,3 @@ def test_split_levels_stay_split_and_match_alike(cores, dims, has_shard_alike, m
     assert max(held) == (32 // dims[1], 32 // dims[2])
     sent = re.findall(r"= \w+\[([\d,]+)\]\S* (?:all-|collective-|reduce-)[\w-]+\(", program)
     assert sent and max(np.prod([int(side) for side in shape.split(",")]) for shape in sent) <= 4 * 7 * cores
-
-
-def test_matches_are_torchvisions(pyramid):
-    boxes = random_boxes(21, batch=1, count=4).astype(np.float32)
-    flat = np.concatenate([level.reshape(-1, 4) for level in pyramid])
-    best, retinanets, ssds = torchvision_oracle.ask(
-        "matches", boxes=boxes[0], anchors=flat, high=0.5, low=0.4
-    )
-    assert len(set(best)) == 4, "two boxes share an anchor, which torchvision gives to the last"
-    for theirs, ours in (
-        (retinanets, Matcher(unmatched_threshold=0.4, force_match=False)),
-        (ssds, Matcher()),
-    ):
-        levels = [jnp.array(level[None]) for level in pyramid]
-        found = jax.jit(functools.partial(match_boxes, ours))(
-            levels, boxes, np.ones((1, 4), bool), np.zeros((1, 4), bool)
-        )
-        assert np.concatenate([np.ravel(level) for level in found]).tolist() == theirs

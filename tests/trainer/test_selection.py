@@ -17,15 +17,9 @@ from halofeed.trainer.detection.box_coder import decode
 from halofeed.trainer.detection.level import Level
 from halofeed.trainer.detection.selection import candidates, select, suppress
 from halofeed.trainer.mesh import constrain, make_mesh
-from tests.support import torchvision_oracle
-from tests.support.training import slow_overlap
+from tests.support.training import random_boxes, slow_overlap
 
 MOST = 12
-
-
-def random_boxes(generator, count):
-    low, size = generator.random((2, count, 2))
-    return np.concatenate([low * 0.6, low * 0.6 + 0.05 + size * 0.4], -1).astype(np.float32)
 
 
 def slow_suppress(boxes, scores, classes, iou_threshold, most):
@@ -67,15 +61,6 @@ def test_suppression_is_tensorflows():
     theirs = tf.image.non_max_suppression(boxes, scores, MOST, 0.3).numpy()
     kept, found = jitted_suppress(boxes[None], scores[None], np.zeros((1, 30), np.int32))
     assert np.asarray(kept)[0][np.asarray(found)[0]].tolist() == theirs.tolist()
-
-
-def test_suppression_is_torchvisions():
-    generator = np.random.default_rng(9)
-    boxes, scores = random_boxes(generator, 30), generator.random(30).astype(np.float32)
-    classes = generator.integers(0, 3, 30)
-    theirs = torchvision_oracle.ask("suppression", boxes=boxes, scores=scores, classes=classes, threshold=0.3)
-    kept, found = jitted_suppress(boxes[None], scores[None], classes[None])
-    assert np.asarray(kept)[0][np.asarray(found)[0]].tolist() == theirs[:MOST]
 
 
 jitted_decode = jax.jit(decode)
