@@ -1,4 +1,4 @@
-"""Is a converted scan where the patient was, in every orientation, format and geometric mode, and on real files?"""
+"""A converted scan lies where the patient was, in every orientation, format and geometric mode, and on real files."""
 
 from __future__ import annotations
 
@@ -69,6 +69,8 @@ MODES: dict[str, dict[str, Any]] = {
     "center foreground": {"depth": 38, "height": 64, "width": 80, "center": "foreground"},
     "center label": {"depth": 30, "height": 46, "width": 64, "center": "label"},
 }
+QUICK = ("none", "spacing", "stretch", "tiles")
+LEVELS = [pytest.param(mode, marks=() if mode in QUICK else pytest.mark.long) for mode in MODES]
 
 
 def grid_in(organ_free_name: str) -> Grid:
@@ -120,7 +122,7 @@ def is_straight(name: str) -> bool:
     return not name.startswith(tuple(SHEARED))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", LEVELS)
 def test_the_phantom_gives_one_record_in_every_orientation_and_as_dicom(converted, mode):
     done = converted(mode)
     records = [record for record in stored_volumes(done) if is_straight(record.name)]
@@ -133,7 +135,7 @@ def test_the_phantom_gives_one_record_in_every_orientation_and_as_dicom(converte
         assert len({record.bits for record in records if record.tile == number}) == 1
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", LEVELS)
 def test_organs_are_where_they_were_and_as_dense_in_every_mode(converted, mode):
     parts: dict[str, list[Stored]] = {}
     for record in stored_volumes(converted(mode)):
@@ -178,17 +180,17 @@ def test_without_resampling_every_labelled_voxel_has_its_organs_value(converted)
     assert padding.any() and (record.image[padding] == AIR_HU).all() and not record.label[padding].any()
 
 
-def test_padding_and_crop_of_each_mode_are_told_by_the_extent(converted):
-    for mode in MODES:
-        for record in stored_volumes(converted(mode)):
-            low, high = record.extent
-            assert (low >= 0).all() and (high <= record.grid.shape).all() and (low < high).all()
-            reach = Grid(shape=record.source_grid.shape, affine=record.source_grid.affine)
-            corners = np.indices((2, 2, 2)).reshape(3, 8).T
-            voxels = np.where(corners == 0, low, high - 1)
-            back = (record.grid.to_mm(voxels) - reach.affine[:3, 3]) @ np.linalg.inv(reach.affine[:3, :3]).T
-            if is_straight(record.name) and mode != "stretch":
-                assert (back > -1).all() and (back < np.array(reach.shape)).all(), (mode, record.name)
+@pytest.mark.parametrize("mode", LEVELS)
+def test_padding_and_crop_of_each_mode_are_told_by_the_extent(converted, mode):
+    for record in stored_volumes(converted(mode)):
+        low, high = record.extent
+        assert (low >= 0).all() and (high <= record.grid.shape).all() and (low < high).all()
+        reach = Grid(shape=record.source_grid.shape, affine=record.source_grid.affine)
+        corners = np.indices((2, 2, 2)).reshape(3, 8).T
+        voxels = np.where(corners == 0, low, high - 1)
+        back = (record.grid.to_mm(voxels) - reach.affine[:3, 3]) @ np.linalg.inv(reach.affine[:3, :3]).T
+        if is_straight(record.name) and mode != "stretch":
+            assert (back > -1).all() and (back < np.array(reach.shape)).all(), record.name
 
 
 def test_the_manifest_counts_the_gantry_tilt_and_the_organs(converted):

@@ -11,12 +11,10 @@ from flax import nnx
 
 from halofeed.trainer.models import layers
 from tests.support.parity import (
-    FLOAT32_LOSS_TOLERANCE,
     PICTURE_SPLITS,
     Case,
     Split,
     compare,
-    compare_float32_losses,
     splits,
     wrong,
 )
@@ -42,15 +40,6 @@ def test_a_step_is_that_of_one_device(split: Split) -> None:
 @pytest.mark.parametrize("split", [(8, (2, 2, 2, 1)), (4, (1, 1, 1, 1))])
 def test_a_split_batch_axis_and_a_whole_image_are_right_too(split: Split) -> None:
     assert wrong(SQUARE, [split]) == {}
-
-
-@pytest.mark.long
-def test_sixteen_cores_are_compared_in_a_process_of_their_own() -> None:
-    assert wrong(SQUARE, splits((1, 16, 1, 1))) == {}
-
-
-def test_the_float32_loss_agrees_to_four_digits() -> None:
-    assert compare_float32_losses(PICTURES, 8, (1, 4, 2, 1)) <= FLOAT32_LOSS_TOLERANCE
 
 
 def test_unguarded_a_level_of_fewer_rows_than_shards_has_wrong_gradients(

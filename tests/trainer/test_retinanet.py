@@ -28,34 +28,24 @@ def abstract_model(classes: int = 2, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("options", "sizes"),
+    ("options", "size", "expected"),
     [
-        (
-            {},
-            {
-                (640, 640): [(80, 80), (40, 40), (20, 20), (10, 10), (5, 5)],
-                (2560, 1300): [(320, 163), (160, 82), (80, 41), (40, 21), (20, 11)],
-            },
-        ),
-        (
-            {"backbone": "mobilenet_v1"},
-            {
-                (300, 301): [(38, 38), (19, 19), (10, 10), (5, 5), (3, 3)],
-                (129, 64): [(17, 8), (9, 4), (5, 2), (3, 1), (2, 1)],
-            },
-        ),
-        ({**SMALL, "last_level": 5, "scales_per_octave": 3}, {(64, 96): [(8, 12), (4, 6), (2, 3)]}),
+        ({}, (2560, 1300), [(320, 163), (160, 82), (80, 41), (40, 21), (20, 11)]),
+        ({"backbone": "mobilenet_v1"}, (300, 301), [(38, 38), (19, 19), (10, 10), (5, 5), (3, 3)]),
+        ({"backbone": "mobilenet_v1"}, (129, 64), [(17, 8), (9, 4), (5, 2), (3, 1), (2, 1)]),
+        ({**SMALL, "last_level": 5, "scales_per_octave": 3}, (64, 96), [(8, 12), (4, 6), (2, 3)]),
     ],
 )
-def test_each_level_has_outputs_for_each_of_its_anchors(options: dict[str, Any], sizes: Any) -> None:
+def test_each_level_has_outputs_for_each_of_its_anchors(
+    options: dict[str, Any], size: tuple[int, int], expected: list[tuple[int, int]]
+) -> None:
     model = abstract_model(7, **options)
     anchors = 9 if options.get("scales_per_octave") == 3 else 6
-    for size, expected in sizes.items():
-        levels = abstract_outputs(model, *size, 3)
-        assert [level.class_logits.shape for level in levels] == [(2, *grid, anchors, 7) for grid in expected]
-        assert [level.box_codes.shape for level in levels] == [(2, *grid, anchors, 4) for grid in expected]
-        assert [level.anchors.shape for level in levels] == [(*grid, anchors, 4) for grid in expected]
-        assert {leaf.dtype for leaf in jax.tree.leaves(levels)} == {np.dtype("float32")}
+    levels = abstract_outputs(model, *size, 3)
+    assert [level.class_logits.shape for level in levels] == [(2, *grid, anchors, 7) for grid in expected]
+    assert [level.box_codes.shape for level in levels] == [(2, *grid, anchors, 4) for grid in expected]
+    assert [level.anchors.shape for level in levels] == [(*grid, anchors, 4) for grid in expected]
+    assert {leaf.dtype for leaf in jax.tree.leaves(levels)} == {np.dtype("float32")}
     assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model))} == {np.dtype("float32")}
 
 

@@ -82,7 +82,7 @@ def random_levels(seed, batch=2, classes=3, sides=(16, 8, 5), size=128):
     return levels
 
 
-@pytest.mark.parametrize("count", [1, 7, 50, 10**6])
+@pytest.mark.parametrize("count", [7, 10**6])
 def test_candidates_are_the_best_pairs_of_anchor_and_class(count):
     for level in random_levels(3, sides=(16, 5)):
         boxes, scores, classes = map(np.asarray, jitted_candidates(level, count))
@@ -139,9 +139,7 @@ def test_boxes_outside_the_image_are_left_out():
     assert int(jax.jit(select)([far])["num_detections"][0]) == 0
 
 
-@pytest.mark.parametrize(
-    ("cores", "dims"), [(8, (1, 8, 1, 1, 1)), (8, (1, 4, 2, 1, 1)), (4, (1, 2, 2, 1, 1))]
-)
+@pytest.mark.parametrize(("cores", "dims"), [(8, (1, 8, 1, 1, 1)), (4, (1, 2, 2, 1, 1))])
 def test_of_a_split_level_only_candidates_leave_their_core(cores, dims):
     levels, mesh, count, blocks = random_levels(7, sides=(32,)), make_mesh(cores), 10, 16 * 2
 
