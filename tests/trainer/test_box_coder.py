@@ -15,24 +15,14 @@ ANCHORS = np.array([[15.0, 12.0, 30.0, 18.0], [0.1, 0.0, 0.7, 0.9]], np.float32)
 UNSCALED = np.array([[-0.5, -0.416666, -0.405465, -0.182321], [-0.083333, -0.222222, -0.693147, -1.098612]])
 
 
-def test_the_codes_of_the_tf_object_detection_api():
+def test_the_codes_and_boxes_of_the_tf_object_detection_api():
     """Numbers of tensorflow/models, object_detection/box_coders/faster_rcnn_box_coder_test.py, without scales."""
+    codes = (UNSCALED * SCALES).astype(np.float32)
+    np.testing.assert_allclose(encode(jnp.array(BOXES), jnp.array(ANCHORS)), codes, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(decode(jnp.array(codes), jnp.array(ANCHORS)), BOXES, rtol=1e-4, atol=1e-4)
+    without_width = encode(jnp.array([10.0, 10.0, 10.0000001, 20.0]), jnp.array([15.0, 12.0, 30.0, 18.0]))
     np.testing.assert_allclose(
-        encode(jnp.array(BOXES), jnp.array(ANCHORS)), UNSCALED * SCALES, rtol=1e-4, atol=1e-4
-    )
-
-
-def test_the_boxes_of_the_tf_object_detection_api():
-    """Numbers of tensorflow/models, object_detection/box_coders/faster_rcnn_box_coder_test.py, without scales."""
-    codes = jnp.array((UNSCALED * SCALES).astype(np.float32))
-    np.testing.assert_allclose(decode(codes, jnp.array(ANCHORS)), BOXES, rtol=1e-4, atol=1e-4)
-
-
-def test_a_box_without_width_has_the_code_of_the_tf_object_detection_api():
-    """Numbers of tensorflow/models, object_detection/box_coders/faster_rcnn_box_coder_test.py, without scales."""
-    code = encode(jnp.array([10.0, 10.0, 10.0000001, 20.0]), jnp.array([15.0, 12.0, 30.0, 18.0]))
-    np.testing.assert_allclose(
-        code / np.array(SCALES), [-0.833333, 0.0, -21.128731, 0.510826], rtol=1e-4, atol=1e-4
+        without_width / np.array(SCALES), [-0.833333, 0.0, -21.128731, 0.510826], rtol=1e-4, atol=1e-4
     )
 
 

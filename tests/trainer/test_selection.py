@@ -1,4 +1,4 @@
-"""Are the surest boxes given, and what overlaps them left out, as others' suppression does it?"""
+"""The selection gives the surest boxes and leaves out what overlaps them, as other implementations do."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ def test_suppression_equals_a_loop(seed, classes):
         assert found[row].tolist() == [True] * len(expected) + [False] * (MOST - len(expected))
 
 
+@pytest.mark.long
 def test_suppression_is_tensorflows():
     import tensorflow as tf
 

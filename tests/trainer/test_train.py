@@ -118,12 +118,6 @@ def test_a_run_learns_on_a_partition_and_its_evaluation_says_so() -> None:
     assert summary.images_per_second > 0 and 0 <= summary.waiting_share <= 1
 
 
-def test_a_partitioned_run_takes_the_same_steps_as_one_device() -> None:
-    whole = run(config_of(steps=3), Stripes(8)).losses
-    config = config_of(steps=3, cores_per_replica=4, partition="image=1,4,1,1")
-    np.testing.assert_allclose(run(config, Stripes(8), devices=8).losses, whole, rtol=1e-3)
-
-
 def test_the_run_folder_holds_config_log_evaluations_checkpoints_and_examples(tmp_path: Path) -> None:
     config = config_of(steps=6, batch_size=4, evaluate_every=2, keep_last=1)
     summary = run(config, Stripes(4), folder=tmp_path / "run", evaluation=Stripes(4, steps=2, seed=1))
