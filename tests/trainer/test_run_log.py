@@ -1,9 +1,11 @@
-"""Every logged number is on disk, valid, and still right after a run was cut off and resumed."""
+"""Every logged number is on disk and still right after a run was cut off, and a replaced run comes back whole."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.trainer.log import RunLog
+from halofeed.trainer.run_folder import bring_back
 from tests.support.training import logged
 
 
@@ -115,3 +118,27 @@ def test_a_line_that_is_none_of_ours_is_named(tmp_path: Path, line: bytes) -> No
 def test_what_json_cannot_hold_is_refused(tmp_path: Path) -> None:
     with RunLog(tmp_path, resume_step=None) as log, pytest.raises(UsageError, match="expected numbers, text"):
         log.evaluation(1, "val", {"set": {1, 2}})
+
+
+def test_a_run_comes_back_whole_also_where_another_thread_still_writes(tmp_path: Path) -> None:
+    run, replaced = tmp_path / "run", tmp_path / ".run.replaced"
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(OSError):
+                (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+                (run / "log.jsonl").write_text("later")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(200):
+            replaced.mkdir()
+            (replaced / "run.json").write_text("earlier")
+            assert bring_back(run) and not replaced.exists()
+            assert (run / "run.json").read_text() == "earlier"
+    finally:
+        ended.set()
+        writer.join()
+    assert not bring_back(run), "there is no other"
