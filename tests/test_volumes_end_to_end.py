@@ -27,7 +27,7 @@ from halofeed.prep.voxels.phantom import (
 )
 from tests.support.conversions import run_convert
 from tests.support.dicom_writer import write_volume
-from tests.support.phantom import ORIENTATIONS, dice
+from tests.support.phantom import dice, write_phantom
 from tests.support.volume_support import (
     Stored,
     as_simpleitk,
@@ -77,21 +77,10 @@ def grid_in(organ_free_name: str) -> Grid:
     return SHEARED.get(organ_free_name.partition(".")[0], STRAIGHT)
 
 
-def write_phantom(folder: Path, numbers: range, *, series: tuple[str, ...]) -> Path:
+def write_source(folder: Path, numbers: range, *, series: tuple[str, ...]) -> Path:
     """The phantom in some of the 48 orientations, turned, under a gantry tilt, and as DICOM series."""
+    rows = write_phantom(folder, numbers, SHEARED)
     image, mask = draw(STRAIGHT)
-    rows = []
-
-    def add(name: str, image: NDArray[Any], mask: NDArray[Any], affine: NDArray[np.float64]) -> None:
-        save_nifti(folder / f"{name}.nii", image, affine)
-        save_nifti(folder / f"{name}-mask.nii.gz", mask, affine)
-        rows.append((name, f"{name}.nii", f"{name}-mask.nii.gz"))
-
-    for number in numbers:
-        way = ORIENTATIONS[number]
-        add(f"{number:02}", stored(image, way), stored(mask, way), stored_grid(STRAIGHT, way).affine)
-    for name, grid in SHEARED.items():
-        add(name, *draw(grid), grid.affine)
     save_nifti(folder / "any-mask.nii.gz", mask, STRAIGHT.affine)
     for name in series:
         way = ACQUISITIONS[name]
@@ -104,8 +93,8 @@ def write_phantom(folder: Path, numbers: range, *, series: tuple[str, ...]) -> P
 @pytest.fixture(scope="session")
 def converted(tmp_path_factory) -> Callable[[str], Conversion]:
     """converted(mode) converts the phantom once: all 48 orientations for "none" and "spacing", else a few."""
-    every = write_phantom(tmp_path_factory.mktemp("every"), range(48), series=tuple(ACQUISITIONS))
-    few = write_phantom(tmp_path_factory.mktemp("few"), range(0, 48, 13), series=("coronal",))
+    every = write_source(tmp_path_factory.mktemp("every"), range(48), series=tuple(ACQUISITIONS))
+    few = write_source(tmp_path_factory.mktemp("few"), range(0, 48, 13), series=("coronal",))
     made: dict[str, Conversion] = {}
 
     def get(mode: str) -> Conversion:

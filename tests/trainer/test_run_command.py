@@ -8,9 +8,11 @@ import signal
 import subprocess
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
+from halofeed.trainer.run_folder import open_run
 from tests.support import commands
 from tests.support.conversions import draw_folders, run_convert
 from tests.support.training import command, finished, free_port, halofeed, logged
@@ -75,6 +77,11 @@ def test_several_processes_have_the_losses_of_one(data: Path, tmp_path: Path, co
     for process in [train("several", 4 // count, *together, number) for number in range(count)]:
         finished(process)
     np.testing.assert_allclose(losses(tmp_path / "several"), losses(tmp_path / "one"), rtol=1e-5)
+    # They write one checkpoint, which one process reads.
+    runs = [open_run(tmp_path / name) for name in ("several", "one")]
+    found, expected = (jax.tree.leaves(run.restore(run.problem(), "last")[0]) for run in runs)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 
 
 def test_the_way_from_training_to_predictions_and_an_export(data: Path, tmp_path: Path) -> None:

@@ -142,7 +142,8 @@ def test_the_run_folder_holds_config_log_evaluations_checkpoints_and_examples(tm
 
 
 def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    config = config_of(steps=8, batch_size=4, checkpoint_every=3, average_decay=0.9, optimizer="adamw")
+    averaged = {"average_decay": 0.9, "optimizer": "adamw", "accumulate_steps": 2}
+    config = config_of(steps=8, batch_size=4, checkpoint_every=3, **averaged)
     undisturbed = run(config, Stripes(4))
     ended = run(config, Stripes(4, steps=5), folder=tmp_path / "run")
     assert ended.steps == 5
