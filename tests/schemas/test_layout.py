@@ -1,4 +1,4 @@
-"""Are names that could not stand in a path or in TFDS refused, and file names as TFDS builds them?"""
+"""Names that do not fit a path or TFDS are refused; file names are those of TFDS."""
 
 from __future__ import annotations
 

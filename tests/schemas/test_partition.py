@@ -1,4 +1,4 @@
-"""Does the partition keep every rule and figure that TPUConfig's users know?"""
+"""The partition keeps every rule and figure that users of TPUConfig know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is our tf.train.Example TensorFlow's, byte for byte and value for value, and are bad bytes always refused?"""
+"""Our tf.train.Example equals TensorFlow's, byte for byte and value for value; bad bytes are refused."""
 
 from __future__ import annotations
 

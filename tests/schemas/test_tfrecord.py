@@ -1,4 +1,4 @@
-"""Are our TFRecord files TensorFlow's, and is every damaged byte found?"""
+"""Our TFRecord files are those of TensorFlow, and every damaged byte is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Have the backbones' maps the sizes and channels that detectors count on, in the precision they are asked for?"""
+"""Maps of the backbones have the sizes, channels and precision that detectors need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do focal loss, smooth L1 and Huber give the published numbers, and stay finite?"""
+"""Focal loss, smooth L1 and Huber give the published numbers and stay finite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the files of a perfect model's predictions say what the source's annotations say, for splits and for new files?"""
+"""Files of a perfect model's predictions equal the source's annotations, for splits and for new files."""
 
 from __future__ import annotations
 

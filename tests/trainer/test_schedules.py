@@ -1,4 +1,4 @@
-"""Does every schedule give the reference's values and refuse what contradicts itself?"""
+"""Every schedule gives the reference's values and refuses contradictory settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the masks of a perfect model overlay the source scan, in its own order of axes, and the source picture?"""
+"""The masks of a perfect model overlay the source scan, in its own order of axes, and the source picture."""
 
 from __future__ import annotations
 
