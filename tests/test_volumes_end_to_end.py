@@ -30,7 +30,6 @@ from tests.support.dicom_writer import write_volume
 from tests.support.phantom import dice, write_phantom
 from tests.support.volume_support import (
     Stored,
-    as_simpleitk,
     by_name,
     findings,
     rejected,
@@ -374,27 +373,6 @@ def test_a_label_maps_back_onto_its_source(test_data, tmp_path, options, least):
     truth = np.asarray(nibabel.load(test_data / SPLEEN_LABEL).dataobj).T
     found = dice(mapped_back(record) == 1, truth == 1)
     assert found >= least, found
-
-
-def test_reoriented_and_resampled_voxels_are_those_of_simpleitk(test_data, tmp_path):
-    # The new voxels are no larger than the old, where no smoothing comes before linear interpolation.
-    size = {"depth": 68, "height": 186, "width": 184, "spacing_mm": (1.9, 0.7, 0.7), "dtype": "float32"}
-    how = {"slice_wise": "never", "mask_interpolation": "nearest"}
-    (record,) = stored_volumes(convert_one(test_data, tmp_path, SPLEEN, SPLEEN_LABEL, **size, **how))
-    target = as_simpleitk(np.zeros(record.grid.shape, np.uint8), record.grid)
-    source = SimpleITK.ReadImage(str(test_data / SPLEEN))
-    theirs = SimpleITK.GetArrayFromImage(
-        SimpleITK.Resample(source, target, SimpleITK.Transform(), SimpleITK.sitkLinear, -9999.0)
-    )
-    covered = theirs > -9000
-    assert covered.mean() > 0.9
-    difference = np.abs(record.image[..., 0] - theirs)[covered]
-    assert difference.max() < 0.5 and difference.mean() < 0.01, (difference.max(), difference.mean())
-    mask = SimpleITK.ReadImage(str(test_data / SPLEEN_LABEL))
-    nearest = SimpleITK.GetArrayFromImage(
-        SimpleITK.Resample(mask, target, SimpleITK.Transform(), SimpleITK.sitkNearestNeighbor, 0)
-    )
-    assert (nearest == record.label)[covered].mean() > 0.9999
 
 
 @pytest.mark.parametrize("folder", ["totalsegmentator_jpeg2000", "torchio_17"])

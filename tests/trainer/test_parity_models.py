@@ -196,7 +196,11 @@ def test_predictions_are_those_of_one_device(case: Case, split: Split) -> None:
 
 @pytest.mark.parametrize(
     ("cores", "dims"),
-    [pytest.param(8, (1, 8, 1, 1), marks=pytest.mark.long), (8, (1, 4, 2, 1)), (2, (1, 2, 1, 1))],
+    [
+        pytest.param(8, (1, 8, 1, 1), marks=pytest.mark.long),
+        pytest.param(8, (1, 4, 2, 1), marks=pytest.mark.long),
+        (2, (1, 2, 1, 1)),
+    ],
 )
 def test_matching_is_the_same_to_the_last_anchor_where_anchors_tie(cores: int, dims: tuple[int, ...]) -> None:
     batch, size = SHORT_RETINANET.batch(), (128, 64)

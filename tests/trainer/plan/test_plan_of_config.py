@@ -227,6 +227,7 @@ def test_the_command_prints_writes_and_says_by_its_status_whether_anything_fits(
     assert "nearest that can: 32 x 31 x 3" in command("plan", *words[:4], *odd, code=1)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_cached")
 def test_a_data_set_is_planned_with_its_own_arrays_and_keeps_the_plan(tmp_path: Path) -> None:
     examples = draw_examples("classification", {"train": 8})
