@@ -45,16 +45,6 @@ def test_easy_examples_cost_orders_less_than_in_cross_entropy():
     np.testing.assert_array_equal(10 ** np.floor(np.log10(ratio)), [1000, 100, 10, 10, 100, 1000])
 
 
-def test_without_gamma_it_is_weighted_cross_entropy():
-    """Numbers of tensorflow/models, object_detection/core/losses_test.py: logits of 0, 8 positives, 16 negatives."""
-    logits, targets = jnp.zeros((8, 3)), jax.nn.one_hot(jnp.array([1, 0, 0, 2, 2, 1, 0, 0]), 3)
-    total = {
-        alpha: float(sigmoid_focal(logits, targets, alpha=alpha, gamma=0.0).sum()) for alpha in (1.0, 0.75)
-    }
-    assert total[1.0] == pytest.approx(-math.log(0.5) * 8)
-    assert total[0.75] == pytest.approx(-math.log(0.5) * (0.75 * 8 + 0.25 * 16))
-
-
 def test_certain_logits_cost_what_the_tf_object_detection_api_says():
     """Numbers of tensorflow/models, object_detection/core/losses_test.py: only the logits of 0 cost anything."""
     logits = jnp.array(

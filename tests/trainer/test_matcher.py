@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.detection.anchors import retinanet_anchors
-from halofeed.trainer.detection.matcher import Matcher, match_boxes, overlap, split_alike, take
+from halofeed.trainer.detection.matcher import Matcher, match_boxes, split_alike, take
 from halofeed.trainer.mesh import constrain, make_mesh
 from tests.support.training import random_boxes, slow_overlap
 
@@ -147,14 +147,6 @@ def test_take_gives_the_very_values():
     for index in np.ndindex(*matches.shape):
         expected = values[index[0], matches[index]] if matches[index] >= 0 else 0
         np.testing.assert_array_equal(found[index], np.broadcast_to(expected, 5))
-
-
-def test_overlap_is_intersection_over_union(pyramid):
-    boxes = random_boxes(np.random.default_rng(3), 2, 5)
-    found = np.asarray(overlap(jnp.array(pyramid[2][None]), jnp.array(boxes)))
-    for batch, y, x, anchor, box in np.ndindex(*found.shape):
-        expected = slow_overlap(pyramid[2][y, x, anchor], boxes[batch, box])
-        assert found[batch, y, x, anchor, box] == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(
