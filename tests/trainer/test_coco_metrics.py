@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 
 from halofeed.trainer.metrics.coco import NAMES, CocoMetrics
-from tests.support.training import random_boxes
 
 LABELS = ("cup", "spoon", "plate")
 HEIGHT, WIDTH = 480, 640
 PIXELS = np.array([HEIGHT, WIDTH, HEIGHT, WIDTH])
+
+
+def random_boxes(generator, *shape):
+    low, size = generator.random((2, *shape, 2))
+    return np.concatenate([low * 0.7, low * 0.7 + 0.02 + size * size * 0.28], -1).astype(np.float32)
 
 
 def random_evaluation(seed, batches=3, batch=4, boxes=6, detections=12):
@@ -22,7 +26,7 @@ def random_evaluation(seed, batches=3, batch=4, boxes=6, detections=12):
     generator = np.random.default_rng(seed)
     for number in range(batches):
         truth = {
-            "boxes": np.clip(random_boxes(generator, batch, boxes), 0, 1),
+            "boxes": random_boxes(generator, batch, boxes),
             "classes": generator.integers(1, 4, (batch, boxes)).astype(np.int32),
             "num_boxes": generator.integers(0, boxes + 1, batch).astype(np.int32),
             "is_crowd": generator.random((batch, boxes)) < 0.15,
