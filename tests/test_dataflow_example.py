@@ -1,4 +1,4 @@
-"""Is the flex template of examples/dataflow/ one of this halofeed: real options, and a command that parses?"""
+"""The flex template of examples/dataflow/ names real options, and its command parses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the pages name only what is there: tests that hold a row, options that exist?"""
+"""The pages name only tests, options and files that exist."""
 
 from __future__ import annotations
 

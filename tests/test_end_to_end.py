@@ -1,4 +1,4 @@
-"""Do the real data sets come through whole: every picture, box and label, as another reader sees them?"""
+"""The real data sets are converted completely: every picture, box and label, as another reader sees them."""
 
 from __future__ import annotations
 

@@ -1,12 +1,15 @@
-"""Are kind of image and task looked up in tables, and asked for in few other places?"""
+"""Kind of image and task are looked up in tables, and each key of a record is spelled in one place."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from halofeed.schemas import keys
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("schemas", "prep", "pipelines", "loader", "trainer", "inspection", "halofeed")
@@ -18,6 +21,13 @@ TABLES = {
 NAMES = {"picture", "volume", "clip", "classification", "detection", "segmentation"}
 FLAGS = {"is_volume", "is_volumetric", "is_detection", "is_segmentation", "volumes"}
 MOST_BRANCHES = 10
+
+
+def programs() -> Iterator[tuple[str, str]]:
+    """The name and the text of every file of halofeed."""
+    for part in PARTS:
+        for path in sorted((ROOT / part).glob("*.py" if part == "halofeed" else "**/*.py")):
+            yield path.relative_to(ROOT).as_posix(), path.read_text()
 
 
 def conditions(tree: ast.AST) -> Iterator[ast.expr]:
@@ -55,12 +65,7 @@ def branches(text: str) -> list[int]:
 
 
 def test_few_branches_outside_the_tables_ask_for_kind_or_task():
-    found = []
-    for part in PARTS:
-        for path in sorted((ROOT / part).glob("*.py" if part == "halofeed" else "**/*.py")):
-            name = path.relative_to(ROOT).as_posix()
-            if name not in TABLES:
-                found += [f"{name}:{line}" for line in branches(path.read_text())]
+    found = [f"{name}:{line}" for name, text in programs() if name not in TABLES for line in branches(text)]
     assert len(found) <= MOST_BRANCHES, found
 
 
@@ -81,3 +86,22 @@ def test_a_branch_is_found(text):
 
 def test_a_lookup_is_no_branch():
     assert branches("x = TABLE[manifest.kind.name]\nif rules.is_heavy: pass") == []
+
+
+def spelled(text: str) -> list[str]:
+    """The keys that a program holds as texts of their own; messages may name keys."""
+    texts = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+    return [value for value in texts if isinstance(value, str) and re.fullmatch("image/[a-z0-9_/]+", value)]
+
+
+def test_keys_are_spelled_in_the_schema_alone() -> None:
+    assert spelled("features['image/height']") == ["image/height"]
+    found = {
+        name: names for name, text in programs() if name != "schemas/keys.py" and (names := spelled(text))
+    }
+    assert not found
+
+
+def test_no_key_has_two_names() -> None:
+    named = [value for value in vars(keys).values() if isinstance(value, str) and value.startswith("image/")]
+    assert len(named) == len(set(named)) >= 35

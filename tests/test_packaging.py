@@ -1,4 +1,4 @@
-"""Are the wheel and sdist of `halofeed package` a whole halofeed: code, command, extras, and what workers need?"""
+"""The wheel and sdist of `halofeed package` hold the code, the command, the extras and what workers need."""
 
 from __future__ import annotations
 

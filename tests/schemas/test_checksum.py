@@ -1,4 +1,4 @@
-"""Are the checksums CRC32C, in pieces as in one, over any buffer?"""
+"""Checksums are CRC32C, in pieces as in one, over any buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are a field's faults all found, and do tasks make fields without faults?"""
+"""All faults of a field are found, and tasks make fields without faults."""
 
 from __future__ import annotations
 

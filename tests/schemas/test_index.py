@@ -1,4 +1,4 @@
-"""Does an index come back as it was, and is every damaged or foreign one refused?"""
+"""An index is read as it was written; every damaged or foreign one is refused."""
 
 from __future__ import annotations
 

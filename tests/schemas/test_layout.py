@@ -1,8 +1,9 @@
-"""Are names that could not stand in a path or in TFDS refused, and file names as TFDS builds them?"""
+"""Names that do not fit a path or TFDS are refused; file names are those of TFDS."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,23 +19,19 @@ def test_good_names_are_returned(name: str) -> None:
     assert check_split(name) == name
 
 
-@pytest.mark.parametrize("name", ["", "Cards", "1a", "a-b", "a/b", "..", "a\n", "ä", "a b", "_a"])
-def test_bad_names_are_wrong_usage(name: str) -> None:
-    with pytest.raises(UsageError, match="--name"):
-        check_name(name)
-
-
-@pytest.mark.parametrize("version", ["1.0", "1.0.0.0", "01.0.0", "1.0.0\n", "1.0.x", "", "1.٣.0", "v1.0.0"])
-def test_bad_versions_are_wrong_usage(version: str) -> None:
+@pytest.mark.parametrize(
+    ("check", "option", "wrong"),
+    [
+        (check_name, "--name", ["", "Cards", "1a", "a-b", "a/b", "..", "a\n", "ä", "a b", "_a"]),
+        (check_version, "--version", ["1.0", "1.0.0.0", "01.0.0", "1.0.0\n", "1.0.x", "", "1.٣.0", "v1.0.0"]),
+        (check_split, "split", ["", "a-b", "a/b", "../a", "a b", "1st", "all", "a\n", "é"]),
+    ],
+)
+def test_bad_names_versions_and_splits_are_wrong_usage(check: Any, option: str, wrong: list[str]) -> None:
     assert check_version("10.0.3") == "10.0.3"
-    with pytest.raises(UsageError, match="--version"):
-        check_version(version)
-
-
-@pytest.mark.parametrize("split", ["", "a-b", "a/b", "../a", "a b", "1st", "all", "a\n", "é"])
-def test_bad_splits_are_wrong_usage(split: str) -> None:
-    with pytest.raises(UsageError, match="split"):
-        check_split(split)
+    for text in wrong:
+        with pytest.raises(UsageError, match=option):
+            check(text)
 
 
 @given(

@@ -1,4 +1,4 @@
-"""Does a manifest come back as it was, and does a wrong one name every problem with its path?"""
+"""A manifest is read as it was written; a wrong one names every problem with its path."""
 
 from __future__ import annotations
 

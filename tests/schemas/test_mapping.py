@@ -1,4 +1,4 @@
-"""Does no fault of a mapped file end the process, and is every other fault left to whom it belongs?
+"""A fault of a mapped file does not end the process, and every other fault goes to its own handler.
 
 Each attempt is a process of its own, which a fault would end.
 """

@@ -1,4 +1,4 @@
-"""Is an Example read in parts, or with its large values left out, as if all of it were there, and is damage refused?"""
+"""An Example read in parts, or without its large values, equals the whole; damage is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are statistics the same however they are put together, and read as they were written?"""
+"""Statistics do not depend on the order of merging and are read as they were written."""
 
 from __future__ import annotations
 

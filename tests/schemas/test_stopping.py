@@ -1,4 +1,4 @@
-"""Does the program stand still while a signal's thread undoes what it began?"""
+"""The program waits while a signal's thread undoes what it began."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does TensorFlow Datasets read our folder, with the same values and exact lengths?"""
+"""TensorFlow Datasets reads our folder, with the same values and exact lengths."""
 
 from __future__ import annotations
 

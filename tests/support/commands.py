@@ -41,9 +41,9 @@ def start(words: Sequence[str], temporary: Path, **more: Any) -> subprocess.Pope
     return start_in_foreground(words, env=environment, **more)
 
 
-def wait_until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[str], seconds: float = 60) -> None:
     """Wait for the condition, or for the process to end."""
-    wait(lambda: condition() or process.poll() is not None, 60, process.args)
+    wait(lambda: condition() or process.poll() is not None, seconds, process.args)
 
 
 def living(temporary: Path) -> list[str]:

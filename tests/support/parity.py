@@ -1,4 +1,4 @@
-"""How far is one training step on a partition from the same step on one device?
+"""The distance of one training step on a partition from the same step on one device.
 
 Everything that a step computes is compared: the loss and its parts, each gradient, the norms' running statistics, and
 what the optimizer changes. In float64: in float32 deep gradients differ by percents for reasons of rounding alone.
@@ -8,7 +8,7 @@ what the optimizer changes. In float64: in float32 deep gradients differ by perc
 
 A partition has two replicas where the devices suffice: XLA has faults that only show where replicas and cores meet.
 The tests have eight virtual devices; where a split needs sixteen, the case runs in a process of its own, on 32. By
-hand, with `-v` as the first argument for the distance of every leaf:
+hand:
 
     python -m tests.support.parity '{"model": "classifier", "image_shape": [64, 64, 3]}' 1,8,1,1 1,4,2,1 1,16,1,1
 """
@@ -283,9 +283,7 @@ def wrong(case: Case, splits: Sequence[Split]) -> dict[str, dict[str, float]]:
     return {name: wrong for name, wrong in _walk(case, splits) if wrong}
 
 
-def _walk(
-    case: Case, splits: Sequence[Split], *, verbose: bool = False
-) -> Iterator[tuple[str, dict[str, float]]]:
+def _walk(case: Case, splits: Sequence[Split]) -> Iterator[tuple[str, dict[str, float]]]:
     for cores, dims in splits:
         started = time.process_time()
         distances = compare(case, cores, dims)
@@ -295,10 +293,6 @@ def _walk(
         name = ",".join(map(str, dims))
         verdict = "WRONG" if found else "equal"
         print(f"{case}  {name:9}  {figures}  {seconds:.0f} s of CPU  {verdict}", flush=True)
-        if verbose:
-            for kind in ("scalars", "statistics", "gradients"):
-                for leaf, distance in getattr(distances, kind).items():
-                    print(f"    {distance:.1e}  {kind}  {leaf}")
         yield name, found
 
 
@@ -404,11 +398,9 @@ def _boxes(generator: np.random.Generator, rows: int, classes: int) -> Arrays:
 
 def main(arguments: Sequence[str]) -> int:
     """Print a line a split, and all that is wrong as JSON; 1 if anything is."""
-    flags = [argument for argument in arguments if argument.startswith("-")]
-    case, *all_dims = (argument for argument in arguments if argument not in flags)
+    case, *all_dims = arguments
     read = splits(*(tuple(map(int, dims.split(","))) for dims in all_dims))
-    found = _walk(Case.from_json(case), read, verbose="-v" in flags)
-    everything = {name: wrong for name, wrong in found if wrong}
+    everything = {name: wrong for name, wrong in _walk(Case.from_json(case), read) if wrong}
     print(json.dumps(everything))
     return 1 if everything else 0
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from itertools import permutations, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from halofeed.prep.geometry.scan import Grid
 from halofeed.prep.geometry.volume import Plan
-from halofeed.prep.voxels.phantom import Orientation
+from halofeed.prep.voxels.phantom import Orientation, draw, grid_around, stored, stored_grid
+from tests.support.volume_support import save_nifti
 
 ORIENTATIONS: tuple[Orientation, ...] = tuple(
     (order, direction)  # type: ignore[misc]
@@ -17,6 +21,26 @@ ORIENTATIONS: tuple[Orientation, ...] = tuple(
     for direction in product((1, -1), repeat=3)
 )
 """All 48 ways to store a volume."""
+
+
+def write_phantom(
+    folder: Path, numbers: Iterable[int], grids: Mapping[str, Grid] | None = None, ending: str = ".nii"
+) -> list[tuple[str, str, str]]:
+    """Write the phantom and its mask in some of the 48 orientations, and on other grids.
+
+    Returns: the name, the image's file and the mask's file of each scan; names are numbers of two digits.
+    """
+    straight = grid_around()
+    image, mask = draw(straight)
+    scans = {}
+    for number in numbers:
+        way = ORIENTATIONS[number]
+        scans[f"{number:02}"] = stored(image, way), stored(mask, way), stored_grid(straight, way).affine
+    scans |= {name: (*draw(grid), grid.affine) for name, grid in (grids or {}).items()}
+    for name, (image, mask, affine) in scans.items():
+        save_nifti(folder / f"{name}{ending}", image, affine)
+        save_nifti(folder / f"{name}-mask{ending}", mask, affine)
+    return [(name, f"{name}{ending}", f"{name}-mask{ending}") for name in scans]
 
 
 def map_back(plan: Plan, points: Any) -> NDArray[np.float64]:

@@ -1,22 +1,57 @@
-"""What torchvision makes of the same numbers, asked of a process of its own: torch and TensorFlow crash in one."""
+"""Answers of torchvision, computed in another process: torch and TensorFlow crash in one.
 
+The process imports torch once and answers every question of the session; it ends when its input is closed.
+"""
+
+import atexit
+import functools
 import importlib.util
 import pickle
 import subprocess
 import sys
+import traceback
 
 import pytest
 
 
+@functools.cache
+def _process():
+    process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    atexit.register(_end, process)
+    return process
+
+
+def _end(process):
+    process.stdin.close()
+    process.stdout.close()
+    process.kill()
+    process.wait()
+
+
 def ask(question, **values):
-    """The answer of the function `question` of this file to `values`, or a skipped test without torchvision."""
+    """Return what the function `question` of this file gives for `values`; skip the test without torchvision."""
     if importlib.util.find_spec("torchvision") is None:
         pytest.skip("torchvision, the other implementation, is not installed")
-    answer = subprocess.run(
-        [sys.executable, __file__, question], input=pickle.dumps(values), capture_output=True, timeout=300
-    )
-    assert answer.returncode == 0, answer.stderr.decode()
-    return pickle.loads(answer.stdout)
+    process = _process()
+    pickle.dump((question, values), process.stdin)
+    process.stdin.flush()
+    answer, error = pickle.load(process.stdout)
+    assert error is None, error
+    return answer
+
+
+def _serve(questions, answers):
+    while True:
+        try:
+            question, values = pickle.load(questions)
+        except EOFError:
+            return
+        try:
+            answer = globals()[question](**values), None
+        except Exception:
+            answer = None, traceback.format_exc()
+        pickle.dump(answer, answers)
+        answers.flush()
 
 
 def retinanet_anchors(feature, stride, sizes, aspect_ratios):
@@ -86,4 +121,4 @@ def suppression(boxes, scores, classes, threshold):
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(pickle.dumps(globals()[sys.argv[1]](**pickle.load(sys.stdin.buffer))))
+    _serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import socket
@@ -13,9 +15,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
+from numpy.typing import NDArray
 
+from halofeed.cli import main
 from halofeed.loader.mesh import mesh_specs, place_batch
 from halofeed.pipelines.convert import Conversion
 from halofeed.schemas.partition import Partition
@@ -48,6 +53,12 @@ def abstract_outputs(model: Any, *shape: int) -> Any:
     return nnx.eval_shape(lambda model, image: model(image, Pass()), model, image)
 
 
+def random_boxes(generator: np.random.Generator, *shape: int) -> NDArray[np.float32]:
+    """Boxes of shape (*shape, 4) with corners between 0 and 1.2 and sides of at least 0.02."""
+    low, size = generator.random((2, *shape, 2))
+    return np.concatenate([low * 0.7, low * 0.7 + 0.02 + size * 0.5], -1).astype(np.float32)
+
+
 def slow_overlap(one: Sequence[float], other: Sequence[float]) -> float:
     """Intersection over union of two boxes."""
     sides = [min(one[axis + 2], other[axis + 2]) - max(one[axis], other[axis]) for axis in (0, 1)]
@@ -74,6 +85,15 @@ def halofeed(*words: object) -> subprocess.Popen[str]:
     own = {key: value for key, value in os.environ.items() if key not in ("XLA_FLAGS", "JAX_PLATFORMS")}
     command = [sys.executable, "-m", "halofeed", *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=own)
+
+
+def command(*words: object, code: int = 0) -> str:
+    """Run the command line in this process, which must end with that status; return what it prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        found = main([str(word) for word in words])
+    assert found == code, printed.getvalue()
+    return printed.getvalue()
 
 
 def finished(process: subprocess.Popen[str], code: int = 0, seconds: float = 300) -> str:

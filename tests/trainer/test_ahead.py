@@ -1,4 +1,4 @@
-"""Does the background thread make the next items, no more than it may, and end when it should?"""
+"""The background thread prefetches items up to its limit and ends when it should."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from halofeed.trainer.ahead import Ahead
+from tests.support import conversions
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "never came true"
-        time.sleep(0.005)
+def wait_until(true: Callable[[], bool]) -> None:
+    conversions.wait_until(true, 60, "a thread of Ahead")
 
 
 def threads() -> list[threading.Thread]:
@@ -86,11 +84,13 @@ def test_waited_seconds_grow_while_the_producer_is_slow_and_not_while_the_taker_
 
     with Ahead(slow()) as ahead:
         list(ahead)
-        assert 0.25 < ahead.waited_seconds < 3
-    with Ahead(Counting(3), depth=3) as quick:
+        assert ahead.waited_seconds > 0.25
+    source = Counting(3)
+    with Ahead(source, depth=3) as quick:
+        wait_until(lambda: source.made == 3)
         time.sleep(0.3)
         list(quick)
-        assert quick.waited_seconds < 0.2
+        assert quick.waited_seconds < ahead.waited_seconds
 
 
 @pytest.mark.parametrize("taken", [0, 1])
@@ -108,9 +108,7 @@ def test_close_ends_a_thread_that_waits_for_room_and_closes_the_generator(taken:
     for _ in range(taken):
         next(ahead)
     time.sleep(0.05)
-    started = time.monotonic()
     ahead.close()
-    assert time.monotonic() - started < 1
     assert not threads()
     assert closed == [True]
     ahead.close()
@@ -121,7 +119,7 @@ def test_close_wakes_a_taker_that_waits_in_another_thread() -> None:
     release = threading.Event()
 
     def items() -> Iterator[int]:
-        release.wait(10)
+        release.wait(60)
         yield 1
 
     ahead, found = Ahead(items()), []
@@ -129,7 +127,7 @@ def test_close_wakes_a_taker_that_waits_in_another_thread() -> None:
     taker.start()
     threading.Timer(0.1, release.set).start()
     ahead.close()
-    taker.join(5)
+    taker.join(60)
     assert not taker.is_alive()
     assert found in ([[]], [[1]])
 
@@ -161,7 +159,7 @@ def test_an_item_that_was_taken_is_not_kept_alive_while_the_next_is_made() -> No
 
     def items() -> Iterator[Item]:
         yield Item()
-        release.wait(20)
+        release.wait(60)
 
     with Ahead(items()) as ahead:
         reference = weakref.ref(next(ahead))

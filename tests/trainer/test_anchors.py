@@ -1,13 +1,16 @@
-"""Do anchors lie where the papers and others' generators put them?"""
+"""Anchors lie where the papers and other generators put them, and box codes are those of Faster R-CNN."""
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.detection.anchors import retinanet_anchors, ssd_anchors
-from tests.support import torchvision_oracle
+from halofeed.trainer.detection.box_coder import decode, encode
 
 FOUR = [[-48, -48, 80, 80], [-48, -16, 80, 112], [-16, -48, 112, 80], [-16, -16, 112, 112]]
 NINE = [[y - 64, x - 64, y + 64, x + 64] for y in (0, 32, 64) for x in (0, 32, 64)]
@@ -114,29 +117,36 @@ def test_sizes_that_cannot_be_are_refused():
         ssd_anchors((64, 64), (2, 2), level=2, levels=2)
 
 
-def test_retinanet_anchors_are_torchvisions_to_the_rounding_of_its_sides():
-    """torchvision rounds an anchor's corners to pixels and puts the first center at 0."""
-    image, feature, stride = (100, 132), (13, 17), 8
-    sizes = tuple(4.0 * stride * 2 ** (octave / 2) for octave in range(2))
-    theirs = torchvision_oracle.ask(
-        "retinanet_anchors", feature=feature, stride=stride, sizes=sizes, aspect_ratios=(1.0, 0.5, 2.0)
-    )
-    ours = retinanet_anchors(image, feature, stride=stride) * [*image, *image]
-    np.testing.assert_allclose(ours.reshape(-1, 4), theirs[:, [1, 0, 3, 2]], atol=0.501)
+SCALES = (10.0, 10.0, 5.0, 5.0)
+BOXES = np.array([[10.0, 10.0, 20.0, 15.0], [0.2, 0.1, 0.5, 0.4]], np.float32)
+ANCHORS = np.array([[15.0, 12.0, 30.0, 18.0], [0.1, 0.0, 0.7, 0.9]], np.float32)
+UNSCALED = np.array([[-0.5, -0.416666, -0.405465, -0.182321], [-0.083333, -0.222222, -0.693147, -1.098612]])
 
 
-def test_ssd_anchors_are_torchvisions():
-    sizes = (8, 4, 3, 2, 2, 1)
-    theirs = torchvision_oracle.ask(
-        "ssd_anchors",
-        image=(64, 64),
-        features=[(size, size) for size in sizes],
-        scales=[*np.linspace(0.2, 0.95, 6).tolist(), 1.0],
-        aspect_ratios=[2, 3],
+def test_the_codes_and_boxes_of_the_tf_object_detection_api():
+    """Numbers of tensorflow/models, object_detection/box_coders/faster_rcnn_box_coder_test.py, without scales."""
+    codes = (UNSCALED * SCALES).astype(np.float32)
+    np.testing.assert_allclose(encode(jnp.array(BOXES), jnp.array(ANCHORS)), codes, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(decode(jnp.array(codes), jnp.array(ANCHORS)), BOXES, rtol=1e-4, atol=1e-4)
+    without_width = encode(jnp.array([10.0, 10.0, 10.0000001, 20.0]), jnp.array([15.0, 12.0, 30.0, 18.0]))
+    np.testing.assert_allclose(
+        without_width / np.array(SCALES), [-0.833333, 0.0, -21.128731, 0.510826], rtol=1e-4, atol=1e-4
     )
-    ours = [
-        ssd_anchors((64, 64), (size, size), level=level, levels=6, reduce_boxes_in_lowest_layer=False)
-        for level, size in enumerate(sizes)
-    ]
-    of_ours = np.concatenate([anchors[:, :, [0, 5, 1, 2, 3, 4]].reshape(-1, 4) for anchors in ours])
-    np.testing.assert_allclose(of_ours, theirs[:, [1, 0, 3, 2]] / 64, atol=1e-5)
+
+
+corner = st.floats(0, 0.5, width=32)
+side = st.floats(2**-6, 0.5, width=32)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.tuples(corner, corner, side, side), st.tuples(corner, corner, side, side))
+def test_decoding_undoes_encoding(box, anchor):
+    box, anchor = (
+        jnp.array([low_y, low_x, low_y + high, low_x + wide]) for low_y, low_x, high, wide in (box, anchor)
+    )
+    np.testing.assert_allclose(decode(encode(box, anchor), anchor), box, atol=2e-6)
+
+
+def test_codes_of_any_size_decode_to_finite_boxes():
+    codes = jnp.array([[1e30, -1e30, 1e30, 500.0], [0.0, 0.0, -1e30, -500.0]])
+    assert np.isfinite(decode(codes, jnp.array([0.0, 0.0, 1.0, 1.0]))).all()

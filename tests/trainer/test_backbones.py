@@ -1,4 +1,4 @@
-"""Have the backbones' maps the sizes and channels that detectors count on, in the precision they are asked for?"""
+"""Maps of the backbones have the sizes, channels and precision that detectors need."""
 
 from __future__ import annotations
 
@@ -127,6 +127,6 @@ def test_the_backward_pass_keeps_no_more_of_the_stem_than_its_convolution_gives(
     def maps(parameters: Any, image: jax.Array) -> Any:
         return nnx.merge(graph, parameters, statistics, copy=True)(image, Pass())
 
-    _, backward = jax.vjp(maps, parameters, jnp.ones((2, 64, 64, 3)))
+    backward = jax.eval_shape(lambda *given: jax.vjp(maps, *given)[1], parameters, jnp.ones((2, 64, 64, 3)))
     of_stem = [leaf for leaf in jax.tree.leaves(backward) if leaf.shape == (2, 32, 32, 8)]
     assert len(of_stem) == 2, "the convolution's output, and what its variance is made of"

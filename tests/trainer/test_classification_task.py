@@ -1,4 +1,4 @@
-"""Are the loss, the predictions and the metrics of classification what their definitions say?"""
+"""Loss, predictions and metrics of classification follow their definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the metrics of detections pycocotools' own on the same boxes?"""
+"""The metrics of detections are those of pycocotools on the same boxes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are a run's options read, checked and changed as they are documented?"""
+"""The options of a run are read, checked and changed as documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the gradients of a convolution of each channel apart right, where cores of a replica do the same work?"""
+"""Gradients of depthwise convolutions are right where cores of a replica do the same work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the detection task count the right anchors, give finite gradients, and predict what its outputs say?"""
+"""The detection task counts the right anchors, gives finite gradients, and predicts what its outputs say."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.detection.anchors import retinanet_anchors
 from halofeed.trainer.detection.box_coder import encode
 from halofeed.trainer.detection.level import Level
 from halofeed.trainer.detection.matcher import Matcher, match_boxes
-from halofeed.trainer.mesh import constrain, make_mesh
 from halofeed.trainer.tasks import build_task
 from halofeed.trainer.tasks.detection import Detection
 from tests.support.training import facts_of
@@ -183,39 +181,6 @@ def test_the_truth_fed_through_is_predicted_and_scores_mAP_1():  # noqa: N802
         assert len(found) == len(expected)
         for box in expected:
             assert np.abs(found - box).max(1).min() < 1e-5
-
-
-@functools.cache
-def gradients_on(cores, dims):
-    task, batch, outputs = Detection(labels=LABELS), batch_of(), outputs_of()
-    mesh = None if cores == 0 else make_mesh(cores)
-
-    def loss(values, batch):
-        levels = [
-            Level(
-                class_logits=constrain(logits, mesh, dims),
-                box_codes=constrain(codes, mesh, dims),
-                anchors=anchors,
-            )
-            for (logits, codes), anchors in zip(values, ANCHORS, strict=True)
-        ]
-        return task.loss(levels, batch)[0]
-
-    values = [(level.class_logits, level.box_codes) for level in outputs]
-    if mesh is not None:
-        batch = jax.device_put(batch, NamedSharding(mesh, PartitionSpec("replica")))
-        values = jax.device_put(values, NamedSharding(mesh, PartitionSpec("replica")))
-    return jax.device_get(jax.jit(jax.value_and_grad(loss))(values, batch))
-
-
-@pytest.mark.parametrize(("cores", "dims"), [(4, (1, 4, 1, 1, 1)), (8, (1, 4, 2, 1, 1))])
-def test_loss_and_gradients_of_split_levels_are_those_of_one_device(cores, dims):
-    with jax.enable_x64(True):
-        loss, gradients = gradients_on(cores, dims)
-        expected_loss, expected = gradients_on(0, None)
-    assert loss == pytest.approx(expected_loss, rel=1e-12)
-    for ours, theirs in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-14)
 
 
 def test_the_task_is_built_by_name_and_refuses_what_it_does_not_know():

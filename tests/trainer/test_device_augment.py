@@ -1,4 +1,4 @@
-"""Does a recipe's `device_augment` change what is trained on, and nothing else?"""
+"""A recipe's `device_augment` changes the images of training, and nothing else."""
 
 from __future__ import annotations
 
@@ -126,8 +126,15 @@ class Ended:
         return itertools.islice(self.batches.on_mesh(mesh, partition, start_step), self.ends - start_step)
 
 
-def test_a_run_is_the_same_whole_and_split_and_evaluates_images_as_they_are(folder: Path) -> None:
-    whole = run(config_of(), folder)
+@pytest.fixture(scope="module")
+def whole(folder: Path) -> TrainSummary:
+    """A run of four steps on one device."""
+    return run(config_of(), folder)
+
+
+def test_a_run_is_the_same_whole_and_split_and_evaluates_images_as_they_are(
+    folder: Path, whole: TrainSummary
+) -> None:
     split = run(config_of(cores_per_replica=4, partition="image=1,4,1,1"), folder, devices=8)
     np.testing.assert_allclose(split.losses, whole.losses, rtol=1e-3)
     plain = run(config_of(device_augment=()), folder)
@@ -136,9 +143,8 @@ def test_a_run_is_the_same_whole_and_split_and_evaluates_images_as_they_are(fold
 
 
 def test_a_resumed_run_draws_what_the_whole_one_drew_and_one_of_an_earlier_version_goes_on(
-    folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path, whole: TrainSummary
 ) -> None:
-    whole = run(config_of(), folder)
     first = run(config_of(), folder, out=tmp_path / "run", ends=2)
     assert first.steps == 2
     assert run(config_of(), folder, out=tmp_path / "run").losses == whole.losses[2:]

@@ -1,4 +1,4 @@
-"""Do backbones with weights of keras.applications give Keras' outputs, from every kind of file that Keras writes?"""
+"""Backbones with weights of keras.applications give Keras' outputs, from every kind of file that Keras writes."""
 
 from __future__ import annotations
 
@@ -104,6 +104,7 @@ def assert_same_outputs(model: Any, file: Path) -> None:
         assert np.abs(keras).max() > 0
 
 
+@pytest.mark.long
 def test_resnet50_gives_the_outputs_of_keras_at_every_stage(exported: Path) -> None:
     model = empty(lambda: ResNetClassifier(layers_of(), classes=CLASSES, image_shape=(64, 64, 3)))
     file = exported / "resnet.weights.h5"
@@ -113,6 +114,7 @@ def test_resnet50_gives_the_outputs_of_keras_at_every_stage(exported: Path) -> N
 
 
 @pytest.mark.parametrize(("width", "alpha"), [(32, 1.0), (8, 0.25)])
+@pytest.mark.long
 def test_mobilenet_gives_the_outputs_of_keras_at_uneven_sizes_too(
     exported: Path, width: int, alpha: float
 ) -> None:
@@ -123,6 +125,7 @@ def test_mobilenet_gives_the_outputs_of_keras_at_uneven_sizes_too(
 
 
 @pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
+@pytest.mark.long
 def test_every_kind_of_file_holds_the_same(exported: Path, ending: str) -> None:
     one, other = mobilenet(8), mobilenet(8)
     load_backbone(one, exported / "mobilenet0.25.h5", top=True)
@@ -135,6 +138,7 @@ def assert_equal_states(one: Any, other: Any) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.long
 def test_whole_models_without_top_load_and_leave_the_head_as_drawn(exported: Path) -> None:
     model, drawn = mobilenet(8), mobilenet(8)
     load_backbone(model, exported / "whole.h5")
@@ -147,6 +151,7 @@ def test_whole_models_without_top_load_and_leave_the_head_as_drawn(exported: Pat
         load_backbone(model, exported / "whole.h5", top=True)
 
 
+@pytest.mark.long
 def test_a_detector_takes_the_weights_into_its_backbone_alone(exported: Path) -> None:
     options: dict[str, Any] = {"backbone": "mobilenet_v1", "width": 8, "features": 8, "tower_depth": 1}
     model = RetinaNet(layers_of(), classes=3, image_shape=(64, 64, 3), **options)
@@ -158,6 +163,7 @@ def test_a_detector_takes_the_weights_into_its_backbone_alone(exported: Path) ->
     assert_equal_states(nnx.state(model.pyramid), drawn)
 
 
+@pytest.mark.long
 def test_weights_that_do_not_fit_are_refused_and_change_nothing(exported: Path) -> None:
     model = mobilenet(16)
     before = jax.tree.map(np.array, nnx.state(model))
@@ -181,6 +187,7 @@ def test_a_missing_or_foreign_file_says_so(tmp_path: Path) -> None:
             load_backbone(mobilenet(8), tmp_path / name)
 
 
+@pytest.mark.long
 def test_keras_cache_is_looked_into_by_name(
     exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +204,7 @@ def test_keras_cache_is_looked_into_by_name(
         load_backbone(mobilenet(12))
 
 
+@pytest.mark.long
 def test_group_norm_and_models_without_backbone_are_refused(exported: Path) -> None:
     layers = Layers(rngs=nnx.Rngs(0), norm_kind="group")
     grouped = MobileNetClassifier(layers, classes=2, image_shape=(32, 32, 3), width=8)

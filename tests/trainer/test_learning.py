@@ -1,4 +1,4 @@
-"""Do the small recipes learn what their headers say, split over four cores, on drawn and on real data?"""
+"""The small recipes learn what their headers say, split over four cores, on drawn and on real data."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import pytest
 from halofeed import demo, demo_volumes
 from tests.support import clip_mask_writer, clip_writer
 from tests.support.training import finished, halofeed, logged
-
-pytestmark = pytest.mark.long
 
 
 def run(*words: object) -> None:
@@ -29,6 +27,7 @@ def learned(data: Path, folder: Path, metric: str, config: str, *options: object
     return float(logged(folder, "evaluations")[-1]["metrics"][metric])
 
 
+@pytest.mark.exhaustive
 def test_a_detector_learns_the_demos_shapes(tmp_path: Path) -> None:
     demo.draw_data_set(tmp_path / "source", 400)
     data = convert(tmp_path, tmp_path / "source", *demo.SHAPES_OPTIONS)
@@ -36,6 +35,7 @@ def test_a_detector_learns_the_demos_shapes(tmp_path: Path) -> None:
     assert learned(data, tmp_path / "run", "mAP@0.5", "retinanet_small", *rows) >= 0.9
 
 
+@pytest.mark.exhaustive
 def test_a_unet_learns_the_demos_scans(tmp_path: Path) -> None:
     source = tmp_path / "source"
     demo_volumes.draw_scans(source)
@@ -44,6 +44,7 @@ def test_a_unet_learns_the_demos_scans(tmp_path: Path) -> None:
     assert learned(data, tmp_path / "run", "dice", "unet3d_small", "--partition", "image=1,4,1,1,1") >= 0.9
 
 
+@pytest.mark.exhaustive
 def test_a_unet_learns_the_hippocampus_from_nine_scans(tmp_path: Path, test_data: Path) -> None:
     data = convert(
         tmp_path, test_data / "volumes/hippocampus", "--layout", "pairs",
@@ -56,6 +57,7 @@ def test_a_unet_learns_the_hippocampus_from_nine_scans(tmp_path: Path, test_data
     assert learned(data, tmp_path / "run", "dice", "unet3d_small", *options) >= 0.8
 
 
+@pytest.mark.exhaustive
 def test_a_classifier_learns_which_way_a_square_moves_in_clips_split_by_rows(tmp_path: Path) -> None:
     """No single frame tells the classes apart."""
     generator = np.random.default_rng(5)
@@ -95,23 +97,25 @@ def masked_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return convert(folder, folder / "source", *size)
 
 
-@pytest.mark.parametrize("split", ["1,4,1,1,1", "1,1,4,1,1", "1,1,1,4,1"])
+@pytest.mark.parametrize(
+    "split",
+    [
+        pytest.param("1,4,1,1,1", marks=pytest.mark.exhaustive),
+        pytest.param("1,1,4,1,1", marks=pytest.mark.long),
+        pytest.param("1,1,1,4,1", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_unet_learns_what_moves_in_clips_split_by_frames_rows_and_columns(
     masked_clips: Path, tmp_path: Path, split: str
 ) -> None:
     options = (
-        "--steps",
-        60,
-        "--set",
-        "augment=[]",
-        "--set",
-        "model.depth=3",
-        "--partition",
-        f"image={split}",
+        *("--steps", 60, "--set", "augment=[]", "--set", "model.depth=3"),
+        *("--partition", f"image={split}"),
     )
     assert learned(masked_clips, tmp_path / "run", "dice", "unet3d_small", *options) >= 0.9
 
 
+@pytest.mark.exhaustive
 def test_a_classifier_learns_clothing(tmp_path: Path, test_data: Path) -> None:
     data = convert(
         tmp_path, test_data / "images/clothing", "--layout", "folders", "--height", 96, "--width", 96

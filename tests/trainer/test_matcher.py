@@ -1,4 +1,4 @@
-"""Does each anchor stand for the right box, whichever level and whichever core it is on?"""
+"""Each anchor is matched with the right box, on every level and every core."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from halofeed.schemas.errors import UsageError
 from halofeed.trainer.detection.anchors import retinanet_anchors
-from halofeed.trainer.detection.matcher import Matcher, match_boxes, overlap, split_alike, take
+from halofeed.trainer.detection.matcher import Matcher, match_boxes, split_alike, take
 from halofeed.trainer.mesh import constrain, make_mesh
-from tests.support import torchvision_oracle
-from tests.support.training import slow_overlap
+from tests.support.training import random_boxes, slow_overlap
 
 BOTH_ROWS_FREE = [[1, 1, 1, 3, 1], [2, -1, 2, 0, 4], [3, 0, -1, 0, 0]]
 ONE_ROW_LOW = [[1, 1, 1, 3, 1], [-1, 0, -2, -2, -1], [3, 0, -1, 2, 0]]
+WITH_PADDING = [ONE_ROW_LOW[0], ONE_ROW_LOW[1], [0] * 5, ONE_ROW_LOW[2], [0] * 5]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -40,45 +40,30 @@ def match_table(matcher, rows, is_object=None):
 
 
 @pytest.mark.parametrize(
-    ("rows", "unmatched", "options", "expected"),
+    ("rows", "is_object", "thresholds", "options", "expected"),
     [
-        (BOTH_ROWS_FREE, 3, {}, [2, -1, -1, 0, 1]),
-        (BOTH_ROWS_FREE, 2, {}, [2, -1, -2, 0, 1]),
-        (BOTH_ROWS_FREE, 2, {"negatives_lower_than_unmatched": False}, [2, -2, -1, 0, 1]),
-        (ONE_ROW_LOW, 2, {}, [2, -1, -1, 0, -1]),
-        (ONE_ROW_LOW, 2, {"force_match": True}, [2, 1, -1, 0, -1]),
+        (BOTH_ROWS_FREE, None, (3, 3), {}, [2, -1, -1, 0, 1]),
+        (BOTH_ROWS_FREE, None, (3, 2), {}, [2, -1, -2, 0, 1]),
+        (BOTH_ROWS_FREE, None, (3, 2), {"negatives_lower_than_unmatched": False}, [2, -2, -1, 0, 1]),
+        (ONE_ROW_LOW, None, (3, 2), {}, [2, -1, -1, 0, -1]),
+        (ONE_ROW_LOW, None, (3, 2), {"force_match": True}, [2, 1, -1, 0, -1]),
+        # Padding is not forced on an anchor.
+        (WITH_PADDING, [True, True, False, True, False], (3, 2), {"force_match": True}, [3, 1, -1, 0, -1]),
+        # Ours: a forced anchor goes to the first box, and of equal anchors the first is taken.
+        ([[1, 2, 2, 0, 2], [1, 3, 0, 3, 0]], None, (9, 9), {"force_match": True}, [-1, 0, -1, -1, -1]),
+        ([[0, 0, 2, 0, 2]], None, (9, 9), {"force_match": True}, [-1, -1, 0, -1, -1]),
+        # Without objects every anchor is background.
+        (BOTH_ROWS_FREE, [False] * 3, (0.5, 0.4), {"force_match": True}, [-1] * 5),
+        (BOTH_ROWS_FREE, [False] * 3, (0.5, 0.4), {"negatives_lower_than_unmatched": False}, [-1] * 5),
+        # A match at the threshold is positive.
+        ([[0.5, np.nextafter(np.float32(0.5), 0), 0.25, 0.2, 1]], None, (0.5, 0.25), {}, [0, -2, -2, -1, 0]),
     ],
 )
-def test_the_matches_of_the_tf_object_detection_api(rows, unmatched, options, expected):
-    """Numbers of tensorflow/models, object_detection/matchers/argmax_matcher_test.py."""
-    options = {"force_match": False, **options}
-    assert (
-        match_table(Matcher(matched_threshold=3, unmatched_threshold=unmatched, **options), rows) == expected
-    )
-
-
-def test_padding_is_not_forced_on_an_anchor():
-    """Numbers of tensorflow/models, object_detection/matchers/argmax_matcher_test.py."""
-    rows = [ONE_ROW_LOW[0], ONE_ROW_LOW[1], [0] * 5, ONE_ROW_LOW[2], [0] * 5]
-    matcher = Matcher(matched_threshold=3, unmatched_threshold=2)
-    assert match_table(matcher, rows, [True, True, False, True, False]) == [3, 1, -1, 0, -1]
-
-
-def test_a_forced_anchor_goes_to_the_first_box_and_equal_anchors_to_the_first():
-    matcher = Matcher(matched_threshold=9, unmatched_threshold=9)
-    assert match_table(matcher, [[1, 2, 2, 0, 2], [1, 3, 0, 3, 0]]) == [-1, 0, -1, -1, -1]
-    assert match_table(matcher, [[0, 0, 2, 0, 2]]) == [-1, -1, 0, -1, -1]
-
-
-def test_without_objects_every_anchor_is_background():
-    for lower in (True, False):
-        matcher = Matcher(unmatched_threshold=0.4, negatives_lower_than_unmatched=lower)
-        assert match_table(matcher, BOTH_ROWS_FREE, [False] * 3) == [-1] * 5
-
-
-def test_a_match_at_the_threshold_is_positive():
-    matcher = Matcher(force_match=False, unmatched_threshold=0.25)
-    assert match_table(matcher, [[0.5, np.nextafter(np.float32(0.5), 0), 0.25, 0.2, 1]]) == [0, -2, -2, -1, 0]
+def test_the_matches_of_the_tf_object_detection_api(rows, is_object, thresholds, options, expected):
+    """The first six: numbers of tensorflow/models, object_detection/matchers/argmax_matcher_test.py."""
+    high, low = thresholds
+    matcher = Matcher(matched_threshold=high, unmatched_threshold=low, **{"force_match": False, **options})
+    assert match_table(matcher, rows, is_object) == expected
 
 
 def test_thresholds_that_cannot_be_are_refused():
@@ -114,17 +99,14 @@ def jitted_match(anchors, boxes, is_box, is_crowd):
     return match_boxes(with_between, [level[None] for level in anchors], boxes, is_box, is_crowd)
 
 
-def random_boxes(seed, batch=2, count=5):
-    generator = np.random.default_rng(seed)
-    low, size = generator.random((2, batch, count, 2))
-    return np.concatenate([low * 0.7, low * 0.7 + 0.02 + size * 0.5], -1)
-
-
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 5))
 def test_matching_level_by_level_equals_matching_one_list(pyramid, seed, count):
     with jax.enable_x64(True):
-        boxes, anchors = random_boxes(seed), [np.float64(level) for level in pyramid]
+        boxes, anchors = (
+            random_boxes(np.random.default_rng(seed), 2, 5),
+            [np.float64(level) for level in pyramid],
+        )
         none = np.zeros((2, 5), bool)
         found = jitted_match(anchors, boxes, np.broadcast_to(np.arange(5) < count, (2, 5)), none)
     flat = np.concatenate([level.reshape(-1, 4) for level in anchors])
@@ -167,23 +149,16 @@ def test_take_gives_the_very_values():
         np.testing.assert_array_equal(found[index], np.broadcast_to(expected, 5))
 
 
-def test_overlap_is_intersection_over_union(pyramid):
-    boxes = random_boxes(3).astype(np.float32)
-    found = np.asarray(overlap(jnp.array(pyramid[2][None]), jnp.array(boxes)))
-    for batch, y, x, anchor, box in np.ndindex(*found.shape):
-        expected = slow_overlap(pyramid[2][y, x, anchor], boxes[batch, box])
-        assert found[batch, y, x, anchor, box] == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("has_shard_alike", [True, False])
-@pytest.mark.parametrize(("cores", "dims"), [(8, (1, 8, 1, 1, 1)), (4, (1, 2, 2, 1, 1))])
+@pytest.mark.parametrize(
+    ("cores", "dims", "has_shard_alike"), [(8, (1, 8, 1, 1, 1), True), (4, (1, 2, 2, 1, 1), False)]
+)
 def test_split_levels_stay_split_and_match_alike(cores, dims, has_shard_alike, monkeypatch):
     """No core holds overlaps of more than its own rows and columns, and only the best of each box is sent."""
     if not has_shard_alike:  # as in jax 0.11
         monkeypatch.setitem(sys.modules, "jax.experimental.shard_alike", None)
     mesh = make_mesh(cores)
     anchors = [retinanet_anchors((128, 128), (side, side), stride=128 // side) for side in (32, 16)]
-    boxes, is_box = random_boxes(9, batch=4, count=7).astype(np.float32), np.ones((4, 7), bool)
+    boxes, is_box = random_boxes(np.random.default_rng(9), 4, 7), np.ones((4, 7), bool)
     is_crowd = np.zeros((4, 7), bool)
     is_crowd[:, 6] = True
     expected = jitted_match(anchors, boxes, is_box, is_crowd)
@@ -205,21 +180,3 @@ def test_split_levels_stay_split_and_match_alike(cores, dims, has_shard_alike, m
     assert max(held) == (32 // dims[1], 32 // dims[2])
     sent = re.findall(r"= \w+\[([\d,]+)\]\S* (?:all-|collective-|reduce-)[\w-]+\(", program)
     assert sent and max(np.prod([int(side) for side in shape.split(",")]) for shape in sent) <= 4 * 7 * cores
-
-
-def test_matches_are_torchvisions(pyramid):
-    boxes = random_boxes(21, batch=1, count=4).astype(np.float32)
-    flat = np.concatenate([level.reshape(-1, 4) for level in pyramid])
-    best, retinanets, ssds = torchvision_oracle.ask(
-        "matches", boxes=boxes[0], anchors=flat, high=0.5, low=0.4
-    )
-    assert len(set(best)) == 4, "two boxes share an anchor, which torchvision gives to the last"
-    for theirs, ours in (
-        (retinanets, Matcher(unmatched_threshold=0.4, force_match=False)),
-        (ssds, Matcher()),
-    ):
-        levels = [jnp.array(level[None]) for level in pyramid]
-        found = jax.jit(functools.partial(match_boxes, ours))(
-            levels, boxes, np.ones((1, 4), bool), np.zeros((1, 4), bool)
-        )
-        assert np.concatenate([np.ravel(level) for level in found]).tolist() == theirs

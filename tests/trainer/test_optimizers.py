@@ -1,4 +1,4 @@
-"""Does every optimizer do what its paper's loop does, with clipping, decay, accumulation and the schedule?"""
+"""Every optimizer follows its paper, with clipping, decay, accumulation and the schedule."""
 
 from __future__ import annotations
 

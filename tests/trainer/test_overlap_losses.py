@@ -1,4 +1,4 @@
-"""Are the losses of overlap what their papers say, voxel by voxel?"""
+"""The overlap losses follow their papers, voxel by voxel."""
 
 from __future__ import annotations
 

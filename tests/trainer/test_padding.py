@@ -1,4 +1,4 @@
-"""Does the padding of records, in space and in time, count for nothing when a model is evaluated?"""
+"""The padding of records, in space and in time, does not count in an evaluation."""
 
 from __future__ import annotations
 

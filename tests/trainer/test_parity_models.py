@@ -1,4 +1,4 @@
-"""Is a step of every model, on every split that is offered, that of one device?
+"""A step of every model, on every split that is offered, is that of one device.
 
 The models have all their levels and every kind of layer, and few channels, on images whose last levels have fewer rows
 than there are cores. What repeats on one grid stands there twice where that is the case's own subject, and once in its
@@ -34,11 +34,11 @@ from tests.support.parity import (
 )
 
 FEW_ROWS = splits((1, 2, 1, 1), (1, 4, 1, 1), (1, 2, 2, 1))
-FOUR_ROWS, EIGHT_ROWS, TWO_BY_TWO, ROWS_AND_COLUMNS = splits(
-    (1, 4, 1, 1), (1, 8, 1, 1), (1, 2, 2, 1), (1, 4, 2, 1)
+FOUR_ROWS, EIGHT_ROWS, SIXTEEN_ROWS, TWO_BY_TWO, ROWS_AND_COLUMNS = splits(
+    (1, 4, 1, 1), (1, 8, 1, 1), (1, 16, 1, 1), (1, 2, 2, 1), (1, 4, 2, 1)
 )
-FOUR_DEEP, TWO_DEEP_AND_HIGH, DEPTH_AND_HEIGHT, EIGHT_HIGH = splits(
-    (1, 4, 1, 1, 1), (1, 2, 2, 1, 1), (1, 4, 2, 1, 1), (1, 1, 8, 1, 1)
+FOUR_DEEP, TWO_DEEP_AND_HIGH, DEPTH_AND_HEIGHT, SIXTEEN_DEEP_AND_HIGH, EIGHT_HIGH = splits(
+    (1, 4, 1, 1, 1), (1, 2, 2, 1, 1), (1, 4, 2, 1, 1), (1, 4, 4, 1, 1), (1, 1, 8, 1, 1)
 )
 
 CLASSIFIER = Case(model="classifier", image_shape=(64, 32, 3))
@@ -104,27 +104,36 @@ TABLE: list[tuple[Case, list[Split]]] = [
     (with_options(SMALL_PLANE_UNET, norm="group"), [ROWS_AND_COLUMNS]),
 ]
 
-SLICE = [
+QUICK = [
     (VOLUMES, DEPTH_AND_HEIGHT),
+    (SMALL_UNET, TWO_DEEP_AND_HIGH),
+    (with_options(SMALL_PLANE_UNET, norm="batch"), FOUR_ROWS),
+]
+SLICE = [
+    *QUICK,
     (SHORT_RESNET, EIGHT_ROWS),
     (MOBILENET, FOUR_ROWS),
     (SHORT_RETINANET, TWO_BY_TWO),
+    (SHORT_RETINANET, SIXTEEN_ROWS),
     (SSD, ROWS_AND_COLUMNS),
     (PPN, FOUR_ROWS),
     (with_options(UNET, norm="batch", depth=3), FOUR_DEEP),
-    (SMALL_UNET, TWO_DEEP_AND_HIGH),
     (PLANE_UNET, EIGHT_ROWS),
-    (with_options(SMALL_PLANE_UNET, norm="batch"), FOUR_ROWS),
+    (with_options(UNET, depth=3, convolutions=1), SIXTEEN_DEEP_AND_HIGH),
 ]
 """Eight cores are one replica here, four are two."""
 
 
-@pytest.mark.parametrize(("case", "split"), SLICE, ids=str)
+@pytest.mark.parametrize(
+    ("case", "split"),
+    [pytest.param(*row, marks=() if row in QUICK else pytest.mark.long) for row in SLICE],
+    ids=str,
+)
 def test_a_step_is_that_of_one_device(case: Case, split: Split) -> None:
     assert wrong(case, [split]) == {}
 
 
-@pytest.mark.long
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("case", "splits"), TABLE, ids=lambda part: str(part) if isinstance(part, Case) else ""
 )
@@ -136,39 +145,48 @@ def test_every_model_is_in_both_tables() -> None:
     assert {case.model for case, _ in TABLE} == {case.model for case, _ in SLICE} == set(MODELS)
 
 
-FLOAT32 = [
-    (CLASSIFIER, PICTURE_SPLITS),
-    (VOLUMES, VOLUME_SPLITS),
-    (SHORT_RESNET, PICTURE_SPLITS),
-    (MOBILENET, PICTURE_SPLITS),
-    (SHORT_RETINANET, PICTURE_SPLITS),
-    (SSD, PICTURE_SPLITS),
-    (PPN, PICTURE_SPLITS),
-    (UNET, VOLUME_SPLITS),
-    (PLANE_UNET, PICTURE_SPLITS),
-]
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(
-    ("case", "splits"), FLOAT32, ids=lambda part: str(part) if isinstance(part, Case) else ""
+    ("case", "splits"),
+    [
+        pytest.param(SMALL_UNET, [TWO_DEEP_AND_HIGH], marks=pytest.mark.long),
+        *(
+            pytest.param(*row, marks=pytest.mark.exhaustive)
+            for row in [
+                (CLASSIFIER, PICTURE_SPLITS),
+                (VOLUMES, VOLUME_SPLITS),
+                (SHORT_RESNET, PICTURE_SPLITS),
+                (MOBILENET, PICTURE_SPLITS),
+                (SHORT_RETINANET, PICTURE_SPLITS),
+                (SSD, PICTURE_SPLITS),
+                (PPN, PICTURE_SPLITS),
+                (UNET, VOLUME_SPLITS),
+                (PLANE_UNET, PICTURE_SPLITS),
+            ]
+        ),
+    ],
+    ids=lambda part: str(part) if isinstance(part, Case) else "",
 )
 def test_the_float32_loss_agrees_to_four_digits(case: Case, splits: list[Split]) -> None:
     off = {dims: compare_float32_losses(case, cores, dims) for cores, dims in splits if cores <= 8}
     assert {dims: distance for dims, distance in off.items() if not distance <= FLOAT32_LOSS_TOLERANCE} == {}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "split"),
     [
-        (SHORT_RETINANET, EIGHT_ROWS),
-        (SHORT_RETINANET, ROWS_AND_COLUMNS),
-        (SSD, ROWS_AND_COLUMNS),
-        (PPN, EIGHT_ROWS),
-        (UNET, DEPTH_AND_HEIGHT),
-        (UNET, EIGHT_HIGH),
-        (MOBILENET, EIGHT_ROWS),
+        pytest.param(SHORT_RETINANET, ROWS_AND_COLUMNS, marks=pytest.mark.long),
+        pytest.param(SMALL_UNET, TWO_DEEP_AND_HIGH, marks=pytest.mark.long),
+        *(
+            pytest.param(*row, marks=pytest.mark.exhaustive)
+            for row in [
+                (SHORT_RETINANET, EIGHT_ROWS),
+                (SSD, ROWS_AND_COLUMNS),
+                (PPN, EIGHT_ROWS),
+                (UNET, DEPTH_AND_HEIGHT),
+                (UNET, EIGHT_HIGH),
+                (MOBILENET, EIGHT_ROWS),
+            ]
+        ),
     ],
     ids=str,
 )
@@ -176,7 +194,14 @@ def test_predictions_are_those_of_one_device(case: Case, split: Split) -> None:
     assert all(distance <= 1e-9 for distance in compare_predictions(case, *split).values())
 
 
-@pytest.mark.parametrize(("cores", "dims"), [(8, (1, 8, 1, 1)), (8, (1, 4, 2, 1)), (2, (1, 2, 1, 1))])
+@pytest.mark.parametrize(
+    ("cores", "dims"),
+    [
+        pytest.param(8, (1, 8, 1, 1), marks=pytest.mark.long),
+        pytest.param(8, (1, 4, 2, 1), marks=pytest.mark.long),
+        (2, (1, 2, 1, 1)),
+    ],
+)
 def test_matching_is_the_same_to_the_last_anchor_where_anchors_tie(cores: int, dims: tuple[int, ...]) -> None:
     batch, size = SHORT_RETINANET.batch(), (128, 64)
     levels = [(8, 16, 8), (16, 8, 4), (32, 4, 2), (64, 2, 1), (128, 1, 1)]

@@ -1,4 +1,4 @@
-"""Do the files of a perfect model's predictions say what the source's annotations say, for splits and for new files?"""
+"""Files of a perfect model's predictions equal the source's annotations, for splits and for new files."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ from halofeed.trainer.shared.facts import DataFacts
 from halofeed.trainer.step import new_state
 from tests.support import clip_mask_writer, clip_writer
 from tests.support.conversions import draw_folders, run_convert
-from tests.support.phantom import ORIENTATIONS, dice
+from tests.support.phantom import ORIENTATIONS, dice, write_phantom
 from tests.support.training import convert_scans
-from tests.support.volume_support import save_nifti
 
 Pairs = Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]
 
@@ -139,14 +138,8 @@ def test_classes_are_written_with_the_probability_of_each(tmp_path):
 
 
 def write_scans(folder: Path, numbers: range) -> list[tuple[str, str, str]]:
-    image, mask = draw(grid_around())
-    rows = []
-    for number in numbers:
-        way = ORIENTATIONS[number]
-        for name, array in ((f"{number}", image), (f"{number}-mask", mask)):
-            save_nifti(folder / f"{name}.nii.gz", stored(array, way), stored_grid(grid_around(), way).affine)
-        rows.append((f"patient/{number}", f"{number}.nii.gz", f"{number}-mask.nii.gz"))
-    return rows
+    rows = write_phantom(folder, numbers, ending=".nii.gz")
+    return [(f"patient/{name}", image, mask) for name, image, mask in rows]
 
 
 @pytest.mark.parametrize("fit", ["crop-or-pad", "tiles"])
@@ -418,7 +411,7 @@ def test_new_scans_larger_than_the_recipes_shape_are_predicted_whole(tmp_path):
 
     facts = facts_of(done, labels=dict(enumerate("abcde")))
     predict_batches(labelled(), done.folder, "train", tmp_path / "p", facts=facts)
-    found = nibabel.load(tmp_path / "p/5.nii.gz")
+    found = nibabel.load(tmp_path / "p/05.nii.gz")
     assert np.array_equal(found.dataobj, mask.dataobj) and np.abs(found.affine - mask.affine).max() < 1e-4
     assert dice(np.asarray(found.dataobj) > 0, np.asarray(mask.dataobj) > 0) == 1
 

@@ -1,12 +1,11 @@
-"""Is every logged number on disk, valid, and still right after a run was cut off and resumed?"""
+"""Every logged number is on disk and still right after a run was cut off, and a replaced run comes back whole."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import signal
-import subprocess
-import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from halofeed.schemas.errors import CorruptFileError, UsageError
 from halofeed.trainer.log import RunLog
+from halofeed.trainer.run_folder import bring_back
 from tests.support.training import logged
 
 
@@ -69,18 +69,11 @@ def test_tensorboard_gets_the_numbers_alone(tmp_path: Path) -> None:
 
 
 def test_lines_are_on_disk_when_their_call_returns(tmp_path: Path) -> None:
-    program = (
-        "import os, signal, sys, pathlib\n"
-        "from halofeed.trainer.log import RunLog\n"
-        "log = RunLog(pathlib.Path(sys.argv[1]), resume_step=None)\n"
-        "log.step(1, {'loss': 2.0})\n"
-        "log.evaluation(1, 'val', {'AP': 0.5})\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=60)
-    assert done.returncode == -signal.SIGKILL
-    assert logged(tmp_path) == [{"step": 1, "loss": 2.0}]
-    assert logged(tmp_path, "evaluations") == [{"step": 1, "split": "val", "metrics": {"AP": 0.5}}]
+    with RunLog(tmp_path, resume_step=None) as log:
+        log.step(1, {"loss": 2.0})
+        log.evaluation(1, "val", {"AP": 0.5})
+        assert logged(tmp_path) == [{"step": 1, "loss": 2.0}]
+        assert logged(tmp_path, "evaluations") == [{"step": 1, "split": "val", "metrics": {"AP": 0.5}}]
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"step": 4, "lo', b'{"step": 1, "loss": 7.0}'])
@@ -125,3 +118,27 @@ def test_a_line_that_is_none_of_ours_is_named(tmp_path: Path, line: bytes) -> No
 def test_what_json_cannot_hold_is_refused(tmp_path: Path) -> None:
     with RunLog(tmp_path, resume_step=None) as log, pytest.raises(UsageError, match="expected numbers, text"):
         log.evaluation(1, "val", {"set": {1, 2}})
+
+
+def test_a_run_comes_back_whole_also_where_another_thread_still_writes(tmp_path: Path) -> None:
+    run, replaced = tmp_path / "run", tmp_path / ".run.replaced"
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(OSError):
+                (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+                (run / "log.jsonl").write_text("later")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(200):
+            replaced.mkdir()
+            (replaced / "run.json").write_text("earlier")
+            assert bring_back(run) and not replaced.exists()
+            assert (run / "run.json").read_text() == "earlier"
+    finally:
+        ended.set()
+        writer.join()
+    assert not bring_back(run), "there is no other"

@@ -1,4 +1,4 @@
-"""Does every schedule give the reference's values and refuse what contradicts itself?"""
+"""Every schedule gives the reference's values and refuses contradictory settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,13 +52,6 @@ def test_cosine_equals_the_formula_at_every_step(data: st.DataObject) -> None:
     )
     expected = [cosine_by_hand(step, base, total, low, warm, hold) for step in range(50)]
     np.testing.assert_allclose(schedule(jnp.arange(50)), expected, rtol=2e-6, atol=1e-6 * base)
-
-
-def test_cosine_without_hold_is_that_of_optax() -> None:
-    ours = cosine_with_warmup(base=0.04, total_steps=250, warmup_rate=0.01, warmup_steps=20)
-    optaxs = optax.warmup_cosine_decay_schedule(0.01, 0.04, warmup_steps=20, decay_steps=250)
-    steps = jnp.arange(300)
-    np.testing.assert_array_equal(ours(steps), optaxs(steps))
 
 
 @settings(max_examples=40, deadline=None)

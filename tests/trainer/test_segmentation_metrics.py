@@ -1,4 +1,4 @@
-"""Are Dice and Hausdorff distances what SimpleITK and a slow look at every pair of voxels say?"""
+"""Dice and Hausdorff distances are those of SimpleITK and of a loop over every pair of voxels."""
 
 from __future__ import annotations
 

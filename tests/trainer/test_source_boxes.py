@@ -1,4 +1,4 @@
-"""Do the boxes of a perfect model land on the annotations in the source, EXIF turns included?"""
+"""The boxes of a perfect model land on the annotations in the source, EXIF orientations included."""
 
 from __future__ import annotations
 

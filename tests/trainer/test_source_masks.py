@@ -1,9 +1,8 @@
-"""Do the masks of a perfect model overlay the source scan, in its own order of axes, and the source picture?"""
+"""The masks of a perfect model overlay the source scan, in its own order of axes, and the source picture."""
 
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 from typing import Any
 
 import nibabel
@@ -21,7 +20,7 @@ from halofeed.schemas.errors import UsageError
 from halofeed.trainer.source_masks import labels_in_source, picture_labels_in_source, write_nifti, write_png
 from tests.support.conversions import run_convert
 from tests.support.dicom_writer import write_volume
-from tests.support.phantom import ORIENTATIONS, dice
+from tests.support.phantom import dice, write_phantom
 from tests.support.training import convert_scans
 from tests.support.volume_support import save_nifti
 
@@ -120,22 +119,6 @@ def test_a_mask_of_a_dicom_series_lies_where_simpleitk_puts_the_series(test_data
 # The drawn phantom --------------------------------------------------------------------------------------
 
 
-def write_phantom(folder: Path) -> list[tuple[str, str, str]]:
-    image, mask = draw(STRAIGHT)
-    rows = []
-    for number in range(0, 48, 7):
-        way = ORIENTATIONS[number]
-        affine = stored_grid(STRAIGHT, way).affine
-        save_nifti(folder / f"{number}.nii", stored(image, way), affine)
-        save_nifti(folder / f"{number}-mask.nii", stored(mask, way), affine)
-        rows.append((str(number), f"{number}.nii", f"{number}-mask.nii"))
-    for name, grid in (("tilted", TILTED), ("turned", TURNED)):
-        for suffix, array in zip(("", "-mask"), draw(grid), strict=True):
-            save_nifti(folder / f"{name}{suffix}.nii", array, grid.affine)
-        rows.append((name, f"{name}.nii", f"{name}-mask.nii"))
-    return rows
-
-
 @pytest.mark.parametrize(
     ("options", "resampled"),
     [
@@ -145,7 +128,7 @@ def write_phantom(folder: Path) -> list[tuple[str, str, str]]:
 )
 @pytest.mark.parametrize("probabilities", [True, False])
 def test_the_phantom_comes_back_from_any_orientation_and_tilt(tmp_path, options, resampled, probabilities):
-    rows = write_phantom(tmp_path / "scans")
+    rows = write_phantom(tmp_path / "scans", range(0, 48, 7), {"tilted": TILTED, "turned": TURNED})
     done = convert_scans(tmp_path, rows, tmp_path / "scans", **options)
     found = masks_back(done, probabilities=probabilities)
     assert len(found) == len(rows)

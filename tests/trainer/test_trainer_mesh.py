@@ -1,4 +1,4 @@
-"""Do meshes and activation splits keep their rules?"""
+"""Meshes, activation splits and the environment of JAX keep their rules."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import jax
 import pytest
 from jax.sharding import AxisType
 
-from halofeed.schemas.errors import PartitionError
+from halofeed.schemas.errors import UsageError
 from halofeed.trainer.mesh import activation_spec, constrain, make_mesh
+from halofeed.trainer.platform import configure_platform, platform_environment
+from tests.support.scripts import run_script
 
 
 @pytest.mark.parametrize(
@@ -23,13 +25,6 @@ def test_a_mesh_has_replicas_and_core_axes_of_two(cores: int, shape: dict[str, i
     assert dict(mesh.shape) == shape
     assert set(mesh.axis_types) == {AxisType.Auto}
     assert list(mesh.devices.flat) == jax.devices()
-
-
-def test_devices_that_do_not_divide_are_refused_with_the_cure() -> None:
-    with pytest.raises(PartitionError, match="--virtual-devices 16"):
-        make_mesh(16)
-    with pytest.raises(PartitionError, match="use 4 of them"):
-        make_mesh(4, jax.devices()[:6])
 
 
 @pytest.mark.parametrize(
@@ -60,3 +55,35 @@ def test_an_activation_is_split_along_every_axis_of_its_image_or_along_none(
 def test_without_a_mesh_an_activation_is_left_alone() -> None:
     activation = jax.numpy.ones((2, 4, 4, 1))
     assert constrain(activation, None, (1, 2, 1, 1)) is activation
+
+
+def test_other_xla_flags_are_kept_and_an_old_count_is_replaced() -> None:
+    before = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=false --xla_force_host_platform_device_count=2"}
+    after = platform_environment(before, 16)
+    assert after["XLA_FLAGS"] == "--xla_cpu_enable_fast_math=false --xla_force_host_platform_device_count=16"
+    assert after["JAX_PLATFORMS"] == "cpu"
+
+
+def test_without_virtual_devices_nothing_changes() -> None:
+    assert platform_environment({"XLA_FLAGS": "--a"}, None) == {}
+
+
+def test_a_new_process_sees_the_virtual_devices() -> None:
+    program = (
+        "import sys\n"
+        "from halofeed.trainer.platform import configure_platform\n"
+        "assert 'jax' not in sys.modules\n"
+        "configure_platform(3)\n"
+        "import jax; print(jax.devices())"
+    )
+    assert run_script(program).strip() == "[CpuDevice(id=0), CpuDevice(id=1), CpuDevice(id=2)]"
+
+
+def test_it_is_refused_once_jax_is_imported() -> None:
+    with pytest.raises(UsageError, match="JAX is already imported"):
+        configure_platform(8)
+
+
+def test_fewer_than_one_virtual_device_is_refused() -> None:
+    with pytest.raises(UsageError, match="expected 1 or more, got 0"):
+        platform_environment({}, 0)

@@ -1,4 +1,4 @@
-"""Is the U-Net the network that it says, and are its convolutions and pools the same however they are split?"""
+"""The U-Net has the published structure; its convolutions and pools give the same on every split."""
 
 from __future__ import annotations
 

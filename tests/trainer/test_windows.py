@@ -1,4 +1,4 @@
-"""Do overlapping windows of a scan make one whole, each voxel the weighted mean of the tiles that show it?"""
+"""Overlapping windows of a scan are blended: each voxel is the weighted mean of the tiles that show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the TPU's compiler still say what the published systems promised?
+"""The TPU's compiler confirms what the published systems promised.
 
 The smallest programs, and those that are refused, are compiled here in a minute each; the others are known where
 `benchmarks/fit.py` has compiled them.

@@ -1,4 +1,4 @@
-"""Are sizes, exchanges and the fullest moment read off a compiled program's text?"""
+"""Sizes, exchanges and peak memory are read from the text of a compiled program."""
 
 from __future__ import annotations
 

@@ -1,14 +1,10 @@
-"""Does a plan agree with a run, refuse what cannot be, remember what was compiled, and say what fits?"""
+"""A plan agrees with a run, refuses impossible splits, caches compiled programs and says what fits."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import math
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +25,7 @@ from halofeed.trainer.plan.request import Request
 from halofeed.trainer.plan.splits import cases
 from halofeed.trainer.plan.topologies import topology_named
 from tests.support.dataset_writer import draw_examples, write_dataset
+from tests.support.training import command
 
 SMALL = TrainConfig(
     model="classifier",
@@ -97,16 +94,15 @@ def test_a_plan_names_levels_that_stay_whole_and_what_to_take(on_cpu: dict[str, 
 
 
 def test_asking_again_compiles_nothing(on_cpu: dict[str, Any], cache: Cache) -> None:
-    began = time.monotonic()
     told: list[str] = []
     again = plan_config(
         Request(config=SMALL, topology="cpu:8", classes=4), cores=(4,), cache=cache, tell=told.append
     )
-    assert again["splits"] == on_cpu["splits"] and told == [] and time.monotonic() - began < 2
+    assert again["splits"] == on_cpu["splits"] and told == []
 
 
 @needs_tpu_compiler
-@pytest.mark.parametrize("name", ["v3-8", "v5e-8"])
+@pytest.mark.parametrize("name", ["v3-8", pytest.param("v5e-8", marks=pytest.mark.long)])
 def test_a_tpu_compiler_says_what_a_small_program_takes(name: str, cache: Cache) -> None:
     tiny = SMALL.changed(model_options={"features": [8]}, image_shape=[16, 16, 3])
     plan = plan_config(Request(config=tiny, topology=name, classes=2), cores=(2,), cache=cache)
@@ -129,6 +125,7 @@ def test_a_mesh_lies_on_every_grid_of_chips(name: str) -> None:
 
 
 @needs_tpu_compiler
+@pytest.mark.long
 def test_the_tpu_compiler_refuses_what_is_larger_than_a_core(cache: Cache) -> None:
     huge = SMALL.changed(image_shape=[16384, 16384, 3], model_options={"features": [256]}, batch_size=64)
     plan = plan_config(Request(config=huge, topology="v3-8"), cores=(1,), cache=cache)
@@ -205,16 +202,14 @@ def test_a_step_of_ones_own_is_planned_on_a_mesh_of_its_own_axes() -> None:
         plan(step, [kernel, image], ["cpu:2"])
 
 
-def halofeed(*words: object, cache: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HALOFEED_PLAN_CACHE": str(cache)}
-    command = [sys.executable, "-m", "halofeed", "plan", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
+@pytest.fixture
+def _cached(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command line use the cache of this file."""
+    monkeypatch.setenv("HALOFEED_PLAN_CACHE", str(cache.folder))
 
 
-def test_the_command_prints_writes_and_says_by_its_status_whether_anything_fits(
-    cache: Cache, tmp_path: Path
-) -> None:
-    assert cache.folder is not None
+@pytest.mark.usefixtures("_cached")
+def test_the_command_prints_writes_and_says_by_its_status_whether_anything_fits(tmp_path: Path) -> None:
     config = tmp_path / "mine.toml"
     config.write_text(
         'model = "classifier"\nimage_shape = [32, 32, 3]\nbatch_size = 8\ncompute_dtype = "float32"\n'
@@ -222,26 +217,23 @@ def test_the_command_prints_writes_and_says_by_its_status_whether_anything_fits(
     )
     words = ("--config", config, "--topology", "cpu:8", "--cores-per-replica", "4", "--classes", "4")
     files = ("--json", tmp_path / "plan.json", "--html", tmp_path / "plan.html")
-    done = halofeed(*words, *files, cache=cache.folder)
-    assert done.returncode == 0, done.stderr
-    assert "4-way 1,4,1,1  compiles" in done.stdout and "Take 4-way" in done.stdout
-    assert f"halofeed train FOLDER --config {config} --cores-per-replica 4" in done.stdout
+    output = command("plan", *words, *files)
+    assert "4-way 1,4,1,1  compiles" in output and "Take 4-way" in output
+    assert f"halofeed train FOLDER --config {config} --cores-per-replica 4" in output
     assert json.loads((tmp_path / "plan.json").read_text())["recommended"] == 4
     assert "What fits on which cores" in (tmp_path / "plan.html").read_text()
-    wrong = halofeed(*words[:-4], "--cores-per-replica", "3", cache=cache.folder)
-    assert wrong.returncode == 2 and "cpu:8 has 8 cores" in wrong.stderr
-    none = halofeed("--config", config, "--topology", "cpu:8", "--images-per-replica", "3", "--set",
-                    "image_shape=[31,31,3]", "--cores-per-replica", "8", cache=cache.folder)  # fmt: skip
-    assert none.returncode == 1 and "nearest that can: 32 x 31 x 3" in none.stdout
+    assert "cpu:8 has 8 cores" in command("plan", *words[:-4], "--cores-per-replica", 3, code=2)
+    odd = ("--set", "image_shape=[31,31,3]", "--images-per-replica", 3, "--cores-per-replica", 8)
+    assert "nearest that can: 32 x 31 x 3" in command("plan", *words[:4], *odd, code=1)
 
 
-def test_a_data_set_is_planned_with_its_own_arrays_and_keeps_the_plan(cache: Cache, tmp_path: Path) -> None:
-    assert cache.folder is not None
+@pytest.mark.long
+@pytest.mark.usefixtures("_cached")
+def test_a_data_set_is_planned_with_its_own_arrays_and_keeps_the_plan(tmp_path: Path) -> None:
     examples = draw_examples("classification", {"train": 8})
     folder = write_dataset(tmp_path / "drawn" / "1.0.0", examples, task="classification")
     words = ("--set", "model.features=[8, 8]", "--images-per-replica", 4, "--cores-per-replica", 1)
-    done = halofeed(folder, *words, "--topology", "cpu:1", cache=cache.folder)
-    assert done.returncode == 0, done.stderr
+    command("plan", folder, *words, "--topology", "cpu:1")
     made = read_plan(folder)
     assert made is not None
     (split,) = made["splits"]

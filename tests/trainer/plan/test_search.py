@@ -1,4 +1,4 @@
-"""Does a search end at the largest that fits, and do savings compile what they say?"""
+"""A search ends at the largest size that fits, and savings compile what they name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are machines named as Google Cloud names them, and refused with what there is?"""
+"""Machines have the names of Google Cloud; an unknown name is refused with the known ones."""
 
 from __future__ import annotations
 
