@@ -165,9 +165,7 @@ class Totals:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in self.bad_objects.most_common(3))
         cures = ["correct the annotations"]
         if many_inverted:
-            cures += [
-                "call the columns x,y,w,h and say --box-form corner-size if they hold a width and a height"
-            ]
+            cures += ["say --box-form corner-size if xmax and ymax hold a width and a height"]
         if any("segmentation" in reason for reason in self.bad_objects):
             cures += ["leave --masks out"]
         cures += ["reject the images that have such objects with --on-bad-object reject"]

@@ -198,6 +198,10 @@ def _find_box(name: str, header: Sequence[str], form: str) -> tuple[str, tuple[s
     """How boxes are written and in which columns, where it is otherwise than by two corners."""
     if form == "auto" and can_hold(header, ("xmax",), SPELLINGS):
         return "", ()
+    sizes = {side: ranks[:1] for side, ranks in _SIZES.items()}
+    if form == "corner-size" and can_hold(header, CORNERS, SPELLINGS) and not can_hold(header, "wh", sizes):
+        named = [_choose(name, header, SPELLINGS[side], side) for side in CORNERS]
+        return form, tuple(column for column in named if column is not None)
     lists = [column for column in header if squash(column) in _LISTS]
     for kind, spellings in (("corner-size", _CORNER_SIZE), ("center-size", _CENTER_SIZE)):
         if form not in ("auto", kind):

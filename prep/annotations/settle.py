@@ -34,7 +34,7 @@ def settle_boxes(
         AnnotationsError: what the numbers mean has to be said.
     """
     known = settle_units(listed, options, file)
-    settled = settle_grid(settle_origin(known, options.box_origin, origin, file), images, options)
+    settled = settle_grid(settle_origin(known, options, origin, file), images, options)
     _refuse_other_pixels(settled, images, options, file)
     return [replace(one, notes=(*one.notes, TWICE)) if _holds_one_twice(one) else one for one in settled]
 

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from xml.etree import ElementTree
 
-from halofeed.prep.annotations.columns import CORNERS
+from halofeed.prep.annotations.columns import CORNERS, corners
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     check_box,
@@ -186,9 +186,9 @@ def _box(element: ElementTree.Element, what: str, options: LayoutOptions) -> Box
     for attribute in element.iterfind("attributes/attribute"):
         if _text(attribute, "name").lower() == "rotation":
             check_rotation(_text(attribute, "value"), what, options)
-    sides: dict[str, Any] = {
-        side: number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS
-    }
+    written = [number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS]
+    form = "corners" if options.box_form == "auto" else options.box_form
+    sides: dict[str, Any] = dict(zip(CORNERS, corners(written, form), strict=True))
     flags: dict[str, Any] = {name: _flag(element, name, what) for name in _FLAGS}
     view = (_text(element, "pose") or None) if "view" in options.keep else None
     return check_box(Box(**sides, **flags, label=label, view=view), what)

@@ -54,7 +54,7 @@ _CLASS_OPTIONS = ("class_overlap", "classes", "map_classes")
 _is_volume = _is_of("volume")
 _USES = (
     _of_layouts(("image_sets",), "voc"),
-    _of_layouts(("box_form",), "csv", "jsonl", "coco"),
+    _of_layouts(("box_form",), "csv", "jsonl", "coco", "voc"),
     _of_layouts(("ignore_columns",), "csv", "jsonl", "coco", "voc"),
     _of_layouts(("box_origin",), "voc", "csv", "jsonl"),
     _of_layouts(("split_folders", "folders_are_classes"), "folders"),

@@ -269,8 +269,8 @@ MISTAKES = {
         voc("0 3 9 9", "12 8 24 36"), "1 of 2 boxes begin below 1, the first in a.png", "--box-origin 0"
     ),
     "an option of tables for VOC": usage(
-        voc("1 3 9 9", options=["--box-form", "corners"]),
-        "--box-form has no effect without --layout csv, jsonl or coco; add that, or leave it out",
+        voc("1 3 9 9", options=["--split-folders", "yes"]),
+        "--split-folders has no effect without --layout folders; add that, or leave it out",
     ),
     "a grid of annotations for volumes": usage(
         table([HEADER, ROW], "--annotation-grid", "displayed", "--depth", "8"),
