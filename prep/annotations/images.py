@@ -290,6 +290,14 @@ class ImageIndex:
             shared += 1
         return shared
 
+    def neighbors(self, wanted: Wanted) -> list[str]:
+        """The images called as the annotation itself, in the first of the folders beside it that holds any."""
+        name = _parts(wanted.stem)[-1]
+        paths = self._listed.by_stem.get(_composed(name), [])
+        paths = paths or self._listed.by_name.get(_fold_extension(name), [])
+        found = ([path for path in paths if path.rpartition("/")[0] == folder] for folder in wanted.beside)
+        return next(filter(None, found), [])
+
     def check_any_image(self, what: str) -> None:
         """Refuse a folder without any image file: the annotations' images must lie elsewhere."""
         if not any(self._takes(path) for path in self.paths):

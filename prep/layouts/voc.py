@@ -27,6 +27,7 @@ from halofeed.prep.annotations.contract import (
 from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
 from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.annotations.settle import note_alike_classes, settle_boxes
+from halofeed.prep.layouts.voc_names import settle_names
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.reference import Box, Reference
@@ -46,7 +47,7 @@ def list_references(
     """Every XML annotation, every image, and every entry of a list, below the folder.
 
     An XML's image is its <filename> beside it, in JPEGImages/, or anywhere below; else a file of the XML's
-    own name. Where there are ImageSets/Main lists, they give the splits: train, val, test and any other list,
+    own name. Where both are there and differ, see `voc_names`. Where there are ImageSets/Main lists, they give the splits: train, val, test and any other list,
     but no per-class list (`cat_train`), and trainval only where train or val is missing. Where the splits are made
     otherwise, only lists that the options name are followed: they say which images to take. Without lists the
     first folder is the split, if all are named like splits; else all is `train`.
@@ -69,7 +70,9 @@ def list_references(
         )
     index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
     read = {path: _read(path, annotations, options) for path in paths}
-    found = index.match(_wanted({path: name for path, (name, _) in read.items()}))
+    wanted = _wanted({path: name for path, (name, _) in read.items()})
+    sizes = {path: reference.declared_size for path, (_, reference) in read.items()}
+    found = settle_names(index, wanted, sizes, images, options)
     listed = [_with_image(reference, found[path]) for path, (_, reference) in read.items()]
     listed = _refuse_shared_images(listed, paths)
     listed = settle_boxes(listed, images, options, annotation_file or annotations.root, origin=1)

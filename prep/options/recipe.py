@@ -96,6 +96,12 @@ class Recipe(ClipOptions, VolumeOptions):
         False,
         "class folders: take each folder for a class even where annotations of another layout lie beside the images",
     )
+    voc_images: str = option(
+        "auto",
+        "VOC: which image is meant where <filename> and the name of the XML file are those of two images; auto finds "
+        "out by the declared sizes and by the other XML files, and rejects those for which nothing proves it",
+        choices=("auto", "filename", "xml-name"),
+    )
     image_sets: tuple[str, ...] = option(
         (),
         "VOC: the lists of ImageSets/Main to follow, e.g. trainval,test; default: train, val and test, and none where "

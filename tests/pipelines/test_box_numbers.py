@@ -127,7 +127,9 @@ def test_voc_with_fractions_counts_from_zero_or_has_to_be_told(tmp_path: Path) -
     done = run_convert(tmp_path / "src", tmp_path / "one", layout="voc", box_origin=1)
     assert boxes_of(done)["4.png"] == [[2.25, 2, 9, 9.5]]
     many = write(tmp_path / "many", "voc", PIXELS * 6 + boxes[-1:])
-    with pytest.raises(AnnotationsError, match=r"1 of 19 boxes have fractions, the first in 19\.png.*--box-origin 0"):
+    with pytest.raises(
+        AnnotationsError, match=r"1 of 19 boxes have fractions, the first in 19\.png.*--box-origin 0"
+    ):
         run_convert(many, tmp_path / "refused", layout="voc")
     few = write(tmp_path / "few", "voc", PIXELS * 40 + boxes[-1:])
     assert "1 input: a box has fractions" in summary(run_convert(few, tmp_path / "few_out", layout="voc"))
