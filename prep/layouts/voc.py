@@ -47,10 +47,10 @@ def list_references(
     """Every XML annotation, every image, and every entry of a list, below the folder.
 
     An XML's image is its <filename> beside it, in JPEGImages/, or anywhere below; else a file of the XML's
-    own name. Where both are there and differ, see `voc_names`. Where there are ImageSets/Main lists, they give the splits: train, val, test and any other list,
-    but no per-class list (`cat_train`), and trainval only where train or val is missing. Where the splits are made
-    otherwise, only lists that the options name are followed: they say which images to take. Without lists the
-    first folder is the split, if all are named like splits; else all is `train`.
+    own name. Where both are there and differ, see `voc_names`. Where there are ImageSets/Main lists, they give the
+    splits: train, val, test and any other list, but no per-class list (`cat_train`), and trainval only where train or
+    val is missing. Where the splits are made otherwise, only lists that the options name are followed: they say which
+    images to take. Without lists the first folder is the split, if all are named like splits; else all is `train`.
 
     Raises:
         AnnotationsError: if an image is in two lists, one entry of a list means two images, or a list that was asked

@@ -15,7 +15,7 @@ from halofeed.prep.sources.names import is_image_name
 from halofeed.schemas.errors import AnnotationsError, SourceError
 
 XML_NAME = (
-    "<filename> names another picture than the XML file's own name, which was taken, as declared sizes or the other XML "
+    "<filename> names another picture than the XML file's own name, which was taken, as declared sizes or other XML "
     "files prove; --voc-images filename takes the former"
 )
 WRITTEN = (
@@ -92,8 +92,8 @@ def settle_names(
     if 2 * len(left) > len(found):
         one = conflicts[left[0]]
         raise AnnotationsError(
-            f"{left[0]}: <filename> is that of {one.written.path}, and the XML file's own name that of {one.beside[0]}, "
-            f"as in {len(left)} of {len(found)} XML files; {_CURE}"
+            f"{left[0]}: <filename> is that of {one.written.path}, and its own name that of {one.beside[0]}, as "
+            f" in {len(left)} of {len(found)} XML files; {_CURE}"
         )
     answers = {path: _answer(one, chosen.get(path), options) for path, one in conflicts.items()}
     claimed = {answer.path for answer in (found | answers).values() if isinstance(answer, Found)}

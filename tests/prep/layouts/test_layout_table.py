@@ -300,3 +300,37 @@ def test_classes_that_differ_in_case_or_blanks_alone_are_warned_of(tmp_path: Pat
     notes = {one.source: one.notes for one in read(tmp_path)}
     said = "classes of their own that differ in case or blanks alone: 'Red hat', 'red  hat'"
     assert notes == {"a.jpg": (said,), "b.jpg": (said,), "c.jpg": ()}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shown"),
+    [
+        ("caf\u00e9", "cafe\u0301", "U+00E9"),  # NFC and NFD
+        ("dog", "d\u043eg", "U+043E"),  # Cyrillic
+        ("alpha", "\u03b1lpha", "U+03B1"),  # Greek
+        ("red hat", "red\u00a0hat", "U+00A0"),
+        ("hat", "h\u200bat", "U+200B"),
+        ("hat", "\u202ahat\u202c", "U+202A U+202C"),
+        ("\uff48at", "hat", "U+FF48"),  # NFKC
+        ("T-shirt", "T\u2010shirt", "U+2010"),
+        ("left_kidney", "left kidney", "'left_kidney'"),
+        ("traffic-light", "Traffic_Light", "'traffic-light'"),
+    ],
+)
+def test_classes_that_look_alike_are_warned_of_with_what_differs(
+    tmp_path: Path, one: str, other: str, shown: str
+) -> None:
+    write(tmp_path, f"filename,class\na.jpg,{one}\nb.jpg,{other}\nc.jpg,coat\n", "a.jpg", "b.jpg", "c.jpg")
+    notes = {found.source: found.notes for found in read(tmp_path)}
+    assert notes["a.jpg"] == notes["b.jpg"] and not notes["c.jpg"]
+    assert "classes of their own that look alike: " in notes["a.jpg"][0] and shown in notes["a.jpg"][0]
+
+
+@pytest.mark.parametrize(
+    "names", [("-1", "1"), ("caf\u00e9", "cafe"), ("ab", "a-b"), ("\u72ac", "\u732b"), ("0", "O")]
+)
+def test_classes_that_can_be_told_from_each_other_are_not_warned_of(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    write(tmp_path, f"filename,class\na.jpg,{names[0]}\nb.jpg,{names[1]}\n", "a.jpg", "b.jpg")
+    assert not any(one.notes for one in read(tmp_path))
