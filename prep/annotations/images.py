@@ -208,7 +208,9 @@ class ImageIndex:
                 if hits:
                     return hits[0]
         is_local = "://" not in self.root
-        outside = name if is_local and os.path.isabs(name) and is_there(name, regular=True) else None
+        if is_local and os.path.isabs(name) and is_there(name, regular=True):
+            return os.path.normpath(name)
+        outside = None
         if self._annotations_root and "://" not in self._annotations_root and not is_absolute:
             below = path_from(self._annotations_root, path, self.root)
             if len(parts) > 1 and self._is_file(below):

@@ -16,7 +16,9 @@ FROM_ZERO = (
 )
 SHARE_FROM_ZERO = 0.01
 """Of boxes that begin below 1: fewer are slips under VOC's rule, more show that the numbers count from 0."""
-WITH_FRACTIONS = "boxes have fractions, so they count from 0 and not from 1 as VOC does; --box-origin 1 shifts them nevertheless"
+WITH_FRACTIONS = (
+    "boxes have fractions, so they count from 0 and not from 1 as VOC does; --box-origin 1 shifts them"
+)
 FEW_FRACTIONS = (
     "a box has fractions, and VOC counts whole pixels from 1; --box-origin 0 takes the numbers as they stand"
 )

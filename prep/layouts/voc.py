@@ -68,11 +68,12 @@ def list_references(
         raise AnnotationsError(
             f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations{hint(annotations, 'voc')}"
         )
-    index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
     read = {path: _read(path, annotations, options) for path in paths}
     wanted = _wanted({path: name for path, (name, _) in read.items()})
     sizes = {path: reference.declared_size for path, (_, reference) in read.items()}
     found = settle_names(index, wanted, sizes, images, options)
+    if not any(isinstance(one, Found) for one in found.values()):
+        index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
     listed = [_with_image(reference, found[path]) for path, (_, reference) in read.items()]
     listed = _refuse_shared_images(listed, paths)
     listed = settle_boxes(listed, images, options, annotation_file or annotations.root, origin=1)

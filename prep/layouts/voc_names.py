@@ -93,7 +93,7 @@ def settle_names(
         one = conflicts[left[0]]
         raise AnnotationsError(
             f"{left[0]}: <filename> is that of {one.written.path}, and its own name that of {one.beside[0]}, as "
-            f" in {len(left)} of {len(found)} XML files; {_CURE}"
+            f"in {len(left)} of {len(found)} XML files; {_CURE}"
         )
     answers = {path: _answer(one, chosen.get(path), options) for path, one in conflicts.items()}
     claimed = {answer.path for answer in (found | answers).values() if isinstance(answer, Found)}

@@ -79,12 +79,6 @@ def images_is_an_archive(root: Path) -> list[object]:
 
 
 @preparing
-def outside_of_images(root: Path) -> list[object]:
-    rows = [HEADER, f"{root}/day1/a.png,hat,1,2,30,20"]
-    return table(rows, "--images", root / "day2", pictures=["day1/a.png", "day2/z.png"])(root)
-
-
-@preparing
 def folder_without_table(root: Path) -> list[object]:
     draw(root, "a.png")
     return ["--layout", "csv", "--source", root]
@@ -109,9 +103,6 @@ MISTAKES = {
         "name the folder that holds the images",
     ),
     "an archive for a folder": usage(images_is_an_archive(), r"images\.zip: no such folder; name the folder"),
-    "absolute paths beside --images": refused(
-        outside_of_images(), "lies outside --images", "--images .* holds both"
-    ),
     "file names alone with --images /": usage(
         table([HEADER, ROW], "--images", "/"),
         "/: every file of this machine would be listed; name the folder",
