@@ -77,12 +77,14 @@ class Reading:
             own, or where there is no box.
         box: the columns of x, y, w and h, or of the list that holds all four.
         unread: columns that nothing is made of, as they are written.
+        one_hot: columns of which each is a class, with 1 for the pictures that have it.
     """
 
     columns: Mapping[str, str]
     form: str = ""
     box: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    one_hot: tuple[str, ...] = ()
 
     @property
     def known(self) -> tuple[str, ...]:

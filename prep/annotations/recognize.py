@@ -194,6 +194,17 @@ def _masks(files: _Files, paths: Sequence[str]) -> str | None:
 
 def _table(files: _Files, paths: Sequence[str]) -> str | None:
     near = [path for path in paths if "/" not in path]
+    of_splits = [path for path in paths if basename(path) in ("metadata.jsonl", "metadata.csv")]
+    for path, text in _heads(files, of_splits, ".jsonl", ".csv"):
+        words = set(re.findall(r"\w+", next(iter(text.splitlines()), "")))
+        if "file_name" in words and "objects" in words:
+            return (
+                f"{path} is metadata of Hugging Face with objects, which halofeed does not read: export the set as "
+                "COCO, then take --layout coco"
+            )
+        if "file_name" in words and words & {"label", "class", "category"}:
+            layout = "jsonl" if path.endswith("jsonl") else "csv"
+            return f"{path} is metadata of Hugging Face: take --layout {layout}"
     for layout, extensions in (("csv", (".csv", ".tsv")), ("jsonl", (".jsonl", ".ndjson"))):
         for path, text in _heads(files, near, *extensions):
             first = next((line for line in text.splitlines() if line.strip()), "")

@@ -295,7 +295,8 @@ def decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
         if not deep_splits:
             raise AnnotationsError(
                 f"{root}: {'/'.join(splits[0])} lies in a split folder but in no class folder; expected "
-                f"split/class/image, or {_CURE}"
+                "split/class/image; if a file gives the classes, take its layout, such as --layout csv, jsonl, coco or "
+                "voc; --split-folders no takes the splits for classes"
             )
         return True
     if deep_splits:
