@@ -22,6 +22,7 @@ from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import LocalFiles, check_source
 from halofeed.prep.sources.listing import Listing
 from halofeed.prep.sources.reference import Reference
+from halofeed.prep.sources.walk import EMPTY, HIDDEN
 from halofeed.prep.tasks import labels
 from halofeed.prep.tasks.class_choice import ClassChoice
 from halofeed.prep.tasks.class_order import in_class_order
@@ -236,7 +237,10 @@ def _telling_faults(sources: Sources) -> Iterator[None]:
     try:
         yield
     except AnnotationsError as error:
-        lines = [f"  {path}: {SourceError(*problem)}" for path, problem in _faults(sources).items()]
+        faults = _faults(sources).items()
+        lines = [
+            f"  {path}: {SourceError(*problem)}" for path, problem in faults if problem not in (HIDDEN, EMPTY)
+        ]
         if not lines:
             raise
         if len(lines) > _SHOWN:

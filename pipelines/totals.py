@@ -14,6 +14,7 @@ from halofeed.prep.annotations.contract import INVERTED, LEAST_BAD_OBJECTS, is_m
 from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.volume_files import is_volume_name
+from halofeed.prep.sources.walk import EMPTY, HIDDEN
 from halofeed.schemas.errors import AnnotationsError, JobError
 from halofeed.schemas.identity import example_id
 
@@ -71,9 +72,10 @@ class Totals:
         """
         line = reference_to_json(reference)
         told = f"{line} {[size(path) for path in reference.paths]}\n".encode()
-        self.digests = (self.digests + int.from_bytes(hashlib.sha256(told).digest(), "big")) % _DIGESTS
-        if self.in_order is not None:
-            self.in_order.update(told)
+        if reference.problem not in (HIDDEN, EMPTY):  # which come and go with whoever looks at a folder
+            self.digests = (self.digests + int.from_bytes(hashlib.sha256(told).digest(), "big")) % _DIGESTS
+            if self.in_order is not None:
+                self.in_order.update(told)
         identity = example_id(reference.key)
         self.count += 1
         if reference.problem is None:
@@ -165,9 +167,7 @@ class Totals:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in self.bad_objects.most_common(3))
         cures = ["correct the annotations"]
         if many_inverted:
-            cures += [
-                "call the columns x,y,w,h and say --box-form corner-size if they hold a width and a height"
-            ]
+            cures += ["say --box-form corner-size if xmax and ymax hold a width and a height"]
         if any("segmentation" in reason for reason in self.bad_objects):
             cures += ["leave --masks out"]
         cures += ["reject the images that have such objects with --on-bad-object reject"]

@@ -77,12 +77,14 @@ class Reading:
             own, or where there is no box.
         box: the columns of x, y, w and h, or of the list that holds all four.
         unread: columns that nothing is made of, as they are written.
+        one_hot: columns of which each is a class, with 1 for the pictures that have it.
     """
 
     columns: Mapping[str, str]
     form: str = ""
     box: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    one_hot: tuple[str, ...] = ()
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -198,6 +200,10 @@ def _find_box(name: str, header: Sequence[str], form: str) -> tuple[str, tuple[s
     """How boxes are written and in which columns, where it is otherwise than by two corners."""
     if form == "auto" and can_hold(header, ("xmax",), SPELLINGS):
         return "", ()
+    sizes = {side: ranks[:1] for side, ranks in _SIZES.items()}
+    if form == "corner-size" and can_hold(header, CORNERS, SPELLINGS) and not can_hold(header, "wh", sizes):
+        named = [_choose(name, header, SPELLINGS[side], side) for side in CORNERS]
+        return form, tuple(column for column in named if column is not None)
     lists = [column for column in header if squash(column) in _LISTS]
     for kind, spellings in (("corner-size", _CORNER_SIZE), ("center-size", _CENTER_SIZE)):
         if form not in ("auto", kind):

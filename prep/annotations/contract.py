@@ -46,6 +46,7 @@ class LayoutOptions:
         task: "classification", "detection" or "segmentation"; None: what the annotations hold.
         box_origin: 1 (VOC's own rule, both ends inclusive) turns xmin into xmin - 1; 0 takes the numbers as they
             stand; None is 1 for VOC, unless boxes begin below it, and 0 for tables.
+        voc_images: VOC: which image is meant where <filename> and the XML file's own name are those of two.
         keep: of the layout's `keeps`.
         takes: class folders and tables: whether a path is that of an image.
         takes_scan: pairs, class-masks and tables of masks: whether a path is that of an image, or of a mask.
@@ -65,6 +66,7 @@ class LayoutOptions:
     ignore_columns: tuple[str, ...] = ()
     annotation_grid: str = "auto"
     image_sets: tuple[str, ...] = ()
+    voc_images: str = "auto"
     masks: bool = False
     keep: tuple[str, ...] = ()
     several_classes: str = "refuse"

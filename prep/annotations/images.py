@@ -208,7 +208,9 @@ class ImageIndex:
                 if hits:
                     return hits[0]
         is_local = "://" not in self.root
-        outside = name if is_local and os.path.isabs(name) and is_there(name, regular=True) else None
+        if is_local and os.path.isabs(name) and is_there(name, regular=True):
+            return os.path.normpath(name)
+        outside = None
         if self._annotations_root and "://" not in self._annotations_root and not is_absolute:
             below = path_from(self._annotations_root, path, self.root)
             if len(parts) > 1 and self._is_file(below):
@@ -289,6 +291,14 @@ class ImageIndex:
         while shared < min(len(parts), len(whole)) and parts[-1 - shared] == whole[-1 - shared]:
             shared += 1
         return shared
+
+    def neighbors(self, wanted: Wanted) -> list[str]:
+        """The images called as the annotation itself, in the first of the folders beside it that holds any."""
+        name = _parts(wanted.stem)[-1]
+        paths = self._listed.by_stem.get(_composed(name), [])
+        paths = paths or self._listed.by_name.get(_fold_extension(name), [])
+        found = ([path for path in paths if path.rpartition("/")[0] == folder] for folder in wanted.beside)
+        return next(filter(None, found), [])
 
     def check_any_image(self, what: str) -> None:
         """Refuse a folder without any image file: the annotations' images must lie elsewhere."""

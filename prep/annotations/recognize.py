@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from posixpath import basename, splitext
@@ -68,7 +69,7 @@ class _Known:
 def hint(files: SourceFiles, own: str) -> str:
     """What to add to a message that a folder holds nothing of the layout `own`; "" where nothing is known."""
     found = other_layout(files)
-    if found is None and _holds_several_classes(files):
+    if found is None and _holds_several_classes(files) and not _share_names(files):
         found = "its images lie in several folders: for a class each, take --layout folders"
     return "" if found is None or f"--layout {own}" in found else f"; {found}"
 
@@ -82,6 +83,12 @@ def _holds_several_classes(files: _Files) -> bool:
     folders = (path.rpartition("/")[0] for path in _images(files))
     first = next(folders, None)
     return any(folder != first for folder in folders)
+
+
+def _share_names(files: _Files) -> bool:
+    """Whether most names of images come in several folders, as of images and their masks or views."""
+    stems = Counter(splitext(basename(path))[0] for path in _images(files))
+    return 2 * sum(count > 1 for count in stems.values()) >= len(stems)
 
 
 def _heads(files: _Files, paths: Sequence[str], *extensions: str) -> Iterator[tuple[str, str]]:
@@ -187,6 +194,17 @@ def _masks(files: _Files, paths: Sequence[str]) -> str | None:
 
 def _table(files: _Files, paths: Sequence[str]) -> str | None:
     near = [path for path in paths if "/" not in path]
+    of_splits = [path for path in paths if basename(path) in ("metadata.jsonl", "metadata.csv")]
+    for path, text in _heads(files, of_splits, ".jsonl", ".csv"):
+        words = set(re.findall(r"\w+", next(iter(text.splitlines()), "")))
+        if "file_name" in words and "objects" in words:
+            return (
+                f"{path} is metadata of Hugging Face with objects, which halofeed does not read: export the set as "
+                "COCO, then take --layout coco"
+            )
+        if "file_name" in words and words & {"label", "class", "category"}:
+            layout = "jsonl" if path.endswith("jsonl") else "csv"
+            return f"{path} is metadata of Hugging Face: take --layout {layout}"
     for layout, extensions in (("csv", (".csv", ".tsv")), ("jsonl", (".jsonl", ".ndjson"))):
         for path, text in _heads(files, near, *extensions):
             first = next((line for line in text.splitlines() if line.strip()), "")

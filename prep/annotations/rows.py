@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from halofeed.prep.annotations.columns import Reading, can_hold, squash
+from halofeed.prep.annotations.columns import CORNERS, Reading, can_hold, squash
 from halofeed.prep.annotations.contract import is_split_name
 from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.annotations.table_bytes import TableBytes
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.names import is_image_name
+from halofeed.prep.tasks.class_order import number_of
 from halofeed.schemas.errors import AnnotationsError, UsageError
 
 
@@ -72,6 +75,7 @@ class Table:
     columns: tuple[str, ...]
     unread: tuple[str, ...]
     rows: Iterable[Row]
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,8 @@ class _RowsAnew:
 def unread_note(table: Table) -> tuple[str, ...]:
     """What the images of a table are counted under where it has columns that nothing is made of."""
     unread = [column for column in table.unread if column]
-    return (f"columns of {table.file} that are not read: {', '.join(unread)}",) if unread else ()
+    said = f"columns of {table.file} that are not read: {', '.join(unread)}" if unread else ""
+    return tuple(filter(None, (said, table.note)))
 
 
 def check_ignored(tables: Sequence[Table], ignored: Sequence[str]) -> None:
@@ -145,7 +150,7 @@ def split_folder(table: str) -> str | None:
 def read_csv(name: str, text: TableBytes, rule: Columns) -> Table:
     """The rows of a CSV file; a row with too few or too many cells keeps that as its fault."""
     with text.lines("") as lines:
-        delimiter = _delimiter(lines, rule)
+        delimiter, skipped = _delimiter(lines, rule)
 
     def written() -> Iterator[tuple[int, list[str]]]:
         with text.lines("") as lines:
@@ -157,12 +162,30 @@ def read_csv(name: str, text: TableBytes, rule: Columns) -> Table:
             except csv.Error as error:
                 raise AnnotationsError(f"{name}:{reader.line_num}: not readable as CSV: {error}") from error
 
-    header = [cell.strip() for cell in next(written(), (0, []))[1]]
-    reading = _check_columns(name, header, rule)
-    cells_of = _cells_of(name, reading, rule)
+    header = [cell.strip() for cell in next(islice(written(), skipped, None), (0, []))[1]]
+    note = ""
+    if any(map(is_image_name, header)):
+        header, note = _header_of(name, header, rule, text), NO_HEADER
+    else:
+        skipped += 1
+    reading = _read_one_hot(name, header, rule, lambda: islice(written(), skipped, None))
+    class_columns = () if reading is None else tuple(column for column in header if column in reading.one_hot)
+    if reading is None:
+        reading = _check_columns(name, header, rule, text)
+    else:
+        note = f"columns of {name} were taken for classes, as all hold 0 or 1: {', '.join(class_columns)}"
+    base_cells = _cells_of(name, reading, rule)
+
+    def cells_of(line: int, written: Mapping[str, object]) -> dict[str, str]:
+        found = base_cells(line, written)
+        if class_columns:
+            found["class"] = json.dumps(
+                [one for one in class_columns if _YES_NO[str(written[one]).strip().lower()]]
+            )
+        return found
 
     def rows() -> Iterator[Row]:
-        for line, cells in islice(written(), 1, None):
+        for line, cells in islice(written(), skipped, None):
             fault = ""
             if len(cells) != len(header):
                 if not any(cells[len(header) :]):
@@ -172,7 +195,64 @@ def read_csv(name: str, text: TableBytes, rule: Columns) -> Table:
             known = cells_of(line, dict(zip(header, cells, strict=False)))
             yield Row(file=name, line=line, cells=known, fault=fault)
 
-    return _table(name, header, reading, rows, text)
+    return replace(_table(name, header, reading, rows, text), note=note)
+
+
+def _header_of(name: str, cells: Sequence[str], rule: Columns, text: TableBytes) -> list[str]:
+    """The columns of a table without a header line, where a file name and a class are all that it has.
+
+    Raises:
+        AnnotationsError: with a header line that may be meant.
+    """
+    is_pair = len(cells) == 2 and is_image_name(cells[0]) and not is_image_name(cells[1])
+    if is_pair and rule.required == ("filename", "class"):
+        return ["filename", "class"]
+    left = {"filename": 1, "class": 1, "split": 1, "xmin": 1, "ymin": 1, "xmax": 1, "ymax": 1}
+    if "label" in rule.required:
+        left = {"image": 1, "label": 1, "split": 1}
+    guessed = []
+    for place, cell in enumerate(cells, start=1):
+        kinds: tuple[str, ...] = ("split",) if is_split_name(cell) else ("class",)
+        if is_image_name(cell):
+            kinds = ("image", "label", "filename")
+        elif number_of(cell) is not None:
+            kinds = CORNERS
+        known = next((kind for kind in kinds if cell and left.pop(kind, 0)), f"unused{place}")
+        guessed.append(known)
+    command = shlex.join(["sed", "-i", f"1i {','.join(guessed)}", text.path])
+    raise AnnotationsError(
+        f"{name}: the first line is no header: it holds {', '.join(cells)}; expected {rule.expected}; add a header "
+        f"with {command} if that is the order of the columns, else with their true names"
+    )
+
+
+def _read_one_hot(
+    name: str, header: Sequence[str], rule: Columns, rows: Callable[[], Iterator[tuple[int, list[str]]]]
+) -> Reading | None:
+    """How a table is read that has a column of 0 and 1 for each class; None where it has not."""
+    if "class" not in rule.required or any(header.count(column) > 1 for column in header):
+        return None
+    try:
+        reading = rule.read(name, header)
+    except AnnotationsError:
+        return None
+    if {"class", "xmin"} & set(reading.known) or "filename" not in reading.known or len(reading.unread) < 2:
+        return None
+    if any(is_split_name(squash(column).removeprefix("is")) for column in reading.unread):
+        return None
+    places = [header.index(column) for column in reading.unread if column]
+    found = False
+    for _, cells in rows():
+        found = True
+        if len(cells) < len(header) or any(cells[place].strip().lower() not in _YES_NO for place in places):
+            return None
+    known = {**reading.columns, "class": header[places[0]]}
+    return replace(reading, columns=known, unread=(), one_hot=reading.unread) if found else None
+
+
+NO_HEADER = "the table has no header line; its two columns were taken for filename and class"
+_YES_NO = {**dict.fromkeys(("0", "0.0", "false"), False), **dict.fromkeys(("1", "1.0", "true"), True)}
+_SEPARATOR = re.compile(r'"?sep=([,;|\t])"?[,;\s]*')
 
 
 def _table(
@@ -185,16 +265,22 @@ def _table(
 _FIRST_LINE = re.compile(r"\S[^\n\r\v\f\x1c-\x1e\x85\u2028\u2029]*")
 
 
-def _delimiter(lines: Iterable[str], rule: Columns) -> str:
+def _delimiter(lines: Iterable[str], rule: Columns) -> tuple[str, int]:
+    """What separates cells, and how many lines stand before the header: `sep=;` of spreadsheets."""
     found = next(filter(None, map(_FIRST_LINE.search, lines)), None)
     header = found[0] if found else ""
+    if declared := _SEPARATOR.fullmatch(header):
+        return declared[1], 1
     for delimiter in (",", ";", "\t"):
         if can_hold(next(csv.reader([header], delimiter=delimiter), []), rule.required, rule.spellings):
-            return delimiter
-    return ","
+            return delimiter, 0
+    counts = {delimiter: header.count(delimiter) for delimiter in (",", ";", "\t")}
+    return max(counts, key=lambda delimiter: counts[delimiter]), 0
 
 
-def _check_columns(name: str, header: Sequence[str], rule: Columns) -> Reading:
+def _check_columns(
+    name: str, header: Sequence[str], rule: Columns, text: TableBytes | None = None
+) -> Reading:
     """What the columns mean; AnnotationsError where one is missing, there twice, or open to two readings."""
     found = f"found {', '.join(header) or 'nothing'}; expected {rule.expected}"
     folded = [column.lower() for column in header if column]
@@ -205,7 +291,11 @@ def _check_columns(name: str, header: Sequence[str], rule: Columns) -> Reading:
     if any(column in reading.known for column in rule.together):
         missing += [column for column in rule.together if column not in reading.known]
     if missing:
-        raise AnnotationsError(f"{name}: no column {', '.join(missing)}; {found}")
+        cure = ""
+        if missing == ["class"] and "xmin" in reading.known and text is not None:
+            command = ["sed", "-i", r"s/\r$//; 1s/$/,class/; 2,$s/$/,object/", text.path]
+            cure = f"; where all objects are of one class, add it with {shlex.join(command)}"
+        raise AnnotationsError(f"{name}: no column {', '.join(missing)}; {found}{cure}")
     return reading
 
 

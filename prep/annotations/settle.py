@@ -12,6 +12,7 @@ from halofeed.prep.annotations.units import settle_origin, settle_units
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.reference import Box, Reference
+from halofeed.prep.tasks.lookalikes import alike_names, shown_apart
 from halofeed.schemas.errors import AnnotationsError
 
 TWICE = "an object stands there twice, with one class and one box; both are kept"
@@ -34,7 +35,7 @@ def settle_boxes(
         AnnotationsError: what the numbers mean has to be said.
     """
     known = settle_units(listed, options, file)
-    settled = settle_grid(settle_origin(known, options.box_origin, origin, file), images, options)
+    settled = settle_grid(settle_origin(known, options, origin, file), images, options)
     _refuse_other_pixels(settled, images, options, file)
     return [replace(one, notes=(*one.notes, TWICE)) if _holds_one_twice(one) else one for one in settled]
 
@@ -101,21 +102,18 @@ def _said(reference: Reference, box: Box, size: Size) -> str:
 
 
 def note_alike_classes(listed: Sequence[Reference]) -> list[Reference]:
-    """The references, noted where they have a class that only case or blanks part from another: mostly a slip."""
+    """The references, noted where they have a class that looks like another: mostly a slip."""
     return list(with_notes(listed, alike_classes(label for one in listed for label in labels_of(one))))
 
 
 def alike_classes(found: Iterable[str]) -> dict[str, str]:
-    """Of classes those that only case or blanks part from another, with what is to be said of them."""
-    alike: dict[str, list[str]] = {}
-    for label in sorted(set(found)):
-        alike.setdefault(" ".join(label.casefold().split()), []).append(label)
-    return {
-        label: f"classes of their own that differ in case or blanks alone: {', '.join(map(repr, labels))}"
-        for labels in alike.values()
-        if len(labels) > 1
-        for label in labels
-    }
+    """Of classes those that look like another, with what is to be said of them."""
+    said = {}
+    for labels in alike_names(found):
+        plain = len({" ".join(label.casefold().split()) for label in labels}) == 1
+        differ = "differ in case or blanks alone" if plain and all(map(str.isascii, labels)) else "look alike"
+        said.update(dict.fromkeys(labels, f"classes of their own that {differ}: {shown_apart(labels)}"))
+    return said
 
 
 def with_notes(references: Iterable[Reference], notes: Mapping[str, str]) -> Iterator[Reference]:

@@ -33,6 +33,11 @@ class TableBytes:
         self._digest = self._check_text()
 
     @property
+    def path(self) -> str:
+        """Where the table lies, for a command."""
+        return f"{self._files.root}/{self._name}"
+
+    @property
     def is_held(self) -> bool:
         """Whether the table is a small one."""
         return self._held is not None

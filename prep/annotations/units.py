@@ -16,6 +16,14 @@ FROM_ZERO = (
 )
 SHARE_FROM_ZERO = 0.01
 """Of boxes that begin below 1: fewer are slips under VOC's rule, more show that the numbers count from 0."""
+WITH_FRACTIONS = (
+    "boxes have fractions, so they count from 0 and not from 1 as VOC does; --box-origin 1 shifts them"
+)
+FEW_FRACTIONS = (
+    "a box has fractions, and VOC counts whole pixels from 1; --box-origin 0 takes the numbers as they stand"
+)
+_SHARE_WITH_FRACTIONS = 0.1
+"""Of boxes with fractions: more prove that a tool wrote places and no numbers of pixels."""
 _REACH = 1.5
 """What no share passes, slips included, and no box in pixels stays within that anybody drew."""
 _IN_FIRST_PIXEL = (
@@ -97,38 +105,67 @@ def _is_tiny(reference: Reference) -> bool:
 
 
 def settle_origin(
-    listed: Sequence[Reference], origin: int | None, default: int, file: str
+    listed: Sequence[Reference], options: LayoutOptions, default: int, file: str
 ) -> list[Reference]:
-    """The references with boxes in continuous pixels from 0, whose numbers count pixels from `origin`.
+    """The references with boxes in continuous pixels from 0.
+
+    `options.box_origin` is what the user says: 0 takes the numbers as they stand, 1 is VOC's rule; None: not said.
 
     Args:
-        origin: what the user says: 0 takes the numbers as they stand, 1 is VOC's rule; None: not said.
         default: what the layout says.
 
     Raises:
-        AnnotationsError: nobody said so, and too many boxes begin below the first pixel for slips.
+        AnnotationsError: the user did not say it, and neither most boxes nor hardly any have fractions, or too many
+            begin below the first pixel for slips.
     """
+    origin = options.box_origin
     if (default if origin is None else origin) == 0:
         return list(listed)
     counted = [one for one in listed if one.boxes and not one.normalized]
     boxes = sum(len(one.boxes or ()) for one in counted)
+    fractions = [one.source for one in counted for box in one.boxes or () if _has_fractions(box)]
+    if origin is None and len(fractions) > _SHARE_WITH_FRACTIONS * boxes:
+        return [
+            replace(one, notes=(*one.notes, WITH_FRACTIONS)) if one.boxes and not one.normalized else one
+            for one in listed
+        ]
+    if origin is None and len(fractions) > SHARE_FROM_ZERO * boxes:
+        raise AnnotationsError(
+            f"{file}: {len(fractions):,} of {boxes:,} boxes have fractions, the first in {fractions[0]}: VOC counts "
+            "whole pixels from 1, and fractions count from 0; say --box-origin 0 to take all numbers as they stand, or "
+            "--box-origin 1 to shift them all"
+        )
     below = [one.source for one in counted for box in one.boxes or () if _begins_below_one(box)]
     if origin is None and len(below) > SHARE_FROM_ZERO * boxes:
         raise AnnotationsError(
             f"{file}: {len(below):,} of {boxes:,} boxes begin below 1, the first in {below[0]}: VOC counts pixels "
             "from 1, these numbers count from 0; say --box-origin 0, or --box-origin 1 to shift them all the same"
         )
-    return [_shifted(one) if one.boxes and not one.normalized else one for one in listed]
+    shift = _from_one if options.box_form in ("auto", "corners") else _size_from_one
+    few = FEW_FRACTIONS if origin is None else ""
+    return [_shifted(one, shift, few) if one.boxes and not one.normalized else one for one in listed]
 
 
 def _begins_below_one(box: Box) -> bool:
     return 0 <= box.xmin < 1 or 0 <= box.ymin < 1
 
 
-def _shifted(reference: Reference) -> Reference:
-    boxes = reference.boxes or ()
-    notes = (*reference.notes, FROM_ZERO) if any(map(_begins_below_one, boxes)) else reference.notes
-    return replace(reference, boxes=tuple(map(_from_one, boxes)), notes=notes)
+def _has_fractions(box: Box) -> bool:
+    return not all(float(side).is_integer() for side in (box.ymin, box.xmin, box.ymax, box.xmax))
+
+
+def _shifted(reference: Reference, shift: Callable[[Box], Box], few_fractions: str) -> Reference:
+    boxes, notes = reference.boxes or (), reference.notes
+    if any(map(_begins_below_one, boxes)):
+        notes = (*notes, FROM_ZERO)
+    if few_fractions and any(map(_has_fractions, boxes)):
+        notes = (*notes, few_fractions)
+    return replace(reference, boxes=tuple(map(shift, boxes)), notes=notes)
+
+
+def _size_from_one(box: Box) -> Box:
+    """A box that was written with its width and height: both ends move with its corner."""
+    return replace(box, ymin=box.ymin - 1, xmin=box.xmin - 1, ymax=box.ymax - 1, xmax=box.xmax - 1)
 
 
 def _from_one(box: Box) -> Box:

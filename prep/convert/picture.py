@@ -17,7 +17,7 @@ from halofeed.prep.convert.tasks import ADDERS
 from halofeed.prep.convert.tasks.annotated import AnnotatedPicture
 from halofeed.prep.convert.tasks.annotated_grid import annotated_orientation
 from halofeed.prep.convert.tasks.label_image import read_picture_labels
-from halofeed.prep.formats.picture import DecodedImage, Footprint, ReadOptions, read_image
+from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
 from halofeed.prep.options.option import derived
 from halofeed.prep.options.recipe import DEFAULT_JPEG_QUALITY, Recipe
@@ -31,6 +31,10 @@ from halofeed.prep.voxels.kernels import resize_image
 from halofeed.schemas import keys
 from halofeed.schemas.tfexample import Value
 
+SEVERAL_PICTURES = (
+    "the file holds several pictures or frames, of which the first was taken; for all of them write each to a file of "
+    "its own, or take animations as clips with --frames"
+)
 SCALED_DECODE_KERNEL = "antialias"
 """The kernel before which a JPEG may be decoded at a smaller scale, to 8 bits; TensorFlow's see every pixel."""
 
@@ -100,6 +104,8 @@ class PictureConverter:
         grid = reference.grid if recipe.annotation_grid == "auto" else recipe.annotation_grid
         orientation, warning = annotated_orientation(reference.declared_size, image, grid)
         warnings = (*reference.notes, *([warning] if warning and reference.boxes else []))
+        if FIRST_OF_SEVERAL in image.notes:
+            warnings = (*warnings, SEVERAL_PICTURES)
         kept_whole = _is_kept_whole(recipe, image, plan)
         pixels = resize_image(image.pixels, plan, recipe.interpolation, recipe.padding(), image.extent)
         image = dataclasses.replace(image, pixels=image.pixels[:0].copy())  # let them go

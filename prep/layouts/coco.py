@@ -229,6 +229,10 @@ def _sound_images(
     faulty: list[tuple[str, str, str]] = []
     for place, entry in enumerate(entries):
         identity, file_name = identity_of(entry.get("id")), entry.get("file_name")
+        if file_name is None and isinstance(url := entry.get("coco_url"), str):
+            # LVIS: http://images.cocodataset.org/val2017/000000000009.jpg is val2017/000000000009.jpg.
+            file_name = "/".join(url.partition("?")[0].split("/")[-2:])
+            entry = {**entry, "file_name": file_name}
         if identity is None or not isinstance(file_name, str):
             detail = f"expected a whole number or a text, and a file name; got {entry!r:.100}"
             faulty.append((f"{name}#images[{place}]", "image entry has no id or no file_name", detail))

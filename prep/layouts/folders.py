@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from posixpath import splitext
 
 from halofeed.prep.annotations.contract import LayoutOptions, is_split_name
 from halofeed.prep.annotations.recognize import may_be_other_layout, other_layout
 from halofeed.prep.annotations.settle import alike_classes, with_notes
+from halofeed.prep.layouts.class_folders import (
+    check_class_folders,
+    is_image_folder,
+    join_notes,
+    may_be_no_classes,
+)
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.names import UNREAD_EXTENSIONS, is_document_name, is_video_name
 from halofeed.prep.sources.reference import Reference
 from halofeed.schemas.errors import AnnotationsError
 
-_IMAGE_FOLDERS = frozenset(
-    ("images", "image", "imgs", "img", "jpegimages", "imagestr", "imagests", "pictures", "photos")
-)
 _CURE = "say with --split-folders yes or no whether the first folder is a split"
 
 
@@ -36,11 +39,16 @@ def list_references(
     """
     if annotation_file is not None:
         raise AnnotationsError(f"{annotation_file}: class folders need no annotation file; name the folder")
-    seen = look(images.sizes(), options)
+    paths = images.sizes()
+    seen = look(paths, options)
     if not options.folders_are_classes:
         _refuse_other_layout(annotations, images)
-    rules = _settle(seen, images.root, options)
-    yield from references_of(images.sizes(), rules, options)
+    rules = _settle(seen, (path for path in paths if not options.takes(path)), images.root, options)
+    if not options.folders_are_classes:
+        taken = list(filter(options.takes, paths))
+        notes = check_class_folders(images, taken, rules.first_is_split, _classes_of(seen, rules))
+        rules = replace(rules, notes=join_notes(rules.notes, notes))
+    yield from references_of(paths, rules, options)
 
 
 @dataclass(kw_only=True)
@@ -67,10 +75,14 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What the folders mean: whether the first is a split, and what is to be said of classes."""
+    """What the folders mean: whether the first is a split, and what is to be said of classes.
+
+    `markers` are the first files of class folders that hold no image.
+    """
 
     first_is_split: bool
     notes: dict[str, str]
+    markers: frozenset[str] = frozenset()
 
 
 def look(paths: Iterable[str], options: LayoutOptions) -> Seen:
@@ -95,12 +107,23 @@ def settle(seen: Seen, others: Iterable[str], files: SourceFiles, options: Layou
     Raises:
         AnnotationsError: as `list_references`.
     """
+    others = list(others)
     if not options.folders_are_classes and may_be_other_layout(files, others, seen.firsts.values()):
         return None
-    return _settle(seen, files.root, options)
+    rules = _settle(seen, others, files.root, options)
+    if not options.folders_are_classes and may_be_no_classes(
+        files, seen.firsts.values(), rules.first_is_split, _classes_of(seen, rules)
+    ):
+        return None
+    return rules
 
 
-def _settle(seen: Seen, root: str, options: LayoutOptions) -> Rules:
+def _classes_of(seen: Seen, rules: Rules) -> set[str]:
+    parts = (path.split("/")[rules.first_is_split :] for path in seen.firsts.values())
+    return {path[0] for path in parts if len(path) > 1}
+
+
+def _settle(seen: Seen, others: Iterable[str], root: str, options: LayoutOptions) -> Rules:
     firsts = sorted(seen.firsts.values())
     if not options.folders_are_classes:
         _refuse_folders_of_images(seen.firsts, root)
@@ -118,13 +141,64 @@ def _settle(seen: Seen, root: str, options: LayoutOptions) -> Rules:
             _refuse_folders_above_classes(firsts, first_is_split, root)
     labels = (_reference(path, first_is_split, options).label for path in seen.classes.values())
     notes = alike_classes(label for label in labels if label is not None)
-    return Rules(first_is_split=first_is_split, notes=notes)
+    notes = join_notes(notes, _deep_notes(firsts, first_is_split))
+    markers = _first_files_without_images(firsts, others, first_is_split)
+    return Rules(first_is_split=first_is_split, notes=notes, markers=frozenset(markers))
+
+
+def _deep_notes(firsts: Iterable[str], first_is_split: bool) -> dict[str, str]:
+    """What is to be said of classes whose images lie in several folders below theirs, and none in it."""
+    below: dict[str, set[str]] = {}
+    for path in firsts:
+        folders = path.split("/")[first_is_split:-1]
+        if folders:
+            below.setdefault(folders[0], set()).add(folders[1] if len(folders) > 1 else "")
+    return {
+        label: f"all images of the class {label!r} lie in folders below its own: {', '.join(sorted(inside)[:3])}"
+        + (", ..." if len(inside) > 3 else "")
+        for label, inside in below.items()
+        if len(inside) > 1 and "" not in inside
+    }
+
+
+def _first_files_without_images(
+    firsts: Iterable[str], others: Iterable[str], first_is_split: bool
+) -> Iterator[str]:
+    """The first document of each folder in the place of a class that holds no image."""
+    depth = 1 + first_is_split
+    known = {tuple(path.split("/")[:depth]) for path in firsts}
+    for path in others:
+        folders = tuple(path.split("/")[:-1][:depth])
+        if (
+            len(folders) == depth
+            and folders not in known
+            and is_document_name(path)
+            and not is_document_name(folders[-1])
+        ):
+            known.add(folders)
+            yield path
 
 
 def references_of(paths: Iterable[str], rules: Rules, options: LayoutOptions) -> Iterator[Reference]:
     """The references of these paths, in their order."""
-    taken = (path for path in paths if options.takes(path) or not is_document_name(path))
-    return with_notes((_reference(path, rules.first_is_split, options) for path in taken), rules.notes)
+    taken = (
+        path for path in paths if options.takes(path) or not is_document_name(path) or path in rules.markers
+    )
+    return with_notes(
+        (
+            _marker(path, rules) if path in rules.markers else _reference(path, rules.first_is_split, options)
+            for path in taken
+        ),
+        rules.notes,
+    )
+
+
+def _marker(path: str, rules: Rules) -> Reference:
+    """A problem for a class folder without image, under its first file."""
+    folder = "/".join(path.split("/")[: 1 + rules.first_is_split])
+    split = path.split("/")[0] if rules.first_is_split else "train"
+    problem = ("selection", "class folder holds no image", folder)
+    return Reference(source=path, key=path, split=split, problem=problem)
 
 
 def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, root: str) -> None:
@@ -132,6 +206,7 @@ def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, ro
     below = [path.split("/")[first_is_split:] for path in paths]
     inside = [path for path in below if len(path) > 1]
     deep = [path for path in inside if len(path) > 2]
+    _refuse_one_level_too_deep(inside, root)
     if not inside or len(deep) < len(inside):
         return
     cure = (
@@ -151,6 +226,22 @@ def _refuse_folders_above_classes(paths: Sequence[str], first_is_split: bool, ro
         )
 
 
+def _refuse_one_level_too_deep(inside: Sequence[Sequence[str]], root: str) -> None:
+    """Refuse data/cat/1.jpg and data/dog/1.jpg beside samples/1.jpg: data may be no class."""
+    below: dict[str, set[str]] = {}
+    for path in inside:
+        below.setdefault(path[0], set()).add(path[1] if len(path) > 2 else "")
+    flat = next((name for name, folders in below.items() if "" in folders), None)
+    deep = [name for name, folders in below.items() if len(folders) > 1 and "" not in folders]
+    if flat is not None and len(deep) == 1 and not is_split_name(deep[0]):
+        shown = ", ".join(sorted(below[deep[0]])[:3])
+        raise AnnotationsError(
+            f"{root}: all images of {deep[0]} lie in folders of their own ({shown}), and those of {flat} straight in "
+            f"it; expected class/image: name the folder {deep[0]} with --source if its folders are the classes, or say "
+            "--folders-are-classes"
+        )
+
+
 def _refuse_other_layout(annotations: SourceFiles, images: SourceFiles) -> None:
     for files in (annotations,) if annotations is images else (annotations, images):
         if (found := other_layout(files)) is not None:
@@ -161,8 +252,8 @@ def _refuse_other_layout(annotations: SourceFiles, images: SourceFiles) -> None:
 
 
 def _refuse_folders_of_images(folders: Iterable[str], root: str) -> None:
-    names = {folder.rpartition("/")[2].lower() for folder in folders}
-    if names and names <= _IMAGE_FOLDERS:
+    names = {folder.rpartition("/")[2] for folder in folders}
+    if names and all(map(is_image_folder, names)):
         shown = min(folders)
         raise AnnotationsError(
             f"{root}: all images lie in {shown}, so that its name would be the only class; expected "
@@ -204,7 +295,8 @@ def decide_split_folders(paths: Sequence[Sequence[str]], root: str) -> bool:
         if not deep_splits:
             raise AnnotationsError(
                 f"{root}: {'/'.join(splits[0])} lies in a split folder but in no class folder; expected "
-                f"split/class/image, or {_CURE}"
+                "split/class/image; if a file gives the classes, take its layout, such as --layout csv, jsonl, coco or "
+                "voc; --split-folders no takes the splits for classes"
             )
         return True
     if deep_splits:

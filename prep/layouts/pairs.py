@@ -33,10 +33,10 @@ from halofeed.prep.sources.volume_names import DICOM_EXTENSIONS
 from halofeed.schemas.errors import AnnotationsError
 
 SUFFIX_SPLITS = {"tr": "train", "ts": "test", "va": "validation", "val": "validation"}
-_IMAGE_FOLDER = re.compile(r"(?:images?|imgs?|volumes?|scans?)(tr|ts|va|val)?", re.IGNORECASE)
+_IMAGE_FOLDER = re.compile(r"(?:images?|imgs?|volumes?|scans?|JPEGImages)(tr|ts|va|val)?", re.IGNORECASE)
 _CLIP_FOLDER = re.compile(r"(?:videos?|clips?|frames)(tr|ts|va|val)?", re.IGNORECASE)
 _LABEL_FOLDER = re.compile(
-    r"(?:labels?|masks?|segmentations?|segs?|annotations?)(tr|ts|va|val)?", re.IGNORECASE
+    r"(?:labels?|masks?|segmentations?|segs?|annotations?|SegmentationClass)(tr|ts|va|val)?", re.IGNORECASE
 )
 _LABEL_STEM = re.compile(
     r"(.+?)[-_.](?:seg|segmentation|masks?|labels?|gt|groundtruth)(?:[-_.].+)?", re.IGNORECASE

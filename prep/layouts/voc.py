@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from xml.etree import ElementTree
 
-from halofeed.prep.annotations.columns import CORNERS
+from halofeed.prep.annotations.columns import CORNERS, corners
 from halofeed.prep.annotations.contract import (
     LayoutOptions,
     check_box,
@@ -27,6 +27,7 @@ from halofeed.prep.annotations.contract import (
 from halofeed.prep.annotations.images import Found, ImageIndex, Wanted
 from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.annotations.settle import note_alike_classes, settle_boxes
+from halofeed.prep.layouts.voc_names import settle_names
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.reference import Box, Reference
@@ -46,10 +47,10 @@ def list_references(
     """Every XML annotation, every image, and every entry of a list, below the folder.
 
     An XML's image is its <filename> beside it, in JPEGImages/, or anywhere below; else a file of the XML's
-    own name. Where there are ImageSets/Main lists, they give the splits: train, val, test and any other list,
-    but no per-class list (`cat_train`), and trainval only where train or val is missing. Where the splits are made
-    otherwise, only lists that the options name are followed: they say which images to take. Without lists the
-    first folder is the split, if all are named like splits; else all is `train`.
+    own name. Where both are there and differ, see `voc_names`. Where there are ImageSets/Main lists, they give the
+    splits: train, val, test and any other list, but no per-class list (`cat_train`), and trainval only where train or
+    val is missing. Where the splits are made otherwise, only lists that the options name are followed: they say which
+    images to take. Without lists the first folder is the split, if all are named like splits; else all is `train`.
 
     Raises:
         AnnotationsError: if an image is in two lists, one entry of a list means two images, or a list that was asked
@@ -67,9 +68,12 @@ def list_references(
         raise AnnotationsError(
             f"{annotations.root}: no .xml file lies below it; expected Pascal VOC annotations{hint(annotations, 'voc')}"
         )
-    index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
     read = {path: _read(path, annotations, options) for path in paths}
-    found = index.match(_wanted({path: name for path, (name, _) in read.items()}))
+    wanted = _wanted({path: name for path, (name, _) in read.items()})
+    sizes = {path: reference.declared_size for path, (_, reference) in read.items()}
+    found = settle_names(index, wanted, sizes, images, options)
+    if not any(isinstance(one, Found) for one in found.values()):
+        index.check_any_image(f"{annotations.root} ({len(paths)} XML files)")
     listed = [_with_image(reference, found[path]) for path, (_, reference) in read.items()]
     listed = _refuse_shared_images(listed, paths)
     listed = settle_boxes(listed, images, options, annotation_file or annotations.root, origin=1)
@@ -186,9 +190,9 @@ def _box(element: ElementTree.Element, what: str, options: LayoutOptions) -> Box
     for attribute in element.iterfind("attributes/attribute"):
         if _text(attribute, "name").lower() == "rotation":
             check_rotation(_text(attribute, "value"), what, options)
-    sides: dict[str, Any] = {
-        side: number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS
-    }
+    written = [number(_text(element, f"bndbox/{side}"), f"{what} {side}") for side in CORNERS]
+    form = "corners" if options.box_form == "auto" else options.box_form
+    sides: dict[str, Any] = dict(zip(CORNERS, corners(written, form), strict=True))
     flags: dict[str, Any] = {name: _flag(element, name, what) for name in _FLAGS}
     view = (_text(element, "pose") or None) if "view" in options.keep else None
     return check_box(Box(**sides, **flags, label=label, view=view), what)

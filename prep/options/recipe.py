@@ -59,7 +59,7 @@ class Recipe(ClipOptions, VolumeOptions):
     box_origin: int | None = option(
         None,
         "boxes in pixels: the number of the first pixel, 0 or 1 (then both ends are within the box, as in VOC); "
-        "default: 1 for voc, refused where boxes begin below 1, and 0 for tables",
+        "default: 0 for tables; for voc 0 where boxes have fractions, else 1, refused where boxes begin below 1",
         choices=(0, 1),
     )
     box_units: str = option(
@@ -71,9 +71,9 @@ class Recipe(ClipOptions, VolumeOptions):
 
     box_form: str = option(
         "auto",
-        "how a box is written in columns x,y,w,h or in a list called bbox: corners (xmin,ymin,xmax,ymax), corner-size "
-        "(upper left x,y, then width,height, as in COCO), center-size (center x,y, then width,height); auto takes "
-        "columns whose names say it, and refuses others",
+        "how a box is written in columns x,y,w,h, in a list called bbox, or in VOC's xmin,ymin,xmax,ymax: corners "
+        "(xmin,ymin,xmax,ymax), corner-size (upper left x,y, then width,height, as in COCO), center-size (center x,y, "
+        "then width,height); auto takes columns whose names say it, and refuses others",
         choices=FORMS,
     )
     ignore_columns: tuple[str, ...] = option(
@@ -95,6 +95,12 @@ class Recipe(ClipOptions, VolumeOptions):
     folders_are_classes: bool = option(
         False,
         "class folders: take each folder for a class even where annotations of another layout lie beside the images",
+    )
+    voc_images: str = option(
+        "auto",
+        "VOC: which image is meant where <filename> and the name of the XML file are those of two images; auto finds "
+        "out by the declared sizes and by the other XML files, and rejects those for which nothing proves it",
+        choices=("auto", "filename", "xml-name"),
     )
     image_sets: tuple[str, ...] = option(
         (),

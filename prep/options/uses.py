@@ -53,8 +53,8 @@ _CLIP_OPTIONS = tuple(field.name for field in fields(ClipOptions) if field.name 
 _CLASS_OPTIONS = ("class_overlap", "classes", "map_classes")
 _is_volume = _is_of("volume")
 _USES = (
-    _of_layouts(("image_sets",), "voc"),
-    _of_layouts(("box_form",), "csv", "jsonl", "coco"),
+    _of_layouts(("image_sets", "voc_images"), "voc"),
+    _of_layouts(("box_form",), "csv", "jsonl", "coco", "voc"),
     _of_layouts(("ignore_columns",), "csv", "jsonl", "coco", "voc"),
     _of_layouts(("box_origin",), "voc", "csv", "jsonl"),
     _of_layouts(("split_folders", "folders_are_classes"), "folders"),

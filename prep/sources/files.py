@@ -200,7 +200,7 @@ class LocalFiles:
         if os.path.realpath(self.root) == "/":
             raise UsageError(
                 f"{self.root}: every file of this machine would be listed; name the folder that holds the source "
-                "files, or a table that gives each file's whole path"
+                "files; where annotations give the whole path of each file, leave --images out"
             )
         try:
             yield

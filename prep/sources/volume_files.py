@@ -121,9 +121,10 @@ def locate(written: str, what: str, files: SourceFiles, folder: str = "") -> str
         folder: of the annotation file, below the root.
     """
     path = relative_path(written, files.root, folder)
-    if path.startswith(("/", "..")) or files.size(path) is None:
+    is_local = "://" not in files.root
+    if path.startswith("..") or (path.startswith("/") and not is_local) or files.size(path) is None:
         leads_out = os.path.isabs(written) or path.startswith("../")
-        if leads_out and "://" not in files.root and is_there(os.path.join(whole_path(files.root), path)):
+        if leads_out and is_local and is_there(os.path.join(whole_path(files.root), path)):
             reason = f"{what} file lies outside --images"
             raise SourceError("annotation", reason, lies_outside(written))
         if not path.startswith(("/", "..")) and (refusal := files.refusal(path)):

@@ -24,13 +24,34 @@ _OF_FILE_SYSTEMS = "lost+found"
 """A folder that a file system makes for itself at its top, for its administrator alone."""
 
 
-def is_hidden(path: str) -> bool:
-    """Whether a relative path is one that tools leave behind: .git, .DS_Store, ._file, __MACOSX.
+HIDDEN: Problem = (SELECTION, "hidden, or left behind by a system or a tool", "")
+EMPTY: Problem = (SELECTION, "folder holds no files", "")
+_LEFT_BEHIND = frozenset(
+    (
+        *(
+            "__macosx",
+            "@eadir",
+            "#recycle",
+            "#snapshot",
+            "@recycle",
+            "@recently-snapshot",
+            "@tmp",
+            "@sharebin",
+        ),
+        *("$recycle.bin", "system volume information", "recycler", "network trash folder", "temporary items"),
+        *("_vti_cnf", "__pycache__", "thumbs.db", "desktop.ini"),
+    )
+)
+"""Names, in small letters, that systems, network drives and tools give to what is no part of a data set."""
 
-    >>> is_hidden("a/._b.jpg"), is_hidden("a/b.jpg")
-    (True, False)
+
+def is_hidden(path: str) -> bool:
+    """Whether a relative path is one that tools leave behind: .git, .DS_Store, ._file, __MACOSX, @eaDir.
+
+    >>> is_hidden("a/._b.jpg"), is_hidden("a/@eaDir/b.jpg"), is_hidden("a/b.jpg")
+    (True, True, False)
     """
-    return any(part.startswith(".") or part == "__MACOSX" for part in path.split("/"))
+    return any(part.startswith(".") or part.lower() in _LEFT_BEHIND for part in path.split("/"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +68,7 @@ class Listing:
 
 
 def list_below(root: str) -> Listing:
-    """Every file below a folder of this machine; hidden ones are passed over.
+    """Every file below a folder of this machine; hidden ones are named among the faults.
 
     Links are followed, and each folder is gone through once, however many ways lead to it: the way without links first,
     then those with the fewest, then the first by its path. So the paths do not depend on the order of the system's
@@ -149,6 +170,7 @@ class _Walk:
         """What lies straight in a folder; the folders in it, in sorted order."""
         inside: list[tuple[str, str]] = []
         files: list[tuple[str, int]] = []
+        links = len(self.links)
         try:
             found = os.stat(full)
             first = self.seen.setdefault((found.st_dev, found.st_ino), path)
@@ -164,6 +186,8 @@ class _Walk:
             self.faults[path] = unlisted(path, error)
         if files:
             self.sizes.add_folder(path, files)
+        elif path and not inside and path not in self.faults and len(self.links) == links:
+            self.faults[path] = EMPTY
         return sorted(inside)
 
     def _take(
@@ -175,6 +199,7 @@ class _Walk:
     ) -> None:
         name = text_of_name(entry.name)
         if is_hidden(name):
+            self.faults[_joined(folder, name)] = HIDDEN
             return
         may_be_folder = True
         try:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from halofeed.prep.tasks.class_order import some_of
+from halofeed.prep.tasks.lookalikes import look_of
 from halofeed.schemas.errors import AnnotationsError, SourceError
 
 BACKGROUND = "background"
@@ -116,4 +116,4 @@ def _plain(name: str) -> str:
     >>> _plain("Left_Kidney") == _plain("left kidney ")
     True
     """
-    return re.sub(r"[\s_-]+", "", name.casefold())
+    return look_of(name).replace(" ", "")

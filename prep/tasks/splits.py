@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from halofeed.prep.sources.aside import Aside
+from halofeed.prep.sources.names import is_image_name, is_video_name
 from halofeed.prep.sources.reference import Reference
 from halofeed.prep.sources.volume_files import stem_of
 from halofeed.schemas.errors import AnnotationsError, UsageError
@@ -190,7 +191,15 @@ def _entries(lists: Mapping[str, str]) -> Iterator[tuple[str, int, str]]:
 
 
 def _name_of(entry: str) -> str:
-    return entry.replace("\\", "/").removeprefix("./")
+    """The name in an entry; the number of a class may stand behind it, as in UCF101's lists.
+
+    >>> _name_of("./Archery/v_1.avi 3"), _name_of("scan 3")
+    ('Archery/v_1.avi', 'scan 3')
+    """
+    name = entry.replace("\\", "/").removeprefix("./")
+    first, _, last = name.rpartition(" ")
+    is_numbered = last.isdecimal() and (is_image_name(first) or is_video_name(first))
+    return first.rstrip() if is_numbered else name
 
 
 def _note_names(

@@ -102,6 +102,14 @@ MISTAKES = {
         "name the folder that holds the images",
     ),
     "an archive for a folder": usage(images_is_an_archive(), r"images\.zip: no such folder; name the folder"),
+    "file names alone with --images /": usage(
+        table([HEADER, ROW], "--images", "/"),
+        "/: every file of this machine would be listed; name the folder",
+    ),
+    "a folder of tables with --images /": usage(
+        lambda root: [*table([HEADER, ROW])(root)[:3], root, "--images", "/"],
+        "/: every file of this machine would be listed; name the folder",
+    ),
     "a folder without a table": refused(folder_without_table(), "no .csv or .tsv file lies straight in it"),
     "paths of a folder that is not there": refused(
         table([HEADER, "cam1/a.png,hat,1,2,30,20", "cam2/a.png,hat,1,2,30,20"], pictures=["all/a.png"]),
@@ -144,8 +152,8 @@ MISTAKES = {
     ),
     # options
     "an option of tables for VOC": usage(
-        voc("1 3 9 9", options=["--box-form", "corners"]),
-        "--box-form has no effect without --layout csv, jsonl or coco; add that, or leave it out",
+        voc("1 3 9 9", options=["--split-folders", "yes"]),
+        "--split-folders has no effect without --layout folders; add that, or leave it out",
     ),
     "a grid of annotations for volumes": usage(
         table([HEADER, ROW], "--annotation-grid", "displayed", "--depth", "8"),

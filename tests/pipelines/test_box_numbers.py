@@ -119,6 +119,33 @@ def test_voc_that_begins_at_zero_is_refused_by_name_of_the_option(tmp_path: Path
     assert "1 input: a box begins below 1" in summary(done) and "--box-origin 0" in summary(done)
 
 
+def test_voc_with_fractions_counts_from_zero_or_has_to_be_told(tmp_path: Path) -> None:
+    boxes: Boxes = [*PIXELS, (3.25, 3, 9, 9.5)]
+    done = run_convert(write(tmp_path / "src", "voc", boxes), tmp_path / "out", layout="voc")
+    assert boxes_of(done) == expected(boxes)
+    assert "4 inputs: boxes have fractions, so they count from 0" in summary(done)
+    done = run_convert(tmp_path / "src", tmp_path / "one", layout="voc", box_origin=1)
+    assert boxes_of(done)["4.png"] == [[2.25, 2, 9, 9.5]]
+    many = write(tmp_path / "many", "voc", PIXELS * 6 + boxes[-1:])
+    with pytest.raises(
+        AnnotationsError, match=r"1 of 19 boxes have fractions, the first in 19\.png.*--box-origin 0"
+    ):
+        run_convert(many, tmp_path / "refused", layout="voc")
+    few = write(tmp_path / "few", "voc", PIXELS * 40 + boxes[-1:])
+    assert "1 input: a box has fractions" in summary(run_convert(few, tmp_path / "few_out", layout="voc"))
+
+
+@pytest.mark.parametrize(("origin", "shift"), [(None, 1), (0, 0)])
+def test_voc_takes_a_width_and_a_height_under_the_names_of_a_corner(
+    tmp_path: Path, origin: int | None, shift: int
+) -> None:
+    sizes: Boxes = [(x1, y1, x2 - x1, y2 - y1) for x1, y1, x2, y2 in PIXELS]
+    source = write(tmp_path / "src", "voc", sizes)
+    done = run_convert(source, tmp_path / "out", layout="voc", box_form="corner-size", box_origin=origin)
+    moved: Boxes = [(x1 - shift, y1 - shift, x2 - shift, y2 - shift) for x1, y1, x2, y2 in PIXELS]
+    assert boxes_of(done) == expected(moved)
+
+
 def test_a_slip_below_the_share_is_a_finding_and_the_rest_is_read_by_vocs_rule(tmp_path: Path) -> None:
     source = write(tmp_path / "src", "voc", [(6, 4, 30, 20)] * 120 + [(0, 3, 9, 9)])
     done = run_convert(source, tmp_path / "out", layout="voc")

@@ -2,6 +2,7 @@
 
 from halofeed.prep.formats.picture.image import DecodedImage, ReadOptions
 from halofeed.prep.formats.picture.table import (
+    FIRST_OF_SEVERAL,
     FORMATS,
     Footprint,
     read_image,
@@ -11,6 +12,7 @@ from halofeed.prep.formats.picture.table import (
 )
 
 __all__ = [
+    "FIRST_OF_SEVERAL",
     "FORMATS",
     "DecodedImage",
     "Footprint",

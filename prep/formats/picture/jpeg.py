@@ -26,11 +26,15 @@ from halofeed.prep.formats.picture.pillow import (
     open_with,
     plan_pillow,
 )
+from halofeed.prep.formats.picture.tiff_directory import read_directory
+from halofeed.schemas.errors import SourceError
 
 PREMATURE_END = "Premature end of JPEG file"
 END_OF_IMAGE = b"\xff\xd9"
 PLAIN_FRAMES = (0xC0, 0xC1, 0xC2)
 """Baseline, extended and progressive, all with Huffman codes."""
+_MP_ENTRIES = 0xB002
+_MPF_WITHIN, _MPF_BYTES = 1 << 18, 1 << 16
 UNKNOWN_SAMPLING = "Could not determine subsampling level"
 SCALES = (8, 4, 2)
 ROW_BYTES = 512
@@ -144,4 +148,25 @@ def open_jpeg(data: bytes) -> OpenedImage:
         load=load,
         # TensorFlow, libjpeg and browsers all take such a file as it is.
         plain_channels=components if is_plain else 0,
+        more=_holds_views(data, header.size),
     )
+
+
+def _holds_views(data: bytes, size: Size) -> bool:
+    """Whether a multi-picture file (MPO) holds another picture of that size; previews and gain maps are smaller.
+
+    Source: CIPA DC-007, sections 5.1 and 5.2.3.
+    """
+    at = data.find(b"MPF\0", 0, _MPF_WITHIN) + 4
+    if at < 4:
+        return False
+    try:
+        directory = read_directory(data[at : at + _MPF_BYTES])
+        entries = directory.fields.get(_MP_ENTRIES)
+        if entries is None or entries.data is None:
+            return False
+        numbers = np.frombuffer(entries.data[: len(entries.data) // 16 * 16], f"{directory.order}u4")
+        starts = [at + int(offset) for offset in numbers[2::4] if offset]
+        return any(read_jpeg_header(data[start:]).size == size for start in starts)
+    except SourceError:
+        return False

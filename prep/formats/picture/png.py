@@ -197,5 +197,5 @@ def open_png(data: bytes) -> OpenedImage:
         orientation=exif_orientation(header.payload(data, b"eXIf") or b""),
         plan=lambda *_: _plan(data, header),
         load=load,
-        more=header.payload(data, b"acTL") is not None,
+        more=int.from_bytes((header.payload(data, b"acTL") or b"")[:4], "big") > 1,
     )

@@ -41,6 +41,7 @@ FORMATS: dict[str, tuple[tuple[bytes, ...], Callable[[bytes], OpenedImage]]] = {
     "bmp": ((b"BM",), open_bmp),
 }
 
+FIRST_OF_SEVERAL = "first of several frames"
 # What people have in image folders that is not read, so that the reject can say what it is.
 RECOGNIZED = {
     "a PNG picture with a damaged signature": (b"\x89PNG", b".PNG\r\n"),
@@ -199,16 +200,15 @@ def read_image(
     if not needed_size and raster.pixels.shape[:2] != opened.stored_size:
         decoded = raster.pixels.shape[:2]
         raise damaged(f"header says {opened.stored_size}, decoded are {decoded}")
-    if opened.more:
-        notes.append("first of several frames")
     if opened.orientation != 1:
         notes.append("orientation applied")
     pixels, conversions = convert(apply_orientation(raster.pixels, opened.orientation), options)
+    changes = (*notes, *conversions)
     return DecodedImage(
         pixels=pixels,
         orientation=opened.orientation,
         stored_size=opened.stored_size,
         scale=raster.scale,
-        notes=(*notes, *conversions),
-        plain_jpeg_channels=0 if notes or conversions else opened.plain_channels,
+        notes=(FIRST_OF_SEVERAL, *changes) if opened.more else changes,
+        plain_jpeg_channels=0 if changes else opened.plain_channels,
     )

@@ -36,6 +36,7 @@ from halofeed.prep.formats.picture.tiff_directory import (
     ORIENTATION,
     Directory,
     Field,
+    holds_further_page,
     read_directory,
     valid_orientation,
 )
@@ -236,5 +237,5 @@ def open_tiff(data: bytes) -> OpenedImage:
         orientation=valid_orientation(directory.integer(ORIENTATION, 1)),
         plan=lambda *_: _plan(directory, layout, len(data)),
         load=load,
-        more=directory.more,
+        more=holds_further_page(data, directory),
     )

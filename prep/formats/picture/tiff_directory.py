@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from halofeed.prep.formats.picture.image import damaged, truncated
 from halofeed.schemas.errors import SourceError
 
+NEW_SUBFILE_TYPE = 254
 ORIENTATION = 274
+_REDUCED_OR_MASK = 5
+_MOST_PAGES = 64
 
 # Bytes per value of each field type, TIFF 6.0 section 2 and BigTIFF.
 SIZES = {1: (1, 2, 6, 7), 2: (3, 8), 4: (4, 9, 11, 13), 8: (5, 10, 12, 16, 17, 18)}
@@ -33,12 +36,12 @@ class Field:
 
 @dataclass(frozen=True, kw_only=True)
 class Directory:
-    """The first directory: byte order (< or >), whether BigTIFF, fields by tag, whether another follows."""
+    """A directory: byte order (< or >), whether BigTIFF, fields by tag, where the next one is (0: there is none)."""
 
     order: str
     big: bool
     fields: Mapping[int, Field]
-    more: bool
+    following: int
 
     def integers(self, tag: int) -> NDArray[Any]:
         """The values of an unsigned integer field, of that size; empty where it is absent or of another type."""
@@ -54,8 +57,22 @@ class Directory:
         return int(values[0]) if len(values) else default
 
 
-def read_directory(data: bytes) -> Directory:
-    """Read the first directory; fields of unknown type are left out, as TIFF 6.0 asks of readers.
+def holds_further_page(data: bytes, first: Directory) -> bool:
+    """Whether a directory behind the first is a picture of its own, and no smaller copy or mask of another one."""
+    directory, seen = first, {0}
+    while directory.following not in seen and len(seen) < _MOST_PAGES:
+        seen.add(directory.following)
+        try:
+            directory = read_directory(data, directory.following)
+        except SourceError:
+            return True
+        if not directory.integer(NEW_SUBFILE_TYPE, 0) & _REDUCED_OR_MASK:
+            return True
+    return False
+
+
+def read_directory(data: bytes, start: int | None = None) -> Directory:
+    """Read the directory at a byte, the first one by default; fields of unknown type are left out, as TIFF 6.0 asks.
 
     Raises:
         SourceError: the structure is not TIFF, or its directory is not within the bytes.
@@ -73,7 +90,8 @@ def read_directory(data: bytes) -> Directory:
         raise truncated("no room for a BigTIFF header")
     count_format, entry_format, pointer, inline = ("Q", "HHQ", "Q", 8) if big else ("H", "HHI", "I", 4)
     view = memoryview(data)
-    start = struct.unpack_from(f"{order}{pointer}", data, inline)[0]
+    if start is None:
+        start = int(struct.unpack_from(f"{order}{pointer}", data, inline)[0])
     count_bytes = struct.calcsize(f"{order}{count_format}")
     if start + count_bytes > len(data):
         raise truncated(f"the directory is at byte {start} of {len(data)}")
@@ -96,8 +114,8 @@ def read_directory(data: bytes) -> Directory:
             at = struct.unpack_from(f"{order}{pointer}", data, at)[0]
         inside = at + value_bytes <= len(data)
         fields[tag] = Field(type=type_, count=values, data=view[at : at + value_bytes] if inside else None)
-    following = data[end : end + inline]
-    return Directory(order=order, big=big, fields=fields, more=any(following))
+    following = int.from_bytes(data[end : end + inline], "little" if order == "<" else "big")
+    return Directory(order=order, big=big, fields=fields, following=following)
 
 
 def valid_orientation(value: int) -> int:

@@ -20,11 +20,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from halofeed.pipelines.summary import summary
 from halofeed.prep.formats.picture import FORMATS, DecodedImage, ReadOptions, read_image, read_size, sniff
 from halofeed.prep.formats.picture.jpeg import reduction
 from halofeed.prep.formats.picture.tiff_directory import read_directory
 from halofeed.schemas.errors import SourceError
 from tests.support.allocations import traced
+from tests.support.conversions import run_convert
 from tests.support.memory_cases import png_of, saved
 
 from .test_pictures_samples import PIXELS, png_of_samples, tiff_of_samples
@@ -441,3 +443,21 @@ def test_a_decoders_own_slips_are_not_told_as_reasons() -> None:
     damaged = tiff.getvalue().replace(b"\x40\x01\x03\x00", b"\x41\x01\x03\x00")  # a palette no more
     for data in (b"BM" + bytes(8), damaged):
         assert refused(data).detail and not re.search(r"unpack_from|^\d+$", refused(data).detail)
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "GIF", "WEBP", "PNG", "MPO"])
+def test_the_first_picture_of_several_is_counted_as_such(tmp_path: Path, kind: str) -> None:
+    first, second = (Image.fromarray(np.full((16, 24, 3), value, np.uint8)) for value in (90, 10))
+    for name, others in (("one", []), ("two", [second])):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        first.save(tmp_path / "in" / name / "a.jpg", kind, save_all=True, append_images=others)
+    done = run_convert(tmp_path / "in", tmp_path / "out", layout="folders")
+    assert "warning: 1 input: the file holds several pictures or frames" in summary(done)
+
+
+def test_smaller_copies_and_masks_in_a_tiff_are_no_further_pictures() -> None:
+    for kind, noted in ((1, False), (4, False), (0, True)):
+        stored, page = io.BytesIO(), Image.new("RGB", (8, 8))
+        page.encoderinfo = {"tiffinfo": {254: kind}}
+        Image.new("RGB", (24, 16)).save(stored, "TIFF", save_all=True, append_images=[page])
+        assert bool(read_image(stored.getvalue(), OPTIONS).notes) is noted

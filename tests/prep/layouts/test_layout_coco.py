@@ -275,3 +275,20 @@ def test_outlines_are_held_only_where_they_are_asked_for(tmp_path: Path) -> None
         (with_masks, *_) = read(tmp_path, masks=True)
     assert len(boxes.boxes or ()) == len(with_masks.boxes or ()) == 500
     assert full.peak - plain.peak > 500 * 200 * 20
+
+
+def test_an_image_of_lvis_is_found_by_the_end_of_its_address(tmp_path: Path) -> None:
+    address = "http://images.cocodataset.org/val2017/000000000007.jpg"
+    write(
+        tmp_path,
+        document(images=[{"id": 7, "coco_url": address}]),
+        "val2017/000000000007.jpg",
+        name="lvis_v1.json",
+    )
+    (only,) = read(tmp_path)
+    assert (only.source, len(only.boxes or ()), only.problem, only.notes) == (
+        "val2017/000000000007.jpg",
+        1,
+        None,
+        (),
+    )

@@ -10,8 +10,11 @@ import pytest
 from halofeed.prep.annotations.images import ImageIndex, Wanted
 from halofeed.prep.layouts import LAYOUTS, find_layout
 from halofeed.prep.sources.files import LocalFiles
+from halofeed.prep.sources.walk import EMPTY, HIDDEN
 from halofeed.schemas.errors import AnnotationsError, SourceError, UsageError
-from tests.support.layout_references import by_source, make
+from tests.support.annotation_writer import draw
+from tests.support.conversions import run_convert
+from tests.support.layout_references import by_source, make, write_files
 
 read = partial(by_source, "folders")
 
@@ -152,3 +155,130 @@ def test_a_name_finds_its_file_never_another_folders(tmp_path: Path, name: str, 
 def test_folders_that_differ_in_case_or_blanks_alone_are_warned_of(tmp_path: Path) -> None:
     references = read(make(tmp_path, "hat/1.jpg", "Hat/2.jpg", "coat/3.jpg"))
     assert {name for name in references if references[name].notes} == {"hat/1.jpg", "Hat/2.jpg"}
+
+
+JPEG = b"\xff\xd8\xff"
+GRAY, COLOR = (b"\x89PNG" + bytes(21) + kind + bytes(3) for kind in (b"\0", b"\2"))
+
+
+@pytest.mark.parametrize(
+    ("contents", "words"),
+    [
+        (
+            "JPEGImages/2011_07.jpg SegmentationClass/2011_07.png",
+            "--label-pattern 'SegmentationClass/{id}.png'",
+        ),
+        ("train/rgb/7.jpg train/gt/7.png test/rgb/8.jpg test/gt/8.png", "'test/rgb/{id}.jpg'"),
+        (
+            "x/17.jpg x/23.jpg y/17.gray y/23.gray",
+            "--image-pattern 'x/{id}.jpg' --label-pattern 'y/{id}.png'",
+        ),
+        (
+            "x/17.gray x/23.gray y/17.color y/23.color",
+            "--image-pattern 'y/{id}.png' --label-pattern 'x/{id}.png'",
+        ),
+        ("training/image_2/1.png", "training/image_2, so that its name would be the only class"),
+        ("image_02/1.png image_03/1.png", "so that its name would be the only class"),
+        ("photo_set/1.png notes/1.txt", "notes/1.txt is by its name the annotation of photo_set/1.png"),
+        ("data/cat/1.jpg data/dog/2.jpg samples/1.jpg", "name the folder data with --source"),
+    ],
+)
+def test_folders_that_are_no_classes_are_refused_with_a_way(
+    tmp_path: Path, contents: str, words: str
+) -> None:
+    kinds = {"jpg": JPEG, "gray": GRAY, "color": COLOR}
+    for path in contents.split():
+        stem, _, kind = path.partition(".")
+        name = f"{stem}.{'png' if kind in ('gray', 'color') else kind}"
+        write_files(tmp_path, {name: kinds.get(kind, b"x")})
+    with pytest.raises(AnnotationsError) as raised:
+        read(LocalFiles(tmp_path))
+    assert words in str(raised.value) and "--folders-are-classes" in str(raised.value)
+    assert any(one.label for one in read(LocalFiles(tmp_path), folders_are_classes=True).values())
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        "dog/image_0001.jpg dog/image_0002.jpg cat/image_0001.jpg cat/image_0002.jpg",
+        "dog/1.jpg dog/2.jpg cat/1.png cat/2.png",
+        "images/a.jpg paintings/a.jpg",
+        "a/2020/1.jpg a/3.jpg b/1.jpg",
+    ],
+)
+def test_class_folders_whose_files_share_names_by_chance_are_classes_without_a_word(
+    tmp_path: Path, paths: str
+) -> None:
+    references = read(make(tmp_path, *paths.split()))
+    assert all(one.label and not one.notes for one in references.values()) and len(references) == len(
+        paths.split()
+    )
+
+
+def test_views_of_one_thing_one_class_and_folders_below_classes_are_noted(tmp_path: Path) -> None:
+    views = [f"{side}/scene_{number}.jpg" for side in ("left", "right") for number in (117, 243, 311, 402)]
+    notes = {note for one in read(make(tmp_path / "views", *views)).values() for note in one.notes}
+    assert notes == {
+        "left/scene_117.jpg and right/scene_117.jpg have one name, as have 4 files of their classes: they may show one "
+        "thing"
+    }
+    (only,) = read(make(tmp_path / "one", "dog/1.jpg")).values()
+    assert only.notes == ("all images have one class, 'dog'",)
+    deep = make(
+        tmp_path / "deep",
+        "animals/cat/1.jpg",
+        "animals/dog/2.jpg",
+        "vehicles/car/3.jpg",
+        "vehicles/bus/4.jpg",
+    )
+    assert read(deep)["vehicles/bus/4.jpg"].notes == (
+        "all images of the class 'vehicles' lie in folders below its own: bus, car",
+    )
+
+
+def test_what_is_hidden_empty_or_left_behind_is_listed_and_no_class(tmp_path: Path) -> None:
+    files = make(
+        tmp_path,
+        "dog/1.jpg",
+        "cat/1.jpg",
+        "dog/.DS_Store",
+        "dog/@eaDir/1.jpg/SYNO_THUMB.jpg",
+        "#recycle/3.jpg",
+        "dog/._1.jpg",
+        "cow/notes.txt",
+        ".thumbnails/1.jpg",
+    )
+    (tmp_path / "owl").mkdir()
+    assert {source: one.label for source, one in read(files).items()} == {
+        "dog/1.jpg": "dog",
+        "cat/1.jpg": "cat",
+        "cow/notes.txt": None,
+    }
+    assert read(files)["cow/notes.txt"].problem == ("selection", "class folder holds no image", "cow")
+    assert files.sizes()
+    hidden = [path for path, problem in files.faults().items() if problem == HIDDEN]
+    assert sorted(hidden) == ["#recycle", ".thumbnails", "dog/.DS_Store", "dog/._1.jpg", "dog/@eaDir"]
+    assert files.faults()["owl"] == EMPTY
+    draw(tmp_path, "dog/1.jpg", "cat/1.jpg")
+    done = run_convert(tmp_path, tmp_path.parent / "out", layout="folders")
+    assert done.manifest.rejected == {
+        "selection: hidden, or left behind by a system or a tool": 5,
+        "selection: folder holds no files": 1,
+        "selection: class folder holds no image": 1,
+    }
+    (tmp_path / "cat/.later").write_text("x")
+    assert run_convert(tmp_path, tmp_path.parent / "out", layout="folders").was_there
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [('"label": "hat"', "take --layout jsonl"), ('"objects": {"bbox": []}', "export the set as COCO")],
+)
+def test_folders_of_hugging_face_name_their_metadata(tmp_path: Path, row: str, words: str) -> None:
+    lines = f'{{"file_name": "1.jpg", {row}}}\n'
+    files = write_files(tmp_path, {"train/1.jpg": "x", "train/metadata.jsonl": lines})
+    with pytest.raises(AnnotationsError, match=f"train/metadata.jsonl is metadata of Hugging Face.*{words}"):
+        read(files)
+    if "label" in row:
+        (only,) = by_source("jsonl", files).values()
+        assert (only.source, only.label, only.split) == ("train/1.jpg", "hat", "train")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import shlex
+import subprocess
 import unicodedata
 from functools import partial
 from pathlib import Path
@@ -300,3 +303,94 @@ def test_classes_that_differ_in_case_or_blanks_alone_are_warned_of(tmp_path: Pat
     notes = {one.source: one.notes for one in read(tmp_path)}
     said = "classes of their own that differ in case or blanks alone: 'Red hat', 'red  hat'"
     assert notes == {"a.jpg": (said,), "b.jpg": (said,), "c.jpg": ()}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shown"),
+    [
+        ("caf\u00e9", "cafe\u0301", "U+00E9"),  # NFC and NFD
+        ("dog", "d\u043eg", "U+043E"),  # Cyrillic
+        ("alpha", "\u03b1lpha", "U+03B1"),  # Greek
+        ("red hat", "red\u00a0hat", "U+00A0"),
+        ("hat", "h\u200bat", "U+200B"),
+        ("hat", "\u202ahat\u202c", "U+202A U+202C"),
+        ("\uff48at", "hat", "U+FF48"),  # NFKC
+        ("T-shirt", "T\u2010shirt", "U+2010"),
+        ("left_kidney", "left kidney", "'left_kidney'"),
+        ("traffic-light", "Traffic_Light", "'traffic-light'"),
+    ],
+)
+def test_classes_that_look_alike_are_warned_of_with_what_differs(
+    tmp_path: Path, one: str, other: str, shown: str
+) -> None:
+    write(tmp_path, f"filename,class\na.jpg,{one}\nb.jpg,{other}\nc.jpg,coat\n", "a.jpg", "b.jpg", "c.jpg")
+    notes = {found.source: found.notes for found in read(tmp_path)}
+    assert notes["a.jpg"] == notes["b.jpg"] and not notes["c.jpg"]
+    assert "classes of their own that look alike: " in notes["a.jpg"][0] and shown in notes["a.jpg"][0]
+
+
+@pytest.mark.parametrize(
+    "names", [("-1", "1"), ("caf\u00e9", "cafe"), ("ab", "a-b"), ("\u72ac", "\u732b"), ("0", "O")]
+)
+def test_classes_that_can_be_told_from_each_other_are_not_warned_of(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    write(tmp_path, f"filename,class\na.jpg,{names[0]}\nb.jpg,{names[1]}\n", "a.jpg", "b.jpg")
+    assert not any(one.notes for one in read(tmp_path))
+
+
+ROWS = "a.jpg,hat\nb.jpg,coat\nc.jpg,hat\n"
+CLASSES = {"a.jpg": "hat", "b.jpg": "coat", "c.jpg": "hat"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ROWS,  # no header
+        "sep=,\nfilename,class\n" + ROWS,
+        "sep=;\n" + ("filename,class\n" + ROWS).replace(",", ";"),
+        "filename, hat, coat\na.jpg, 1, 0\nb.jpg, 0, 1\nc.jpg, 1, 0\n",  # Roboflow's _classes.csv
+    ],
+)
+def test_tables_without_a_header_with_a_separator_and_with_a_column_a_class_are_read(
+    tmp_path: Path, text: str
+) -> None:
+    write(tmp_path, text, *CLASSES)
+    references = read(tmp_path)
+    assert {one.source: one.label for one in references} == CLASSES
+    assert any("no header line" in note for one in references for note in one.notes) is (text == ROWS)
+
+
+def test_a_row_of_several_ones_has_several_classes_and_one_of_none_has_none(tmp_path: Path) -> None:
+    write(tmp_path, "filename,hat,coat\na.jpg,1,1\nb.jpg,0,0\n", "a.jpg", "b.jpg")
+    with pytest.raises(AnnotationsError, match=r"two values of class: 'hat'.*--several-classes keep"):
+        read(tmp_path)
+    kept = read(tmp_path, several_classes="keep")
+    assert [one.labels for one in kept] == [("hat", "coat"), ()]
+    assert kept[0].notes == ("columns of labels.csv were taken for classes, as all hold 0 or 1: hat, coat",)
+    for column in ("is_train", "score"):
+        write(tmp_path, f"filename,hat,{column}\na.jpg,1,0\nb.jpg,0,{2 * (column == 'score')}\n")
+        with pytest.raises(AnnotationsError, match="no column class"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "boxes"),
+    [
+        ("a.jpg,1,2,9,8,hat\nb.jpg,2,2,7,9,coat\n", {}, [(1, 2, 9, 8, "hat"), (2, 2, 7, 9, "coat")]),
+        ("TRAIN,gs://x/a.jpg,hat,1,2,,,9,8,,\n", {}, [(1, 2, 9, 8, "hat")]),  # Google's AutoML
+        ('image_id,bbox\na,"[1, 2, 8, 6]"\n', {"box_form": "corner-size"}, [(1, 2, 9, 8, "object")]),
+        ("filename,xmin,ymin,xmax,ymax\r\na.jpg,1,2,9,8\r\n", {}, [(1, 2, 9, 8, "object")]),
+    ],
+)
+def test_the_command_for_a_table_without_header_or_class_makes_it_readable(
+    tmp_path: Path, text: str, options: dict[str, str], boxes: list[tuple[object, ...]]
+) -> None:
+    write(tmp_path, text, "a.jpg", "b.jpg")
+    with pytest.raises(AnnotationsError) as raised:
+        read(tmp_path, **options)
+    command = re.search(r"sed -i '[^']+' \S+", str(raised.value))
+    assert command is not None
+    subprocess.run(shlex.split(command[0]), check=True)
+    found = [box for one in read(tmp_path, **options) for box in one.boxes or ()]
+    assert [(box.xmin, box.ymin, box.xmax, box.ymax, box.label) for box in found] == boxes

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from halofeed.schemas.errors import AnnotationsError
-from tests.support.annotation_writer import boxed, voc_object, voc_text
+from tests.support.annotation_writer import boxed, draw, voc_object, voc_text
 from tests.support.layout_references import list_references, make, outcome, write_files
 
 read = partial(list_references, "voc")
@@ -187,3 +187,61 @@ def test_a_folder_without_xml_or_images_is_refused(tmp_path: Path) -> None:
     write_files(tmp_path, {"only/a.xml": annotation("a.jpg")})
     with pytest.raises(AnnotationsError, match="name the folder that holds the images"):
         read(tmp_path / "only")
+
+
+def _named_otherwise(
+    root: Path, names: dict[str, str], sides: dict[str, int], declared: dict[str, int]
+) -> None:
+    """XML files by stem with the <filename> of each; pictures of 16 rows whose columns are `sides`."""
+    for name, width in sides.items():
+        draw(root, f"{name}.png", size=(16, width))
+    for stem, written in names.items():
+        text = annotation(f"{written}.png", size=f"{declared[stem]} 16" if stem in declared else "0 0")
+        write_files(root, {f"{stem}.xml": text})
+
+
+SHIFTED = {"1": "2", "2": "3", "3": "4", "4": "1"}
+NAMES = [
+    ("one size proves all", SHIFTED, {"1": 9}, {"1": 9}, "own"),
+    ("one size proves the written names", SHIFTED, {"2": 9}, {"1": 9}, "written"),
+    ("one agrees, and the others are not twice", {**SHIFTED, "4": "4"}, {}, {}, "own"),
+    ("copies of one file", {"1": "1", "2": "1", "3": "1", "4": "1"}, {}, {}, "own"),
+    ("the first of them has no such picture", {**SHIFTED, "4": "7"}, {}, {}, "own"),
+    ("one has no picture of its own name", {"1": "2", "2": "1", "x": "3"}, {}, {}, "written"),
+]
+
+
+@pytest.mark.parametrize(
+    ("names", "sides", "declared", "meant"), [case[1:] for case in NAMES], ids=lambda _: ""
+)
+def test_a_file_name_that_is_not_the_xmls_own_is_proven_by_sizes_or_the_other_files(
+    tmp_path: Path, names: dict[str, str], sides: dict[str, int], declared: dict[str, int], meant: str
+) -> None:
+    _named_otherwise(tmp_path, names, dict.fromkeys("1234", 24) | sides, declared)
+    for stem in names:
+        text = (tmp_path / f"{stem}.xml").read_text().replace("<name>hat", f"<name>{stem}")
+        (tmp_path / f"{stem}.xml").write_text(text)
+    labels = {one.source: one.boxes[0].label for one in read(tmp_path) if one.boxes}
+    expected = {f"{stem if meant == 'own' else written}.png": stem for stem, written in names.items()}
+    assert labels == expected
+
+
+def test_a_file_name_that_is_not_the_xmls_own_is_refused_by_name_of_the_option_where_nothing_proves_it(
+    tmp_path: Path,
+) -> None:
+    _named_otherwise(tmp_path, SHIFTED, dict.fromkeys("1234", 24), dict.fromkeys("1234", 24))
+    words = (
+        r"1\.xml: <filename> is that of 2\.png.*own name that of 1\.png, as in 4 of 4.*--voc-images xml-name"
+    )
+    with pytest.raises(AnnotationsError, match=words):
+        read(tmp_path)
+    notes = {
+        option: {one.notes for one in read(tmp_path, voc_images=option)}
+        for option in ("filename", "xml-name")
+    }
+    assert notes == {"filename": {()}, "xml-name": {()}}
+    agreeing = {stem: stem for stem in "abcdefghij"}
+    _named_otherwise(tmp_path, agreeing, dict.fromkeys(agreeing, 24), {})
+    assert (
+        sum(reason is not None and "two images" in reason for reason in outcome(read(tmp_path)).values()) == 4
+    )

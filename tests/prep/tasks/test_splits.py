@@ -225,3 +225,9 @@ def test_references_beside_lists_are_not_held(monkeypatch: pytest.MonkeyPatch) -
         references = (Reference(source=one, key=one) for one in names)
         assert sum(1 for _ in assign_splits(references, options)) == 20_000
     assert found.peak < 20_000 * 500
+
+
+def test_the_number_of_a_class_behind_a_name_in_a_list_is_no_part_of_it() -> None:
+    references = [Reference(source=f"Archery/v_{number}.avi", key=number) for number in (1, 2)]
+    found = assign(references, lists={"train": "Archery/v_1.avi 3\n", "test": "Archery/v_2.avi\n"})
+    assert [one.split for one in found.values()] == ["train", "test"]
