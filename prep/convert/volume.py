@@ -125,6 +125,7 @@ class VolumeConverter:
             [part.plan for part in parts],
             None if labels is None else labels.values,
             self._channels,
+            image=image[..., 0],
         )
         noted = (*(labels.findings if labels else ()), *supposed, *rounded, *coverage.findings())
         findings = (*scan.findings, *noted)
