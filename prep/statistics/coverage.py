@@ -131,7 +131,7 @@ def _body_cut_share(
 
 
 def _sampling_step(voxels: int) -> int:
-    return max(1, math.ceil((voxels / _MOST_SAMPLED) ** (1 / 3)))
+    return max(1, math.ceil(math.cbrt(voxels / _MOST_SAMPLED)))
 
 
 def percent_cut(share: float) -> int:
