@@ -137,6 +137,12 @@ class Recipe(ClipOptions, VolumeOptions):
         choices=("uint8", "uint16", "int16", "float32", "bfloat16"),
         earlier_flag="--store",
     )
+    sample_bits: int = option(
+        0,
+        "pictures and clips of 16 bits stored as uint8: how many bits their samples use, e.g. 12: 0 to 4095 becomes 0 "
+        "to 255; default: 16, and a picture whose largest value is below 4096 is refused, as it would be nearly black",
+        choices=(0, *range(8, 17)),
+    )
     alpha: str = option(
         "drop", "transparency: drop ignores it, blend puts --background behind it", choices=("drop", "blend")
     )
