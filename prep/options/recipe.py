@@ -329,6 +329,7 @@ class Recipe(ClipOptions, VolumeOptions):
             task=self.settled_task(),
             split_folders={"auto": None, "yes": True, "no": False}[self.split_folders],
             source_splits=source_splits,
+            needs_groups=bool(self.split_shares) and self.group_pattern is None,
             takes=listing.takes if listing else is_image_name,
             takes_scan=listing.takes_scan if listing else is_scan_name,
             list_series=None,
