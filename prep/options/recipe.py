@@ -213,11 +213,15 @@ class Recipe(ClipOptions, VolumeOptions):
     shards: int = option(1, "files per split", least=1)
     split_shares: tuple[str, ...] = option(
         (),
-        "split by a stable hash of the group, e.g. train=0.8,validation=0.1,test=0.1; default: the source's",
+        "split by a stable hash of the group, e.g. train=0.8,validation=0.1,test=0.1; default: the source's. A group "
+        "is a table's column group, a DICOM patient, a BIDS subject, {group} of --image-pattern, or that of "
+        "--group-pattern",
     )
     split_seed: int = option(0, "another seed gives another split by hash")
     group_pattern: str | None = option(
-        None, "regular expression with one (group) in the source's path: what must not be divided over splits"
+        None,
+        "regular expression with one (group) in the source's path: what must not be divided over splits, e.g. "
+        "'(patient[0-9]+)'; '(.+)' takes each source for a group of its own",
     )
 
     def __post_init__(self) -> None:

@@ -103,7 +103,7 @@ def assign_splits(references: Iterable[Reference], options: SplitOptions) -> Ite
     if options.group_pattern is not None:
         references = with_groups(references, compile_group_pattern(options.group_pattern))
     elif options.shares:
-        references = with_bids_subjects(references)
+        references = with_known_groups(references)
     if options.shares:
         yield from split_by_hash(references, options.shares, options.seed)
         return
@@ -124,9 +124,14 @@ def with_groups(references: Iterable[Reference], pattern: re.Pattern[str]) -> It
             yield replace(reference, problem=reference.problem or _NO_GROUP)
 
 
-def with_bids_subjects(references: Iterable[Reference]) -> Iterator[Reference]:
-    """Each reference without a group whose file is named as BIDS has it, sub-01_..., with its subject as the group."""
+def with_known_groups(references: Iterable[Reference]) -> Iterator[Reference]:
+    """Each reference with its group: none where that is a word for none, and the subject of BIDS where it has none.
+
+    BIDS calls the files of a subject sub-01_...
+    """
     for reference in references:
+        if reference.group is not None and reference.group.strip().lower() in _NO_GROUP_NAMES:
+            reference = replace(reference, group=None)
         subject = (
             _BIDS_SUBJECT.match(reference.source.rpartition("/")[2]) if reference.group is None else None
         )
@@ -171,7 +176,7 @@ class _GroupEvidence:
     def add(self, reference: Reference) -> None:
         """Take one into account."""
         self.count += 1
-        if reference.group is not None and reference.group.strip().lower() not in _NO_GROUP_NAMES:
+        if reference.group is not None:
             self.has_several |= self.grouped is not None and self.grouped.group != reference.group
             self.grouped = self.grouped or reference
             return
