@@ -155,7 +155,7 @@ MISTAKES = {
         "--layout dicom",
     ),
     "LiTS names that are none": refused(files("lits", "ct/case1.nii.gz"), "no volume-N", "--layout pairs"),
-    "FreeSurfer files": refused(files("pairs", "images/a.mgz", "labels/a.mgz"), "FreeSurfer", "NIfTI"),
+    "MINC files": refused(files("pairs", "images/a.mnc", "labels/a.mnc"), "MINC", "NIfTI"),
     "volumes without a static shape": usage(
         csv("id,image,label", ("a", "ct.nii.gz", "seg.nii.gz"), size=()),
         r"ct\.nii\.gz is a volume",
