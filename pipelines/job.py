@@ -56,7 +56,9 @@ class JobOptions:
         choices=("auto", "command", "job"),
     )
     warn_cut: float = option(
-        0.01, "volumes: warn where the static shape cuts off more than this share of a class"
+        0.01,
+        "volumes: warn where the static shape cuts off more than this share of a class, or of the body of a scan "
+        "without labels",
     )
     salt: str = option(
         "", "DICOM: mixed into the hashes that stand for patients when splits are made; written nowhere"

@@ -27,7 +27,7 @@ from halofeed.prep.tasks import labels
 from halofeed.prep.tasks.class_choice import ClassChoice
 from halofeed.prep.tasks.class_order import in_class_order
 from halofeed.prep.tasks.labels import LabelMap
-from halofeed.prep.tasks.splits import SplitOptions, assign_splits, cases_of_fold
+from halofeed.prep.tasks.splits import SplitOptions, assign_splits, cases_of_fold, check_groups
 from halofeed.prep.voxels.hounsfield import check_channel_names
 from halofeed.schemas.errors import AnnotationsError, Problem, SourceError, UsageError
 from halofeed.schemas.file_names import text_of_name
@@ -217,7 +217,8 @@ def _references(source: _Listed, split_options: SplitOptions) -> Iterator[Refere
     )
     named: set[str] = set()
     with _telling_faults(sources):
-        for reference in assign_splits(with_written_texts(references), split_options):
+        assigned = assign_splits(with_written_texts(references), split_options)
+        for reference in check_groups(assigned, split_options, are_patients=source.layout.name == "dicom"):
             if faults := _faults(sources):
                 named |= faults.keys() & reference.paths
             yield listing.complete(reference)

@@ -44,6 +44,7 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
                 "of them"
             )
         lines += [f"  warning: {name}: {words}" for words in _volume_warnings(manifest, split, warn_cut)]
+        lines += _cut_of_scans(manifest, name, warn_cut)
     total = Statistics.total(split.statistics for split in manifest.splits.values())
     lines += [
         f"  warning: {_counted(count, 'input')}: {text}" for text, count in (total.warnings or {}).items()
@@ -54,12 +55,10 @@ def summary(done: Conversion, warn_cut: float = 0.01) -> str:
 
 def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Iterator[str]:
     """What the static shape loses of volumes, and what it wastes."""
-    statistics, recipe = split.statistics, manifest.recipe
+    statistics = split.statistics
     if not any(statistics.largest_scan or ()):
         return
-    shape = "x".join(str(recipe[side]) for side in ("depth", "height", "width"))
-    largest = "x".join(map(str, statistics.largest_scan or ()))
-    at_spacing = " at --spacing-mm" if recipe["spacing_mm"] else ""
+    shape, largest = _sizes(manifest, split)
     whole, lost = statistics.label_mm3 or {}, statistics.label_cut_mm3 or {}
     shares = {value: lost.get(value, 0) / mm3 for value, mm3 in whole.items()}
     if cut := sorted((-share, value) for value, share in shares.items() if share > warn_cut):
@@ -71,13 +70,52 @@ def _volume_warnings(manifest: Manifest, split: Split, warn_cut: float) -> Itera
         more = f" and of {_counted(len(cut) - _MOST_LISTED, 'class more')}" if len(cut) > _MOST_LISTED else ""
         yield (
             f"{', '.join(listed)}{more} lies outside of {shape} and is in no record; the largest scan has "
-            f"{largest}{at_spacing}: take a larger shape or --spacing-mm, --fit tiles, or --center label"
+            f"{largest}: take a larger shape or --spacing-mm, --fit tiles, or --center label"
         )
     if (wasted := (statistics.padding or Padding()).share) > _WARN_PADDING:
         yield (
             f"{wasted:.1%} of the voxels are padding: records have {shape} and the largest scan has "
-            f"{largest}{at_spacing}; say a smaller --depth, --height and --width"
+            f"{largest}; say a smaller --depth, --height and --width"
         )
+
+
+def _cut_of_scans(manifest: Manifest, name: str, warn_cut: float) -> list[str]:
+    """How much of the scans' field of view and body is in no record: a warning where no label says what matters."""
+    split = manifest.splits[name]
+    statistics = split.statistics
+    of_view, of_body = (
+        {int(percent): count for percent, count in (counts or {}).items()}
+        for counts in (statistics.scan_cut_percents, statistics.body_cut_percents)
+    )
+    cut = sum(count for percent, count in of_view.items() if percent > 100 * warn_cut)
+    if not cut:
+        return []
+    shape, largest = _sizes(manifest, split)
+    share = (statistics.scan_cut_mm3 or 0) / (statistics.scan_mm3 or 1)
+    without_body = sum(count for percent, count in of_body.items() if percent > 100 * warn_cut)
+    body = (
+        f"more than {warn_cut:.0%} of the body, up to {max(of_body)}%, is lost of {without_body:,} of "
+        f"{sum(of_body.values()):,} scans"
+    )
+    is_warning = bool(without_body) and not statistics.labelled
+    cure = (
+        f"; the largest scan has {largest}: take a larger shape or --spacing-mm, --fit tiles or stretch"
+        if without_body
+        else ""
+    )
+    return [
+        f"  {'warning: ' * is_warning}{name}: {share:.1%} of the field of view (up to {max(of_view)}% of a scan) lies "
+        f"outside of {shape} and is in no record; {body if without_body else 'nearly all of each body is in records'}"
+        f"{cure}"
+    ]
+
+
+def _sizes(manifest: Manifest, split: Split) -> tuple[str, str]:
+    """The static shape, and that of the largest scan."""
+    recipe = manifest.recipe
+    shape = "x".join(str(recipe[side]) for side in ("depth", "height", "width"))
+    at_spacing = " at --spacing-mm" if recipe["spacing_mm"] else ""
+    return shape, "x".join(map(str, split.statistics.largest_scan or ())) + at_spacing
 
 
 def _reasons(counts: Mapping[str, int], noun: str, what: str) -> list[str]:

@@ -204,6 +204,8 @@ class Statistics:
         labelled: records with a label image.
         label_voxels: by class; `foreground_voxels` counts those of any class once.
         scan_mm3, scan_cut_mm3, label_mm3, label_cut_mm3: of scans and of each class; `cut` is in no record.
+        scan_cut_percents, body_cut_percents: scans by the percentage, rounded up, of their field of view and of their
+            body that is in no record; manifests of before 0.28 lack them.
     """
 
     records: Annotated[int | None, _count] = None
@@ -231,6 +233,8 @@ class Statistics:
     scan_cut_mm3: Annotated[int | None, _count] = None
     label_mm3: Annotated[Names | None, _NUMBERED] = None
     label_cut_mm3: Annotated[Names | None, _NUMBERED] = None
+    scan_cut_percents: Annotated[Names | None, _NUMBERED] = None
+    body_cut_percents: Annotated[Names | None, _NUMBERED] = None
     largest_scan: Annotated[tuple[int, ...] | None, _sides(3)] = None
 
     @classmethod

@@ -51,6 +51,7 @@ class LayoutOptions:
         takes: class folders and tables: whether a path is that of an image.
         takes_scan: pairs, class-masks and tables of masks: whether a path is that of an image, or of a mask.
         source_splits: whether the source says the splits; False where shares or lists of the user do.
+        needs_groups: whether shares divide the images and no pattern says their groups.
         split_folders: whether the first folder is a split; None: decided by the names.
         image_pattern, label_pattern: see `halofeed.prep.annotations.patterns`.
         classes, map_classes: see `ClassChoice`.
@@ -75,6 +76,7 @@ class LayoutOptions:
     takes: Callable[[str], bool] = is_image_name
     takes_scan: Callable[[str], bool] = is_scan_name
     source_splits: bool = True
+    needs_groups: bool = False
     split_folders: bool | None = None
     folders_are_classes: bool = False
     image_pattern: str | None = None

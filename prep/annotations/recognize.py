@@ -23,6 +23,7 @@ _COCO_LIST = re.compile(r'"(images|annotations)"\s*:\s*\[')
 _COCO_KEY = re.compile(r'"(file_name|bbox|image_id)"\s*:')
 _VOC_ROOT = re.compile(r"<annotation[\s>]")
 _MASK_FOLDER = re.compile(r"(labels?|masks?|segmentations?|segs?|annotations?)(tr|ts)?", re.IGNORECASE)
+_FIRST_CHANNEL = re.compile(r"(?:^|/)imagesTr/[^/]+_0000\.nii\.gz$")
 _IMAGE_FOLDER = re.compile(r"(images?|imgs?)(tr|ts)?", re.IGNORECASE)
 
 
@@ -109,6 +110,8 @@ def _dataset_json(files: _Files, paths: Sequence[str]) -> str | None:
             keys = set(re.findall(r'"(channel_names|modality|training)"\s*:', text))
         if "channel_names" in keys:
             return f"{path} is nnU-Net's: take --layout nnunet"
+        if keys & {"modality", "training"} and any(_FIRST_CHANNEL.search(one) for one in files.sizes()):
+            return f"{path} is that of nnU-Net's version 1: take --layout nnunet"
         if keys & {"modality", "training"}:
             return f"{path} is that of the Medical Segmentation Decathlon: take --layout msd"
     return None

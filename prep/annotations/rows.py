@@ -88,11 +88,28 @@ class _RowsAnew:
         return self.read()
 
 
+_GROUPS = tuple(
+    f"{name}{end}"
+    for name in ("patient", "subject", "participant", "person", "case", "donor")
+    for end in ("", "id")
+)
+
+
 def unread_note(table: Table) -> tuple[str, ...]:
     """What the images of a table are counted under where it has columns that nothing is made of."""
     unread = [column for column in table.unread if column]
     said = f"columns of {table.file} that are not read: {', '.join(unread)}" if unread else ""
     return tuple(filter(None, (said, table.note)))
+
+
+def check_groups_are_read(tables: Sequence[Table], *, needed: bool) -> None:
+    """Refuse a column that names patients or the like and is not read, where splits are to be made by groups."""
+    for table in tables if needed and not any("group" in table.columns for table in tables) else ():
+        if found := [column for column in table.unread if squash(column) in _GROUPS]:
+            raise AnnotationsError(
+                f"{table.file}: column {found[0]!r} is not read, and --split-shares would divide what it holds "
+                "together; call it group, or say --group-pattern '(.+)' to take each image for a group of its own"
+            )
 
 
 def check_ignored(tables: Sequence[Table], ignored: Sequence[str]) -> None:

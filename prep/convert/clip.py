@@ -18,6 +18,7 @@ from halofeed.prep.formats.clip.clip import ClipOptions
 from halofeed.prep.formats.clip.table import open_clip
 from halofeed.prep.formats.picture import ReadOptions
 from halofeed.prep.geometry.resize import ResizePlan
+from halofeed.prep.options.option import derived
 from halofeed.prep.options.recipe import Recipe
 from halofeed.prep.sources.files import SourceFiles
 from halofeed.prep.sources.memory import Need, with_margin
@@ -51,7 +52,7 @@ class ClipConverter:
     ) -> tuple[Record, ...]:
         """A record of each window of one source; SourceError where it cannot be converted."""
         recipe, need = self.recipe, need or self.recipe.lone_need()
-        picture = ReadOptions(alpha=recipe.alpha, background=recipe.backdrop(), max_pixels=recipe.max_pixels)
+        picture = derived(ReadOptions, recipe, background=recipe.backdrop(), channels=3, dtype="uint8")
         options = ClipOptions(
             picture=picture,
             frame_rate=recipe.folder_frame_rate,

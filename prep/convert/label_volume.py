@@ -168,6 +168,8 @@ class LabelReader:
         except SourceError as error:
             same_shape = mask.grid.shape == self.grid.shape
             cure = "--mask-grid voxels takes it voxel for voxel, if its affine was lost" if same_shape else ""
+            if same_shape and not _may_be_taken_by_voxels(mask.grid, self.grid):
+                cure = "its axes run otherwise than the image's; --mask-grid resample takes it where its affine puts it"
             if self.recipe.mask_grid == "resample":
                 return _resampled(turned.target, values, self.canonical, cure)
             if self.recipe.mask_grid == "voxels" and same_shape:
@@ -241,6 +243,15 @@ def _check_known(names: Mapping[int, str], present: Iterable[int], labels: Label
     if lost:
         detail = f"{', '.join(map(repr, lost))} is 0"
         raise SourceError("annotation", "class of the mask has the background's id", detail)
+
+
+def _may_be_taken_by_voxels(mask: Grid, image: Grid) -> bool:
+    """Whether nothing is mirrored voxel for voxel: the mask's axes are the image's, or its affine says none."""
+    of_mask, of_image = (
+        grid.affine[:3, :3] / np.linalg.norm(grid.affine[:3, :3], axis=0) for grid in (mask, image)
+    )
+    is_lost = np.allclose(np.abs(mask.affine[:3, :3]), np.eye(3)[:, ::-1]) and not mask.affine[:3, 3].any()
+    return bool(is_lost) or bool((np.sum(of_mask * of_image, axis=0) > 0.5).all())
 
 
 def _resampled(source: Grid, values: Voxels, target: Grid, cure: str) -> tuple[Voxels, tuple[Finding, ...]]:

@@ -18,6 +18,7 @@ from halofeed.prep.convert.tasks.annotated import AnnotatedPicture
 from halofeed.prep.convert.tasks.annotated_grid import annotated_orientation
 from halofeed.prep.convert.tasks.label_image import read_picture_labels
 from halofeed.prep.formats.picture import FIRST_OF_SEVERAL, DecodedImage, Footprint, ReadOptions, read_image
+from halofeed.prep.formats.picture.pixels import FEWER_BITS
 from halofeed.prep.geometry.resize import ResizePlan, displayed_size, resizer, stored_to_file
 from halofeed.prep.options.option import derived
 from halofeed.prep.options.recipe import DEFAULT_JPEG_QUALITY, Recipe
@@ -106,6 +107,7 @@ class PictureConverter:
         warnings = (*reference.notes, *([warning] if warning and reference.boxes else []))
         if FIRST_OF_SEVERAL in image.notes:
             warnings = (*warnings, SEVERAL_PICTURES)
+        warnings += (FEWER_BITS,) * (FEWER_BITS in image.notes)
         kept_whole = _is_kept_whole(recipe, image, plan)
         pixels = resize_image(image.pixels, plan, recipe.interpolation, recipe.padding(), image.extent)
         image = dataclasses.replace(image, pixels=image.pixels[:0].copy())  # let them go
@@ -124,7 +126,7 @@ class PictureConverter:
             source_size=plan.source_size,
             labels=[],
             boxes=None,
-            notes=image.notes,
+            notes=tuple(note for note in image.notes if note != FEWER_BITS),
             warnings=warnings,
         )
         picture = AnnotatedPicture(

@@ -52,7 +52,7 @@ from halofeed.prep.voxels.foreground import (
     plan_foreground_crop,
 )
 from halofeed.prep.voxels.hounsfield import check_declared, check_values
-from halofeed.prep.voxels.intensity import IntensityPlan
+from halofeed.prep.voxels.intensity import LARGEST_ROUNDING_LOSS, IntensityPlan
 from halofeed.prep.voxels.memory_order import in_memory_order
 from halofeed.schemas import keys
 from halofeed.schemas.class_sets import count_members
@@ -61,7 +61,7 @@ from halofeed.schemas.tfexample import Value
 
 Voxels = NDArray[Any]
 _NARROW_RANGE = 16
-"""Whole numbers would flatten a scan of fractional values that lie closer together than this."""
+"""Whole numbers would flatten a channel of fractional values that lie closer together than this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,17 +113,19 @@ class VolumeConverter:
         ).read()
         image = self._read_image(scans)
         supposed = check_values(scans, image) if in_hu else ()
+        names = _channel_names(scans)
         # With the functions that read go the bytes of the files.
         scan, scans = replace(scan, read=_is_read), []
         least = float(in_memory_order(image)[0].min())
         values = self._plan_values(image, least)
-        rounded = _check_whole(image) if self.recipe.dtype == "int16" and values[0].window is None else ()
+        rounded = _check_rounding(image, values, names)
         sized, parts = self._plan(canonical.target, image, None if labels is None else labels.values)
         coverage = measure_coverage(
             canonical.target,
             [part.plan for part in parts],
             None if labels is None else labels.values,
             self._channels,
+            image=image[..., 0],
         )
         noted = (*(labels.findings if labels else ()), *supposed, *rounded, *coverage.findings())
         findings = (*scan.findings, *noted)
@@ -339,18 +341,51 @@ def _threshold(image: Voxels) -> float:
     return CT_FOREGROUND_HU if float(image[..., 0].min()) <= CT_FOREGROUND_HU else mean_of(image[..., 0])
 
 
-def _check_whole(image: Voxels) -> tuple[Finding, ...]:
-    """What int16 without a window does to fractions; SourceError where it would flatten the scan."""
-    if image.dtype.kind != "f":
+def _channel_names(scans: Sequence[Scan]) -> list[str]:
+    """What messages call each channel: its number, and its file where each channel has one."""
+    names = [f" of channel {number} ({scan.files[0]})" for number, scan in enumerate(scans)]
+    channels = sum(scan.channels for scan in scans)
+    if channels == 1:
+        return [""]
+    return names if channels == len(scans) else [f" of channel {number}" for number in range(channels)]
+
+
+def _check_rounding(
+    image: Voxels, values: Sequence[IntensityPlan], names: Sequence[str]
+) -> tuple[Finding, ...]:
+    """What rounding to stored integers does to the fractions of each channel.
+
+    Raises:
+        SourceError: the values of a channel lie so close together that rounding flattens them. Of uint8, that is asked
+            of several channels in one window, which may not be the window of each.
+    """
+    store, window = values[0].store, values[0].window
+    if image.dtype.kind != "f" or not (
+        store == "int16" or (store == "uint8" and len(set(values)) == 1 < len(names))
+    ):
         return ()
-    if all(np.array_equal(plane, np.rint(plane)) for plane in in_memory_order(image)[0]):
-        return ()
-    least, most = float(image.min()), float(image.max())
-    detail = f"they run from {least:g} to {most:g}"
-    if most - least < _NARROW_RANGE:
-        cure = "take --dtype float32, or --window-percentiles"
-        raise SourceError("intensity", "whole numbers would flatten the values", f"{detail}; {cure}")
-    return (Finding(name="fractions rounded to whole numbers", treatment="corrected", detail=detail),)
+    found: tuple[Finding, ...] = ()
+    for at, name in enumerate(names):
+        channel = image[..., at]
+        if all(np.array_equal(plane, np.rint(plane)) for plane in in_memory_order(channel)[0]):
+            continue
+        least, most = float(channel.min()), float(channel.max())
+        detail = f"they run from {least:g} to {most:g}"
+        is_narrow = store == "int16" and most - least < _NARROW_RANGE
+        if is_narrow or values[at % len(values)].rounding_loss(channel) > LARGEST_ROUNDING_LOSS:
+            cure = "take --dtype float32"
+            if window is None:
+                cure += ", or --window-percentiles 0.5,99.5"
+            elif store == "uint8":
+                cure = (
+                    "take --window-percentiles 0.5,99.5 in place of the window, or --dtype float32 without it"
+                )
+            raise SourceError(
+                "intensity", "whole numbers would flatten the values", f"those{name}: {detail}; {cure}"
+            )
+        if window is None:
+            found = (Finding.corrected("fractions rounded to whole numbers", detail),)
+    return found
 
 
 def _is_read() -> Voxels:

@@ -73,6 +73,12 @@ def _metaimage() -> OpenFile:
     return open_metaimage
 
 
+def _mgh() -> OpenFile:
+    from halofeed.prep.formats.volume.mgh import open_mgh
+
+    return open_mgh
+
+
 def _dicom_scan(
     files: SourceFiles, path: str, members: Members, options: ScanOptions, volume: Volume
 ) -> Scan:
@@ -100,6 +106,7 @@ FORMATS: dict[str, VolumeFormat] = {
     "metaimage": _in_files(
         "metaimage", _metaimage, lambda start: re.match(rb"(ObjectType|NDims)[ \t]*=", start) is not None
     ),
+    "mgh": _in_files("mgh", _mgh, lambda start: start.startswith(b"\0\0\0\1") and start[20:23] == b"\0\0\0"),
     "dicom": VolumeFormat(
         extensions=DICOM_EXTENSIONS,
         begins=lambda start: start[128:132] == b"DICM",
@@ -114,12 +121,14 @@ VOLUME_EXTENSIONS = tuple(extension for entry in FORMATS.values() for extension 
 
 # What people have beside volumes that is not read, so that the reject can say what it is.
 RECOGNIZED = {
-    ".mgh": "a FreeSurfer volume",
-    ".mgz": "a FreeSurfer volume",
     ".mnc": "a MINC volume",
     ".npy": "a NumPy array, which has no affine",
     ".npz": "NumPy arrays, which have no affine",
 }
+_ARRAY_CURE = (
+    "nibabel.save(nibabel.Nifti1Image(array, affine), 'scan.nii.gz') stores it as NIfTI, with its own affine"
+)
+_CURES = {".mnc": "`mnc2nii scan.mnc scan.nii` stores it as NIfTI", ".npy": _ARRAY_CURE, ".npz": _ARRAY_CURE}
 
 
 def open_scan(
@@ -210,7 +219,7 @@ def _format_of(files: SourceFiles, path: str) -> str:
         return name
     for extension, kind in RECOGNIZED.items():
         if path.lower().endswith(extension):
-            detail = f"{kind}; read are {', '.join(VOLUME_EXTENSIONS)}"
+            detail = f"{kind}; read are {', '.join(VOLUME_EXTENSIONS)}; {_CURES[extension]}"
             raise SourceError("read", "not a volume format that is read", detail)
     start = files.head(path, SIGN_BYTES)
     shown = _by_content(start)

@@ -10,6 +10,7 @@ from typing import Any
 from halofeed.prep.annotations.contract import read_whole
 from halofeed.prep.annotations.recognize import hint
 from halofeed.prep.sources.files import SourceFiles
+from halofeed.prep.sources.volume_files import extension_of, relative_path
 from halofeed.schemas.errors import AnnotationsError
 
 NAME = "dataset.json"
@@ -53,6 +54,34 @@ def _find(annotations: SourceFiles) -> str:
         return below[0]
     found = f"found {', '.join(below[:5])}; name one of their folders" if below else "found none"
     raise AnnotationsError(f"{annotations.root}: expected {NAME} in it; {found}{hint(annotations, '')}")
+
+
+def names_cases(document: DatasetJson, files: SourceFiles) -> bool | None:
+    """Whether the lists name cases, each of whose channels is a file CASE_0000: so nnU-Net's version 1 has it.
+
+    Returns:
+        False: they name files, as the Decathlon does; None: neither is there.
+    """
+    for part in ("training", "test"):
+        entries = document.content.get(part)
+        for entry in entries if isinstance(entries, list) else ():
+            image = entry.get("image") if isinstance(entry, dict) else entry
+            if not isinstance(image, str) or is_left_behind(image):
+                continue
+            path = relative_path(image, files.root, document.folder)
+            extension = extension_of(path)
+            if path.startswith(("/", "..")):
+                continue
+            if files.size(path) is not None:
+                return False
+            if files.size(f"{path.removesuffix(extension)}_0000{extension}") is not None:
+                return True
+    return None
+
+
+def is_left_behind(path: str) -> bool:
+    """Whether a file is what a copy from a Mac leaves: ._NAME."""
+    return path.rpartition("/")[2].startswith("._")
 
 
 def check_values(path: str, values: Iterable[tuple[Any, Any]]) -> Mapping[int, str]:

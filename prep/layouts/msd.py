@@ -12,6 +12,8 @@ from halofeed.prep.layouts.dataset_json import (
     DatasetJson,
     check_channel_names,
     check_values,
+    is_left_behind,
+    names_cases,
     read_dataset_json,
 )
 from halofeed.prep.sources.files import SourceFiles
@@ -40,6 +42,11 @@ def list_references(
     document = read_dataset_json(annotations, annotation_file)
     label_values(annotations, images, annotation_file, options)
     document.part("training", list, _EXPECTED)
+    if names_cases(document, images):
+        raise AnnotationsError(
+            f"{document.path}: training: its images are cases whose channels are files CASE_0000, as nnU-Net's "
+            "version 1 has them; say --layout nnunet"
+        )
     listed: list[Reference] = []
     for part, split in SPLITS.items():
         entries = document.part(part, list, _EXPECTED) if part in document.content else []
@@ -81,7 +88,7 @@ def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tupl
 
 def _is_left_behind(entry: Any) -> bool:
     path = entry.get("image") if isinstance(entry, dict) else entry
-    return isinstance(path, str) and path.rpartition("/")[2].startswith("._")
+    return isinstance(path, str) and is_left_behind(path)
 
 
 def _reference(

@@ -1,11 +1,11 @@
-"""How nnU-Net's raw data sets (version 2) are read: imagesTr, imagesTs, labelsTr and dataset.json."""
+"""How nnU-Net's raw data sets (versions 1 and 2) are read: imagesTr, imagesTs, labelsTr and dataset.json."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from halofeed.prep.annotations.contract import LayoutOptions, in_order
@@ -14,6 +14,7 @@ from halofeed.prep.layouts.dataset_json import (
     DatasetJson,
     check_channel_names,
     check_values,
+    names_cases,
     read_dataset_json,
 )
 from halofeed.prep.sources.files import SourceFiles, unlisted_folders
@@ -41,26 +42,34 @@ def list_references(
 ) -> Iterator[Reference]:
     """Every case: CASE_0000, CASE_0001, ... of imagesTr (split `train`) and of imagesTs (split `test`).
 
+    With one channel, CASE alone is its name where no file has a number, and its label is there under that name.
     The label of CASE is labelsTr/CASE or labelsTs/CASE. Where there is no labelsTs at all, the cases of imagesTs are
     for prediction only. A case without every channel of dataset.json is a problem, and so is any file in these
     folders that is neither a channel nor a label.
 
     Raises:
-        AnnotationsError: if dataset.json is missing, of nnU-Net's version 1, has regions in place of classes without
+        AnnotationsError: if dataset.json is missing or the Decathlon's, has regions in place of classes without
             an option that says what becomes of them, or counts other training cases than there are.
     """
     dataset = _read(annotations, annotation_file)
+    _refuse_decathlon(dataset.document, images)
     label_values(annotations, images, annotation_file, options)
     below = f"{dataset.document.folder}/" if dataset.document.folder else ""
     found: list[tuple[Key, Reference]] = []
     labels: list[tuple[Key, Label]] = []
     strays: list[Reference] = []
+    unnumbered = _is_unnumbered(dataset, images, below)
     for suffix, split in _FOLDERS.items():
         channels: dict[str, dict[int, str]] = {}
         for path in _files(images, f"{below}images{suffix}/"):
-            match = _CASE.fullmatch(path.rpartition("/")[2].removesuffix(dataset.file_ending))
-            if not path.endswith(dataset.file_ending) or match is None:
-                expected = f"expected CASE_0000{dataset.file_ending}"
+            stem = path.rpartition("/")[2].removesuffix(dataset.file_ending)
+            match = _CASE.fullmatch(stem)
+            if unnumbered and path.endswith(dataset.file_ending):
+                channels[stem] = {0: path}
+            elif not path.endswith(dataset.file_ending) or match is None:
+                expected = (
+                    f"expected CASE_0000{dataset.file_ending}, such as {stem}_0000{dataset.file_ending}"
+                )
                 strays.append(_problem(path, split, ("annotation", "file is no channel of a case", expected)))
             else:
                 channels.setdefault(match[1], {})[int(match[2])] = path
@@ -74,9 +83,13 @@ def list_references(
                 strays.append(_problem(path, split, ("annotation", "file is no label of a case", expected)))
     cases = sum(key[0] == "Tr" for key, _ in found)
     if cases != dataset.training:
+        stray = next(
+            (f"; {one.source}: {one.problem[2]}" for one in strays if one.problem and one.split == "train"),
+            "",
+        )
         raise AnnotationsError(
-            f"{dataset.document.path}: numTraining is {dataset.training}, and imagesTr holds {cases} cases; complete "
-            "the folder or correct the number"
+            f"{dataset.document.path}: numTraining is {dataset.training}, and imagesTr holds {cases} cases{stray}; "
+            "complete the folder or correct the number"
         )
     test_label = next(_files(images, f"{below}labelsTs/"), None)
     may_have_test_labels = test_label is not None or bool(unlisted_folders(images))
@@ -84,6 +97,21 @@ def list_references(
         found, labels, options.missing_masks, lambda key: key[0] == "Ts" and not may_have_test_labels
     )
     yield from in_order([*paired, *strays])
+
+
+def _is_unnumbered(dataset: _Dataset, images: SourceFiles, below: str) -> bool:
+    """Whether the files of the one channel are called as their labels, without _0000; all of them or none."""
+    if len(dataset.channels) > 1:
+        return False
+    stems, cases = (
+        {
+            path.rpartition("/")[2].removesuffix(dataset.file_ending)
+            for path in _files(images, f"{below}{folder}/")
+            if path.endswith(dataset.file_ending)
+        }
+        for folder in ("imagesTr", "labelsTr")
+    )
+    return bool(stems) and stems <= cases and not any(f"{stem}_0000" in stems for stem in cases)
 
 
 def label_values(
@@ -151,10 +179,7 @@ def channel_names(annotations: SourceFiles, annotation_file: str | None) -> tupl
 def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
     document = read_dataset_json(annotations, annotation_file)
     if "channel_names" not in document.content and "modality" in document.content:
-        raise AnnotationsError(
-            f"{document.path}: modality without channel_names is of nnU-Net's version 1 or of the Decathlon; say "
-            "--layout msd, or bring the data set to version 2"
-        )
+        document = _version_2(document, annotations)
     if "dataset" in document.content:
         raise AnnotationsError(
             f"{document.path}: dataset: lists of files are not followed; lay them out as imagesTr and labelsTr"
@@ -172,6 +197,26 @@ def _read(annotations: SourceFiles, annotation_file: str | None) -> _Dataset:
         file_ending=ending,
         training=document.part("numTraining", int, "the number of training cases"),
     )
+
+
+def _version_2(document: DatasetJson, files: SourceFiles) -> DatasetJson:
+    """A document of version 1, whose words are those of the Decathlon, in the words of version 2."""
+    _refuse_decathlon(document, files)
+    values = check_values(document.path, document.part("labels", dict, '{"0": "background", ...}').items())
+    changed = {
+        "channel_names": document.content["modality"],
+        "labels": {name: value for value, name in values.items()},
+        "file_ending": ".nii.gz",
+    }
+    return replace(document, content={**document.content, **changed})
+
+
+def _refuse_decathlon(document: DatasetJson, files: SourceFiles) -> None:
+    if "modality" in document.content and names_cases(document, files) is False:
+        raise AnnotationsError(
+            f"{document.path}: training: its images are files without the number of a channel, as the Medical "
+            "Segmentation Decathlon has them; say --layout msd"
+        )
 
 
 def _files(images: SourceFiles, folder: str) -> Iterator[str]:

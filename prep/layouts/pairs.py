@@ -39,7 +39,7 @@ _LABEL_FOLDER = re.compile(
     r"(?:labels?|masks?|segmentations?|segs?|annotations?|SegmentationClass)(tr|ts|va|val)?", re.IGNORECASE
 )
 _LABEL_STEM = re.compile(
-    r"(.+?)[-_.](?:seg|segmentation|masks?|labels?|gt|groundtruth)(?:[-_.].+)?", re.IGNORECASE
+    r"(.+?)[-_.](?:d?seg|segmentation|masks?|labels?|gt|groundtruth)(?:[-_.].+)?", re.IGNORECASE
 )
 
 
@@ -57,7 +57,9 @@ def list_references(
        Ts: test, Val: validation. Images in imagesTs are for prediction where there are no labelsTs.
     2. Both lie in one folder, and the label's name is that of the image followed by _seg, -mask, _label or the
        like, and whatever follows that.
-    3. As the first, with a folder `videos`, `clips` or `frames` for `images`.
+    3. As BIDS has it, the image is called sub-01_..., and the label, in a folder `derivatives`, is called the same
+       followed by _dseg, _seg, _mask or the like.
+    4. As the first, with a folder `videos`, `clips` or `frames` for `images`.
 
     Where no {split} and no Tr says it, a folder called train, val, test, ... is the split.
 
@@ -152,7 +154,12 @@ def split_by_folder(
 def _by_custom(images: SourceFiles, options: LayoutOptions) -> SortedFiles:
     paths = images.sizes()
     scans = list(whole_scans(paths, options.takes_scan))
-    for sort in (_sort_by_folder, _sort_by_suffix, partial(_sort_by_folder, image_folder=_CLIP_FOLDER)):
+    for sort in (
+        _sort_by_folder,
+        _sort_by_suffix,
+        _sort_by_bids,
+        partial(_sort_by_folder, image_folder=_CLIP_FOLDER),
+    ):
         found = sort(scans, paths)
         if found.has_pair():
             unnamed = [entry for entry in found.images if not entry[0][0]]
@@ -171,7 +178,7 @@ def _by_custom(images: SourceFiles, options: LayoutOptions) -> SortedFiles:
 def _sort_by_folder(
     scans: Sequence[str], paths: Mapping[str, int], image_folder: re.Pattern[str] = _IMAGE_FOLDER
 ) -> SortedFiles:
-    """Rules 1 and 3. A key is (tr or ts or "", the other folders and the stem)."""
+    """Rules 1 and 4. A key is (tr or ts or "", the other folders and the stem)."""
     result = SortedFiles()
     for path in scans:
         *folders, _ = path.split("/")
@@ -203,4 +210,19 @@ def _sort_by_suffix(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFil
             result.labels.append((("", f"{folder}/{label[1]}"), label_of(path, missing_part(path, paths))))
         else:
             result.images.append((("", f"{folder}/{stem_of(path)}"), image_reference(path, paths, {})))
+    return result
+
+
+def _sort_by_bids(scans: Sequence[str], paths: Mapping[str, int]) -> SortedFiles:
+    """Rule 3. A key is ("", the image's stem)."""
+    result = SortedFiles()
+    for path in scans:
+        stem, is_derived = stem_of(path), "derivatives" in path.split("/")[:-1]
+        label = _LABEL_STEM.fullmatch(stem)
+        if not stem.startswith("sub-") or is_derived != bool(label):
+            result.neither.append(path)
+        elif label:
+            result.labels.append((("", label[1]), label_of(path, missing_part(path, paths))))
+        else:
+            result.images.append((("", stem), image_reference(path, paths, {})))
     return result

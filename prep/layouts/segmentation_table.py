@@ -14,6 +14,7 @@ from halofeed.prep.annotations.grid import settle_grid
 from halofeed.prep.annotations.rows import (
     Columns,
     Row,
+    check_groups_are_read,
     check_ignored,
     read_tables,
     unread_note,
@@ -72,6 +73,7 @@ def list_references(
     )
     tables = read_tables(form, annotations, annotation_file, columns)
     check_ignored(tables, options.ignore_columns)
+    check_groups_are_read(tables, needed=options.needs_groups)
     index = FolderIndex(images)
     listed: list[tuple[Row, Reference]] = []
     rows_of = [[_from_the_root(row, annotations.root, images.root) for row in table.rows] for table in tables]

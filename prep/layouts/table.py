@@ -26,6 +26,7 @@ from halofeed.prep.annotations.rows import (
     Columns,
     Row,
     Table,
+    check_groups_are_read,
     check_ignored,
     read_tables,
     split_folder,
@@ -98,6 +99,7 @@ def list_references(
     tables = read_tables(form, annotations, annotation_file, columns)
     one_file = annotation_file is not None
     check_ignored(tables, options.ignore_columns)
+    check_groups_are_read(tables, needed=options.needs_groups)
     index = ImageIndex(images, annotations.root, options.takes)
     with_boxes = _has_boxes(tables, options.wants_boxes)
     if missing := [name for name in options.keep if not any(name in table.columns for table in tables)]:

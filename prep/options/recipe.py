@@ -143,6 +143,12 @@ class Recipe(ClipOptions, VolumeOptions):
         choices=("uint8", "uint16", "int16", "float32", "bfloat16"),
         earlier_flag="--store",
     )
+    sample_bits: int = option(
+        0,
+        "pictures and clips of 16 bits stored as uint8: how many bits their samples use, e.g. 12: 0 to 4095 becomes 0 "
+        "to 255; default: 16, and a picture whose largest value is below 4096 is refused, as it would be nearly black",
+        choices=(0, *range(8, 17)),
+    )
     alpha: str = option(
         "drop", "transparency: drop ignores it, blend puts --background behind it", choices=("drop", "blend")
     )
@@ -213,11 +219,15 @@ class Recipe(ClipOptions, VolumeOptions):
     shards: int = option(1, "files per split", least=1)
     split_shares: tuple[str, ...] = option(
         (),
-        "split by a stable hash of the group, e.g. train=0.8,validation=0.1,test=0.1; default: the source's",
+        "split by a stable hash of the group, e.g. train=0.8,validation=0.1,test=0.1; default: the source's. A group "
+        "is a table's column group, a DICOM patient, a BIDS subject, {group} of --image-pattern, or that of "
+        "--group-pattern",
     )
     split_seed: int = option(0, "another seed gives another split by hash")
     group_pattern: str | None = option(
-        None, "regular expression with one (group) in the source's path: what must not be divided over splits"
+        None,
+        "regular expression with one (group) in the source's path: what must not be divided over splits, e.g. "
+        "'(patient[0-9]+)'; '(.+)' takes each source for a group of its own",
     )
 
     def __post_init__(self) -> None:
@@ -329,6 +339,7 @@ class Recipe(ClipOptions, VolumeOptions):
             task=self.settled_task(),
             split_folders={"auto": None, "yes": True, "no": False}[self.split_folders],
             source_splits=source_splits,
+            needs_groups=bool(self.split_shares) and self.group_pattern is None,
             takes=listing.takes if listing else is_image_name,
             takes_scan=listing.takes_scan if listing else is_scan_name,
             list_series=None,

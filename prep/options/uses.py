@@ -75,6 +75,11 @@ _USES = (
     ),
     _Use(("pad_value",), "--pad or --depth", lambda recipe: recipe.pad or _is_volume(recipe)),
     _Use(_PICTURE_OPTIONS, "pictures, that is without --depth", _is_of("picture", "clip")),
+    _Use(
+        ("sample_bits",),
+        "pictures or clips stored as uint8",
+        lambda recipe: recipe.dtype == "uint8" and not _is_volume(recipe),
+    ),
     _Use(_CLIP_OPTIONS, "--frames", _is_of("clip")),
     _Use(_VOLUME_OPTIONS, "--depth", _is_volume),
     _Use(("window_unit",), "--window or --window-hu", lambda recipe: recipe.fixed_window() is not None),

@@ -183,7 +183,10 @@ class VolumeOptions:
     )
     image_pattern: str | None = option(
         None,
-        "pairs, class-masks: where the images are, e.g. images/{id}.nii.gz; ** stands for any folders; dicom: with "
+        "pairs, class-masks: where the images are, e.g. images/{id}.nii.gz. {id} is what an image and its label "
+        "share, {split} the split, {group} what must not be divided over splits (a patient), {channel} which channel "
+        "of an image a file is, each but {id} within one name: {split}/{group}_{id}_{channel}.nii.gz; * stands for "
+        "anything within a name, ** for any folders; dicom: with "
         "--label-pattern, which part of a series' folder {id} is, e.g. {id}/ct",
     )
     label_pattern: str | None = option(

@@ -33,6 +33,7 @@ NAMES = {
     "nifti": Names(single=(".nii.gz", ".nii"), pairs={".hdr.gz": ".img.gz", ".hdr": ".img"}),
     "nrrd": Names(single=(".nrrd",), headers={".nhdr": r"(?i:data ?file):(?!=)"}),
     "metaimage": Names(single=(".mha",), headers={".mhd": r"ElementDataFile\s*="}),
+    "mgh": Names(single=(".mgz", ".mgh")),
 }
 
 SINGLE_FILE_EXTENSIONS = tuple(name for names in NAMES.values() for name in names.single)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from halofeed.prep.geometry.scan import Finding, Grid, Shape
 from halofeed.prep.geometry.volume import Plan, Ranges, View, whole
 from halofeed.prep.statistics.pictures import count_labels
+from halofeed.prep.voxels.foreground import CT_FOREGROUND_HU
 from halofeed.schemas.class_sets import count_members
 
 CLASS_CUT: Final = "a class is cut off"
@@ -28,17 +29,23 @@ NOTED_SHARE: Final = 0.01
 """A scan has the finding where more than this share of one of its classes is outside."""
 
 _EDGE: Final = 1e-6
-_SAMPLED: Final = 4
+_MOST_SAMPLED: Final = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """Volumes in mm³, of the scan and of each class but the background; `cut` is what no record shows."""
+    """Volumes in mm³, of the scan and of each class but the background; `cut` is what no record shows.
+
+    Args:
+        cut_share, body_cut_share: 0 to 1, of the scan's field of view, and of its body.
+    """
 
     scan_mm3: int
     cut_mm3: int
     class_mm3: Mapping[int, int]
     class_cut_mm3: Mapping[int, int]
+    cut_share: float = 0.0
+    body_cut_share: float = 0.0
 
     def findings(self) -> tuple[Finding, ...]:
         """A finding where a class lost more than is worth no word."""
@@ -56,7 +63,12 @@ def shown_by(plan: Plan) -> Ranges:
 
 
 def measure_coverage(
-    grid: Grid, plans: Sequence[Plan], labels: NDArray[Any] | None, channels: Sequence[int] = ()
+    grid: Grid,
+    plans: Sequence[Plan],
+    labels: NDArray[Any] | None,
+    channels: Sequence[int] = (),
+    *,
+    image: NDArray[Any] | None = None,
 ) -> Coverage:
     """What the records of one scan leave out, all its tiles together.
 
@@ -64,6 +76,7 @@ def measure_coverage(
         grid: of the scan, from which each of `plans` leads to a record.
         labels: class ids [depth, height, width] on that grid, each below 65,536, or None.
         channels: of labels that are sets of classes, the id of each bit.
+        image: the scan [depth, height, width] on that grid; left out, its body is not measured.
     """
     if labels is not None and labels.dtype.itemsize > 2:
         labels = labels.astype(np.uint16)
@@ -72,8 +85,8 @@ def measure_coverage(
     total: Mapping[int, float] = {}
     shown: Mapping[int, float] = {}
     if shares is None:
-        shape = [len(range(0, side, _SAMPLED)) for side in grid.shape]
-        sampled = np.stack(np.meshgrid(*(np.arange(side) * _SAMPLED for side in shape), indexing="ij"), -1)
+        step = _sampling_step(math.prod(grid.shape))
+        sampled = np.stack(np.meshgrid(*(np.arange(0, side, step) for side in grid.shape), indexing="ij"), -1)
         kept = float(_inside(sampled.reshape(-1, 3), plans).mean())
         if labels is not None:
             total = count_labels(labels)
@@ -93,7 +106,41 @@ def measure_coverage(
         class_cut_mm3={
             value: round((count - shown.get(value, 0)) * voxel_mm3) for value, count in total.items() if value
         },
+        cut_share=1 - kept,
+        body_cut_share=0.0 if image is None or kept >= 1 else _body_cut_share(image, shares, plans),
     )
+
+
+def _body_cut_share(
+    image: NDArray[Any], shares: Sequence[NDArray[np.float64]] | None, plans: Sequence[Plan]
+) -> float:
+    """The share of the voxels of the body that no record shows; of large scans evenly spaced voxels are sampled.
+
+    The body is what lies above -500 HU, or above the mean of a scan without values below that.
+    """
+    step = _sampling_step(image.size)
+    sample = image[::step, ::step, ::step]
+    is_ct = float(sample.min()) <= CT_FOREGROUND_HU
+    body = sample > (CT_FOREGROUND_HU if is_ct else float(sample.mean(dtype=np.float64)))
+    if not body.any():
+        return 0.0
+    if shares is None:
+        return 1 - float(_inside(np.argwhere(body) * step, plans).mean())
+    depth, height, width = (share[::step] for share in shares)
+    return max(0.0, 1 - float(depth @ (body @ width @ height)) / int(body.sum()))
+
+
+def _sampling_step(voxels: int) -> int:
+    return max(1, math.ceil(math.cbrt(voxels / _MOST_SAMPLED)))
+
+
+def percent_cut(share: float) -> int:
+    """A share in whole percent, rounded up.
+
+    >>> percent_cut(0.0), percent_cut(0.002), percent_cut(8 / 9)
+    (0, 1, 89)
+    """
+    return math.ceil(100 * share - _EDGE)
 
 
 def _shares(shape: Shape, plans: Sequence[Plan]) -> list[NDArray[np.float64]] | None:

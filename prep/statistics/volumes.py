@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from halofeed.prep.geometry.scan import Finding, Grid, Shape
 from halofeed.prep.statistics.counts import Counts, count_intensities, merge_counts
-from halofeed.prep.statistics.coverage import Coverage
+from halofeed.prep.statistics.coverage import Coverage, percent_cut
 from halofeed.prep.statistics.pictures import in_order
 from halofeed.prep.voxels.intensity import as_numbers
 from halofeed.schemas.statistics import Intensities, Padding, PixelSums, Statistics
@@ -24,7 +24,7 @@ ROW_STEP = 8
 _SUMS = ("records", "labelled", "foreground_voxels", "tiles", "scan_mm3", "scan_cut_mm3")
 _COUNTS = (
     *("labels", "label_voxels", "findings", "modalities", "spacings_mm", "source_shapes"),
-    *("label_mm3", "label_cut_mm3"),
+    *("label_mm3", "label_cut_mm3", "scan_cut_percents", "body_cut_percents"),
 )
 
 
@@ -101,6 +101,8 @@ class VolumeTally:
         counts["source_shapes"]["x".join(map(str, facts.source.shape))] += 1
         sums["scan_mm3"] += facts.coverage.scan_mm3
         sums["scan_cut_mm3"] += facts.coverage.cut_mm3
+        counts["scan_cut_percents"][percent_cut(facts.coverage.cut_share)] += 1
+        counts["body_cut_percents"][percent_cut(facts.coverage.body_cut_share)] += 1
         counts["label_mm3"].update(facts.coverage.class_mm3)
         counts["label_cut_mm3"].update(facts.coverage.class_cut_mm3)
         self._largest_scan = tuple(map(max, self._largest_scan, facts.sized))

@@ -22,6 +22,26 @@ _RANGE = 2**64
 _RANKED = 2**48
 _NOWHERE = 5 * _RANKED
 _SHOWN = 3
+_BIDS_SUBJECT = re.compile(r"(sub-[A-Za-z0-9]+)_")
+_NAMED_GROUP = re.compile(
+    r"(?<![A-Za-z])(?P<word>sub|subj|subject|patient|pat|participant|person|case|donor|animal|mouse|specimen|slide"
+    r"|video|clip|movie|sequence|seq|scene)(?P<sign>[-_ ]?)[0-9]+(?![0-9])",
+    re.IGNORECASE,
+)
+_NO_GROUP_NAMES = (
+    "",
+    "-",
+    "?",
+    "n/a",
+    "na",
+    "nan",
+    "none",
+    "null",
+    "unknown",
+    "anonymous",
+    "anon",
+    "anonymized",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +103,8 @@ def assign_splits(references: Iterable[Reference], options: SplitOptions) -> Ite
     """
     if options.group_pattern is not None:
         references = with_groups(references, compile_group_pattern(options.group_pattern))
+    elif options.shares:
+        references = with_known_groups(references)
     if options.shares:
         yield from split_by_hash(references, options.shares, options.seed)
         return
@@ -101,6 +123,98 @@ def with_groups(references: Iterable[Reference], pattern: re.Pattern[str]) -> It
             yield replace(reference, group=match.group(1))
         else:
             yield replace(reference, problem=reference.problem or _NO_GROUP)
+
+
+def with_known_groups(references: Iterable[Reference]) -> Iterator[Reference]:
+    """Each reference with its group: none where that is a word for none, and the subject of BIDS where it has none.
+
+    BIDS calls the files of a subject sub-01_...
+    """
+    for reference in references:
+        if reference.group is not None and reference.group.strip().lower() in _NO_GROUP_NAMES:
+            reference = replace(reference, group=None)
+        subject = (
+            _BIDS_SUBJECT.match(reference.source.rpartition("/")[2]) if reference.group is None else None
+        )
+        yield reference if subject is None else replace(reference, group=subject[1])
+
+
+def check_groups(
+    references: Iterable[Reference], options: SplitOptions, *, are_patients: bool = False
+) -> Iterator[Reference]:
+    """The same references, if nothing speaks against dividing them by shares.
+
+    Args:
+        are_patients: the format has a place for the patient's id, so that a scan without a group lacks it.
+
+    Raises:
+        AnnotationsError: after the last one: some have a group and others have none, all have the same, or the paths
+            of several without a group name one patient, case, video or the like.
+    """
+    if not options.shares:
+        yield from references
+        return
+    evidence = _GroupEvidence()
+    for reference in references:
+        if reference.problem is None:
+            evidence.add(reference)
+        yield reference
+    if len(options.shares) > 1 and (fault := evidence.fault(options, are_patients)):
+        raise AnnotationsError(f"--split-shares: {fault}")
+
+
+class _GroupEvidence:
+    """What the references of a source say together of their groups."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.grouped: Reference | None = None
+        self.ungrouped: Reference | None = None
+        self.has_several = False
+        self.named: dict[str, str] = {}
+        self.shared: tuple[re.Match[str], str, str] | None = None
+
+    def add(self, reference: Reference) -> None:
+        """Take one into account."""
+        self.count += 1
+        if reference.group is not None:
+            self.has_several |= self.grouped is not None and self.grouped.group != reference.group
+            self.grouped = self.grouped or reference
+            return
+        self.ungrouped = self.ungrouped or reference
+        if self.shared is None and (match := _NAMED_GROUP.search(reference.source)):
+            other = self.named.setdefault(match[0].lower(), reference.source)
+            if other != reference.source:
+                self.shared, self.named = (match, other, reference.source), {}
+
+    def fault(self, options: SplitOptions, are_patients: bool) -> str:
+        """What speaks against dividing them, and what to say; "" where nothing does."""
+        has_pattern = options.group_pattern is not None
+        each = "--group-pattern '(.+)' takes each for a group of its own"
+        if self.grouped and self.ungrouped and not has_pattern:
+            return (
+                f"{self.grouped.source} has a group (a patient or the like) and {self.ungrouped.source} has none, so "
+                f"that it may belong to one in another split; give all of them one, or say --group-pattern; {each}"
+            )
+        if are_patients and self.ungrouped and not has_pattern and self.count > 1:
+            return (
+                f"{self.ungrouped.source} has no patient id, so that it may be of one patient with a scan in another "
+                f"split; say --group-pattern if its path names the patient; {each}"
+            )
+        if self.grouped and not self.has_several and not self.ungrouped and self.count > 1:
+            return (
+                f"all {self.count:,} inputs are of one group, such as {self.grouped.source}, and a group is not "
+                f"divided; say --group-pattern if their paths name others; {each}"
+            )
+        if self.shared is not None and not has_pattern:
+            match, one, other = self.shared
+            found = f"{match['word']}{re.escape(match['sign'])}[0-9]+"
+            pattern = f"({found}|^(?!.*{found}).+)"
+            return (
+                f"{one} and {other} are named after one {match[0]!r} and might come into different splits; say "
+                f"--group-pattern '{pattern}' to keep those together; {each}"
+            )
+        return ""
 
 
 def undivided(references: Iterable[Reference]) -> Iterator[Reference]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +14,9 @@ from halofeed.prep.voxels.memory_order import in_memory_order
 from halofeed.schemas.errors import SourceError, UsageError
 
 STORES: Final = ("int16", "uint8", "float32", "bfloat16")
+LARGEST_ROUNDING_LOSS: Final = 1 / 16
+"""Rounding flattens values that it moves by more than this share of their spread."""
+_MOST_SAMPLED: Final = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +111,35 @@ class IntensityPlan:
     def stored(self, value: float) -> float:
         """One value as a record holds it."""
         return float(as_numbers(self.apply(np.array([[[value]]], np.float64)), self.store).item())
+
+    def rounding_loss(self, array: NDArray[Any]) -> float:
+        """How far rounding to the stored integers moves the values, as a share of their spread.
+
+        The spread is the standard deviation of the values above the least one, without the lowest and the highest
+        hundredth: background and a few hot spots do not count. Of large arrays evenly spaced voxels are sampled.
+
+        Args:
+            array: [depth, height, width]; the store is int16 or uint8.
+
+        >>> plan = IntensityPlan(store="int16")
+        >>> plan.rounding_loss(np.array([[[0, 0.2, 0.9, 1.1, 2.4, 40]]])) > LARGEST_ROUNDING_LOSS
+        True
+        >>> plan.rounding_loss(np.array([[[-1024, -90.5, 31.2, 50.3, 900.1]]])) > LARGEST_ROUNDING_LOSS
+        False
+        """
+        step = max(1, math.ceil((array.size / _MOST_SAMPLED) ** (1 / 3)))
+        values = array[::step, ::step, ::step].astype(np.float64).reshape(-1)
+        if self.window is not None:
+            values = np.clip(values, self.window.low, self.window.high)
+        values = values[values > array.min()]
+        if not values.size:
+            return 0.0
+        low, high = np.quantile(values, (0.01, 0.99))
+        values = values[(values >= low) & (values <= high)]
+        slope, intercept = self.scale
+        rounded = np.rint((values - intercept) / slope) * slope + intercept
+        moved, spread = float(np.sqrt(np.mean((values - rounded) ** 2))), float(values.std())
+        return moved / spread if spread else float(moved > 0)
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
         """The array as a record holds it.

@@ -94,6 +94,7 @@ MISTAKES = {
         "no volume, picture or clip",
         "--layout dicom",
     ),
+    "MINC files": refused(files("pairs", "images/a.mnc", "labels/a.mnc"), "MINC", "NIfTI"),
     "the wrong column names": refused(
         csv("id,ct_file,annotation_path", ("a", "ct.nii.gz", "seg.nii.gz")),
         r"table\.csv",

@@ -97,3 +97,16 @@ def test_more_voxels_than_allowed_are_allowed_by_the_option_that_is_named(tmp_pa
     with pytest.raises(JobError, match=r"more voxels than allowed .*--max-voxels allows more"):
         run_convert(table, tmp_path / "a", max_voxels=359, **TABLE)
     assert not rejected(run_convert(table, tmp_path / "b", max_voxels=360, **TABLE))
+
+
+@pytest.mark.parametrize(("flip", "advice"), [(False, "--mask-grid voxels"), (True, "--mask-grid resample")])
+def test_a_mask_whose_axes_run_otherwise_is_not_to_be_taken_voxel_for_voxel(
+    tmp_path: Path, flip: bool, advice: str
+) -> None:
+    affine = np.array(AFFINE, float)
+    affine[:, 0] *= -1 if flip else 1
+    affine[:3, 3] += 3.3
+    image = save_nifti(tmp_path / "s/a.nii", draw(), AFFINE)
+    label = save_nifti(tmp_path / "s/b.nii", (draw() > 0).astype(np.uint8), affine)
+    with pytest.raises(JobError, match=advice):
+        run_convert(table_of(tmp_path / "s", image, label), tmp_path / "a", **TABLE)

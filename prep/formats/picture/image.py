@@ -20,6 +20,7 @@ Extent = tuple[float, float, float, float]
 UPSIDE_DOWN, MIRRORED = (3, 4, 7, 8), (2, 3, 6, 7)
 """Orientations whose displayed rows, or columns, run from the end to the beginning of the stored ones."""
 
+SAMPLE_BITS = (0, *range(8, 17))
 MAX_PIXELS = 178_956_970
 BLOCK_PIXELS = 1 << 18
 """Pixels are converted so many at a time; beside its result a step makes less than 64 bytes for each of these."""
@@ -40,6 +41,8 @@ class ReadOptions:
             "blend" puts them over `background`.
         background: one gray or three red, green, blue values of 0 to 255, whatever the dtype.
         max_pixels: a file that claims more pixels than this is refused before memory is taken for it.
+        sample_bits: how many bits the 16-bit samples of a file use, where they become 8 bits: 0 to 2^bits - 1 becomes 0
+            to 255. 0: 16, and a file whose values look as if it were fewer is refused.
 
     >>> ReadOptions(channels=2)
     Traceback (most recent call last):
@@ -51,6 +54,7 @@ class ReadOptions:
     alpha: str = "drop"
     background: tuple[int, ...] = (0, 0, 0)
     max_pixels: int = MAX_PIXELS
+    sample_bits: int = 16
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -63,6 +67,8 @@ class ReadOptions:
                 f"background: expected one or three values of 0 to 255, got {self.background}; "
                 "write (255, 255, 255) for white"
             )
+        if self.sample_bits not in SAMPLE_BITS:
+            raise UsageError(f"sample_bits: expected one of {SAMPLE_BITS}, got {self.sample_bits}")
         if self.max_pixels < 1:
             raise UsageError(f"max_pixels: expected at least 1, got {self.max_pixels}")
 

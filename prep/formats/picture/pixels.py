@@ -11,10 +11,15 @@ from halofeed.prep.formats.picture.image import (
     Pixels,
     ReadOptions,
     blocks,
+    undecodable,
 )
 
 # ITU-R BT.601 luma in 1/65536, summing to 65536, so that gray stays gray: 0.299, 0.587, 0.114.
 LUMA = (19595, 38470, 7471)
+FEWER_BITS = "16-bit samples use at most 14 bits, so that the picture is dark; --sample-bits says how many"
+"""The note of a picture; the conversion warns of it."""
+_DARKEST, _DARK = (1 << 12) - 1, 1 << 14
+"""The largest values of a picture of 16 bits that is refused, and above those that are noted."""
 
 
 def apply_orientation(pixels: Pixels, orientation: int) -> Pixels:
@@ -69,6 +74,47 @@ def scale_depth(pixels: Pixels, dtype: str) -> Pixels:
     return pixels.astype(np.uint16) * np.uint16(257)
 
 
+def check_sample_bits(pixels: Pixels, options: ReadOptions) -> tuple[str, ...]:
+    """Compare the largest color value of 16-bit samples with the bits that they are said to use.
+
+    Returns:
+        a note where they may be fewer than the 16 that are taken.
+
+    Raises:
+        SourceError: a value needs more bits; or where nothing says the bits, the picture would become nearly black.
+    """
+    if pixels.dtype != np.uint16 or options.dtype == "uint16" or options.sample_bits == 16:
+        return ()
+    most = int((pixels[..., :-1] if pixels.shape[2] in (2, 4) else pixels).max(initial=0))
+    if most >> (options.sample_bits or 16):
+        peak, bits = (1 << options.sample_bits) - 1, _usual_bits(most)
+        detail = f"the largest value is {most}, --sample-bits {options.sample_bits} has at most {peak}; "
+        detail += f"say --sample-bits {bits}, or of pictures that differ in it --dtype uint16"
+        raise undecodable("samples use more bits", detail)
+    if options.sample_bits or most == 0 or most > _DARKEST:
+        return (FEWER_BITS,) if not options.sample_bits and 0 < most < _DARK else ()
+    detail = f"the largest value of the 16-bit samples is {most}, which would be {(most + 128) // 257} of 255; say "
+    detail += f"--sample-bits {_usual_bits(most)} if they use that many bits, or 16 if the picture is that dark; or "
+    raise undecodable("picture would become nearly black", detail + "keep the values with --dtype uint16")
+
+
+def _usual_bits(most: int) -> int:
+    """The fewest bits of usual cameras and scanners that hold a value."""
+    return next(bits for bits in (8, 10, 12, 14, 16) if most >> bits == 0)
+
+
+def fill_depth(pixels: Pixels, bits: int) -> Pixels:
+    """Spread 16-bit samples that use so many bits over all 16; alpha that uses more stays as it is.
+
+    >>> fill_depth(np.array([[[0], [2048], [4095]]], np.uint16), 12).ravel().tolist()
+    [0, 32776, 65535]
+    """
+    colors = pixels[..., :-1] if pixels.shape[2] in (2, 4) else pixels
+    peak = (1 << bits) - 1
+    filled = ((np.minimum(colors, peak).astype(np.uint32) * 65535 + peak // 2) // peak).astype(np.uint16)
+    return filled if colors is pixels else np.concatenate([filled, pixels[..., -1:]], axis=2)
+
+
 def blend(pixels: Pixels, background: tuple[int, ...]) -> Pixels:
     """Put colors with alpha over a background: round((alpha * color + (peak - alpha) * background) / peak).
 
@@ -115,6 +161,8 @@ def is_converted(channels: int, sample_bytes: int, options: ReadOptions) -> bool
 
 def _convert_block(pixels: Pixels, options: ReadOptions) -> tuple[Pixels, tuple[str, ...]]:
     notes = []
+    if pixels.dtype == np.uint16 and options.dtype == "uint8" and 0 < options.sample_bits < 16:
+        pixels = fill_depth(pixels, options.sample_bits)
     has_alpha = pixels.shape[2] in (2, 4)
     if has_alpha and options.channels != 4:
         blends = options.alpha == "blend"

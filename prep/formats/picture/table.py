@@ -24,7 +24,7 @@ from halofeed.prep.formats.picture.image import (
     undecodable,
 )
 from halofeed.prep.formats.picture.jpeg import open_jpeg
-from halofeed.prep.formats.picture.pixels import apply_orientation, convert, is_converted
+from halofeed.prep.formats.picture.pixels import apply_orientation, check_sample_bits, convert, is_converted
 from halofeed.prep.formats.picture.png import open_png
 from halofeed.prep.formats.picture.tiff import open_tiff
 from halofeed.prep.formats.picture.webp import open_webp
@@ -186,7 +186,8 @@ def read_image(
 
     Raises:
         SourceError: stage `decode`: not an image, of a kind that is not read, damaged, cut off or too large.
-            A picture of which a part is missing is never returned.
+            A picture of which a part is missing is never returned. Or its 16-bit samples use other bits than the
+            options say.
     """
     opened = _open(data)
     check_pixel_count(opened.stored_size, options.max_pixels)
@@ -202,6 +203,7 @@ def read_image(
         raise damaged(f"header says {opened.stored_size}, decoded are {decoded}")
     if opened.orientation != 1:
         notes.append("orientation applied")
+    notes += check_sample_bits(raster.pixels, options)
     pixels, conversions = convert(apply_orientation(raster.pixels, opened.orientation), options)
     changes = (*notes, *conversions)
     return DecodedImage(

@@ -29,7 +29,7 @@ def grid_of(shape: Shape, affine: Affine) -> tuple[Grid, tuple[Finding, ...]]:
     Raises:
         SourceError: no volume can have this affine.
     """
-    _check(affine)
+    check_affine(affine)
     shear = _shear_degrees(affine)
     sheared = Finding.noted("sheared axes", f"the axes meet at {90 - shear:.2f} degrees, not at 90")
     grid = Grid(shape=shape, affine=np.ascontiguousarray(affine[:, [2, 1, 0, 3]]))
@@ -75,8 +75,12 @@ def lies_as_itk_takes_it(
     return affine, (unoriented_noted(f"{cause}; {taken}"),)
 
 
-def _check(affine: Affine) -> None:
-    """Refuse an affine that no volume can have."""
+def check_affine(affine: Affine) -> None:
+    """Refuse an affine, in millimeters, that no volume can have.
+
+    Raises:
+        SourceError: it is not finite, singular, or of impossible sizes.
+    """
     if not np.isfinite(affine).all():
         raise SourceError("decode", "affine is not finite", _figures(affine))
     with np.errstate(over="ignore"):  # a side beyond all bounds is refused below

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from halofeed.prep.formats.volume.affine import (
     Affine,
+    check_affine,
     grid_of,
     other_unit,
     unoriented_noted,
@@ -52,7 +53,7 @@ def _stated_affine(
     unit, scale = _unit(int(fields["xyzt_units"])) if is_nifti else ((), 1.0)
     has_sform, has_qform = (is_nifti and fields[code] > 0 for code in ("sform_code", "qform_code"))
     if has_sform and has_qform:
-        affine, findings = _of_two(fields, lengths, options)
+        affine, findings = _of_two(fields, lengths, options, scale)
         findings = (*negative * (options.sform_qform == "qform"), *findings)
     elif has_sform:
         affine, findings = _sform(fields), ()
@@ -61,9 +62,13 @@ def _stated_affine(
     else:
         affine, findings = _unoriented(fields, lengths, options)
         findings = (*negative, *findings)
+    return _in_mm(affine, scale), (*findings, *unit)
+
+
+def _in_mm(affine: Affine, scale: float) -> Affine:
     scaled = affine.copy()
     scaled[:3] *= scale
-    return scaled, (*findings, *unit)
+    return scaled
 
 
 def _with_positive_sizes(fields: Fields) -> tuple[Fields, tuple[Finding, ...]]:
@@ -106,22 +111,24 @@ def _qform(fields: Fields) -> Affine:
 
 
 def _of_two(
-    fields: Fields, lengths: NDArray[Any], options: ScanOptions
+    fields: Fields, lengths: NDArray[Any], options: ScanOptions, scale: float
 ) -> tuple[Affine, tuple[Finding, ...]]:
-    """The affine that counts of the two, and whether the other agrees."""
-    if options.sform_qform == "qform":
-        affine, used, other_name = _qform(fields), "qform", "sform"
-        other: Affine | None = _sform(fields)
-    else:
-        affine, used, other_name = _sform(fields), "sform", "qform"
-        try:
-            other = _qform(fields)
-        except SourceError:
-            other = None
-    if other is None or not np.isfinite(other).all():
-        detail = f"the {other_name} is none; the {used} counts"
-    elif not np.isfinite(affine).all():
-        return affine, ()  # refused with its own reason
+    """The affine that counts of the two, and whether the other agrees.
+
+    Raises:
+        SourceError: neither can be true; or they disagree, and that is to be refused.
+    """
+    used, other_name = ("qform", "sform") if options.sform_qform == "qform" else ("sform", "qform")
+    affine, fault = _checked(used, fields, scale)
+    other, other_fault = _checked(other_name, fields, scale)
+    if affine is None:
+        if other is None:
+            raise fault or AssertionError("an affine is there or has a fault")
+        affine, other, fault, other_fault = other, affine, other_fault, fault
+        used, other_name = other_name, used
+    if other is None:
+        detail = f"the {other_name} is none ({other_fault and other_fault.reason}); the {used} counts"
+        advice = ""
     else:
         with np.errstate(over="ignore", invalid="ignore"):
             distance = _farthest(affine, other, lengths)
@@ -129,11 +136,25 @@ def _of_two(
         if distance <= allowed:
             return affine, ()
         detail = f"they lie {distance:.3g} apart at a corner; the {used} counts"
+        advice = f", --sform-qform {other_name} takes the other"
     if options.sform_qform == "refuse":
-        cure = "--sform-qform sform or qform says which counts"
-        raise SourceError("decode", "sform and qform disagree", f"{detail.partition(';')[0]}; {cure}")
-    detail += f", --sform-qform {other_name} takes the other"
-    return affine, (Finding.noted("sform and qform disagree", detail),)
+        cure = (
+            "--sform-qform sform or qform says which counts"
+            if advice
+            else f"--sform-qform {used} takes the {used}"
+        )
+        raise SourceError("decode", "sform and qform disagree", f"{detail.rpartition(';')[0]}; {cure}")
+    return affine, (Finding.noted("sform and qform disagree", detail + advice),)
+
+
+def _checked(name: str, fields: Fields, scale: float) -> tuple[Affine | None, SourceError | None]:
+    """An affine of a header, or why it can be that of no volume; `scale`: millimeters of its unit."""
+    try:
+        affine = _sform(fields) if name == "sform" else _qform(fields)
+        check_affine(_in_mm(affine, scale))
+    except SourceError as error:
+        return None, error
+    return affine, None
 
 
 def _farthest(one: Affine, other: Affine, lengths: NDArray[Any]) -> float:

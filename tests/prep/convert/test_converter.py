@@ -119,6 +119,43 @@ def test_fractions_anywhere_in_a_narrow_range_are_refused_for_whole_numbers(tmp_
     assert one(tmp_path, array, dtype="float32").image[(*place, 0)] == 0.5
 
 
+_SKEWED = np.random.default_rng(3).gamma(0.8, 1.5, SHAPE).astype(np.float32)
+_HOT = np.where(np.arange(_SKEWED.size).reshape(SHAPE) % 97 == 0, 60, _SKEWED).astype(np.float32)
+
+
+@pytest.mark.parametrize("beside", [[], [draw(-1000, 1500)]], ids=["alone", "beside_ct"])
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        (_SKEWED, {}),  # SUV
+        (_HOT, {}),  # SUV with a hot spot: the range is not narrow
+        (_SKEWED / _SKEWED.max(), {}),  # probabilities
+        (_SKEWED / 1000, {}),  # ADC in mm²/s
+        (_SKEWED, {"dtype": "int16", "window_percentiles": (0.0, 100.0)}),
+    ],
+    ids=["suv", "hot", "probabilities", "adc", "window"],
+)
+def test_no_channel_loses_its_fractions_to_whole_numbers(tmp_path, values, options, beside):
+    images, channels = [*beside, values], {"channels": 1 + len(beside)}
+    name = r"those of channel 1 \(1.nii\): " if beside else "those: "
+    with pytest.raises(JobError, match=rf"flatten the values \({name}they run from .*--dtype float32"):
+        one(tmp_path, *images, **channels, **options)
+    assert np.array_equal(one(tmp_path, *images, **channels, dtype="float32").image[..., -1], values)
+
+
+def test_a_window_of_all_channels_that_flattens_one_is_refused(tmp_path):
+    window = {"channels": 2, "window_hu": (-160.0, 240.0), "window_unit": "any"}
+    with pytest.raises(JobError, match=r"channel 1 \(1.nii\).*--window-percentiles"):
+        one(tmp_path, draw(-1000, 1500), _SKEWED, **window)
+
+
+@pytest.mark.parametrize("scale", [30, 1000], ids=["percent", "milliseconds"])
+def test_fractions_that_rounding_hardly_moves_are_stored_as_whole_numbers(tmp_path, scale):
+    array = _SKEWED * scale
+    record = one(tmp_path, draw(-1000, 1500), array, channels=2)
+    assert np.array_equal(record.image[..., 1], np.rint(array))
+
+
 def test_the_type_that_a_file_declares_changes_no_resampled_voxel(tmp_path):
     array = draw(-1000, 1000)
     options = {"spacing_mm": (2.2, 1.7, 0.9), "depth": 6, "height": 7, "width": 9}

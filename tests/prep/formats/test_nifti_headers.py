@@ -19,6 +19,18 @@ STORED = np.arange(60, dtype=np.int16).reshape(SHAPE)
 NAN, INF = float("nan"), float("inf")
 NO_FORMS = {"sform_code": 0, "qform_code": 0}
 QFORM_ONLY = {"sform_code": 0, "qform_code": 1}
+BAD_SFORMS: dict[str, tuple[dict[str, Any], str]] = {
+    "nan": ({"srow_x__1": NAN}, "affine is not finite"),
+    "infinite": ({"srow_y__3": INF}, "affine is not finite"),
+    "zero": ({"srow_x": 0, "srow_y": 0, "srow_z": 0}, "voxel size is zero"),
+    "two_axes_alike": (
+        {"srow_x": [1, 1, 0, 0], "srow_y": [1, 1, 0, 0], "srow_z": [0, 0, 1, 0]},
+        "affine is singular",
+    ),
+    "ones": ({"srow_x": 1, "srow_y": 1, "srow_z": 1}, "affine is singular"),
+    "huge": ({"srow_x__0": 1e20}, "voxel size is impossible"),
+    "far": ({"srow_x__3": 1e20}, "header is damaged"),
+}
 
 
 def refusal(data: bytes, **options: Any) -> tuple[str, str]:
@@ -77,13 +89,8 @@ def test_axis_i_is_width_and_the_affine_follows(order: str, version: int) -> Non
         ({"scl_slope": INF}, "header is damaged"),
         ({"scl_slope": 1, "scl_inter": NAN}, "header is damaged"),
         ({"scl_slope": 1, "scl_inter": -INF}, "header is damaged"),
-        ({"srow_x__1": NAN}, "affine is not finite"),
-        ({"srow_y__3": INF}, "affine is not finite"),
-        ({"srow_x": 0, "srow_y": 0, "srow_z": 0}, "voxel size is zero"),
-        ({"srow_x": [1, 1, 0, 0], "srow_y": [1, 1, 0, 0], "srow_z": [0, 0, 1, 0]}, "affine is singular"),
-        ({"srow_x": 1, "srow_y": 1, "srow_z": 1}, "affine is singular"),
-        ({"srow_x__0": 1e20}, "voxel size is impossible"),
-        ({"srow_x__3": 1e20}, "header is damaged"),
+        *(({"qform_code": 0, **fields}, reason) for fields, reason in BAD_SFORMS.values()),
+        *(({"quatern_b": 9, **fields}, reason) for fields, reason in BAD_SFORMS.values()),
         ({**QFORM_ONLY, "quatern_b": 0.9, "quatern_c": 0.9}, "qform is no rotation"),
         ({**QFORM_ONLY, "quatern_b": 1e30}, "qform is no rotation"),
         ({**QFORM_ONLY, "pixdim__0": 3}, "qform is no rotation"),
@@ -223,6 +230,26 @@ def test_a_qform_that_is_none_beside_a_good_sform_is_noted() -> None:
     scan = open_nifti(write_nifti(STORED, quatern_b=9))
     np.testing.assert_allclose(scan.grid.affine, canonical(AFFINE), atol=1e-6)
     assert findings(scan) == {"sform and qform disagree": "noted"}
+
+
+@pytest.mark.parametrize("choice", ["sform", "qform"])
+@pytest.mark.parametrize("name", BAD_SFORMS)
+def test_an_sform_that_is_none_beside_a_good_qform_is_noted(name: str, choice: str) -> None:
+    fields, reason = BAD_SFORMS[name]
+    scan = open_nifti(write_nifti(STORED, **fields), sform_qform=choice)
+    (finding,) = scan.findings
+    assert (finding.name, finding.treatment) == ("sform and qform disagree", "noted")
+    assert f"the sform is none ({reason}); the qform counts" in finding.detail
+    np.testing.assert_allclose(scan.grid.affine, canonical(AFFINE), atol=1e-5)
+    _, detail = refusal(write_nifti(STORED, **fields), sform_qform="refuse")
+    assert detail.endswith("--sform-qform qform takes the qform")
+
+
+def test_a_qform_of_voxel_size_zero_beside_a_good_sform_is_noted() -> None:
+    for choice in ("sform", "qform"):
+        scan = open_nifti(write_nifti(STORED, pixdim__2=0), sform_qform=choice)
+        assert "the qform is none (voxel size is zero); the sform counts" in scan.findings[0].detail
+        np.testing.assert_allclose(scan.grid.affine, canonical(AFFINE), atol=1e-6)
 
 
 def test_a_qform_alone_is_used_and_a_factor_of_0_means_1() -> None:

@@ -26,7 +26,7 @@ FILES = MemoryFiles(
         "series/1": DICOM,
         "series/deep/2": DICOM,
         "mask/only": DICOM,
-        "a.mgh": bytes(8),
+        "a.mnc": bytes(8),
         "notes": b"words",
         "empty": b"",
     }
@@ -82,7 +82,7 @@ def test_a_dicom_mask_may_be_a_file_or_a_folder_of_one(asked: list[tuple[Any, ..
 @pytest.mark.parametrize(
     ("path", "reason", "detail"),
     [
-        ("a.mgh", "not a volume format that is read", "a FreeSurfer volume; read are .nii"),
+        ("a.mnc", "not a volume format that is read", "a MINC volume; read are .nii"),
         ("notes", "not a volume format that is read", "begins with 77 6f 72 64 73"),
         ("empty", "not a volume format that is read", "begins with nothing"),
         ("absent", "file cannot be read", "no such file"),

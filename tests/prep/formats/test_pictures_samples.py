@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 import zlib
 from pathlib import Path
@@ -14,8 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from halofeed.prep.formats.picture import DecodedImage, ReadOptions, read_image, read_size, sniff
-from halofeed.prep.formats.picture.pixels import LUMA, blend, luma, scale_depth
-from halofeed.schemas.errors import UsageError
+from halofeed.prep.formats.picture.pixels import FEWER_BITS, LUMA, blend, luma, scale_depth
+from halofeed.schemas.errors import SourceError, UsageError
 from tests.support.memory_cases import png_of, saved
 
 RANDOM = np.random.default_rng(20260101)
@@ -102,6 +103,42 @@ def test_16_bits_are_scaled_to_8_by_rounding_and_counted(channels: int) -> None:
     np.testing.assert_array_equal(result.pixels, colors)
     assert "16 bit scaled to 8" in result.notes
     assert ("alpha dropped" in result.notes) == (channels in (2, 4))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("bits", [8, 10, 12, 14])
+@pytest.mark.parametrize("form", ["png", "tiff"])
+def test_samples_of_fewer_bits_than_16_are_asked_for_and_scaled_by_the_option(
+    bits: int, channels: int, form: str
+) -> None:
+    samples = RANDOM.integers(0, 1 << bits, (9, 30, channels), np.uint16)
+    samples[0, 0, 0] = peak = (1 << bits) - 1
+    if channels in (2, 4):
+        samples[..., -1] = 65535
+    if form == "png":
+        data = png_of_samples(samples)
+    else:
+        samples = samples[..., :1] if channels < 3 else samples
+        data = tiff_of_samples(samples, "<", 1 if channels < 3 else 2)
+    if bits <= 12:
+        words = rf"largest value .* is {peak}.*--sample-bits {bits} .*--dtype uint16"
+        with pytest.raises(SourceError, match="nearly black") as caught:
+            read(data, sample_bits=0)
+        assert re.search(words, caught.value.detail)
+    else:
+        assert FEWER_BITS in read(data, sample_bits=0).notes
+    colors = samples[..., :1].repeat(3, 2) if channels < 3 else samples[..., :3]
+    found = read(data, sample_bits=bits).pixels
+    assert np.abs(found - colors * (255 / peak)).max() <= 0.51 and found.max() == 255
+    with pytest.raises(SourceError, match="samples use more bits"):
+        read(data if bits > 8 else png_of_samples(samples | 256), sample_bits=8)
+    np.testing.assert_array_equal(read(data, sample_bits=0, dtype="uint16").pixels, colors)
+
+
+@pytest.mark.parametrize("values", [0, 65535, 16384])
+def test_a_black_picture_and_one_that_uses_its_16_bits_are_not_asked_for(values: int) -> None:
+    data = png_of_samples(np.full((5, 6, 1), values, np.uint16))
+    assert FEWER_BITS not in read(data, sample_bits=0).notes
 
 
 @pytest.mark.parametrize("order", ["<", ">"])

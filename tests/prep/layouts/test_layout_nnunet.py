@@ -1,4 +1,4 @@
-"""nnU-Net's raw data sets, version 2."""
+"""nnU-Net's raw data sets, versions 1 and 2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.layout_references import by_source, outcome, write_files
 read = partial(by_source, "nnunet")
 
 
-def write(root: Path, training: int, *paths: str, **more: Any) -> LocalFiles:
+def write(root: Path, training: int, /, *paths: str, **more: Any) -> LocalFiles:
     content = {
         "channel_names": {"0": "T1", "1": "FLAIR"},
         "labels": {"background": 0, "edema": 1, "core": 3},
@@ -94,9 +94,8 @@ def test_pictures_are_read_as_cases_too(tmp_path: Path) -> None:
         ({"labels": {"0": "background", "1": "edema"}}, "expected a whole number"),
         ({"labels": {"background": 0, "edema": 1.5}}, "expected a whole number"),
         ({"labels": {"background": 0, "a": 1, "b": 1}}, "is there twice"),
-        ({"channel_names": None, "modality": {"0": "CT"}}, "version 1"),
         ({"channel_names": {"1": "CT"}}, "without gaps"),
-        ({"file_ending": ".mgz"}, "'.mgz' is not read; known: .nii.gz .nii .nrrd .mha"),
+        ({"file_ending": ".mnc"}, "'.mnc' is not read; known: .nii.gz .nii .nrrd .mha"),
         ({"file_ending": None}, "file_ending: expected such as .nii.gz; found channel_names"),
         ({"numTraining": True}, "numTraining: expected the number"),
         ({"numTraining": 3}, "numTraining is 3, and imagesTr holds 1 cases"),
@@ -132,3 +131,55 @@ def test_regions_are_refused_or_their_values_named_by_all_that_hold_them(tmp_pat
         4: "whole 4",
         9: "ignore",
     }
+
+
+VERSION_1 = {
+    "channel_names": None,
+    "file_ending": None,
+    "modality": {"0": "T1", "1": "FLAIR"},
+    "labels": {"0": "background", "1": "edema"},
+    "training": [{"image": "./imagesTr/a.nii.gz", "label": "./labelsTr/a.nii.gz"}],
+    "test": ["./imagesTs/t.nii.gz"],
+}
+
+
+def test_version_1_is_read_as_version_2_and_the_decathlon_is_not(tmp_path: Path) -> None:
+    files = write(tmp_path / "a", 1, *case("a"), "labelsTr/a.nii.gz", *case("t", "imagesTs"), **VERSION_1)
+    references = read(files)
+    assert outcome(references) == {
+        "imagesTr/a_0000.nii.gz": "labelsTr/a.nii.gz",
+        "imagesTs/t_0000.nii.gz": None,
+    }
+    assert references["imagesTr/a_0000.nii.gz"].channels == ("imagesTr/a_0001.nii.gz",)
+    assert label_values(files, files, None, LayoutOptions()) == {0: "background", 1: "edema"}
+    assert channel_names(files, None) == ("T1", "FLAIR")
+    with pytest.raises(AnnotationsError, match="say --layout nnunet"):
+        by_source("msd", files)
+    with pytest.raises(AnnotationsError, match="take --layout nnunet"):
+        by_source("pairs", files)
+    # An id of 4 digits is no channel where the lists name the files themselves.
+    paths = ("imagesTr/a_0000.nii.gz", "labelsTr/a_0000.nii.gz")
+    training = [dict(zip(("image", "label"), paths, strict=True))]
+    decathlon = write(tmp_path / "b", 1, *paths, **VERSION_1 | {"training": training})
+    with pytest.raises(AnnotationsError, match="say --layout msd"):
+        read(decathlon)
+    assert outcome(by_source("msd", decathlon)) == {
+        paths[0]: paths[1],
+        "./imagesTs/t.nii.gz": "image file not found",
+    }
+
+
+@pytest.mark.parametrize("stem", ["a", "case_0001"])
+def test_a_file_of_the_one_channel_without_its_number_is_a_case_if_its_label_says_so(
+    tmp_path: Path, stem: str
+) -> None:
+    image, label, one = f"imagesTr/{stem}.nii.gz", f"labelsTr/{stem}.nii.gz", {"channel_names": {"0": "CT"}}
+    files = write(tmp_path / "a", 1, image, label, "imagesTs/t.nii.gz", **one)
+    assert outcome(read(files)) == {image: label, "imagesTs/t.nii.gz": None}
+    two = write(tmp_path / "b", 1, "imagesTr/a.nii.gz", "labelsTr/a.nii.gz")
+    with pytest.raises(AnnotationsError, match=r"imagesTr/a.nii.gz: expected .*a_0000.nii.gz"):
+        read(two)
+    mixed = write(
+        tmp_path / "c", 1, "imagesTr/b_0000.nii.gz", "labelsTr/b.nii.gz", "imagesTr/a.nii.gz", **one
+    )
+    assert outcome(read(mixed))["imagesTr/a.nii.gz"] == "file is no channel of a case"

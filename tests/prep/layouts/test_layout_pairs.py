@@ -295,3 +295,15 @@ def test_two_files_of_one_channel_are_refused(tmp_path: Path) -> None:
     make(tmp_path, "i/a/t1.nii.gz", "i/a/t1.nii", "i/a/t2.nii", "l/a.nii")
     patterns = {"image_pattern": "i/{id}/{channel}.nii*", "label_pattern": "l/{id}.nii"}
     assert outcome(read(tmp_path, **patterns)) == {"i/a/t1.nii": "several files of one channel"}
+
+
+def test_a_bids_scan_finds_its_label_among_the_derivatives(tmp_path: Path) -> None:
+    scans = [f"sub-01/ses-{n}/anat/sub-01_ses-{n}_T2w" for n in (1, 2)]
+    labels = [f"derivatives/labels/{scan}_dseg.nii.gz" for scan in scans]
+    other = ["derivatives/fmriprep/sub-01/anat/sub-01_desc-preproc_T1w.nii.gz"]
+    files = make(tmp_path, *(f"{scan}.nii.gz" for scan in scans), *labels, *other)
+    found = outcome(by_source("pairs", files))
+    expected: dict[str, str | None] = {
+        f"{scan}.nii.gz": label for scan, label in zip(scans, labels, strict=True)
+    }
+    assert {source: found[source] for source in expected} == expected and found[other[0]] == NEITHER[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from halofeed.schemas.errors import AnnotationsError
-from tests.support.layout_references import by_source, outcome, write_files
+from tests.support.layout_references import by_source, list_references, outcome, write_files
 
 read = partial(by_source, task="segmentation")
 
@@ -123,3 +123,15 @@ def test_without_the_task_a_segmentation_table_is_refused_with_the_cure(tmp_path
     write(tmp_path, "image,label\na.nii,b.nii\n", "a.nii", "b.nii")
     with pytest.raises(AnnotationsError, match="image,label need --task segmentation"):
         by_source("csv", tmp_path)
+
+
+@pytest.mark.parametrize("column", ["patient_id", "Subject", "ParticipantID"])
+def test_a_column_of_patients_that_is_not_called_group_is_refused_for_shares(
+    tmp_path: Path, column: str
+) -> None:
+    write_files(tmp_path, {"t.csv": f"image,label,{column}\na.nii,,1\n", "a.nii": "x"})
+    with pytest.raises(AnnotationsError, match=f"column '{column}' is not read.*call it group"):
+        list_references("csv", tmp_path, task="segmentation", needs_groups=True)
+    assert list_references("csv", tmp_path, task="segmentation", missing_masks="prediction")
+    write_files(tmp_path, {"t.csv": f"image,label,{column},group\na.nii,,1,2\n"})
+    assert list_references("csv", tmp_path, task="segmentation", needs_groups=True)[0].group == "2"

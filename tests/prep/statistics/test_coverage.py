@@ -106,6 +106,56 @@ def test_the_summary_warns_of_a_class_that_is_cut_off_and_says_the_cure(tmp_path
     assert "warning" not in summary(done, warn_cut=1.0)
 
 
+def unlabeled(folder: Path, affine: np.ndarray = STRAIGHT, **options: Any) -> Conversion:
+    """A body of 10 x 10 x 12 voxels in air, off the middle along depth."""
+    image = np.full(SHAPE, -1000, np.int16)
+    image[:10, 5:15, 6:18] = 30
+    save_nifti(folder / "s/image.nii", image, affine)
+    write_table(folder / "s", [("a", "image.nii", "")])
+    return run_convert(folder / "s", folder / "out", missing_masks="prediction", **(TABLE | options))
+
+
+@pytest.mark.parametrize(
+    ("sides", "affine", "of_view", "of_body", "words"),
+    [
+        ({}, STRAIGHT, 0, 0, ()),
+        (
+            {"depth": 6},
+            STRAIGHT,
+            50,
+            40,
+            ("warning: train: 50.0% of the field of view", "up to 40%", "--fit tiles"),
+        ),
+        (
+            {"height": 10, "width": 12},
+            STRAIGHT,
+            75,
+            0,
+            ("train: 75.0% of the field", "nearly all of each body"),
+        ),
+        ({"depth": 2, "height": 10, "width": 12, "fit": "stretch"}, STRAIGHT, 0, 0, ()),
+        ({"depth": 5, "height": 10, "width": 12, "fit": "tiles"}, STRAIGHT, 0, 0, ()),
+        (
+            {"depth": 6, "height": 40, "width": 40},
+            TILTED,
+            50,
+            40,
+            ("warning: train: 50.", "lost of 1 of 1 scans"),
+        ),
+    ],
+)
+def test_the_share_of_an_unlabeled_scan_and_of_its_body_that_is_cut_off_is_told(
+    tmp_path, sides, affine, of_view, of_body, words
+):
+    done = unlabeled(tmp_path, affine, **sides)
+    statistics = done.manifest.splits["train"].statistics
+    ((view, _),), ((body, _),) = statistics.scan_cut_percents.items(), statistics.body_cut_percents.items()
+    assert (int(view), int(body)) == pytest.approx((of_view, of_body), abs=2 * (affine is TILTED))
+    text = summary(done)
+    assert all(word in text for word in words) and ("field of view" in text) == bool(words)
+    assert any("warning" in line and "field of view" in line for line in text.splitlines()) == bool(of_body)
+
+
 def test_the_summary_says_what_padding_costs_and_which_shape_would_do(tmp_path):
     done = convert(tmp_path, height=300, width=300)
     text = summary(done)

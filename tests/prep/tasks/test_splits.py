@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from posixpath import basename
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from halofeed.prep.layouts import Reference
 from halofeed.prep.sources import aside
 from halofeed.prep.sources.volume_files import stem_of
-from halofeed.prep.tasks.splits import SplitOptions, assign_splits, cases_of_fold, split_of
+from halofeed.prep.tasks.splits import SplitOptions, assign_splits, cases_of_fold, check_groups, split_of
 from halofeed.schemas.errors import AnnotationsError, UsageError
 from tests.support.allocations import traced
 
@@ -231,3 +232,75 @@ def test_the_number_of_a_class_behind_a_name_in_a_list_is_no_part_of_it() -> Non
     references = [Reference(source=f"Archery/v_{number}.avi", key=number) for number in (1, 2)]
     found = assign(references, lists={"train": "Archery/v_1.avi 3\n", "test": "Archery/v_2.avi\n"})
     assert [one.split for one in found.values()] == ["train", "test"]
+
+
+HALVES = {"a": 0.5, "b": 0.5}
+
+
+def checked(
+    images: list[tuple[str, str | None]], *, are_patients: bool = False, **more: Any
+) -> dict[str, str]:
+    options = SplitOptions(shares=HALVES, **more)
+    assigned = assign_splits(make(images), options)
+    return {one.source: one.split for one in check_groups(assigned, options, are_patients=are_patients)}
+
+
+ASKED: dict[str, tuple[list[tuple[str, str | None]], str]] = {
+    "some have none": (
+        [("1.png", "p1"), ("2.png", "p2"), ("3.png", None)],
+        "1.png has a group .* 3.png has none",
+    ),
+    "a word for none": ([("1.png", "p1"), ("2.png", "p2"), ("3.png", "N/A")], "3.png has none"),
+    "all have one": ([("1.png", "p"), ("2.png", "p")], "all 2 inputs are of one group"),
+    "patients": (
+        [("a/patient001_f1.nii", None), ("a/patient001_f9.nii", None), ("b.nii", None)],
+        "one 'patient001'",
+    ),
+    "persons": (
+        [("x/person1_virus_6.jpeg", None), ("y/person1_bacteria_1.jpeg", None), ("IM-1.jpeg", None)],
+        "person1",
+    ),
+    "frames": (
+        [("Video 12/1.png", None), ("Video 12/2.png", None), ("Video 1/1.png", None)],
+        "one 'Video 12'",
+    ),
+    "folders": (
+        [("sub-01/ses-1/t1.nii", None), ("sub-01/ses-2/t1.nii", None), ("sub-02/t1.nii", None)],
+        "one 'sub-01'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_shares_that_might_divide_a_group_are_refused_and_the_advice_works(case: str) -> None:
+    images, words = ASKED[case]
+    with pytest.raises(AnnotationsError, match=words) as caught:
+        checked(images)
+    assert str(caught.value).startswith("--split-shares: ")
+    patterns = re.findall("--group-pattern '(.*?)'", str(caught.value))
+    assert patterns[-1] == "(.+)"
+    for pattern in patterns:
+        assert len(checked(images, group_pattern=pattern)) == len(images)
+    if len(patterns) == 2:
+        found = {one.group for one in assign(make(images), shares=HALVES, group_pattern=patterns[0]).values()}
+        assert len(found) == len(images) - 1
+
+
+def test_images_of_which_nothing_says_that_they_belong_together_are_divided() -> None:
+    for images in (
+        [("hat/1.png", None), ("shirt/1.png", None), ("casebook/2.png", None)],
+        [("case_001.nii", None), ("case_0010.nii", None), ("case_002.nii", None)],
+        [("1.png", "p1"), ("2.png", "p2")],
+        [("1.png", "unknown"), ("2.png", "unknown")],
+        [("patient1/ct.nii", None)],
+    ):
+        assert len(checked(images)) == len(images)
+    with pytest.raises(AnnotationsError, match=r"1.dcm has no patient id"):
+        checked([("1.dcm", None), ("2.dcm", None)], are_patients=True)
+
+
+def test_the_sessions_of_a_bids_subject_come_into_one_split() -> None:
+    names = [f"sub-{n:02d}/ses-{m}/anat/sub-{n:02d}_ses-{m}_T2w.nii.gz" for n in range(1, 9) for m in (1, 2)]
+    found = checked([(name, None) for name in names])
+    by_subject = {name: {split for one, split in found.items() if one.startswith(name[:6])} for name in names}
+    assert all(len(splits) == 1 for splits in by_subject.values()) and set(found.values()) == {"a", "b"}
