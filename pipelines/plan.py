@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from halofeed.pipelines.classes import check_channels, check_choice, region_classes, segmentation_classes
 from halofeed.pipelines.job import JobOptions
+from halofeed.pipelines.label_names import NamesInLabels
 from halofeed.pipelines.references import FileByShard, NumberedFiles
 from halofeed.pipelines.storage import RemoteFiles, is_remote, source_files
 from halofeed.pipelines.totals import Totals
@@ -188,6 +189,7 @@ def _gather(
     """Go through all references in this process, and write them."""
     totals = Totals()
     has_choice = bool(recipe.class_choice())
+    names = totals.names_in_labels = NamesInLabels(files=sources.images)
     with contextlib.nullcontext() if written is None else contextlib.closing(written):
         for reference in listed():
             if reference.channels and not recipe.rules.joins_files:
@@ -197,6 +199,8 @@ def _gather(
                 )
             if has_choice and reference.problem is None:
                 totals.masks.update(reference.masks)
+            if reference.problem is None:
+                names.look(reference.masks)
             identity, line = totals.take(reference, sources.images.size)
             if written is not None:
                 written.add(reference.split, identity, line)
@@ -369,7 +373,26 @@ def _classes(source: _Listed, totals: Totals, given: LabelMap | None, file: str 
     named: Mapping[int, str] = {}
     if layout.label_values is not None and (given is None or choice):
         named = layout.label_values(sources.annotations, images, sources.annotation_file, source.options)
+    in_files = totals.names_in_labels
+    has_names = in_files is not None and bool(in_files.named)
+    by_names = has_names and (given is not None or not named)
+    is_open = False
+    if in_files is not None and has_names and not named:
+        if in_files.agree() or not (given or choice.keep):
+            named = in_files.ids()
+        in_files.check_numbers(name for name, _ in choice.renamed)
+        is_open = bool(in_files.unnamed) and not (given or choice) and max(named) <= 255
     if choice:
-        check_choice(choice, given, named, totals.masks, images, source.options.takes_scan)
-    classes = segmentation_classes(given, named, choice)
+        check_choice(
+            choice,
+            given,
+            named,
+            totals.masks,
+            images,
+            source.options.takes_scan,
+            in_files.named if in_files is not None else (),
+        )
+    classes = replace(segmentation_classes(given, named, choice), by_names=by_names)
+    if is_open:  # values of the files without names
+        classes = replace(classes, is_open=True)
     return check_channels(classes) if in_channels else classes

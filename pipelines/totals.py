@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from halofeed.pipelines.job import reference_to_json
+from halofeed.pipelines.label_names import NamesInLabels
 from halofeed.prep.annotations.contract import INVERTED, LEAST_BAD_OBJECTS, is_mostly_bad
 from halofeed.prep.sources.names import is_image_name
 from halofeed.prep.sources.reference import Reference
@@ -52,6 +53,7 @@ class Totals:
     first_volume: str = ""
     first_picture: str = ""
     masks: set[str] = field(default_factory=set)
+    names_in_labels: NamesInLabels | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """What travels between processes: all but the ids, which are 8 bytes each, and the order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -103,7 +103,9 @@ class Mask:
 
     Args:
         grid: as stored, in any orientation.
-        names: the class names by value, where the file itself gives them (DICOM SEG, RTSTRUCT); else empty.
+        names: the class names by number, where the file itself gives them (DICOM SEG, RTSTRUCT, Slicer's NRRD, label
+            tables of NIfTI); else empty.
+        values: of each number that has a name the voxels' value, where others may know these values as well.
         findings: as of a `Scan`.
         files: the source files read, relative paths in sorted order.
         read_classes: where the file names its classes: from the id of each of its values, and what becomes of voxels in
@@ -124,3 +126,4 @@ class Mask:
     held_bytes: int = 0
     read_bytes: int = 0
     value_bytes: int = 4
+    values: Mapping[int, int] = field(default_factory=dict)

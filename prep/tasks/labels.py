@@ -40,6 +40,7 @@ class LabelMap:
         values: segmentation: the id of each value of a label image, 0 for those left out; None: values are ids. A value
             of several classes (a region's) comes with each of their ids, where records hold sets of classes.
         drops_others: segmentation: values that are not among `values` are left out, too.
+        by_names: segmentation: label files that name their values are read by these names.
     """
 
     entries: tuple[tuple[int, str], ...]
@@ -49,6 +50,7 @@ class LabelMap:
     is_open: bool = False
     values: tuple[tuple[int, int], ...] | None = None
     drops_others: bool = False
+    by_names: bool = False
 
     def __post_init__(self) -> None:
         if not self.entries:
@@ -111,7 +113,7 @@ class LabelMap:
     @property
     def dtype(self) -> str:
         """The type that holds every class index of segmentation."""
-        return "uint8" if self.is_open or max(self.names) <= 255 else "uint16"
+        return "uint8" if max(self.names) <= 255 else "uint16"
 
     @property
     def channels(self) -> tuple[int, ...]:
@@ -185,6 +187,12 @@ class LabelMap:
             raise SourceError("annotation", _UNKNOWN, f"{listed}; known are {known}; {cure}")
         return {value: ids.get(value, 0) for value in present}
 
+    def id_of_value(self, value: int) -> int | None:
+        """The id of a value of a label file; None where it is no class, or nothing says which."""
+        if self.values is not None:
+            return dict(self.values).get(value)
+        return value if value in self.names else None
+
     def to_json(self) -> dict[str, Any]:
         """The map as a JSON object: first_id, names by decimal id, and aliases where there are any."""
         document: dict[str, Any] = {
@@ -202,7 +210,8 @@ class LabelMap:
             document["values"] = {
                 str(value): found if len(found) > 1 else found[0] for value, found in ids.items()
             }
-        return {**document, "drops_others": True} if self.drops_others else document
+        flags = {"drops_others": self.drops_others, "by_names": self.by_names}
+        return document | {name: True for name, is_set in flags.items() if is_set}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> LabelMap:
@@ -220,6 +229,7 @@ class LabelMap:
             if "values" in document
             else None,
             drops_others=bool(document.get("drops_others", False)),
+            by_names=bool(document.get("by_names", False)),
         )
 
 
